@@ -1,0 +1,77 @@
+# Everything a person types. The work itself is in src/drsrobust and reproduce; this file only sets up and calls.
+# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  PYTHON=interpreter  LOCK=requirements/gpu.txt
+
+PYTHON  ?= $(shell command -v python3.11 || command -v python3)
+LOCK    ?= requirements/cpu.txt
+PROFILE ?= laptop
+DATA    ?=
+VENV    := .venv
+BIN     := $(VENV)/bin
+STAMP   := $(VENV)/installed-$(basename $(notdir $(LOCK)))
+SHIM    := requirements/fbgemm-gpu-cpu-shim/pyproject.toml
+
+# One cache for all runs from this checkout; kernels come from this environment only. One thread a process:
+# on a busy machine several are far slower, and which run did what stays the same.
+export DRSROBUST_CACHE ?= $(CURDIR)/build/cache
+export JUPYTER_PREFER_ENV_PATH := 1
+export OMP_NUM_THREADS ?= 1
+export PYTHONNOUSERSITE := 1
+ifneq ($(DATA),)
+export DRSROBUST_DATA := $(abspath $(DATA))
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup lab reproduce publish test lint format lock clean distclean
+
+help:  ## show this help
+	@echo "drsrobust: what bit errors do to deep recommenders"; echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo; sed -n 's/^# Settings: */  settings: /p' $(MAKEFILE_LIST)
+
+# A lock, project file or shim that changed since the stamp installs again; nothing else does. The stamp carries the
+# lock's name, since CPU and GPU builds cannot share an environment: the other lock starts a new one.
+setup: $(STAMP)  ## make .venv and install the pinned versions (every other target does this by itself)
+
+$(STAMP): $(LOCK) pyproject.toml $(SHIM)
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v[:2] == (3, 11) else f"drsrobust is pinned for Python 3.11; $(PYTHON) is {v[0]}.{v[1]}. Try: make setup PYTHON=/path/to/python3.11")'
+	@test -e $@ || ! ls $(VENV)/installed-* >/dev/null 2>&1 || rm -rf $(VENV)
+	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
+	@echo "installing $(LOCK) (some minutes, once)"
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r $(LOCK)
+	@$(BIN)/python -m pip check --disable-pip-version-check
+	@touch $@
+
+lab: $(STAMP)  ## open the notebooks in JupyterLab
+	$(BIN)/python -m jupyter lab --notebook-dir=notebooks notebooks/00_quickstart.ipynb
+
+reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (PROFILE=smoke|laptop, DATA=folder)
+	@$(BIN)/python -m reproduce --profile $(PROFILE)
+
+publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
+	@$(BIN)/python -m reproduce --publish --profile $(PROFILE)
+
+test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA names it)
+	$(BIN)/python -m pytest
+
+lint: $(STAMP)  ## check style (ruff) and the one-way rule of imports (import-linter)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
+
+format: $(STAMP)  ## put the code into ruff's format and strip notebook outputs
+	$(BIN)/ruff check --fix . && $(BIN)/ruff format . && $(BIN)/nbstripout --extra-keys "metadata.papermill metadata.widgets" notebooks/*.ipynb
+
+# uv reads UV_TORCH_BACKEND (=cpu: PyTorch's own index) or UV_FIND_LINKS (=folder with PyTorch's CPU wheel) by itself.
+lock: $(STAMP)  ## compile requirements/*.in into *.txt (first: export UV_TORCH_BACKEND=cpu, or UV_FIND_LINKS=folder of the CPU wheel)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target build/uv uv==0.13.9
+	@PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header requirements/cpu.in -o build/cpu.txt
+	@sed 's/^torch==\([0-9.]*\)+cpu/torch==\1/' build/cpu.txt > build/cpu.lock
+	@! grep -n '^nvidia-' build/cpu.lock || { echo "lock: PyTorch's CPU build was not seen (read the comment above this target)"; exit 1; }
+	@cp build/cpu.lock requirements/cpu.txt
+	@env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header requirements/gpu.in -c build/cpu.lock -o requirements/gpu.txt
+	@echo "wrote requirements/cpu.txt and requirements/gpu.txt"
+
+clean:  ## remove build/ (runs, figures, caches); .venv stays
+	rm -rf build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+
+distclean: clean  ## remove .venv too
+	rm -rf $(VENV)

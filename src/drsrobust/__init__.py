@@ -1,0 +1,65 @@
+"""What hardware bit errors do to deep recommenders, and what protection is worth.
+
+    import drsrobust as dr
+
+    data = dr.load_dataset("synthetic-movielens")
+    model = dr.load_model("dlrm", data)
+    judge = dr.Evaluator(model, data.test)
+    with dr.inject(model, dr.BitFlip(ber=1e-4), target="embedding", seed=7) as error_map:
+        print(len(error_map), judge.run().auc)
+
+Names are imported at first use, so that `import drsrobust` costs no PyTorch, pandas or seaborn.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+# Public name -> module that defines it. TYPE_CHECKING below says the same to editors; a test compares the two.
+_HOME = {
+    "load_dataset": "drsrobust.data",
+    "Dataset": "drsrobust.data",
+    "Split": "drsrobust.data",
+    "components": "drsrobust.models",
+    "load_model": "drsrobust.training",
+    "BitFlip": "drsrobust.injection",
+    "SingleBit": "drsrobust.injection",
+    "ErrorMap": "drsrobust.injection",
+    "inject": "drsrobust.injection",
+    "restore": "drsrobust.injection",
+    "Evaluator": "drsrobust.evaluation",
+    "Campaign": "drsrobust.campaign",
+    "decades": "drsrobust.campaign",
+    "summarise": "drsrobust.campaign",
+    "check_parameters": "drsrobust.notebook",
+    "provenance": "drsrobust.notebook",
+}
+_PACKAGES = ("campaign", "data", "evaluation", "injection", "models", "plots", "training")
+
+if TYPE_CHECKING:
+    from drsrobust import campaign, data, evaluation, injection, models, plots, training
+    from drsrobust.campaign import Campaign, decades, summarise
+    from drsrobust.data import Dataset, Split, load_dataset
+    from drsrobust.evaluation import Evaluator
+    from drsrobust.injection import BitFlip, ErrorMap, SingleBit, inject, restore
+    from drsrobust.models import components
+    from drsrobust.notebook import check_parameters, provenance
+    from drsrobust.training import load_model
+
+__all__ = ["__version__", *_HOME, *_PACKAGES]
+
+
+def __getattr__(name: str):
+    if name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    elif name in _PACKAGES:
+        value = import_module(f"drsrobust.{name}")
+    else:
+        raise AttributeError(f"module 'drsrobust' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
