@@ -21,7 +21,7 @@ _HOME = {
     "load_dataset": "drsrobust.data",
     "Dataset": "drsrobust.data",
     "Split": "drsrobust.data",
-    "components": "drsrobust.models",
+    "components": "drsrobust.tensors",
     "load_model": "drsrobust.training",
     "BitFlip": "drsrobust.injection",
     "SingleBit": "drsrobust.injection",
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from drsrobust.data import Dataset, Split, load_dataset
     from drsrobust.evaluation import Evaluator
     from drsrobust.injection import BitFlip, ErrorMap, SingleBit, inject, restore
-    from drsrobust.models import components
+    from drsrobust.tensors import components
     from drsrobust.notebook import check_parameters, provenance
     from drsrobust.training import load_model
 

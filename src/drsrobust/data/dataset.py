@@ -1,0 +1,164 @@
+"""What a data set is to everything else: encoded columns in three splits, and the batches made of them."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from drsrobust._storage import digest
+from drsrobust._torchrec import torchrec
+
+if TYPE_CHECKING:
+    from torchrec.datasets.utils import Batch
+
+
+@dataclass(frozen=True)
+class Feature:
+    """One sparse feature. Its ids are 0 .. cardinality - 1; id 0 stands for all values not in the vocabulary."""
+
+    name: str
+    cardinality: int
+    multi_hot: bool = False
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Names of the dense columns, and the sparse features, in the order in which models see them."""
+
+    dense: tuple[str, ...]
+    features: tuple[Feature, ...]
+
+
+class Ids(NamedTuple):
+    """The ids of one feature: all values [sum of lengths] int32, and per row how many [n] int32 (None: one each)."""
+
+    values: np.ndarray
+    lengths: np.ndarray | None = None
+
+    def take(self, rows: np.ndarray | slice) -> "Ids":
+        """The ids of some rows, in the order asked for."""
+        if self.lengths is None:
+            return Ids(self.values[rows])
+        ends = np.cumsum(self.lengths, dtype=np.int64)
+        lengths = self.lengths[rows]
+        starts = (ends - self.lengths)[rows]
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return Ids(self.values[np.repeat(starts, lengths) + within], lengths)
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """Rows of one data set. All arrays have the same n rows (NumPy, perhaps memory-mapped: do not write to them).
+
+    Attributes:
+        dense: float32 [n, D]; D may be 0.
+        sparse: feature name -> Ids.
+        labels: float32 [n], 0 or 1.
+        users: int64 [n], the raw id of the row's user; None where the data has none.
+        rows: int64 [n], the row's number in the raw data.
+        dataset: name of the data set with its schema, as `movielens-1m/full`.
+        part: `train`, `valid` or `test`.
+        prior: click rate of the training rows.
+        source: fingerprint of the whole data set.
+    """
+
+    dense: np.ndarray
+    sparse: dict[str, Ids]
+    labels: np.ndarray
+    users: np.ndarray | None
+    rows: np.ndarray
+    dataset: str
+    part: str
+    prior: float
+    source: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __repr__(self) -> str:
+        return f"<Split {self.dataset} {self.part}: {len(self):,} rows, click rate {float(np.mean(self.labels)):.3f}>"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) of the data set's fingerprint and of which rows these are, in which order."""
+        return digest([self.source, hashlib.sha256(np.ascontiguousarray(self.rows)).hexdigest()])
+
+    def take(self, rows: np.ndarray | slice) -> "Split":
+        """The split of some rows: an index array, a boolean mask or a slice."""
+        if isinstance(rows, np.ndarray) and rows.dtype == bool:
+            rows = np.flatnonzero(rows)
+        return Split(
+            self.dense[rows],
+            {name: ids.take(rows) for name, ids in self.sparse.items()},
+            self.labels[rows],
+            None if self.users is None else self.users[rows],
+            self.rows[rows],
+            self.dataset,
+            self.part,
+            self.prior,
+            self.source,
+        )
+
+    def head(self, n: int) -> "Split":
+        """The first n rows (all, when there are fewer). Splits are in random order, so this is a random sample."""
+        return self.take(slice(n))
+
+    def batch(self, rows: np.ndarray | slice = slice(None)) -> "Batch":
+        """Some rows as one TorchRec `Batch`: dense [B, D] float32, a KeyedJaggedTensor of int32 ids, labels [B]."""
+        import torch
+
+        dense = torch.from_numpy(np.array(self.dense[rows], np.float32))
+        ids = {name: column.take(rows) for name, column in self.sparse.items()}
+        ones = np.ones(len(dense), np.int32)
+        lengths = [ones if column.lengths is None else column.lengths for column in ids.values()]
+        return torchrec().datasets.utils.Batch(
+            dense_features=dense,
+            sparse_features=torchrec().KeyedJaggedTensor(
+                keys=list(ids),
+                values=torch.from_numpy(np.concatenate([column.values for column in ids.values()])),
+                lengths=torch.from_numpy(np.concatenate(lengths)),
+            ),
+            labels=torch.from_numpy(np.array(self.labels[rows], np.float32)),
+        )
+
+    def batches(self, size: int, *, order: np.ndarray | None = None) -> Iterator["Batch"]:
+        """The rows as batches of `size` (the last may be smaller), in their own order or in the given one [n]."""
+        if size < 1:
+            raise ValueError(f"batch size is {size}; it must be at least 1")
+        for start in range(0, len(self), size):
+            rows = slice(start, start + size)
+            yield self.batch(rows if order is None else order[rows])
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A named data set, split and encoded.
+
+    Attributes:
+        name: with the schema, as `movielens-1m/full`.
+        schema: what the columns are.
+        train, valid, test: disjoint seeded random splits, 80/10/10.
+        fingerprint: SHA-256 (hex) of schema and contents: equal on every machine for equal data.
+        facts: what is known of the data (of synthetic ones: `click_rate` and `best_auc` of the planted teacher).
+    """
+
+    name: str
+    schema: Schema
+    train: Split
+    valid: Split
+    test: Split
+    fingerprint: str
+    facts: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether the rows were generated."""
+        return self.name.startswith("synthetic-")
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{part} {len(getattr(self, part)):,}" for part in ("train", "valid", "test"))
+        features = ", ".join(f"{f.name} {f.cardinality:,}" for f in self.schema.features)
+        return f"<Dataset {self.name}: {sizes} rows; {len(self.schema.dense)} dense; ids: {features}>"

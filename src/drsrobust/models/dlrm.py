@@ -1,0 +1,58 @@
+"""DLRM (Naumov et al., arXiv:1906.00091): TorchRec's module behind the common forward."""
+
+import warnings
+from collections.abc import Sequence
+
+import torch
+
+from drsrobust._torchrec import torchrec
+from drsrobust.data import Schema
+from drsrobust.models.embedding import embedding_tables
+
+torchrec()
+from torchrec import KeyedJaggedTensor  # noqa: E402
+from torchrec.models.dlrm import DLRM as TorchRecDLRM  # noqa: E402
+
+
+class DLRM(TorchRecDLRM):
+    """Bottom MLP on the dense columns, pairwise dot products of its output and all embeddings, top MLP.
+
+    Args:
+        schema: of the data.
+        embedding_dim: of every table, and the width of the bottom MLP's output.
+        dense_mlp: widths of the bottom MLP (ReLU after each); the last is `embedding_dim`.
+        over_mlp: widths of the top MLP; the last is 1.
+        std: standard deviation of the tables' first values.
+
+    The tensors are named as in TorchRec: `sparse_arch.*`, `dense_arch.*`, `inter_arch.*`, `over_arch.*`.
+    """
+
+    COMPONENTS = {
+        "embedding": ("sparse_arch.*",),
+        "dense_mlp": ("dense_arch.*",),
+        "interaction": ("inter_arch.*",),
+        "over_mlp": ("over_arch.*",),
+    }
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        embedding_dim: int = 16,
+        dense_mlp: Sequence[int] = (64, 16),
+        over_mlp: Sequence[int] = (64, 32, 1),
+        std: float = 0.01,
+    ) -> None:
+        with warnings.catch_warnings():
+            # Without dense columns the first layer's weight is empty (its bias still works), and torch remarks on it.
+            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+            super().__init__(
+                embedding_bag_collection=embedding_tables(schema, embedding_dim, std),
+                dense_in_features=len(schema.dense),
+                dense_arch_layer_sizes=list(dense_mlp),
+                over_arch_layer_sizes=list(over_mlp),
+            )
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
+        """Logits [B] of dense features [B, D] and B rows of ids."""
+        return super().forward(dense_features, sparse_features).squeeze(1)

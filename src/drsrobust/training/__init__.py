@@ -1,0 +1,17 @@
+"""Training, checkpoints and the cache of trained models."""
+
+from drsrobust.training.checkpoint import CheckpointError, read_checkpoint, save_checkpoint
+from drsrobust.training.fit import Epoch, Settings, fit
+from drsrobust.training.load import default_settings, load_model, versions
+
+__all__ = [
+    "CheckpointError",
+    "Epoch",
+    "Settings",
+    "default_settings",
+    "fit",
+    "load_model",
+    "read_checkpoint",
+    "save_checkpoint",
+    "versions",
+]
