@@ -90,7 +90,7 @@ def fit(model: nn.Module, data: Dataset, settings: Settings, *, show: bool = Tru
                     time.perf_counter() - start,
                 )
             )
-            bar.set_postfix(epoch=epoch, loss=f"{loss:.4f}", valid_auc=f"{curve[-1].valid_auc:.4f}")
+            bar.set_postfix(epoch=epoch, loss=f"{loss:.4f}", valid_auc=f"{curve[-1].valid_auc:.4f}", refresh=False)
             if curve[-1].valid_auc > best:
                 best, best_state, best_epoch = curve[-1].valid_auc, copy.deepcopy(model.state_dict()), epoch
             elif epoch - best_epoch >= settings.patience:

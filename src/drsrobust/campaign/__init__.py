@@ -1,0 +1,8 @@
+"""Campaigns: grids of trials, stored as they finish, summarised with intervals."""
+
+from drsrobust.campaign.campaign import Campaign, decades
+from drsrobust.campaign.statistics import mean_interval, wilson
+from drsrobust.campaign.store import Store, StoreError
+from drsrobust.campaign.summary import caption, summarise
+
+__all__ = ["Campaign", "Store", "StoreError", "caption", "decades", "mean_interval", "summarise", "wilson"]

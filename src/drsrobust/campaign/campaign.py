@@ -1,0 +1,166 @@
+"""A campaign: all trials of a grid of error models and targets on one evaluator, stored as they finish."""
+
+import time
+from collections.abc import Sequence
+from itertools import product
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from drsrobust._progress import progress
+from drsrobust._storage import cache_folder
+from drsrobust.campaign.store import Store
+from drsrobust.campaign.trials import SCHEMA, Condition, run_trial
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import ErrorModel, canonical, resolve
+from drsrobust.training import versions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMAT = 1  # of what a trial computes: raise it when that changes
+CHUNK_TRIALS, CHUNK_SECONDS = 256, 3.0  # a chunk is written when either is reached
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Powers of ten from low to high, both included.
+
+    Raises:
+        ValueError: an end that is not a power of ten, or low > high.
+
+    Example:
+        >>> decades(1e-4, 1e-2)
+        [0.0001, 0.001, 0.01]
+    """
+    from math import log10
+
+    ends = []
+    for value in (low, high):
+        exponent = round(log10(value)) if value > 0 else 0
+        if value != float(f"1e{exponent}"):
+            raise ValueError(f"decades({low!r}, {high!r}): {value!r} is not a power of ten")
+        ends.append(exponent)
+    if ends[0] > ends[1]:
+        raise ValueError(f"decades({low!r}, {high!r}): the first is larger than the second")
+    return [float(f"1e{exponent}") for exponent in range(ends[0], ends[1] + 1)]
+
+
+class Campaign:
+    """All trials of errors x targets.
+
+    A trial depends on the model's state, the rows, its condition and its number alone, so that a campaign may be stopped
+    at any time and goes on where it was; one with more trials goes on from one with fewer.
+
+    Args:
+        judge: the evaluator.
+        errors: error models, as `[BitFlip(b) for b in decades(1e-9, 1e-2)]`.
+        targets: as in `inject`.
+        trials: how many for each condition.
+        seed: all error maps follow from it.
+        protocol: a label for the table (`corrected` or `as_released` in the study).
+        coupled: trials of one number at different rates share nested error maps; False: all are independent.
+        store: folder of the results; None: one in the cache, named by the definition.
+
+    Raises:
+        ValueError: an empty axis, a number of trials under 1, or a target that matches nothing.
+        StoreError: `store` holds another campaign.
+    """
+
+    def __init__(
+        self,
+        judge: Evaluator,
+        *,
+        errors: Sequence[ErrorModel],
+        targets: Sequence[str] = ("all",),
+        trials: int = 100,
+        seed: int = 0,
+        protocol: str = "corrected",
+        coupled: bool = True,
+        store: str | PathLike | None = None,
+    ) -> None:
+        if isinstance(targets, str):
+            raise ValueError(f"targets is the text {targets!r}; it must be a list, as [{targets!r}]")
+        if not errors or not targets or trials < 1:
+            raise ValueError(f"{len(errors)} errors x {len(targets)} targets x {trials} trials: nothing to do")
+        self.judge, self.trials, self.seed = judge, trials, seed
+        self.protocol, self.coupled = protocol, coupled
+        spaces = {target: resolve(judge.model, target) for target in targets}
+        self.conditions = [Condition(error, target, spaces[target]) for target, error in product(targets, errors)]
+        if len({(str(c.error_model), c.error_model.rate, c.target) for c in self.conditions}) < len(self.conditions):
+            raise ValueError("an error model or a target stands twice in the grid")
+        definition = {
+            "format": FORMAT,
+            "model": judge.name,
+            "checkpoint": judge.checkpoint,
+            "dataset": judge.split.dataset,
+            "data": judge.split.fingerprint,
+            "errors": [[canonical(error), error.rate] for error in errors],
+            "targets": {target: [tensor.name for tensor in space.tensors] for target, space in spaces.items()},
+            "seed": seed,
+            "coupled": coupled,
+            "protocol": protocol,
+        }
+        name = f"{judge.name}-{judge.split.dataset.replace('/', '-')}"
+        about = {"versions": versions()}
+        self.store = Store(Path(store), definition, about) if store else _named_store(name, definition, about)
+
+    def run(self, *, show: bool = True) -> "pd.DataFrame":
+        """Computes the trials that are not in the store yet, and gives the table of all of them.
+
+        Raises:
+            StoreError: another process is writing to the store, or a stored chunk is damaged.
+        """
+        with self.store.writing():
+            done = set(self._stored().select(["condition", "trial"]).to_pandas().itertuples(index=False, name=None))
+            total = len(self.conditions) * self.trials
+            with progress(total, f"{self.judge.name} on {self.judge.split.dataset}", show=show) as bar:
+                bar.update(len(done))
+                for number, condition in enumerate(self.conditions):
+                    missing = [trial for trial in range(self.trials) if (number, trial) not in done]
+                    self._run_condition(number, condition, missing, bar)
+        return self.table()
+
+    def _run_condition(self, number: int, condition: Condition, trials: list[int], bar) -> None:
+        rows, seconds, since = [], [], time.monotonic()
+        for trial in trials:
+            row, took = run_trial(
+                self.judge, condition, trial, seed=self.seed, coupled=self.coupled, protocol=self.protocol
+            )
+            rows.append(row)
+            seconds.append(took)
+            if len(rows) == CHUNK_TRIALS or time.monotonic() - since > CHUNK_SECONDS or trial == trials[-1]:
+                self.store.write(number, rows, seconds)
+                bar.update(len(rows))
+                rows, seconds, since = [], [], time.monotonic()
+
+    def table(self) -> "pd.DataFrame":
+        """One row per finished trial, in the order of the grid; the same bit for bit however it was run. May be read
+        while another process computes."""
+        return _frame(self._stored().select(SCHEMA.names))
+
+    def timings(self) -> "pd.DataFrame":
+        """Seconds of each finished trial, with its condition: what is not the same from run to run."""
+        columns = ["error_model", "rate", "target", "trial", "seconds"]
+        return _frame(self._stored().select(columns))
+
+    def _stored(self) -> pa.Table:
+        """The stored trials of this campaign's numbers (a store may hold more of them)."""
+        import pyarrow.compute as pc
+
+        return self.store.read().filter(pc.field("trial") < self.trials)
+
+
+def _named_store(name: str, definition: dict, about: dict) -> Store:
+    from drsrobust._storage import digest
+
+    return Store(cache_folder("campaigns", f"{name}-{digest(definition)[:16]}"), definition, about)
+
+
+def _frame(table: pa.Table) -> "pd.DataFrame":
+    """A pandas frame in which absent integers and booleans stay absent."""
+    import pandas as pd
+
+    types = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    return table.to_pandas(types_mapper=types.get)

@@ -1,0 +1,74 @@
+"""From one row per trial to one row per condition, every number with its interval; and the caption that says so."""
+
+from typing import TYPE_CHECKING
+
+from drsrobust.campaign.statistics import LEVEL, mean_interval, wilson
+from drsrobust.campaign.trials import CONDITION
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OUTCOMES = ("ok", "nonfinite", "raised")
+DROP = 0.001  # AUC: a loss over this is counted as harm
+
+
+def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":
+    """One row per condition, in the table's order.
+
+    Args:
+        table: of one or more campaigns, one row per trial.
+        metrics: columns of it to average over trials.
+
+    Returns:
+        the condition's columns, `auc_golden`, `n` (trials), `share_<outcome>`; for each metric its mean over the trials
+        that have it, `_low` and `_high` (95 % by Student's t) and the quantiles `_q10`, `_q90`; `harmed`, the share of
+        trials that lost over 0.001 AUC (or raised), with its Wilson interval. How is said in the frame's `attrs`.
+    """
+    import pandas as pd
+
+    rows = []
+    for condition, group in table.groupby(list(CONDITION), sort=False, dropna=False):
+        row = dict(zip(CONDITION, condition, strict=True))
+        row |= {"auc_golden": group["auc_golden"].iloc[0], "n": len(group)}
+        row |= {f"share_{outcome}": float((group["outcome"] == outcome).mean()) for outcome in OUTCOMES}
+        for metric in metrics:
+            values = group[metric].dropna().to_numpy(float)
+            row |= zip((metric, f"{metric}_low", f"{metric}_high"), mean_interval(values), strict=True)
+            for quantile in (10, 90):
+                value = pd.Series(values).quantile(quantile / 100) if len(values) else float("nan")
+                row[f"{metric}_q{quantile}"] = value
+        harmed = int(((group["auc_drop"] > DROP) | (group["outcome"] == "raised")).sum())
+        row |= zip(("harmed", "harmed_low", "harmed_high"), wilson(harmed, len(group)), strict=True)
+        rows.append(row)
+    summary = pd.DataFrame(rows)
+    summary.attrs = {
+        "interval": f"{LEVEL:.0%} interval of the mean over error maps (Student's t)",
+        "shares": f"{LEVEL:.0%} Wilson interval",
+        "harmed": f"lost over {DROP} AUC, or the model raised",
+    }
+    return summary
+
+
+def caption(summary: "pd.DataFrame", rows: int) -> str:
+    """What a reader must know of a figure made of this summary: data, rows, models, trials, interval, what varies.
+
+    Args:
+        summary: as `summarise` returns it.
+        rows: how many test rows were scored.
+    """
+    data = ", ".join(
+        f"{name} (generated data, not real clicks)" if name.startswith("synthetic-") else name
+        for name in summary["dataset"].unique()
+    )
+    fewest, most = summary["n"].min(), summary["n"].max()
+    trials = f"{fewest}" if fewest == most else f"{fewest} to {most}"
+    golden = ", ".join(
+        f"{model} {auc:.4f}" for model, auc in summary.groupby("model", sort=False)["auc_golden"].first().items()
+    )
+    text = (
+        f"Data: {data}, {rows:,} test rows. AUC without errors: {golden}. {trials} trials per point, each with its own "
+        f"error map; the trained model and the rows are fixed. Intervals: {summary.attrs['interval']}."
+    )
+    if (summary["rate"].fillna(0) >= 1e-4).any():
+        text += " Rates of 1e-4 and more are a stress range, far above field rates."
+    return text

@@ -1,0 +1,23 @@
+"""Error models, targets, error maps: exact, reversible errors in the memory of any PyTorch module."""
+
+from drsrobust.injection.application import ErrorMapMismatch, applied_maps, restore
+from drsrobust.injection.clock import ErrorClock
+from drsrobust.injection.error_map import ErrorMap
+from drsrobust.injection.error_models import BitFlip, ErrorModel, SingleBit, canonical
+from drsrobust.injection.inject import inject
+from drsrobust.injection.space import AddressSpace, resolve
+
+__all__ = [
+    "AddressSpace",
+    "BitFlip",
+    "ErrorClock",
+    "ErrorMap",
+    "ErrorMapMismatch",
+    "ErrorModel",
+    "SingleBit",
+    "applied_maps",
+    "canonical",
+    "inject",
+    "resolve",
+    "restore",
+]
