@@ -31,6 +31,7 @@ _HOME = {
     "Evaluator": "drsrobust.evaluation",
     "Campaign": "drsrobust.campaign",
     "decades": "drsrobust.campaign",
+    "caption": "drsrobust.campaign",
     "summarise": "drsrobust.campaign",
     "check_parameters": "drsrobust.notebook",
     "provenance": "drsrobust.notebook",
@@ -39,7 +40,7 @@ _PACKAGES = ("campaign", "data", "evaluation", "injection", "models", "plots", "
 
 if TYPE_CHECKING:
     from drsrobust import campaign, data, evaluation, injection, models, plots, training
-    from drsrobust.campaign import Campaign, decades, summarise
+    from drsrobust.campaign import Campaign, caption, decades, summarise
     from drsrobust.data import Dataset, Split, load_dataset
     from drsrobust.evaluation import Evaluator
     from drsrobust.injection import BitFlip, ErrorMap, SingleBit, inject, restore

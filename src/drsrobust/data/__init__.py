@@ -1,7 +1,8 @@
 """Raw files to encoded, split, memory-mapped data sets: MovieLens, Criteo, and generated ones of both shapes."""
 
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
-from drsrobust.data.load import SOURCES, available, load_dataset
+from drsrobust.data.load import load_dataset
+from drsrobust.data.sources import SOURCES
 from drsrobust.data.text import DataError
 
-__all__ = ["SOURCES", "DataError", "Dataset", "Feature", "Ids", "Schema", "Split", "available", "load_dataset"]
+__all__ = ["SOURCES", "DataError", "Dataset", "Feature", "Ids", "Schema", "Split", "load_dataset"]

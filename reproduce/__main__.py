@@ -1,0 +1,129 @@
+"""Command line of the batch run."""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from drsrobust._names import unknown
+from drsrobust._storage import new_file
+from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment
+from reproduce.profiles import Profile, load_profile
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Exit status: 0 when everything that was asked for was done, 1 when a notebook failed, 2 for a wrong call."""
+    options = _parser().parse_args(arguments)
+    notebooks = all_notebooks()
+    try:
+        if options.list:
+            _list(notebooks)
+            return 0
+        build = Path(options.out).resolve()
+        if options.publish:
+            from reproduce.publish import publish
+
+            print("\n".join(f"figures/{name}" for name in publish(options.profile, build)))
+            return 0
+        data = options.data or os.environ.get("DRSROBUST_DATA")
+        profile = load_profile(options.profile, notebooks, Path(data).resolve() if data else None)
+        chosen = _choose(options.what, notebooks, profile)
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        print(f"reproduce: {error}", file=sys.stderr)
+        return 2
+    if data:
+        os.environ["DRSROBUST_DATA"] = str(Path(data).resolve())
+    return _run(chosen, notebooks, profile, build / profile.name)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m reproduce", description="Runs the notebooks in batch.")
+    parser.add_argument(
+        "what",
+        nargs="*",
+        metavar="NOTEBOOK or name=value",
+        help="notebooks to run (default: all of the profile) and parameters that differ from the profile's",
+    )
+    parser.add_argument("--profile", default="laptop", help="reproduce/profiles/PROFILE.toml (default: laptop)")
+    parser.add_argument("--data", metavar="DIR", help="folder with the real data sets (default: $DRSROBUST_DATA)")
+    parser.add_argument("--out", metavar="DIR", default=str(ROOT / "build"), help="results go to DIR/PROFILE")
+    parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
+    parser.add_argument("--publish", action="store_true", help="copy the finished run into figures/")
+    return parser
+
+
+def _list(notebooks: dict[str, Notebook]) -> None:
+    for notebook in notebooks.values():
+        print(f"{notebook.name}: {notebook.title}")
+        for parameter in notebook.parameters.values():
+            print(f"    {parameter.name} = {parameter.default!r}  # {parameter.comment}")
+
+
+def _choose(what: list[str], notebooks: dict[str, Notebook], profile: Profile) -> dict[str, dict]:
+    """Notebook name -> parameters: the profile's, with the assignments of the command line."""
+    names = [word for word in what if "=" not in word] or list(profile.parameters)
+    chosen = {}
+    for name in names:
+        if name not in notebooks:
+            raise unknown("notebook", name, notebooks)
+        if name not in profile.parameters:
+            raise ValueError(f"profile {profile.name} has no table for {name}")
+        given = dict(parse_assignment(word, notebooks[name]) for word in what if "=" in word)
+        notebooks[name].check(given)
+        chosen[name] = profile.parameters[name] | given
+    return chosen
+
+
+def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profile, folder: Path) -> int:
+    # Here and not above: `--list` and a refused call must not wait for these.
+    from drsrobust.training import versions
+    from reproduce.report import write_report
+    from reproduce.runner import run_notebook
+
+    record = folder / "run.json"
+    record.unlink(missing_ok=True)
+    data = ", ".join(profile.datasets) + ("" if profile.real else " (generated; DATA=folder for real data)")
+    print(f"profile {profile.name}, data {data}", flush=True)
+    started, start, outcomes = datetime.now(UTC), time.monotonic(), []
+    for name, parameters in chosen.items():
+        print(f"  {name} ...", end=" ", flush=True)
+        outcome = run_notebook(notebooks[name], parameters, folder)
+        outcomes.append(outcome)
+        print(f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s", flush=True)
+        if not outcome.ok:
+            print(f"    {outcome.error}\n    see {folder / outcome.output}", file=sys.stderr, flush=True)
+    run = {
+        "profile": profile.name,
+        "real": profile.real,
+        "datasets": sorted({outcome.parameters["dataset"] for outcome in outcomes}),
+        "complete": chosen == profile.parameters,
+        "started": started.strftime("%Y-%m-%d %H:%M UTC"),
+        "seconds": round(time.monotonic() - start, 1),
+        "versions": versions(),
+        "commit": _commit(),
+        "cores": os.cpu_count(),
+        "notebooks": [asdict(outcome) for outcome in outcomes],
+    }
+    report = write_report(folder, run)
+    with new_file(record) as part:
+        part.write_text(json.dumps(run, indent=1))
+    print(f"figures: {folder / 'figures'}\nreport:  {report}")
+    return 0 if all(outcome.ok for outcome in outcomes) else 1
+
+
+def _commit() -> str | None:
+    """The commit of the working tree, marked when it has changes; None outside git."""
+    try:
+        command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

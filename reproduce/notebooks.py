@@ -1,0 +1,106 @@
+"""The notebooks and their parameters, read without running anything and without importing PyTorch."""
+
+import ast
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drsrobust._names import unknown
+from drsrobust.notebook import fits, mismatch
+
+ROOT = Path(__file__).resolve().parent.parent
+_TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "None": None}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of a notebook: its annotation, default and comment."""
+
+    name: str
+    annotation: Any
+    default: Any
+    comment: str
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A numbered notebook."""
+
+    name: str
+    path: Path
+    title: str
+    parameters: dict[str, Parameter]
+
+    def check(self, values: dict[str, Any]) -> None:
+        """Refuses values that the notebook does not know or that are of another type.
+
+        Raises:
+            ValueError: an unknown parameter.
+            TypeError: a value of another type.
+        """
+        for name, value in values.items():
+            if name not in self.parameters:
+                raise unknown(f"parameter of {self.name}", name, self.parameters)
+            if not fits(value, self.parameters[name].annotation):
+                raise TypeError(f"{self.name}: {mismatch(name, value, self.parameters[name].annotation)}")
+
+
+def all_notebooks(folder: Path = ROOT / "notebooks") -> dict[str, Notebook]:
+    """The numbered notebooks by name, in their order."""
+    return {path.stem: read_notebook(path) for path in sorted(folder.glob("[0-9][0-9]_*.ipynb"))}
+
+
+def read_notebook(path: Path) -> Notebook:
+    """A notebook's title (first heading) and parameters.
+
+    Raises:
+        ValueError: no cell, or several, tagged `parameters`, or a line in it that is not `name: type = literal`.
+    """
+    cells = json.loads(path.read_text())["cells"]
+    tagged = ["".join(cell["source"]) for cell in cells if "parameters" in cell["metadata"].get("tags", ())]
+    if len(tagged) != 1:
+        raise ValueError(f"{path}: {len(tagged)} cells are tagged `parameters`; there must be one")
+    first = "".join(cells[0]["source"]).splitlines()
+    return Notebook(path.stem, path, first[0].lstrip("# ").strip(), _parameters(path, tagged[0]))
+
+
+def _parameters(path: Path, source: str) -> dict[str, Parameter]:
+    lines = source.splitlines()
+    found = {}
+    for node in ast.parse(source).body:
+        line = lines[node.lineno - 1]
+        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.lineno != node.end_lineno:
+            raise ValueError(f"{path}, parameters: {line!r} is not one line of the form `name: type = literal  # ...`")
+        annotation = eval(compile(ast.Expression(node.annotation), str(path), "eval"), {"__builtins__": {}}, _TYPES)
+        comment = line[node.end_col_offset :].strip().removeprefix("#").strip()
+        found[node.target.id] = Parameter(node.target.id, annotation, ast.literal_eval(node.value), comment)
+    return found
+
+
+def parse_assignment(text: str, notebook: Notebook) -> tuple[str, Any]:
+    """A `name=value` of the command line: a Python literal, or a plain word; for a list also `a,b,c`.
+
+    Raises:
+        ValueError: no `=`, or an unknown parameter.
+    """
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text!r} is not of the form name=value")
+    notebook.check({name: notebook.parameters[name].default} if name in notebook.parameters else {name: None})
+    annotation = notebook.parameters[name].annotation
+    parsed = _literal(value)
+    if not fits(parsed, annotation):
+        items = [_literal(item) for item in value.split(",")]
+        if fits(items, annotation):
+            parsed = items
+        elif fits(value, annotation):
+            parsed = value
+    return name, parsed
+
+
+def _literal(text: str) -> Any:
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

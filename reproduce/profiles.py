@@ -1,0 +1,65 @@
+"""Profiles: which notebooks run, with which parameters, on which data."""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drsrobust._names import unknown
+from reproduce.notebooks import Notebook
+
+FOLDER = Path(__file__).resolve().parent / "profiles"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """A profile as it will run: notebook name -> its parameters, data sets filled in."""
+
+    name: str
+    parameters: dict[str, dict[str, Any]]
+    real: bool
+    datasets: tuple[str, ...]
+
+
+def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None) -> Profile:
+    """Reads `profiles/<name>.toml`: a table `[datasets]` (role -> the real and the synthetic data set that plays it) and
+    a table per notebook with exactly its parameters, in which `dataset` names a role.
+
+    Args:
+        name: of the profile.
+        notebooks: those there are.
+        data: the folder with real data sets; None: the synthetic ones are used, and every caption says so.
+
+    Raises:
+        ValueError: an unknown profile, notebook, role or parameter, or a parameter that is missing.
+        TypeError: a parameter of another type.
+        FileNotFoundError: `data` does not hold a data set that the profile names.
+    """
+    path = FOLDER / f"{name}.toml"
+    if not path.is_file():
+        raise unknown("profile", name, sorted(file.stem for file in FOLDER.glob("*.toml")))
+    tables = tomllib.loads(path.read_text())
+    roles = tables.pop("datasets")
+    kind = "synthetic" if data is None else "real"
+    if data is not None:
+        _check_data([role["real"] for role in roles.values()], data)
+    chosen = {}
+    for notebook, values in tables.items():
+        if notebook not in notebooks:
+            raise unknown(f"notebook in profile {name}", notebook, notebooks)
+        if values.get("dataset") not in roles:
+            raise unknown(f"data set role in profile {name}, {notebook}", values.get("dataset"), roles)
+        values = values | {"dataset": roles[values["dataset"]][kind]}
+        notebooks[notebook].check(values)
+        if missing := sorted(set(notebooks[notebook].parameters) - set(values)):
+            raise ValueError(f"profile {name}, {notebook}: no value for {', '.join(missing)}")
+        chosen[notebook] = values
+    return Profile(name, chosen, data is not None, tuple(role[kind] for role in roles.values()))
+
+
+def _check_data(names: list[str], data: Path) -> None:
+    """Nothing is silently substituted: data that was asked for is there, or the run does not start."""
+    from drsrobust.data.sources import find_files
+
+    for name in names:
+        find_files(name, data)

@@ -1,0 +1,37 @@
+"""Publishing: a finished run on real data becomes the committed figures/."""
+
+import json
+import shutil
+from pathlib import Path
+
+from drsrobust._storage import exclusive, new_folder
+from reproduce.notebooks import ROOT
+
+PROFILES = ("laptop", "paper")
+
+
+def publish(profile: str, build: Path, target: Path = ROOT / "figures") -> list[str]:
+    """Copies a run's figures and numbers to `target`, with run.json; what was there is replaced as a whole.
+
+    Returns:
+        the names of the files written.
+
+    Raises:
+        ValueError: the run is not there, not finished, not on real data, or of a profile whose figures are not for
+            reading.
+    """
+    if profile not in PROFILES:
+        raise ValueError(f"a {profile} run is not published; only these are: {', '.join(PROFILES)}")
+    record = build / profile / "run.json"
+    if not record.is_file():
+        raise ValueError(f"there is no finished {profile} run in {build / profile}: make reproduce PROFILE={profile} DATA=...")
+    run = json.loads(record.read_text())
+    failed = [outcome["notebook"] for outcome in run["notebooks"] if not outcome["ok"]]
+    if failed or not run["complete"]:
+        raise ValueError(f"the {profile} run is not whole ({', '.join(failed) or 'not every notebook was run'}); run it again")
+    if not run["real"]:
+        raise ValueError(f"the {profile} run used generated data; figures are published from real data: give DATA=...")
+    with exclusive(build / "publish"), new_folder(target) as part:
+        shutil.copytree(build / profile / "figures", part, dirs_exist_ok=True)
+        (part / "run.json").write_text(json.dumps(run, indent=1) + "\n")
+    return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())

@@ -1,0 +1,49 @@
+"""The report of a run: one page with all figures, what was run on which data, and the executed notebooks as pages."""
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from drsrobust._storage import new_file
+
+
+def write_report(folder: Path, run: dict[str, Any]) -> Path:
+    """Writes `folder`/report/index.html and a page per executed notebook; gives the path of the index.
+
+    Args:
+        folder: of the run, with figures/ and notebooks/.
+        run: as in its run.json.
+    """
+    report = folder / "report"
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    entries = []
+    for outcome in run["notebooks"]:
+        page = _page(folder / outcome["output"], report)
+        figures = [{"name": name, "caption": _caption(folder, name)} for name in outcome["figures"]]
+        entries.append(outcome | {"page": page, "drawn": figures})
+    with new_file(report / "index.html") as part:
+        part.write_text(environment.get_template("report.html.j2").render(run=run, notebooks=entries))
+    return report / "index.html"
+
+
+def _page(executed: Path, report: Path) -> str | None:
+    """The executed notebook as a page beside the report; its name, None when there is no notebook."""
+    from nbconvert import HTMLExporter
+
+    if not executed.is_file():
+        return None
+    body, _ = HTMLExporter(embed_images=True).from_filename(str(executed))
+    name = f"{executed.stem}.html"
+    with new_file(report / name) as part:
+        part.write_text(body)
+    return name
+
+
+def _caption(folder: Path, name: str) -> str:
+    """The first line of the figure's CSV is its caption."""
+    with open(folder / "figures" / "data" / f"{name}.csv", newline="") as handle:
+        return ",".join(next(csv.reader(handle))).removeprefix("# ")

@@ -1,0 +1,59 @@
+"""What every notebook needs besides the library: checked parameters, and a line that says where its numbers are from."""
+
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, get_args, get_origin
+
+if TYPE_CHECKING:
+    from drsrobust.evaluation import Evaluator
+
+
+def check_parameters(namespace: dict[str, Any]) -> None:
+    """Holds each annotated parameter of a notebook to its annotation.
+
+    papermill sets whatever it is given: a rate written `1e-5` in YAML arrives as a text, a list given by `-p` too.
+
+    Args:
+        namespace: `globals()` of the notebook.
+
+    Raises:
+        TypeError: a parameter of another type; the message says how to pass it.
+    """
+    for name, annotation in namespace.get("__annotations__", {}).items():
+        if name in namespace and not fits(namespace[name], annotation):
+            raise TypeError(mismatch(name, namespace[name], annotation))
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether a value is of an annotated type: int, float (an int will do), bool, str, None, lists and unions of these."""
+    if isinstance(annotation, UnionType):
+        return any(fits(value, part) for part in get_args(annotation))
+    if get_origin(annotation) is list:
+        return isinstance(value, list) and all(fits(item, get_args(annotation)[0]) for item in value)
+    if annotation is None or annotation is NoneType:
+        return value is None
+    if annotation in (int, float):
+        return isinstance(value, (int, float) if annotation is float else int) and not isinstance(value, bool)
+    return isinstance(value, annotation)
+
+
+def mismatch(name: str, value: Any, annotation: Any) -> str:
+    """The message for a parameter of another type."""
+    wanted = annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
+    text = f"parameter {name!r} is {value!r} ({type(value).__name__}); it must be {wanted}"
+    if isinstance(value, str) and annotation is not str:
+        text += (
+            ". In YAML write 1.0e-5, not 1e-5; `papermill -p` passes lists as text: use "
+            f"`python -m reproduce NOTEBOOK '{name}=...'`"
+        )
+    return text
+
+
+def provenance(judge: "Evaluator") -> str:
+    """One line on where the numbers come from: data, rows, model state, versions."""
+    from drsrobust.training import versions
+
+    parts = [f"{name} {number}" for name, number in versions().items()]
+    return (
+        f"data {judge.split.dataset} {judge.split.part}, {len(judge.split):,} rows, {judge.split.fingerprint[:12]}; "
+        f"model {judge.name}, state {judge.checkpoint[:12]}; {', '.join(parts)}"
+    )

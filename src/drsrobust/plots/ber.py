@@ -1,0 +1,53 @@
+"""AUC against bit error rate (experiment E3)."""
+
+from typing import TYPE_CHECKING
+
+from drsrobust.plots.style import look, new_panels, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_KEYS = ["model", "dataset", "target"]
+_NUMBERS = ["ber", "n", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_golden", "share_nonfinite"]
+_GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}
+
+
+def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
+    """What `auc_vs_ber` draws: one row per model, data set, target and rate, sorted."""
+    data = summary.loc[summary["error_model"] == "BitFlip", _KEYS + _NUMBERS]
+    return data.sort_values([*_KEYS, "ber"], ignore_index=True)
+
+
+@styled
+def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """Mean AUC with its interval (bars) and the 10-90 % quantiles over trials (band) against the bit error rate.
+
+    Args:
+        data: as `auc_vs_ber_data` returns it, a curve per model, data set and target; rates of 0 are not drawn. Curves
+            stand a little beside each other, so that no bar hides another.
+        ax: where to draw; None: a new figure.
+    """
+    ax = ax or new_panels()[0]
+    data = data[data["ber"] > 0]
+    differing = [key for key in _KEYS[:2] if data[key].nunique() > 1]
+    curves = list(data.groupby([*differing, "target"], sort=False))
+    for index, (name, curve) in enumerate(curves):
+        style = look(index)
+        place = curve["ber"] * 10 ** (0.07 * (index - (len(curves) - 1) / 2))
+        ax.fill_between(place, curve["auc_q10"], curve["auc_q90"], color=style["color"], alpha=0.10, lw=0)
+        errors = [curve["auc"] - curve["auc_low"], curve["auc_high"] - curve["auc"]]
+        label = ", ".join(name)
+        ax.errorbar(place, curve["auc"], yerr=errors, label=label, capsize=2.5, markersize=5, linewidth=1.6, **style)
+    for golden in data["auc_golden"].unique():
+        ax.axhline(golden, linestyle=(0, (6, 3)), **_GUIDE)
+    ax.axhline(0.5, linestyle=":", **_GUIDE)
+    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
+    if len(curves):
+        for height, text in ((data["auc_golden"].max(), "without errors"), (0.5, "coin toss")):
+            where = {"transform": ax.get_yaxis_transform(), "ha": "left", "va": "bottom"}
+            ax.text(0.01, height, text, color="#666666", size=8, **where)
+        ax.set_xscale("log")
+        ax.legend(title="errors in", loc="center left")
+        ax.set_title(" / ".join(f"{model} on {name}" for model, name in data[_KEYS[:2]].drop_duplicates().to_numpy()))
+    return ax
