@@ -124,16 +124,27 @@ class Campaign:
 
     def _run_condition(self, number: int, condition: Condition, trials: list[int], bar) -> None:
         rows, seconds, since = [], [], time.monotonic()
-        for trial in trials:
-            row, took = run_trial(
-                self.judge, condition, trial, seed=self.seed, coupled=self.coupled, protocol=self.protocol
-            )
-            rows.append(row)
-            seconds.append(took)
-            if len(rows) == CHUNK_TRIALS or time.monotonic() - since > CHUNK_SECONDS or trial == trials[-1]:
+
+        def flush() -> None:
+            nonlocal since
+            if rows:
                 self.store.write(number, rows, seconds)
                 bar.update(len(rows))
-                rows, seconds, since = [], [], time.monotonic()
+                rows.clear()
+                seconds.clear()
+            since = time.monotonic()
+
+        try:
+            for trial in trials:
+                row, took = run_trial(
+                    self.judge, condition, trial, seed=self.seed, coupled=self.coupled, protocol=self.protocol
+                )
+                rows.append(row)
+                seconds.append(took)
+                if len(rows) >= CHUNK_TRIALS or time.monotonic() - since > CHUNK_SECONDS:
+                    flush()
+        finally:
+            flush()  # also after an interrupt: finished trials are kept
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. May be read

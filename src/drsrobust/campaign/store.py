@@ -6,8 +6,9 @@ trials that stand twice are refused by name, never averaged in.
 """
 
 import json
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from drsrobust.campaign.trials import SCHEMA
 # In the files alone: which condition of the grid a row is of, and its time (which is not a result).
 _STORED = SCHEMA.append(pa.field("condition", pa.int64())).append(pa.field("seconds", pa.float64()))
 _IDENTITY = b"drsrobust.campaign"
+PATIENCE = 10.0  # seconds to wait for another writer: the kernel of a killed run takes a moment to notice
 
 
 class StoreError(RuntimeError):
@@ -70,21 +72,22 @@ class Store:
         Raises:
             StoreError: another process is writing to it.
         """
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            lock = exclusive(self.folder, wait=False)
-            lock.__enter__()
-        except BlockingIOError as error:
-            raise StoreError(f"{self.folder} is in use: another process is writing to it") from error
-        try:
+        with ExitStack() as stack:
+            give_up = time.monotonic() + PATIENCE
+            while True:
+                try:
+                    stack.enter_context(exclusive(self.folder, wait=False))
+                    break
+                except BlockingIOError as error:
+                    if time.monotonic() > give_up:
+                        raise StoreError(f"{self.folder} is in use: another process is writing to it") from error
+                    time.sleep(0.1)
             if not self._manifest.exists():
                 with new_file(self._manifest) as part:
                     part.write_text(json.dumps({"definition": self._definition, "about": self._about}, indent=1))
             for stale in self.folder.glob(".*.part"):
                 stale.unlink()  # of a killed writer: the lock says that nobody is writing
             yield
-        finally:
-            lock.__exit__(None, None, None)
 
     def write(self, condition: int, rows: list[dict[str, Any]], seconds: list[float]) -> None:
         """Adds trials of one condition, with their times, as one chunk."""

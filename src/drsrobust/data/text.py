@@ -35,7 +35,7 @@ class Kind:
 
 INTEGER = Kind(pa.int64(), re.compile(rb" *-?\d+ *"), "an integer")
 OPTIONAL_INTEGER = Kind(pa.int64(), re.compile(rb" *(-?\d+)? *"), "an integer or empty", optional=True)
-LABEL = Kind(pa.int64(), re.compile(rb" *[01] *"), "a label, 0 or 1")
+LABEL = Kind(pa.int64(), re.compile(rb" *(-?0+|0*1) *"), "a label, 0 or 1")
 HEX = Kind(pa.binary(), re.compile(rb"([0-9a-fA-F]{8})?"), "8 hexadecimal digits or empty", optional=True)
 NOTHING = Kind(pa.binary(), re.compile(rb""), "empty (fields are separated by '::')")
 
@@ -103,6 +103,8 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 def _parse(path: Path, line: int, block: bytes, fields: dict[str, Kind], delimiter: str) -> dict[str, np.ndarray]:
     refused = ""
+    if b"0x" in block or b"0X" in block:  # Arrow takes 0x10 for an integer
+        _raise_first(path, line, block, fields, delimiter)
     try:
         table = pyarrow.csv.read_csv(
             pa.BufferReader(block),
@@ -180,4 +182,4 @@ def _raise_first(path: Path, line: int, block: bytes, fields: dict[str, Kind], d
 
 def _shown(raw: bytes) -> str:
     """At most 80 bytes of a line, undecodable ones as \\x escapes."""
-    return repr(raw[:80].decode("utf-8", "backslashreplace")) + (" ..." if len(raw) > 80 else "")
+    return repr(raw[:80]).removeprefix("b") + (" ..." if len(raw) > 80 else "")

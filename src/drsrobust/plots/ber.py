@@ -48,6 +48,7 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
             where = {"transform": ax.get_yaxis_transform(), "ha": "left", "va": "bottom"}
             ax.text(0.01, height, text, color="#666666", size=8, **where)
         ax.set_xscale("log")
+        ax.label_outer()
         ax.legend(title="errors in", loc="center left")
         ax.set_title(" / ".join(f"{model} on {name}" for model, name in data[_KEYS[:2]].drop_duplicates().to_numpy()))
     return ax

@@ -34,6 +34,7 @@ SETTINGS = {
     "axes.labelsize": 10,
     "legend.frameon": False,
     "legend.fontsize": 9,
+    "legend.title_fontsize": 9,
     "svg.hashsalt": "drsrobust",
 }
 

@@ -1,0 +1,195 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from drsrobust.campaign import Campaign, StoreError, decades
+from drsrobust.campaign.trials import SCHEMA
+from drsrobust.injection import BitFlip, SingleBit, applied_maps, inject, resolve
+
+COLUMNS = (
+    "model dataset protocol error_model rate ber target mitigation trial seed outcome bits_flipped words_hit realised_rate "
+    "bits_left auc auc_golden auc_drop logloss ne nan_rows inf_rows rows_reached detected repaired checkpoint data"
+).split()
+
+
+def campaign(judge, folder, **options):
+    grid = {"errors": [BitFlip(1e-7), BitFlip(1e-3), SingleBit(30)], "targets": ["all", "embedding"], "trials": 6}
+    return Campaign(judge, store=folder, **(grid | options))
+
+
+def test_table(judge, tmp_path):
+    table = campaign(judge, tmp_path / "s").run(show=False)
+    assert list(table.columns) == COLUMNS == SCHEMA.names and len(table) == 36
+    assert table["trial"].tolist() == list(range(6)) * 6
+    assert table["seed"].dtype == np.uint64
+    single = table[table["error_model"] == "SingleBit(bit=30)"]
+    assert (single["bits_flipped"] == 1).all() and single["rate"].isna().all()
+    assert single["ber"].iloc[0] == 1 / resolve(judge.model).words
+    assert table["detected"].isna().all()
+    assert (table["auc_golden"] - table["auc"] - table["auc_drop"]).abs().max() < 1e-12
+    untouched = table[table["bits_flipped"] == 0]
+    assert len(untouched) and (untouched["auc"] == judge.golden.auc).all() and (untouched["rows_reached"] == 0).all()
+    assert applied_maps(judge.model) == ()
+
+
+def test_a_row_can_be_repeated_by_hand(judge, tmp_path):
+    """`inject` with the row's seed draws the same map and gives the same AUC."""
+    table = campaign(judge, tmp_path / "s").run(show=False)
+    row = table[(table["rate"] == 1e-3) & (table["target"] == "embedding")].iloc[2]
+    with inject(judge.model, BitFlip(1e-3), "embedding", seed=int(row["seed"])) as error_map:
+        assert error_map.bits == row["bits_flipped"] and len(error_map) == row["words_hit"]
+        assert judge.run().auc == row["auc"]
+
+
+def test_seeds(judge, tmp_path):
+    table = campaign(judge, tmp_path / "s").run(show=False)
+    seeds = table.pivot(index=["error_model", "rate", "target"], columns="trial", values="seed")
+    flips = seeds.loc["BitFlip"].droplevel(0)
+    assert (flips.groupby(level="target").nunique() == 1).all().all()  # rates share nested maps
+    assert table["seed"].nunique() == 6 * 4  # trials, targets and error models do not
+    free = campaign(judge, tmp_path / "t", coupled=False).run(show=False)
+    assert free["seed"].nunique() == 36
+    assert campaign(judge, tmp_path / "u", seed=1).run(show=False)["seed"].isin(table["seed"]).sum() == 0
+
+
+def test_nothing_is_computed_twice(judge, tmp_path, monkeypatch):
+    first = campaign(judge, tmp_path / "s", trials=3).run(show=False)
+    more = campaign(judge, tmp_path / "s").run(show=False)
+    pd.testing.assert_frame_equal(more[more["trial"] < 3].reset_index(drop=True), first)
+    pd.testing.assert_frame_equal(more, campaign(judge, tmp_path / "fresh").run(show=False))
+    monkeypatch.setattr("drsrobust.campaign.campaign.run_trial", lambda *_, **__: pytest.fail("computed again"))
+    pd.testing.assert_frame_equal(campaign(judge, tmp_path / "s").run(show=False), more)
+    pd.testing.assert_frame_equal(campaign(judge, tmp_path / "s", trials=3).run(show=False), first)
+    timings = campaign(judge, tmp_path / "s").timings()
+    assert len(timings) == 36 and (timings["seconds"] > 0).all()
+
+
+def test_an_interrupted_run_goes_on(judge, tmp_path, monkeypatch):
+    from drsrobust.campaign import campaign as module
+
+    real, calls = module.run_trial, iter(range(1000))
+
+    def stop_at_20(*arguments, **options):
+        if next(calls) == 20:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(module, "run_trial", stop_at_20)
+    monkeypatch.setattr(module, "CHUNK_TRIALS", 4)
+    with pytest.raises(KeyboardInterrupt):
+        campaign(judge, tmp_path / "s").run(show=False)
+    assert len(campaign(judge, tmp_path / "s").table()) == 20
+    monkeypatch.setattr(module, "run_trial", real)
+    resumed = campaign(judge, tmp_path / "s").run(show=False)
+    pd.testing.assert_frame_equal(resumed, campaign(judge, tmp_path / "fresh").run(show=False))
+
+
+def test_another_campaign_is_refused(judge, tmp_path):
+    campaign(judge, tmp_path / "s", trials=1).run(show=False)
+    with pytest.raises(StoreError, match=r"holds the results of another campaign; they differ in seed.\nthere: \{'seed': 0\}\nasked: \{'seed': 5\}"):
+        campaign(judge, tmp_path / "s", seed=5)
+    with pytest.raises(StoreError, match="differ in errors"):
+        campaign(judge, tmp_path / "s", errors=[BitFlip(0.5)])
+    campaign(judge, tmp_path / "t", trials=1, seed=5).run(show=False)
+    foreign = next((tmp_path / "t").glob("*.parquet"))
+    foreign.rename(tmp_path / "s" / ("9" + foreign.name))
+    with pytest.raises(StoreError, match="belongs to another campaign"):
+        campaign(judge, tmp_path / "s").table()
+
+
+def test_damaged_chunks_are_refused(judge, tmp_path):
+    campaign(judge, tmp_path / "s").run(show=False)
+    chunk = sorted((tmp_path / "s").glob("*.parquet"))[2]
+    whole = chunk.read_bytes()
+    chunk.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StoreError, match=f"{chunk.name} is damaged .*delete it and its trials are computed again"):
+        campaign(judge, tmp_path / "s").run(show=False)
+    flipped = bytearray(whole)
+    flipped[len(whole) // 4] ^= 1
+    chunk.write_bytes(flipped)
+    with pytest.raises(StoreError, match=f"{chunk.name} is damaged"):
+        campaign(judge, tmp_path / "s").table()
+    chunk.write_bytes(whole)
+    (tmp_path / "s" / f"x{chunk.name}").write_bytes(whole)
+    with pytest.raises(StoreError, match="trial 0 of condition 2 stands in two chunks"):
+        campaign(judge, tmp_path / "s").table()
+    (tmp_path / "s" / f"x{chunk.name}").unlink()
+    chunk.unlink()
+    assert len(campaign(judge, tmp_path / "s").run(show=False)) == 36
+    (tmp_path / "s" / "manifest.json").write_text("{")
+    with pytest.raises(StoreError, match="manifest.json is damaged"):
+        campaign(judge, tmp_path / "s")
+
+
+def test_one_writer(judge, tmp_path, monkeypatch):
+    monkeypatch.setattr("drsrobust.campaign.store.PATIENCE", 0.1)
+    one, two = campaign(judge, tmp_path / "s", trials=1), campaign(judge, tmp_path / "s", trials=1)
+    with one.store.writing(), pytest.raises(StoreError, match="is in use: another process is writing to it"):
+        two.run(show=False)
+    assert len(two.run(show=False)) == 6
+
+
+def test_bad_grids(judge):
+    with pytest.raises(ValueError, match="targets is the text 'all'; it must be a list"):
+        Campaign(judge, errors=[BitFlip(0.1)], targets="all")
+    with pytest.raises(ValueError, match="0 errors x 1 targets x 100 trials: nothing to do"):
+        Campaign(judge, errors=[])
+    with pytest.raises(ValueError, match="stands twice in the grid"):
+        Campaign(judge, errors=[BitFlip(0.1), BitFlip(0.1)])
+    with pytest.raises(ValueError, match="target 'tables' matches no parameter"):
+        Campaign(judge, errors=[BitFlip(0.1)], targets=["tables"])
+
+
+def test_decades():
+    assert decades(1e-9, 1e-2) == [1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
+    with pytest.raises(ValueError, match="0.002 is not a power of ten"):
+        decades(1e-4, 2e-3)
+    with pytest.raises(ValueError, match="larger than the second"):
+        decades(1e-2, 1e-3)
+
+
+KILLED = """
+import sys
+from drsrobust.campaign import Campaign, campaign
+from drsrobust.data import load_dataset
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import BitFlip
+from drsrobust.training import Settings, load_model
+
+campaign.CHUNK_SECONDS = 0.05
+data = load_dataset("synthetic-movielens/full", rows=6000)
+model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), show=False)
+grid = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["all", "mlp"], "trials": 150}
+runner = Campaign(Evaluator(model, data.test), store=sys.argv[1], **grid)
+print("go", flush=True)
+runner.run(show=False).to_csv(sys.argv[2], index=False)
+"""
+
+
+def test_kill_9_loses_and_doubles_nothing(trained, tmp_path):
+    """A campaign killed again and again ends with the table of one that was left alone."""
+
+    def start(store, csv):
+        command = [sys.executable, "-c", KILLED, str(tmp_path / store), str(tmp_path / csv)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+    kept = 0
+    for pause in (0.3, 0.5, 0.4):
+        child = start("killed", "killed.csv")
+        child.stdout.readline()
+        time.sleep(pause)
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+        chunks = len(list((tmp_path / "killed").glob("*.parquet")))
+        assert chunks > kept  # it went on where it was
+        kept = chunks
+    assert start("killed", "killed.csv").wait() == 0
+    assert start("whole", "whole.csv").wait() == 0
+    assert (tmp_path / "killed.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+    assert not list((tmp_path / "killed").glob(".*.part"))

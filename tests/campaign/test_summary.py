@@ -1,0 +1,39 @@
+import pandas as pd
+import pytest
+
+from drsrobust.campaign import caption, summarise
+
+
+@pytest.fixture
+def table():
+    base = {"model": "m", "dataset": "synthetic-x", "protocol": "corrected", "error_model": "BitFlip", "target": "all"}
+    base |= {"mitigation": "none", "auc_golden": 0.8, "logloss": 0.5, "ne": 0.9}
+    rows = [
+        {"rate": 1e-3, "ber": 1e-3, "outcome": "ok", "auc": 0.7},
+        {"rate": 1e-3, "ber": 1e-3, "outcome": "nonfinite", "auc": 0.6},
+        {"rate": 1e-3, "ber": 1e-3, "outcome": "raised", "auc": None},
+        {"rate": 1e-6, "ber": 1e-6, "outcome": "ok", "auc": 0.7995},
+        {"rate": None, "ber": 1e-9, "outcome": "ok", "auc": 0.8, "error_model": "SingleBit(bit=3)"},
+    ]
+    frame = pd.DataFrame([base | row for row in rows])
+    return frame.assign(auc_drop=frame["auc_golden"] - frame["auc"])
+
+
+def test_one_row_per_condition(table):
+    summary = summarise(table)
+    assert summary["n"].tolist() == [3, 1, 1]
+    first = summary.iloc[0]
+    assert first["auc"] == pytest.approx(0.65)  # a trial that raised is counted apart, never averaged in
+    assert first["auc_low"] < 0.65 < first["auc_high"] and first["auc_q10"] == pytest.approx(0.61)
+    assert [first[f"share_{outcome}"] for outcome in ("ok", "nonfinite", "raised")] == pytest.approx([1 / 3] * 3)
+    assert first["harmed"] == 1 and summary.loc[1, "harmed"] == 0
+    assert summary.loc[1, "auc_low"] != summary.loc[1, "auc_low"]  # one trial has no interval
+    assert "Student" in summary.attrs["interval"]
+
+
+def test_caption(table):
+    text = caption(summarise(table), rows=1234)
+    assert "synthetic-x (generated data, not real clicks), 1,234 test rows" in text
+    assert "1 to 3 trials per point" in text and "m 0.8000" in text and "stress range" in text
+    real = caption(summarise(table[3:].assign(dataset="movielens-1m/full")), rows=5)
+    assert "generated" not in real and "stress" not in real

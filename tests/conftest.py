@@ -1,0 +1,60 @@
+"""Shared fixtures: a cache of its own for each test run, a tiny data set and model, and the real data where it lies."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session", autouse=True)
+def session_cache(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cache")
+    before = os.environ.get("DRSROBUST_CACHE")
+    os.environ["DRSROBUST_CACHE"] = str(folder)
+    yield folder
+    if before is None:
+        del os.environ["DRSROBUST_CACHE"]
+    else:
+        os.environ["DRSROBUST_CACHE"] = before
+
+
+@pytest.fixture
+def empty_cache(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("DRSROBUST_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def data():
+    """Generated ratings in the schema `full`: dense columns, single- and multi-hot features."""
+    from drsrobust.data import load_dataset
+
+    return load_dataset("synthetic-movielens/full", rows=6000)
+
+
+@pytest.fixture(scope="session")
+def trained(data):
+    """A DLRM after two epochs. Tests leave it as it was."""
+    from drsrobust.training import Settings, load_model
+
+    return load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), show=False)
+
+
+@pytest.fixture
+def judge(trained, data):
+    from drsrobust.evaluation import Evaluator
+
+    return Evaluator(trained, data.test)
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """The folder with the real data sets."""
+    folder = os.environ.get("DRSROBUST_DATA")
+    if not folder:
+        pytest.skip("real data: set DRSROBUST_DATA to the folder that holds ml-1m/ and criteo/")
+    return Path(folder)

@@ -1,0 +1,94 @@
+import numpy as np
+import pytest
+
+from drsrobust.data import Ids, load_dataset
+from drsrobust.data.encoding import encode_ids, split_order
+
+
+def test_ids_take_rows_of_different_lengths():
+    ids = Ids(np.array([1, 2, 2, 3, 3, 3], np.int32), np.array([1, 2, 0, 3], np.int32))
+    taken = ids.take(np.array([3, 0, 2, 3]))
+    assert taken.values.tolist() == [3, 3, 3, 1, 3, 3, 3] and taken.lengths.tolist() == [3, 1, 0, 3]
+    assert ids.take(slice(1, 3)).values.tolist() == [2, 2]
+
+
+def test_vocabulary_is_made_of_training_values_alone():
+    values = np.array([7, 7, 3, 9, 9, 9, 5, 3])
+    ids, cardinality = encode_ids(values, n_train=6)
+    assert cardinality == 4 and ids.tolist() == [2, 2, 1, 3, 3, 3, 0, 1]
+    ids, cardinality = encode_ids(values, n_train=6, min_count=2)
+    assert cardinality == 3 and ids.tolist() == [1, 1, 0, 2, 2, 2, 0, 0]
+    ids, cardinality = encode_ids(values, n_train=6, min_count=9)
+    assert cardinality == 1 and not ids.any()
+
+
+def test_split_order():
+    order, sizes = split_order(101, seed=3)
+    assert sorted(order) == list(range(101)) and sizes == (80, 10, 11)
+    assert np.array_equal(order, split_order(101, seed=3)[0])
+    assert not np.array_equal(order, split_order(101, seed=4)[0])
+
+
+def test_batches_hold_the_rows(data):
+    batches = list(data.test.batches(256))
+    assert sum(len(batch.labels) for batch in batches) == len(data.test) == 600
+    assert batches[0].dense_features.shape == (256, 4)
+    jagged = batches[1].sparse_features
+    assert jagged.keys() == [feature.name for feature in data.schema.features]
+    assert jagged["user"].values().tolist() == data.test.sparse["user"].values[256:512].tolist()
+    genres = data.test.take(np.arange(256, 512)).sparse["genres"]
+    assert jagged["genres"].values().tolist() == genres.values.tolist()
+    assert jagged["genres"].lengths().tolist() == genres.lengths.tolist()
+    reverse = next(data.test.batches(10, order=np.arange(600)[::-1]))
+    assert reverse.labels.tolist() == data.test.labels[::-1][:10].tolist()
+    with pytest.raises(ValueError, match="batch size is 0"):
+        next(data.test.batches(0))
+
+
+def test_take_and_fingerprint(data):
+    head = data.test.head(50)
+    assert len(head) == 50 and head.prior == data.train.prior and head.part == "test"
+    assert head.fingerprint == data.test.take(np.arange(50)).fingerprint != data.test.fingerprint
+    mask = np.zeros(len(data.test), bool)
+    mask[:50] = True
+    assert data.test.take(mask).fingerprint == head.fingerprint
+    assert len(data.test.head(10**9)) == len(data.test)
+    assert data.train.prior == pytest.approx(data.train.labels.mean(dtype=float))
+
+
+def test_unknown_names_are_told():
+    with pytest.raises(ValueError, match=r"unknown data set 'movielens-1M'; did you mean 'movielens-1m'\? known: .*synthetic-criteo"):
+        load_dataset("movielens-1M")
+    with pytest.raises(ValueError, match=r"unknown schema of movielens-1m 'dlrm'; known: ids, full"):
+        load_dataset("movielens-1m", schema="dlrm")
+    with pytest.raises(ValueError, match="names the schema 'full', but schema='ids'"):
+        load_dataset("movielens-1m/full", schema="ids")
+    with pytest.raises(ValueError, match=r"rows=5 is for synthetic sets"):
+        load_dataset("movielens-1m", rows=5)
+    with pytest.raises(ValueError, match=r"min_count=5 is for Criteo-shaped sets"):
+        load_dataset("synthetic-movielens", min_count=5)
+
+
+def test_missing_files_are_told(tmp_path, monkeypatch):
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match=r"pass root=, or set DRSROBUST_DATA .*GroupLens"):
+        load_dataset("movielens-1m")
+    with pytest.raises(FileNotFoundError, match=r"there is no .*ml-1m/ratings.dat \(nor .gz\)\. Get .*GroupLens.* and put ratings.dat there"):
+        load_dataset("movielens-1m", tmp_path)
+    monkeypatch.setenv("DRSROBUST_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="criteo_sample.txt"):
+        load_dataset("criteo-sample")
+
+
+def test_the_cache_is_used_and_survives_a_killed_writer(empty_cache, monkeypatch):
+    from drsrobust.data import synthetic
+
+    first = load_dataset("synthetic-movielens", rows=500)
+    folder = next(path for path in (empty_cache / "data").iterdir() if path.is_dir())
+    (folder / "manifest.json").unlink()  # as if it had not been finished
+    stale = folder.with_name(f".{folder.name}.123.part")
+    stale.mkdir()
+    again = load_dataset("synthetic-movielens", rows=500)
+    assert again.fingerprint == first.fingerprint and not stale.exists()
+    monkeypatch.setattr(synthetic, "movielens_columns", lambda *_: pytest.fail("made again"))
+    assert load_dataset("synthetic-movielens", rows=500).fingerprint == first.fingerprint

@@ -1,0 +1,34 @@
+import numpy as np
+import pytest
+
+from drsrobust.data import load_dataset, synthetic
+
+
+@pytest.mark.parametrize(
+    ("name", "click_rate", "best_auc"),
+    [("synthetic-movielens", 0.53, 0.86), ("synthetic-movielens/full", 0.53, 0.86), ("synthetic-criteo", 0.23, 0.84)],
+)
+def test_stated_click_rate_and_best_auc(name, click_rate, best_auc):
+    """What the module's docstring states, and that the labels follow the teacher."""
+    data = load_dataset(name)
+    assert data.facts["click_rate"] == pytest.approx(click_rate, abs=0.005)
+    assert data.facts["best_auc"] == pytest.approx(best_auc, abs=0.005)
+    assert f"{click_rate}" in synthetic.__doc__ and f"best AUC {best_auc}" in synthetic.__doc__
+    n = sum(len(split) for split in (data.train, data.valid, data.test))
+    assert n == synthetic.ROWS[name.split("/")[0]]
+    labels = np.concatenate([split.labels for split in (data.train, data.valid, data.test)])
+    assert labels.mean(dtype=float) == pytest.approx(data.facts["click_rate"], abs=5 * 0.5 / np.sqrt(n))
+
+
+def test_a_seed_decides_everything(empty_cache):
+    one = load_dataset("synthetic-criteo", rows=500, seed=1).fingerprint
+    for path in (empty_cache / "data").glob("*/*"):
+        path.unlink()
+    assert load_dataset("synthetic-criteo", rows=500, seed=1).fingerprint == one
+    assert load_dataset("synthetic-criteo", rows=500, seed=2).fingerprint != one
+
+
+def test_ids_have_a_long_tail():
+    data = load_dataset("synthetic-movielens")
+    counts = np.sort(np.bincount(data.train.sparse["movie"].values))[::-1]
+    assert counts[: len(counts) // 10].sum() > 0.3 * counts.sum()

@@ -1,0 +1,257 @@
+import contextlib
+import struct
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drsrobust.injection import BitFlip, ErrorMap, ErrorMapMismatch, SingleBit, applied_maps, inject, resolve, restore
+
+
+@pytest.fixture
+def model():
+    """Weights with every kind of float32 in them: NaN payloads, infinities, -0.0, denormals."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 5))
+    odd = np.array([0x7FC00001, 0xFFC0DEAD, 0x7F800000, 0xFF800000, 0x80000000, 0x00000001], np.uint32).view(np.float32)
+    with torch.no_grad():
+        model[0].weight[0, : len(odd)] = torch.from_numpy(odd)
+    return model
+
+
+def words(model):
+    return {name: p.detach().view(torch.int32).clone() for name, p in model.named_parameters()}
+
+
+def same(model, before):
+    return all(torch.equal(now, before[name]) for name, now in words(model).items())
+
+
+@pytest.mark.parametrize("ber", [1e-3, 0.3, 1.0])
+def test_against_one_bit_at_a_time(model, ber):
+    """The struct module flips the same bits of the same numbers."""
+    before = {name: p.detach().flatten().tolist() for name, p in model.named_parameters()}
+    bits_before = words(model)
+    with inject(model, BitFlip(ber), seed=3) as error_map:
+        for name, parameter in model.named_parameters():
+            expected = [struct.pack("<f", value) for value in before[name]]
+            raw = bits_before[name].flatten().tolist()
+            expected = [struct.unpack("<I", struct.pack("<i", value))[0] for value in raw]
+            index = error_map.targets.index(name)
+            for tensor, word, mask in zip(error_map.tensor, error_map.word, error_map.mask, strict=True):
+                if tensor == index:
+                    for bit in range(32):
+                        if int(mask) >> bit & 1:
+                            expected[word] ^= 1 << bit
+            found = parameter.detach().view(torch.int32).flatten().tolist()
+            assert [value % 2**32 for value in found] == expected
+    assert same(model, bits_before)
+    assert error_map.eligible_bits == 32 * 785
+    assert error_map.realised_rate == error_map.bits / error_map.eligible_bits
+
+
+def test_rates(model):
+    with inject(model, BitFlip(0), seed=1) as none:
+        assert len(none) == 0 and none.bits == 0
+    with inject(model, BitFlip(1), seed=1) as every:
+        assert every.bits == every.eligible_bits and len(every) == 785
+        assert set(every.mask.tolist()) == {2**32 - 1}
+
+
+def test_bits(model):
+    with inject(model, BitFlip(0.2, bits=(30, 31)), seed=1) as error_map:
+        assert error_map.eligible_bits == 2 * 785 and not (error_map.mask & np.uint64(2**30 - 1)).any()
+    for bit in (0, 22, 31):
+        with inject(model, SingleBit(bit), target="1.*", seed=bit) as one:
+            assert len(one) == 1 and int(one.mask[0]) == 1 << bit and one.eligible_bits == 155
+            assert one.requested_rate is None
+
+
+def test_single_bit_is_uniform_over_words(model):
+    space = resolve(model, "1.bias")
+    hits = np.bincount([int(SingleBit(4).sample(space, seed=s).word[0]) for s in range(2000)], minlength=5)
+    assert hits.min() > 330 and hits.max() < 470
+
+
+def test_undo_on_exceptions(model):
+    before = words(model)
+    with pytest.raises(KeyError), inject(model, BitFlip(0.1), seed=1):
+        assert not same(model, before)
+        raise KeyError
+    assert same(model, before) and applied_maps(model) == ()
+    with contextlib.suppress(KeyboardInterrupt), inject(model, BitFlip(0.1), seed=1):
+        raise KeyboardInterrupt
+    assert same(model, before)
+
+    def generator():
+        with inject(model, BitFlip(0.1), seed=1):
+            yield
+
+    one = generator()
+    next(one)
+    assert not same(model, before)
+    one.close()
+    assert same(model, before)
+
+
+def test_nested_and_overlapping(model):
+    before = words(model)
+    with inject(model, BitFlip(0.3), seed=1) as outer:
+        once = words(model)
+        with inject(model, BitFlip(0.3), seed=2) as inner:
+            assert applied_maps(model) == (outer, inner)
+        assert same(model, once)
+    assert same(model, before)
+
+
+def test_another_order_is_refused_and_restore_helps(model):
+    before = words(model)
+    first, second = inject(model, BitFlip(0.3), seed=1), inject(model, BitFlip(0.3), seed=2)
+    first.__enter__()
+    second.__enter__()
+    with pytest.raises(RuntimeError, match="last in, first out.*seed 2.*seed 1.*restore"):
+        first.__exit__(None, None, None)
+    assert restore(model) == 2 and same(model, before)
+    second.__exit__(None, None, None)  # its undo has nothing left to do
+    assert same(model, before) and restore(model) == 0
+
+
+def test_a_fault_at_each_write_in_turn(model, monkeypatch):
+    """Whichever write fails, of applying or of undoing, restore puts every word back."""
+    from drsrobust.injection import application
+
+    before, real = words(model), application.Words.write
+    for failing in range(8):
+        calls = iter(range(100))
+
+        def write(self, index, values, calls=calls, failing=failing):
+            if next(calls) == failing:
+                raise KeyboardInterrupt
+            real(self, index, values)
+
+        monkeypatch.setattr(application.Words, "write", write)
+        with contextlib.suppress(KeyboardInterrupt), inject(model, BitFlip(0.2), seed=failing):
+            pass
+        monkeypatch.setattr(application.Words, "write", real)
+        restore(model)
+        assert same(model, before)
+
+
+def test_any_dtype_and_layout():
+    class Odd(nn.Module):
+        def __init__(self):
+            super().__init__()
+            for name in ("float64", "float16", "bfloat16", "int8", "int16", "int64", "uint8"):
+                self.register_buffer(f"of_{name}", torch.arange(12).reshape(3, 4).to(getattr(torch, name)))
+            self.register_buffer("strided", torch.arange(24.0).reshape(4, 6).t()[1:4, ::2])
+            self.register_buffer("scalar", torch.tensor(1.5))
+
+    odd = Odd()
+    before = {name: t.clone() for name, t in odd.named_buffers()}
+    with inject(odd, BitFlip(0.4), "everything", seed=5) as error_map:
+        frame = error_map.frame()
+        assert set(frame["tensor"]) == set(before)
+        for name, now in odd.named_buffers():
+            raw = now.contiguous().numpy(force=True) if now.dtype != torch.bfloat16 else now.view(torch.int16).numpy()
+            old = before[name].contiguous()
+            old = old.numpy() if now.dtype != torch.bfloat16 else old.view(torch.int16).numpy()
+            changed = np.ascontiguousarray(raw).view(np.uint8) ^ np.ascontiguousarray(old).view(np.uint8)
+            assert np.unpackbits(changed).sum() == frame.loc[frame["tensor"] == name, "bits"].sum()
+    for name, now in odd.named_buffers():
+        assert torch.equal(now, before[name])
+
+
+def test_tied_weights_are_hit_once():
+    tied = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    tied[1].weight = tied[0].weight
+    with inject(tied, BitFlip(1.0), seed=1) as error_map:
+        assert error_map.targets == ("0.weight",) and error_map.eligible_bits == 512
+
+
+def test_replay_on_a_copy_and_from_a_file(model, tmp_path):
+    import copy
+
+    with inject(model, BitFlip(0.05), seed=9) as error_map:
+        faulty = words(model)
+    error_map.save(tmp_path / "map.npz")
+    loaded = ErrorMap.load(tmp_path / "map.npz")
+    assert repr(loaded) == repr(error_map) and loaded.fingerprint == error_map.fingerprint
+    other = copy.deepcopy(model)
+    before = words(other)
+    with loaded.applied(other):
+        assert same(other, faulty)
+    assert same(other, before)
+    loaded.apply(other)  # for good
+    assert same(other, faulty) and applied_maps(other) == ()
+
+
+def test_maps_of_other_models_are_refused(model):
+    error_map = BitFlip(0.01).sample(resolve(model), seed=1)
+    with pytest.raises(ErrorMapMismatch, match=r"made for '0.bias' of \[30\] float32; in this model it is \[31\] float32"):
+        error_map.apply(nn.Sequential(nn.Linear(20, 31), nn.Linear(31, 5)))
+    with pytest.raises(ErrorMapMismatch, match=r"'0.bias' of \[30\] float32; in this model it is \[30\] float64"):
+        error_map.apply(nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 5)).double())
+    with pytest.raises(ErrorMapMismatch, match="hits '0.bias', which this model does not have"), error_map.applied(nn.Linear(2, 2)):
+        pass
+
+
+def test_damaged_files_are_refused(model, tmp_path):
+    path = tmp_path / "map.npz"
+    BitFlip(0.05).sample(resolve(model), seed=9).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    with pytest.raises(ValueError, match="map.npz is not an error map of this version, or is damaged"):
+        ErrorMap.load(path)
+    with pytest.raises(FileNotFoundError):
+        ErrorMap.load(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: BitFlip(1.01), "ber is 1.01; it must be a number from 0 to 1"),
+        (lambda: BitFlip(-1e-9), "ber is -1e-09"),
+        (lambda: BitFlip(float("nan")), "ber is nan"),
+        (lambda: BitFlip("1e-3"), "ber is '1e-3'"),
+        (lambda: BitFlip(True), "ber is True"),
+        (lambda: BitFlip(0.1, bits=()), r"bits are \(\); they must be one or more integers"),
+        (lambda: BitFlip(0.1, bits=(1.5,)), r"bits are \(1.5,\)"),
+        (lambda: SingleBit("30"), r"bits are \('30',\)"),
+    ],
+)
+def test_bad_error_models(make, says):
+    with pytest.raises(ValueError, match=says):
+        make()
+
+
+def test_bits_out_of_range(model):
+    with pytest.raises(ValueError, match=r"bit 32 does not exist in 0.bias \(torch.float32\)"):
+        BitFlip(0.1, bits=(32,)).sample(resolve(model), seed=1)
+
+
+def test_text_of_error_models():
+    assert [str(BitFlip(0.1)), str(BitFlip(0.1, bits=(31, 30))), str(SingleBit(3))] == [
+        "BitFlip",
+        "BitFlip(bits=[30, 31])",
+        "SingleBit(bit=3)",
+    ]
+
+
+def test_the_same_seed_gives_the_same_map(model):
+    space = resolve(model)
+    one, two = BitFlip(0.01).sample(space, seed=5), BitFlip(0.01).sample(space, seed=5)
+    assert np.array_equal(one.word, two.word) and np.array_equal(one.mask, two.mask)
+    assert not np.array_equal(one.word, BitFlip(0.01).sample(space, seed=6).word)
+    higher = BitFlip(0.02).sample(space, seed=5).frame().set_index(["tensor", "word"])["mask"]
+    lower = one.frame().set_index(["tensor", "word"])["mask"]
+    assert all(higher[key] & mask == mask for key, mask in lower.items())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gpu_equals_cpu(model):
+    import copy
+
+    gpu = copy.deepcopy(model).cuda()
+    with inject(model, BitFlip(0.01), seed=5), inject(gpu, BitFlip(0.01), seed=5):
+        assert same(gpu.cpu(), words(model))

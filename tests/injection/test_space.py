@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drsrobust.injection import resolve
+from drsrobust.injection.space import AddressSpace, TargetTensor
+
+
+class Mixed(nn.Module):
+    """Several widths, a buffer, an empty and a tied tensor."""
+
+    def __init__(self):
+        super().__init__()
+        self.b = nn.Parameter(torch.zeros(2, 3))
+        self.a = nn.Parameter(torch.zeros(4, dtype=torch.float16))
+        self.empty = nn.Parameter(torch.zeros(0, 5))
+        self.tied = self.b
+        self.register_buffer("codes", torch.zeros(5, dtype=torch.uint8))
+
+
+def names(space):
+    return [tensor.name for tensor in space.tensors]
+
+
+def test_targets():
+    model = Mixed()
+    assert names(resolve(model, "all")) == ["a", "b"]  # in name order; the empty one has no bits, the tied one is b
+    assert names(resolve(model, "everything")) == ["a", "b", "codes"]
+    assert names(resolve(model, "c*")) == ["codes"]
+    assert names(resolve(model, "[ab]")) == ["a", "b"]
+    assert names(resolve(model, "x", components={"x": "[ab]"})) == ["a", "b"]
+
+
+def test_components_and_groups(trained):
+    assert {t.component for t in resolve(trained, "over_mlp").tensors} == {"over_mlp"}
+    assert {t.component for t in resolve(trained, "mlp").tensors} == {"dense_mlp", "over_mlp"}
+    everything = names(resolve(trained, "everything"))
+    assert everything == sorted(everything) and "inter_arch.triu_indices" in everything
+    total = sum(p.numel() for p in trained.parameters())
+    assert resolve(trained, "all").words == total and resolve(trained).bits == 32 * total
+
+
+@pytest.mark.parametrize("target", ["over_arch", "", "overmlp", "interaction"])
+def test_a_target_that_matches_nothing_says_what_there_is(trained, target):
+    with pytest.raises(ValueError, match=r"target '.*' matches no parameter.*components: dense_mlp, .*; tensors: .*triu"):
+        resolve(trained, target)
+
+
+def test_what_cannot_be_hit():
+    with pytest.raises(ValueError, match="target is 3"):
+        resolve(Mixed(), 3)
+    with pytest.raises(ValueError, match="weight is torch.complex64"):
+        resolve(nn.Linear(2, 2, bias=False, dtype=torch.complex64))
+    with pytest.raises(ValueError, match="is on the meta device"):
+        resolve(nn.Linear(2, 2, device="meta"))
+
+
+def test_locate_is_the_inverse_of_counting():
+    space = AddressSpace(
+        [
+            TargetTensor("b", "x", torch.float32, (2, 3)),
+            TargetTensor("a", "x", torch.float16, (4,)),
+            TargetTensor("c", "x", torch.uint8, (1,)),
+        ]
+    )
+    assert space.bits == 4 * 16 + 6 * 32 + 8 and space.words == 11
+    expected = [
+        (t, word, bit)
+        for t, (words, width) in enumerate([(4, 16), (6, 32), (1, 8)])
+        for word in range(words)
+        for bit in range(width)
+    ]
+    tensor, word, bit = space.locate(np.arange(space.bits))
+    assert list(zip(tensor, word, bit, strict=True)) == expected
+    some = np.array([0, 63, 64, 255, 263])
+    assert list(zip(*space.locate(some), strict=True)) == [expected[i] for i in some]
+    only = space.only([7, 0])
+    assert only.bits == 22
+    assert list(zip(*only.locate(np.arange(22)), strict=True)) == [e for e in expected if e[2] in (0, 7)]
+    with pytest.raises(ValueError, match=r"bit 8 does not exist in c \(torch.uint8\); its words have bits 0 to 7"):
+        space.only([8])
