@@ -70,7 +70,11 @@ def _parameters(path: Path, source: str) -> dict[str, Parameter]:
     found = {}
     for node in ast.parse(source).body:
         line = lines[node.lineno - 1]
-        if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.lineno != node.end_lineno:
+        if (
+            not isinstance(node, ast.AnnAssign)
+            or not isinstance(node.target, ast.Name)
+            or node.lineno != node.end_lineno
+        ):
             raise ValueError(f"{path}, parameters: {line!r} is not one line of the form `name: type = literal  # ...`")
         annotation = eval(compile(ast.Expression(node.annotation), str(path), "eval"), {"__builtins__": {}}, _TYPES)
         comment = line[node.end_col_offset :].strip().removeprefix("#").strip()

@@ -24,11 +24,15 @@ def publish(profile: str, build: Path, target: Path = ROOT / "figures") -> list[
         raise ValueError(f"a {profile} run is not published; only these are: {', '.join(PROFILES)}")
     record = build / profile / "run.json"
     if not record.is_file():
-        raise ValueError(f"there is no finished {profile} run in {build / profile}: make reproduce PROFILE={profile} DATA=...")
+        raise ValueError(
+            f"there is no finished {profile} run in {build / profile}: make reproduce PROFILE={profile} DATA=..."
+        )
     run = json.loads(record.read_text())
     failed = [outcome["notebook"] for outcome in run["notebooks"] if not outcome["ok"]]
     if failed or not run["complete"]:
-        raise ValueError(f"the {profile} run is not whole ({', '.join(failed) or 'not every notebook was run'}); run it again")
+        raise ValueError(
+            f"the {profile} run is not whole ({', '.join(failed) or 'not every notebook was run'}); run it again"
+        )
     if not run["real"]:
         raise ValueError(f"the {profile} run used generated data; figures are published from real data: give DATA=...")
     with exclusive(build / "publish"), new_folder(target) as part:

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from drsrobust.data import Dataset, Split, load_dataset
     from drsrobust.evaluation import Evaluator
     from drsrobust.injection import BitFlip, ErrorMap, SingleBit, inject, restore
-    from drsrobust.tensors import components
     from drsrobust.notebook import check_parameters, provenance
+    from drsrobust.tensors import components
     from drsrobust.training import load_model
 
 __all__ = ["__version__", *_HOME, *_PACKAGES]

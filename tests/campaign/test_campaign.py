@@ -12,10 +12,13 @@ from drsrobust.campaign import Campaign, StoreError, decades
 from drsrobust.campaign.trials import SCHEMA
 from drsrobust.injection import BitFlip, SingleBit, applied_maps, inject, resolve
 
-COLUMNS = (
-    "model dataset protocol error_model rate ber target mitigation trial seed outcome bits_flipped words_hit realised_rate "
-    "bits_left auc auc_golden auc_drop logloss ne nan_rows inf_rows rows_reached detected repaired checkpoint data"
-).split()
+# fmt: off
+COLUMNS = [
+    "model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation", "trial", "seed", "outcome",
+    "bits_flipped", "words_hit", "realised_rate", "bits_left", "auc", "auc_golden", "auc_drop", "logloss", "ne",
+    "nan_rows", "inf_rows", "rows_reached", "detected", "repaired", "checkpoint", "data",
+]
+# fmt: on
 
 
 def campaign(judge, folder, **options):
@@ -92,7 +95,10 @@ def test_an_interrupted_run_goes_on(judge, tmp_path, monkeypatch):
 
 def test_another_campaign_is_refused(judge, tmp_path):
     campaign(judge, tmp_path / "s", trials=1).run(show=False)
-    with pytest.raises(StoreError, match=r"holds the results of another campaign; they differ in seed.\nthere: \{'seed': 0\}\nasked: \{'seed': 5\}"):
+    with pytest.raises(
+        StoreError,
+        match=r"holds the results of another campaign; they differ in seed.\nthere: \{'seed': 0\}\nasked: \{'seed': 5\}",
+    ):
         campaign(judge, tmp_path / "s", seed=5)
     with pytest.raises(StoreError, match="differ in errors"):
         campaign(judge, tmp_path / "s", errors=[BitFlip(0.5)])

@@ -35,5 +35,8 @@ def test_caption(table):
     text = caption(summarise(table), rows=1234)
     assert "synthetic-x (generated data, not real clicks), 1,234 test rows" in text
     assert "1 to 3 trials per point" in text and "m 0.8000" in text and "stress range" in text
+    assert "alike" not in text
+    alike = caption(summarise(pd.concat([table[3:4]] * 60)), rows=5)
+    assert "Where all 60 trials are alike, up to 0.05 of all maps may still differ" in alike
     real = caption(summarise(table[3:].assign(dataset="movielens-1m/full")), rows=5)
     assert "generated" not in real and "stress" not in real

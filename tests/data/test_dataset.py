@@ -57,7 +57,9 @@ def test_take_and_fingerprint(data):
 
 
 def test_unknown_names_are_told():
-    with pytest.raises(ValueError, match=r"unknown data set 'movielens-1M'; did you mean 'movielens-1m'\? known: .*synthetic-criteo"):
+    with pytest.raises(
+        ValueError, match=r"unknown data set 'movielens-1M'; did you mean 'movielens-1m'\? known: .*synthetic-criteo"
+    ):
         load_dataset("movielens-1M")
     with pytest.raises(ValueError, match=r"unknown schema of movielens-1m 'dlrm'; known: ids, full"):
         load_dataset("movielens-1m", schema="dlrm")
@@ -73,7 +75,10 @@ def test_missing_files_are_told(tmp_path, monkeypatch):
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match=r"pass root=, or set DRSROBUST_DATA .*GroupLens"):
         load_dataset("movielens-1m")
-    with pytest.raises(FileNotFoundError, match=r"there is no .*ml-1m/ratings.dat \(nor .gz\)\. Get .*GroupLens.* and put ratings.dat there"):
+    with pytest.raises(
+        FileNotFoundError,
+        match=r"there is no .*ml-1m/ratings.dat \(nor .gz\)\. Get .*GroupLens.* and put ratings.dat there",
+    ):
         load_dataset("movielens-1m", tmp_path)
     monkeypatch.setenv("DRSROBUST_DATA", str(tmp_path))
     with pytest.raises(FileNotFoundError, match="criteo_sample.txt"):

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from drsrobust.data import DataError, load_dataset
+from drsrobust.data import load_dataset
 from drsrobust.data.movielens import RATE_WEIGHT, encode, read_ratings, read_side
 
 RATINGS = "1::10::5::978300760\n1::20::3::0\n2::10::4::0\n2::30::1::0\n"
@@ -68,7 +68,16 @@ def test_full_schema(folder, empty_cache):
     users, movies, ratings = big(folder)
     data = load_dataset("movielens-1m", folder.parent, schema="full")
     assert data.name == "movielens-1m/full"
-    assert [f.name for f in data.schema.features] == "user movie gender age occupation zip year genres".split()
+    assert [f.name for f in data.schema.features] == [
+        "user",
+        "movie",
+        "gender",
+        "age",
+        "occupation",
+        "zip",
+        "year",
+        "genres",
+    ]
     for split in (data.train, data.valid, data.test):
         assert split.users.tolist() == users[split.rows].tolist()
         assert split.labels.tolist() == (ratings[split.rows] > 3).astype(float).tolist()

@@ -188,11 +188,16 @@ def test_replay_on_a_copy_and_from_a_file(model, tmp_path):
 
 def test_maps_of_other_models_are_refused(model):
     error_map = BitFlip(0.01).sample(resolve(model), seed=1)
-    with pytest.raises(ErrorMapMismatch, match=r"made for '0.bias' of \[30\] float32; in this model it is \[31\] float32"):
+    with pytest.raises(
+        ErrorMapMismatch, match=r"made for '0.bias' of \[30\] float32; in this model it is \[31\] float32"
+    ):
         error_map.apply(nn.Sequential(nn.Linear(20, 31), nn.Linear(31, 5)))
     with pytest.raises(ErrorMapMismatch, match=r"'0.bias' of \[30\] float32; in this model it is \[30\] float64"):
         error_map.apply(nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 5)).double())
-    with pytest.raises(ErrorMapMismatch, match="hits '0.bias', which this model does not have"), error_map.applied(nn.Linear(2, 2)):
+    with (
+        pytest.raises(ErrorMapMismatch, match="hits '0.bias', which this model does not have"),
+        error_map.applied(nn.Linear(2, 2)),
+    ):
         pass
 
 

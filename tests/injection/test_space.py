@@ -43,7 +43,9 @@ def test_components_and_groups(trained):
 
 @pytest.mark.parametrize("target", ["over_arch", "", "overmlp", "interaction"])
 def test_a_target_that_matches_nothing_says_what_there_is(trained, target):
-    with pytest.raises(ValueError, match=r"target '.*' matches no parameter.*components: dense_mlp, .*; tensors: .*triu"):
+    with pytest.raises(
+        ValueError, match=r"target '.*' matches no parameter.*components: dense_mlp, .*; tensors: .*triu"
+    ):
         resolve(trained, target)
 
 

@@ -123,25 +123,21 @@ class Campaign:
         return self.table()
 
     def _run_condition(self, number: int, condition: Condition, trials: list[int], bar) -> None:
-        rows, seconds, since = [], [], time.monotonic()
+        finished, since = [], time.monotonic()
 
         def flush() -> None:
             nonlocal since
-            if rows:
-                self.store.write(number, rows, seconds)
-                bar.update(len(rows))
-                rows.clear()
-                seconds.clear()
+            if finished:
+                self.store.write(number, finished)
+                bar.update(len(finished))
+                finished.clear()
             since = time.monotonic()
 
         try:
             for trial in trials:
-                row, took = run_trial(
-                    self.judge, condition, trial, seed=self.seed, coupled=self.coupled, protocol=self.protocol
-                )
-                rows.append(row)
-                seconds.append(took)
-                if len(rows) >= CHUNK_TRIALS or time.monotonic() - since > CHUNK_SECONDS:
+                options = {"seed": self.seed, "coupled": self.coupled, "protocol": self.protocol}
+                finished.append(run_trial(self.judge, condition, trial, **options))
+                if len(finished) >= CHUNK_TRIALS or time.monotonic() - since > CHUNK_SECONDS:
                     flush()
         finally:
             flush()  # also after an interrupt: finished trials are kept

@@ -89,11 +89,11 @@ class Store:
                 stale.unlink()  # of a killed writer: the lock says that nobody is writing
             yield
 
-    def write(self, condition: int, rows: list[dict[str, Any]], seconds: list[float]) -> None:
-        """Adds trials of one condition, with their times, as one chunk."""
-        first, last = rows[0]["trial"], rows[-1]["trial"]
+    def write(self, condition: int, trials: list[tuple[dict[str, Any], float]]) -> None:
+        """Adds finished trials of one condition (rows with the seconds they took) as one chunk."""
+        first, last = trials[0][0]["trial"], trials[-1][0]["trial"]
         table = pa.Table.from_pylist(
-            [row | {"condition": condition, "seconds": time} for row, time in zip(rows, seconds, strict=True)],
+            [row | {"condition": condition, "seconds": seconds} for row, seconds in trials],
             schema=_STORED.with_metadata({_IDENTITY: self.identity.encode()}),
         )
         with new_file(self.folder / f"{condition:05d}-{first:08d}-{last:08d}.parquet") as part:

@@ -69,6 +69,8 @@ def caption(summary: "pd.DataFrame", rows: int) -> str:
         f"Data: {data}, {rows:,} test rows. AUC without errors: {golden}. {trials} trials per point, each with its own "
         f"error map; the trained model and the rows are fixed. Intervals: {summary.attrs['interval']}."
     )
+    if (summary["auc_low"] == summary["auc_high"]).any():
+        text += f" Where all {most} trials are alike, up to {3 / most:.2g} of all maps may still differ."
     if (summary["rate"].fillna(0) >= 1e-4).any():
         text += " Rates of 1e-4 and more are a stress range, far above field rates."
     return text

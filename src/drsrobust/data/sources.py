@@ -31,7 +31,10 @@ SOURCES = {
         "train.txt of Criteo's Display Advertising Challenge (Kaggle, 2014; its terms must be accepted by a person)",
     ),
     "criteo-sample": Source(
-        ("dlrm",), "criteo", ("criteo_sample.txt",), "any excerpt of train.txt of Criteo's Display Advertising Challenge"
+        ("dlrm",),
+        "criteo",
+        ("criteo_sample.txt",),
+        "any excerpt of train.txt of Criteo's Display Advertising Challenge",
     ),
     "synthetic-movielens": Source(("ids", "full")),
     "synthetic-criteo": Source(("dlrm",)),
@@ -74,9 +77,7 @@ def find_files(
     return [_find(name, source, file, root, path) for file in needed]
 
 
-def _find(
-    name: str, source: Source, file: str, root: str | os.PathLike | None, path: str | os.PathLike | None
-) -> Path:
+def _find(name: str, source: Source, file: str, root: str | os.PathLike | None, path: str | os.PathLike | None) -> Path:
     """The file itself, or the same with .gz."""
     if path is not None:
         given = Path(path).expanduser()

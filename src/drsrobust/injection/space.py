@@ -116,7 +116,9 @@ def resolve(model: nn.Module, target: str = "all", components: Mapping[str, str]
     chosen = [TargetTensor(n, home[n], tensors[n].dtype, tuple(tensors[n].shape)) for n in names]
     space = AddressSpace(chosen)
     if not space.words:
-        known = sorted(set(home.values()) | {group for group, parts in GROUPS.items() if set(parts) & set(home.values())})
+        known = sorted(
+            set(home.values()) | {group for group, parts in GROUPS.items() if set(parts) & set(home.values())}
+        )
         raise ValueError(
             f"target {target!r} matches no parameter with any element; components: {', '.join(known)}; tensors: "
             f"{', '.join(sorted(tensors))}"

@@ -1,8 +1,8 @@
 """TorchRec models: forward(dense_features, sparse_features) -> logits [B]; components named alike in all of them."""
 
-from drsrobust.tensors import components
 from drsrobust.models.registry import MODELS, build_model, default_sizes, model_name
 from drsrobust.models.scoring import padded_batches, score, state_digest
+from drsrobust.tensors import components
 
 __all__ = [
     "MODELS",

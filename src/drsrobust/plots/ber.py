@@ -44,9 +44,10 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     ax.axhline(0.5, linestyle=":", **_GUIDE)
     ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
     if len(curves):
-        for height, text in ((data["auc_golden"].max(), "without errors"), (0.5, "coin toss")):
-            where = {"transform": ax.get_yaxis_transform(), "ha": "left", "va": "bottom"}
-            ax.text(0.01, height, text, color="#666666", size=8, **where)
+        # Each where no curve is: all start at the top left and end at the bottom right.
+        where = {"transform": ax.get_yaxis_transform(), "va": "bottom", "color": "#666666", "size": 8}
+        ax.text(0.99, data["auc_golden"].max(), "without errors", ha="right", **where)
+        ax.text(0.01, 0.5, "coin toss", ha="left", **where)
         ax.set_xscale("log")
         ax.label_outer()
         ax.legend(title="errors in", loc="center left")

@@ -1,0 +1,117 @@
+import subprocess
+import sys
+
+import nbformat
+import pytest
+
+from reproduce.__main__ import main
+from reproduce.notebooks import all_notebooks, parse_assignment, read_notebook
+from reproduce.profiles import FOLDER, load_profile
+
+NOTEBOOKS = all_notebooks()
+
+
+def write(tmp_path, parameters, *cells, name="10_test.ipynb"):
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [
+        nbformat.v4.new_markdown_cell("# A title\n\ntext"),
+        nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]}),
+        *[nbformat.v4.new_code_cell(cell) for cell in cells],
+    ]
+    path = tmp_path / name
+    nbformat.write(notebook, path)
+    return path
+
+
+def test_parameters_are_read(tmp_path):
+    path = write(tmp_path, 'a: int = 3  # how many\nb: list[float] = [1e-5]\nc: str | None = None  # "x#y"')
+    notebook = read_notebook(path)
+    assert notebook.name == "10_test" and notebook.title == "A title"
+    found = [(p.name, p.annotation, p.default, p.comment) for p in notebook.parameters.values()]
+    assert found == [("a", int, 3, "how many"), ("b", list[float], [1e-5], ""), ("c", str | None, None, '"x#y"')]
+
+
+@pytest.mark.parametrize("source", ["a = 3", "a: int = 3 + x", "a: int = (\n3)", "a: Path = 3", "import os"])
+def test_parameters_that_are_not_plain_are_refused(tmp_path, source):
+    with pytest.raises((ValueError, NameError)):
+        read_notebook(write(tmp_path, source))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("bers=[1e-6,1e-5]", [1e-6, 1e-5]),
+        ("bers=1e-6,1e-5", [1e-6, 1e-5]),
+        ("bers=1e-6", [1e-6]),
+        ("models=dlrm,wide_deep", ["dlrm", "wide_deep"]),
+        ("models=dlrm", ["dlrm"]),
+        ("trials=7", 7),
+        ("dataset=movielens-1m", "movielens-1m"),
+    ],
+)
+def test_assignments(text, value):
+    name, parsed = parse_assignment(text, NOTEBOOKS["03_ber_sweep"])
+    NOTEBOOKS["03_ber_sweep"].check({name: parsed})
+    assert parsed == value
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            ["03_ber_sweep", "berss=[1e-6]"],
+            "unknown parameter of 03_ber_sweep 'berss'; did you mean 'bers'? known: dataset",
+        ),
+        (["03_ber_sweep", "trials=many"], "03_ber_sweep: parameter 'trials' is 'many' (str); it must be int"),
+        (["03_ber_sweep", "bers=high"], "must be list[float]"),
+        (["03_ber_swep"], "unknown notebook '03_ber_swep'; did you mean '03_ber_sweep'?"),
+        (["--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'? known: laptop, smoke"),
+        (["--data", "/nowhere/at/all"], "movielens-1m: there is no /nowhere/at/all/ml-1m/ratings.dat"),
+        (["--publish", "--profile", "smoke"], "a smoke run is not published; only these are: laptop, paper"),
+    ],
+)
+def test_wrong_calls_are_refused_before_anything_runs(arguments, says, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    monkeypatch.setattr("reproduce.__main__._run", lambda *_: pytest.fail("something was run"))
+    assert main([*arguments, "--out", str(tmp_path)]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_list_never_imports_torch():
+    code = "import sys; from reproduce.__main__ import main; main(['--list']); "
+    code += "print(sorted({'torch', 'pandas'} & set(sys.modules)))"
+    lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert lines[-1] == "[]"
+    assert [line.split(":")[0] for line in lines if line[0].isdigit()] == list(NOTEBOOKS)
+    assert any(line.startswith("    trials = 50  # error maps per point") for line in lines)
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.toml")))
+def test_profiles_give_every_notebook_exactly_its_parameters(name):
+    profile = load_profile(name, NOTEBOOKS, None)
+    assert set(profile.parameters) == set(NOTEBOOKS) and not profile.real
+    for notebook, values in profile.parameters.items():
+        assert set(values) == set(NOTEBOOKS[notebook].parameters)
+        assert values["dataset"].startswith("synthetic-")
+
+
+def test_real_data_is_used_where_it_is_given(real_data):
+    profile = load_profile("laptop", NOTEBOOKS, real_data)
+    assert profile.real and profile.datasets == ("movielens-1m/full",)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda text: text.replace("trials = 8", "trails = 8", 1), "unknown parameter of 00_quickstart 'trails'"),
+        (lambda text: text.replace("trials = 8", "trials = 8.5", 1), "00_quickstart: parameter 'trials' is 8.5"),
+        (lambda text: text.replace("seed = 7", ""), "00_quickstart: no value for seed"),
+        (lambda text: text.replace("[00_quickstart]", "[00_quickstrat]"), "unknown notebook in profile changed"),
+        (lambda text: text.replace('dataset = "movielens"', 'dataset = "films"', 1), "unknown data set role"),
+    ],
+)
+def test_mistakes_in_a_profile_are_told(change, says, tmp_path, monkeypatch):
+    (tmp_path / "changed.toml").write_text(change((FOLDER / "smoke.toml").read_text()))
+    monkeypatch.setattr("reproduce.profiles.FOLDER", tmp_path)
+    with pytest.raises((ValueError, TypeError), match=says):
+        load_profile("changed", NOTEBOOKS, None)

@@ -1,0 +1,122 @@
+"""The whole way: `python -m reproduce`, its figures, its report, and what may be published."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from reproduce.publish import publish
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def reproduce(*arguments, cache):
+    environment = {name: value for name, value in os.environ.items() if name != "DRSROBUST_DATA"}
+    environment |= {"DRSROBUST_CACHE": str(cache), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "reproduce", "--profile", "smoke", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("smoke")
+    done = reproduce("--out", str(folder / "build"), cache=folder / "cache")
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder / "build" / "smoke", done
+
+
+def test_what_is_printed(smoke):
+    folder, done = smoke
+    assert done.stdout.startswith(
+        "profile smoke, data synthetic-movielens/full (generated; DATA=folder for real data)\n"
+    )
+    assert re.search(r"^  03_ber_sweep \.\.\. \d+ s$", done.stdout, re.MULTILINE)
+    assert done.stdout.endswith(f"report:  {folder}/report/index.html\n") and done.stderr == ""
+
+
+def test_figures_and_their_numbers(smoke):
+    folder, _ = smoke
+    names = ["00_quickstart", "01_bit_sensitivity", "03_ber_sweep"]
+    assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == names
+    for name in names:
+        assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        lines = (folder / "figures" / "data" / f"{name}.csv").read_text().splitlines()
+        assert lines[0].startswith(
+            "# Data: synthetic-movielens/full (generated data, not real clicks), 5,000 test rows."
+        )
+        assert len(lines) > 6
+
+
+def test_the_claims_are_seen_even_here(smoke):
+    """Bit 30 is the worst; AUC holds at low rates and is near a coin toss at the highest."""
+    import pandas as pd
+
+    folder, _ = smoke
+    bits = pd.read_csv(folder / "figures" / "data" / "01_bit_sensitivity.csv", comment="#")
+    for _, component in bits.groupby("target"):
+        assert component.loc[component["auc_drop"].idxmax(), "bit"] == 30
+    curve = pd.read_csv(folder / "figures" / "data" / "03_ber_sweep.csv", comment="#")
+    for _, series in curve.groupby(["model", "target"]):
+        assert (series["auc_golden"] - series["auc"])[series["ber"] <= 1e-7].abs().max() < 0.01
+        assert abs(series["auc"].iloc[-1] - 0.5) < 0.12
+
+
+def test_report(smoke):
+    folder, _ = smoke
+    page = (folder / "report" / "index.html").read_text()
+    assert "All data of this run are generated" in page and page.count("<figure>") == 3
+    for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
+        assert (folder / "report" / link).is_file(), link
+    assert not re.search(r'(?:href|src)="https?:', page)
+    for page in (folder / "report").glob("0*.html"):
+        assert "Traceback" not in page.read_text() and "Warning" not in page.read_text()
+
+
+def test_another_run_from_nothing_gives_the_same_bytes(smoke, tmp_path):
+    folder, _ = smoke
+    done = reproduce("01_bit_sensitivity", "--out", str(tmp_path / "build"), cache=tmp_path / "cache")
+    assert done.returncode == 0, done.stderr
+    for path in (folder / "figures").rglob("01_*"):
+        assert (tmp_path / "build" / "smoke" / path.relative_to(folder)).read_bytes() == path.read_bytes(), path.name
+
+
+@pytest.fixture
+def laptop(smoke, tmp_path):
+    """The smoke run as if it had been a laptop run on real data; gives a function that changes its record."""
+    import shutil
+
+    folder = tmp_path / "build" / "laptop"
+    shutil.copytree(smoke[0], folder)
+
+    def record(**changes):
+        run = json.loads((folder / "run.json").read_text()) | {"profile": "laptop", "real": True} | changes
+        (folder / "run.json").write_text(json.dumps(run))
+        return tmp_path / "build"
+
+    return record
+
+
+def test_publish(laptop, tmp_path):
+    target = tmp_path / "figures"
+    (target / "data").mkdir(parents=True)
+    (target / "old.svg").touch()
+    names = publish("laptop", laptop(), target)
+    assert "03_ber_sweep.svg" in names and "data/03_ber_sweep.csv" in names and "old.svg" not in names
+    assert str(tmp_path) not in (target / "run.json").read_text()
+
+
+def test_what_is_not_published(laptop, tmp_path):
+    with pytest.raises(ValueError, match="used generated data"):
+        publish("laptop", laptop(real=False), tmp_path / "f")
+    with pytest.raises(ValueError, match="not whole"):
+        publish("laptop", laptop(complete=False), tmp_path / "f")
+    failed = {"notebook": "03_ber_sweep", "ok": False}
+    with pytest.raises(ValueError, match=r"not whole \(03_ber_sweep\)"):
+        publish("laptop", laptop(real=True, complete=True, notebooks=[failed]), tmp_path / "f")
+    with pytest.raises(ValueError, match="there is no finished paper run"):
+        publish("paper", laptop(), tmp_path / "f")
+    assert not (tmp_path / "f").exists()

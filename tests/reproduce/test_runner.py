@@ -1,0 +1,60 @@
+import os
+from pathlib import Path
+
+import pytest
+
+from reproduce.notebooks import read_notebook
+from reproduce.runner import run_notebook
+from tests.reproduce.test_parameters import write
+
+DRAW = """
+import os, pathlib
+folder = pathlib.Path(os.environ["DRSROBUST_FIGURES"])
+(folder / "data").mkdir(parents=True, exist_ok=True)
+for name in ("10_test.svg", "10_test.png", "data/10_test.csv"):
+    (folder / name).write_text(str(a))
+"""
+
+
+def run(tmp_path, *cells, **parameters):
+    return run_notebook(read_notebook(write(tmp_path, "a: int = 1", *cells)), parameters, tmp_path / "run")
+
+
+def files(tmp_path):
+    return sorted(path.name for path in (tmp_path / "run" / "notebooks").iterdir())
+
+
+def test_a_good_run(tmp_path, capfd):
+    outcome = run(tmp_path, DRAW, a=5)
+    assert outcome.ok and outcome.figures == ["10_test"] and outcome.error == ""
+    assert (tmp_path / "run" / "figures" / "10_test.svg").read_text() == "5"
+    assert files(tmp_path) == ["10_test.ipynb"]
+    assert "DRSROBUST_FIGURES" not in os.environ
+    assert "TCP" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cell", "says"),
+    [
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "DeadKernelError"),
+        ("import sys; sys.exit(0)", "ended without its figure"),
+        ("pass", "ended without its figure"),
+    ],
+)
+def test_failures_are_kept_apart_and_leave_no_old_result(tmp_path, cell, says):
+    assert run(tmp_path, DRAW).ok
+    outcome = run(tmp_path, cell)
+    assert not outcome.ok and says in outcome.error and outcome.figures == []
+    assert files(tmp_path) == ["10_test.failed.ipynb"]
+    assert outcome.output == "notebooks/10_test.failed.ipynb"
+    assert not (tmp_path / "run" / "figures" / "10_test.svg").exists()
+
+
+def test_wrong_parameters_start_no_kernel(tmp_path, monkeypatch):
+    monkeypatch.setattr("reproduce.runner._execute", lambda *_: pytest.fail("a kernel was started"))
+    with pytest.raises(ValueError, match="unknown parameter of 10_test 'b'"):
+        run(tmp_path, b=1)
+    with pytest.raises(TypeError, match="'a' is '5'"):
+        run(tmp_path, a="5")
+    assert not Path(tmp_path / "run").exists()

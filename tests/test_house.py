@@ -1,0 +1,143 @@
+"""What holds the house together: pins, set-up, the rule of imports, notebooks without outputs, no machine in the files."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+import yaml
+
+import drsrobust
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+needs_git = pytest.mark.skipif(tracked.returncode != 0, reason="not a git checkout")
+
+
+def pins(name):
+    lines = (ROOT / "requirements" / name).read_text().splitlines()
+    lines = [line.split("#")[0].strip() for line in lines]
+    return dict(line.split("==") for line in lines if "==" in line), [
+        line for line in lines if line and "==" not in line
+    ]
+
+
+def test_every_version_is_pinned_and_no_place_is_named():
+    versions, others = pins("cpu.txt")
+    assert others == ["-e .", "./requirements/fbgemm-gpu-cpu-shim"]
+    assert versions["torch"] == "2.13.0" and versions["torchrec"] == "1.8.0" and versions["fbgemm-gpu-cpu"] == "1.8.0"
+    text = (ROOT / "requirements" / "cpu.txt").read_text()
+    assert not re.search(r"nvidia-|\+cpu|file:|https?:|--(extra-)?index|--find-links", text)
+    gpu, others = pins("gpu.txt")
+    assert others == ["-e ."]
+    assert gpu["torch"] == "2.13.0" and gpu["fbgemm-gpu"] == "1.8.0" and "fbgemm-gpu-cpu" not in gpu
+    same = set(versions) & set(gpu)
+    assert len(same) > 80 and all(versions[name] == gpu[name] for name in same)
+    assert not re.search(
+        r"file:|https?:|--(extra-)?index|--find-links", (ROOT / "requirements" / "gpu.txt").read_text()
+    )
+
+
+def test_what_the_project_needs_is_in_the_lock():
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    names = [re.match(r"[\w-]+", need)[0].lower() for need in project["dependencies"]]
+    names += [re.match(r"[\w-]+", n)[0].lower() for needs in project["optional-dependencies"].values() for n in needs]
+    versions, _ = pins("cpu.txt")
+    assert set(names) <= set(versions)
+    assert not {"torchrec", "fbgemm-gpu"} & set(names)  # they would bring the CUDA build
+
+
+def test_the_environment_is_the_lock():
+    """What is installed here is what the lock says (`make` installs it again after a change)."""
+    from importlib.metadata import version
+
+    versions, _ = pins("cpu.txt")
+    if version("fbgemm-gpu") != "1.8.0+cpu":
+        versions, _ = pins("gpu.txt")
+    wrong = {name: version(name) for name, pin in versions.items() if version(name).split("+")[0] != pin}
+    assert not wrong
+
+
+def test_conda_users_get_the_same():
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text())
+    assert environment["dependencies"] == ["python=3.11", "pip", "make", {"pip": ["-r requirements/cpu.txt"]}]
+
+
+def test_version_stands_in_one_place():
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == drsrobust.__version__
+    assert citation["references"][0]["identifiers"][0]["value"] == "arXiv:2307.10244"
+    assert drsrobust.__version__ not in (ROOT / "pyproject.toml").read_text().split("[tool.")[0]
+
+
+def test_make_prints_a_line_per_target():
+    text = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z-]+):", text, re.MULTILINE))
+    phony = set(re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)[1].split())
+    done = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert targets == phony == set(re.findall(r"^  make ([a-z-]+)  +\S", done, re.MULTILINE))
+
+
+def test_make_installs_when_the_lock_changes_and_only_then():
+    """By what make says it would do."""
+    stamp = ROOT / ".venv" / "installed-cpu"
+    if not stamp.exists():
+        pytest.skip("this checkout was not set up by make")
+    assert subprocess.run(["make", "-q", "setup"], cwd=ROOT).returncode == 0
+    newer = ["make", "-q", "-W", "requirements/cpu.txt", "setup"]
+    assert subprocess.run(newer, cwd=ROOT).returncode == 1
+
+
+def test_imports_go_one_way():
+    command = [str(Path(sys.executable).with_name("lint-imports")), "--no-cache"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
+
+
+def test_style():
+    for command in (["check"], ["format", "--check"]):
+        done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_hygiene(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.metadata.kernelspec.name == "python3"
+    assert set(notebook.metadata) <= {"kernelspec", "language_info"}
+    assert [cell.id for cell in notebook.cells] == [str(i) for i in range(len(notebook.cells))]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert len(code) <= 10
+    for cell in code:
+        assert not cell.outputs and cell.execution_count is None
+        assert len(cell.source.splitlines()) <= 15
+        assert not re.search(r"^\s*([%!]|def |class )|sys\.exit|/home/|/root/|\.\./", cell.source, re.MULTILINE)
+    assert "parameters" in code[0].metadata.tags and "check_parameters(globals())" in code[1].source
+
+
+def test_notebooks_do_not_shadow_modules():
+    assert not list((ROOT / "notebooks").glob("*.py"))
+    assert all(re.match(r"\d\d_", path.name) for path in NOTEBOOKS)
+
+
+@needs_git
+def test_no_file_names_a_machine():
+    place = re.compile(r"/root/|/home/\w|/work/|/opt/\w|PIP_FIND_LINKS|file://|pypi\.org|pythonhosted")
+    for name in filter(None, tracked.stdout.split("\0")):
+        path = ROOT / name
+        if path.suffix in {".png", ".svg"} or path == Path(__file__) or not path.is_file():
+            continue
+        found = place.search(path.read_text(errors="replace"))
+        assert not found, f"{name}: {found[0]}"
+
+
+@needs_git
+def test_real_data_is_not_in_the_repository():
+    names = tracked.stdout.split("\0")
+    assert not [name for name in names if name.endswith((".dat", ".gz", ".txt.gz", ".parquet", ".npy", ".safetensors"))]

@@ -1,0 +1,51 @@
+import pytest
+
+from drsrobust.notebook import check_parameters, provenance
+
+
+def check(value, annotation):
+    check_parameters({"__annotations__": {"ber": annotation}, "ber": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation"),
+    [
+        (1e-5, float),
+        (1, float),
+        (3, int),
+        ("x", str),
+        (True, bool),
+        ([1e-5, 1], list[float]),
+        ([], list[str]),
+        (None, str | None),
+    ],
+)
+def test_values_that_fit(value, annotation):
+    check(value, annotation)
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "says"),
+    [
+        ("1e-5", float, r"parameter 'ber' is '1e-5' \(str\); it must be float\. In YAML write 1\.0e-5"),
+        ("[1]", list[int], r"must be list\[int\].*python -m reproduce NOTEBOOK 'ber=\.\.\.'"),
+        (1.5, int, r"'ber' is 1.5 \(float\); it must be int"),
+        (True, int, r"True \(bool\); it must be int"),
+        (True, float, r"must be float"),
+        ("true", bool, r"must be bool"),
+        ([1, "x"], list[int], r"must be list\[int\]"),
+        (3, str | None, r"must be str \| None"),
+    ],
+)
+def test_values_that_do_not(value, annotation, says):
+    with pytest.raises(TypeError, match=says):
+        check(value, annotation)
+
+
+def test_provenance(judge):
+    line = provenance(judge)
+    assert (
+        "data synthetic-movielens/full test, 600 rows" in line
+        and judge.checkpoint[:12] in line
+        and "torch 2.13" in line
+    )
