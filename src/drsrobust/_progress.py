@@ -11,5 +11,5 @@ def progress(total: int, description: str, *, show: bool = True) -> tqdm:
     in_notebook = "ipykernel" in sys.modules
     quiet = bool(os.environ.get("DRSROBUST_BATCH")) or not (in_notebook or sys.stderr.isatty())
     return tqdm(
-        total=total, desc=description, disable=not show, mininterval=30 if quiet else 0.5, file=sys.stderr, ncols=100
+        total=total, desc=description, disable=not show, mininterval=30 if quiet else 0.5, file=sys.stderr, ncols=84
     )

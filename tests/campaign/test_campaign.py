@@ -173,7 +173,6 @@ data = load_dataset("synthetic-movielens/full", rows=6000)
 model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), show=False)
 grid = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["all", "mlp"], "trials": 150}
 runner = Campaign(Evaluator(model, data.test), store=sys.argv[1], **grid)
-print("go", flush=True)
 runner.run(show=False).to_csv(sys.argv[2], index=False)
 """
 
@@ -183,18 +182,21 @@ def test_kill_9_loses_and_doubles_nothing(trained, tmp_path):
 
     def start(store, csv):
         command = [sys.executable, "-c", KILLED, str(tmp_path / store), str(tmp_path / csv)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        return subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
-    kept = 0
-    for pause in (0.3, 0.5, 0.4):
+    def chunks():
+        return len(list((tmp_path / "killed").glob("*.parquet")))
+
+    for pause in (0.0, 0.013, 0.031):
+        before = chunks()
         child = start("killed", "killed.csv")
-        child.stdout.readline()
+        while chunks() < before + 2:  # it goes on where it was
+            assert child.poll() is None
+            time.sleep(0.005)
         time.sleep(pause)
         child.send_signal(signal.SIGKILL)
         child.wait()
-        chunks = len(list((tmp_path / "killed").glob("*.parquet")))
-        assert chunks > kept  # it went on where it was
-        kept = chunks
+    assert not (tmp_path / "killed.csv").exists()
     assert start("killed", "killed.csv").wait() == 0
     assert start("whole", "whole.csv").wait() == 0
     assert (tmp_path / "killed.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()

@@ -128,7 +128,7 @@ class ErrorMap:
             ValueError: not a file of an error map, or a damaged one.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
                 about = json.loads(file["about"].tobytes())
                 if about["format"] != _FORMAT:
                     raise ValueError(f"format {about['format']}")
