@@ -17,7 +17,7 @@ export JUPYTER_PREFER_ENV_PATH := 1
 export OMP_NUM_THREADS ?= 1
 export PYTHONNOUSERSITE := 1
 ifneq ($(DATA),)
-export DRSROBUST_DATA := $(abspath $(DATA))
+export DRSROBUST_DATA := $(abspath $(patsubst ~%,$(HOME)%,$(DATA)))
 endif
 
 .DEFAULT_GOAL := help
@@ -62,12 +62,13 @@ format: $(STAMP)  ## put the code into ruff's format and strip notebook outputs
 
 # uv reads UV_TORCH_BACKEND (=cpu: PyTorch's own index) or UV_FIND_LINKS (=folder with PyTorch's CPU wheel) by itself.
 lock: $(STAMP)  ## compile requirements/*.in into *.txt (first: export UV_TORCH_BACKEND=cpu, or UV_FIND_LINKS=folder of the CPU wheel)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --target build/uv uv==0.13.9
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade --target build/uv uv==0.13.9
 	@PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header requirements/cpu.in -o build/cpu.txt
 	@sed 's/^torch==\([0-9.]*\)+cpu/torch==\1/' build/cpu.txt > build/cpu.lock
 	@! grep -n '^nvidia-' build/cpu.lock || { echo "lock: PyTorch's CPU build was not seen (read the comment above this target)"; exit 1; }
 	@cp build/cpu.lock requirements/cpu.txt
-	@env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header requirements/gpu.in -c build/cpu.lock -o requirements/gpu.txt
+	@grep '^[a-z].*==' build/cpu.lock > build/same.txt  # both machines get the same versions of all else
+	@env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header --no-annotate requirements/gpu.in -c build/same.txt -o requirements/gpu.txt
 	@echo "wrote requirements/cpu.txt and requirements/gpu.txt"
 
 clean:  ## remove build/ (runs, figures, caches); .venv stays

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from drsrobust._names import unknown
 from drsrobust._storage import new_file
+from drsrobust._versions import commit, machine, versions
 from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment
 from reproduce.profiles import Profile, load_profile
 
@@ -31,14 +31,17 @@ def main(arguments: list[str] | None = None) -> int:
             print("\n".join(f"figures/{name}" for name in publish(options.profile, build)))
             return 0
         data = options.data or os.environ.get("DRSROBUST_DATA")
-        profile = load_profile(options.profile, notebooks, Path(data).resolve() if data else None)
+        data = Path(data).expanduser().resolve() if data else None
+        profile = load_profile(options.profile, notebooks, data)
         chosen = _choose(options.what, notebooks, profile)
     except (ValueError, TypeError, FileNotFoundError) as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
     if data:
-        os.environ["DRSROBUST_DATA"] = str(Path(data).resolve())
-    return _run(chosen, notebooks, profile, build / profile.name)
+        os.environ["DRSROBUST_DATA"] = str(data)
+    # What is not the whole profile as it stands goes beside it, so that it never takes the place of a whole run.
+    folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
+    return _run(chosen, notebooks, profile, build / folder)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -51,7 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--profile", default="laptop", help="reproduce/profiles/PROFILE.toml (default: laptop)")
     parser.add_argument("--data", metavar="DIR", help="folder with the real data sets (default: $DRSROBUST_DATA)")
-    parser.add_argument("--out", metavar="DIR", default=str(ROOT / "build"), help="results go to DIR/PROFILE")
+    parser.add_argument(
+        "--out",
+        metavar="DIR",
+        default=str(ROOT / "build"),
+        help="results go to DIR/PROFILE, those of a part of a profile or of other parameters to DIR/PROFILE-part",
+    )
     parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
     parser.add_argument("--publish", action="store_true", help="copy the finished run into figures/")
     return parser
@@ -81,7 +89,6 @@ def _choose(what: list[str], notebooks: dict[str, Notebook], profile: Profile) -
 
 def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profile, folder: Path) -> int:
     # Here and not above: `--list` and a refused call must not wait for these.
-    from drsrobust.training import versions
     from reproduce.report import write_report
     from reproduce.runner import run_notebook
 
@@ -105,8 +112,8 @@ def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profi
         "started": started.strftime("%Y-%m-%d %H:%M UTC"),
         "seconds": round(time.monotonic() - start, 1),
         "versions": versions(),
-        "commit": _commit(),
-        "cores": os.cpu_count(),
+        "commit": commit(),
+        "machine": machine(),
         "notebooks": [asdict(outcome) for outcome in outcomes],
     }
     report = write_report(folder, run)
@@ -114,15 +121,6 @@ def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profi
         part.write_text(json.dumps(run, indent=1))
     print(f"figures: {folder / 'figures'}\nreport:  {report}")
     return 0 if all(outcome.ok for outcome in outcomes) else 1
-
-
-def _commit() -> str | None:
-    """The commit of the working tree, marked when it has changes; None outside git."""
-    try:
-        command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 if __name__ == "__main__":

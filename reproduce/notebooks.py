@@ -93,14 +93,12 @@ def parse_assignment(text: str, notebook: Notebook) -> tuple[str, Any]:
         raise ValueError(f"{text!r} is not of the form name=value")
     notebook.check({name: notebook.parameters[name].default} if name in notebook.parameters else {name: None})
     annotation = notebook.parameters[name].annotation
-    parsed = _literal(value)
-    if not fits(parsed, annotation):
-        items = [_literal(item) for item in value.split(",")]
-        if fits(items, annotation):
-            parsed = items
-        elif fits(value, annotation):
-            parsed = value
-    return name, parsed
+    for reading in (_literal(value), value, [_literal(item.strip()) for item in value.split(",")]):
+        # A text with a bracket or a gap in it is a mistyped list rather than a list of such words.
+        words = [item for item in reading if isinstance(item, str)] if isinstance(reading, list) else []
+        if fits(reading, annotation) and not any(set(word) & set("[]() '\"") or not word for word in words):
+            return name, reading
+    return name, _literal(value)  # of a wrong type, as `check` will say
 
 
 def _literal(text: str) -> Any:

@@ -17,8 +17,8 @@ def publish(profile: str, build: Path, target: Path = ROOT / "figures") -> list[
         the names of the files written.
 
     Raises:
-        ValueError: the run is not there, not finished, not on real data, or of a profile whose figures are not for
-            reading.
+        ValueError: the run is not there, not finished, not on real data, made with uncommitted changes, or of a profile
+            whose figures are not for reading.
     """
     if profile not in PROFILES:
         raise ValueError(f"a {profile} run is not published; only these are: {', '.join(PROFILES)}")
@@ -35,7 +35,13 @@ def publish(profile: str, build: Path, target: Path = ROOT / "figures") -> list[
         )
     if not run["real"]:
         raise ValueError(f"the {profile} run used generated data; figures are published from real data: give DATA=...")
+    if (run["commit"] or "").endswith("-dirty"):
+        raise ValueError(f"the {profile} run was made with uncommitted changes; commit, and run it again")
+    source = build / profile / "figures"
     with exclusive(build / "publish"), new_folder(target) as part:
-        shutil.copytree(build / profile / "figures", part, dirs_exist_ok=True)
+        (part / "data").mkdir()
+        for name in (name for outcome in run["notebooks"] for name in outcome["figures"]):
+            for file in (f"{name}.svg", f"{name}.png", f"data/{name}.csv"):
+                shutil.copy(source / file, part / file)
         (part / "run.json").write_text(json.dumps(run, indent=1) + "\n")
     return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())

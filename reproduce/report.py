@@ -1,6 +1,5 @@
 """The report of a run: one page with all figures, what was run on which data, and the executed notebooks as pages."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -45,5 +44,5 @@ def _page(executed: Path, report: Path) -> str | None:
 
 def _caption(folder: Path, name: str) -> str:
     """The first line of the figure's CSV is its caption."""
-    with open(folder / "figures" / "data" / f"{name}.csv", newline="") as handle:
-        return ",".join(next(csv.reader(handle))).removeprefix("# ")
+    with open(folder / "figures" / "data" / f"{name}.csv") as handle:
+        return handle.readline().removeprefix("# ").strip()

@@ -92,7 +92,6 @@ def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figur
             started = any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
             if started or attempt == 2:
                 return f"{type(error).__name__}: {error}".splitlines()[0]
-    return None
 
 
 @contextmanager

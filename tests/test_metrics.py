@@ -69,3 +69,22 @@ def test_scores_that_are_not_numbers():
     assert p == pytest.approx([0.3, 1 - 1e-12, 1e-12, 0.5])
     assert log_loss(np.array([1]), np.array([np.nan]), 0.3) == pytest.approx(-math.log(0.3))
     assert log_loss(np.array([1]), np.array([-np.inf]), 0.3) == pytest.approx(-math.log(1e-12))
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores", "says"),
+    [
+        ([0, 1, 1], [0.1, 0.2], r"labels of shape \(3,\) and scores of shape \(2,\)"),
+        ([[0, 1], [1, 0]], [[0.1, 0.2], [0.3, 0.4]], r"both must be \[n\]"),
+        ([0, 1, math.nan], [0.1, 0.2, 0.3], "labels hold nan; they must be 0 or 1"),
+        ([0, 2], [0.1, 0.2], "labels hold 2"),
+    ],
+)
+@pytest.mark.parametrize("metric", [auc, lambda labels, scores: log_loss(labels, scores, 0.5)])
+def test_input_that_is_no_input(metric, labels, scores, says):
+    with pytest.raises(ValueError, match=says):
+        metric(np.array(labels), np.array(scores))
+
+
+def test_columns_will_do():
+    assert auc(np.array([[0], [1]]), np.array([[0.1], [0.2]])) == 1.0

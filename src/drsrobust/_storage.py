@@ -44,7 +44,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     part.mkdir()
     try:
         yield part
-        for file in part.iterdir():
+        for file in part.rglob("*"):
             _sync(file)
         if path.exists():
             shutil.rmtree(path)

@@ -5,6 +5,7 @@ normalised entropy it predicts the click rate of the training rows.
 """
 
 import numpy as np
+from scipy.special import expit
 
 P_MIN = 1e-12  # probabilities are clipped to [P_MIN, 1 - P_MIN], as TorchRec's normalised entropy does
 
@@ -19,26 +20,22 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     Returns:
         P(score of a click > score of another row) + P(equal or not comparable) / 2; NaN when only one class is there.
 
+    Raises:
+        ValueError: labels and scores of different lengths, or a label other than 0 and 1.
+
     Example:
         >>> auc(np.array([0, 1, 0, 1]), np.array([0.1, 0.4, 0.35, float("nan")]))
         0.75
     """
-    positive = np.asarray(labels) > 0.5
-    scores = np.asarray(scores)
+    positive, scores = _checked(labels, scores)
     pairs = int(positive.sum()) * int((~positive).sum())
     if not pairs:
         return float("nan")
     known = ~np.isnan(scores)
-    if not known.all():
-        positive_known, scores = positive[known], scores[known]
-    else:
-        positive_known = positive
-    order = np.argsort(scores)
-    ordered, clicks = scores[order], positive_known[order].astype(np.int64)
-    first = np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(ordered)]
-    starts = np.flatnonzero(first)
-    others_total = len(clicks) - int(clicks.sum())
-    pairs_known = int(clicks.sum()) * others_total
+    order = np.argsort(scores[known])
+    ordered, clicks = scores[known][order], positive[known][order].astype(np.int64)
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])  # of runs of equal scores
+    pairs_known = int(clicks.sum()) * (len(clicks) - int(clicks.sum()))
     twice_wins = 0
     if pairs_known:
         click = np.add.reduceat(clicks, starts)
@@ -51,15 +48,13 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 def probabilities(scores: np.ndarray, prior: float) -> np.ndarray:
     """Click probabilities float64 [n] of logits [n]; NaN becomes `prior`, the click rate of the training rows."""
     scores = np.asarray(scores, np.float64)
-    from scipy.special import expit
-
     return np.clip(np.where(np.isnan(scores), prior, expit(scores)), P_MIN, 1 - P_MIN)
 
 
 def log_loss(labels: np.ndarray, scores: np.ndarray, prior: float) -> float:
     """Mean binary cross-entropy, in nats, of logits [n] against labels [n]."""
+    clicked, scores = _checked(labels, scores)
     p = probabilities(scores, prior)
-    clicked = np.asarray(labels) > 0.5
     return float(-np.mean(np.log(np.where(clicked, p, 1 - p))))
 
 
@@ -70,3 +65,18 @@ def normalised_entropy(labels: np.ndarray, scores: np.ndarray, prior: float) -> 
         return float("nan")
     entropy = -(rate * np.log(rate) + (1 - rate) * np.log(1 - rate))
     return log_loss(labels, scores, prior) / float(entropy)
+
+
+def _checked(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows are clicks (bool [n]), and scores [n]; [n, 1] will do for both."""
+    labels, scores = np.asarray(labels), np.asarray(scores)
+    if (
+        labels.size != scores.size
+        or max(labels.shape, default=0) != labels.size
+        or max(scores.shape, default=0) != scores.size
+    ):
+        raise ValueError(f"labels of shape {labels.shape} and scores of shape {scores.shape}; both must be [n]")
+    clicked = labels.ravel() == 1
+    if not (clicked | (labels.ravel() == 0)).all():
+        raise ValueError(f"labels hold {labels.ravel()[~clicked & (labels.ravel() != 0)][0]}; they must be 0 or 1")
+    return clicked, scores.ravel()

@@ -3,6 +3,8 @@
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
+from drsrobust._versions import versions
+
 if TYPE_CHECKING:
     from drsrobust.evaluation import Evaluator
 
@@ -50,8 +52,6 @@ def mismatch(name: str, value: Any, annotation: Any) -> str:
 
 def provenance(judge: "Evaluator") -> str:
     """One line on where the numbers come from: data, rows, model state, versions."""
-    from drsrobust.training import versions
-
     parts = [f"{name} {number}" for name, number in versions().items()]
     return (
         f"data {judge.split.dataset} {judge.split.part}, {len(judge.split):,} rows, {judge.split.fingerprint[:12]}; "

@@ -10,19 +10,32 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Names for several components at once.
-GROUPS = {"mlp": ("deep_mlp", "dense_mlp", "over_mlp")}
+# Names for several components at once: each stands for the components whose names end so.
+GROUPS = {"mlp": "_mlp"}
 
 
 def named_tensors(model: nn.Module, *, buffers: bool) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters, and buffers if asked for, by their first name; tied ones once."""
-    yield from model.named_parameters()
-    if buffers:
-        yield from model.named_buffers()
+    """Parameters, and buffers if asked for, by their first name; what shares all of its memory once."""
+    seen = set()
+    tensors = list(model.named_parameters()) + (list(model.named_buffers()) if buffers else [])
+    for name, tensor in tensors:
+        place = address(tensor)
+        memory = name if place is None else (place, tensor.dtype, tensor.shape, tensor.stride())
+        if memory not in seen:
+            seen.add(memory)
+            yield name, tensor
+
+
+def address(tensor: torch.Tensor) -> int | None:
+    """Where a tensor's memory begins; None when it has none of its own (uninitialised, sparse, on meta, empty)."""
+    if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
+        return None
+    return tensor.data_ptr()
 
 
 def component_of(model: nn.Module, components: Mapping[str, str] | None = None) -> dict[str, str]:

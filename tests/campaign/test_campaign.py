@@ -148,8 +148,17 @@ def test_bad_grids(judge):
         Campaign(judge, errors=[])
     with pytest.raises(ValueError, match="stands twice in the grid"):
         Campaign(judge, errors=[BitFlip(0.1), BitFlip(0.1)])
-    with pytest.raises(ValueError, match="target 'tables' matches no parameter"):
+    with pytest.raises(ValueError, match="target 'tables' matches nothing"):
         Campaign(judge, errors=[BitFlip(0.1)], targets=["tables"])
+
+
+def test_bits_that_do_not_exist_are_refused_at_once(judge):
+    with pytest.raises(ValueError, match="bit 40 does not exist"):
+        Campaign(judge, errors=[SingleBit(40)])
+    with pytest.raises(ValueError, match="bit 32 does not exist"):
+        Campaign(judge, errors=[BitFlip(0.1, bits=(32,))])
+    with pytest.raises(TypeError):
+        Campaign(judge, errors=[BitFlip(0.1)], trials=2.5)
 
 
 def test_decades():
@@ -158,6 +167,118 @@ def test_decades():
         decades(1e-4, 2e-3)
     with pytest.raises(ValueError, match="larger than the second"):
         decades(1e-2, 1e-3)
+
+
+def test_reordered_targets_are_another_campaign(judge, empty_cache):
+    """An interrupted grid, then the same with its targets in another order: nothing is taken for something else."""
+    grid = {"errors": [BitFlip(1e-3)], "trials": 3}
+    Campaign(judge, targets=["all"], **grid).run(show=False)
+    one = Campaign(judge, targets=["all", "mlp"], **grid).run(show=False)
+    other = Campaign(judge, targets=["mlp", "all"], **grid).run(show=False)
+    assert other["target"].tolist() == ["mlp"] * 3 + ["all"] * 3
+    assert other["auc"].tolist() == one["auc"].tolist()[3:] + one["auc"].tolist()[:3]
+
+
+def test_what_an_interrupt_left_does_not_reach_the_results(judge, tmp_path):
+    """A map is left open between two runs, and before a campaign is made, as an interrupted cell leaves it."""
+    expected = campaign(judge, tmp_path / "s").run(show=False)
+    warned = r"1 error map\(s\) were still in the model"
+    before, between = inject(judge.model, BitFlip(1e-2), seed=1), inject(judge.model, BitFlip(1e-2), seed=2)
+    before.__enter__()
+    with pytest.warns(UserWarning, match=warned):
+        runner = campaign(judge, tmp_path / "t")
+    between.__enter__()
+    with pytest.warns(UserWarning, match=warned):
+        table = runner.run(show=False)
+    pd.testing.assert_frame_equal(table, expected)
+
+
+@pytest.mark.filterwarnings("ignore:1 error map")
+def test_interrupts_within_a_trial(judge, tmp_path, monkeypatch):
+    """KeyboardInterrupt at each of the steps of a trial in turn; the next run gives what an undisturbed one gives."""
+    from drsrobust.injection import Application
+
+    expected = campaign(judge, tmp_path / "s").run(show=False)
+    for step, (owner, name) in enumerate([(Application, "apply"), (type(judge), "run"), (Application, "undo")]):
+        for after in (False, True):
+            real, calls = getattr(owner, name), iter(range(1000))
+
+            def interrupted(self, real=real, calls=calls, after=after):
+                if next(calls) != 5:
+                    return real(self)
+                if after:
+                    real(self)
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(owner, name, interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                campaign(judge, tmp_path / f"t{step}{after}").run(show=False)
+            monkeypatch.setattr(owner, name, real)
+            resumed = campaign(judge, tmp_path / f"t{step}{after}").run(show=False)
+            pd.testing.assert_frame_equal(resumed, expected)
+
+
+def test_a_changed_model_is_refused(trained, data, tmp_path):
+    import copy
+
+    from drsrobust.evaluation import Evaluator
+
+    changed = copy.deepcopy(trained)
+    runner = campaign(Evaluator(changed, data.test), tmp_path / "s")
+    BitFlip(1e-3).sample(resolve(changed), seed=1).apply(changed)
+    with pytest.raises(ValueError, match="the model has changed since its Evaluator was made"):
+        runner.run(show=False)
+
+
+def test_foreign_models_of_equal_weights_are_told_apart(trained, data, tmp_path):
+    """Their code decides too: one of them adds the user's id to its logit."""
+    import copy
+
+    from drsrobust.evaluation import Evaluator
+
+    class Foreign(type(trained)):
+        shift = 0.0
+
+        def forward(self, dense_features, sparse_features):
+            users = sparse_features["user"].values() % 2
+            return super().forward(dense_features, sparse_features) + self.shift * users
+
+    one, other = copy.deepcopy(trained), copy.deepcopy(trained)
+    one.__class__ = other.__class__ = Foreign
+    other.shift = 1.0
+    campaign(Evaluator(one, data.test), tmp_path / "s", trials=1).run(show=False)
+    with pytest.raises(StoreError, match="they differ in golden"):
+        campaign(Evaluator(other, data.test), tmp_path / "s", trials=1)
+
+
+def test_models_that_raise_are_listed(trained, data, tmp_path):
+    import copy
+
+    from drsrobust.evaluation import Evaluator
+
+    class Picky(type(trained)):
+        def forward(self, dense_features, sparse_features):
+            logits = super().forward(dense_features, sparse_features)
+            if not logits.isfinite().all():
+                raise ArithmeticError("not finite")
+            return logits
+
+    picky = copy.deepcopy(trained)
+    picky.__class__ = Picky
+    runner = campaign(Evaluator(picky, data.test), tmp_path / "s", errors=[BitFlip(0.1)])
+    table = runner.run(show=False)
+    assert (table["outcome"] == "raised").all() and table[["auc", "auc_drop", "nan_rows"]].isna().all().all()
+    assert runner.raised()["error"].unique().tolist() == ["ArithmeticError: not finite"] and len(runner.raised()) == 12
+
+
+def test_two_campaigns_made_for_one_fresh_folder(judge, tmp_path):
+    one, other = campaign(judge, tmp_path / "s", trials=1), campaign(judge, tmp_path / "s", trials=1, seed=5)
+    one.run(show=False)
+    with pytest.raises(StoreError, match="they differ in seed"):
+        other.run(show=False)
+    (tmp_path / "s" / "manifest.json").unlink()
+    with pytest.raises(StoreError, match="belongs to another campaign"):
+        campaign(judge, tmp_path / "s", trials=1, seed=5).run(show=False)
 
 
 KILLED = """

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -7,7 +9,8 @@ from drsrobust.campaign import caption, summarise
 @pytest.fixture
 def table():
     base = {"model": "m", "dataset": "synthetic-x", "protocol": "corrected", "error_model": "BitFlip", "target": "all"}
-    base |= {"mitigation": "none", "auc_golden": 0.8, "logloss": 0.5, "ne": 0.9}
+    base |= {"mitigation": "none", "auc_golden": 0.8, "logloss": 0.5, "ne": 0.9, "checkpoint": "c", "data": "d"}
+    base |= {"nan_rows": 2, "inf_rows": 0}
     rows = [
         {"rate": 1e-3, "ber": 1e-3, "outcome": "ok", "auc": 0.7},
         {"rate": 1e-3, "ber": 1e-3, "outcome": "nonfinite", "auc": 0.6},
@@ -26,17 +29,28 @@ def test_one_row_per_condition(table):
     assert first["auc"] == pytest.approx(0.65)  # a trial that raised is counted apart, never averaged in
     assert first["auc_low"] < 0.65 < first["auc_high"] and first["auc_q10"] == pytest.approx(0.61)
     assert [first[f"share_{outcome}"] for outcome in ("ok", "nonfinite", "raised")] == pytest.approx([1 / 3] * 3)
+    assert first["nan_rows"] == 2 and first["inf_rows"] == 0
     assert first["harmed"] == 1 and summary.loc[1, "harmed"] == 0
     assert summary.loc[1, "auc_low"] != summary.loc[1, "auc_low"]  # one trial has no interval
     assert "Student" in summary.attrs["interval"]
 
 
-def test_caption(table):
-    text = caption(summarise(table), rows=1234)
-    assert "synthetic-x (generated data, not real clicks), 1,234 test rows" in text
-    assert "1 to 3 trials per point" in text and "m 0.8000" in text and "stress range" in text
-    assert "alike" not in text
-    alike = caption(summarise(pd.concat([table[3:4]] * 60)), rows=5)
-    assert "Where all 60 trials are alike, up to 0.05 of all maps may still differ" in alike
-    real = caption(summarise(table[3:].assign(dataset="movielens-1m/full")), rows=5)
-    assert "generated" not in real and "stress" not in real
+def test_models_and_rows_are_not_averaged_together(table):
+    with pytest.raises(
+        ValueError, match=r"BitFlip at 0.001 in all of m on synthetic-x holds trials of 2 trained models"
+    ):
+        summarise(table.assign(checkpoint=["a", "b", "a", "a", "a"]))
+    with pytest.raises(ValueError, match=r"2 sets of rows \(column 'data'\)"):
+        summarise(table.assign(data=["a", "b", "a", "a", "a"]))
+
+
+def test_caption(table, data):
+    text = caption(summarise(table), data.test.head(123))
+    assert "synthetic-movielens/full (generated data, not real clicks), 123 of 600 test rows" in text
+    assert "1 to 3 trials per point" in text and "m 0.8000" in text and "stress range" in text and "alike" not in text
+    assert "Student" in caption(pd.concat([summarise(table)] * 2), data.valid)  # whatever became of attrs
+    assert "600 valid rows" in caption(summarise(table), data.valid)
+    alike = caption(summarise(pd.concat([table[3:4]] * 60)), data.test)
+    assert "Where all 60 trials are alike, up to 0.05 of all maps may still differ" in alike and "stress" not in alike
+    real = caption(summarise(table), replace(data.test, dataset="movielens-1m/full"))
+    assert "generated" not in real

@@ -52,7 +52,11 @@ def test_take_and_fingerprint(data):
     mask = np.zeros(len(data.test), bool)
     mask[:50] = True
     assert data.test.take(mask).fingerprint == head.fingerprint
-    assert len(data.test.head(10**9)) == len(data.test)
+    assert len(data.test.head(10**9)) == len(data.test) == head.whole
+    with pytest.raises(ValueError, match=r"head\(-5\): the number of rows must be at least 1"):
+        data.test.head(-5)
+    with pytest.raises(ValueError, match=r"take\(\[5\]\) takes one row"):
+        data.test.take(5)
     assert data.train.prior == pytest.approx(data.train.labels.mean(dtype=float))
 
 
@@ -69,6 +73,36 @@ def test_unknown_names_are_told():
         load_dataset("movielens-1m", rows=5)
     with pytest.raises(ValueError, match=r"min_count=5 is for Criteo-shaped sets"):
         load_dataset("synthetic-movielens", min_count=5)
+    with pytest.raises(ValueError, match=r"path='x' was given, but synthetic-criteo is generated"):
+        load_dataset("synthetic-criteo", path="x")
+    with pytest.raises(ValueError, match=r"root='a' and path='b' were both given"):
+        load_dataset("criteo-sample", "a", path="b")
+    with pytest.raises(ValueError, match="min_count is 0; it must be at least 1"):
+        load_dataset("synthetic-criteo", min_count=0)
+    with pytest.raises(ValueError, match="rows is 9; it must be at least 10"):
+        load_dataset("synthetic-criteo", rows=9)
+
+
+def test_numbers_of_numpy_will_do():
+    data = load_dataset("synthetic-movielens", rows=np.int64(500), seed=np.int64(1))
+    assert data.fingerprint == load_dataset("synthetic-movielens", rows=500, seed=1).fingerprint
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda f: (f / "labels.npy").write_bytes((f / "labels.npy").read_bytes()[:-40]),
+        lambda f: (f / "labels.npy").write_bytes((f / "labels.npy").read_bytes()[:-1] + b"x"),
+        lambda f: (f / "rows.npy").unlink(),
+        lambda f: (f / "manifest.json").write_text("{"),
+    ],
+)
+def test_a_damaged_cache_is_made_again(empty_cache, damage):
+    first = load_dataset("synthetic-movielens", rows=500).fingerprint
+    damage(next(path for path in (empty_cache / "data").iterdir() if path.is_dir()))
+    with pytest.warns(UserWarning, match="is damaged; the data set is encoded again"):
+        assert load_dataset("synthetic-movielens", rows=500).fingerprint == first
+    assert load_dataset("synthetic-movielens", rows=500).fingerprint == first
 
 
 def test_missing_files_are_told(tmp_path, monkeypatch):

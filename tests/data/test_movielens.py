@@ -51,7 +51,12 @@ def test_side(folder):
         ("users.dat", USERS + "x::M::1::2::3\n", "line 3, field 1 (id): 'x' is not an integer"),
         ("users.dat", USERS + "3::\xe9::1::2::3\n", "line 3: bytes that are not ascii"),
         ("movies.dat", MOVIES + "40::No genre\n", "line 4: 2 fields where 3 are expected"),
-        ("users.dat", "1::F::1::10::48067\n", "ratings of user 2, who is not in users.dat"),
+        ("users.dat", "1::F::1::10::48067\n", "field user: 2 is not in users.dat"),
+        ("users.dat", USERS + "3::Q::1::2::3\n", "line 3, field 2 (gender): 'Q' is not F or M"),
+        ("users.dat", USERS + "3::F::abc::2::3\n", "line 3, field 3 (age): 'abc' is not an integer"),
+        ("users.dat", USERS + "3::F::1::2::\n", "line 3, field 5 (zip code): '' is not a zip code"),
+        ("users.dat", USERS + "2::F::1::2::3\n", "line 3, field 1 (id): 2 stands twice"),
+        ("movies.dat", MOVIES + "40::A::Drama||War\n", "line 4, field 3 (genres): 'Drama||War' is not one or more"),
         ("ratings.dat", RATINGS, "4 rows cannot be split"),
     ],
 )
@@ -89,15 +94,15 @@ def test_full_schema(folder, empty_cache):
 
 
 def test_rates_leave_the_own_label_out(folder):
-    """Against a loop over rows; and flipping a training row's label does not change that row's own dense columns."""
+    """Against a loop over rows, in which a row's own label does not occur."""
     big(folder)
     ratings, side = read_ratings(folder / "ratings.dat"), read_side(folder / "users.dat", folder / "movies.dat")
     columns = encode(ratings, side, seed=0)
     n_train = columns.sizes[0]
     order, labels = columns.rows, columns.labels
-    overall = labels[:n_train].mean(dtype=float)
     expected = np.zeros((40, 4))
     for row in range(40):
+        overall = np.mean([labels[i] for i in range(n_train) if i != row])
         for place, ids in enumerate((ratings.user[order], ratings.movie[order])):
             others = [i for i in range(n_train) if i != row and ids[i] == ids[row]]
             clicks = sum(labels[i] for i in others)

@@ -117,6 +117,40 @@ def test_another_order_is_refused_and_restore_helps(model):
     assert same(model, before) and restore(model) == 0
 
 
+def test_a_module_and_its_parent_know_of_each_other(model):
+    before = words(model)
+    outer, inner = inject(model, BitFlip(0.3), seed=1), inject(model[0], BitFlip(0.3), seed=2)
+    outer.__enter__()
+    inner.__enter__()
+    assert len(applied_maps(model)) == len(applied_maps(model[0])) == 2 and len(applied_maps(model[1])) == 1
+    with pytest.raises(RuntimeError, match="last in, first out"):
+        outer.__exit__(None, None, None)
+    assert restore(model) == 2 and same(model, before)
+
+
+def test_a_tensor_that_was_replaced_meanwhile_is_told(model):
+    with (
+        pytest.raises(RuntimeError, match="0.weight, 0.bias, .*: replaced while errors were in it"),
+        inject(model, BitFlip(0.3), seed=1),
+    ):
+        model.double()
+    assert applied_maps(model) == ()
+    import gc
+
+    gone = nn.Linear(3, 3)
+    inject(gone, BitFlip(0.3), seed=1).__enter__()
+    del gone
+    gc.collect()
+    from drsrobust.injection import application
+
+    assert application._OPEN == []  # a model that is gone leaves nothing behind
+
+
+def test_not_an_error_model(model):
+    with pytest.raises(TypeError, match="error_model is 0.1; it must be an error model"), inject(model, 0.1, seed=1):
+        pass
+
+
 def test_a_fault_at_each_write_in_turn(model, monkeypatch):
     """Whichever write fails, of applying or of undoing, restore puts every word back."""
     from drsrobust.injection import application
@@ -223,6 +257,9 @@ def test_damaged_files_are_refused(model, tmp_path):
         (lambda: BitFlip(0.1, bits=()), r"bits are \(\); they must be one or more integers"),
         (lambda: BitFlip(0.1, bits=(1.5,)), r"bits are \(1.5,\)"),
         (lambda: SingleBit("30"), r"bits are \('30',\)"),
+        (lambda: BitFlip(0.1, bits=3), "bits are 3; they must be a tuple of integers"),
+        (lambda: inject(nn.Linear(2, 2), BitFlip(0.1), seed=1.5).__enter__(), "seed is 1.5; it must be an integer"),
+        (lambda: inject(nn.Linear(2, 2), BitFlip(0.1), seed=None).__enter__(), "seed is None"),
     ],
 )
 def test_bad_error_models(make, says):
@@ -257,6 +294,11 @@ def test_the_same_seed_gives_the_same_map(model):
 def test_gpu_equals_cpu(model):
     import copy
 
-    gpu = copy.deepcopy(model).cuda()
+    gpu, before = copy.deepcopy(model).cuda(), words(model)
+
+    def on_cpu():
+        return {name: value.cpu() for name, value in words(gpu).items()}
+
     with inject(model, BitFlip(0.01), seed=5), inject(gpu, BitFlip(0.01), seed=5):
-        assert same(gpu.cpu(), words(model))
+        assert same(model, on_cpu())
+    assert same(model, before) and same(model, on_cpu())

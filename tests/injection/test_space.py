@@ -41,10 +41,10 @@ def test_components_and_groups(trained):
     assert resolve(trained, "all").words == total and resolve(trained).bits == 32 * total
 
 
-@pytest.mark.parametrize("target", ["over_arch", "", "overmlp", "interaction"])
+@pytest.mark.parametrize("target", ["over_arch", "", "overmlp"])
 def test_a_target_that_matches_nothing_says_what_there_is(trained, target):
     with pytest.raises(
-        ValueError, match=r"target '.*' matches no parameter.*components: dense_mlp, .*; tensors: .*triu"
+        ValueError, match=r"target '.*' matches nothing.*components: dense_mlp, .*mlp, .*; tensors: .*triu"
     ):
         resolve(trained, target)
 
@@ -56,6 +56,47 @@ def test_what_cannot_be_hit():
         resolve(nn.Linear(2, 2, bias=False, dtype=torch.complex64))
     with pytest.raises(ValueError, match="is on the meta device"):
         resolve(nn.Linear(2, 2, device="meta"))
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor", "ignore:Lazy modules")
+def test_what_would_crash_or_cannot_be_read_is_refused():
+    quantized = nn.Module()
+    quantized.register_buffer("codes", torch.quantize_per_tensor(torch.ones(4), 0.1, 0, torch.qint8))
+    with pytest.raises(ValueError, match="codes is torch.qint8; only plain dense tensors"):
+        resolve(quantized, "everything")
+    sparse = nn.Module()
+    sparse.register_buffer("s", torch.eye(3).to_sparse())
+    with pytest.raises(ValueError, match="s is torch.sparse_coo"):
+        resolve(sparse, "everything")
+    with pytest.raises(ValueError, match="bias is not initialised yet: run the model once"):
+        resolve(nn.LazyLinear(3))
+
+
+def test_shared_memory_counts_once():
+    shared = nn.Module()
+    shared.a = nn.Parameter(torch.zeros(8, 8))
+    shared.b = nn.Parameter(shared.a.data)
+    assert names(resolve(shared)) == ["a"]
+    shared.c = nn.Parameter(shared.a.data[2:4])
+    with pytest.raises(ValueError, match="a and c share a part of their memory"):
+        resolve(shared)
+    fused = torch.zeros(10)
+    views = nn.Module()
+    views.one, views.two = nn.Parameter(fused[:4]), nn.Parameter(fused[4:])
+    assert resolve(views).words == 10
+
+
+def test_an_exact_component_goes_before_a_group():
+    model = nn.Module()
+    model.mlp, model.user_mlp, model.top = nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)
+    assert names(resolve(model, "mlp")) == ["mlp.bias", "mlp.weight"]
+    model.rest = model.mlp
+    del model.mlp
+    assert names(resolve(model, "mlp")) == ["user_mlp.bias", "user_mlp.weight"]
+
+
+def test_a_component_of_buffers_alone(trained):
+    assert names(resolve(trained, "interaction")) == ["inter_arch.triu_indices"]
 
 
 def test_locate_is_the_inverse_of_counting():

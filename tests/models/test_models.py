@@ -80,6 +80,27 @@ def test_wrong_shapes_are_told(data):
         score(Wide(), padded_batches(data.test), 600)
 
 
+def test_modules_keep_their_modes_and_scores_their_precision(data):
+    model = build_model("wide_deep", data.schema).train()
+    model.deep[1].eval()  # a frozen BatchNorm
+    score(model, padded_batches(data.test), 600)
+    assert model.training and model.deep[0].training and not model.deep[1].training
+
+    class Fine(torch.nn.Module):
+        def forward(self, dense_features, sparse_features):
+            return 1.0 + 1e-12 * torch.arange(len(dense_features), dtype=torch.float64)
+
+    scores = score(Fine(), padded_batches(data.test), 600)
+    assert scores.dtype == np.float64 and len(np.unique(scores)) == 600
+
+    class Pair(torch.nn.Module):
+        def forward(self, dense_features, sparse_features):
+            return dense_features, dense_features
+
+    with pytest.raises(ValueError, match="the model gave a tuple; a tensor of logits"):
+        score(Pair(), padded_batches(data.test), 600)
+
+
 def test_names_and_digest(data, trained):
     with pytest.raises(ValueError, match=r"unknown model 'dlmr'; did you mean 'dlrm'\?"):
         build_model("dlmr", data.schema)

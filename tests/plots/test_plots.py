@@ -42,12 +42,25 @@ def test_ber_data_picks_and_sorts():
 def test_ber_figure_shows_the_numbers():
     data = plots.auc_vs_ber_data(summary(RATES, targets=("all", "mlp")))
     ax = plots.auc_vs_ber(data)
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["all", "mlp"]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["all", "mlp", "10-90 % of trials"]
     curve = ax.containers[0]
     assert curve.lines[0].get_ydata().tolist() == pytest.approx([0.7, 0.8])
     bar = curve.lines[2][0].get_segments()[0]
     assert bar[:, 1].tolist() == pytest.approx([0.68, 0.71])
     assert ax.get_xscale() == "log" and ax.get_title(loc="left") == "dlrm on d"
+
+
+def test_error_models_are_not_joined_in_one_curve():
+    other = [("BitFlip(bits=[30])", 1e-3), ("BitFlip(bits=[30])", 1e-5)]
+    data = plots.auc_vs_ber_data(summary([*RATES, *other]))
+    labels = [text.get_text() for text in plots.auc_vs_ber(data).get_legend().get_texts()]
+    assert labels[:2] == ["BitFlip, all", "BitFlip(bits=[30]), all"]
+
+
+@pytest.mark.parametrize("pick", [plots.auc_vs_ber_data, plots.bit_sensitivity_data])
+def test_a_table_of_trials_is_told(pick):
+    with pytest.raises(ValueError, match=r"give the summary, as summarise\(table\)"):
+        pick(pd.DataFrame({"error_model": ["BitFlip"], "auc": [0.5]}))
 
 
 def test_bit_data_and_figure():
@@ -85,7 +98,7 @@ def test_files_are_equal_from_run_to_run(tmp_path, monkeypatch):
         plots.save(plots.auc_vs_ber(data), "figure", data, "Data: d, 5 rows.")
         contents.append({p.name: p.read_bytes() for p in (tmp_path / run).rglob("*") if p.is_file()})
     assert contents[0] == contents[1] and set(contents[0]) == {"figure.svg", "figure.png", "figure.csv"}
-    assert contents[0]["figure.csv"].startswith(b"# Data: d, 5 rows.\nmodel,dataset,target,ber,n,auc,")
+    assert contents[0]["figure.csv"].startswith(b"# Data: d, 5 rows.\nmodel,dataset,error_model,target,ber,n,auc,")
     assert b"0.68" in contents[0]["figure.csv"]
 
 

@@ -46,7 +46,7 @@ def test_figures_and_their_numbers(smoke):
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         lines = (folder / "figures" / "data" / f"{name}.csv").read_text().splitlines()
         assert lines[0].startswith(
-            "# Data: synthetic-movielens/full (generated data, not real clicks), 5,000 test rows."
+            "# Data: synthetic-movielens/full (generated data, not real clicks), 5,000 of 20,000 test rows."
         )
         assert len(lines) > 6
 
@@ -80,8 +80,11 @@ def test_another_run_from_nothing_gives_the_same_bytes(smoke, tmp_path):
     folder, _ = smoke
     done = reproduce("01_bit_sensitivity", "--out", str(tmp_path / "build"), cache=tmp_path / "cache")
     assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "build" / "smoke").exists()  # a part never takes the place of a whole run
     for path in (folder / "figures").rglob("01_*"):
-        assert (tmp_path / "build" / "smoke" / path.relative_to(folder)).read_bytes() == path.read_bytes(), path.name
+        assert (tmp_path / "build" / "smoke-part" / path.relative_to(folder)).read_bytes() == path.read_bytes(), (
+            path.name
+        )
 
 
 @pytest.fixture
@@ -93,7 +96,8 @@ def laptop(smoke, tmp_path):
     shutil.copytree(smoke[0], folder)
 
     def record(**changes):
-        run = json.loads((folder / "run.json").read_text()) | {"profile": "laptop", "real": True} | changes
+        run = json.loads((folder / "run.json").read_text())
+        run |= {"profile": "laptop", "real": True, "commit": "0123456789ab"} | changes
         (folder / "run.json").write_text(json.dumps(run))
         return tmp_path / "build"
 
@@ -104,7 +108,9 @@ def test_publish(laptop, tmp_path):
     target = tmp_path / "figures"
     (target / "data").mkdir(parents=True)
     (target / "old.svg").touch()
+    (laptop() / "laptop" / "figures" / "99_stale.svg").touch()
     names = publish("laptop", laptop(), target)
+    assert not (target / "99_stale.svg").exists()
     assert "03_ber_sweep.svg" in names and "data/03_ber_sweep.csv" in names and "old.svg" not in names
     assert str(tmp_path) not in (target / "run.json").read_text()
 
@@ -114,6 +120,8 @@ def test_what_is_not_published(laptop, tmp_path):
         publish("laptop", laptop(real=False), tmp_path / "f")
     with pytest.raises(ValueError, match="not whole"):
         publish("laptop", laptop(complete=False), tmp_path / "f")
+    with pytest.raises(ValueError, match="uncommitted changes"):
+        publish("laptop", laptop(commit="0123456789ab-dirty"), tmp_path / "f")
     failed = {"notebook": "03_ber_sweep", "ok": False}
     with pytest.raises(ValueError, match=r"not whole \(03_ber_sweep\)"):
         publish("laptop", laptop(real=True, complete=True, notebooks=[failed]), tmp_path / "f")

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,15 +36,31 @@ def test_early_stopping(data):
     torch.manual_seed(0)
     curve = fit(build_model("dlrm", data.schema), data, Settings(epochs=40, batch_size=256, patience=2), show=False)
     best = max(range(len(curve)), key=lambda i: curve[i].valid_auc)
-    assert len(curve) - 1 - best == 2 or len(curve) == 40
+    assert len(curve) - 1 - best == 2 and len(curve) < 40
 
 
 def test_divergence_is_told(data):
     torch.manual_seed(0)
     with pytest.raises(RuntimeError, match=r"training diverged in epoch \d+: the loss is nan.*learning_rate"):
         fit(build_model("dlrm", data.schema), data, Settings(epochs=9, learning_rate=1e19), show=False)
-    with pytest.raises(ValueError, match="epochs is 0"):
-        fit(build_model("dlrm", data.schema), data, Settings(epochs=0), show=False)
+    one_class = replace(data, valid=data.valid.take(data.valid.labels == 1))
+    with pytest.raises(ValueError, match="validation rows are all of one class"):
+        fit(build_model("dlrm", data.schema), one_class, QUICK, show=False)
+
+
+@pytest.mark.parametrize(
+    ("setting", "says"),
+    [
+        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
+        ({"batch_size": 1}, "batch_size is 1; it must be at least 2"),
+        ({"patience": 0}, "patience is 0"),
+        ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be over 0"),
+        ({"weight_decay": float("nan")}, "weight_decay is nan"),
+    ],
+)
+def test_settings_that_cannot_train(setting, says):
+    with pytest.raises(ValueError, match=says):
+        Settings(**setting)
 
 
 def test_load_model_trains_once(data, empty_cache, monkeypatch):
@@ -81,6 +98,27 @@ def change_a_bit(path):
     path.write_bytes(content)
 
 
+def edit(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_another_checkpoint_in_its_place_is_refused(data, checkpoint, empty_cache):
+    """A whole checkpoint, but of another seed."""
+    other = Settings(epochs=2, batch_size=512, seed=1)
+    load_model("dlrm", data, settings=other, show=False)
+    folder = next(p for p in (empty_cache / "checkpoints").iterdir() if p.is_dir() and p != checkpoint)
+    for file in folder.iterdir():
+        file.write_bytes((checkpoint / file.name).read_bytes())
+    with pytest.raises(CheckpointError, match=r"holds another checkpoint: settings is .*Delete"):
+        load_model("dlrm", data, settings=other, show=False)
+
+
+def test_training_rows_are_part_of_the_identity(data, empty_cache):
+    whole = load_model("dlrm", data, settings=QUICK, show=False)
+    few = load_model("dlrm", replace(data, train=data.train.head(600)), settings=QUICK, show=False)
+    assert whole.manifest["state"] != few.manifest["state"]
+
+
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
@@ -88,6 +126,7 @@ def change_a_bit(path):
         (lambda f: (f / "model.safetensors").write_bytes(b"12"), "model.safetensors has SHA-256"),
         (lambda f: (f / "model.safetensors").unlink(), "has SHA-256 no such file"),
         (lambda f: (f / "manifest.json").write_text('{"sha256'), "manifest.json is damaged"),
+        (lambda f: edit(f / "manifest.json", test_auc=0.99), "manifest.json is damaged .*SHA-256"),
         (lambda f: (f / "manifest.json").write_text("[]"), "manifest.json is damaged"),
         (lambda f: (f / "manifest.json").write_text("{}"), "manifest.json is damaged"),
     ],

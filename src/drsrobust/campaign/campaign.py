@@ -3,19 +3,23 @@
 import time
 from collections.abc import Sequence
 from itertools import product
+from math import log10
+from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from drsrobust._progress import progress
-from drsrobust._storage import cache_folder
+from drsrobust._storage import cache_folder, digest
+from drsrobust._versions import commit, machine, versions
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.trials import SCHEMA, Condition, run_trial
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import ErrorModel, canonical, resolve
-from drsrobust.training import versions
+from drsrobust.injection import ErrorModel, canonical, resolve, restore_leftovers
+from drsrobust.models import state_digest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,8 +38,6 @@ def decades(low: float, high: float) -> list[float]:
         >>> decades(1e-4, 1e-2)
         [0.0001, 0.001, 0.01]
     """
-    from math import log10
-
     ends = []
     for value in (low, high):
         exponent = round(log10(value)) if value > 0 else 0
@@ -64,7 +66,8 @@ class Campaign:
         store: folder of the results; None: one in the cache, named by the definition.
 
     Raises:
-        ValueError: an empty axis, a number of trials under 1, or a target that matches nothing.
+        ValueError: an empty axis, a number of trials under 1, a target that matches nothing, a bit that its words do not
+            have, or a condition that stands twice.
         StoreError: `store` holds another campaign.
     """
 
@@ -82,36 +85,49 @@ class Campaign:
     ) -> None:
         if isinstance(targets, str):
             raise ValueError(f"targets is the text {targets!r}; it must be a list, as [{targets!r}]")
-        if not errors or not targets or trials < 1:
+        if not errors or not targets or index(trials) < 1:
             raise ValueError(f"{len(errors)} errors x {len(targets)} targets x {trials} trials: nothing to do")
-        self.judge, self.trials, self.seed = judge, trials, seed
+        restore_leftovers(judge.model)
+        self.judge, self.trials, self.seed = judge, index(trials), index(seed)
         self.protocol, self.coupled = protocol, coupled
         spaces = {target: resolve(judge.model, target) for target in targets}
         self.conditions = [Condition(error, target, spaces[target]) for target, error in product(targets, errors)]
         if len({(str(c.error_model), c.error_model.rate, c.target) for c in self.conditions}) < len(self.conditions):
             raise ValueError("an error model or a target stands twice in the grid")
+        for condition in self.conditions:
+            condition.error_model.expected_share(condition.space)  # says so when a bit does not exist there
         definition = {
             "format": FORMAT,
             "model": judge.name,
             "checkpoint": judge.checkpoint,
             "dataset": judge.split.dataset,
             "data": judge.split.fingerprint,
+            # Of a foreign model the state is not all: its code decides too. What it computes tells it apart.
+            "golden": [round(judge.golden.auc, 6), round(judge.golden.logloss, 6)],
             "errors": [[canonical(error), error.rate] for error in errors],
-            "targets": {target: [tensor.name for tensor in space.tensors] for target, space in spaces.items()},
-            "seed": seed,
+            "targets": [[target, [tensor.name for tensor in space.tensors]] for target, space in spaces.items()],
+            "seed": self.seed,
             "coupled": coupled,
             "protocol": protocol,
         }
-        name = f"{judge.name}-{judge.split.dataset.replace('/', '-')}"
-        about = {"versions": versions()}
-        self.store = Store(Path(store), definition, about) if store else _named_store(name, definition, about)
+        if store is None:
+            name = f"{judge.name}-{judge.split.dataset.replace('/', '-')}-{digest(definition)[:16]}"
+            store = cache_folder("campaigns", name)
+        about = {"versions": versions(), "commit": commit(), "machine": machine()}
+        self.store = Store(Path(store).expanduser().resolve(), definition, about)
 
     def run(self, *, show: bool = True) -> "pd.DataFrame":
         """Computes the trials that are not in the store yet, and gives the table of all of them.
 
+        What an interrupted `with dr.inject(...)` left in the model is undone first, with a warning.
+
         Raises:
             StoreError: another process is writing to the store, or a stored chunk is damaged.
+            ValueError: the model is not the one that the evaluator was made for.
         """
+        restore_leftovers(self.judge.model)
+        if state_digest(self.judge.model) != self.judge.checkpoint:
+            raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
         with self.store.writing():
             done = set(self._stored().select(["condition", "trial"]).to_pandas().itertuples(index=False, name=None))
             total = len(self.conditions) * self.trials
@@ -152,17 +168,15 @@ class Campaign:
         columns = ["error_model", "rate", "target", "trial", "seconds"]
         return _frame(self._stored().select(columns))
 
+    def raised(self) -> "pd.DataFrame":
+        """The trials in which the model raised, with the text of its error."""
+        table = self._stored()
+        table = table.filter(pc.field("outcome") == "raised")
+        return _frame(table.select(["error_model", "rate", "target", "trial", "seed", "error"]))
+
     def _stored(self) -> pa.Table:
         """The stored trials of this campaign's numbers (a store may hold more of them)."""
-        import pyarrow.compute as pc
-
         return self.store.read().filter(pc.field("trial") < self.trials)
-
-
-def _named_store(name: str, definition: dict, about: dict) -> Store:
-    from drsrobust._storage import digest
-
-    return Store(cache_folder("campaigns", f"{name}-{digest(definition)[:16]}"), definition, about)
 
 
 def _frame(table: pa.Table) -> "pd.DataFrame":

@@ -21,6 +21,8 @@ def mean_interval(values: np.ndarray, level: float = LEVEL) -> tuple[float, floa
     n = len(values)
     if n < 2:
         return (float(values[0]) if n else float("nan")), float("nan"), float("nan")
+    if values.min() == values.max():  # the formula would give a width of rounding
+        return (float(values[0]),) * 3
     mean = float(values.mean())
     half = float(t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
     return mean, mean - half, mean + half

@@ -18,8 +18,10 @@ import pyarrow.parquet as pq
 from drsrobust._storage import digest, exclusive, new_file
 from drsrobust.campaign.trials import SCHEMA
 
-# In the files alone: which condition of the grid a row is of, and its time (which is not a result).
-_STORED = SCHEMA.append(pa.field("condition", pa.int64())).append(pa.field("seconds", pa.float64()))
+# In the files alone: which condition of the grid a row is of, why a model raised, and the time, which is not a result.
+_STORED = pa.unify_schemas(
+    [SCHEMA, pa.schema({"condition": pa.int64(), "error": pa.string(), "seconds": pa.float64()})]
+)
 _IDENTITY = b"drsrobust.campaign"
 PATIENCE = 10.0  # seconds to wait for another writer: the kernel of a killed run takes a moment to notice
 
@@ -82,25 +84,28 @@ class Store:
                     if time.monotonic() > give_up:
                         raise StoreError(f"{self.folder} is in use: another process is writing to it") from error
                     time.sleep(0.1)
-            if not self._manifest.exists():
+            if self._manifest.exists():
+                self._check_manifest()  # again: another process may have made the store meanwhile
+            else:
+                self.read()  # chunks without a manifest may be another campaign's
                 with new_file(self._manifest) as part:
                     part.write_text(json.dumps({"definition": self._definition, "about": self._about}, indent=1))
             for stale in self.folder.glob(".*.part"):
                 stale.unlink()  # of a killed writer: the lock says that nobody is writing
             yield
 
-    def write(self, condition: int, trials: list[tuple[dict[str, Any], float]]) -> None:
-        """Adds finished trials of one condition (rows with the seconds they took) as one chunk."""
-        first, last = trials[0][0]["trial"], trials[-1][0]["trial"]
+    def write(self, condition: int, trials: list[dict[str, Any]]) -> None:
+        """Adds finished trials of one condition, as `run_trial` gives them, as one chunk."""
+        first, last = trials[0]["trial"], trials[-1]["trial"]
         table = pa.Table.from_pylist(
-            [row | {"condition": condition, "seconds": seconds} for row, seconds in trials],
+            [row | {"condition": condition} for row in trials],
             schema=_STORED.with_metadata({_IDENTITY: self.identity.encode()}),
         )
         with new_file(self.folder / f"{condition:05d}-{first:08d}-{last:08d}.parquet") as part:
             pq.write_table(table, part, write_page_checksum=True)
 
     def read(self) -> pa.Table:
-        """All finished trials in the order of the grid, then of trials: SCHEMA and `condition`, `seconds`.
+        """All finished trials in the order of the grid, then of trials: SCHEMA and `condition`, `error`, `seconds`.
 
         Raises:
             StoreError: a chunk that is damaged or foreign, or a trial that stands twice.

@@ -4,12 +4,14 @@ from typing import TYPE_CHECKING
 
 from drsrobust.campaign.statistics import LEVEL, mean_interval, wilson
 from drsrobust.campaign.trials import CONDITION
+from drsrobust.data import Split
 
 if TYPE_CHECKING:
     import pandas as pd
 
 OUTCOMES = ("ok", "nonfinite", "raised")
 DROP = 0.001  # AUC: a loss over this is counted as harm
+INTERVAL = f"{LEVEL:.0%} of the mean over error maps (Student's t)"
 
 
 def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":
@@ -20,17 +22,28 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
         metrics: columns of it to average over trials.
 
     Returns:
-        the condition's columns, `auc_golden`, `n` (trials), `share_<outcome>`; for each metric its mean over the trials
-        that have it, `_low` and `_high` (95 % by Student's t) and the quantiles `_q10`, `_q90`; `harmed`, the share of
-        trials that lost over 0.001 AUC (or raised), with its Wilson interval. How is said in the frame's `attrs`.
+        the condition's columns, `auc_golden`, `n` (trials), `share_<outcome>`, `nan_rows` and `inf_rows` (mean per
+        trial); for each metric its mean over the trials that have it, `_low` and `_high` (95 % by Student's t) and the
+        quantiles `_q10`, `_q90`; `harmed`, the share of trials that lost over 0.001 AUC (or raised), with `_low` and
+        `_high` (95 %, Wilson). How is said in the frame's `attrs` too.
+
+    Raises:
+        ValueError: one condition holds trials of several trained models or of different rows, which have no common mean.
     """
     import pandas as pd
 
     rows = []
     for condition, group in table.groupby(list(CONDITION), sort=False, dropna=False):
         row = dict(zip(CONDITION, condition, strict=True))
+        for column, thing in (("checkpoint", "trained models"), ("data", "sets of rows")):
+            if (several := group[column].nunique()) > 1:
+                raise ValueError(
+                    f"{row['error_model']} at {row['rate']} in {row['target']} of {row['model']} on {row['dataset']} holds "
+                    f"trials of {several} {thing} (column {column!r}); summarise them one by one"
+                )
         row |= {"auc_golden": group["auc_golden"].iloc[0], "n": len(group)}
         row |= {f"share_{outcome}": float((group["outcome"] == outcome).mean()) for outcome in OUTCOMES}
+        row |= {column: float(group[column].astype(float).mean()) for column in ("nan_rows", "inf_rows")}
         for metric in metrics:
             values = group[metric].dropna().to_numpy(float)
             row |= zip((metric, f"{metric}_low", f"{metric}_high"), mean_interval(values), strict=True)
@@ -42,32 +55,28 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
         rows.append(row)
     summary = pd.DataFrame(rows)
     summary.attrs = {
-        "interval": f"{LEVEL:.0%} interval of the mean over error maps (Student's t)",
-        "shares": f"{LEVEL:.0%} Wilson interval",
-        "harmed": f"lost over {DROP} AUC, or the model raised",
+        "interval": INTERVAL,
+        "harmed": f"lost over {DROP} AUC, or the model raised; {LEVEL:.0%} Wilson interval",
     }
     return summary
 
 
-def caption(summary: "pd.DataFrame", rows: int) -> str:
+def caption(summary: "pd.DataFrame", split: Split) -> str:
     """What a reader must know of a figure made of this summary: data, rows, models, trials, interval, what varies.
 
     Args:
-        summary: as `summarise` returns it.
-        rows: how many test rows were scored.
+        summary: as `summarise` returns it, of one or more models.
+        split: the rows that were scored.
     """
-    data = ", ".join(
-        f"{name} (generated data, not real clicks)" if name.startswith("synthetic-") else name
-        for name in summary["dataset"].unique()
-    )
+    generated = " (generated data, not real clicks)" if split.dataset.startswith("synthetic-") else ""
+    rows = f"{len(split):,}" if len(split) == split.whole else f"{len(split):,} of {split.whole:,}"
     fewest, most = summary["n"].min(), summary["n"].max()
     trials = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    golden = ", ".join(
-        f"{model} {auc:.4f}" for model, auc in summary.groupby("model", sort=False)["auc_golden"].first().items()
-    )
+    golden = summary.groupby("model", sort=False)["auc_golden"].first()
     text = (
-        f"Data: {data}, {rows:,} test rows. AUC without errors: {golden}. {trials} trials per point, each with its own "
-        f"error map; the trained model and the rows are fixed. Intervals: {summary.attrs['interval']}."
+        f"Data: {split.dataset}{generated}, {rows} {split.part} rows. AUC without errors: "
+        f"{', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}. {trials} trials per point, each with its own "
+        f"error map; the trained model and the rows are fixed. Points: means; bars: {INTERVAL}."
     )
     if (summary["auc_low"] == summary["auc_high"]).any():
         text += f" Where all {most} trials are alike, up to {3 / most:.2g} of all maps may still differ."

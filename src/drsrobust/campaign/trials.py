@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from drsrobust._storage import canonical_json
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import AddressSpace, ErrorModel, canonical
+from drsrobust.injection import AddressSpace, Application, ErrorModel, canonical
 
 CONDITION = ("model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation")
 
@@ -70,15 +70,21 @@ def trial_seed(judge: Evaluator, condition: Condition, trial: int, *, seed: int,
 
 def run_trial(
     judge: Evaluator, condition: Condition, trial: int, *, seed: int, coupled: bool, protocol: str
-) -> tuple[dict[str, Any], float]:
-    """One row of the campaign's table (every column of SCHEMA) and the seconds it took."""
+) -> dict[str, Any]:
+    """One row of the campaign's table (every column of SCHEMA), with the `seconds` it took and, of a model that raised,
+    the text of its `error`."""
     start = time.perf_counter()
     drawn_from = trial_seed(judge, condition, trial, seed=seed, coupled=coupled)
     error_map = condition.error_model.sample(condition.space, seed=drawn_from)
     golden = judge.golden
     if len(error_map):
-        with error_map.applied(judge.model):
+        # Not `with error_map.applied(...)`: between its entry and the first statement an interrupt would slip through.
+        application = Application(error_map, judge.model)
+        try:
+            application.apply()
             result = judge.run()
+        finally:
+            application.undo()
         rows_reached = result.rows_reached
     else:  # no error: the golden run is the answer, and costs nothing
         result, rows_reached = golden, 0
@@ -110,4 +116,4 @@ def run_trial(
         "checkpoint": judge.checkpoint,
         "data": judge.split.fingerprint,
     }
-    return row, time.perf_counter() - start
+    return row | {"error": result.error, "seconds": time.perf_counter() - start}

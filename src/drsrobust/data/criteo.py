@@ -35,7 +35,7 @@ def read_lines(path: Path) -> dict[str, np.ndarray]:
             parts[name].append(log_counts(block[name]))
         for name in CATEGORIES:
             parts[name].append(block[name])
-    return {name: np.concatenate(blocks) for name, blocks in parts.items()}
+    return {name: np.concatenate(parts.pop(name)) for name in _FIELDS}
 
 
 def log_counts(values: np.ndarray) -> np.ndarray:

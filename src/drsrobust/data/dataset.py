@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -63,6 +63,7 @@ class Split:
         part: `train`, `valid` or `test`.
         prior: click rate of the training rows.
         source: fingerprint of the whole data set.
+        whole: rows of the whole part.
     """
 
     dense: np.ndarray
@@ -74,6 +75,7 @@ class Split:
     part: str
     prior: float
     source: str
+    whole: int
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -87,23 +89,24 @@ class Split:
         return digest([self.source, hashlib.sha256(np.ascontiguousarray(self.rows)).hexdigest()])
 
     def take(self, rows: np.ndarray | slice) -> "Split":
-        """The split of some rows: an index array, a boolean mask or a slice."""
-        if isinstance(rows, np.ndarray) and rows.dtype == bool:
-            rows = np.flatnonzero(rows)
-        return Split(
-            self.dense[rows],
-            {name: ids.take(rows) for name, ids in self.sparse.items()},
-            self.labels[rows],
-            None if self.users is None else self.users[rows],
-            self.rows[rows],
-            self.dataset,
-            self.part,
-            self.prior,
-            self.source,
+        """The split of some rows: an index array [m], a boolean mask [n] or a slice."""
+        if not isinstance(rows, slice):
+            rows = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64)
+            if rows.ndim != 1:
+                raise ValueError(f"rows have shape {rows.shape}; take([5]) takes one row, head(5) the first five")
+        return replace(
+            self,
+            dense=self.dense[rows],
+            sparse={name: ids.take(rows) for name, ids in self.sparse.items()},
+            labels=self.labels[rows],
+            users=None if self.users is None else self.users[rows],
+            rows=self.rows[rows],
         )
 
     def head(self, n: int) -> "Split":
         """The first n rows (all, when there are fewer). Splits are in random order, so this is a random sample."""
+        if n < 1:
+            raise ValueError(f"head({n}): the number of rows must be at least 1")
         return self.take(slice(n))
 
     def batch(self, rows: np.ndarray | slice = slice(None)) -> "Batch":

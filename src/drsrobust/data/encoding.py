@@ -5,16 +5,19 @@ split is a slice of a memory-mapped array, and a manifest with the schema and th
 """
 
 import json
+import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 
 from drsrobust._storage import cache_folder, digest, exclusive, file_digest, new_folder
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
+from drsrobust.data.text import DataError
 
-FORMAT = 1  # of the folder and of everything that makes its contents: raise it when an encoder changes
+FORMAT = 2  # of the folder and of everything that makes its contents: raise it when an encoder changes
+HASHED = 64 << 20  # bytes: larger arrays are checked by their size alone when they are opened
 SHARES = (0.8, 0.1)  # training, validation; the rest is test
 
 
@@ -36,10 +39,10 @@ def split_order(n: int, seed: int) -> tuple[np.ndarray, tuple[int, int, int]]:
     """A seeded random order of n rows (int64 [n]) and how many of them are training, validation and test rows.
 
     Raises:
-        ValueError: fewer than 10 rows, so that a part would be empty.
+        DataError: fewer than 10 rows, so that a part would be empty.
     """
     if n < 10:
-        raise ValueError(f"{n} rows cannot be split into training, validation and test rows; at least 10 are needed")
+        raise DataError(f"{n} rows cannot be split into training, validation and test rows; at least 10 are needed")
     train, valid = int(SHARES[0] * n), int(SHARES[1] * n)
     return np.random.default_rng(seed).permutation(n), (train, valid, n - train - valid)
 
@@ -69,11 +72,27 @@ def encoded(name: str, identity: object, make: Callable[[], Columns]) -> Dataset
     """
     folder = cache_folder("data", f"{name.replace('/', '-')}-{digest([FORMAT, identity])[:16]}")
     with exclusive(folder):
+        if (folder / "manifest.json").exists() and not _is_whole(folder):
+            warnings.warn(f"{folder} is damaged; the data set is encoded again", stacklevel=3)
+            (folder / "manifest.json").unlink()
         if not (folder / "manifest.json").exists():
             columns = make()
             with new_folder(folder) as part:
                 _write(part, name, columns, identity)
     return _open(folder)
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether every array is the one that was written: by size, and by SHA-256 where that takes no time to speak of."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text())
+        for key, (size, sha256) in manifest["arrays"].items():
+            path = folder / f"{key}.npy"
+            if path.stat().st_size != size or (size <= HASHED and file_digest(path) != sha256):
+                return False
+        return bool(manifest["fingerprint"])
+    except (OSError, KeyError, TypeError, ValueError):
+        return False
 
 
 def _write(folder: Path, name: str, columns: Columns, identity: object) -> None:
@@ -89,12 +108,16 @@ def _write(folder: Path, name: str, columns: Columns, identity: object) -> None:
     contents = {
         "schema": asdict(columns.schema),
         "sizes": columns.sizes,
-        "arrays": {key: file_digest(folder / f"{key}.npy") for key in sorted(arrays)},
+        "arrays": {key: _stamp(folder / f"{key}.npy") for key in sorted(arrays)},
     }
     prior = float(np.mean(columns.labels[: columns.sizes[0]], dtype=np.float64))
     manifest = {"name": name, "identity": identity, "fingerprint": digest([name, contents]), "prior": prior}
     manifest |= contents | {"facts": columns.facts}
     (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+
+
+def _stamp(path: Path) -> tuple[int, str]:
+    return path.stat().st_size, file_digest(path)
 
 
 def _open(folder: Path) -> Dataset:
@@ -113,15 +136,11 @@ def _open(folder: Path) -> Dataset:
         "all",
         manifest["prior"],
         manifest["fingerprint"],
+        len(arrays["labels"]),
     )
     ends = np.cumsum((0, *manifest["sizes"])).tolist()
     parts = {
-        part: _slice(whole, part, start, end)
+        part: replace(whole.take(slice(start, end)), part=part, whole=end - start)
         for part, start, end in zip(("train", "valid", "test"), ends, ends[1:], strict=False)
     }
     return Dataset(manifest["name"], schema, **parts, fingerprint=manifest["fingerprint"], facts=manifest["facts"])
-
-
-def _slice(whole: Split, part: str, start: int, end: int) -> Split:
-    rows = whole.take(slice(start, end))
-    return Split(**{**{name: getattr(rows, name) for name in Split.__dataclass_fields__}, "part": part})

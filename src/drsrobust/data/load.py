@@ -1,6 +1,7 @@
 """`load_dataset`: from a name to an encoded, cached data set."""
 
 import os
+from operator import index
 
 from drsrobust._storage import file_digest
 from drsrobust.data import criteo, movielens, synthetic
@@ -44,13 +45,18 @@ def load_dataset(
     """
     name, schema = split_name(name, schema)
     full_name = f"{name}/{schema}"
-    options = {"seed": seed}
+    options = {"seed": _at_least("seed", seed, 0)}
+    if root is not None and path is not None:
+        raise ValueError(f"root={root!r} and path={path!r} were both given; one of them says where the data are")
     if schema == "dlrm":
-        min_count = options["min_count"] = criteo.MIN_COUNT if min_count is None else min_count
+        min_count = criteo.MIN_COUNT if min_count is None else _at_least("min_count", min_count, 1)
+        options["min_count"] = min_count
     elif min_count is not None:
         raise ValueError(f"min_count={min_count} is for Criteo-shaped sets; {name} keeps every id")
     if not SOURCES[name].files:
-        rows = synthetic.ROWS[name] if rows is None else rows
+        if path is not None:
+            raise ValueError(f"path={path!r} was given, but {name} is generated, not read")
+        rows = synthetic.ROWS[name] if rows is None else _at_least("rows", rows, 10)
         identity = options | {"generator": synthetic.VERSION, "rows": rows}
         if schema == "dlrm":
             return encoded(full_name, identity, lambda: synthetic.criteo_columns(rows, seed, min_count))
@@ -67,3 +73,9 @@ def load_dataset(
         return movielens.encode(movielens.read_ratings(files[0]), side, seed)
 
     return encoded(full_name, identity, movielens_columns)
+
+
+def _at_least(name: str, value: int, low: int) -> int:
+    if index(value) < low:
+        raise ValueError(f"{name} is {value}; it must be at least {low}")
+    return index(value)

@@ -5,6 +5,7 @@ rating; it is positive when the rating is over 3, as in arXiv:2307.10244.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,19 @@ _RATING_FIELDS = {
     "rating": INTEGER,
     "gap 3": NOTHING,
     "timestamp": INTEGER,
+}
+_NUMBER = (re.compile(r"[0-9]{1,18}"), "an integer")
+_USER_FIELDS = {
+    "id": _NUMBER,
+    "gender": (re.compile("[FM]"), "F or M"),
+    "age": _NUMBER,
+    "occupation": _NUMBER,
+    "zip code": (re.compile(r"\S+"), "a zip code"),
+}
+_MOVIE_FIELDS = {
+    "id": _NUMBER,
+    "title": (re.compile(r".+"), "a title"),
+    "genres": (re.compile(r"[^|]+(\|[^|]+)*"), "one or more genres, separated by '|'"),
 }
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 RATE_WEIGHT = 10.0  # rows of the overall click rate mixed into each user's and movie's rate
@@ -68,28 +82,34 @@ def read_side(users: Path, movies: Path) -> Side:
         DataError: a line that is not of this form.
     """
     side = Side({}, {})
-    for line, (key, gender, age, occupation, zip_code) in _lines(users, 5, "ascii"):
-        side.user[_id(users, line, key)] = (gender, age, occupation, zip_code[:3])
-    for line, (key, title, genres) in _lines(movies, 3, "latin-1"):
+    for line, (key, gender, age, occupation, zip_code) in _lines(users, _USER_FIELDS, "ascii"):
+        _add(side.user, users, line, int(key), (gender, age, occupation, zip_code[:3]))
+    for line, (key, title, genres) in _lines(movies, _MOVIE_FIELDS, "latin-1"):
         year = _YEAR.search(title)
-        side.movie[_id(movies, line, key)] = (tuple(genres.split("|")), int(year[1]) if year else 0)
+        _add(side.movie, movies, line, int(key), (tuple(genres.split("|")), int(year[1]) if year else 0))
     return side
 
 
-def _lines(path: Path, count: int, encoding: str):
+def _lines(
+    path: Path, fields: dict[str, tuple[re.Pattern[str], str]], encoding: str
+) -> Iterator[tuple[int, list[str]]]:
+    """(line number, fields) of a small '::'-separated file, each field held to its pattern."""
     for line, text in read_text(path, encoding):
         parts = text.split("::")
-        if len(parts) != count:
+        if len(parts) != len(fields):
             raise DataError(
-                f"{path}, line {line}: {len(parts)} fields where {count} are expected (separated by '::'): {text[:80]!r}"
+                f"{path}, line {line}: {len(parts)} fields where {len(fields)} are expected (separated by '::'): {text[:80]!r}"
             )
+        for position, (part, (name, (pattern, meaning))) in enumerate(zip(parts, fields.items(), strict=True), 1):
+            if not pattern.fullmatch(part):
+                raise DataError(f"{path}, line {line}, field {position} ({name}): {part[:80]!r} is not {meaning}")
         yield line, parts
 
 
-def _id(path: Path, line: int, text: str) -> int:
-    if not text.strip().isdecimal():
-        raise DataError(f"{path}, line {line}, field 1 (id): {text!r} is not an integer")
-    return int(text)
+def _add(table: dict, path: Path, line: int, key: int, value: tuple) -> None:
+    if key in table:
+        raise DataError(f"{path}, line {line}, field 1 (id): {key} stands twice")
+    table[key] = value
 
 
 def encode(ratings: Ratings, side: Side | None, seed: int) -> Columns:
@@ -120,8 +140,8 @@ def encode(ratings: Ratings, side: Side | None, seed: int) -> Columns:
     add("movie", movie)
     dense, dense_names = np.zeros((len(order), 0), np.float32), ()
     if side is not None:
-        user_place, user_table = _join("user", user, side.user)
-        movie_place, movie_table = _join("movie", movie, side.movie)
+        user_place, user_table = _join("user", user, side.user, order)
+        movie_place, movie_table = _join("movie", movie, side.movie, order)
         for position, name in enumerate(("gender", "age", "occupation", "zip")):
             add(name, _codes([row[position] for row in user_table])[user_place])
         add("year", np.array([year for _, year in movie_table])[movie_place])
@@ -132,13 +152,14 @@ def encode(ratings: Ratings, side: Side | None, seed: int) -> Columns:
     return Columns(Schema(dense_names, tuple(features)), dense, sparse, labels, user, order, sizes)
 
 
-def _join(thing: str, keys: np.ndarray, table: dict) -> tuple[np.ndarray, list]:
-    """Each key's place in `table` [n], and the table's rows as a list."""
+def _join(thing: str, keys: np.ndarray, table: dict, rows: np.ndarray) -> tuple[np.ndarray, list]:
+    """Each key's place in `table` [n], and the table's rows as a list; `rows` are the keys' lines, from 0."""
     known = np.array(sorted(table))
     place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
     missing = np.flatnonzero(known[place] != keys)
     if len(missing):
-        raise DataError(f"ratings of {thing} {keys[missing[0]]}, who is not in {thing}s.dat")
+        first = missing[np.argmin(rows[missing])]
+        raise DataError(f"ratings.dat, line {rows[first] + 1}, field {thing}: {keys[first]} is not in {thing}s.dat")
     return place, [table[key] for key in known.tolist()]
 
 
@@ -160,16 +181,17 @@ def _genres(genres: list[tuple[str, ...]], place: np.ndarray) -> tuple[Ids, int]
 def _rates(user: np.ndarray, movie: np.ndarray, labels: np.ndarray, n_train: int) -> np.ndarray:
     """Dense columns [n, 4]: log counts and click rates of the row's user and movie over the *other* training rows.
 
-    A training row leaves itself out: a rate that contained its own label would leak it. With s clicks in c rows and the
-    overall rate r, the rate is (s + RATE_WEIGHT r) / (c + RATE_WEIGHT). Columns are standardised on the training rows.
+    A training row leaves itself out: a rate that contained its own label would leak it. With s clicks in c other rows and
+    the click rate r of all other training rows, the rate is (s + RATE_WEIGHT r) / (c + RATE_WEIGHT). Columns are then
+    standardised by their mean and deviation on the training rows.
     """
     train = np.arange(len(labels)) < n_train
-    own_label = np.where(train, labels, 0.0)
-    overall = float(labels[:n_train].mean(dtype=np.float64))
+    own = np.where(train, labels, 0.0)
+    overall = (labels[:n_train].sum(dtype=np.float64) - own) / (n_train - train)
     counts, rates = [], []
     for ids in (user, movie):
         count = np.bincount(ids[:n_train], minlength=ids.max() + 1)[ids] - train
-        clicks = np.bincount(ids[:n_train], labels[:n_train], minlength=ids.max() + 1)[ids] - own_label
+        clicks = np.bincount(ids[:n_train], labels[:n_train], minlength=ids.max() + 1)[ids] - own
         counts.append(np.log1p(count))
         rates.append((clicks + RATE_WEIGHT * overall) / (count + RATE_WEIGHT))
     dense = np.stack([*counts, *rates], axis=1)

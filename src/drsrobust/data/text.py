@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-BLOCK = 32 << 20  # bytes of decompressed text
+BLOCK = 32 << 20  # bytes of decompressed text that are parsed at once
+PIECE = 1 << 20  # bytes that are read at once: so much of a truncated file is not told apart
 
 
 class DataError(ValueError):
@@ -79,26 +80,26 @@ def read_text(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
 
 def _blocks(path: Path) -> Iterator[bytes]:
     """The file's bytes, cut after line ends; the last block may lack one."""
-    line, rest, empty = 1, b"", True
+    line, parts, size = 1, [], 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as handle:
-            while chunk := handle.read(BLOCK):
-                empty = False
-                cut = chunk.rfind(b"\n") + 1
-                if not cut:
-                    rest += chunk
-                    continue
-                block, rest = rest + chunk[:cut], chunk[cut:]
-                yield block
-                line += block.count(b"\n")
+            while piece := handle.read(min(PIECE, BLOCK)):
+                parts.append(piece)
+                size += len(piece)
+                line += piece.count(b"\n")
+                if size >= BLOCK and (cut := piece.rfind(b"\n") + 1):
+                    parts[-1] = piece[:cut]
+                    yield b"".join(parts)
+                    parts, size = [piece[cut:]], len(piece) - cut
     except EOFError as error:
         raise DataError(f"{path}: the gzip file is truncated; what can be read ends about line {line}") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: not a whole gzip file ({error}); what can be read ends about line {line}") from error
-    if empty:
-        raise DataError(f"{path}: the file is empty")
+    rest = b"".join(parts)
     if rest:
         yield rest
+    elif line == 1:
+        raise DataError(f"{path}: the file is empty")
 
 
 def _parse(path: Path, line: int, block: bytes, fields: dict[str, Kind], delimiter: str) -> dict[str, np.ndarray]:

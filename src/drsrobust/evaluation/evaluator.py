@@ -1,14 +1,12 @@
 """The evaluator: golden scores once, then the model as it stands, errors and all."""
 
-import warnings
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from torch import nn
 
 from drsrobust.data import Split
-from drsrobust.injection import restore
+from drsrobust.injection import restore_leftovers
 from drsrobust.metrics import auc, log_loss, normalised_entropy
 from drsrobust.models import model_name, padded_batches, score, state_digest
 
@@ -49,21 +47,22 @@ class Evaluator:
     Attributes:
         golden: the evaluation of the model as it was given.
         name: of the model (its registered name, else its class).
+        checkpoint: SHA-256 (hex) of the model's state as it was given.
 
     Raises:
+        TypeError: `split` is not a Split.
         ValueError: the split has one class only, or the model has scores that are not finite to begin with.
     """
 
     def __init__(self, model: nn.Module, split: Split) -> None:
-        if left := restore(model):
-            warnings.warn(
-                f"{left} error map(s) were still in the model, left by an interrupted `with`; they have been undone",
-                stacklevel=2,
-            )
+        if not isinstance(split, Split):
+            raise TypeError(f"split is a {type(split).__name__}; it must be a Split, as data.test")
+        restore_leftovers(model)
         clicks = int(np.sum(split.labels > 0.5))
         if clicks in (0, len(split)):
             raise ValueError(f"the split has {clicks} clicks in {len(split)} rows; AUC needs rows of both classes")
         self.model, self.split, self.name = model, split, model_name(model)
+        self.checkpoint = state_digest(model)
         self._batches = padded_batches(split)
         self.golden = self._evaluate(score(model, self._batches, len(split)))
         if self.golden.outcome != "ok":
@@ -71,11 +70,6 @@ class Evaluator:
                 f"the model without errors gives {self.golden.nan_rows} NaN and {self.golden.inf_rows} infinite scores in "
                 f"{len(split)} rows; nothing can be compared with that"
             )
-
-    @cached_property
-    def checkpoint(self) -> str:
-        """SHA-256 (hex) of the model's state. Ask for it while no error map is applied."""
-        return state_digest(self.model)
 
     def run(self) -> Evaluation:
         """Scores all rows with the model as it stands now. An exception of the model becomes the outcome `raised`."""

@@ -1,6 +1,6 @@
 """Error models, targets, error maps: exact, reversible errors in the memory of any PyTorch module."""
 
-from drsrobust.injection.application import ErrorMapMismatch, applied_maps, restore
+from drsrobust.injection.application import Application, ErrorMapMismatch, applied_maps, restore, restore_leftovers
 from drsrobust.injection.clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import BitFlip, ErrorModel, SingleBit, canonical
@@ -9,6 +9,7 @@ from drsrobust.injection.space import AddressSpace, resolve
 
 __all__ = [
     "AddressSpace",
+    "Application",
     "BitFlip",
     "ErrorClock",
     "ErrorMap",
@@ -20,4 +21,5 @@ __all__ = [
     "inject",
     "resolve",
     "restore",
+    "restore_leftovers",
 ]

@@ -1,25 +1,26 @@
-"""Error maps in a model's memory: words through integer views, applied and undone exactly, open ones known per model.
+"""Error maps in a model's memory: words through integer views, applied and undone exactly, open ones known.
 
-Between entering a `with` and its first statement an interrupt can slip past any `__exit__`. So every model has a list of
-the maps that are applied to it: a map is on the list before its first word changes, and leaves it after its last word is
-back. `restore` undoes what is still on the list.
+Between entering a `with` and its first statement an interrupt can slip past any `__exit__`. So there is a list of the maps
+that are applied: a map is on it before its first word changes, and leaves it after its last word is back. `restore` undoes
+what is still there. Maps belong together by the memory they hit, so a module and its parent know of each other's.
 """
 
+import warnings
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from torch import nn
 
-from drsrobust.tensors import named_tensors
+from drsrobust.tensors import address, named_tensors
 
 if TYPE_CHECKING:
     from drsrobust.injection.error_map import ErrorMap
 
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
-_OPEN: "WeakKeyDictionary[nn.Module, list[Application]]" = WeakKeyDictionary()
+_OPEN: "list[Application]" = []
 
 
 class ErrorMapMismatch(ValueError):
@@ -30,7 +31,7 @@ class Words:
     """A tensor's words as integers of the same width, by flat index; its memory, not a copy."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.device, self.type = tensor.device, _SIGNED[tensor.element_size()]
+        self.device, self.type, self.place = tensor.device, _SIGNED[tensor.element_size()], address(tensor)
         view = tensor.detach().view(self.type)
         self._shape = view.shape
         self._flat = view.view(-1) if view.is_contiguous() else None
@@ -50,8 +51,8 @@ class Words:
             self._view[torch.unravel_index(index, self._shape)] = words
 
 
-def words_of(error_map: "ErrorMap", model: nn.Module) -> Iterator[tuple[Words, torch.Tensor, torch.Tensor]]:
-    """For each tensor that was hit: its words, the indices hit (int64 [n]) and their XOR masks (of the words' type).
+def words_of(error_map: "ErrorMap", model: nn.Module) -> Iterator[tuple[str, Words, torch.Tensor, torch.Tensor]]:
+    """For each tensor that was hit: name, words, the indices hit (int64 [n]) and their XOR masks (of the words' type).
 
     Raises:
         ErrorMapMismatch: before anything is given, when the model does not fit.
@@ -71,59 +72,98 @@ def words_of(error_map: "ErrorMap", model: nn.Module) -> Iterator[tuple[Words, t
     for number, (start, end) in enumerate(zip(bounds, bounds[1:], strict=False)):
         if start == end:
             continue
-        words = Words(tensors[error_map.fingerprint[number].name])
+        name = error_map.fingerprint[number].name
+        words = Words(tensors[name])
         width = 8 * words.type.itemsize
         mask = error_map.mask[start:end].astype(f"uint{width}")
         mask = mask if width == 8 else mask.view(f"int{width}")
         index = torch.from_numpy(error_map.word[start:end].copy())
-        yield words, index.to(words.device), torch.from_numpy(mask).to(words.device)
+        yield name, words, index.to(words.device), torch.from_numpy(mask).to(words.device)
 
 
 class Application:
-    """One map applied to one model. `apply` and `undo` may be interrupted anywhere; `undo` may run twice."""
+    """One map applied to one model. `apply` and `undo` may be interrupted anywhere; `undo` may run twice.
+
+    Nothing is changed before `apply`. It raises ErrorMapMismatch for a map that was made for another model.
+    """
 
     def __init__(self, error_map: "ErrorMap", model: nn.Module) -> None:
-        self.error_map, self._model = error_map, model
-        self._saved: list[tuple[Words, torch.Tensor, torch.Tensor]] = []
-        self._masks: list[torch.Tensor] = []
+        self.error_map = error_map
+        self._model = weakref.ref(model, lambda _: self._forget())
+        self._saved: dict[str, tuple[Words, torch.Tensor, torch.Tensor]] = {}
 
     def apply(self) -> None:
         """Saves the original words of all tensors, then changes them."""
-        for words, index, mask in words_of(self.error_map, self._model):
-            self._saved.append((words, index, words.read(index)))
-            self._masks.append(mask)
-        _OPEN.setdefault(self._model, []).append(self)
-        for (words, index, original), mask in zip(self._saved, self._masks, strict=True):
-            words.write(index, original ^ mask)
+        masks = {}
+        for name, words, index, mask in words_of(self.error_map, self._model()):
+            self._saved[name] = (words, index, words.read(index))
+            masks[name] = mask
+        _OPEN.append(self)
+        for name, (words, index, original) in self._saved.items():
+            words.write(index, original ^ masks[name])
 
     def undo(self) -> None:
         """Writes the original words back; nothing when that was done before.
 
         Raises:
-            RuntimeError: another map was applied later and is still there.
+            RuntimeError: another map was applied to the same memory later and is still there; or a tensor was replaced
+                meanwhile (by `.to()`, `.double()`, an assignment to `.data`), so that its errors live on in the new one.
         """
-        opened = _OPEN.get(self._model, [])
-        if self not in opened:
+        if self not in _OPEN:
             return
-        if opened[-1] is not self:
-            raise RuntimeError(
-                f"error maps are undone last in, first out: {opened[-1].error_map!r} was applied after "
-                f"{self.error_map!r} and is still in the model. drsrobust.restore(model) undoes all of them"
-            )
-        for words, index, original in self._saved:
+        for later in _OPEN[_OPEN.index(self) + 1 :]:
+            if later.places & self.places:
+                raise RuntimeError(
+                    f"error maps are undone last in, first out: {later.error_map!r} was applied after "
+                    f"{self.error_map!r} and is still in the model. drsrobust.restore(model) undoes all of them"
+                )
+        for words, index, original in self._saved.values():
             words.write(index, original)
-        opened.remove(self)
+        self._forget()
+        now = dict(named_tensors(self._model(), buffers=True)) if self._model() is not None else {}
+        replaced = [n for n, t in now.items() if n in self._saved and address(t) != self._saved[n][0].place]
+        if replaced:
+            raise RuntimeError(
+                f"{', '.join(replaced)}: replaced while errors were in it (by .to(), .double() or an assignment), so the "
+                "errors could not be undone there. Convert a model before injecting into it"
+            )
+
+    @property
+    def places(self) -> set[int]:
+        """Addresses of the tensors that were hit."""
+        return {words.place for words, _, _ in self._saved.values()}
+
+    def _forget(self) -> None:
+        if self in _OPEN:
+            _OPEN.remove(self)
+
+
+def _open_in(model: nn.Module) -> list[Application]:
+    places = {address(tensor) for _, tensor in named_tensors(model, buffers=True)}
+    return [application for application in _OPEN if application.places & places]
 
 
 def applied_maps(model: nn.Module) -> "tuple[ErrorMap, ...]":
-    """The maps that are in the model now, in the order in which they were applied."""
-    return tuple(application.error_map for application in _OPEN.get(model, []))
+    """The maps that are in the model's memory now, in the order in which they were applied."""
+    return tuple(application.error_map for application in _open_in(model))
 
 
 def restore(model: nn.Module) -> int:
-    """Undoes every error map that is still in the model, as an interrupted `with` can leave one; how many there were."""
-    opened = _OPEN.get(model, [])
-    count = len(opened)
-    while opened:
-        opened[-1].undo()
-    return count
+    """Undoes every error map that is still in the model, as an interrupted `with` can leave one.
+
+    Returns:
+        how many there were.
+    """
+    left = _open_in(model)
+    for application in reversed(left):
+        application.undo()
+    return len(left)
+
+
+def restore_leftovers(model: nn.Module) -> None:
+    """As `restore`, with a warning when there was anything: for those who start to work with a model."""
+    if left := restore(model):
+        warnings.warn(
+            f"{left} error map(s) were still in the model, left by an interrupted `with`; they have been undone",
+            stacklevel=3,
+        )

@@ -40,9 +40,9 @@ class ErrorClock:
     def __init__(self, n: int, *, seed: int, summand: int = 0) -> None:
         if n < 1:
             raise ValueError(f"an error clock needs at least 1 bit, got {n}")
-        if not 0 <= seed < 2**64:
-            raise ValueError(f"seed is {seed}; it must be an integer from 0 to 2**64 - 1")
-        self.n, self._seed, self._summand = n, seed, summand
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
+            raise ValueError(f"seed is {seed!r}; it must be an integer from 0 to 2**64 - 1")
+        self.n, self._seed, self._summand = n, int(seed), summand
 
     def until(self, rate: float) -> np.ndarray:
         """Positions of the bits that are wrong at a rate in [0, 1]: int64, ascending, distinct."""

@@ -107,8 +107,8 @@ class ErrorMap:
             application.undo()
 
     def apply(self, model: nn.Module) -> None:
-        """Puts the errors into the model, for good."""
-        for words, index, mask in words_of(self, model):
+        """Puts the errors into the model, for good (`applied` takes them out again, also after an interrupt)."""
+        for _, words, index, mask in words_of(self, model):
             words.write(index, words.read(index) ^ mask)
 
     def save(self, path: str | Path) -> None:
@@ -134,12 +134,12 @@ class ErrorMap:
                     raise ValueError(f"format {about['format']}")
                 fingerprint = tuple(Fingerprint(n, tuple(s), d, c) for n, s, d, c in about["fingerprint"])
                 arrays = [file[name] for name in ("tensor", "word", "mask")]
+                about = [about[name] for name in ("seed", "error_model", "eligible_bits", "requested_rate")]
         except FileNotFoundError:
             raise
         except Exception as error:
             raise ValueError(f"{path} is not an error map of this version, or is damaged: {error}") from error
-        seed, model, rate = about["seed"], about["error_model"], about["requested_rate"]
-        return cls(*arrays, fingerprint, seed, model, about["eligible_bits"], rate)
+        return cls(*arrays, fingerprint, *about)
 
 
 __all__ = ["ErrorMap", "ErrorMapMismatch", "Fingerprint"]

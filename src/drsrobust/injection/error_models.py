@@ -1,6 +1,7 @@
 """Error models: rules for how stored bits go wrong. Frozen dataclasses with one verb, `sample`."""
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +40,12 @@ class BitFlip:
         return "BitFlip" if self.bits is None else f"BitFlip(bits={list(self.bits)})"
 
     def expected_share(self, space: AddressSpace) -> float:
-        """Expected share of the space's eligible bits that flip."""
+        """Expected share of the space's eligible bits that flip.
+
+        Raises:
+            ValueError: an eligible bit that a targeted tensor's words do not have.
+        """
+        space.only(self.bits)
         return self.rate
 
     def sample(self, space: AddressSpace, *, seed: int) -> ErrorMap:
@@ -76,7 +82,11 @@ class SingleBit:
         return f"SingleBit(bit={self.bit})"
 
     def expected_share(self, space: AddressSpace) -> float:
-        """One over the number of eligible bits (those with this number)."""
+        """One over the number of eligible bits (those with this number).
+
+        Raises:
+            ValueError: a targeted tensor whose words do not have this bit.
+        """
         return 1 / space.only((self.bit,)).bits
 
     def sample(self, space: AddressSpace, *, seed: int) -> ErrorMap:
@@ -94,6 +104,8 @@ ErrorModel = BitFlip | SingleBit
 
 
 def _bit_set(bits: tuple[int, ...]) -> tuple[int, ...]:
+    if isinstance(bits, str) or not isinstance(bits, Iterable):
+        raise ValueError(f"bits are {bits!r}; they must be a tuple of integers, 0 for the lowest bit")
     bits = tuple(bits)
     if not bits or any(isinstance(bit, bool) or not isinstance(bit, int | np.integer) for bit in bits):
         raise ValueError(f"bits are {bits!r}; they must be one or more integers, 0 for the lowest bit")

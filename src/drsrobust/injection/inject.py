@@ -32,6 +32,10 @@ def inject(
     Yields:
         the error map that was applied.
 
+    Raises:
+        TypeError: not an error model.
+        ValueError: a target that matches nothing, a bit that the targeted words do not have, a seed out of range.
+
     Example:
         >>> import torch
         >>> from drsrobust.injection import BitFlip
@@ -40,6 +44,8 @@ def inject(
         ...     print(len(error_map), "of", layer.weight.numel() + layer.bias.numel(), "words are wrong")
         135 of 4160 words are wrong
     """
+    if not isinstance(error_model, ErrorModel):
+        raise TypeError(f"error_model is {error_model!r}; it must be an error model, as BitFlip(ber=1e-6)")
     error_map = error_model.sample(resolve(model, target, components), seed=seed)
     with error_map.applied(model):
         yield error_map

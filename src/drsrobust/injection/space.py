@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from drsrobust.tensors import GROUPS, component_of, named_tensors
 
@@ -93,39 +94,66 @@ def resolve(model: nn.Module, target: str = "all", components: Mapping[str, str]
 
     Args:
         model: any module.
-        target: `"all"` (parameters), `"everything"` (and buffers), a component or group (its parameters), else a glob on
-            names of parameters and buffers.
+        target: `"all"` (parameters), `"everything"` (and buffers), a component (its parameters; its buffers when it has
+            no others), a group (`mlp`: the components whose names end in `_mlp`), else a glob on names of parameters
+            and buffers.
         components: overrides of which tensor belongs to which component, as in `components()`.
 
     Raises:
-        ValueError: a target that matches nothing (with the names there are), or a tensor that cannot be hit: complex,
-            bool, or without storage (on the meta device).
+        ValueError: a target that matches nothing (with the names there are); a tensor that cannot be hit (complex, bool,
+            quantized, sparse, uninitialised, on the meta device); tensors that share a part of their memory.
     """
     if not isinstance(target, str):
         raise ValueError(f"target is {target!r}; it must be 'all', 'everything', a component or a glob on tensor names")
     home = component_of(model, components)
-    parameters = {name for name, _ in named_tensors(model, buffers=False)}
     tensors = dict(named_tensors(model, buffers=True))
-    wanted = set(GROUPS.get(target, (target,)))
-    if target in ("all", "everything"):
-        names = parameters if target == "all" else set(tensors)
-    elif wanted & set(home.values()):
-        names = {name for name in parameters if home[name] in wanted}
-    else:
-        names = {name for name in tensors if fnmatchcase(name, target)}
-    chosen = [TargetTensor(n, home[n], tensors[n].dtype, tuple(tensors[n].shape)) for n in names]
-    space = AddressSpace(chosen)
+    names = _matching(target, home, {name for name, _ in named_tensors(model, buffers=False)}, set(tensors))
+    for name in sorted(names):
+        _check(name, tensors[name])
+    space = AddressSpace(TargetTensor(n, home[n], tensors[n].dtype, tuple(tensors[n].shape)) for n in names)
     if not space.words:
-        known = sorted(
-            set(home.values()) | {group for group, parts in GROUPS.items() if set(parts) & set(home.values())}
-        )
+        groups = {group for group, end in GROUPS.items() if any(name.endswith(end) for name in home.values())}
         raise ValueError(
-            f"target {target!r} matches no parameter with any element; components: {', '.join(known)}; tensors: "
-            f"{', '.join(sorted(tensors))}"
+            f"target {target!r} matches nothing with any element; components: "
+            f"{', '.join(sorted(set(home.values()) | groups))}; tensors: {', '.join(sorted(tensors))}"
         )
-    for tensor in space.tensors:
-        if tensor.dtype.is_complex or tensor.dtype == torch.bool:
-            raise ValueError(f"{tensor.name} is {tensor.dtype}, which has no bit positions to hit")
-        if tensors[tensor.name].is_meta:
-            raise ValueError(f"{tensor.name} is on the meta device and has no storage to hit")
+    _refuse_overlaps(space, tensors)
     return space
+
+
+def _matching(target: str, home: Mapping[str, str], parameters: set[str], tensors: set[str]) -> set[str]:
+    """Names of the tensors that a target means."""
+    if target in ("all", "everything"):
+        return parameters if target == "all" else tensors
+    if target in home.values():
+        own = {name for name in tensors if home[name] == target}
+        return own & parameters or own  # a component of buffers alone is its buffers
+    if target in GROUPS and (own := {name for name in parameters if home[name].endswith(GROUPS[target])}):
+        return own
+    return {name for name in tensors if fnmatchcase(name, target)}
+
+
+def _check(name: str, tensor: torch.Tensor) -> None:
+    """Raises ValueError for a tensor whose words cannot be hit."""
+    if is_lazy(tensor):
+        raise ValueError(f"{name} is not initialised yet: run the model once before injecting into it")
+    if tensor.is_meta:
+        raise ValueError(f"{name} is on the meta device and has no storage to hit")
+    if tensor.layout != torch.strided or tensor.is_quantized:
+        kind = tensor.dtype if tensor.is_quantized else tensor.layout
+        raise ValueError(f"{name} is {kind}; only plain dense tensors can be hit")
+    if tensor.dtype.is_complex or tensor.dtype == torch.bool:
+        raise ValueError(f"{name} is {tensor.dtype}, which has no bit positions to hit")
+
+
+def _refuse_overlaps(space: AddressSpace, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises ValueError when two contiguous tensors share a part of their memory: its words would count twice."""
+    spans = []
+    for name in (tensor.name for tensor in space.tensors):
+        tensor = tensors[name]
+        if tensor.is_contiguous():
+            spans.append((tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.element_size(), name))
+    spans.sort()
+    for (_, end, one), (start, _, other) in zip(spans, spans[1:], strict=False):
+        if start < end:
+            raise ValueError(f"{one} and {other} share a part of their memory; target one of them by its name")

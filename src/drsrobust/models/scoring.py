@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from drsrobust.data import Split
+from drsrobust.tensors import named_tensors
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
@@ -32,31 +33,40 @@ def padded_batches(split: Split, size: int = BATCH) -> list["Batch"]:
 
 
 def score(model: nn.Module, batches: list["Batch"], n: int) -> np.ndarray:
-    """Logits float32 [n] of the first n rows of the batches. The model is in evaluation mode meanwhile.
+    """Logits [n] of the first n rows of the batches, float32 (float64 if the model gives that). The model is in evaluation
+    mode meanwhile; each module then has the mode it had.
 
     Raises:
-        ValueError: the model gives another shape than [B] or [B, 1].
+        ValueError: the model gives something else than a tensor [B] or [B, 1].
     """
-    training = model.training
+    modes = {module: module.training for module in model.modules()}
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
     model.eval()
     parts = []
     try:
         with torch.no_grad():
             for batch in batches:
+                if device.type != "cpu":
+                    batch = batch.to(device)
                 logits = model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
                 rows = len(batch.labels)
+                if not isinstance(logits, torch.Tensor):
+                    raise ValueError(
+                        f"the model gave a {type(logits).__name__}; a tensor of logits [{rows}] is expected"
+                    )
                 if logits.shape not in ((rows,), (rows, 1)):
                     raise ValueError(f"the model gave logits of shape {list(logits.shape)}; [{rows}] is expected")
-                parts.append(logits.reshape(rows).float().cpu())
+                parts.append(logits.reshape(rows).to("cpu", torch.promote_types(logits.dtype, torch.float32)))
     finally:
-        model.train(training)
+        for module, mode in modes.items():
+            module.training = mode
     return torch.cat(parts).numpy()[:n].copy()
 
 
 def state_digest(model: nn.Module) -> str:
-    """SHA-256 (hex) of all parameters and persistent buffers: names, dtypes, shapes and bytes."""
+    """SHA-256 (hex) of all parameters and buffers: names, dtypes, shapes and bytes."""
     total = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
+    for name, tensor in sorted(named_tensors(model, buffers=True)):
         total.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
         total.update(tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy())
     return total.hexdigest()

@@ -2,20 +2,24 @@
 
 from typing import TYPE_CHECKING
 
+from matplotlib.patches import Patch
+
 from drsrobust.plots.style import look, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_KEYS = ["model", "dataset", "target"]
+_KEYS = ["model", "dataset", "error_model", "target"]
 _NUMBERS = ["ber", "n", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_golden", "share_nonfinite"]
 _GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}
 
 
 def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
-    """What `auc_vs_ber` draws: one row per model, data set, target and rate, sorted."""
-    data = summary.loc[summary["error_model"] == "BitFlip", _KEYS + _NUMBERS]
+    """What `auc_vs_ber` draws: one row per model, data set, error model, target and rate, sorted."""
+    if "auc_low" not in summary:
+        raise ValueError("the table has no intervals (auc_low): give the summary, as summarise(table)")
+    data = summary.loc[summary["error_model"].str.startswith("BitFlip"), _KEYS + _NUMBERS]
     return data.sort_values([*_KEYS, "ber"], ignore_index=True)
 
 
@@ -30,7 +34,7 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """
     ax = ax or new_panels()[0]
     data = data[data["ber"] > 0]
-    differing = [key for key in _KEYS[:2] if data[key].nunique() > 1]
+    differing = [key for key in _KEYS[:3] if data[key].nunique() > 1]
     curves = list(data.groupby([*differing, "target"], sort=False))
     for index, (name, curve) in enumerate(curves):
         style = look(index)
@@ -50,6 +54,7 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         ax.text(0.01, 0.5, "coin toss", ha="left", **where)
         ax.set_xscale("log")
         ax.label_outer()
-        ax.legend(title="errors in", loc="center left")
+        band = Patch(color="#999999", alpha=0.25, lw=0, label="10-90 % of trials")
+        ax.legend(handles=[*ax.get_legend_handles_labels()[0], band], title="errors in", loc="center left")
         ax.set_title(" / ".join(f"{model} on {name}" for model, name in data[_KEYS[:2]].drop_duplicates().to_numpy()))
     return ax

@@ -2,7 +2,7 @@
 
 from drsrobust.training.checkpoint import CheckpointError, read_checkpoint, save_checkpoint
 from drsrobust.training.fit import Epoch, Settings, fit
-from drsrobust.training.load import default_settings, load_model, versions
+from drsrobust.training.load import default_settings, load_model
 
 __all__ = [
     "CheckpointError",
@@ -13,5 +13,4 @@ __all__ = [
     "load_model",
     "read_checkpoint",
     "save_checkpoint",
-    "versions",
 ]

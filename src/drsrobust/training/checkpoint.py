@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from drsrobust._storage import file_digest, new_folder
+from drsrobust._storage import digest, file_digest, new_folder
 from drsrobust.data import Feature, Schema
 from drsrobust.models import build_model, state_digest
 
@@ -35,16 +35,22 @@ def save_checkpoint(model: nn.Module, folder: Path, manifest: dict[str, Any]) ->
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         save_file(state, part / WEIGHTS)
         manifest = manifest | {"state": state_digest(model), "sha256": file_digest(part / WEIGHTS)}
-        (part / MANIFEST).write_text(json.dumps(manifest, indent=1))
+        manifest = json.loads(json.dumps(manifest))  # as it will be read
+        (part / MANIFEST).write_text(json.dumps(manifest | {"manifest_sha256": digest(manifest)}, indent=1))
     return manifest
 
 
-def read_checkpoint(folder: Path) -> nn.Module:
+def read_checkpoint(folder: Path, identity: dict[str, Any] | None = None) -> nn.Module:
     """The model of a checkpoint, in evaluation mode; its manifest is `model.manifest`.
+
+    Args:
+        folder: of the checkpoint.
+        identity: fields that the manifest must hold, when a certain checkpoint is meant.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        CheckpointError: a file is damaged, or its SHA-256 is not the one in the manifest.
+        CheckpointError: a file is damaged or was changed (its SHA-256 is not the one in the manifest), or the manifest
+            holds other fields than `identity`.
     """
     from safetensors.torch import load_file
 
@@ -54,8 +60,15 @@ def read_checkpoint(folder: Path) -> nn.Module:
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         expected, schema = manifest["sha256"], manifest["schema"]
-    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        if manifest.pop("manifest_sha256") != digest(manifest):
+            raise ValueError("its contents do not have the SHA-256 that stands in it")
+    except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is damaged ({error}); {_cure(folder)}") from error
+    for key, value in json.loads(json.dumps(identity or {})).items():
+        if manifest.get(key) != value:
+            raise CheckpointError(
+                f"{folder} holds another checkpoint: {key} is {manifest.get(key)!r}, asked was {value!r}; {_cure(folder)}"
+            )
     weights = folder / WEIGHTS
     found = file_digest(weights) if weights.is_file() else "no such file"
     if found != expected:

@@ -26,7 +26,7 @@ class Settings:
         weight_decay: L2, added to the gradient; `table_weight_decay` is the same for embedding tables.
         batch_size: rows per step.
         epochs: at most.
-        patience: epochs without a better validation AUC before training stops.
+        patience: epochs without a better validation AUC before training stops (1: at the first).
         seed: of the first weights, the order of rows and dropout.
     """
 
@@ -37,6 +37,14 @@ class Settings:
     epochs: int = 30
     patience: int = 3
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        least = {"batch_size": 2, "epochs": 1, "patience": 1, "seed": 0, "weight_decay": 0, "table_weight_decay": 0}
+        for name, low in least.items():
+            if not getattr(self, name) >= low:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {low}")
+        if not self.learning_rate > 0:
+            raise ValueError(f"learning_rate is {self.learning_rate}; it must be over 0")
 
 
 @dataclass(frozen=True)
@@ -61,9 +69,10 @@ def fit(model: nn.Module, data: Dataset, settings: Settings, *, show: bool = Tru
 
     Raises:
         RuntimeError: training diverged (the loss is no longer a number).
+        ValueError: the validation rows are all of one class, so that they have no AUC.
     """
-    if settings.epochs < 1:
-        raise ValueError(f"epochs is {settings.epochs}; it must be at least 1")
+    if len(np.unique(data.valid.labels)) < 2:
+        raise ValueError(f"the {len(data.valid)} validation rows are all of one class; early stopping needs their AUC")
     optimizer = _adam(model, settings)
     order = np.random.default_rng(settings.seed)
     valid = padded_batches(data.valid)
@@ -104,18 +113,19 @@ def fit(model: nn.Module, data: Dataset, settings: Settings, *, show: bool = Tru
 def _train_epoch(model, data: Dataset, settings: Settings, optimizer, order: np.random.Generator, bar) -> float:
     """One pass over the training rows in a new order; the mean loss per row."""
     model.train()
-    total = 0.0
+    total, rows = 0.0, 0
     for batch in data.train.batches(settings.batch_size, order=order.permutation(len(data.train))):
         if len(batch.labels) < 2:
-            continue  # BatchNorm has no variance of one row
+            continue  # BatchNorm has no variance of one row (another one is left over in each epoch)
         optimizer.zero_grad(set_to_none=True)
         logits = model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
         loss = binary_cross_entropy_with_logits(logits, batch.labels)
         loss.backward()
         optimizer.step()
         total += loss.item() * len(batch.labels)
+        rows += len(batch.labels)
         bar.update()
-    return total / len(data.train)
+    return total / rows
 
 
 def _adam(model: nn.Module, settings: Settings) -> torch.optim.Adam:

@@ -1,17 +1,15 @@
 """`load_model`: trains once, then comes from the checkpoint cache."""
 
-import platform
 import time
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import torch
 from torch import nn
 
-from drsrobust import __version__
 from drsrobust._names import unknown
 from drsrobust._storage import cache_folder, digest, exclusive
+from drsrobust._versions import commit, machine, versions
 from drsrobust.data import Dataset
 from drsrobust.metrics import auc, log_loss
 from drsrobust.models import MODELS, build_model, default_sizes, padded_batches, score
@@ -57,11 +55,12 @@ def load_model(
     settings = settings or default_settings(name)
     sizes = default_sizes(name, data.name) if sizes is None else sizes
     identity = {"format": FORMAT, "model": name, "sizes": sizes, "settings": asdict(settings), "data": data.fingerprint}
+    identity |= {"train": data.train.fingerprint, "valid": data.valid.fingerprint}
     folder = cache_folder("checkpoints", f"{name}-{data.name.replace('/', '-')}-{digest(identity)[:16]}")
     with exclusive(folder):
         if not (folder / MANIFEST).exists():
             _train(folder, name, data, settings, sizes, identity, show)
-    return read_checkpoint(folder)
+    return read_checkpoint(folder, identity)
 
 
 def default_settings(name: str) -> Settings:
@@ -90,16 +89,7 @@ def _train(folder, name: str, data: Dataset, settings: Settings, sizes: dict, id
             "curve": [asdict(epoch) for epoch in curve],
             "seconds": seconds,
             "versions": versions(),
+            "commit": commit(),
+            "machine": machine(),
         },
     )
-
-
-def versions() -> dict[str, str]:
-    """Versions of what decides the numbers, for manifests and provenance lines."""
-    found = {"drsrobust": __version__, "python": platform.python_version()}
-    for package in ("torch", "torchrec", "fbgemm-gpu", "numpy", "pandas", "matplotlib", "seaborn"):
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "absent"
-    return found
