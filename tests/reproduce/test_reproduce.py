@@ -94,11 +94,11 @@ def laptop(smoke, tmp_path):
 
     folder = tmp_path / "build" / "laptop"
     shutil.copytree(smoke[0], folder)
+    original = json.loads((folder / "run.json").read_text())
+    original |= {"profile": "laptop", "real": True, "commit": "0123456789ab"}
 
     def record(**changes):
-        run = json.loads((folder / "run.json").read_text())
-        run |= {"profile": "laptop", "real": True, "commit": "0123456789ab"} | changes
-        (folder / "run.json").write_text(json.dumps(run))
+        (folder / "run.json").write_text(json.dumps(original | changes))
         return tmp_path / "build"
 
     return record
