@@ -96,7 +96,7 @@ def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profi
     record.unlink(missing_ok=True)
     data = ", ".join(profile.datasets) + ("" if profile.real else " (generated; DATA=folder for real data)")
     print(f"profile {profile.name}, data {data}", flush=True)
-    started, start, outcomes = datetime.now(UTC), time.monotonic(), []
+    started, start, outcomes, made_from = datetime.now(UTC), time.monotonic(), [], commit()
     for name, parameters in chosen.items():
         print(f"  {name} ...", end=" ", flush=True)
         outcome = run_notebook(notebooks[name], parameters, folder)
@@ -112,7 +112,7 @@ def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profi
         "started": started.strftime("%Y-%m-%d %H:%M UTC"),
         "seconds": round(time.monotonic() - start, 1),
         "versions": versions(),
-        "commit": commit(),
+        "commit": made_from,
         "machine": machine(),
         "notebooks": [asdict(outcome) for outcome in outcomes],
     }

@@ -16,7 +16,7 @@ def test_python_runs(capsys, monkeypatch):
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert blocks
     for block in blocks:
-        exec(compile(block, "README.md", "exec"), {})
+        exec(compile(block, "README.md", "exec"), {})  # each stands by itself
     plt.close("all")
     assert re.search(r"<ErrorMap BitFlip, seed 7: \d+ bits", capsys.readouterr().out)
 

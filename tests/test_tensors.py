@@ -33,4 +33,5 @@ def test_overrides_go_first():
 def test_sizes():
     frame = components(Foreign()).set_index("component")
     assert frame.loc["embedding", "parameters"] == 40 and frame.loc["embedding", "bits"] == 1280
-    assert frame.loc["tower", "tensors"] == 6 and frame["share"].sum() == pytest.approx(1)
+    assert frame.loc["tower", "parameters"] == 15 + 6 + 4 and frame.loc["tower", "buffers"] == 7
+    assert frame["share"].sum() == pytest.approx(1)

@@ -32,10 +32,25 @@ def named_tensors(model: nn.Module, *, buffers: bool) -> Iterator[tuple[str, tor
 
 
 def address(tensor: torch.Tensor) -> int | None:
-    """Where a tensor's memory begins; None when it has none of its own (uninitialised, sparse, on meta, empty)."""
+    """Where a tensor's memory begins; None when it has no plain memory of its own (uninitialised, sparse, on meta, empty,
+    a wrapper around other tensors)."""
     if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
         return None
-    return tensor.data_ptr()
+    return tensor.data_ptr() or None
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte and end of the memory that a tensor reaches over; gaps between its words count."""
+    start = address(tensor)
+    if start is None:
+        return 0, 0
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two spans have a byte in common."""
+    return one[0] < other[1] and other[0] < one[1]
 
 
 def component_of(model: nn.Module, components: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -79,24 +94,29 @@ def _embedding_weights(model: nn.Module) -> set[str]:
 
 
 def components(model: nn.Module, components: Mapping[str, str] | None = None) -> "pd.DataFrame":
-    """The components of a model with their sizes: columns `component`, `tensors`, `parameters`, `bits`, `share` (of all
-    parameter bits). Buffers are not counted: they are targeted by `"everything"` alone.
+    """The components of a model with their sizes.
+
+    Returns:
+        columns `component`, `parameters` and `buffers` (how many numbers), `bits` (of the parameters) and `share` (of all
+        parameter bits). A component as a target means its parameters, or its buffers when it has no others.
 
     Example:
-        >>> components(nn.Sequential(nn.Linear(3, 2), nn.ReLU(), nn.Linear(2, 1)))[["component", "parameters"]].values
-        array([['0', 8],
-               ['2', 3]], dtype=object)
+        >>> components(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))[["component", "parameters", "buffers"]].values
+        array([['0', 8, 0],
+               ['1', 4, 5]], dtype=object)
     """
     import pandas as pd
 
     home = component_of(model, components)
-    sizes: dict[str, list[int]] = {}
-    for name, tensor in named_tensors(model, buffers=False):
-        row = sizes.setdefault(home[name], [0, 0, 0])
-        for column, amount in enumerate((1, tensor.numel(), 8 * tensor.numel() * tensor.element_size())):
-            row[column] += amount
-    frame = pd.DataFrame(
-        [(component, *row) for component, row in sizes.items()],
-        columns=["component", "tensors", "parameters", "bits"],
-    )
+    parameters = {name for name, _ in named_tensors(model, buffers=False)}
+    rows = [
+        {
+            "component": home[name],
+            "parameters": tensor.numel() * (name in parameters),
+            "buffers": tensor.numel() * (name not in parameters),
+            "bits": 8 * tensor.numel() * tensor.element_size() * (name in parameters),
+        }
+        for name, tensor in named_tensors(model, buffers=True)
+    ]
+    frame = pd.DataFrame(rows).groupby("component", sort=False, as_index=False).sum()
     return frame.assign(share=frame["bits"] / frame["bits"].sum())

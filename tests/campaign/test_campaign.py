@@ -161,6 +161,17 @@ def test_bits_that_do_not_exist_are_refused_at_once(judge):
         Campaign(judge, errors=[BitFlip(0.1)], trials=2.5)
 
 
+def test_iterators_are_not_used_up(judge):
+    """A generator gives the campaign that its list gives."""
+    rates = (1e-3, 1e-2)
+    listed = Campaign(judge, errors=[BitFlip(rate) for rate in rates], targets=["all"])
+    given = Campaign(judge, errors=map(BitFlip, rates), targets=(target for target in ["all"]))
+    assert given.store.identity == listed.store.identity
+    assert len(given.conditions) == 2
+    with pytest.raises(TypeError, match="errors holds 0.001; each must be an error model"):
+        Campaign(judge, errors=[1e-3])
+
+
 def test_decades():
     assert decades(1e-9, 1e-2) == [1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
     with pytest.raises(ValueError, match="0.002 is not a power of ten"):

@@ -95,6 +95,9 @@ def test_numbers_of_numpy_will_do():
         lambda f: (f / "labels.npy").write_bytes((f / "labels.npy").read_bytes()[:-1] + b"x"),
         lambda f: (f / "rows.npy").unlink(),
         lambda f: (f / "manifest.json").write_text("{"),
+        lambda f: (f / "manifest.json").write_text(
+            (f / "manifest.json").read_text().replace('"prior": 0.', '"prior": 0.1')
+        ),
     ],
 )
 def test_a_damaged_cache_is_made_again(empty_cache, damage):

@@ -130,20 +130,54 @@ def test_a_module_and_its_parent_know_of_each_other(model):
 
 def test_a_tensor_that_was_replaced_meanwhile_is_told(model):
     with (
-        pytest.raises(RuntimeError, match="0.weight, 0.bias, .*: replaced while errors were in it"),
+        pytest.raises(RuntimeError, match="0.bias, 0.weight, .*: replaced while errors were in it"),
         inject(model, BitFlip(0.3), seed=1),
     ):
         model.double()
     assert applied_maps(model) == ()
+
+
+def test_restore_goes_on_after_a_replaced_tensor(model):
+    before = words(model)
+    left_open = [inject(model[0], BitFlip(0.3), seed=1), inject(model[1], BitFlip(0.3), seed=2)]
+    for one in left_open:
+        one.__enter__()
+    model[1].weight.data = model[1].weight.data.clone()
+    with pytest.raises(RuntimeError, match="weight: replaced while errors were in it"):
+        restore(model)
+    assert applied_maps(model) == ()
+    assert torch.equal(words(model)["0.weight"], before["0.weight"])
+    assert torch.equal(words(model)["1.bias"], before["1.bias"])
+
+
+def test_views_into_one_flat_parameter_know_of_each_other():
+    parent, child = nn.Module(), nn.Module()
+    parent.flat = nn.Parameter(torch.randn(64))
+    child.part = nn.Parameter(parent.flat.data[32:].view(4, 8))
+    before = parent.flat.detach().clone()
+    outer, inner = inject(parent, BitFlip(0.3), seed=1), inject(child, BitFlip(0.3), seed=2)
+    outer.__enter__()
+    assert len(applied_maps(child)) == 1
+    inner.__enter__()
+    with pytest.raises(RuntimeError, match="last in, first out"):
+        outer.__exit__(None, None, None)
+    assert restore(child) == 2 and torch.equal(parent.flat, before)
+
+
+def test_a_wrapper_that_is_gone_does_not_take_its_open_map_along():
     import gc
 
-    gone = nn.Linear(3, 3)
-    inject(gone, BitFlip(0.3), seed=1).__enter__()
-    del gone
-    gc.collect()
-    from drsrobust.injection import application
+    from drsrobust.injection import Application
 
-    assert application._OPEN == []  # a model that is gone leaves nothing behind
+    layer = nn.Linear(8, 8)
+    before = words(layer)
+    wrapper = nn.Sequential(layer)
+    application = Application(BitFlip(0.3).sample(resolve(wrapper), seed=1), wrapper)
+    application.apply()
+    del wrapper
+    gc.collect()
+    application.undo()
+    assert same(layer, before)
 
 
 def test_not_an_error_model(model):

@@ -68,6 +68,13 @@ def test_what_would_crash_or_cannot_be_read_is_refused():
     sparse.register_buffer("s", torch.eye(3).to_sparse())
     with pytest.raises(ValueError, match="s is torch.sparse_coo"):
         resolve(sparse, "everything")
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    wrapped = nn.Module()
+    wrapped.register_buffer("a", TwoTensor(torch.ones(3), torch.ones(3)))
+    wrapped.register_buffer("b", TwoTensor(torch.ones(3), torch.ones(3)))
+    with pytest.raises(ValueError, match="a is a TwoTensor, which has no memory of its own"):
+        resolve(wrapped, "everything")
     with pytest.raises(ValueError, match="bias is not initialised yet: run the model once"):
         resolve(nn.LazyLinear(3))
 
@@ -80,6 +87,18 @@ def test_shared_memory_counts_once():
     shared.c = nn.Parameter(shared.a.data[2:4])
     with pytest.raises(ValueError, match="a and c share a part of their memory"):
         resolve(shared)
+    tied = nn.Module()
+    tied.encoder = nn.Parameter(torch.zeros(4, 4))
+    tied.decoder = nn.Parameter(tied.encoder.data.t())
+    with pytest.raises(ValueError, match="decoder and encoder share a part|encoder and decoder share a part"):
+        resolve(tied)
+    columns, whole = nn.Module(), torch.zeros(4, 6)
+    columns.left, columns.right = nn.Parameter(whole[:, :2]), nn.Parameter(whole[:, 2:])
+    assert resolve(columns).words == 24  # beside each other, row by row: nothing is shared
+    expanded = nn.Module()
+    expanded.register_buffer("one", torch.zeros(1).expand(8))
+    with pytest.raises(ValueError, match="one repeats words of its memory"):
+        resolve(expanded, "everything")
     fused = torch.zeros(10)
     views = nn.Module()
     views.one, views.two = nn.Parameter(fused[:4]), nn.Parameter(fused[4:])

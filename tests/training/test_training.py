@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -84,6 +85,28 @@ def test_other_settings_train_anew(data, empty_cache):
     assert two.over_arch.model[1].weight.shape == (1, 8)
     other = load_dataset("synthetic-movielens/full", rows=600)
     assert load_model("dlrm", other, settings=QUICK, show=False).manifest["data"] == other.fingerprint
+
+
+def test_numbers_of_numpy_and_tuples_will_do(data, empty_cache):
+    settings = Settings(epochs=np.int64(2), batch_size=512, learning_rate=np.float32(1e-3))
+    one = load_model("dlrm", data, settings=settings, sizes={"over_mlp": (np.int64(8), 1)}, show=False)
+    two = load_model("dlrm", data, settings=settings, sizes={"over_mlp": [8, 1]}, show=False)
+    assert one.manifest == two.manifest and len(list((empty_cache / "checkpoints").glob("*/"))) == 1
+    with pytest.raises(TypeError):
+        Settings(epochs=1.5)
+
+
+def test_test_rows_of_one_class_have_no_auc(data, empty_cache):
+    clicked = replace(data, test=data.test.take(data.test.labels == 1))
+    assert load_model("dlrm", clicked, settings=QUICK, show=False).manifest["test_auc"] is None
+
+
+def test_parameters_that_share_memory_train(data):
+    torch.manual_seed(0)
+    model = build_model("wide_deep", data.schema, deep_mlp=(16, 16))
+    model.deep[4].weight = torch.nn.Parameter(torch.zeros(16, 16))
+    model.deep[4].bias = torch.nn.Parameter(model.deep[0].bias.data)
+    assert len(fit(model, data, QUICK, show=False)) == 2
 
 
 @pytest.fixture

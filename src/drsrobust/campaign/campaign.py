@@ -66,6 +66,7 @@ class Campaign:
         store: folder of the results; None: one in the cache, named by the definition.
 
     Raises:
+        TypeError: something among `errors` that is no error model.
         ValueError: an empty axis, a number of trials under 1, a target that matches nothing, a bit that its words do not
             have, or a condition that stands twice.
         StoreError: `store` holds another campaign.
@@ -85,6 +86,10 @@ class Campaign:
     ) -> None:
         if isinstance(targets, str):
             raise ValueError(f"targets is the text {targets!r}; it must be a list, as [{targets!r}]")
+        errors, targets = list(errors), list(targets)
+        for error in errors:
+            if not isinstance(error, ErrorModel):
+                raise TypeError(f"errors holds {error!r}; each must be an error model, as BitFlip(ber=1e-6)")
         if not errors or not targets or index(trials) < 1:
             raise ValueError(f"{len(errors)} errors x {len(targets)} targets x {trials} trials: nothing to do")
         restore_leftovers(judge.model)
@@ -107,7 +112,7 @@ class Campaign:
             "errors": [[canonical(error), error.rate] for error in errors],
             "targets": [[target, [tensor.name for tensor in space.tensors]] for target, space in spaces.items()],
             "seed": self.seed,
-            "coupled": coupled,
+            "coupled": bool(coupled),
             "protocol": protocol,
         }
         if store is None:
@@ -156,7 +161,7 @@ class Campaign:
                 if len(finished) >= CHUNK_TRIALS or time.monotonic() - since > CHUNK_SECONDS:
                     flush()
         finally:
-            flush()  # also after an interrupt: finished trials are kept
+            flush()  # also after an interrupt, so that finished trials are kept
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. May be read

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 OUTCOMES = ("ok", "nonfinite", "raised")
 DROP = 0.001  # AUC: a loss over this is counted as harm
-INTERVAL = f"{LEVEL:.0%} of the mean over error maps (Student's t)"
+INTERVAL = f"{LEVEL:.0%} interval of the mean over error maps (Student's t)"
 
 
 def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":

@@ -90,7 +90,7 @@ def _is_whole(folder: Path) -> bool:
             path = folder / f"{key}.npy"
             if path.stat().st_size != size or (size <= HASHED and file_digest(path) != sha256):
                 return False
-        return bool(manifest["fingerprint"])
+        return manifest.pop("manifest_sha256") == digest(manifest)
     except (OSError, KeyError, TypeError, ValueError):
         return False
 
@@ -112,8 +112,8 @@ def _write(folder: Path, name: str, columns: Columns, identity: object) -> None:
     }
     prior = float(np.mean(columns.labels[: columns.sizes[0]], dtype=np.float64))
     manifest = {"name": name, "identity": identity, "fingerprint": digest([name, contents]), "prior": prior}
-    manifest |= contents | {"facts": columns.facts}
-    (folder / "manifest.json").write_text(json.dumps(manifest, indent=1))
+    manifest = json.loads(json.dumps(manifest | contents | {"facts": columns.facts}))  # as it will be read
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"manifest_sha256": digest(manifest)}, indent=1))
 
 
 def _stamp(path: Path) -> tuple[int, str]:

@@ -6,7 +6,6 @@ what is still there. Maps belong together by the memory they hit, so a module an
 """
 
 import warnings
-import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust.tensors import address, named_tensors
+from drsrobust.tensors import named_tensors, overlap, span
 
 if TYPE_CHECKING:
     from drsrobust.injection.error_map import ErrorMap
@@ -31,7 +30,7 @@ class Words:
     """A tensor's words as integers of the same width, by flat index; its memory, not a copy."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.device, self.type, self.place = tensor.device, _SIGNED[tensor.element_size()], address(tensor)
+        self.device, self.type, self.span = tensor.device, _SIGNED[tensor.element_size()], span(tensor)
         view = tensor.detach().view(self.type)
         self._shape = view.shape
         self._flat = view.view(-1) if view.is_contiguous() else None
@@ -89,13 +88,13 @@ class Application:
 
     def __init__(self, error_map: "ErrorMap", model: nn.Module) -> None:
         self.error_map = error_map
-        self._model = weakref.ref(model, lambda _: self._forget())
+        self._model = model
         self._saved: dict[str, tuple[Words, torch.Tensor, torch.Tensor]] = {}
 
     def apply(self) -> None:
         """Saves the original words of all tensors, then changes them."""
         masks = {}
-        for name, words, index, mask in words_of(self.error_map, self._model()):
+        for name, words, index, mask in words_of(self.error_map, self._model):
             self._saved[name] = (words, index, words.read(index))
             masks[name] = mask
         _OPEN.append(self)
@@ -112,16 +111,16 @@ class Application:
         if self not in _OPEN:
             return
         for later in _OPEN[_OPEN.index(self) + 1 :]:
-            if later.places & self.places:
+            if later.hits(self.spans):
                 raise RuntimeError(
                     f"error maps are undone last in, first out: {later.error_map!r} was applied after "
                     f"{self.error_map!r} and is still in the model. drsrobust.restore(model) undoes all of them"
                 )
         for words, index, original in self._saved.values():
             words.write(index, original)
-        self._forget()
-        now = dict(named_tensors(self._model(), buffers=True)) if self._model() is not None else {}
-        replaced = [n for n, t in now.items() if n in self._saved and address(t) != self._saved[n][0].place]
+        _OPEN.remove(self)
+        now = dict(named_tensors(self._model, buffers=True))
+        replaced = [n for n, (words, *_) in self._saved.items() if n in now and span(now[n]) != words.span]
         if replaced:
             raise RuntimeError(
                 f"{', '.join(replaced)}: replaced while errors were in it (by .to(), .double() or an assignment), so the "
@@ -129,18 +128,20 @@ class Application:
             )
 
     @property
-    def places(self) -> set[int]:
-        """Addresses of the tensors that were hit."""
-        return {words.place for words, _, _ in self._saved.values()}
+    def spans(self) -> list[tuple[int, int]]:
+        """The memory of the tensors that were hit."""
+        return [words.span for words, _, _ in self._saved.values()]
 
-    def _forget(self) -> None:
-        if self in _OPEN:
-            _OPEN.remove(self)
+    def hits(self, spans: list[tuple[int, int]]) -> bool:
+        """Whether a tensor that was hit has memory in common with one of these."""
+        return any(overlap(one, other) for one in self.spans for other in spans)
 
 
 def _open_in(model: nn.Module) -> list[Application]:
-    places = {address(tensor) for _, tensor in named_tensors(model, buffers=True)}
-    return [application for application in _OPEN if application.places & places]
+    if not _OPEN:
+        return []
+    spans = [span(tensor) for _, tensor in named_tensors(model, buffers=True)]
+    return [application for application in _OPEN if application.hits(spans)]
 
 
 def applied_maps(model: nn.Module) -> "tuple[ErrorMap, ...]":
@@ -153,10 +154,18 @@ def restore(model: nn.Module) -> int:
 
     Returns:
         how many there were.
+
+    Raises:
+        RuntimeError: a tensor was replaced while errors were in it; all others are restored all the same.
     """
-    left = _open_in(model)
+    left, errors = _open_in(model), []
     for application in reversed(left):
-        application.undo()
+        try:
+            application.undo()
+        except RuntimeError as error:  # what it could put back is back; the others are still to come
+            errors.append(error)
+    if errors:
+        raise errors[0]
     return len(left)
 
 
@@ -164,6 +173,7 @@ def restore_leftovers(model: nn.Module) -> None:
     """As `restore`, with a warning when there was anything: for those who start to work with a model."""
     if left := restore(model):
         warnings.warn(
-            f"{left} error map(s) were still in the model, left by an interrupted `with`; they have been undone",
+            f"{left} error map(s) were still in the model and have been undone: an interrupted `with` left them, or this is "
+            "inside one (make an Evaluator or a Campaign before injecting)",
             stacklevel=3,
         )

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from drsrobust.tensors import GROUPS, component_of, named_tensors
+from drsrobust.tensors import GROUPS, address, component_of, named_tensors, span
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def resolve(model: nn.Module, target: str = "all", components: Mapping[str, str]
 
     Raises:
         ValueError: a target that matches nothing (with the names there are); a tensor that cannot be hit (complex, bool,
-            quantized, sparse, uninitialised, on the meta device); tensors that share a part of their memory.
+            quantized, sparse, uninitialised, on the meta device, a wrapper); words that lie in the same memory.
     """
     if not isinstance(target, str):
         raise ValueError(f"target is {target!r}; it must be 'all', 'everything', a component or a glob on tensor names")
@@ -142,18 +142,29 @@ def _check(name: str, tensor: torch.Tensor) -> None:
     if tensor.layout != torch.strided or tensor.is_quantized:
         kind = tensor.dtype if tensor.is_quantized else tensor.layout
         raise ValueError(f"{name} is {kind}; only plain dense tensors can be hit")
+    if tensor.numel() and address(tensor) is None:
+        raise ValueError(f"{name} is a {type(tensor).__name__}, which has no memory of its own to hit")
     if tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise ValueError(f"{name} is {tensor.dtype}, which has no bit positions to hit")
 
 
 def _refuse_overlaps(space: AddressSpace, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises ValueError when two contiguous tensors share a part of their memory: its words would count twice."""
-    spans = []
-    for name in (tensor.name for tensor in space.tensors):
-        tensor = tensors[name]
-        if tensor.is_contiguous():
-            spans.append((tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.element_size(), name))
-    spans.sort()
-    for (_, end, one), (start, _, other) in zip(spans, spans[1:], strict=False):
-        if start < end:
-            raise ValueError(f"{one} and {other} share a part of their memory; target one of them by its name")
+    """Raises ValueError when words of one tensor, or of two, lie in the same memory: they would count twice."""
+    spans = sorted((*span(tensors[tensor.name]), tensor.name) for tensor in space.tensors)
+    for name in (name for *_, name in spans if not tensors[name].is_contiguous()):
+        if len(np.unique(_places(tensors[name]))) < tensors[name].numel():
+            raise ValueError(f"{name} repeats words of its memory (it was expanded); it cannot be hit word by word")
+    reach, owner = 0, ""
+    for start, end, name in spans:
+        if start < reach and len(np.intersect1d(_places(tensors[owner]), _places(tensors[name]))):
+            raise ValueError(f"{owner} and {name} share a part of their memory; target one of them by its name")
+        if end > reach:
+            reach, owner = end, name
+
+
+def _places(tensor: torch.Tensor) -> np.ndarray:
+    """The address of each word, int64."""
+    place = np.full(1, tensor.data_ptr(), np.int64)
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        place = (place[:, None] + tensor.element_size() * stride * np.arange(size)).ravel()
+    return place

@@ -59,7 +59,8 @@ def bit_sensitivity(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity:
         ax.axhline(0, color="#777777", linewidth=0.9, zorder=0)
     labels = {"auc_drop": "mean AUC loss of one flip", "harmed": "share of flips that lose over 0.001 AUC"}
     ax.set(xlabel="bit position (31: sign, 0: lowest of the mantissa)", ylabel=labels[quantity], xlim=(31.7, -0.7))
-    ax.set_xticks([31, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0])
+    ax.set_xticks(range(32))
+    ax.tick_params(axis="x", labelsize=7)
     if len(data):
         ax.set_title(f"{data['model'].iloc[0]} on {data['dataset'].iloc[0]}", pad=18)
         ax.legend(title="flip in", loc="upper right")

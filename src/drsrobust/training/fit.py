@@ -3,7 +3,8 @@
 import copy
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from operator import index
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from drsrobust._progress import progress
 from drsrobust.data import Dataset
 from drsrobust.metrics import auc, log_loss
 from drsrobust.models import padded_batches, score
-from drsrobust.tensors import component_of
+from drsrobust.tensors import component_of, named_tensors
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,9 @@ class Settings:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            plain = float if field.type == "float" or field.type is float else index
+            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
         least = {"batch_size": 2, "epochs": 1, "patience": 1, "seed": 0, "weight_decay": 0, "table_weight_decay": 0}
         for name, low in least.items():
             if not getattr(self, name) >= low:
@@ -131,7 +135,7 @@ def _train_epoch(model, data: Dataset, settings: Settings, optimizer, order: np.
 def _adam(model: nn.Module, settings: Settings) -> torch.optim.Adam:
     home = component_of(model)
     tables, rest = [], []
-    for name, parameter in model.named_parameters():
+    for name, parameter in named_tensors(model, buffers=False):
         if parameter.numel():
             (tables if home[name] == "embedding" else rest).append(parameter)
     return torch.optim.Adam(

@@ -1,9 +1,12 @@
 """`load_model`: trains once, then comes from the checkpoint cache."""
 
+import math
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -53,7 +56,7 @@ def load_model(
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     settings = settings or default_settings(name)
-    sizes = default_sizes(name, data.name) if sizes is None else sizes
+    sizes = default_sizes(name, data.name) if sizes is None else {key: _plain(size) for key, size in sizes.items()}
     identity = {"format": FORMAT, "model": name, "sizes": sizes, "settings": asdict(settings), "data": data.fingerprint}
     identity |= {"train": data.train.fingerprint, "valid": data.valid.fingerprint}
     folder = cache_folder("checkpoints", f"{name}-{data.name.replace('/', '-')}-{digest(identity)[:16]}")
@@ -84,7 +87,7 @@ def _train(folder, name: str, data: Dataset, settings: Settings, sizes: dict, id
         | {
             "dataset": data.name,
             "schema": asdict(data.schema),
-            "test_auc": auc(data.test.labels, scores),
+            "test_auc": None if math.isnan(value := auc(data.test.labels, scores)) else value,  # of one class: none
             "test_log_loss": log_loss(data.test.labels, scores, data.test.prior),
             "curve": [asdict(epoch) for epoch in curve],
             "seconds": seconds,
@@ -93,3 +96,10 @@ def _train(folder, name: str, data: Dataset, settings: Settings, sizes: dict, id
             "machine": machine(),
         },
     )
+
+
+def _plain(size: Any) -> Any:
+    """A size as JSON has it: numbers of Python, sequences as lists."""
+    if isinstance(size, Sequence | np.ndarray) and not isinstance(size, str):
+        return [_plain(one) for one in size]
+    return size.item() if isinstance(size, np.generic) else size
