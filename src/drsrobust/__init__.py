@@ -24,6 +24,7 @@ _HOME = {
     "components": "drsrobust.tensors",
     "load_model": "drsrobust.training",
     "BitFlip": "drsrobust.injection",
+    "FixedCount": "drsrobust.injection",
     "SingleBit": "drsrobust.injection",
     "ErrorMap": "drsrobust.injection",
     "inject": "drsrobust.injection",
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from drsrobust.campaign import Campaign, caption, decades, summarise
     from drsrobust.data import Dataset, Split, load_dataset
     from drsrobust.evaluation import Evaluator
-    from drsrobust.injection import BitFlip, ErrorMap, SingleBit, inject, restore
+    from drsrobust.injection import BitFlip, ErrorMap, FixedCount, SingleBit, inject, restore
     from drsrobust.notebook import check_parameters, provenance
     from drsrobust.tensors import components
     from drsrobust.training import load_model

@@ -6,7 +6,17 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.injection import BitFlip, ErrorMap, ErrorMapMismatch, SingleBit, applied_maps, inject, resolve, restore
+from drsrobust.injection import (
+    BitFlip,
+    ErrorMap,
+    ErrorMapMismatch,
+    FixedCount,
+    SingleBit,
+    applied_maps,
+    inject,
+    resolve,
+    restore,
+)
 
 
 @pytest.fixture
@@ -72,6 +82,37 @@ def test_single_bit_is_uniform_over_words(model):
     space = resolve(model, "1.bias")
     hits = np.bincount([int(SingleBit(4).sample(space, seed=s).word[0]) for s in range(2000)], minlength=5)
     assert hits.min() > 330 and hits.max() < 470
+
+
+def test_fields(model):
+    """Flipping the sign of every word negates it; the exponent alone leaves sign and mantissa."""
+    weight = model[1].weight
+    before = weight.detach().clone()
+    with inject(model, BitFlip(1, bits="sign"), target="1.weight", seed=1):
+        assert torch.equal(weight.detach(), -before)
+    with inject(model, BitFlip(0.5, bits=("exponent", 0)), target="1.weight", seed=1) as error_map:
+        assert error_map.eligible_bits == 9 * 150
+        assert not (error_map.mask & ~np.uint64(0x7F800001)).any() and (error_map.mask & np.uint64(1)).any()
+
+
+@pytest.mark.parametrize("k", [0, 1, 7, 500])
+def test_fixed_count(model, k):
+    before = words(model)
+    with inject(model, FixedCount(k), seed=4) as error_map:
+        now = words(model)
+        flipped = sum(bin(int(w) % 2**32).count("1") for n in now for w in (now[n] ^ before[n]).flatten())
+        assert flipped == error_map.bits == k and error_map.requested_rate is None
+    assert same(model, before)
+    more = FixedCount(k + 20).sample(resolve(model), seed=4).frame().set_index(["tensor", "word"])["mask"]
+    fewer = error_map.frame().set_index(["tensor", "word"])["mask"]
+    assert all(more[key] & mask == mask for key, mask in fewer.items())
+
+
+def test_error_models_of_one_seed_draw_from_streams_of_their_own(model):
+    space = resolve(model)
+    at_rate = BitFlip(1e-3).sample(space, seed=8)
+    assert not np.array_equal(FixedCount(at_rate.bits).sample(space, seed=8).word, at_rate.word)
+    assert FixedCount(space.bits).sample(space, seed=8).bits == space.bits
 
 
 def test_undo_on_exceptions(model):
@@ -290,8 +331,13 @@ def test_damaged_files_are_refused(model, tmp_path):
         (lambda: BitFlip(True), "ber is True"),
         (lambda: BitFlip(0.1, bits=()), r"bits are \(\); they must be one or more integers"),
         (lambda: BitFlip(0.1, bits=(1.5,)), r"bits are \(1.5,\)"),
-        (lambda: SingleBit("30"), r"bits are \('30',\)"),
-        (lambda: BitFlip(0.1, bits=3), "bits are 3; they must be a tuple of integers"),
+        (lambda: SingleBit("30"), "bit is '30'; it must be an integer"),
+        (lambda: BitFlip(0.1, bits="exponant"), "unknown field of a number format 'exponant'; did you mean 'exponent'"),
+        (lambda: FixedCount(-1), "k is -1; it must be a whole number of errors"),
+        (lambda: FixedCount(1.5), "k is 1.5"),
+        (lambda: FixedCount(True), "k is True"),
+        (lambda: FixedCount(65).sample(resolve(nn.Linear(1, 1)), seed=1), "65 errors were asked for among 64 bits"),
+        (lambda: BitFlip(0.1, bits=3), "bits are 3; they must be a field as 'exponent', or a tuple"),
         (lambda: inject(nn.Linear(2, 2), BitFlip(0.1), seed=1.5).__enter__(), "seed is 1.5; it must be an integer"),
         (lambda: inject(nn.Linear(2, 2), BitFlip(0.1), seed=None).__enter__(), "seed is None"),
     ],
@@ -302,15 +348,20 @@ def test_bad_error_models(make, says):
 
 
 def test_bits_out_of_range(model):
-    with pytest.raises(ValueError, match=r"bit 32 does not exist in 0.bias \(torch.float32\)"):
+    with pytest.raises(ValueError, match=r"0.bias: bit 32 does not exist in torch.float32"):
         BitFlip(0.1, bits=(32,)).sample(resolve(model), seed=1)
+    with pytest.raises(ValueError, match=r"bits \['value'\] exist in none of the targeted formats: torch.float32"):
+        BitFlip(0.1, bits="value").sample(resolve(model), seed=1)
 
 
 def test_text_of_error_models():
-    assert [str(BitFlip(0.1)), str(BitFlip(0.1, bits=(31, 30))), str(SingleBit(3))] == [
+    models = [BitFlip(0.1), BitFlip(0.1, bits=(31, 30)), SingleBit(3), FixedCount(2), FixedCount(2, bits="sign")]
+    assert [str(error_model) for error_model in models] == [
         "BitFlip",
         "BitFlip(bits=[30, 31])",
         "SingleBit(bit=3)",
+        "FixedCount(k=2)",
+        "FixedCount(k=2, bits=['sign'])",
     ]
 
 

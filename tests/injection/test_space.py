@@ -140,5 +140,5 @@ def test_locate_is_the_inverse_of_counting():
     only = space.only([7, 0])
     assert only.bits == 22
     assert list(zip(*only.locate(np.arange(22)), strict=True)) == [e for e in expected if e[2] in (0, 7)]
-    with pytest.raises(ValueError, match=r"bit 8 does not exist in c \(torch.uint8\); its words have bits 0 to 7"):
+    with pytest.raises(ValueError, match=r"c: bit 8 does not exist in torch.uint8; its words have bits 0 to 7"):
         space.only([8])

@@ -18,7 +18,7 @@ from drsrobust._versions import commit, machine, versions
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.trials import SCHEMA, Condition, run_trial
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import ErrorModel, canonical, resolve, restore_leftovers
+from drsrobust.injection import ErrorModel, resolve, restore_leftovers
 from drsrobust.models import state_digest
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class Campaign:
             "data": judge.split.fingerprint,
             # Of a foreign model the state is not all: its code decides too. What it computes tells it apart.
             "golden": [round(judge.golden.auc, 6), round(judge.golden.logloss, 6)],
-            "errors": [[canonical(error), error.rate] for error in errors],
+            "errors": [[str(error), error.rate] for error in errors],
             "targets": [[target, [tensor.name for tensor in space.tensors]] for target, space in spaces.items()],
             "seed": self.seed,
             "coupled": bool(coupled),

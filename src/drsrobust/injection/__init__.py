@@ -3,7 +3,7 @@
 from drsrobust.injection.application import Application, ErrorMapMismatch, applied_maps, restore, restore_leftovers
 from drsrobust.injection.clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.error_models import BitFlip, ErrorModel, SingleBit, canonical
+from drsrobust.injection.error_models import BitFlip, ErrorModel, FixedCount, SingleBit, canonical
 from drsrobust.injection.inject import inject
 from drsrobust.injection.space import AddressSpace, resolve
 
@@ -15,6 +15,7 @@ __all__ = [
     "ErrorMap",
     "ErrorMapMismatch",
     "ErrorModel",
+    "FixedCount",
     "SingleBit",
     "applied_maps",
     "canonical",

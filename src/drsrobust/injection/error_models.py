@@ -6,10 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from drsrobust._names import unknown
 from drsrobust._storage import canonical_json
 from drsrobust.injection.clock import ErrorClock, check_rate
 from drsrobust.injection.error_map import ErrorMap, Fingerprint
+from drsrobust.injection.formats import FIELDS
 from drsrobust.injection.space import AddressSpace
+
+Bits = tuple[int | str, ...] | str | None
 
 
 @dataclass(frozen=True)
@@ -20,16 +24,20 @@ class BitFlip:
 
     Args:
         ber: bit error rate, per eligible bit.
-        bits: eligible bit numbers, 0 the lowest (in float32: 0-22 mantissa, 23-30 exponent, 31 sign); None: all.
+        bits: eligible bits: numbers, 0 the lowest (in float32: 0-22 mantissa, 23-30 exponent, 31 sign), or fields of the
+            format (`"sign"`, `"exponent"`, `"mantissa"`; of integers `"sign"`, `"value"`), one or several; None: all.
+
+    Example:
+        >>> BitFlip(1e-6, bits="exponent"), str(BitFlip(1e-6, bits=("sign", 30)))
+        (BitFlip(ber=1e-06, bits=('exponent',)), "BitFlip(bits=[30, 'sign'])")
     """
 
     ber: float
-    bits: tuple[int, ...] | None = None
+    bits: Bits = None
 
     def __post_init__(self) -> None:
         check_rate("ber", self.ber)
-        if self.bits is not None:
-            object.__setattr__(self, "bits", _bit_set(self.bits))
+        object.__setattr__(self, "bits", _bit_set(self.bits))
 
     @property
     def rate(self) -> float:
@@ -43,7 +51,7 @@ class BitFlip:
         """Expected share of the space's eligible bits that flip.
 
         Raises:
-            ValueError: an eligible bit that a targeted tensor's words do not have.
+            ValueError: an eligible bit that the targeted words do not have.
         """
         space.only(self.bits)
         return self.rate
@@ -52,11 +60,62 @@ class BitFlip:
         """The error map of one trial. For one seed, the map at a lower rate is part of the map at a higher one.
 
         Raises:
-            ValueError: an eligible bit that a targeted tensor's words do not have.
+            ValueError: an eligible bit that the targeted words do not have.
         """
         eligible = space.only(self.bits)
         clock = ErrorClock(eligible.bits, seed=seed, summand=_summand(self))
         return _error_map(self, eligible, clock.until(self.rate), seed, self.rate)
+
+
+@dataclass(frozen=True)
+class FixedCount:
+    """Exactly `k` distinct eligible bits flip, a uniform k-subset: the first k of the error clock.
+
+    By it a metric is estimated given the number of errors (arXiv:2405.01741 uses one and several). For one seed the map of
+    fewer errors is part of the map of more.
+
+    Args:
+        k: how many bits flip.
+        bits: eligible bits, as in `BitFlip`.
+    """
+
+    k: int
+    bits: Bits = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.k, bool) or not isinstance(self.k, int | np.integer) or self.k < 0:
+            raise ValueError(f"k is {self.k!r}; it must be a whole number of errors, 0 or more")
+        object.__setattr__(self, "k", int(self.k))
+        object.__setattr__(self, "bits", _bit_set(self.bits))
+
+    @property
+    def rate(self) -> None:
+        """None: it has a count, not a rate."""
+        return None
+
+    def __str__(self) -> str:
+        return f"FixedCount(k={self.k})" if self.bits is None else f"FixedCount(k={self.k}, bits={list(self.bits)})"
+
+    def expected_share(self, space: AddressSpace) -> float:
+        """k over the number of eligible bits.
+
+        Raises:
+            ValueError: as `sample`.
+        """
+        eligible = space.only(self.bits).bits
+        if self.k > eligible:
+            raise ValueError(f"{self.k} errors were asked for among {eligible} bits")
+        return self.k / eligible
+
+    def sample(self, space: AddressSpace, *, seed: int) -> ErrorMap:
+        """The error map of one trial.
+
+        Raises:
+            ValueError: an eligible bit that the targeted words do not have, or fewer eligible bits than k.
+        """
+        eligible = space.only(self.bits)
+        clock = ErrorClock(eligible.bits, seed=seed, summand=_summand(self))
+        return _error_map(self, eligible, clock.first(self.k), seed, None)
 
 
 @dataclass(frozen=True)
@@ -71,6 +130,8 @@ class SingleBit:
     bit: int
 
     def __post_init__(self) -> None:
+        if isinstance(self.bit, str):
+            raise ValueError(f"bit is {self.bit!r}; it must be an integer, 0 for the lowest bit")
         object.__setattr__(self, "bit", _bit_set((self.bit,))[0])
 
     @property
@@ -100,21 +161,33 @@ class SingleBit:
         return _error_map(self, eligible, clock.first(1), seed, None)
 
 
-ErrorModel = BitFlip | SingleBit
+ErrorModel = BitFlip | FixedCount | SingleBit
 
 
-def _bit_set(bits: tuple[int, ...]) -> tuple[int, ...]:
-    if isinstance(bits, str) or not isinstance(bits, Iterable):
-        raise ValueError(f"bits are {bits!r}; they must be a tuple of integers, 0 for the lowest bit")
-    bits = tuple(bits)
-    if not bits or any(isinstance(bit, bool) or not isinstance(bit, int | np.integer) for bit in bits):
-        raise ValueError(f"bits are {bits!r}; they must be one or more integers, 0 for the lowest bit")
-    return tuple(sorted({int(bit) for bit in bits}))
+def _bit_set(bits: Bits) -> tuple[int | str, ...] | None:
+    """Numbers in ascending, then fields in alphabetical order, each once.
+
+    Raises:
+        ValueError: nothing, or something else than numbers and fields.
+    """
+    if bits is None:
+        return None
+    if not isinstance(bits, str | Iterable):
+        raise ValueError(f"bits are {bits!r}; they must be a field as 'exponent', or a tuple of bit numbers and fields")
+    bits = (bits,) if isinstance(bits, str) else tuple(bits)
+    names = sorted({bit for bit in bits if isinstance(bit, str)})
+    numbers = [bit for bit in bits if not isinstance(bit, str)]
+    if not bits or any(isinstance(bit, bool) or not isinstance(bit, int | np.integer) for bit in numbers):
+        raise ValueError(f"bits are {bits!r}; they must be one or more integers, 0 for the lowest bit, or fields")
+    for name in names:
+        if name not in FIELDS:
+            raise unknown("field of a number format", name, FIELDS)
+    return (*sorted({int(bit) for bit in numbers}), *names)
 
 
 def canonical(model: ErrorModel) -> str:
     """The error model without its rate or count, as canonical JSON: what a seed is combined with."""
-    fields = {"bits": list(model.bits) if model.bits else None} if isinstance(model, BitFlip) else {"bit": model.bit}
+    fields = {"bit": model.bit} if isinstance(model, SingleBit) else {"bits": list(model.bits) if model.bits else None}
     return canonical_json({"error_model": type(model).__name__, **fields})
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from drsrobust.injection.formats import bit_numbers
 from drsrobust.tensors import GROUPS, address, component_of, named_tensors, span
 
 
@@ -41,25 +42,27 @@ class AddressSpace:
 
     Args:
         tensors: in any order.
-        bits: eligible bit numbers, 0 the lowest; None: all.
+        bits: eligible bits, by number (0 the lowest) or by field of the format (`sign`, `exponent`, `mantissa`, `value`);
+            None: all.
 
     Raises:
-        ValueError: a bit number that a tensor's words do not have.
+        ValueError: a bit number that a tensor's words do not have, or fields that none of the tensors has.
     """
 
-    def __init__(self, tensors: Iterable[TargetTensor], bits: Iterable[int] | None = None) -> None:
+    def __init__(self, tensors: Iterable[TargetTensor], bits: Iterable[int | str] | None = None) -> None:
         self.tensors = tuple(sorted((t for t in tensors if t.words), key=lambda tensor: tensor.name))
-        chosen = None if bits is None else sorted(set(bits))
+        chosen = None if bits is None else tuple(bits)
+        self._bits = []
         for tensor in self.tensors:
-            for bit in chosen or ():
-                if not 0 <= bit < tensor.width:
-                    raise ValueError(
-                        f"bit {bit} does not exist in {tensor.name} ({tensor.dtype}); its words have bits 0 to "
-                        f"{tensor.width - 1}"
-                    )
-        self._bits = [np.arange(t.width) if chosen is None else np.array(chosen, np.int64) for t in self.tensors]
+            try:
+                self._bits.append(bit_numbers(tensor.dtype, chosen))
+            except ValueError as error:
+                raise ValueError(f"{tensor.name}: {error}") from None
         sizes = [tensor.words * len(eligible) for tensor, eligible in zip(self.tensors, self._bits, strict=True)]
         self._ends = np.cumsum(sizes, dtype=np.int64)
+        if self.tensors and not self.bits:
+            formats = sorted({str(tensor.dtype) for tensor in self.tensors})
+            raise ValueError(f"bits {list(chosen)} exist in none of the targeted formats: {', '.join(formats)}")
 
     @property
     def bits(self) -> int:
@@ -71,7 +74,7 @@ class AddressSpace:
         """How many words there are."""
         return sum(tensor.words for tensor in self.tensors)
 
-    def only(self, bits: Iterable[int] | None) -> "AddressSpace":
+    def only(self, bits: Iterable[int | str] | None) -> "AddressSpace":
         """The same words with these bits eligible (None: all)."""
         return AddressSpace(self.tensors, bits)
 
