@@ -103,7 +103,7 @@ def fit(model: nn.Module, data: Dataset, settings: Settings, *, show: bool = Tru
                     time.perf_counter() - start,
                 )
             )
-            bar.set_postfix(epoch=epoch, loss=f"{loss:.4f}", valid_auc=f"{curve[-1].valid_auc:.4f}", refresh=False)
+            bar.set_postfix_str(f"epoch {epoch}, AUC {curve[-1].valid_auc:.4f}", refresh=False)
             if curve[-1].valid_auc > best:
                 best, best_state, best_epoch = curve[-1].valid_auc, copy.deepcopy(model.state_dict()), epoch
             elif epoch - best_epoch >= settings.patience:
