@@ -39,13 +39,13 @@ class Words:
     def read(self, index: torch.Tensor) -> torch.Tensor:
         """The words [n] at int64 indices [n]."""
         if self._flat is not None:
-            return self._flat[index]
+            return self._flat.index_select(0, index)
         return self._view[torch.unravel_index(index, self._shape)]
 
     def write(self, index: torch.Tensor, words: torch.Tensor) -> None:
         """Puts words [n] at distinct int64 indices [n]."""
         if self._flat is not None:
-            self._flat[index] = words
+            self._flat.scatter_(0, index, words)
         else:
             self._view[torch.unravel_index(index, self._shape)] = words
 

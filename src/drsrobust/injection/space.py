@@ -87,8 +87,12 @@ class AddressSpace:
             here = slice(bounds[index - 1] if index else 0, bounds[index])
             eligible = self._bits[index]
             local = positions[here] - (self._ends[index] - self.tensors[index].words * len(eligible))
-            word[here] = local // len(eligible)
-            bit[here] = eligible[local - word[here] * len(eligible)]
+            if len(eligible) == self.tensors[index].width:
+                # All bits of a word: their number is a power of two, and shifting is several times faster than dividing.
+                word[here], bit[here] = local >> (len(eligible).bit_length() - 1), local & (len(eligible) - 1)
+            else:
+                word[here] = local // len(eligible)
+                bit[here] = eligible[local - word[here] * len(eligible)]
         return tensor, word, bit
 
 
