@@ -17,7 +17,11 @@ from reproduce.profiles import Profile, load_profile
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit status: 0 when everything that was asked for was done, 1 when a notebook failed, 2 for a wrong call."""
+    """Runs what was asked for.
+
+    Returns:
+        exit status: 0 when all of it was done, 1 when a notebook failed, 2 for a wrong call, 130 when interrupted.
+    """
     options = _parser().parse_args(arguments)
     notebooks = all_notebooks()
     try:
@@ -41,7 +45,11 @@ def main(arguments: list[str] | None = None) -> int:
         os.environ["DRSROBUST_DATA"] = str(data)
     # What is not the whole profile as it stands goes beside it, so that it never takes the place of a whole run.
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
-    return _run(chosen, notebooks, profile, build / folder)
+    try:
+        return _run(chosen, notebooks, profile, build / folder)
+    except KeyboardInterrupt:
+        print("\nreproduce: stopped; the same command goes on where it was", file=sys.stderr)
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -120,3 +120,13 @@ def test_mistakes_in_a_profile_are_told(change, says, tmp_path, monkeypatch):
     monkeypatch.setattr("reproduce.profiles.FOLDER", tmp_path)
     with pytest.raises((ValueError, TypeError), match=says):
         load_profile("changed", NOTEBOOKS, None)
+
+
+def test_an_interrupt_is_one_line(tmp_path, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    monkeypatch.setattr("reproduce.runner.run_notebook", interrupted)
+    assert main(["--profile", "smoke", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "\nreproduce: stopped; the same command goes on where it was\n"

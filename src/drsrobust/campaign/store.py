@@ -55,7 +55,7 @@ class Store:
     def _check_manifest(self) -> None:
         try:
             found = json.loads(self._manifest.read_text())["definition"]
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{self._manifest} is damaged ({error}); delete {self.folder} to start again") from error
         if digest(found) != self.identity:
             keys = sorted(set(found) | set(self._definition))
@@ -72,7 +72,7 @@ class Store:
         """Holds the store for writing.
 
         Raises:
-            StoreError: another process is writing to it.
+            StoreError: another process is writing to it, or it holds another campaign by now.
         """
         with ExitStack() as stack:
             give_up = time.monotonic() + PATIENCE

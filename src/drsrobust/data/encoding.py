@@ -127,16 +127,16 @@ def _open(folder: Path) -> Dataset:
         tuple(manifest["schema"]["dense"]), tuple(Feature(**feature) for feature in manifest["schema"]["features"])
     )
     whole = Split(
-        arrays["dense"],
-        {f.name: Ids(arrays[f"ids.{f.name}"], arrays.get(f"lengths.{f.name}")) for f in schema.features},
-        arrays["labels"],
-        arrays.get("users"),
-        arrays["rows"],
-        manifest["name"],
-        "all",
-        manifest["prior"],
-        manifest["fingerprint"],
-        len(arrays["labels"]),
+        dense=arrays["dense"],
+        sparse={f.name: Ids(arrays[f"ids.{f.name}"], arrays.get(f"lengths.{f.name}")) for f in schema.features},
+        labels=arrays["labels"],
+        users=arrays.get("users"),
+        rows=arrays["rows"],
+        dataset=manifest["name"],
+        part="all",
+        prior=manifest["prior"],
+        source=manifest["fingerprint"],
+        whole=len(arrays["labels"]),
     )
     ends = np.cumsum((0, *manifest["sizes"])).tolist()
     parts = {

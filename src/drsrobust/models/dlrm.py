@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -9,12 +10,11 @@ from drsrobust._torchrec import torchrec
 from drsrobust.data import Schema
 from drsrobust.models.embedding import embedding_tables
 
-torchrec()
-from torchrec import KeyedJaggedTensor  # noqa: E402
-from torchrec.models.dlrm import DLRM as TorchRecDLRM  # noqa: E402
+if TYPE_CHECKING:
+    from torchrec import KeyedJaggedTensor
 
 
-class DLRM(TorchRecDLRM):
+class DLRM(torchrec().models.dlrm.DLRM):
     """Bottom MLP on the dense columns, pairwise dot products of its output and all embeddings, top MLP.
 
     Args:
@@ -53,6 +53,6 @@ class DLRM(TorchRecDLRM):
                 over_arch_layer_sizes=list(over_mlp),
             )
 
-    def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
+    def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
         """Logits [B] of dense features [B, D] and B rows of ids."""
         return super().forward(dense_features, sparse_features).squeeze(1)

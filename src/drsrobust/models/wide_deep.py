@@ -1,16 +1,16 @@
 """Wide & Deep (Cheng et al., arXiv:1606.07792), with the sizes of arXiv:2307.10244."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
-from drsrobust._torchrec import torchrec
 from drsrobust.data import Schema
 from drsrobust.models.embedding import embedding_tables
 
-torchrec()
-from torchrec import KeyedJaggedTensor  # noqa: E402
+if TYPE_CHECKING:
+    from torchrec import KeyedJaggedTensor
 
 
 class WideDeep(nn.Module):
@@ -52,7 +52,7 @@ class WideDeep(nn.Module):
             width = hidden
         self.deep = nn.Sequential(*layers, nn.Linear(width, 1))
 
-    def forward(self, dense_features: torch.Tensor, sparse_features: KeyedJaggedTensor) -> torch.Tensor:
+    def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
         """Logits [B] of dense features [B, D] and B rows of ids."""
         logit = self.first_order(sparse_features).values().sum(dim=1) + self.bias
         if self.first_order_dense is not None:
