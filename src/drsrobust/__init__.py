@@ -23,10 +23,24 @@ _HOME = {
     "Split": "drsrobust.data",
     "components": "drsrobust.tensors",
     "load_model": "drsrobust.training",
+    "Activations": "drsrobust.injection",
     "BitFlip": "drsrobust.injection",
-    "FixedCount": "drsrobust.injection",
-    "SingleBit": "drsrobust.injection",
+    "Burst": "drsrobust.injection",
+    "Dtype": "drsrobust.injection",
     "ErrorMap": "drsrobust.injection",
+    "FieldMixture": "drsrobust.injection",
+    "FixedCount": "drsrobust.injection",
+    "Gradients": "drsrobust.injection",
+    "Inputs": "drsrobust.injection",
+    "MultiBit": "drsrobust.injection",
+    "OptimizerState": "drsrobust.injection",
+    "RandomValue": "drsrobust.injection",
+    "RandomWord": "drsrobust.injection",
+    "RowError": "drsrobust.injection",
+    "Rows": "drsrobust.injection",
+    "SingleBit": "drsrobust.injection",
+    "Strided": "drsrobust.injection",
+    "StuckAt": "drsrobust.injection",
     "inject": "drsrobust.injection",
     "restore": "drsrobust.injection",
     "Evaluator": "drsrobust.evaluation",
@@ -44,7 +58,28 @@ if TYPE_CHECKING:
     from drsrobust.campaign import Campaign, caption, decades, summarise
     from drsrobust.data import Dataset, Split, load_dataset
     from drsrobust.evaluation import Evaluator
-    from drsrobust.injection import BitFlip, ErrorMap, FixedCount, SingleBit, inject, restore
+    from drsrobust.injection import (
+        Activations,
+        BitFlip,
+        Burst,
+        Dtype,
+        ErrorMap,
+        FieldMixture,
+        FixedCount,
+        Gradients,
+        Inputs,
+        MultiBit,
+        OptimizerState,
+        RandomValue,
+        RandomWord,
+        RowError,
+        Rows,
+        SingleBit,
+        Strided,
+        StuckAt,
+        inject,
+        restore,
+    )
     from drsrobust.notebook import check_parameters, provenance
     from drsrobust.tensors import components
     from drsrobust.training import load_model

@@ -4,13 +4,16 @@ Our models say so themselves, by a class attribute `COMPONENTS` (component -> gl
 we do not know, weights of embedding modules are `embedding` and every other tensor belongs to its top-level child.
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+
+from drsrobust.quantized import QuantizedTable, quantized_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,17 +21,73 @@ if TYPE_CHECKING:
 # Names for several components at once: each stands for the components whose names end so.
 GROUPS = {"mlp": "_mlp"}
 
+_COLLECTION = re.compile("Embedding(Bag)?Collection|TableBatchedEmbedding")  # TorchRec's and FBGEMM's modules
 
-def named_tensors(model: nn.Module, *, buffers: bool) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters, and buffers if asked for, by their first name; what shares all of its memory once."""
-    seen = set()
-    tensors = list(model.named_parameters()) + (list(model.named_buffers()) if buffers else [])
-    for name, tensor in tensors:
-        place = address(tensor)
-        memory = name if place is None else (place, tensor.dtype, tensor.shape, tensor.stride())
+
+# Attributes in which wrappers (torch.compile, TorchRec's DistributedModelParallel, FSDP, checkpointing) keep the module they
+# wrap. Names leave them out, so that a tensor has one name whether its model is wrapped or not.
+_WRAPPERS = {"_orig_mod", "_dmp_wrapped_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside `torch.compile`, DistributedModelParallel, DistributedDataParallel or DataParallel."""
+    while True:
+        inner = next((model._modules[name] for name in _WRAPPERS if name in model._modules), None)
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def plain_name(name: str) -> str:
+    """A tensor's or module's name without the attributes of wrappers."""
+    if "_orig_mod" not in name and "_wrapped_module" not in name:
+        return name
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """All modules with their names, as if nothing were wrapped."""
+    return [(plain_name(name), module) for name, module in unwrapped(model).named_modules()]
+
+
+class Listed(NamedTuple):
+    """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), and that table."""
+
+    name: str
+    tensor: torch.Tensor
+    parameter: bool
+    table: QuantizedTable | None = None
+
+
+def listed(model: nn.Module) -> list[Listed]:
+    """Parameters, quantized tables (as their memory: see `drsrobust.quantized`) and buffers, in this order, by their first
+    name; what shares all of its memory once."""
+    modules = named_modules(model)
+    tables = {table.name: table for table in quantized_tables(modules)}
+    parameters, buffers = [], []
+    for prefix, module in modules:
+        start = f"{prefix}." if prefix else ""
+        parameters += [
+            Listed(start + n, tensor, True) for n, tensor in module._parameters.items() if tensor is not None
+        ]
+        buffers += [Listed(start + n, tensor, False) for n, tensor in module._buffers.items() if tensor is not None]
+    found = parameters + [Listed(name, table.tensor, True, table) for name, table in tables.items()]
+    found += [one for one in buffers if one.name not in tables]
+    seen, once = set(), []
+    for one in found:
+        place = address(one.tensor)
+        memory = one.name if place is None else (place, one.tensor.dtype, one.tensor.shape, one.tensor.stride())
         if memory not in seen:
             seen.add(memory)
-            yield name, tensor
+            once.append(one)
+    return once
+
+
+def named_tensors(model: nn.Module, *, buffers: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and tensors of what `listed` gives, buffers if asked for."""
+    return ((one.name, one.tensor) for one in listed(model) if one.parameter or buffers)
 
 
 def address(tensor: torch.Tensor) -> int | None:
@@ -53,17 +112,20 @@ def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
     return one[0] < other[1] and other[0] < one[1]
 
 
-def component_of(model: nn.Module, components: Mapping[str, str] | None = None) -> dict[str, str]:
+def component_of(
+    model: nn.Module, components: Mapping[str, str] | None = None, names: Sequence[str] | None = None
+) -> dict[str, str]:
     """Tensor name -> component, for every parameter and buffer.
 
     Args:
         model: any module.
         components: component -> glob on tensor names; goes before what the model or the rule says.
+        names: of the model's tensors, where they are at hand.
 
     Raises:
         ValueError: a glob that matches no tensor, or a tensor that two of them match.
     """
-    names = [name for name, _ in named_tensors(model, buffers=True)]
+    names = [one.name for one in listed(model)] if names is None else names
     found: dict[str, str] = {}
     for component, pattern in (components or {}).items():
         matches = [name for name in names if fnmatchcase(name, pattern)]
@@ -73,32 +135,41 @@ def component_of(model: nn.Module, components: Mapping[str, str] | None = None) 
             if name in found:
                 raise ValueError(f"tensor {name!r} belongs to two components: {found[name]!r} and {component!r}")
             found[name] = component
-    declared = getattr(type(model), "COMPONENTS", {})
+    declared = getattr(type(unwrapped(model)), "COMPONENTS", {})
     for component, patterns in declared.items():
         for name in names:
             if name not in found and any(fnmatchcase(name, pattern) for pattern in patterns):
                 found[name] = component
-    embeddings = _embedding_weights(model)
+    embeddings = _embedding_modules(model) if len(found) < len(names) else set()
     for name in names:
-        found.setdefault(name, "embedding" if name in embeddings else name.split(".")[0])
+        if name not in found:
+            parts = name.split(".")
+            parents = {".".join(parts[:end]) for end in range(len(parts))}
+            found[name] = parts[0] if embeddings.isdisjoint(parents) else "embedding"
     return found
 
 
-def _embedding_weights(model: nn.Module) -> set[str]:
-    """Names of the tensors that embedding modules (of PyTorch, TorchRec or FBGEMM) own."""
-    weights = set()
-    for prefix, module in model.named_modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) or "EmbeddingBagCollection" in type(module).__name__:
-            weights |= {f"{prefix}.{name}" if prefix else name for name, _ in named_tensors(module, buffers=True)}
-    return weights
+def _embedding_modules(model: nn.Module) -> set[str]:
+    """Names of the embedding modules of PyTorch, TorchRec or FBGEMM; the model itself is ""."""
+    return {
+        name
+        for name, module in named_modules(model)
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) or _COLLECTION.search(type(module).__name__)
+    }
+
+
+def group_of(component: str) -> set[str]:
+    """The groups that a component belongs to."""
+    return {group for group, end in GROUPS.items() if component.endswith(end)}
 
 
 def components(model: nn.Module, components: Mapping[str, str] | None = None) -> "pd.DataFrame":
     """The components of a model with their sizes.
 
     Returns:
-        columns `component`, `parameters` and `buffers` (how many numbers), `bits` (of the parameters) and `share` (of all
-        parameter bits). A component as a target means its parameters, or its buffers when it has no others.
+        columns `component`, `parameters` (quantized tables among them) and `buffers` (how many numbers), `bits` (of the
+        parameters, as they are stored) and `share` (of all these bits). A component as a target means its parameters, or its
+        buffers when it has no others.
 
     Example:
         >>> components(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))[["component", "parameters", "buffers"]].values
@@ -107,16 +178,16 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
     """
     import pandas as pd
 
-    home = component_of(model, components)
-    parameters = {name for name, _ in named_tensors(model, buffers=False)}
+    everything = listed(model)
+    home = component_of(model, components, [one.name for one in everything])
     rows = [
         {
             "component": home[name],
-            "parameters": tensor.numel() * (name in parameters),
-            "buffers": tensor.numel() * (name not in parameters),
-            "bits": 8 * tensor.numel() * tensor.element_size() * (name in parameters),
+            "parameters": (tensor.shape[0] * table.dim if table else tensor.numel()) * parameter,
+            "buffers": tensor.numel() * (not parameter),
+            "bits": 8 * tensor.numel() * tensor.element_size() * parameter,
         }
-        for name, tensor in named_tensors(model, buffers=True)
+        for name, tensor, parameter, table in everything
     ]
     frame = pd.DataFrame(rows).groupby("component", sort=False, as_index=False).sum()
     return frame.assign(share=frame["bits"] / frame["bits"].sum())

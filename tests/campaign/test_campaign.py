@@ -16,7 +16,7 @@ from drsrobust.injection import BitFlip, SingleBit, applied_maps, inject, resolv
 COLUMNS = [
     "model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation", "trial", "seed", "outcome",
     "bits_flipped", "words_hit", "realised_rate", "bits_left", "auc", "auc_golden", "auc_drop", "logloss", "ne",
-    "nan_rows", "inf_rows", "rows_reached", "detected", "repaired", "checkpoint", "data",
+    "nan_rows", "inf_rows", "rows_reached", "detected", "repaired", "checkpoint", "data", "places", "events",
 ]
 # fmt: on
 
@@ -193,7 +193,7 @@ def test_reordered_targets_are_another_campaign(judge, empty_cache):
 def test_what_an_interrupt_left_does_not_reach_the_results(judge, tmp_path):
     """A map is left open between two runs, and before a campaign is made, as an interrupted cell leaves it."""
     expected = campaign(judge, tmp_path / "s").run(show=False)
-    warned = r"1 error map\(s\) were still in the model"
+    warned = r"1 error map\(s\) or hooks were still in the model"
     before, between = inject(judge.model, BitFlip(1e-2), seed=1), inject(judge.model, BitFlip(1e-2), seed=2)
     before.__enter__()
     with pytest.warns(UserWarning, match=warned):

@@ -10,7 +10,7 @@ from drsrobust.campaign import caption, summarise
 def table():
     base = {"model": "m", "dataset": "synthetic-x", "protocol": "corrected", "error_model": "BitFlip", "target": "all"}
     base |= {"mitigation": "none", "auc_golden": 0.8, "logloss": 0.5, "ne": 0.9, "checkpoint": "c", "data": "d"}
-    base |= {"nan_rows": 2, "inf_rows": 0}
+    base |= {"nan_rows": 2, "inf_rows": 0, "places": 100_000, "events": 100}
     rows = [
         {"rate": 1e-3, "ber": 1e-3, "outcome": "ok", "auc": 0.7},
         {"rate": 1e-3, "ber": 1e-3, "outcome": "nonfinite", "auc": 0.6},
@@ -33,6 +33,26 @@ def test_one_row_per_condition(table):
     assert first["harmed"] == 1 and summary.loc[1, "harmed"] == 0
     assert summary.loc[1, "auc_low"] != summary.loc[1, "auc_low"]  # one trial has no interval
     assert "Student" in summary.attrs["interval"]
+    assert first["realised"] == 1e-3 and first["realised_low"] < 1e-3 < first["realised_high"]
+    assert summary.loc[1, "realised"] > summary.loc[1, "realised_high"]  # 100 events where 0.1 were asked for
+    assert summary.loc[2, "realised_low"] != summary.loc[2, "realised_low"]  # one bit always: there is no range
+
+
+def test_the_realised_rate_of_a_campaign_is_what_its_error_model_asks_for(judge, tmp_path):
+    from drsrobust import BitFlip, Campaign, MultiBit
+
+    errors = [BitFlip(1e-4), MultiBit(1e-3, 3)]
+    summary = summarise(Campaign(judge, errors=errors, trials=8, store=tmp_path / "s").run(show=False))
+    assert ((summary["realised_low"] < summary["realised"]) & (summary["realised"] < summary["realised_high"])).all()
+    assert ((summary["realised_low"] < summary["rate"]) & (summary["rate"] < summary["realised_high"])).all()
+
+
+def test_a_sum_of_error_models_has_no_rate_of_its_own(judge, tmp_path):
+    from drsrobust import BitFlip, Campaign, RandomWord
+
+    both = Campaign(judge, errors=[BitFlip(1e-4) + RandomWord(1e-4)], trials=2, store=tmp_path / "s").run(show=False)
+    assert both["rate"].isna().all() and both["ber"].isna().all() and (both["bits_flipped"] > 0).all()
+    assert summarise(both)["realised"].isna().all()
 
 
 def test_models_and_rows_are_not_averaged_together(table):

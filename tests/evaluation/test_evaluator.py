@@ -62,7 +62,7 @@ def test_what_an_interrupted_with_left_is_undone(trained, data):
     golden = Evaluator(trained, data.test).golden
     left_open = inject(trained, BitFlip(0.1), seed=1)
     left_open.__enter__()
-    with pytest.warns(UserWarning, match=r"1 error map\(s\) were still in the model"):
+    with pytest.warns(UserWarning, match=r"1 error map\(s\) or hooks were still in the model"):
         judge = Evaluator(trained, data.test)
     assert np.array_equal(judge.golden.scores, golden.scores)
 

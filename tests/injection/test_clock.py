@@ -104,7 +104,7 @@ def test_ends():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: ErrorClock(0, seed=1), "at least 1 bit, got 0"),
+        (lambda: ErrorClock(0, seed=1), "at least 1 place, got 0"),
         (lambda: ErrorClock(5, seed=-1), "seed is -1"),
         (lambda: ErrorClock(5, seed=2**64), "seed is 18446744073709551616"),
         (lambda: ErrorClock(5, seed=1).until(1.5), "rate is 1.5; it must be a number from 0 to 1"),

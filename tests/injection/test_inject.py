@@ -75,7 +75,7 @@ def test_bits(model):
     for bit in (0, 22, 31):
         with inject(model, SingleBit(bit), target="1.*", seed=bit) as one:
             assert len(one) == 1 and int(one.mask[0]) == 1 << bit and one.eligible_bits == 155
-            assert one.requested_rate is None
+            assert one.requested_rate == 1 / 155
 
 
 def test_single_bit_is_uniform_over_words(model):
@@ -101,7 +101,7 @@ def test_fixed_count(model, k):
     with inject(model, FixedCount(k), seed=4) as error_map:
         now = words(model)
         flipped = sum(bin(int(w) % 2**32).count("1") for n in now for w in (now[n] ^ before[n]).flatten())
-        assert flipped == error_map.bits == k and error_map.requested_rate is None
+        assert flipped == error_map.bits == k and error_map.requested_rate == k / error_map.eligible_bits
     assert same(model, before)
     more = FixedCount(k + 20).sample(resolve(model), seed=4).frame().set_index(["tensor", "word"])["mask"]
     fewer = error_map.frame().set_index(["tensor", "word"])["mask"]
@@ -209,11 +209,12 @@ def test_a_wrapper_that_is_gone_does_not_take_its_open_map_along():
     import gc
 
     from drsrobust.injection import Application
+    from drsrobust.injection.storage import stored
 
     layer = nn.Linear(8, 8)
     before = words(layer)
     wrapper = nn.Sequential(layer)
-    application = Application(BitFlip(0.3).sample(resolve(wrapper), seed=1), wrapper)
+    application = Application(BitFlip(0.3).sample(resolve(wrapper), seed=1), stored(wrapper), wrapper)
     application.apply()
     del wrapper
     gc.collect()
@@ -304,7 +305,7 @@ def test_maps_of_other_models_are_refused(model):
     with pytest.raises(ErrorMapMismatch, match=r"'0.bias' of \[30\] float32; in this model it is \[30\] float64"):
         error_map.apply(nn.Sequential(nn.Linear(20, 30), nn.Linear(30, 5)).double())
     with (
-        pytest.raises(ErrorMapMismatch, match="hits '0.bias', which this model does not have"),
+        pytest.raises(ErrorMapMismatch, match="hits '0.bias'; this model does not have this tensor"),
         error_map.applied(nn.Linear(2, 2)),
     ):
         pass
@@ -348,9 +349,9 @@ def test_bad_error_models(make, says):
 
 
 def test_bits_out_of_range(model):
-    with pytest.raises(ValueError, match=r"0.bias: bit 32 does not exist in torch.float32"):
+    with pytest.raises(ValueError, match=r"0.bias: bit 32 does not exist in float32"):
         BitFlip(0.1, bits=(32,)).sample(resolve(model), seed=1)
-    with pytest.raises(ValueError, match=r"bits \['value'\] exist in none of the targeted formats: torch.float32"):
+    with pytest.raises(ValueError, match=r"bits \['value'\] exist in none of the targeted formats: float32"):
         BitFlip(0.1, bits="value").sample(resolve(model), seed=1)
 
 

@@ -4,7 +4,8 @@ import torch
 from torch import nn
 
 from drsrobust.injection import resolve
-from drsrobust.injection.space import AddressSpace, TargetTensor
+from drsrobust.injection.region import TargetTensor
+from drsrobust.injection.space import AddressSpace
 
 
 class Mixed(nn.Module):
@@ -121,9 +122,9 @@ def test_a_component_of_buffers_alone(trained):
 def test_locate_is_the_inverse_of_counting():
     space = AddressSpace(
         [
-            TargetTensor("b", "x", torch.float32, (2, 3)),
-            TargetTensor("a", "x", torch.float16, (4,)),
-            TargetTensor("c", "x", torch.uint8, (1,)),
+            TargetTensor.of("b", "x", torch.float32, (2, 3)),
+            TargetTensor.of("a", "x", torch.float16, (4,)),
+            TargetTensor.of("c", "x", torch.uint8, (1,)),
         ]
     )
     assert space.bits == 4 * 16 + 6 * 32 + 8 and space.words == 11
@@ -140,5 +141,5 @@ def test_locate_is_the_inverse_of_counting():
     only = space.only([7, 0])
     assert only.bits == 22
     assert list(zip(*only.locate(np.arange(22)), strict=True)) == [e for e in expected if e[2] in (0, 7)]
-    with pytest.raises(ValueError, match=r"c: bit 8 does not exist in torch.uint8; its words have bits 0 to 7"):
+    with pytest.raises(ValueError, match=r"c: bit 8 does not exist in uint8; its words have bits 0 to 7"):
         space.only([8])

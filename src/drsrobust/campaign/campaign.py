@@ -18,13 +18,13 @@ from drsrobust._versions import commit, machine, versions
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.trials import SCHEMA, Condition, run_trial
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import ErrorModel, resolve, restore_leftovers
+from drsrobust.injection import ErrorModel, Target, Transient, resolve, restore_leftovers
 from drsrobust.models import state_digest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 1  # of what a trial computes: raise it when that changes
+FORMAT = 2  # of what a trial computes: raise it when that changes
 CHUNK_TRIALS, CHUNK_SECONDS = 256, 3.0  # a chunk is written when either is reached
 
 
@@ -77,7 +77,7 @@ class Campaign:
         judge: Evaluator,
         *,
         errors: Sequence[ErrorModel],
-        targets: Sequence[str] = ("all",),
+        targets: Sequence[str | Target | Transient] = ("all",),
         trials: int = 100,
         seed: int = 0,
         protocol: str = "corrected",
@@ -95,12 +95,15 @@ class Campaign:
         restore_leftovers(judge.model)
         self.judge, self.trials, self.seed = judge, index(trials), index(seed)
         self.protocol, self.coupled = protocol, coupled
-        spaces = {target: resolve(judge.model, target) for target in targets}
-        self.conditions = [Condition(error, target, spaces[target]) for target, error in product(targets, errors)]
-        if len({(str(c.error_model), c.error_model.rate, c.target) for c in self.conditions}) < len(self.conditions):
+        found = [t if isinstance(t, Transient) else resolve(judge.model, t) for t in targets]
+        cells = product(zip(targets, found, strict=True), errors)
+        self.conditions = [Condition(error, target, hits) for (target, hits), error in cells]
+        if len({(str(c.error_model), c.error_model.rate, str(c.target)) for c in self.conditions}) < len(
+            self.conditions
+        ):
             raise ValueError("an error model or a target stands twice in the grid")
         for condition in self.conditions:
-            condition.error_model.expected_share(condition.space)  # says so when a bit does not exist there
+            condition.ber  # noqa: B018 - says so when a bit does not exist there
         definition = {
             "format": FORMAT,
             "model": judge.name,
@@ -110,7 +113,7 @@ class Campaign:
             # Of a foreign model the state is not all: its code decides too. What it computes tells it apart.
             "golden": [round(judge.golden.auc, 6), round(judge.golden.logloss, 6)],
             "errors": [[str(error), error.rate] for error in errors],
-            "targets": [[target, [tensor.name for tensor in space.tensors]] for target, space in spaces.items()],
+            "targets": [[str(c.target), c.resolved] for c in self.conditions[:: len(errors)]],
             "seed": self.seed,
             "coupled": bool(coupled),
             "protocol": protocol,

@@ -24,7 +24,9 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
     Returns:
         the condition's columns, `auc_golden`, `n` (trials), `share_<outcome>`, `nan_rows` and `inf_rows` (mean per
         trial); for each metric its mean over the trials that have it, `_low` and `_high` (95 % by Student's t) and the
-        quantiles `_q10`, `_q90`; `harmed`, the share of trials that lost over 0.001 AUC (or raised), with `_low` and
+        quantiles `_q10`, `_q90`; `realised`, the rate that was drawn (all trials' events over all places where errors could
+        begin), with the central 99.9 % range `realised_low`, `realised_high` that Binomial(places, rate) gives it (where the
+        error model has a rate); `harmed`, the share of trials that lost over 0.001 AUC (or raised), with `_low` and
         `_high` (95 %, Wilson). How is said in the frame's `attrs` too.
 
     Raises:
@@ -50,15 +52,37 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
             for quantile in (10, 90):
                 value = pd.Series(values).quantile(quantile / 100) if len(values) else float("nan")
                 row[f"{metric}_q{quantile}"] = value
+        row |= zip(("realised", "realised_low", "realised_high"), realised_rate(group), strict=True)
         harmed = int(((group["auc_drop"] > DROP) | (group["outcome"] == "raised")).sum())
         row |= zip(("harmed", "harmed_low", "harmed_high"), wilson(harmed, len(group)), strict=True)
         rows.append(row)
     summary = pd.DataFrame(rows)
     summary.attrs = {
         "interval": INTERVAL,
+        "realised": "events over places of all trials; central 99.9 % range of Binomial(places, rate)",
         "harmed": f"lost over {DROP} AUC, or the model raised; {LEVEL:.0%} Wilson interval",
     }
     return summary
+
+
+def realised_rate(group: "pd.DataFrame") -> tuple[float, float, float]:
+    """The rate at which errors began in the trials of one condition, and the central 99.9 % range of Binomial(places, rate).
+
+    Args:
+        group: rows of a campaign's table, of one condition.
+
+    Returns:
+        events over places, low, high; NaN where the error model is a sum; no range where it has a fixed count.
+    """
+    from scipy.stats import binom
+
+    if group["places"].isna().any():
+        return float("nan"), float("nan"), float("nan")
+    places, events, rate = int(group["places"].sum()), int(group["events"].sum()), group["rate"].iloc[0]
+    if rate is None or rate != rate:
+        return events / places, float("nan"), float("nan")
+    low, high = binom.ppf([0.0005, 0.9995], places, rate)
+    return events / places, float(low / places), float(high / places)
 
 
 def caption(summary: "pd.DataFrame", split: Split) -> str:

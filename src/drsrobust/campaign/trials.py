@@ -3,13 +3,14 @@
 import hashlib
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 
 from drsrobust._storage import canonical_json
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import AddressSpace, Application, ErrorModel, canonical
+from drsrobust.injection import AddressSpace, BitFlip, ErrorModel, Injection, Target, Transient
 
 CONDITION = ("model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation")
 
@@ -36,17 +37,36 @@ SCHEMA = pa.schema(
         ("repaired", pa.bool_()),
         ("checkpoint", pa.string()),
         ("data", pa.string()),
+        ("places", pa.int64()),
+        ("events", pa.int64()),
     ]
 )
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One cell of a campaign's grid."""
+    """One cell of a campaign's grid. `hits` is what errors are drawn over: an address space, or a transient target."""
 
     error_model: ErrorModel
-    target: str
-    space: AddressSpace
+    target: str | Target | Transient
+    hits: AddressSpace | Transient
+
+    @property
+    def ber(self) -> float | None:
+        """Expected share of eligible bits that flip; None where it is not known beforehand."""
+        if isinstance(self.hits, Transient):
+            return self.error_model.rate if isinstance(self.error_model, BitFlip) else None
+        return self.error_model.expected_share(self.hits)
+
+    @cached_property
+    def resolved(self) -> list:
+        """What the target resolves to, as JSON: tensor names, with the rows where some are chosen; a transient one's text."""
+        if isinstance(self.hits, Transient):
+            return [str(self.hits)]
+        return [
+            tensor.name if tensor.rows is None else [tensor.name, hashlib.sha256(tensor.rows).hexdigest()]
+            for tensor in self.hits.tensors
+        ]
 
 
 def trial_seed(judge: Evaluator, condition: Condition, trial: int, *, seed: int, coupled: bool) -> int:
@@ -57,8 +77,8 @@ def trial_seed(judge: Evaluator, condition: Condition, trial: int, *, seed: int,
     """
     parts = {
         "seed": seed,
-        "error_model": canonical(condition.error_model),
-        "target": [tensor.name for tensor in condition.space.tensors],
+        "error_model": condition.error_model.canonical(),
+        "target": condition.resolved,
         "model": judge.name,
         "dataset": judge.split.dataset,
         "trial": trial,
@@ -75,19 +95,19 @@ def run_trial(
     the text of its `error`."""
     start = time.perf_counter()
     drawn_from = trial_seed(judge, condition, trial, seed=seed, coupled=coupled)
-    error_map = condition.error_model.sample(condition.space, seed=drawn_from)
-    golden = judge.golden
-    if len(error_map):
-        # Not `with error_map.applied(...)`: between its entry and the first statement an interrupt would slip through.
-        application = Application(error_map, judge.model)
+    injection = Injection(judge.model, [(condition.error_model, condition.hits)], seed=drawn_from)
+    error_map, golden = injection.error_map, judge.golden
+    if len(error_map) or error_map.log is not None:
+        # Not `with inject(...)`: between its entry and the first statement an interrupt would slip through.
         try:
-            application.apply()
+            injection.apply()
             result = judge.run()
         finally:
-            application.undo()
+            injection.undo()
         rows_reached = result.rows_reached
     else:  # no error: the golden run is the answer, and costs nothing
         result, rows_reached = golden, 0
+    found = error_map.log or error_map
     row = dict.fromkeys(SCHEMA.names)
     row |= {
         "model": judge.name,
@@ -95,16 +115,16 @@ def run_trial(
         "protocol": protocol,
         "error_model": str(condition.error_model),
         "rate": condition.error_model.rate,
-        "ber": condition.error_model.expected_share(condition.space),
-        "target": condition.target,
+        "ber": condition.ber,
+        "target": str(condition.target),
         "mitigation": "none",
         "trial": trial,
         "seed": drawn_from,
         "outcome": result.outcome,
-        "bits_flipped": error_map.bits,
-        "words_hit": len(error_map),
-        "realised_rate": error_map.realised_rate,
-        "bits_left": error_map.bits,
+        "bits_flipped": found.bits,
+        "words_hit": found.words,
+        "realised_rate": found.realised_rate,
+        "bits_left": found.bits,
         "auc": result.auc,
         "auc_golden": golden.auc,
         "auc_drop": None if result.auc is None else golden.auc - result.auc,
@@ -115,5 +135,7 @@ def run_trial(
         "rows_reached": rows_reached,
         "checkpoint": judge.checkpoint,
         "data": judge.split.fingerprint,
+        "places": found.places,
+        "events": found.events,
     }
     return row | {"error": result.error, "seconds": time.perf_counter() - start}

@@ -1,31 +1,39 @@
 """The sampled errors of one trial: sparse, ordered, saved without pickle, applied and undone exactly."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
 
+from drsrobust._names import unknown
 from drsrobust._storage import new_file
-from drsrobust.injection.application import Application, ErrorMapMismatch, words_of
+from drsrobust.injection.application import Application, ErrorMapMismatch, hits
+from drsrobust.injection.formats import Format, bit_set, format_named
+from drsrobust.injection.log import Log
+from drsrobust.injection.storage import stored
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_FORMAT = 1  # of saved files
+_FORMAT = 2  # of saved files
+_ARRAYS = ("tensor", "word", "mask", "original", "depends")
+_BY = ("component", "tensor", "row", "bit", "field")
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a targeted tensor must be for a map to fit: name, shape, dtype; and its component, for reports."""
+    """What a targeted tensor must be for a map to fit: name, shape (in words), format; and its component, for reports."""
 
     name: str
     shape: tuple[int, ...]
-    dtype: str
+    format: str
     component: str
 
 
@@ -41,7 +49,12 @@ class ErrorMap:
         seed: what it was drawn with.
         error_model: what it was drawn from, as text.
         eligible_bits: how many bits could have been hit.
-        requested_rate: expected share of them; None for error models of a fixed count.
+        requested_rate: expected share of them; None where it depends on what the memory holds, or is not known.
+        places, events: of an error model with one rate: how many places (bits, words, rows) its errors could begin at, and at
+            how many they did. Events are Binomial(places, rate), or of a fixed number.
+        original: uint64 [n], the words as they were, where masks were made from them (`StuckAt`, `RandomValue`); else None.
+        depends: bool [n], which entries were; None: all, where `original` is there.
+        log: what transient errors hit, call by call; None where there are none.
     """
 
     tensor: np.ndarray
@@ -52,9 +65,16 @@ class ErrorMap:
     error_model: str
     eligible_bits: int
     requested_rate: float | None
+    places: int | None = None
+    events: int | None = None
+    original: np.ndarray | None = None
+    depends: np.ndarray | None = None
+    log: Log | None = None
+    drawn_bits: int | None = field(default=None, repr=False)
+    _drawn: "ErrorMap | None" = field(default=None, repr=False)
 
     def __len__(self) -> int:
-        """How many words are hit."""
+        """How many words are hit (in memory; what transient errors hit is in `log`)."""
         return len(self.word)
 
     @property
@@ -63,62 +83,162 @@ class ErrorMap:
         return tuple(entry.name for entry in self.fingerprint)
 
     @property
+    def words(self) -> int:
+        """How many words are hit, as `len`."""
+        return len(self.word)
+
+    @property
     def bits(self) -> int:
         """How many bits are flipped."""
         return int(np.bitwise_count(self.mask).sum())
 
     @property
+    def drawn(self) -> "ErrorMap":
+        """The map that this one was made from by `restrict` or `drop`; itself, when it was not. (A loaded map does not know
+        it any more, but still its rate.)"""
+        return self._drawn or self
+
+    @property
     def realised_rate(self) -> float:
-        """Flipped bits over eligible bits."""
-        return self.bits / self.eligible_bits
+        """Flipped bits over eligible bits, as drawn: before `restrict` or `drop`."""
+        if not self.eligible_bits:
+            return 0.0
+        return (self.bits if self.drawn_bits is None else self.drawn_bits) / self.eligible_bits
 
     def __repr__(self) -> str:
-        return (
-            f"<ErrorMap {self.error_model}, seed {self.seed}: {self.bits:,} bits in {len(self):,} words of "
-            f"{len(self.targets)} tensors, rate {self.realised_rate:.3g}>"
-        )
+        text = f"<ErrorMap {self.error_model}, seed {self.seed}: "
+        if self.fingerprint or self.log is None:
+            text += f"{self.bits:,} bits in {len(self):,} words of {len(self.targets)} tensors, rate {self.realised_rate:.3g}"
+        if self.log is not None:
+            text += f"{'; ' if self.fingerprint else ''}{self.log}"
+        return text + ">"
 
     def frame(self) -> "pd.DataFrame":
-        """One row per word: tensor, component, word, mask, bits (how many are flipped in it)."""
+        """One row per word: tensor, component, row (of the tensor's first dimension), word, mask, bits (how many are flipped
+        in it)."""
         import pandas as pd
 
+        row_words = np.array([prod(entry.shape[1:]) for entry in self.fingerprint] or [1], np.int64)
         return pd.DataFrame(
             {
                 "tensor": np.array(self.targets, object)[self.tensor],
                 "component": np.array([entry.component for entry in self.fingerprint], object)[self.tensor],
+                "row": self.word // row_words[self.tensor],
                 "word": self.word,
                 "mask": self.mask,
                 "bits": np.bitwise_count(self.mask).astype(np.int64),
             }
         )
 
-    @contextmanager
-    def applied(self, model: nn.Module) -> Iterator["ErrorMap"]:
-        """The errors are in the model inside the block; afterwards every word is what it was.
+    def counts(self, by: str) -> "pd.Series":
+        """How many bits are flipped, by `component`, `tensor`, `row` (of each tensor), `bit` (0 the lowest of its word) or
+        `field` (sign, exponent, mantissa, value, scale, bias, padding). What was not hit is left out, save components and
+        tensors, which stand with 0.
+
+        Example:
+            >>> import drsrobust as dr
+            >>> from torch import nn
+            >>> with dr.inject(nn.Linear(9, 9), dr.FixedCount(5, bits="sign"), seed=1) as error_map:
+            ...     print(error_map.counts("bit").to_dict(), error_map.counts("tensor").to_dict())
+            {31: 5} {'bias': 1, 'weight': 4}
+        """
+        import pandas as pd
+
+        if by not in _BY:
+            raise unknown("way to count", by, _BY)
+        if by in ("bit", "field"):
+            found: dict[Any, int] = {}
+            for number, here in self._entries():
+                form = self._formats[number]
+                unit = self.word[here] % form.period
+                for key in range(form.width) if by == "bit" else form.fields:
+                    chosen = np.uint64(1 << key) if by == "bit" else form.fields[key][unit]
+                    if count := int(np.bitwise_count(self.mask[here] & chosen).sum()):
+                        found[key] = found.get(key, 0) + count
+            return pd.Series(dict(sorted(found.items())), dtype=np.int64, name="bits").rename_axis(by)
+        frame = self.frame()
+        if by == "row":
+            return frame.groupby(["tensor", "row"])["bits"].sum()
+        everyone = sorted({getattr(entry, "name" if by == "tensor" else by) for entry in self.fingerprint})
+        return frame.groupby(by)["bits"].sum().reindex(pd.Index(everyone, name=by), fill_value=0)
+
+    def restrict(self, bits: Iterable[int | str] | str) -> "ErrorMap":
+        """The errors in these bits alone.
+
+        Args:
+            bits: numbers (0 the lowest) and fields of the format, as in `BitFlip`.
 
         Raises:
-            ErrorMapMismatch: a targeted tensor is missing in the model or has another shape or dtype.
+            ValueError: a bit that a hit tensor's words do not have.
         """
-        application = Application(self, model)
+        chosen = bit_set(bits)
+        mask = np.zeros_like(self.mask)
+        for number, here in self._entries():
+            form = self._formats[number]
+            mask[here] = self.mask[here] & form.eligible(chosen)[self.word[here] % form.period]
+        return self._part(mask != 0, mask)
+
+    def drop(self, words: np.ndarray) -> "ErrorMap":
+        """The errors without those of some words.
+
+        Args:
+            words: bool [len], which entries are left out (as `error_map.frame().row < 100`).
+
+        Raises:
+            ValueError: it has another shape or type.
+        """
+        words = np.asarray(words)
+        if words.shape != (len(self),) or words.dtype != bool:
+            raise ValueError(
+                f"words is {words.dtype} {list(words.shape)}; it must be bool [{len(self)}], true for entries to leave out"
+            )
+        return self._part(~words, self.mask)
+
+    def __or__(self, other: "ErrorMap") -> "ErrorMap":
+        """The errors of either map: the union of their flips.
+
+        Raises:
+            ValueError: the maps were made for different models (a tensor of both has two shapes or formats), or for one model
+                in two states.
+        """
+        if not isinstance(other, ErrorMap):
+            return NotImplemented
+        return union([self, other])
+
+    @contextmanager
+    def applied(self, model: nn.Module, *, optimizer: Any = None) -> Iterator["ErrorMap"]:
+        """The errors are in the model inside the block; afterwards every word is what it was.
+
+        Args:
+            model: the one it was drawn for, or another with the same tensors.
+            optimizer: whose states the map hits, if it does.
+
+        Raises:
+            ErrorMapMismatch: a targeted tensor is missing in the model or has another shape or format, or a word that a mask
+                was made from is another one.
+        """
+        application = Application(self, stored(model, optimizer), model)
         try:
             application.apply()
             yield self
         finally:
             application.undo()
 
-    def apply(self, model: nn.Module) -> None:
+    def apply(self, model: nn.Module, *, optimizer: Any = None) -> None:
         """Puts the errors into the model, for good (`applied` takes them out again, also after an interrupt)."""
-        for _, words, index, mask in words_of(self, model):
-            words.write(index, words.read(index) ^ mask)
+        for hit in hits(self, stored(model, optimizer)):
+            hit.words.write(hit.index, hit.words.read(hit.index) ^ hit.mask)
 
     def save(self, path: str | Path) -> None:
-        """Writes an .npz file (arrays and JSON, no pickle), complete or not at all."""
+        """Writes an .npz file (arrays and JSON, no pickle), complete or not at all. The log of transient errors is not part of
+        it: the same seed makes them again."""
         about = {"format": _FORMAT, "seed": self.seed, "error_model": self.error_model}
         about |= {"eligible_bits": self.eligible_bits, "requested_rate": self.requested_rate}
-        about["fingerprint"] = [[e.name, list(e.shape), e.dtype, e.component] for e in self.fingerprint]
+        about |= {"places": self.places, "events": self.events, "drawn_bits": self.drawn_bits}
+        about["fingerprint"] = [[e.name, list(e.shape), e.format, e.component] for e in self.fingerprint]
+        arrays = {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
         with new_file(Path(path)) as part, open(part, "wb") as handle:
-            about_bytes = np.frombuffer(json.dumps(about).encode(), np.uint8)
-            np.savez_compressed(handle, about=about_bytes, tensor=self.tensor, word=self.word, mask=self.mask)
+            np.savez_compressed(handle, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> "ErrorMap":
@@ -130,16 +250,121 @@ class ErrorMap:
         try:
             with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
                 about = json.loads(file["about"].tobytes())
-                if about["format"] != _FORMAT:
-                    raise ValueError(f"format {about['format']}")
-                fingerprint = tuple(Fingerprint(n, tuple(s), d, c) for n, s, d, c in about["fingerprint"])
-                arrays = [file[name] for name in ("tensor", "word", "mask")]
-                about = [about[name] for name in ("seed", "error_model", "eligible_bits", "requested_rate")]
+                if (version := about.pop("format")) != _FORMAT:
+                    raise ValueError(f"format {version}; this version reads format {_FORMAT}")
+                about["fingerprint"] = tuple(Fingerprint(n, tuple(s), f, c) for n, s, f, c in about["fingerprint"])
+                about |= {name: file[name] for name in _ARRAYS if name in file}
+                loaded = cls(**about)
+                loaded._check()
         except FileNotFoundError:
             raise
         except Exception as error:
             raise ValueError(f"{path} is not an error map of this version, or is damaged: {error}") from error
-        return cls(*arrays, fingerprint, *about)
+        return loaded
+
+    @cached_property
+    def _formats(self) -> tuple[Format, ...]:
+        return tuple(format_named(entry.format) for entry in self.fingerprint)
+
+    def _check(self) -> None:
+        """Raises ValueError when the arrays are not those of an error map."""
+        for name, kind in zip(_ARRAYS, (np.int32, np.int64, np.uint64, np.uint64, np.bool_), strict=True):
+            array = getattr(self, name)
+            if array is not None and (array.dtype != kind or array.shape != self.word.shape):
+                raise ValueError(f"{name} is {array.dtype} {list(array.shape)}")
+        sizes = np.array([prod(entry.shape) for entry in self.fingerprint] or [0], np.int64)
+        if len(self) and not (self.tensor.min() >= 0 and self.tensor.max() < len(self.fingerprint)):
+            raise ValueError("an entry names a tensor that is not in the fingerprint")
+        if (self.word < 0).any() or (self.word >= sizes[self.tensor]).any():
+            raise ValueError("a word lies outside of its tensor")
+        key = self.tensor.astype(np.int64)
+        if not ((np.diff(key) > 0) | ((np.diff(key) == 0) & (np.diff(self.word) > 0))).all():
+            raise ValueError("entries are not sorted, or a word stands twice")
+        widths = np.array([form.width for form in self._formats] or [64], np.uint64)[self.tensor]
+        if ((self.mask >> (widths - np.uint64(1))) > 1).any() or (self.mask == 0).any():
+            raise ValueError("a mask is empty, or wider than its word")
+
+    def _entries(self) -> Iterator[tuple[int, slice]]:
+        """The number of each tensor that was hit, and its entries."""
+        bounds = np.searchsorted(self.tensor, np.arange(len(self.fingerprint) + 1))
+        for number, (start, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+            if end > start:
+                yield number, slice(start, end)
+
+    def _part(self, kept: np.ndarray, mask: np.ndarray) -> "ErrorMap":
+        arrays = {"tensor": self.tensor, "word": self.word, "mask": mask}
+        arrays |= {"original": self.original, "depends": self.depends}
+        arrays = {name: None if array is None else array[kept] for name, array in arrays.items()}
+        drawn_bits = self.bits if self.drawn_bits is None else self.drawn_bits
+        return replace(self, **arrays, drawn_bits=drawn_bits, _drawn=self.drawn)
 
 
-__all__ = ["ErrorMap", "ErrorMapMismatch", "Fingerprint"]
+def union(maps: list[ErrorMap]) -> ErrorMap:
+    """The errors of some maps (at least one) in one. Its error model is their sum; seed and log are the first one's.
+
+    Raises:
+        ValueError: the maps do not fit together.
+    """
+    known: dict[str, Fingerprint] = {}
+    for entry in (entry for one in maps for entry in one.fingerprint):
+        other = known.setdefault(entry.name, entry)
+        if (other.shape, other.format) != (entry.shape, entry.format):
+            raise ValueError(
+                f"the maps were made for different models: {entry.name!r} is {list(other.shape)} {other.format} in one, "
+                f"{list(entry.shape)} {entry.format} in the other"
+            )
+    names = sorted(known)
+    number = {name: index for index, name in enumerate(names)}
+    places = [np.array([number[name] for name in one.targets] or [0], np.int32)[one.tensor] for one in maps]
+    tensor, word = np.concatenate(places), np.concatenate([one.word for one in maps])
+    mask = np.concatenate([one.mask for one in maps])
+    order = np.lexsort((word, tensor))
+    tensor, word, mask = tensor[order], word[order], mask[order]
+    starts = first_of_runs(tensor, word)
+    original = depends = None
+    if any(one.original is not None for one in maps):
+        nothing = [np.zeros(len(one), np.uint64) for one in maps]
+        original = np.concatenate(
+            [z if o.original is None else o.original for o, z in zip(maps, nothing, strict=True)]
+        )[order]
+        depends = np.concatenate([_depends(one) for one in maps])[order]
+        run = np.cumsum(np.isin(np.arange(len(word)), starts)) - 1
+        value = np.zeros(len(starts), np.uint64)
+        value[run[depends]] = original[depends]
+        if (value[run[depends]] != original[depends]).any():
+            raise ValueError("the maps were made for two states of a model: a word that both were made from differs")
+        original, depends = value, np.logical_or.reduceat(depends, starts) if len(starts) else depends
+    if len(starts):
+        tensor, word, mask = tensor[starts], word[starts], np.bitwise_or.reduceat(mask, starts)
+    first = maps[0]
+    alike = {one.eligible_bits for one in maps} == {first.eligible_bits} and len({one.targets for one in maps}) == 1
+    return ErrorMap(
+        tensor,
+        word,
+        mask,
+        tuple(known[name] for name in names),
+        first.seed,
+        " + ".join(sorted(one.error_model for one in maps)),
+        # Of maps of different targets: the bits of all of them (where targets overlap, some count twice).
+        first.eligible_bits if alike else sum(one.eligible_bits for one in maps),
+        None,
+        original=original,
+        depends=depends,
+        log=next((one.log for one in maps if one.log is not None), None),
+    )
+
+
+def first_of_runs(tensor: np.ndarray, word: np.ndarray) -> np.ndarray:
+    """Where each word's entries begin, in entries sorted by (tensor, word)."""
+    if not len(word):
+        return np.empty(0, np.int64)
+    return np.flatnonzero(np.concatenate(([True], (word[1:] != word[:-1]) | (tensor[1:] != tensor[:-1]))))
+
+
+def _depends(error_map: ErrorMap) -> np.ndarray:
+    if error_map.original is None:
+        return np.zeros(len(error_map), bool)
+    return np.ones(len(error_map), bool) if error_map.depends is None else error_map.depends
+
+
+__all__ = ["ErrorMap", "ErrorMapMismatch", "Fingerprint", "first_of_runs", "union"]

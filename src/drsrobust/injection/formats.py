@@ -1,13 +1,19 @@
-"""Number formats: how wide a word is, and which of its bits are sign, exponent and mantissa.
+"""Number formats: how wide a word is, and what each of its bits stands for.
 
 Bit 0 is the lowest. Floating formats follow IEEE 754 and, for 8 bits, the OCP 8-bit floating point specification; signed
-integers are two's complement, whose highest bit is the sign.
+integers are two's complement, whose highest bit is the sign. FBGEMM's quantized tables keep each row's scale and bias in
+front of its codes and fill the row up to an alignment: there a bit's meaning depends on where in the row it lies.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 import torch
+
+from drsrobust._names import unknown
 
 # dtype -> (bits of the exponent, bits of the mantissa); a sign bit lies above them.
 _FLOATS = {
@@ -18,46 +24,153 @@ _FLOATS = {
     torch.float8_e4m3fn: (4, 3),
     torch.float8_e5m2: (5, 2),
 }
-FIELDS = ("sign", "exponent", "mantissa", "value")
+PADDING = "padding"
+FIELDS = ("sign", "exponent", "mantissa", "value", "scale", "bias", PADDING)
+_CODES = {"int8": 8, "int4": 4, "int2": 2}  # bits of one code of a quantized row
+_ROWS = re.compile(r"(int8|int4|int2|float16|float32) rows: (\d+) values, (\d+) bytes of scale and bias, (\d+) bytes")
 
 
-def fields(dtype: torch.dtype) -> dict[str, range]:
-    """The fields of a word and their bit numbers: `sign`, `exponent`, `mantissa` of floats; `sign` (of signed ones) and
-    `value` (the other bits) of integers.
+@dataclass(frozen=True)
+class Format:
+    """What the bits of a tensor's words stand for.
+
+    Attributes:
+        name: as `float32`, or `int8 rows: 16 values, 4 bytes of scale and bias, 32 bytes` for FBGEMM's quantized rows.
+        dtype: of a word. Quantized rows of integers are seen as bytes (uint8), rows of floats as those floats.
+        fields: field -> uint64 [period], which bits of each word belong to it; the layout repeats every `period` words.
+    """
+
+    name: str
+    dtype: torch.dtype
+    fields: Mapping[str, np.ndarray] = field(compare=False, repr=False)
+
+    @property
+    def width(self) -> int:
+        """Bits of a word."""
+        return 8 * self.dtype.itemsize
+
+    @property
+    def period(self) -> int:
+        """After how many words the layout repeats: 1, or a quantized row."""
+        return len(next(iter(self.fields.values())))
+
+    def eligible(self, bits: Iterable[int | str] | None) -> np.ndarray:
+        """The bits that a set of numbers and fields means, as masks uint64 [period]. None means all but padding; a field
+        that the format does not have means none; numbers leave padding out.
+
+        Raises:
+            ValueError: a number that the format's words do not have.
+        """
+        everything = np.zeros(self.period, np.uint64)
+        for name, mask in self.fields.items():
+            if name != PADDING:
+                everything |= mask
+        if bits is None:
+            return everything
+        chosen = np.zeros(self.period, np.uint64)
+        for bit in bits:
+            if isinstance(bit, str):
+                chosen |= self.fields.get(bit, np.uint64(0))
+            elif 0 <= bit < self.width:
+                chosen |= everything & np.uint64(1 << bit)
+            else:
+                raise ValueError(f"bit {bit} does not exist in {self.name}; its words have bits 0 to {self.width - 1}")
+        return chosen
+
+
+@cache
+def plain(dtype: torch.dtype) -> Format:
+    """The format of a tensor of numbers.
 
     Example:
-        >>> fields(torch.bfloat16)
-        {'sign': range(15, 16), 'exponent': range(7, 15), 'mantissa': range(0, 7)}
+        >>> {name: f"{int(mask[0]):016b}" for name, mask in plain(torch.bfloat16).fields.items()}
+        {'sign': '1000000000000000', 'exponent': '0111111110000000', 'mantissa': '0000000001111111'}
     """
     width = 8 * dtype.itemsize
+    masks = {}
     if dtype in _FLOATS:
         _, mantissa = _FLOATS[dtype]
-        return {
-            "sign": range(width - 1, width),
-            "exponent": range(mantissa, width - 1),
-            "mantissa": range(mantissa),
-        }
-    if dtype.is_signed:
-        return {"sign": range(width - 1, width), "value": range(width - 1)}
-    return {"value": range(width)}
+        masks["sign"] = _ones(width - 1, width)
+        masks["exponent"] = _ones(mantissa, width - 1)
+        masks["mantissa"] = _ones(0, mantissa)
+    elif dtype.is_signed:
+        masks["sign"] = _ones(width - 1, width)
+        masks["value"] = _ones(0, width - 1)
+    else:
+        masks["value"] = _ones(0, width)
+    name = str(dtype).removeprefix("torch.")
+    return Format(name, dtype, {key: np.array([mask], np.uint64) for key, mask in masks.items()})
 
 
-def bit_numbers(dtype: torch.dtype, bits: Iterable[int | str] | None) -> np.ndarray:
-    """The bit numbers, ascending, that a set of numbers and field names means in a format (None: all bits). A field that
-    the format does not have means none.
+@cache
+def quantized_rows(values: str, dim: int, header: int, row_bytes: int) -> Format:
+    """The format of FBGEMM's row-wise quantized tables: scale, bias (each half of the header), codes, padding.
+
+    Source: fbgemm_gpu, `split_table_batched_embeddings_ops_inference`.
+
+    Args:
+        values: `int8`, `int4`, `int2` (codes; words are bytes), `float16` or `float32` (no header; words are floats).
+        dim: values in a row.
+        header: bytes of scale and bias together (4: two of float16).
+        row_bytes: bytes of a row with its padding.
+    """
+    name = f"{values} rows: {dim} values, {header} bytes of scale and bias, {row_bytes} bytes"
+    if values in _CODES:
+        byte = np.zeros(row_bytes, np.uint64)
+        used = header + -(-dim * _CODES[values] // 8)
+        spans = {"scale": (0, header // 2), "bias": (header // 2, header), "value": (header, used)}
+        spans[PADDING] = (used, row_bytes)
+        fields = {}
+        for key, (start, end) in spans.items():
+            fields[key] = byte.copy()
+            fields[key][start:end] = 0xFF
+        return Format(name, torch.uint8, fields)
+    dtype = getattr(torch, values)
+    words = row_bytes // dtype.itemsize
+    live = np.arange(words) < dim
+    fields = {key: np.where(live, mask[0], np.uint64(0)) for key, mask in plain(dtype).fields.items()}
+    fields[PADDING] = np.where(live, np.uint64(0), np.uint64(_ones(0, 8 * dtype.itemsize)))
+    return Format(name, dtype, fields)
+
+
+def format_named(name: str) -> Format:
+    """The format with this name.
 
     Raises:
-        ValueError: a number that the format's words do not have.
+        ValueError: there is none.
     """
-    width = 8 * dtype.itemsize
+    if rows := _ROWS.fullmatch(name):
+        return quantized_rows(rows[1], *(int(number) for number in rows.groups()[1:]))
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"{name!r} is no number format")
+    return plain(dtype)
+
+
+Bits = tuple[int | str, ...] | str | None
+
+
+def bit_set(bits: Bits | Iterable[int | str]) -> tuple[int | str, ...] | None:
+    """A set of bits in one form: numbers in ascending, then fields in alphabetical order, each once.
+
+    Raises:
+        ValueError: nothing, or something else than numbers and fields.
+    """
     if bits is None:
-        return np.arange(width)
-    chosen: set[int] = set()
-    for bit in bits:
-        if isinstance(bit, str):
-            chosen.update(fields(dtype).get(bit, ()))
-        elif 0 <= bit < width:
-            chosen.add(bit)
-        else:
-            raise ValueError(f"bit {bit} does not exist in {dtype}; its words have bits 0 to {width - 1}")
-    return np.array(sorted(chosen), np.int64)
+        return None
+    if not isinstance(bits, str | Iterable):
+        raise ValueError(f"bits are {bits!r}; they must be a field as 'exponent', or a tuple of bit numbers and fields")
+    bits = (bits,) if isinstance(bits, str) else tuple(bits)
+    names = sorted({bit for bit in bits if isinstance(bit, str)})
+    numbers = [bit for bit in bits if not isinstance(bit, str)]
+    if not bits or any(isinstance(bit, bool) or not isinstance(bit, int | np.integer) for bit in numbers):
+        raise ValueError(f"bits are {bits!r}; they must be one or more integers, 0 for the lowest bit, or fields")
+    for name in names:
+        if name not in FIELDS:
+            raise unknown("field of a number format", name, FIELDS)
+    return (*sorted({int(bit) for bit in numbers}), *names)
+
+
+def _ones(start: int, end: int) -> int:
+    """An integer whose bits start .. end - 1 are set."""
+    return (1 << end) - (1 << start)

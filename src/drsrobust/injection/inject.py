@@ -1,20 +1,102 @@
 """`inject`: draw errors and have them in the model for the length of a `with` block."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
+import numpy as np
 from torch import nn
 
-from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.error_models import ErrorModel
-from drsrobust.injection.space import resolve
+from drsrobust.injection.application import Application
+from drsrobust.injection.base import ErrorModel
+from drsrobust.injection.clock import check_seed
+from drsrobust.injection.combine import order
+from drsrobust.injection.error_map import ErrorMap, union
+from drsrobust.injection.log import Log
+from drsrobust.injection.space import AddressSpace
+from drsrobust.injection.storage import stored
+from drsrobust.injection.targets import Target, as_target
+from drsrobust.injection.transient import Draw, Hooks, Transient
+
+Pair = tuple[ErrorModel, str | Target | Transient]
+
+
+class Injection:
+    """Errors drawn for a model, to be put in and taken out. What `inject` does in a `with`, for those who must be safe from
+    interrupts at any point: `try: injection.apply(); ... finally: injection.undo()`.
+
+    Args:
+        model: any module.
+        pairs: (error model, target) each; for a target at rest its address space serves too.
+        seed: decides everything that is drawn.
+        components: overrides of which tensor belongs to which component.
+
+    Attributes:
+        error_map: what was drawn; what transient errors hit comes into its `log` later.
+
+    Raises:
+        TypeError, ValueError: as `inject`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        pairs: Sequence[tuple[ErrorModel, str | Target | Transient | AddressSpace]],
+        *,
+        seed: int,
+        components: Mapping[str, str] | None = None,
+    ) -> None:
+        if not pairs:
+            raise ValueError("no (error model, target) pair was given")
+        ready = []
+        for error_model, target in pairs:
+            if not isinstance(error_model, ErrorModel):
+                raise TypeError(f"error_model is {error_model!r}; it must be an error model, as BitFlip(ber=1e-6)")
+            if not isinstance(target, Transient | AddressSpace):
+                target = as_target(target).resolve(model, components)
+            ready.append((error_model, target))
+        if len(ready) > 1:  # equal models draw from streams of their own, and the order of the pairs does not matter
+            ready.sort(key=lambda pair: (*order(pair[0]), _name(pair[1])))
+        log = Log() if any(isinstance(target, Transient) for _, target in ready) else None
+        maps, memory, seen = [], {}, Counter()
+        self._open: list[Application | Hooks] = []
+        for error_model, target in ready:
+            occurrence = seen[error_model.canonical()]
+            seen[error_model.canonical()] += 1
+            if isinstance(target, Transient):
+                check_seed(seed)
+                self._open.append(Hooks(model, target, Draw(error_model, int(seed), occurrence, log)))
+                continue
+            maps.append(error_model.sample(target, seed=seed, occurrence=occurrence))
+            memory |= {tensor.name: tensor for tensor in target.tensors}
+        if maps:
+            self.error_map = replace(maps[0] if len(maps) == 1 else union(maps), log=log)
+            here = {name: tensor.stored for name, tensor in memory.items()}
+            if any(value is None for value in here.values()):  # a space that was made without this model
+                here = stored(model)
+            self._open.insert(0, Application(self.error_map, here, model))
+        else:
+            nothing = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
+            text = " + ".join(str(error_model) for error_model, _ in ready)
+            self.error_map = ErrorMap(*nothing, (), int(seed), text, 0, None, log=log)
+
+    def apply(self) -> None:
+        """Puts the errors into memory and the hooks on."""
+        for one in self._open:
+            one.apply()
+
+    def undo(self) -> None:
+        """Takes the hooks off and writes the original words back; nothing when that was done before."""
+        for one in reversed(self._open):
+            one.undo()
 
 
 @contextmanager
 def inject(
     model: nn.Module,
-    error_model: ErrorModel,
-    target: str = "all",
+    error_model: ErrorModel | Sequence[Pair],
+    target: str | Target | Transient = "all",
     *,
     seed: int,
     components: Mapping[str, str] | None = None,
@@ -24,13 +106,15 @@ def inject(
 
     Args:
         model: any module.
-        error_model: as `BitFlip(ber=1e-6)`.
-        target: what may be hit: `"all"` (parameters), `"everything"` (and buffers), a component, or a glob on names.
+        error_model: as `BitFlip(ber=1e-6)`; or several (error model, target) pairs at once.
+        target: what may be hit: `"all"` (parameters and quantized tables), `"everything"` (and buffers), a component, or a glob
+            on names; a `Target`, as `Rows(...)`, or a union of them with `|`; or, while the model runs, `Inputs(...)`,
+            `Activations(...)`, `Gradients(...)`.
         seed: decides everything that is drawn.
         components: overrides of which tensor belongs to which component.
 
     Yields:
-        the error map that was applied.
+        the error map that was applied. Of errors while the model runs, its `log` tells what was hit at each call.
 
     Raises:
         TypeError: not an error model.
@@ -44,8 +128,26 @@ def inject(
         ...     print(len(error_map), "of", layer.weight.numel() + layer.bias.numel(), "words are wrong")
         135 of 4160 words are wrong
     """
-    if not isinstance(error_model, ErrorModel):
-        raise TypeError(f"error_model is {error_model!r}; it must be an error model, as BitFlip(ber=1e-6)")
-    error_map = error_model.sample(resolve(model, target, components), seed=seed)
-    with error_map.applied(model):
-        yield error_map
+    pairs = [(error_model, target)] if isinstance(error_model, ErrorModel) else _pairs(error_model, target)
+    injection = Injection(model, pairs, seed=seed, components=components)
+    try:
+        injection.apply()
+        yield injection.error_map
+    finally:
+        injection.undo()
+
+
+def _pairs(given: object, target: object) -> list[Pair]:
+    if not isinstance(given, Sequence) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in given):
+        raise TypeError(
+            f"error_model is {given!r}; it must be an error model, as BitFlip(ber=1e-6), or a list of (error model, target)"
+        )
+    if target != "all":
+        raise ValueError(f"with pairs each target stands in its pair, and target= has no meaning; it is {target!r}")
+    return list(given)
+
+
+def _name(target: Transient | AddressSpace) -> str:
+    if isinstance(target, Transient):
+        return str(target)
+    return ",".join(f"{tensor.name}:{tensor.targeted}" for tensor in target.tensors)

@@ -1,0 +1,123 @@
+"""What every error model is: a frozen dataclass with one verb, `sample`."""
+
+import hashlib
+from dataclasses import fields
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from drsrobust._storage import canonical_json
+from drsrobust.injection.clock import ErrorClock
+from drsrobust.injection.error_map import ErrorMap, Fingerprint, first_of_runs
+from drsrobust.injection.space import AddressSpace
+
+
+class ErrorModel:
+    """A rule for how stored bits go wrong. `a + b` is both: the union of their flips.
+
+    To write one: a frozen dataclass that derives from this, names in `RATE` (or `COUNT`) the field that says how many errors
+    there are, and defines `rate` (None for models of a fixed count), `expected_share` and `sample`.
+    """
+
+    RATE: ClassVar[str | None] = None
+    COUNT: ClassVar[str | None] = None
+
+    if TYPE_CHECKING:
+        rate: float | None
+
+    def expected_share(self, space: AddressSpace) -> float | None:
+        """Expected share of the space's eligible bits that flip; None where that depends on what the memory holds.
+
+        Raises:
+            ValueError: the model cannot hit this space (as a bit that the targeted words do not have).
+        """
+        raise NotImplementedError
+
+    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
+        """The error map of one trial. For one seed, the map at a lower rate or count is part of the map at a higher one.
+
+        Args:
+            space: what may be hit.
+            seed: 0 .. 2**64 - 1; decides everything.
+            occurrence: tells apart several equal models in one trial.
+
+        Raises:
+            ValueError: the model cannot hit this space, or a seed out of range.
+        """
+        raise NotImplementedError
+
+    def __add__(self, other: "ErrorModel") -> "ErrorModel":
+        if not isinstance(other, ErrorModel):
+            return NotImplemented
+        from drsrobust.injection.combine import Sum
+
+        return Sum((self, other))
+
+    def __str__(self) -> str:
+        """The model without its rate, which stands in a table's own column."""
+        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != self.RATE}
+        shown = [f"{name}={list(v) if isinstance(v, tuple) else v!r}" for name, v in given.items() if v is not None]
+        return type(self).__name__ + (f"({', '.join(shown)})" if shown else "")
+
+    def canonical(self) -> str:
+        """The model without its rate or count, as canonical JSON: what a seed is combined with."""
+        left = (self.RATE, self.COUNT)
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left}
+        return canonical_json({"error_model": type(self).__name__, **given})
+
+    def clock(self, places: int, seed: int, occurrence: int = 0) -> ErrorClock:
+        """The error clock of this model. Its summand is the first 4 bytes (big-endian) of SHA-256 over the canonical form,
+        plus the occurrence number, modulo 2**32."""
+        number = int.from_bytes(hashlib.sha256(self.canonical().encode()).digest()[:4], "big")
+        return ErrorClock(places, seed=seed, summand=(number + occurrence) % 2**32)
+
+
+def from_bits(model: ErrorModel, space: AddressSpace, positions: np.ndarray, seed: int, **about) -> ErrorMap:
+    """The error map of flips at ascending, distinct positions."""
+    tensor, word, bit = space.locate(positions)
+    mask = np.left_shift(np.uint64(1), bit.view(np.uint64))
+    # Positions ascend, so the bits of one word stand side by side. Few words have several: join those.
+    again = np.flatnonzero((word[1:] == word[:-1]) & (tensor[1:] == tensor[:-1])) + 1
+    if len(again):
+        first = np.ones(len(word), bool)
+        first[again] = False
+        np.bitwise_or.at(mask, _run_starts(again), mask[again])
+        tensor, word, mask = tensor[first], word[first], mask[first]
+    return make(model, space, tensor, word, mask, seed, **about)
+
+
+def _run_starts(again: np.ndarray) -> np.ndarray:
+    """Where the runs begin that ascending entries [n] go on with."""
+    leads = np.append(True, np.diff(again) > 1)  # entries right behind a run's first one
+    return again[leads][np.cumsum(leads) - 1] - 1
+
+
+def from_words(
+    model: ErrorModel, space: AddressSpace, tensor: np.ndarray, word: np.ndarray, mask: np.ndarray, seed: int, **about
+) -> ErrorMap:
+    """The error map of masks in any order; several masks of one word are joined, empty ones left out."""
+    kept = mask != 0
+    tensor, word, mask = tensor[kept], word[kept], mask[kept]
+    order = np.lexsort((word, tensor))
+    tensor, word, mask = tensor[order], word[order], mask[order]
+    starts = first_of_runs(tensor, word)
+    if len(starts) < len(word):
+        tensor, word, mask = tensor[starts], word[starts], np.bitwise_or.reduceat(mask, starts)
+    return make(model, space, tensor, word, mask, seed, **about)
+
+
+def make(
+    model: ErrorModel, space: AddressSpace, tensor: np.ndarray, word: np.ndarray, mask: np.ndarray, seed: int, **about
+) -> ErrorMap:
+    """The error map of sorted entries, one per word."""
+    about.setdefault("requested_rate", None)
+    return ErrorMap(
+        tensor.astype(np.int32, copy=False),
+        word,
+        mask,
+        tuple(Fingerprint(t.name, t.shape, t.format.name, t.component) for t in space.tensors),
+        seed=int(seed),
+        error_model=str(model),
+        eligible_bits=space.bits,
+        **about,
+    )

@@ -1,0 +1,61 @@
+"""Several error models in one trial."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+from drsrobust._storage import canonical_json
+from drsrobust.injection.base import ErrorModel
+from drsrobust.injection.error_map import ErrorMap, union
+from drsrobust.injection.space import AddressSpace
+
+
+@dataclass(frozen=True)
+class Sum(ErrorModel):
+    """Error models side by side, as `a + b` makes it: a bit is wrong when one of them hits it (once, if several do).
+
+    Each draws from streams of its own, so that a sum's map holds its summands' maps of the same seed, and `a + b` equals
+    `b + a`. Of equal models with several rates or counts the largest comes first.
+
+    Args:
+        parts: the summands.
+    """
+
+    rate = None
+
+    parts: tuple[ErrorModel, ...]
+
+    def __post_init__(self) -> None:
+        flat = [part for one in self.parts for part in (one.parts if isinstance(one, Sum) else (one,))]
+        for part in flat:
+            if not isinstance(part, ErrorModel):
+                raise TypeError(f"a sum of error models holds {part!r}")
+        object.__setattr__(self, "parts", tuple(sorted(flat, key=order)))
+
+    def __str__(self) -> str:
+        return " + ".join(repr(part) for part in self.parts)
+
+    def canonical(self) -> str:
+        """The canonical forms of its summands."""
+        return canonical_json({"error_model": "Sum", "parts": [part.canonical() for part in self.parts]})
+
+    def expected_share(self, space: AddressSpace) -> None:
+        """None: how the summands' bits overlap is not counted."""
+        for part in self.parts:
+            part.expected_share(space)
+
+    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
+        """The union of the summands' maps."""
+        seen: Counter[str] = Counter()
+        maps = []
+        for part in self.parts:
+            maps.append(part.sample(space, seed=seed, occurrence=occurrence + seen[part.canonical()]))
+            seen[part.canonical()] += 1
+        bits = [getattr(part, "bits", None) for part in self.parts]
+        eligible = space if None in bits else space.only({bit for some in bits for bit in some})
+        return replace(union(maps), error_model=str(self), eligible_bits=eligible.bits)
+
+
+def order(model: ErrorModel) -> tuple[str, float]:
+    """By what summands are sorted: their canonical form, then the largest rate or count first."""
+    size = model.rate if model.COUNT is None else getattr(model, model.COUNT)
+    return model.canonical(), -(size or 0.0)
