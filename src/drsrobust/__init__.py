@@ -51,10 +51,10 @@ _HOME = {
     "check_parameters": "drsrobust.notebook",
     "provenance": "drsrobust.notebook",
 }
-_PACKAGES = ("campaign", "data", "evaluation", "injection", "models", "plots", "training")
+_PACKAGES = ("campaign", "data", "evaluation", "injection", "models", "plots", "rates", "training")
 
 if TYPE_CHECKING:
-    from drsrobust import campaign, data, evaluation, injection, models, plots, training
+    from drsrobust import campaign, data, evaluation, injection, models, plots, rates, training
     from drsrobust.campaign import Campaign, caption, decades, summarise
     from drsrobust.data import Dataset, Split, load_dataset
     from drsrobust.evaluation import Evaluator

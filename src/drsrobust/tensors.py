@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 # Names for several components at once: each stands for the components whose names end so.
 GROUPS = {"mlp": "_mlp"}
 
-_COLLECTION = re.compile("Embedding(Bag)?Collection|TableBatchedEmbedding")  # TorchRec's and FBGEMM's modules
+_LOOKUP = "TableBatchedEmbedding"  # in the names of FBGEMM's modules
+_COLLECTION = re.compile(f"Embedding(Bag)?Collection|{_LOOKUP}")  # TorchRec's and FBGEMM's modules
 
 
 # Attributes in which wrappers (torch.compile, TorchRec's DistributedModelParallel, FSDP, checkpointing) keep the module they
@@ -63,7 +64,7 @@ class Listed(NamedTuple):
 
 def listed(model: nn.Module) -> list[Listed]:
     """Parameters, quantized tables (as their memory: see `drsrobust.quantized`) and buffers, in this order, by their first
-    name; what shares all of its memory once."""
+    name; what shares all of its memory once. The book-keeping of FBGEMM's look-ups is left out."""
     modules = named_modules(model)
     tables = {table.name: table for table in quantized_tables(modules)}
     parameters, buffers = [], []
@@ -72,7 +73,11 @@ def listed(model: nn.Module) -> list[Listed]:
         parameters += [
             Listed(start + n, tensor, True) for n, tensor in module._parameters.items() if tensor is not None
         ]
-        buffers += [Listed(start + n, tensor, False) for n, tensor in module._buffers.items() if tensor is not None]
+        own = [Listed(start + n, tensor, False) for n, tensor in module._buffers.items() if tensor is not None]
+        if _LOOKUP in type(module).__name__:
+            # Offsets, types and counters of FBGEMM's kernels, which trust them: errors there end the process.
+            own = [one for one in own if one.tensor.is_floating_point()]
+        buffers += own
     found = parameters + [Listed(name, table.tensor, True, table) for name, table in tables.items()]
     found += [one for one in buffers if one.name not in tables]
     seen, once = set(), []

@@ -1,6 +1,6 @@
 """Ids that a table does not have: found before the look-up, in TorchRec's collections and PyTorch's embedding modules."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,34 +11,35 @@ from drsrobust.tensors import named_modules
 OUT_OF_RANGE = ("raise", "first", "wrap", "as_is")
 
 
-def guard(model: nn.Module, out_of_range: str) -> list[Any]:
+def guard(model: nn.Module, out_of_range: str) -> Iterator[Any]:
     """Puts hooks on all look-ups of a model that treat ids out of range.
 
     Args:
         model: any module.
         out_of_range: `raise` (IndexError), `first` (row 0) or `wrap` (modulo the number of rows).
 
-    Returns:
+    Yields:
         the hooks' handles.
 
     Raises:
         ValueError: the model has no look-up that is known here.
     """
-    handles, inside = [], []
+    found, inside = 0, []
     for name, module in named_modules(model):
         if any(name.startswith(outer) for outer in inside):
             continue  # its collection is guarded
         if (rows := _rows_by_feature(module)) is not None:
-            handles.append(module.register_forward_pre_hook(_of_collection(name, rows, out_of_range)))
+            yield module.register_forward_pre_hook(_of_collection(name, rows, out_of_range))
             inside.append(f"{name}." if name else "")
+            found += 1
         elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            handles.append(module.register_forward_pre_hook(_of_module(name, module.num_embeddings, out_of_range)))
-    if not handles:
+            yield module.register_forward_pre_hook(_of_module(name, module.num_embeddings, out_of_range))
+            found += 1
+    if not found:
         raise ValueError(
             "the model has no nn.Embedding, nn.EmbeddingBag or TorchRec collection whose ids could be checked; "
             "out_of_range='as_is' leaves ids as they are, at your own risk"
         )
-    return handles
 
 
 def _rows_by_feature(module: nn.Module) -> dict[str, int] | None:

@@ -333,8 +333,8 @@ def _table(table: str, memory: Mapping[str, Stored], home: Mapping[str, str]) ->
     if len(matches) == 1:
         return matches[0]
     if matches:
-        raise ValueError(f"table {table!r} could be {', '.join(matches)}; name one of them")
-    raise unknown("table", table, [name for name in memory if memory[name].tensor.dim() > 1])
+        raise ValueError(f"table {table!r} could be {', '.join(sorted(matches))}; name one of them")
+    raise unknown("table", table, sorted(name for name in memory if memory[name].tensor.dim() > 1))
 
 
 def _features_of(name: str, model: nn.Module, features: Mapping[str, Any]) -> list[str]:

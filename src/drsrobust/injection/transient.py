@@ -6,7 +6,7 @@ name: so what is hit depends on the seed and on how many calls there were, on no
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -34,11 +34,11 @@ _PER = ("call", "sample")
 class Transient:
     """What is hit while the model runs."""
 
-    def attach(self, model: nn.Module, draw: "Draw") -> list[Any]:
+    def attach(self, model: nn.Module, draw: "Draw") -> Iterator[Any]:
         """Puts hooks on the model.
 
-        Returns:
-            their handles.
+        Yields:
+            the handle of each, as soon as it is on.
 
         Raises:
             ValueError: there is nothing of the kind in the model.
@@ -80,7 +80,7 @@ class Inputs(Transient):
     def __str__(self) -> str:
         return f"Inputs({self.which}{_per(self.per)}{'' if self.out_of_range == 'raise' else f', {self.out_of_range}'})"
 
-    def attach(self, model: nn.Module, draw: "Draw") -> list[Any]:
+    def attach(self, model: nn.Module, draw: "Draw") -> Iterator[Any]:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
             seen = Counted()
             args = tuple(self._change(value, draw, seen) for value in args)
@@ -90,10 +90,9 @@ class Inputs(Transient):
                 raise ValueError(f"the model was called without any {kind}, so {self} has nothing to hit")
             return args, kwargs
 
-        handles = [model.register_forward_pre_hook(hook, with_kwargs=True)]
+        yield model.register_forward_pre_hook(hook, with_kwargs=True)
         if self.which == "ids" and self.out_of_range != "as_is":
-            handles += guard(model, self.out_of_range)
-        return handles
+            yield from guard(model, self.out_of_range)
 
     def _change(self, value: Any, draw: "Draw", seen: "Counted") -> Any:
         """A value with errors, if it is of the kind."""
@@ -133,17 +132,15 @@ class Activations(Transient):
     def __str__(self) -> str:
         return f"Activations({self.glob}{_per(self.per)})"
 
-    def attach(self, model: nn.Module, draw: "Draw") -> list[Any]:
+    def attach(self, model: nn.Module, draw: "Draw") -> Iterator[Any]:
         modules = self._modules(model)
         _refuse_compiled(model, [name for name, _ in modules])
-        handles = []
         for name, module in modules:
 
             def hook(module: nn.Module, args: tuple, output: Any, name: str = name) -> Any:
                 return self._change(output, name, draw)
 
-            handles.append(module.register_forward_hook(hook))
-        return handles
+            yield module.register_forward_hook(hook)
 
     def _modules(self, model: nn.Module) -> list[tuple[str, nn.Module]]:
         every = [(name, module) for name, module in named_modules(model) if name]
@@ -197,7 +194,7 @@ class Gradients(Transient):
     def __str__(self) -> str:
         return f"Gradients({self.glob})"
 
-    def attach(self, model: nn.Module, draw: "Draw") -> list[Any]:
+    def attach(self, model: nn.Module, draw: "Draw") -> Iterator[Any]:
         every = [
             (n, t) for n, t in named_tensors(model, buffers=False) if isinstance(t, nn.Parameter) and t.requires_grad
         ]
@@ -205,17 +202,19 @@ class Gradients(Transient):
         if not found:
             names = ", ".join(name for name, _ in every) or "none"
             raise ValueError(f"no parameter with a gradient matches {self.glob!r}; there are: {names}")
-        handles = []
         for name, tensor in found:
 
             def hook(gradient: torch.Tensor, where: str = f"gradient of {name}") -> torch.Tensor:
                 if gradient.is_sparse:
                     values = draw.hit(where, gradient._values())
-                    return torch.sparse_coo_tensor(gradient._indices(), values, gradient.shape)
+                    about = {
+                        "is_coalesced": gradient.is_coalesced(),
+                        "check_invariants": False,
+                    }  # its indices are as they were
+                    return torch.sparse_coo_tensor(gradient._indices(), values, gradient.shape, **about)
                 return draw.hit(where, gradient)
 
-            handles.append(tensor.register_hook(hook))
-        return handles
+            yield tensor.register_hook(hook)
 
 
 class Counted:
@@ -235,6 +234,7 @@ class Draw:
 
     def __init__(self, error_model: ErrorModel, seed: int, occurrence: int, log: Log) -> None:
         self.error_model, self.seed, self.occurrence, self.log = error_model, seed, occurrence, log
+        self.over = False  # a hook that an interrupt left behind does nothing any more
         self._seeds: dict[str, np.random.PCG64] = {}
         self._calls: dict[str, int] = {}
         self._samples: dict[str, int] = {}
@@ -247,6 +247,13 @@ class Draw:
             tensor: any plain tensor.
             samples: for each sample, which words (flat indices) are its own; None: errors are drawn per call.
         """
+        if torch.compiler.is_compiling():  # a compiler would trace the drawing of errors, and draw them once for ever
+            return torch.compiler.disable(self._hit)(where, tensor, samples)
+        return self._hit(where, tensor, samples)
+
+    def _hit(self, where: str, tensor: torch.Tensor, samples: Sequence[np.ndarray] | None) -> torch.Tensor:
+        if self.over:
+            return tensor
         check(where, tensor)
         call = self._calls.get(where, 0)
         self._calls[where] = call + 1
@@ -302,10 +309,12 @@ class Hooks:
     def apply(self) -> None:
         """Puts the hooks on."""
         OPEN.append(self)
-        self.handles += self.target.attach(self.model, self.draw)
+        for handle in self.target.attach(self.model, self.draw):
+            self.handles.append(handle)
 
     def undo(self) -> None:
         """Takes them off."""
+        self.draw.over = True
         while self.handles:
             self.handles[-1].remove()
             self.handles.pop()

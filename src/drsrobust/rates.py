@@ -1,0 +1,147 @@
+"""From failure rates of memory and the time that words stay in it to bit error rates, and back.
+
+Errors reach a bit as a Poisson process of rate lambda = FIT/Mbit * 1e-9 / 2**20 per hour. FIT counts failures in 10**9 device
+hours, and a Mbit is 2**20 bits. A word stays for the residency time: until it is written again with the right
+content (the next push of the model, a scrub, a reload; DRAM refresh keeps what is there, errors too). A bit that was hit stays
+wrong until then, so after t hours it is wrong with probability 1 - exp(-lambda t): lambda t is the time of the error clock.
+
+These are errors before any code in the memory corrects them; what ECC leaves is for the mitigations to say.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MBIT = 2**20  # bits
+
+
+def ber(fit_per_mbit: float, hours: float) -> float:
+    """Bit error rate at the end of a residency time: 1 - exp(-lambda t).
+
+    Args:
+        fit_per_mbit: failures in 10**9 hours per 2**20 bits, 0 or more.
+        hours: residency time, 0 or more.
+
+    Raises:
+        ValueError: a negative number, or NaN.
+
+    Example:
+        >>> f"{ber(25_000, 24):.3g}"
+        '5.72e-10'
+    """
+    return -math.expm1(-_exposure(fit_per_mbit, hours))
+
+
+def mean_ber(fit_per_mbit: float, interval_hours: float) -> float:
+    """Bit error rate at a random moment of an interval after which memory is written anew (a push, a scrub): the mean of
+    `ber` over the interval, 1 - (1 - exp(-lambda T)) / (lambda T), which is half of `ber` at its end where errors are rare.
+
+    Example:
+        >>> f"{mean_ber(25_000, 24) / ber(25_000, 24):.6f}"
+        '0.500000'
+    """
+    exposure = _exposure(fit_per_mbit, interval_hours)
+    if exposure < 1e-5:  # the formula would take the difference of two numbers that are nearly 1
+        return exposure / 2 - exposure**2 / 6
+    return 1 + math.expm1(-exposure) / exposure
+
+
+def fit_per_mbit(ber: float, hours: float) -> float:
+    """The failure rate that gives a bit error rate after a residency time: the inverse of `ber`.
+
+    Raises:
+        ValueError: a rate outside of [0, 1), or a time that is not positive.
+
+    Example:
+        >>> f"{fit_per_mbit(1e-9, 24):,.0f}"
+        '43,691'
+    """
+    return _clock(ber) / _positive("hours", hours) * 1e9 * MBIT
+
+
+def hours(ber: float, fit_per_mbit: float) -> float:
+    """After how many hours a bit error rate is reached: how often to push or scrub for an error rate that a model bears.
+
+    Raises:
+        ValueError: a rate outside of [0, 1), or a failure rate that is not positive.
+
+    Example:
+        >>> f"{hours(1e-7, 70_000) / 24:.1f} days"
+        '62.4 days'
+    """
+    return _clock(ber) / _positive("fit_per_mbit", fit_per_mbit) * 1e9 * MBIT
+
+
+@dataclass(frozen=True)
+class FieldRate:
+    """A published failure rate: FIT/Mbit from `low` to `high`, what it counts, and where it stands."""
+
+    memory: str
+    low: float
+    high: float
+    counts: str
+    source: str
+
+
+FIELD = (
+    FieldRate(
+        "DRAM in servers, 2006 to 2008",
+        25_000,
+        70_000,
+        "error events that ECC saw, repeated reads of one faulty place among them; more than 8 % of DIMMs had any in a year",
+        'B. Schroeder, E. Pinheiro, W.-D. Weber, "DRAM Errors in the Wild: A Large-Scale Field Study", SIGMETRICS 2009',
+    ),
+)
+
+
+def field_rates(residency_hours: float = 24.0) -> "pd.DataFrame":
+    """Published failure rates with the bit error rates that they give.
+
+    Few DIMMs have most of the errors, so these are means over a fleet: most machines see none, some see far more. Rates of
+    whole devices (about one in a thousand corrupts data silently: H. D. Dixit et al., arXiv:2203.08989) cannot be turned into
+    a rate per bit.
+
+    Args:
+        residency_hours: how long words stay.
+
+    Returns:
+        columns memory, fit_low, fit_high (FIT/Mbit), ber_low, ber_high, counts, source.
+    """
+    import pandas as pd
+
+    return pd.DataFrame(
+        {
+            "memory": rate.memory,
+            "fit_low": rate.low,
+            "fit_high": rate.high,
+            "ber_low": ber(rate.low, residency_hours),
+            "ber_high": ber(rate.high, residency_hours),
+            "counts": rate.counts,
+            "source": rate.source,
+        }
+        for rate in FIELD
+    )
+
+
+def _exposure(fit_per_mbit: float, hours: float) -> float:
+    """lambda t: expected errors per bit."""
+    for name, value in (("fit_per_mbit", fit_per_mbit), ("hours", hours)):
+        if not value >= 0:
+            raise ValueError(f"{name} is {value!r}; it must be 0 or more")
+    return fit_per_mbit * 1e-9 / MBIT * hours
+
+
+def _clock(ber: float) -> float:
+    """The error clock's time at which a bit error rate is reached."""
+    if not 0 <= ber < 1:
+        raise ValueError(f"ber is {ber!r}; it must be a number from 0 to 1, and less than 1")
+    return -math.log1p(-ber)
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise ValueError(f"{name} is {value!r}; it must be more than 0")
+    return value

@@ -1,0 +1,436 @@
+"""Errors while a model runs: inputs, activations, gradients; call by call, or sample by sample."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import drsrobust as dr
+from drsrobust._torchrec import torchrec
+from drsrobust.injection import applied_maps, restore
+
+
+def net():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 1))
+
+
+def hooks_of(model):
+    modules = sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
+    return modules + sum(len(p._backward_hooks or ()) for p in model.parameters())
+
+
+@pytest.fixture
+def x():
+    return torch.randn(8, 6, generator=torch.Generator().manual_seed(1))
+
+
+SIGN = dr.BitFlip(1.0, bits="sign")
+
+
+def test_dense_inputs(x):
+    model, before = net(), x.clone()
+    with torch.no_grad(), dr.inject(model, SIGN, dr.Inputs("dense"), seed=1) as error_map:
+        expected = nn.Sequential(*model)(-x)  # the same modules, without the hooks of the whole
+        assert torch.equal(model(x), expected)
+    assert torch.equal(x, before) and hooks_of(model) == 0
+    assert len(error_map) == 0 and error_map.log.bits == 48 and error_map.log.calls == {"dense": 1}
+    assert "48 bits in 48 words in 1 calls" in repr(error_map)
+
+
+def test_what_was_hit_is_what_the_log_says(x):
+    model = net()
+    seen = []
+    model[2].register_forward_pre_hook(lambda module, args: seen.append(args[0].clone()))
+    with torch.no_grad():
+        model(x)
+        with dr.inject(model, dr.BitFlip(0.01), dr.Activations("1"), seed=4) as error_map:
+            for _ in range(3):
+                model(x)
+    golden = seen[0].view(torch.int32)
+    log = error_map.log
+    assert log.calls == {"1": 3} and log.eligible_bits == log.places == 3 * 40 * 32
+    frame = log.frame()
+    assert frame["sample"].isna().all() and set(frame["where"]) == {"1"}
+    for call, output in enumerate(seen[1:]):
+        changed = (output.view(torch.int32) ^ golden).flatten().numpy().view(np.uint32)
+        here = frame[frame["call"] == call]
+        assert np.flatnonzero(changed).tolist() == sorted(here["word"])
+        assert changed[here["word"]].tolist() == here["mask"].tolist()
+    assert log.events == log.bits == sum(bin(mask).count("1") for mask in frame["mask"])
+    assert log.realised_rate == log.bits / log.eligible_bits
+
+
+def test_calls_differ_and_seeds_repeat(x):
+    model = net()
+
+    def run(seed):
+        with torch.no_grad(), dr.inject(model, dr.BitFlip(0.01), dr.Activations("*"), seed=seed) as error_map:
+            outputs = [model(x) for _ in range(3)]
+        return outputs, error_map.log.frame()
+
+    one, two, other = run(5), run(5), run(6)
+    assert all(torch.equal(a, b) for a, b in zip(one[0], two[0], strict=True)) and one[1].equals(two[1])
+    assert not torch.equal(one[0][0], one[0][1]) and not one[1].equals(other[1])
+    assert set(one[1]["where"]) == {"0", "1", "2"}
+
+
+def test_samples_do_not_depend_on_batches(x):
+    model = net()
+
+    def run(*sizes):
+        target = dr.Activations("0", per="sample")
+        with torch.no_grad(), dr.inject(model, dr.FixedCount(2), target, seed=5) as error_map:
+            outputs = torch.cat([model(part) for part in x.split(sizes)])
+        frame = error_map.log.frame()
+        assert frame["sample"].nunique() == 8 and error_map.log.bits == 16
+        return outputs, frame.drop(columns="call")
+
+    whole, parts = run(8), run(3, 5)
+    assert torch.allclose(whole[0], parts[0], atol=1e-6, equal_nan=True) and whole[1].equals(parts[1])
+
+
+@pytest.mark.parametrize(
+    "error_model", [dr.StuckAt(1, 0.2), dr.RandomValue(0.3, -1, 1), dr.MultiBit(0.2, 2), dr.RandomWord(0.2)]
+)
+@pytest.mark.parametrize("per", ["call", "sample"])
+def test_every_error_model(x, error_model, per):
+    """Also those that look at the present words."""
+    model, seen = net(), []
+    model[1].register_forward_pre_hook(lambda module, args: seen.append(args[0].clone()))
+    with torch.no_grad():
+        model(x)
+        with dr.inject(model, error_model, dr.Activations("0", per), seed=3) as error_map:
+            model(x)
+    changed = seen[1].view(torch.int32) != seen[0].view(torch.int32)
+    assert int(changed.sum()) == error_map.log.words > 0
+    if isinstance(error_model, dr.StuckAt):
+        assert ((seen[1].view(torch.int32) & seen[0].view(torch.int32)) == seen[0].view(torch.int32)).all()
+    if isinstance(error_model, dr.RandomValue):
+        assert (seen[1][changed].abs() <= 1).all()
+
+
+def test_a_trial_with_errors_everywhere(x):
+    model, before = net(), [p.detach().clone() for p in net().parameters()]
+    pairs = [(dr.BitFlip(0.02), "0"), (dr.BitFlip(0.02), "2"), (dr.BitFlip(0.02), dr.Inputs("dense"))]
+    pairs += [(dr.BitFlip(0.02), dr.Activations("1")), (dr.MultiBit(0.1, 2), dr.Activations("1"))]
+    with torch.no_grad(), dr.inject(model, pairs, seed=9) as error_map:
+        one = model(x)
+    assert error_map.targets == ("0.bias", "0.weight", "2.bias", "2.weight")
+    assert set(error_map.log.calls) == {"dense", "1"} and error_map.log.calls["1"] == 2
+    assert hooks_of(model) == 0 and all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    with torch.no_grad(), dr.inject(model, pairs[::-1], seed=9) as again:
+        assert torch.equal(model(x), one)  # in whatever order the pairs stand
+    assert again.frame().equals(error_map.frame())
+    with dr.inject(model, [pairs[0]], seed=9) as alone, dr.inject(model, dr.BitFlip(0.02), "0", seed=9) as single:
+        assert alone.frame().equals(single.frame())
+
+
+def test_pairs_on_equal_targets_are_independent():
+    model = nn.ModuleDict({"a": nn.Linear(40, 40), "b": nn.Linear(40, 40)})
+    with dr.inject(model, [(dr.BitFlip(0.01), "a"), (dr.BitFlip(0.01), "b")], seed=1) as error_map:
+        words = {name: set(group["word"]) for name, group in error_map.frame().groupby("tensor")}
+    assert words["a.weight"] != words["b.weight"]
+    with dr.inject(model, [(dr.BitFlip(0.01), "a"), (dr.BitFlip(0.01), "a")], seed=1) as twice:
+        with_one = dr.BitFlip(0.01).sample(dr.injection.resolve(model, "a"), seed=1)
+        assert twice.bits > with_one.bits and (twice | with_one).bits == twice.bits
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "says"),
+    [
+        (lambda m: dr.inject(m, [], seed=1), ValueError, "no .error model, target. pair was given"),
+        (lambda m: dr.inject(m, [dr.BitFlip(0.1)], seed=1), TypeError, "or a list of .error model, target."),
+        (lambda m: dr.inject(m, [(0.1, "all")], seed=1), TypeError, "error_model is 0.1"),
+        (lambda m: dr.inject(m, [(dr.BitFlip(0.1), 3)], seed=1), ValueError, "target is 3; it must be 'all'"),
+        (lambda m: dr.inject(m, [(SIGN, "all")], "2", seed=1), ValueError, "with pairs each target stands in its pair"),
+        (
+            lambda m: dr.inject(m, SIGN, dr.Activations("x*"), seed=1),
+            ValueError,
+            "no module matches 'x.'; there are: 0, 1, 2",
+        ),
+        (
+            lambda m: dr.inject(m, SIGN, dr.Gradients("x"), seed=1),
+            ValueError,
+            "no parameter .* 'x'; there are: 0.weight",
+        ),
+        (
+            lambda m: dr.inject(m, SIGN, dr.Inputs("ids"), seed=1),
+            ValueError,
+            "no nn.Embedding, nn.EmbeddingBag or TorchRec",
+        ),
+        (lambda m: dr.inject(m, SIGN, dr.Activations("0"), seed=-1), ValueError, "seed is -1"),
+        (lambda m: dr.Inputs("sparse"), ValueError, "unknown inputs 'sparse'; known: dense, ids"),
+        (lambda m: dr.Inputs("ids", out_of_range="clip"), ValueError, "unknown way to treat ids out of range 'clip'"),
+        (lambda m: dr.Activations("0", per="row"), ValueError, "unknown way to draw .per. 'row'; known: call, sample"),
+    ],
+)
+def test_bad_input(call, error, says):
+    model = net()
+    with pytest.raises(error, match=says):
+        call(model).__enter__()
+    assert hooks_of(model) == 0 and applied_maps(model) == ()
+
+
+def test_exceptions_leave_no_hook(x):
+    model = net()
+    with pytest.raises(KeyError), dr.inject(model, SIGN, dr.Activations("*"), seed=1):
+        assert hooks_of(model) == 3
+        raise KeyError
+    assert hooks_of(model) == 0
+    left = dr.inject(model, [(SIGN, dr.Activations("*")), (SIGN, "0")], seed=1)
+    left.__enter__()
+    assert hooks_of(model) == 3 and restore(model) == 2 and hooks_of(model) == 0
+    left.__exit__(None, None, None)
+
+
+def test_a_module_that_is_hit_inside_its_own_block_only(x):
+    model = net()
+    with torch.no_grad():
+        golden = model(x)
+        with dr.inject(model, SIGN, dr.Activations("2"), seed=1):
+            assert torch.equal(model(x), -golden)
+        assert torch.equal(model(x), golden)
+
+
+def test_leaves_of_a_glob_and_exact_containers(x):
+    model = nn.Sequential(net(), nn.Linear(1, 1))
+    for glob, places in (("0*", {"0.0", "0.1", "0.2"}), ("0", {"0"}), ("*", {"0.0", "0.1", "0.2", "1"})):
+        with torch.no_grad(), dr.inject(model, dr.BitFlip(0.5), dr.Activations(glob), seed=1) as error_map:
+            model(x)
+        assert set(error_map.log.calls) == places
+
+
+def test_gradients(x):
+    model = net()
+    model(x).sum().backward()
+    golden = {name: p.grad.clone() for name, p in model.named_parameters()}
+    model.zero_grad()
+    with dr.inject(model, SIGN, dr.Gradients("2.*"), seed=1) as error_map:
+        model(x).sum().backward()
+    assert torch.equal(model[2].weight.grad, -golden["2.weight"]) and torch.equal(model[2].bias.grad, -golden["2.bias"])
+    assert torch.equal(model[0].weight.grad, golden["0.weight"]) and hooks_of(model) == 0
+    assert error_map.log.calls == {"gradient of 2.weight": 1, "gradient of 2.bias": 1}
+
+
+def test_sparse_gradients():
+    table = nn.Embedding(9, 4, sparse=True)
+    ids = torch.tensor([1, 3, 3])
+    with dr.inject(table, SIGN, dr.Gradients("weight"), seed=1):
+        table(ids).sum().backward()
+    dense = table.weight.grad.to_dense()
+    assert dense[1].tolist() == [-1.0] * 4 and dense[3].tolist() == [-2.0] * 4 and not dense[0].any()
+
+
+def test_gradients_pass_through_hit_activations(x):
+    model, weights = net(), net()[2].weight.detach().clone()
+    with dr.inject(model, SIGN, dr.Activations("1"), seed=1):
+        model(x).sum().backward()
+    hidden = torch.relu(model[0](x))
+    assert torch.allclose(model[2].weight.grad, -hidden.sum(0, keepdim=True))
+    through = (weights * (hidden > 0)).sum(0)  # as if the errors were not there
+    assert torch.allclose(model[0].bias.grad, through)
+
+
+class Bags(nn.Module):
+    def __init__(self, fused=False):
+        super().__init__()
+        config = torchrec().EmbeddingBagConfig
+        tables = [
+            config(name=f"t{i}", embedding_dim=4, num_embeddings=rows, feature_names=[f"f{i}"])
+            for i, rows in enumerate((50, 70))
+        ]
+        torch.manual_seed(0)
+        self.bags = torchrec().EmbeddingBagCollection(tables=tables)
+
+    def forward(self, dense, ids):
+        return self.bags(ids).values().sum(1) + dense.sum(1)
+
+
+def jagged(values=(1, 2, 3, 4, 5, 6), lengths=(2, 0, 1, 1, 1, 1)):
+    return torchrec().KeyedJaggedTensor(keys=["f0", "f1"], values=torch.tensor(values), lengths=torch.tensor(lengths))
+
+
+def test_ids():
+    model, ids, dense = Bags(), jagged(), torch.zeros(3, 2)
+    golden = model(dense, ids)
+    low = dr.BitFlip(1.0, bits=(0,))
+    with torch.no_grad(), dr.inject(model, low, dr.Inputs("ids"), seed=1) as error_map:
+        found = model(dense, ids)
+    flipped = model(dense, jagged(values=(0, 3, 2, 5, 4, 7)))
+    assert torch.equal(found, flipped) and not torch.equal(found, golden)
+    assert ids.values().tolist() == [1, 2, 3, 4, 5, 6] and error_map.log.calls == {"ids": 1}
+    assert error_map.log.eligible_bits == 6 and hooks_of(model) == 0
+
+
+def test_ids_of_each_sample():
+    """Two bits in the ids of each sample, wherever in the jagged values they lie; a sample without ids has none."""
+    model, dense = Bags(), torch.zeros(3, 2)
+    ids = jagged(values=(1, 2, 3, 4, 5, 6), lengths=(2, 0, 1, 2, 0, 1))
+    target = dr.Inputs("ids", per="sample", out_of_range="wrap")
+    with torch.no_grad(), dr.inject(model, dr.FixedCount(2, bits=range(6)), target, seed=1) as error_map:
+        model(dense, ids)
+    frame = error_map.log.frame()
+    assert error_map.log.bits == 4 and set(frame["sample"]) == {0, 2}
+
+
+def test_pooled_embeddings():
+    model, dense, ids = Bags(), torch.zeros(3, 2), jagged()
+    with torch.no_grad():
+        golden = model(dense, ids)
+        with dr.inject(model, SIGN, dr.Activations("embedding"), seed=1) as error_map:
+            assert torch.allclose(model(dense, ids), -golden)
+    assert error_map.log.calls == {"bags": 1} and error_map.log.words == 24
+
+
+@pytest.mark.parametrize(("out_of_range", "reads"), [("first", 0), ("wrap", 37)])
+def test_ids_out_of_range_are_guarded(out_of_range, reads):
+    """Bit 6 of id 1 makes 65; a table of 28 rows has no such row."""
+    table = nn.EmbeddingBag(28, 3)
+    with (
+        torch.no_grad(),
+        dr.inject(table, dr.BitFlip(1.0, bits=(6,)), dr.Inputs("ids", out_of_range=out_of_range), seed=1),
+    ):
+        found = table(torch.tensor([[1]]))
+    assert torch.equal(found[0], table.weight[reads % 28])
+
+
+@pytest.mark.parametrize("bit", [5, 6, 40, 62, 63])
+def test_ids_out_of_range_raise_before_the_look_up(bit):
+    model, dense = Bags(), torch.zeros(3, 2)
+    error_model = dr.BitFlip(1.0, bits=(bit, 5))
+    says = r"bags: id -?\d+ is out of range; the table has rows 0 to (49|69)"
+    with pytest.raises(IndexError, match=says), dr.inject(model, error_model, dr.Inputs("ids"), seed=1):
+        model(dense, jagged(values=(20, 20, 20, 60, 60, 60)))
+    assert hooks_of(model) == 0
+
+
+LOOKUPS = {  # kind -> (an id too large, a negative id): an error, row 0 or zeros
+    "plain": ("raises", "raises"),
+    "fused": ("row 0", "raises"),
+    "int8": ("row 0", "zeros"),
+    "int4": ("row 0", "zeros"),
+    "fp16": ("row 0", "zeros"),
+}
+
+
+@pytest.mark.parametrize("kind", LOOKUPS)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
+def test_what_look_ups_do_by_themselves(kind, capfd):
+    """As the docstring of Inputs says; when FBGEMM changes it, this says so."""
+    from torchrec.inference.modules import quantize_embeddings
+
+    torch.manual_seed(0)
+    config = torchrec().EmbeddingBagConfig(name="t", embedding_dim=16, num_embeddings=50, feature_names=["f"])
+    model = nn.Module()
+    if kind == "fused":
+        make = torchrec().modules.fused_embedding_modules.FusedEmbeddingBagCollection
+        options = {"optimizer_type": torch.optim.SGD, "optimizer_kwargs": {"lr": 0.1}, "device": torch.device("cpu")}
+        model.bags = make([config], **options)
+    else:
+        model.bags = torchrec().EmbeddingBagCollection(tables=[config])
+    if kind in ("int8", "int4", "fp16"):
+        dtype = {"int8": torch.int8, "int4": torch.quint4x2, "fp16": torch.float16}[kind]
+        model = quantize_embeddings(model, dtype=dtype, inplace=True)
+
+    def look_up(number):
+        ids = torchrec().KeyedJaggedTensor(keys=["f"], values=torch.tensor([number]), lengths=torch.tensor([1]))
+        with torch.no_grad():
+            return model.bags(ids).values()[0]
+
+    row_0 = look_up(0).clone()
+    for number, expected in zip((120, -1), LOOKUPS[kind], strict=True):
+        if expected == "raises":
+            with pytest.raises(RuntimeError):
+                look_up(number)
+        else:
+            assert torch.equal(look_up(number), row_0 if expected == "row 0" else torch.zeros(16))
+
+
+def test_compiled_modules_are_refused_rather_than_left_alone():
+    model = net()
+    for wrapped in (torch.compile(model, backend="eager"), nn.Sequential(torch.compile(model, backend="eager"))):
+        with pytest.raises(
+            ValueError, match="is compiled, which leaves out hooks; inject into the module before torch.compile"
+        ):
+            dr.inject(wrapped, SIGN, dr.Activations("*"), seed=1).__enter__()
+
+
+def test_a_call_without_the_input_says_so(x):
+    model = net()
+    with (
+        dr.inject(model, SIGN, dr.Inputs("dense"), seed=1),
+        pytest.raises(ValueError, match="without any floating tensor"),
+    ):
+        model(torch.zeros(2, 6, dtype=torch.int64))
+
+
+def test_outputs_of_any_shape():
+    class Many(nn.Module):
+        def forward(self, x):
+            return {"a": x + 1, "b": [x.sum(), (x.half(), (x > 0).int())]}
+
+    model = nn.Sequential(Many())
+    with dr.inject(model, dr.BitFlip(1.0, bits=(0,)), dr.Activations("0"), seed=1) as error_map:
+        found = model(torch.zeros(2, 2))
+    assert set(error_map.log.calls) == {"0[a]", "0[b][0]", "0[b][1][0]", "0[b][1][1]"}
+    assert found["b"][1][1].tolist() == [[1, 1], [1, 1]] and isinstance(found["b"][1], tuple)
+    odd = nn.Sequential(nn.Identity())
+    with dr.inject(odd, SIGN, dr.Activations("0"), seed=1), pytest.raises(ValueError, match="'0' gives a str"):
+        odd("text")
+
+
+def test_in_a_campaign(judge, tmp_path):
+    errors, targets = (
+        [dr.BitFlip(1e-4)],
+        [dr.Activations("over_arch.*"), dr.Inputs("dense"), dr.Rows("user", [1, 2]), "all"],
+    )
+    table = dr.Campaign(judge, errors=errors, targets=targets, trials=2, store=tmp_path / "s").run(show=False)
+    assert list(table["target"].unique()) == ["Activations(over_arch.*)", "Inputs(dense)", "Rows(user, [1, 2])", "all"]
+    assert (table["ber"] == 1e-4).all() and table["seed"].nunique() == 8
+    hit = table[table["target"] == "Activations(over_arch.*)"]
+    assert (hit["bits_flipped"] > 0).all() and (hit["events"] == hit["bits_flipped"]).all()
+    assert (hit["realised_rate"] == hit["bits_flipped"] / hit["places"]).all()
+    assert hooks_of(judge.model) == 0 and judge.run().auc == judge.golden.auc
+    row = hit.iloc[1]
+    with dr.inject(judge.model, errors[0], targets[0], seed=int(row["seed"])):
+        assert judge.run().auc == row["auc"]
+
+
+def test_compiled_models_draw_anew_at_each_call(x):
+    """A compiler that traced the drawing would repeat one call's errors for ever."""
+    model = net()
+    compiled = torch.compile(model, backend="aot_eager")
+    with torch.no_grad():
+        compiled(x)
+        with dr.inject(compiled, dr.BitFlip(0.01), dr.Inputs("dense"), seed=1) as error_map:
+            outputs = [compiled(x) for _ in range(3)]
+        with dr.inject(model, dr.BitFlip(0.01), dr.Inputs("dense"), seed=1) as plain:
+            expected = [model(x) for _ in range(3)]
+    assert error_map.log.frame().equals(plain.log.frame()) and error_map.log.calls == {"dense": 3}
+    assert all(torch.allclose(a, b, equal_nan=True) for a, b in zip(outputs, expected, strict=True))
+
+
+def test_an_interrupt_while_hooks_go_on_leaves_none(monkeypatch):
+    """Raised at each hook in turn."""
+    model, real = net(), nn.Module.register_forward_hook
+    for failing in range(3):
+        calls = iter(range(10))
+
+        def register(self, hook, calls=calls, failing=failing):
+            if next(calls) == failing:
+                raise KeyboardInterrupt
+            return real(self, hook)
+
+        monkeypatch.setattr(nn.Module, "register_forward_hook", register)
+        with pytest.raises(KeyboardInterrupt), dr.inject(model, [(SIGN, "0"), (SIGN, dr.Activations("*"))], seed=1):
+            pass
+        assert hooks_of(model) == 0 and applied_maps(model) == ()
+
+
+def test_an_evaluator_takes_left_hooks_off(trained, data):
+    left = dr.inject(trained, SIGN, dr.Activations("over_arch.*"), seed=1)
+    left.__enter__()
+    with pytest.warns(UserWarning, match="or hooks were still in the model"):
+        dr.Evaluator(trained, data.test)
+    assert hooks_of(trained) == 0

@@ -1,0 +1,54 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from drsrobust import rates
+
+
+def test_by_hand():
+    """25,000 FIT per Mbit are 25,000 / 1e9 / 2**20 errors per bit and hour: 2.38e-11 (Schroeder et al., 2009)."""
+    assert rates.ber(25_000, 1) == pytest.approx(2.384e-11, rel=1e-3)
+    assert rates.ber(70_000, 1) == pytest.approx(6.676e-11, rel=1e-3)
+    assert rates.ber(0, 1e6) == rates.ber(1e6, 0) == 0.0
+    assert rates.ber(1e30, 1e9) == 1.0
+
+
+@given(st.floats(1e-15, 0.999), st.floats(1e-3, 1e5))
+def test_there_and_back(ber, hours):
+    fit = rates.fit_per_mbit(ber, hours)
+    assert rates.ber(fit, hours) == pytest.approx(ber, rel=1e-9)
+    assert rates.hours(ber, fit) == pytest.approx(hours, rel=1e-9)
+
+
+@pytest.mark.parametrize("end", [1e-9, 1e-5, 1.00001e-5, 1e-3, 0.5, 0.999])
+def test_the_mean_over_an_interval(end):
+    """Against the sum over a million moments."""
+    fit = rates.fit_per_mbit(end, 24)
+    moments = (np.arange(1_000_000) + 0.5) / 1_000_000
+    expected = -np.expm1(math.log1p(-end) * moments).mean()
+    assert rates.mean_ber(fit, 24) == pytest.approx(expected, rel=1e-6)
+
+
+def test_published_rates():
+    frame = rates.field_rates(24)
+    assert (frame["ber_low"] < frame["ber_high"]).all() and frame["source"].str.len().min() > 20
+    assert frame["ber_low"][0] == pytest.approx(24 * 2.384e-11, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: rates.ber(-1, 1), "fit_per_mbit is -1; it must be 0 or more"),
+        (lambda: rates.ber(1, float("nan")), "hours is nan"),
+        (lambda: rates.mean_ber(1, -2), "hours is -2"),
+        (lambda: rates.fit_per_mbit(1, 1), "ber is 1; it must be a number from 0 to 1, and less than 1"),
+        (lambda: rates.fit_per_mbit(0.1, 0), "hours is 0; it must be more than 0"),
+        (lambda: rates.hours(0.1, 0), "fit_per_mbit is 0; it must be more than 0"),
+    ],
+)
+def test_bad_input(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()
