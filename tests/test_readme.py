@@ -9,10 +9,11 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_python_runs(capsys, monkeypatch):
+def test_python_runs(capsys, monkeypatch, tmp_path):
     import matplotlib.pyplot as plt
 
     mpl.use("Agg")
+    monkeypatch.chdir(tmp_path)
     blocks = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     assert blocks
     for block in blocks:
@@ -33,3 +34,25 @@ def test_what_it_names_exists():
         assert (ROOT / "reproduce" / "profiles" / f"{profile}.toml").is_file()
     for link in re.findall(r"\]\((?!https?:)([^)]+)\)", README):
         assert (ROOT / link).is_file(), link
+
+
+def test_pages_name_what_exists():
+    """Every `dr.<name>` of the README and the pages; every error model with the arguments that its table shows."""
+    import inspect
+
+    import drsrobust as dr
+
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))):
+        for dotted in set(re.findall(r"\bdr\.([A-Za-z_]+(?:\.[a-z_]+)?)", page.read_text())):
+            value = dr
+            for name in dotted.split("."):
+                value = getattr(value, name)
+    models = (ROOT / "docs" / "injection.md").read_text().split("## Error models")[1].split("##")[0]
+    shown = dict(re.findall(r"^\| `(\w+)\(([^`]*)\)`", models, re.MULTILINE))
+    assert {"BitFlip", "RowError", "FieldMixture"} < set(shown)
+    for name, arguments in shown.items():
+        assert [a.split("=")[0] for a in arguments.split(", ")] == list(inspect.signature(getattr(dr, name)).parameters)
+    derived = {
+        cls.__name__ for cls in dr.injection.ErrorModel.__subclasses__() if cls.__module__.startswith("drsrobust")
+    }
+    assert derived - {"Sum"} == set(shown)

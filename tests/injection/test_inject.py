@@ -374,17 +374,3 @@ def test_the_same_seed_gives_the_same_map(model):
     higher = BitFlip(0.02).sample(space, seed=5).frame().set_index(["tensor", "word"])["mask"]
     lower = one.frame().set_index(["tensor", "word"])["mask"]
     assert all(higher[key] & mask == mask for key, mask in lower.items())
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_gpu_equals_cpu(model):
-    import copy
-
-    gpu, before = copy.deepcopy(model).cuda(), words(model)
-
-    def on_cpu():
-        return {name: value.cpu() for name, value in words(gpu).items()}
-
-    with inject(model, BitFlip(0.01), seed=5), inject(gpu, BitFlip(0.01), seed=5):
-        assert same(model, on_cpu())
-    assert same(model, before) and same(model, on_cpu())

@@ -1,0 +1,94 @@
+"""Command line of the benchmarks: `python -m drsrobust.benchmark injection`, or `make bench BENCH=injection`."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from drsrobust._names import unknown
+from drsrobust._storage import new_file
+from drsrobust._versions import machine, versions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Of the study's own tool on a model of the same size, one thread, on another machine (AMD EPYC, Zen 3; torch 2.13): the CPU
+# time of one injection, whatever the rate.
+_PUBLISHED_MS = 25_500
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs a benchmark, writes `<out>/<name>.csv` and prints what is in it.
+
+    Returns:
+        exit status: 0, 2 for a wrong call, 130 when interrupted.
+    """
+    parser = argparse.ArgumentParser(prog="python -m drsrobust.benchmark", description="Measures time and memory.")
+    parser.add_argument("name", help=f"what to measure: {', '.join(_BENCHMARKS)}")
+    parser.add_argument("--out", metavar="DIR", default="build/bench", help="where the CSV goes (default: build/bench)")
+    options = parser.parse_args(arguments)
+    try:
+        if options.name not in _BENCHMARKS:
+            raise unknown("benchmark", options.name, _BENCHMARKS)
+        table, text = _BENCHMARKS[options.name]()
+    except ValueError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nbench: stopped; nothing was written", file=sys.stderr)
+        return 130
+    path = Path(options.out) / f"{options.name}.csv"
+    write(table, path)
+    print(f"{text}\n\nwrote {path}")
+    return 0
+
+
+def write(table: "pd.DataFrame", path: Path) -> None:
+    """Writes a table as CSV, whole or not at all; what is null is an empty field."""
+    with new_file(path) as part:
+        table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
+
+
+def _injection() -> tuple["pd.DataFrame", str]:
+    from drsrobust.benchmark.injection import injection_speed
+
+    table = injection_speed()
+    return table, describe_injection(table)
+
+
+def describe_injection(table: "pd.DataFrame") -> str:
+    """The table as text: times, memory, ratios, growth, and what was not run."""
+    from drsrobust.benchmark.injection import DENSE, OURS, RATES, STUDY_SIZE, growth, ratios
+
+    by_rate = table[table["rate"].isin(RATES)]
+    index = ["method", "dtype", "parameters"]
+    parts = [f"{machine()['cores']} cores {machine()['architecture']}, torch {versions()['torch']}; one thread"]
+    for title, column in (
+        ("CPU time of one injection (ms)", "cpu_ms"),
+        ("CPU time of its undo (ms)", "undo_cpu_ms"),
+        ("Extra memory of one injection (MiB)", "peak_mib"),
+    ):
+        wide = by_rate.dropna(subset=[column]).pivot_table(index=index, columns="rate", values=column, sort=False)
+        parts.append(f"{title}\n{_text(wide.sort_index(axis=1))}")
+    compared = ratios(table)
+    if f"{DENSE}_ms" in compared:
+        compared[f"published {_PUBLISHED_MS / 1e3:g} s_ratio"] = _PUBLISHED_MS / compared[f"{OURS}_ms"]
+    parts.append(
+        f"{STUDY_SIZE:,} float32 parameters: others' inject over {OURS}'s inject and undo (published: the study's tool, measured "
+        f"on another machine)\n{_text(compared)}"
+    )
+    parts.append(f"{OURS}, inject and undo, at an equal number of errors\n{_text(growth(table))}")
+    missing = table[table["note"].str.startswith("not run", na=False)]
+    counted = missing.groupby(["method", "note"], sort=False).size()
+    lines = [f"  {method}: {note.removeprefix('not run: ')} ({n} rows)" for (method, note), n in counted.items()]
+    return "\n\n".join(parts) + ("\n\nNot run\n" + "\n".join(lines) if lines else "")
+
+
+def _text(frame: "pd.DataFrame") -> str:
+    return frame.to_string(float_format=lambda value: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}", na_rep="-")
+
+
+_BENCHMARKS = {"injection": _injection}
+
+if __name__ == "__main__":
+    sys.exit(main())

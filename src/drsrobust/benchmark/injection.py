@@ -1,0 +1,162 @@
+"""What one injection costs, by several methods side by side (experiment E9): CPU time and memory against the bit error rate
+and against the size of the model."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from drsrobust._names import unknown
+from drsrobust._progress import progress
+from drsrobust._versions import machine, versions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OURS, DENSE, LOOP = "drsrobust", "dense error map", "per element loop"
+STUDY_SIZE = 16_462_609
+COLUMNS = ("method", "parameters", "dtype", "rate", "errors", "cpu_ms", "undo_cpu_ms", "peak_mib", "note")
+
+# What `make bench BENCH=injection` measures.
+SIZES = (100_000, 1_000_000, 10_000_000, STUDY_SIZE, 100_000_000)
+INT8_SIZES = (1_000_000_000,)
+RATES = (1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
+COUNTS = (1_000, 100_000)
+_BITS = {"float32": 32, "int8": 8}
+
+
+def injection_speed(
+    sizes: Sequence[int] = SIZES,
+    int8_sizes: Sequence[int] = INT8_SIZES,
+    rates: Sequence[float] = RATES,
+    counts: Sequence[int] = COUNTS,
+    methods: Sequence[str] | None = None,
+    *,
+    limit: float = 60.0,
+    seed: int = 0,
+    show: bool = True,
+) -> "pd.DataFrame":
+    """Measures each method on each model, one thread, each pair in a process of its own.
+
+    Args:
+        sizes: parameters of the float32 models.
+        int8_sizes: parameters of the models whose parameters are plain int8.
+        rates: bit error rates.
+        counts: numbers of errors; for each model the rate that gives this many on average is measured too.
+        methods: names; None: all. Tools that are not installed are "not run".
+        limit: seconds that one injection may take; higher rates and larger models are then not run. (The loop's own is 5.)
+        seed: of the models and of the errors.
+        show: a progress bar.
+
+    Returns:
+        one row per method, model and rate: `method`, `parameters`, `dtype`, `rate`, `errors` (flipped bits of the first
+        injection, counted in memory), `cpu_ms` and `undo_cpu_ms` (median of 3 to 30 calls after a first one that is left out;
+        of the first two where one takes over a second), `peak_mib` (the most memory beyond model and program during the first
+        injection), `note` ("not run: ..." with the reason, the numbers being null).
+
+    Raises:
+        ValueError: an unknown method, a rate out of range or a model that is too small.
+        RuntimeError: a measuring process failed.
+    """
+    import pandas as pd
+
+    from drsrobust.benchmark.methods import METHODS
+
+    methods = list(METHODS) if methods is None else list(methods)
+    for name in methods:
+        if name not in METHODS:
+            raise unknown("method", name, METHODS)
+    models = sorted((n * _BITS[dtype], n, dtype) for dtype, ns in zip(_BITS, (sizes, int8_sizes), strict=True) for n in ns)
+    rows = []
+    with progress(len(methods) * len(models), "injection", show=show) as bar:
+        for method in methods:
+            stopped = None
+            for bits, parameters, dtype in models:
+                every = sorted({*map(float, rates), *(count / bits for count in counts if count <= bits // 8)})
+                spec = {"method": method, "parameters": parameters, "dtype": dtype, "rates": every}
+                bar.set_postfix_str(f"{method}, {parameters:,}")
+                if stopped:
+                    empty = dict.fromkeys(COLUMNS) | {"note": f"not run: {stopped}"}
+                    rows += [empty | {"method": method, "parameters": parameters, "dtype": dtype, "rate": r} for r in every]
+                else:
+                    *found, last = _in_a_process({**spec, "seed": seed, "limit": limit})
+                    rows += found
+                    stopped = last["stopped"]
+                bar.update()
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"errors": "Int64"})
+
+
+def _in_a_process(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    command = [sys.executable, "-m", "drsrobust.benchmark.worker", json.dumps(spec)]
+    done = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, text=True)
+    if done.returncode:
+        reason = done.stderr.strip().rpartition("\n")[2] or f"it ended with status {done.returncode}"
+        raise RuntimeError(f"measuring {spec['method']} on {spec['parameters']:,} parameters failed: {reason}")
+    return map(json.loads, done.stdout.splitlines())
+
+
+def ratios(table: "pd.DataFrame", parameters: int = STUDY_SIZE) -> "pd.DataFrame":
+    """How many times the CPU time of ours, inject and undo together, the others' injection alone takes, by rate.
+
+    Args:
+        table: as `injection_speed` gives it.
+        parameters: of the float32 model to compare on.
+
+    Returns:
+        by `rate`: `drsrobust_ms`, and for each other method that ran its `<method>_ms` and `<method>_ratio`.
+    """
+    import pandas as pd
+
+    here = table[(table["parameters"] == parameters) & (table["dtype"] == "float32") & table["cpu_ms"].notna()]
+    ours = here[here["method"] == OURS].set_index("rate")
+    found = pd.DataFrame({f"{OURS}_ms": ours["cpu_ms"] + ours["undo_cpu_ms"]})
+    for method in here.loc[here["method"] != OURS, "method"].unique():
+        theirs = here[here["method"] == method].set_index("rate")["cpu_ms"]
+        found[f"{method}_ms"], found[f"{method}_ratio"] = theirs, theirs / found[f"{OURS}_ms"]
+    return found.sort_index()
+
+
+def growth(table: "pd.DataFrame", counts: Sequence[int] = COUNTS, smallest: int = 1_000_000) -> "pd.DataFrame":
+    """How ours, inject and undo together, grows with the model at an equal number of errors.
+
+    Args:
+        table: as `injection_speed` gives it.
+        counts: expected numbers of errors.
+        smallest: parameters of the model to start from; the largest measured one is the other end.
+
+    Returns:
+        by expected number of errors: `from_parameters`, `from_ms`, `to_parameters`, `to_ms`, `ratio`.
+    """
+    import pandas as pd
+
+    ours = table[(table["method"] == OURS) & table["cpu_ms"].notna() & (table["parameters"] >= smallest)]
+    expected = ours["rate"] * ours["parameters"] * ours["dtype"].map(_BITS)
+    rows = []
+    for count in counts:
+        here = ours[(expected / count - 1).abs() < 1e-3].sort_values("parameters")
+        if len(here) < 2:
+            continue
+        time = here["cpu_ms"] + here["undo_cpu_ms"]
+        ends = {"from_parameters": here["parameters"].iloc[0], "from_ms": time.iloc[0]}
+        ends |= {"to_parameters": here["parameters"].iloc[-1], "to_ms": time.iloc[-1]}
+        rows.append({"errors": count, **ends, "ratio": time.iloc[-1] / time.iloc[0]})
+    columns = ["errors", "from_parameters", "from_ms", "to_parameters", "to_ms", "ratio"]
+    return pd.DataFrame(rows, columns=columns).set_index("errors")
+
+
+def caption(table: "pd.DataFrame") -> str:
+    """What a reader must know of a figure made of this table: what was timed, how, and what was not run."""
+    text = (
+        "Timed, so not equal from run to run: CPU time of one injection on one thread, median of 3 to 30 calls (2 where one takes "
+        "over a second); of drsrobust with its undo, the others have none. A model of the study's shape (26 tables of dimension "
+        "16, two MLPs), errors in all parameters. "
+    )
+    told = table[table["note"].notna() & (table["note"] != "")].drop_duplicates(["method", "note"])
+    # Other sizes of a method are not run for the reason that stopped it first: one of them is enough.
+    missing = told[told["note"].str.startswith("not run")].drop_duplicates("method")
+    about = told[~told["note"].str.startswith("not run")]
+    for rows in (about, missing):
+        text += "".join(f"{row.method}: {row.note}. " for row in rows.itertuples())
+    return f"{text}{machine()['architecture']}, torch {versions()['torch']}."
