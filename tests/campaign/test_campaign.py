@@ -7,10 +7,11 @@ import time
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from drsrobust.campaign import Campaign, StoreError, decades
 from drsrobust.campaign.trials import SCHEMA
-from drsrobust.injection import BitFlip, SingleBit, applied_maps, inject, resolve
+from drsrobust.injection import BitFlip, Injection, SingleBit, applied_maps, inject, resolve
 
 # fmt: off
 COLUMNS = [
@@ -333,3 +334,21 @@ def test_kill_9_loses_and_doubles_nothing(trained, tmp_path):
     assert start("whole", "whole.csv").wait() == 0
     assert (tmp_path / "killed.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
     assert not list((tmp_path / "killed").glob(".*.part"))
+
+
+def test_a_model_whose_tensors_moved_is_hit_where_they_are_now(data, trained, tmp_path):
+    """The same words elsewhere: errors in the old memory would reach nothing."""
+    import copy
+
+    from drsrobust.evaluation import Evaluator
+
+    model = copy.deepcopy(trained)
+    grid = {"errors": [BitFlip(1e-2)], "trials": 2}
+    expected = Campaign(Evaluator(model, data.test), store=tmp_path / "a", **grid).run(show=False)
+    moved = Campaign(Evaluator(model, data.test), store=tmp_path / "b", **grid)
+    old = moved.conditions[0]
+    last = model.over_arch.model[1]
+    last.weight = torch.nn.Parameter(last.weight.detach().clone())
+    assert moved.run(show=False).equals(expected) and (expected["auc_drop"] != 0).all()
+    with pytest.raises(ValueError, match="of a tensor that was replaced since it was resolved"):
+        Injection(model, [(old.error_model, old.hits)], seed=1)

@@ -374,3 +374,17 @@ def test_the_same_seed_gives_the_same_map(model):
     higher = BitFlip(0.02).sample(space, seed=5).frame().set_index(["tensor", "word"])["mask"]
     lower = one.frame().set_index(["tensor", "word"])["mask"]
     assert all(higher[key] & mask == mask for key, mask in lower.items())
+
+
+def test_threads_change_nothing():
+    big = nn.EmbeddingBag(40_000, 32)
+    space, before = resolve(big), torch.get_num_threads()
+    try:
+        maps = []
+        for threads in (1, 2, 4):
+            torch.set_num_threads(threads)
+            maps.append(BitFlip(1e-2).sample(space, seed=3))
+    finally:
+        torch.set_num_threads(before)
+    assert len(maps[0]) > 300_000
+    assert all(np.array_equal(maps[0].word, one.word) and np.array_equal(maps[0].mask, one.mask) for one in maps)

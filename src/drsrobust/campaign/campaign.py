@@ -95,9 +95,8 @@ class Campaign:
         restore_leftovers(judge.model)
         self.judge, self.trials, self.seed = judge, index(trials), index(seed)
         self.protocol, self.coupled = protocol, coupled
-        found = [t if isinstance(t, Transient) else resolve(judge.model, t) for t in targets]
-        cells = product(zip(targets, found, strict=True), errors)
-        self.conditions = [Condition(error, target, hits) for (target, hits), error in cells]
+        self._errors, self._targets = errors, targets
+        self.conditions = self._resolve()
         if len({(str(c.error_model), c.error_model.rate, str(c.target)) for c in self.conditions}) < len(
             self.conditions
         ):
@@ -124,6 +123,12 @@ class Campaign:
         about = {"versions": versions(), "commit": commit(), "machine": machine()}
         self.store = Store(Path(store).expanduser().resolve(), definition, about)
 
+    def _resolve(self) -> list[Condition]:
+        """The grid, in the model's present memory."""
+        found = [t if isinstance(t, Transient) else resolve(self.judge.model, t) for t in self._targets]
+        cells = product(zip(self._targets, found, strict=True), self._errors)
+        return [Condition(error, target, hits) for (target, hits), error in cells]
+
     def run(self, *, show: bool = True) -> "pd.DataFrame":
         """Computes the trials that are not in the store yet, and gives the table of all of them.
 
@@ -136,6 +141,7 @@ class Campaign:
         restore_leftovers(self.judge.model)
         if state_digest(self.judge.model) != self.judge.checkpoint:
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
+        self.conditions = self._resolve()  # its tensors may have moved
         with self.store.writing():
             done = set(self._stored().select(["condition", "trial"]).to_pandas().itertuples(index=False, name=None))
             total = len(self.conditions) * self.trials

@@ -18,6 +18,7 @@ from drsrobust.injection.space import AddressSpace
 from drsrobust.injection.storage import stored
 from drsrobust.injection.targets import Target, as_target
 from drsrobust.injection.transient import Draw, Hooks, Transient
+from drsrobust.tensors import span
 
 Pair = tuple[ErrorModel, str | Target | Transient]
 
@@ -53,7 +54,9 @@ class Injection:
         for error_model, target in pairs:
             if not isinstance(error_model, ErrorModel):
                 raise TypeError(f"error_model is {error_model!r}; it must be an error model, as BitFlip(ber=1e-6)")
-            if not isinstance(target, Transient | AddressSpace):
+            if isinstance(target, AddressSpace):
+                _check_space(target, model)
+            elif not isinstance(target, Transient):
                 target = as_target(target).resolve(model, components)
             ready.append((error_model, target))
         if len(ready) > 1:  # equal models draw from streams of their own, and the order of the pairs does not matter
@@ -73,8 +76,6 @@ class Injection:
         if maps:
             self.error_map = replace(maps[0] if len(maps) == 1 else union(maps), log=log)
             here = {name: tensor.stored for name, tensor in memory.items()}
-            if any(value is None for value in here.values()):  # a space that was made without this model
-                here = stored(model)
             self._open.insert(0, Application(self.error_map, here, model))
         else:
             nothing = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
@@ -145,6 +146,17 @@ def _pairs(given: object, target: object) -> list[Pair]:
     if target != "all":
         raise ValueError(f"with pairs each target stands in its pair, and target= has no meaning; it is {target!r}")
     return list(given)
+
+
+def _check_space(space: AddressSpace, model: nn.Module) -> None:
+    """Raises ValueError for an address space whose memory is not the model's (any more)."""
+    now = stored(model)
+    for tensor in space.tensors:
+        here = now.get(tensor.name)
+        if here is None or tensor.memory is None or span(tensor.memory) != span(here.tensor):
+            raise ValueError(
+                f"{tensor.name}: the address space is of another model, or of a tensor that was replaced since it was resolved"
+            )
 
 
 def _name(target: Transient | AddressSpace) -> str:
