@@ -7,9 +7,10 @@ from drsrobust.injection.combine import Sum
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.flips import BitFlip, FixedCount, SingleBit, StuckAt
 from drsrobust.injection.inject import Injection, inject
+from drsrobust.injection.rows import Rows
 from drsrobust.injection.space import AddressSpace, resolve
 from drsrobust.injection.spatial import Burst, RowError, Strided
-from drsrobust.injection.targets import Dtype, OptimizerState, Rows, Target, as_target
+from drsrobust.injection.targets import Dtype, OptimizerState, Target, as_target
 from drsrobust.injection.transient import Activations, Gradients, Inputs, Transient
 from drsrobust.injection.wordwise import FieldMixture, MultiBit, Pattern, RandomValue, RandomWord
 

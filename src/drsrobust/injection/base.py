@@ -8,8 +8,9 @@ import numpy as np
 
 from drsrobust._storage import canonical_json
 from drsrobust.injection.clock import ErrorClock
-from drsrobust.injection.error_map import ErrorMap, Fingerprint, first_of_runs
+from drsrobust.injection.error_map import ErrorMap, Fingerprint
 from drsrobust.injection.space import AddressSpace
+from drsrobust.injection.union import first_of_runs
 
 
 class ErrorModel:

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 
 from drsrobust._storage import canonical_json
 from drsrobust.injection.base import ErrorModel
-from drsrobust.injection.error_map import ErrorMap, union
+from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.space import AddressSpace
+from drsrobust.injection.union import union
 
 
 @dataclass(frozen=True)

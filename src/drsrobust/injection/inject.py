@@ -12,12 +12,14 @@ from drsrobust.injection.application import Application
 from drsrobust.injection.base import ErrorModel
 from drsrobust.injection.clock import check_seed
 from drsrobust.injection.combine import order
-from drsrobust.injection.error_map import ErrorMap, union
+from drsrobust.injection.error_map import ErrorMap
+from drsrobust.injection.hooks import Draw, Hooks
 from drsrobust.injection.log import Log
 from drsrobust.injection.space import AddressSpace
 from drsrobust.injection.storage import stored
 from drsrobust.injection.targets import Target, as_target
-from drsrobust.injection.transient import Draw, Hooks, Transient
+from drsrobust.injection.transient import Transient
+from drsrobust.injection.union import union
 from drsrobust.tensors import span
 
 Pair = tuple[ErrorModel, str | Target | Transient]

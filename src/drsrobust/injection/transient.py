@@ -5,9 +5,8 @@ Errors are drawn anew each time. The n-th call (or sample) of a place draws with
 name: so what is hit depends on the seed and on how many calls there were, on nothing else.
 """
 
-import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -16,16 +15,8 @@ import torch
 from torch import nn
 
 from drsrobust._names import unknown
-from drsrobust.injection.application import OPEN
-from drsrobust.injection.base import ErrorModel
-from drsrobust.injection.clock import HOOK
-from drsrobust.injection.formats import plain
-from drsrobust.injection.log import Hit, Log
+from drsrobust.injection.hooks import Draw
 from drsrobust.injection.lookups import OUT_OF_RANGE, guard
-from drsrobust.injection.region import TargetTensor
-from drsrobust.injection.space import AddressSpace
-from drsrobust.injection.storage import check
-from drsrobust.injection.words import Words
 from drsrobust.tensors import named_modules, named_tensors, unwrapped
 
 _PER = ("call", "sample")
@@ -34,7 +25,7 @@ _PER = ("call", "sample")
 class Transient:
     """What is hit while the model runs."""
 
-    def attach(self, model: nn.Module, draw: "Draw") -> Iterator[Any]:
+    def attach(self, model: nn.Module, draw: Draw) -> Iterator[Any]:
         """Puts hooks on the model.
 
         Yields:
@@ -80,7 +71,7 @@ class Inputs(Transient):
     def __str__(self) -> str:
         return f"Inputs({self.which}{_per(self.per)}{'' if self.out_of_range == 'raise' else f', {self.out_of_range}'})"
 
-    def attach(self, model: nn.Module, draw: "Draw") -> Iterator[Any]:
+    def attach(self, model: nn.Module, draw: Draw) -> Iterator[Any]:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
             seen = Counted()
             args = tuple(self._change(value, draw, seen) for value in args)
@@ -94,7 +85,7 @@ class Inputs(Transient):
         if self.which == "ids" and self.out_of_range != "as_is":
             yield from guard(model, self.out_of_range)
 
-    def _change(self, value: Any, draw: "Draw", seen: "Counted") -> Any:
+    def _change(self, value: Any, draw: Draw, seen: "Counted") -> Any:
         """A value with errors, if it is of the kind."""
         if _is_jagged(value):
             if self.which == "dense":
@@ -132,7 +123,7 @@ class Activations(Transient):
     def __str__(self) -> str:
         return f"Activations({self.glob}{_per(self.per)})"
 
-    def attach(self, model: nn.Module, draw: "Draw") -> Iterator[Any]:
+    def attach(self, model: nn.Module, draw: Draw) -> Iterator[Any]:
         modules = self._modules(model)
         _refuse_compiled(model, [name for name, _ in modules])
         for name, module in modules:
@@ -157,7 +148,7 @@ class Activations(Transient):
             raise ValueError(f"no module matches {self.glob!r}; there are: {', '.join(name for name, _ in every)}")
         return found
 
-    def _change(self, value: Any, where: str, draw: "Draw") -> Any:
+    def _change(self, value: Any, where: str, draw: Draw) -> Any:
         if isinstance(value, torch.Tensor):
             return draw.hit(where, value, _rows(value) if self.per == "sample" else None)
         if type(value).__name__ == "KeyedTensor":
@@ -194,7 +185,7 @@ class Gradients(Transient):
     def __str__(self) -> str:
         return f"Gradients({self.glob})"
 
-    def attach(self, model: nn.Module, draw: "Draw") -> Iterator[Any]:
+    def attach(self, model: nn.Module, draw: Draw) -> Iterator[Any]:
         every = [
             (n, t) for n, t in named_tensors(model, buffers=False) if isinstance(t, nn.Parameter) and t.requires_grad
         ]
@@ -227,104 +218,6 @@ class Counted:
         """The next one's name."""
         self.n += 1
         return kind if self.n == 1 else f"{kind}[{self.n - 1}]"
-
-
-class Draw:
-    """Draws the errors of each call of one (error model, transient target) pair, and writes them down."""
-
-    def __init__(self, error_model: ErrorModel, seed: int, occurrence: int, log: Log) -> None:
-        self.error_model, self.seed, self.occurrence, self.log = error_model, seed, occurrence, log
-        self.over = False  # a hook that an interrupt left behind does nothing any more
-        self._seeds: dict[str, np.random.PCG64] = {}
-        self._calls: dict[str, int] = {}
-        self._samples: dict[str, int] = {}
-
-    def hit(self, where: str, tensor: torch.Tensor, samples: Sequence[np.ndarray] | None = None) -> torch.Tensor:
-        """A copy of a tensor with the errors of this call in it; the tensor itself when there are none.
-
-        Args:
-            where: the place's name.
-            tensor: any plain tensor.
-            samples: for each sample, which words (flat indices) are its own; None: errors are drawn per call.
-        """
-        if torch.compiler.is_compiling():  # a compiler would trace the drawing of errors, and draw them once for ever
-            return torch.compiler.disable(self._hit)(where, tensor, samples)
-        return self._hit(where, tensor, samples)
-
-    def _hit(self, where: str, tensor: torch.Tensor, samples: Sequence[np.ndarray] | None) -> torch.Tensor:
-        if self.over:
-            return tensor
-        check(where, tensor)
-        call = self._calls.get(where, 0)
-        self._calls[where] = call + 1
-        self.log.calls[where] = self.log.calls.get(where, 0) + 1
-        flat = tensor.detach().reshape(-1)
-        found = []
-        for part in [None] if samples is None else samples:
-            number = None
-            seed = self._next_seed(where)
-            if part is not None:
-                number = self._samples.get(where, 0)
-                self._samples[where] = number + 1
-            memory = flat if part is None else flat[torch.from_numpy(part).to(flat.device)]
-            if not memory.numel():
-                continue
-            shape = tuple(tensor.shape) if part is None else (memory.numel(),)
-            target = TargetTensor(where, where, shape or (1,), plain(tensor.dtype), None, memory)
-            drawn = self.error_model.sample(AddressSpace([target]), seed=seed, occurrence=self.occurrence)
-            self._count(drawn)
-            if len(drawn):
-                self.log.hits.append(Hit(where, call, number, drawn.word, drawn.mask))
-                found.append((drawn.word if part is None else part[drawn.word], drawn.mask))
-        if not found:
-            return tensor
-        copy = tensor.clone(memory_format=torch.contiguous_format)
-        words = Words(copy)
-        index = torch.from_numpy(np.concatenate([word for word, _ in found])).to(words.device)
-        words.write(index, words.read(index) ^ words.masks(np.concatenate([mask for _, mask in found])))
-        return copy
-
-    def _next_seed(self, where: str) -> int:
-        if where not in self._seeds:
-            place = int.from_bytes(hashlib.sha256(where.encode()).digest()[:4], "big")
-            self._seeds[where] = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(place, HOOK)))
-        return int(self._seeds[where].random_raw())
-
-    def _count(self, drawn: Any) -> None:
-        self.log.eligible_bits += drawn.eligible_bits
-        for name in ("places", "events"):
-            now, more = getattr(self.log, name), getattr(drawn, name)
-            setattr(self.log, name, None if now is None or more is None else now + more)
-
-
-@dataclass(eq=False)
-class Hooks:
-    """The hooks of one transient target on one model. `undo` may run twice."""
-
-    model: nn.Module
-    target: Transient
-    draw: Draw
-    handles: list[Any] = field(default_factory=list)
-
-    def apply(self) -> None:
-        """Puts the hooks on."""
-        OPEN.append(self)
-        for handle in self.target.attach(self.model, self.draw):
-            self.handles.append(handle)
-
-    def undo(self) -> None:
-        """Takes them off."""
-        self.draw.over = True
-        while self.handles:
-            self.handles[-1].remove()
-            self.handles.pop()
-        if self in OPEN:
-            OPEN.remove(self)
-
-    def concerns(self, model: nn.Module, spans: list[tuple[int, int]]) -> bool:
-        """Whether the model is, holds or is held by the one that has the hooks."""
-        mine = {id(module) for module in self.model.modules()}
-        return any(id(module) in mine for module in model.modules())
 
 
 def _one_of(thing: str, value: str, known: tuple[str, ...]) -> None:

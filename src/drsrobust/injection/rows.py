@@ -1,0 +1,173 @@
+"""Targets among the rows of a table: by number, by how often data reads them, by a hash."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from drsrobust._names import unknown
+from drsrobust.injection.storage import Stored
+from drsrobust.injection.targets import Chosen, Target
+from drsrobust.tensors import named_modules
+
+
+@dataclass(frozen=True, eq=False)
+class Rows(Target):
+    """Some rows of one table.
+
+    Args:
+        table: a tensor's name, the name of an embedding table, or a glob that matches one tensor.
+        rows: row numbers (any order, any integers that NumPy takes), a boolean mask or a slice.
+
+    `Rows.hot`, `Rows.cold` and `Rows.quantile` choose by how often a split reads them, `Rows.hashed` by a hash.
+
+    Example:
+        >>> from drsrobust.injection import resolve
+        >>> space = resolve(nn.EmbeddingBag(10, 4), Rows("weight", [7, 2]))
+        >>> space.tensors[0].rows, space.bits
+        (array([2, 7]), 256)
+    """
+
+    table: str
+    rows: Any
+    label: str | None = field(default=None, repr=False)
+
+    @classmethod
+    def hot(cls, table: str, split: Any, share: float) -> "Rows":
+        """The most read `share` of a table's rows (at least one).
+
+        Args:
+            table: as in `Rows`.
+            split: the rows of data whose reads are counted: `split.sparse[feature]` are (values, lengths).
+            share: 0 < share <= 1, of all rows of the table; of rows read equally often the lower number goes first.
+        """
+        return cls.quantile(table, split, 0.0, share, _label=f"hot {share:g}")
+
+    @classmethod
+    def cold(cls, table: str, split: Any, share: float) -> "Rows":
+        """The least read `share` of a table's rows (at least one), never read ones among them. Arguments as in `hot`."""
+        return cls.quantile(table, split, 1 - share, 1.0, _label=f"cold {share:g}")
+
+    @classmethod
+    def quantile(cls, table: str, split: Any, low: float, high: float, *, _label: str | None = None) -> "Rows":
+        """The rows from share `low` to share `high` of the table, in the order from the most to the least read."""
+        if not 0 <= low < high <= 1:
+            raise ValueError(
+                f"rows from share {low} to {high} of a table were asked for; 0 <= low < high <= 1 is possible"
+            )
+        if not isinstance(getattr(split, "sparse", None), Mapping):
+            raise TypeError(f"split is a {type(split).__name__}; it must be a Split, as data.train")
+        name = f"{_label or f'quantile {low:g} to {high:g}'} of {getattr(split, 'fingerprint', '')[:12]}"
+        return cls(table, _Ranked(split, low, high), name)
+
+    @classmethod
+    def hashed(cls, table: str, buckets: int, bucket: int = 0) -> "Rows":
+        """The rows whose hash falls into one of `buckets` equal buckets: a fixed sample, spread evenly over the table. The
+        hash is the finaliser of SplitMix64 (Steele et al., OOPSLA 2014) modulo the number of buckets."""
+        if not 0 <= bucket < buckets:
+            raise ValueError(f"bucket {bucket} of {buckets} was asked for; there are 0 to {buckets - 1}")
+        return cls(table, _Hashed(buckets, bucket), f"hash {bucket} of {buckets}")
+
+    def __str__(self) -> str:
+        label = self.label
+        if label is None:
+            numbers = np.asarray(self.rows if not isinstance(self.rows, slice) else str(self.rows))
+            label = hashlib.sha256(numbers.tobytes() + str(numbers.dtype).encode()).hexdigest()[:12]
+            label = f"{numbers.size} given, {label}" if numbers.size > 8 else str(np.asarray(self.rows).tolist())
+        return f"Rows({self.table}, {label})"
+
+    def choose(self, model: nn.Module, memory: Mapping[str, Stored], home: Mapping[str, str]) -> Chosen:
+        name = _table(self.table, memory, home)
+        n = memory[name].tensor.shape[0]
+        if isinstance(self.rows, _Ranked | _Hashed):
+            return {name: self.rows.rows(n, name, model)}
+        if isinstance(self.rows, slice):
+            return {name: np.arange(n)[self.rows]}
+        rows = np.asarray(self.rows)
+        if rows.dtype == bool and rows.shape == (n,):
+            rows = np.flatnonzero(rows)
+        if rows.ndim != 1 or rows.size == 0 or not np.issubdtype(rows.dtype, np.integer):
+            raise ValueError(f"rows of {name} are {self.rows!r}; they must be row numbers, a mask [{n}] or a slice")
+        if rows.min() < 0 or rows.max() >= n:
+            wrong = rows[(rows < 0) | (rows >= n)][0]
+            raise ValueError(f"row {wrong} does not exist in {name}; it has rows 0 to {n - 1}")
+        return {name: np.unique(rows).astype(np.int64)}
+
+
+@dataclass(frozen=True)
+class _Ranked:
+    """Rows by how often a split reads them."""
+
+    split: Any
+    low: float
+    high: float
+
+    def rows(self, n: int, name: str, model: nn.Module) -> np.ndarray:
+        reads = np.zeros(n, np.int64)
+        for feature in _features_of(name, model, self.split.sparse):
+            counted = np.bincount(np.asarray(self.split.sparse[feature][0]), minlength=n)
+            if len(counted) > n:
+                raise ValueError(
+                    f"{name} has {n} rows, but feature {feature!r} of the split reads row {len(counted) - 1}"
+                )
+            reads += counted
+        order = np.argsort(-reads, kind="stable")
+        first, last = round(self.low * n), round(self.high * n)
+        if first >= last:  # a share of less than one row: the row it begins in
+            first = min(first, n - 1)
+            last = first + 1
+        return np.sort(order[first:last])
+
+
+@dataclass(frozen=True)
+class _Hashed:
+    """Rows by a hash of their number."""
+
+    buckets: int
+    bucket: int
+
+    def rows(self, n: int, name: str, model: nn.Module) -> np.ndarray:
+        z = np.arange(n, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        z ^= z >> np.uint64(31)
+        rows = np.flatnonzero(z % np.uint64(self.buckets) == self.bucket)
+        if not len(rows):
+            raise ValueError(f"none of the {n} rows of {name} falls into bucket {self.bucket} of {self.buckets}")
+        return rows
+
+
+def _table(table: str, memory: Mapping[str, Stored], home: Mapping[str, str]) -> str:
+    """The name of the tensor that a table's name means."""
+    if table in memory:
+        return table
+    matches = [name for name in memory if f".{name}".endswith(f".{table}.weight")]
+    matches = matches or [name for name in memory if fnmatchcase(name, table)]
+    # A feature's first-order weights often have a table of the same name: the embedding goes first.
+    matches = [name for name in matches if home[name] == "embedding"] if len(matches) > 1 else matches
+    if len(matches) == 1:
+        return matches[0]
+    if matches:
+        raise ValueError(f"table {table!r} could be {', '.join(sorted(matches))}; name one of them")
+    raise unknown("table", table, sorted(name for name in memory if memory[name].tensor.dim() > 1))
+
+
+def _features_of(name: str, model: nn.Module, features: Mapping[str, Any]) -> list[str]:
+    """The features of a split that read a table: as TorchRec's configuration says, else the one of the table's name."""
+    for prefix, module in named_modules(model):
+        for method in ("embedding_bag_configs", "embedding_configs"):
+            configs = getattr(module, method, None)
+            for config in configs() if callable(configs) else ():
+                if name.startswith(f"{prefix}." if prefix else "") and f".{name}".endswith(f".{config.name}.weight"):
+                    missing = [feature for feature in config.feature_names if feature not in features]
+                    if missing:
+                        raise unknown(f"feature (which reads {name})", missing[0], features)
+                    return list(config.feature_names)
+    parts = [part for part in name.split(".") if part in features]
+    if len(parts) != 1:
+        raise ValueError(f"which feature reads {name}? The split has {', '.join(features)}, and none is named like it")
+    return parts
