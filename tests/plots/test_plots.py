@@ -24,6 +24,7 @@ def summary(error_models, targets=("all",), models=("dlrm",)):
                 row = {"model": model, "dataset": "d", "target": target, "error_model": error_model, "ber": rate}
                 row |= {"n": 5, "auc": auc, "auc_low": auc - 0.02, "auc_high": auc + 0.01, "auc_q10": auc - 0.05}
                 row |= {"auc_q90": auc + 0.05, "auc_golden": 0.8, "share_nonfinite": 0.0, "auc_drop": 0.8 - auc}
+                row |= {"realised": rate, "realised_low": rate, "realised_high": rate}
                 row |= {"auc_drop_low": 0.79 - auc, "auc_drop_high": 0.82 - auc}
                 row |= {"harmed": 0.4, "harmed_low": 0.1, "harmed_high": 0.7}
                 rows.append(row)

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _KEYS = ["model", "dataset", "error_model", "target"]
-_NUMBERS = ["ber", "n", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_golden", "share_nonfinite"]
+_NUMBERS = ["ber", "realised", "realised_low", "realised_high", "n", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90"]
+_NUMBERS += ["auc_golden", "share_nonfinite"]
 _GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}
 
 
 def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
-    """What `auc_vs_ber` draws: one row per model, data set, error model, target and rate, sorted."""
+    """What `auc_vs_ber` draws: one row per model, data set, error model, target and rate, sorted; beside the rate stands the
+    one that was drawn, with its binomial range."""
     if "auc_low" not in summary:
         raise ValueError("the table has no intervals (auc_low): give the summary, as summarise(table)")
     data = summary.loc[summary["error_model"].str.startswith("BitFlip"), _KEYS + _NUMBERS]
