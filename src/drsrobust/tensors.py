@@ -90,6 +90,19 @@ def listed(model: nn.Module) -> list[Listed]:
     return once
 
 
+def aliases(model: nn.Module) -> dict[str, str]:
+    """Further names of tied tensors -> the name that they go by."""
+    first = {address(one.tensor): one.name for one in listed(model)}
+    modules = [(plain_name(n), m) for n, m in unwrapped(model).named_modules(remove_duplicate=False)]
+    found = {}
+    for prefix, module in modules:
+        for own, tensor in (*module._parameters.items(), *module._buffers.items()):
+            name = f"{prefix}.{own}" if prefix else own
+            if tensor is not None and (known := first.get(address(tensor), name)) != name:
+                found[name] = known
+    return found
+
+
 def named_tensors(model: nn.Module, *, buffers: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and tensors of what `listed` gives, buffers if asked for."""
     return ((one.name, one.tensor) for one in listed(model) if one.parameter or buffers)

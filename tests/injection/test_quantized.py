@@ -108,7 +108,9 @@ def test_scale_bias_and_codes_are_where_fbgemm_has_them(dtype):
 def test_a_flipped_scale_does_what_fp16_arithmetic_says():
     """A row's values are scale * code + bias, with the scale that the flipped bits make."""
     model = quantized(torch.int8)
-    codes, scale, bias = model.tables._emb_modules[0].split_embedding_weights_with_scale_bias(split_scale_bias_mode=2)[0]
+    codes, scale, bias = model.tables._emb_modules[0].split_embedding_weights_with_scale_bias(split_scale_bias_mode=2)[
+        0
+    ]
     row_7 = scale[7].view(torch.int16).clone()
     with torch.no_grad(), dr.inject(model, dr.BitFlip(1.0, bits=(2,)), dr.Rows("t0", [7]), seed=1):
         assert int(scale[7].view(torch.int16) ^ row_7) == (1 << 2) + (1 << 10)  # bit 2 of both of its bytes

@@ -143,3 +143,12 @@ def test_locate_is_the_inverse_of_counting():
     assert list(zip(*only.locate(np.arange(22)), strict=True)) == [e for e in expected if e[2] in (0, 7)]
     with pytest.raises(ValueError, match=r"c: bit 8 does not exist in uint8; its words have bits 0 to 7"):
         space.only([8])
+
+
+def test_further_names_of_tied_tensors_mean_the_same_memory():
+    tied = nn.ModuleDict({"a": nn.Linear(2, 2, bias=False), "b": nn.Linear(2, 2, bias=False)})
+    tied["b"].weight = tied["a"].weight
+    assert names(resolve(tied, "b.weight")) == names(resolve(tied, "b")) == names(resolve(tied, "a")) == ["a.weight"]
+    shared = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    shared.append(shared[0])
+    assert names(resolve(shared, "2.*")) == ["0.bias", "0.weight"]

@@ -1,7 +1,9 @@
 """What every error model is: a frozen dataclass with one verb, `sample`."""
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import fields
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -11,6 +13,9 @@ from drsrobust.injection.clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap, Fingerprint
 from drsrobust.injection.space import AddressSpace
 from drsrobust.injection.union import first_of_runs
+
+Before = Mapping[str, int]  # canonical form -> how many models
+NONE: Before = MappingProxyType({})
 
 
 class ErrorModel:
@@ -34,13 +39,14 @@ class ErrorModel:
         """
         raise NotImplementedError
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         """The error map of one trial. For one seed, the map at a lower rate or count is part of the map at a higher one.
 
         Args:
             space: what may be hit.
             seed: 0 .. 2**64 - 1; decides everything.
-            occurrence: tells apart several equal models in one trial.
+            before: of models that draw in the same trial before this one, how many there are of each canonical form: equal
+                models draw from streams of their own.
 
         Raises:
             ValueError: the model cannot hit this space, or a seed out of range.
@@ -61,16 +67,17 @@ class ErrorModel:
         return type(self).__name__ + (f"({', '.join(shown)})" if shown else "")
 
     def canonical(self) -> str:
-        """The model without its rate or count, as canonical JSON: what a seed is combined with."""
+        """The model without its rate or count: what a seed is combined with. JSON without blanks, keys sorted, of
+        `error_model` (the class's name) and every other field by its name; tuples are arrays."""
         left = (self.RATE, self.COUNT)
         given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in left}
         return canonical_json({"error_model": type(self).__name__, **given})
 
-    def clock(self, places: int, seed: int, occurrence: int = 0) -> ErrorClock:
+    def clock(self, places: int, seed: int, before: Before = NONE) -> ErrorClock:
         """The error clock of this model. Its summand is the first 4 bytes (big-endian) of SHA-256 over the canonical form,
-        plus the occurrence number, modulo 2**32."""
+        plus the number of equal models before it, modulo 2**32."""
         number = int.from_bytes(hashlib.sha256(self.canonical().encode()).digest()[:4], "big")
-        return ErrorClock(places, seed=seed, summand=(number + occurrence) % 2**32)
+        return ErrorClock(places, seed=seed, summand=(number + before.get(self.canonical(), 0)) % 2**32)
 
 
 def from_bits(model: ErrorModel, space: AddressSpace, positions: np.ndarray, seed: int, **about) -> ErrorMap:

@@ -100,16 +100,18 @@ class ErrorClock:
         drawn = np.concatenate([np.empty(0, np.int64), *self._parts(count, np.int64)])
         return Arrivals(*np.unique(drawn, return_index=True))
 
-    def values(self, order: np.ndarray, words: int) -> np.ndarray:
-        """The raw words uint64 [n, words] that arrivals with numbers [n] bring."""
+    def values(self, order: np.ndarray, words: int, *, first: int | None = None) -> np.ndarray:
+        """What arrivals with numbers [n] bring, each `words` raw words: the first `first` of them (None: all), uint64
+        [n, first]."""
+        first = words if first is None else first
         stream = self._stream(VALUE)
-        if len(order) and words * (int(order.max()) + 1) <= 4 * words * len(order):
+        if first == words and len(order) and int(order.max()) < 4 * len(order):  # nearly all of them: draw all
             return stream.random_raw(words * (int(order.max()) + 1)).reshape(-1, words)[order]
-        found, at = np.empty((len(order), words), np.uint64), 0
+        found, at = np.empty((len(order), first), np.uint64), 0
         for place in np.argsort(order):
             stream.advance(int(order[place]) * words - at)
-            found[place] = stream.random_raw(words)
-            at = (int(order[place]) + 1) * words
+            found[place] = stream.random_raw(first)
+            at = int(order[place]) * words + first
         return found
 
     def _first(self, k: int) -> Arrivals:

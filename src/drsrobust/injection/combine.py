@@ -1,10 +1,11 @@
 """Several error models in one trial."""
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from drsrobust._storage import canonical_json
-from drsrobust.injection.base import ErrorModel
+from drsrobust.injection.base import NONE, Before, ErrorModel
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.space import AddressSpace
 from drsrobust.injection.union import union
@@ -15,7 +16,9 @@ class Sum(ErrorModel):
     """Error models side by side, as `a + b` makes it: a bit is wrong when one of them hits it (once, if several do).
 
     Each draws from streams of its own, so that a sum's map holds its summands' maps of the same seed, and `a + b` equals
-    `b + a`. Of equal models with several rates or counts the largest comes first.
+    `b + a`. Of models that differ in their rate or count alone, the one with the larger draws first: its map holds the maps of
+    the others of the same seed. (`RowError`s that differ in rate and in density the other way round are the exception: such a
+    sum holds the map of the one with the larger rate.)
 
     Args:
         parts: the summands.
@@ -30,6 +33,8 @@ class Sum(ErrorModel):
         for part in flat:
             if not isinstance(part, ErrorModel):
                 raise TypeError(f"a sum of error models holds {part!r}")
+        if not flat:
+            raise ValueError("a sum of no error models was asked for")
         object.__setattr__(self, "parts", tuple(sorted(flat, key=order)))
 
     def __str__(self) -> str:
@@ -44,19 +49,24 @@ class Sum(ErrorModel):
         for part in self.parts:
             part.expected_share(space)
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         """The union of the summands' maps."""
-        seen: Counter[str] = Counter()
+        seen = Counter(before)
         maps = []
         for part in self.parts:
-            maps.append(part.sample(space, seed=seed, occurrence=occurrence + seen[part.canonical()]))
-            seen[part.canonical()] += 1
+            maps.append(part.sample(space, seed=seed, before=seen))
+            seen.update(parts_of(part))
         bits = [getattr(part, "bits", None) for part in self.parts]
         eligible = space if None in bits else space.only({bit for some in bits for bit in some})
         return replace(union(maps), error_model=str(self), eligible_bits=eligible.bits)
 
 
-def order(model: ErrorModel) -> tuple[str, float]:
-    """By what summands are sorted: their canonical form, then the largest rate or count first."""
+def parts_of(model: ErrorModel) -> Iterator[str]:
+    """The canonical forms of the models that draw: the summands of a sum, else the model itself."""
+    return (part.canonical() for part in (model.parts if isinstance(model, Sum) else (model,)))
+
+
+def order(model: ErrorModel) -> tuple[str, float, float]:
+    """By what summands are sorted: their canonical form, then the largest rate or count first, then the largest density."""
     size = model.rate if model.COUNT is None else getattr(model, model.COUNT)
-    return model.canonical(), -(size or 0.0)
+    return model.canonical(), -(size or 0.0), -getattr(model, "density", 0.0)

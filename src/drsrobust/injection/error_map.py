@@ -96,7 +96,7 @@ class ErrorMap:
     def drawn(self) -> "ErrorMap":
         """The map that this one was made from by `restrict` or `drop`; itself, when it was not. (A loaded map does not know
         it any more, but still its rate.)"""
-        return self._drawn or self
+        return self if self._drawn is None else self._drawn
 
     @property
     def realised_rate(self) -> float:
@@ -237,8 +237,9 @@ class ErrorMap:
         about = {"format": _FORMAT, "seed": self.seed, "error_model": self.error_model}
         about |= {"eligible_bits": self.eligible_bits, "requested_rate": self.requested_rate}
         about |= {"places": self.places, "events": self.events, "drawn_bits": self.drawn_bits}
+        about["arrays"] = [name for name in _ARRAYS if getattr(self, name) is not None]
         about["fingerprint"] = [[e.name, list(e.shape), e.format, e.component] for e in self.fingerprint]
-        arrays = {name: getattr(self, name) for name in _ARRAYS if getattr(self, name) is not None}
+        arrays = {name: getattr(self, name) for name in about["arrays"]}
         with new_file(Path(path)) as part, open(part, "wb") as handle:
             np.savez_compressed(handle, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
 
@@ -255,7 +256,10 @@ class ErrorMap:
                 if (version := about.pop("format")) != _FORMAT:
                     raise ValueError(f"format {version}; this version reads format {_FORMAT}")
                 about["fingerprint"] = tuple(Fingerprint(n, tuple(s), f, c) for n, s, f, c in about["fingerprint"])
-                about |= {name: file[name] for name in _ARRAYS if name in file}
+                names = about.pop("arrays")
+                if set(file.files) != {"about", *names}:
+                    raise ValueError(f"it should hold {', '.join(names)} and holds {', '.join(file.files)}")
+                about |= {name: file[name] for name in names}
                 loaded = cls(**about)
                 loaded._check()
         except FileNotFoundError:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from drsrobust.injection.base import ErrorModel, from_bits
+from drsrobust.injection.base import NONE, Before, ErrorModel, from_bits
 from drsrobust.injection.clock import check_rate
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.formats import Bits, bit_set
@@ -48,9 +48,9 @@ class BitFlip(ErrorModel):
         space.only(self.bits)
         return self.rate
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         eligible = space.only(self.bits)
-        found = self.clock(eligible.bits, seed, occurrence).until(self.rate)
+        found = self.clock(eligible.bits, seed, before).until(self.rate)
         about = {"requested_rate": self.rate, "places": eligible.bits, "events": len(found)}
         return from_bits(self, eligible, found, seed, **about)
 
@@ -84,16 +84,16 @@ class FixedCount(ErrorModel):
             raise ValueError(f"{self.k} errors were asked for among {eligible} bits")
         return self.k / eligible
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         eligible = space.only(self.bits)
         about = {"requested_rate": self.expected_share(space), "places": eligible.bits, "events": self.k}
-        return from_bits(self, eligible, self.clock(eligible.bits, seed, occurrence).first(self.k), seed, **about)
+        return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first(self.k), seed, **about)
 
 
 @dataclass(frozen=True)
 class SingleBit(ErrorModel):
-    """Exactly one flip, of bit number `bit` in a word drawn uniformly from the target: the single-error trials by which
-    bit positions are compared (arXiv:2405.01741).
+    """Exactly one flip, of bit number `bit` in a word drawn uniformly from the target: the first place of the error clock over
+    the bits with this number. By such trials bit positions are compared (arXiv:2405.01741).
 
     Args:
         bit: 0 the lowest; in float32: 0-22 mantissa, 23-30 exponent, 31 sign.
@@ -112,10 +112,10 @@ class SingleBit(ErrorModel):
         """One over the number of eligible bits (those with this number)."""
         return 1 / space.only((self.bit,)).bits
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         eligible = space.only((self.bit,))
         about = {"requested_rate": 1 / eligible.bits, "places": eligible.bits, "events": 1}
-        return from_bits(self, eligible, self.clock(eligible.bits, seed, occurrence).first(1), seed, **about)
+        return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first(1), seed, **about)
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,7 @@ class StuckAt(ErrorModel):
     def __post_init__(self) -> None:
         if isinstance(self.value, bool) or self.value not in (0, 1):
             raise ValueError(f"value is {self.value!r}; a bit can be stuck at 0 or at 1")
+        object.__setattr__(self, "value", int(self.value))
         check_rate("rate", self.rate)
         object.__setattr__(self, "bits", bit_set(self.bits))
 
@@ -148,9 +149,9 @@ class StuckAt(ErrorModel):
         """None: it depends on how many bits hold the other value."""
         space.only(self.bits)
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         eligible = space.only(self.bits)
-        found = self.clock(eligible.bits, seed, occurrence).until(self.rate)
+        found = self.clock(eligible.bits, seed, before).until(self.rate)
         tensor, word, bit = eligible.locate(found)
         held = (eligible.read(tensor, word) >> bit.astype(np.uint64)) & np.uint64(1)
         drawn = from_bits(self, eligible, found[held != self.value], seed, places=eligible.bits, events=len(found))

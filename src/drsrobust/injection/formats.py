@@ -24,6 +24,7 @@ _FLOATS = {
     torch.float8_e4m3fn: (4, 3),
     torch.float8_e5m2: (5, 2),
 }
+_INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 PADDING = "padding"
 FIELDS = ("sign", "exponent", "mantissa", "value", "scale", "bias", PADDING)
 _CODES = {"int8": 8, "int4": 4, "int2": 2}  # bits of one code of a quantized row
@@ -82,10 +83,16 @@ class Format:
 def plain(dtype: torch.dtype) -> Format:
     """The format of a tensor of numbers.
 
+    Raises:
+        ValueError: a dtype that is none of the formats known here.
+
     Example:
         >>> {name: f"{int(mask[0]):016b}" for name, mask in plain(torch.bfloat16).fields.items()}
         {'sign': '1000000000000000', 'exponent': '0111111110000000', 'mantissa': '0000000001111111'}
     """
+    if dtype not in _FLOATS and dtype not in _INTEGERS:
+        known = ", ".join(str(one).removeprefix("torch.") for one in (*_FLOATS, *_INTEGERS))
+        raise ValueError(f"{dtype} is no format whose bits are known here; known: {known}")
     width = 8 * dtype.itemsize
     masks = {}
     if dtype in _FLOATS:

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from drsrobust.injection.application import OPEN
-from drsrobust.injection.base import ErrorModel
+from drsrobust.injection.base import Before, ErrorModel
 from drsrobust.injection.clock import HOOK
 from drsrobust.injection.formats import plain
 from drsrobust.injection.log import Hit, Log
@@ -30,8 +30,8 @@ class Attachable(Protocol):
 class Draw:
     """Draws the errors of each call of one (error model, transient target) pair, and writes them down."""
 
-    def __init__(self, error_model: ErrorModel, seed: int, occurrence: int, log: Log) -> None:
-        self.error_model, self.seed, self.occurrence, self.log = error_model, seed, occurrence, log
+    def __init__(self, error_model: ErrorModel, seed: int, before: Before, log: Log) -> None:
+        self.error_model, self.seed, self.before, self.log = error_model, seed, before, log
         self.over = False  # a hook that an interrupt left behind does nothing any more
         self._seeds: dict[str, np.random.PCG64] = {}
         self._calls: dict[str, int] = {}
@@ -69,7 +69,7 @@ class Draw:
                 continue
             shape = tuple(tensor.shape) if part is None else (memory.numel(),)
             target = TargetTensor(where, where, shape or (1,), plain(tensor.dtype), None, memory)
-            drawn = self.error_model.sample(AddressSpace([target]), seed=seed, occurrence=self.occurrence)
+            drawn = self.error_model.sample(AddressSpace([target]), seed=seed, before=self.before)
             self._count(drawn)
             if len(drawn):
                 self.log.hits.append(Hit(where, call, number, drawn.word, drawn.mask))

@@ -11,7 +11,7 @@ from torch import nn
 from drsrobust.injection.application import Application
 from drsrobust.injection.base import ErrorModel
 from drsrobust.injection.clock import check_seed
-from drsrobust.injection.combine import order
+from drsrobust.injection.combine import order, parts_of
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.hooks import Draw, Hooks
 from drsrobust.injection.log import Log
@@ -67,13 +67,13 @@ class Injection:
         maps, memory, seen = [], {}, Counter()
         self._open: list[Application | Hooks] = []
         for error_model, target in ready:
-            occurrence = seen[error_model.canonical()]
-            seen[error_model.canonical()] += 1
+            before = Counter(seen)
+            seen.update(parts_of(error_model))
             if isinstance(target, Transient):
                 check_seed(seed)
-                self._open.append(Hooks(model, target, Draw(error_model, int(seed), occurrence, log)))
+                self._open.append(Hooks(model, target, Draw(error_model, int(seed), before, log)))
                 continue
-            maps.append(error_model.sample(target, seed=seed, occurrence=occurrence))
+            maps.append(error_model.sample(target, seed=seed, before=before))
             memory |= {tensor.name: tensor for tensor in target.tensors}
         if maps:
             self.error_map = replace(maps[0] if len(maps) == 1 else union(maps), log=log)

@@ -154,7 +154,8 @@ class Region:
 
     def subset(self, word: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """For each word a uniform set of its eligible bits, as masks uint64 [n], by Floyd's algorithm (Bentley and Floyd, CACM
-        30, 1987).
+        30, 1987): of b eligible bits, numbered from the lowest, step j = 0 .. k - 1 takes number
+        floor(raw_j * (b - k + j + 1) / 2**64), or number b - k + j if that was taken.
 
         Args:
             word: int64 [n], flat indices; each has at least k eligible bits.

@@ -82,6 +82,8 @@ class Rows(Target):
 
     def choose(self, model: nn.Module, memory: Mapping[str, Stored], home: Mapping[str, str]) -> Chosen:
         name = _table(self.table, memory, home)
+        if not memory[name].tensor.dim():
+            raise ValueError(f"{name} is a single number and has no rows")
         n = memory[name].tensor.shape[0]
         if isinstance(self.rows, _Ranked | _Hashed):
             return {name: self.rows.rows(n, name, model)}

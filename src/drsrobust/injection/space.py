@@ -2,7 +2,8 @@
 
 The targeted tensors stand in plain string order of their names; in a tensor, words in row-major order; in a word, its
 eligible bits from the lowest (0) to the highest. Numbered on in this order, they are positions 0 .. bits - 1. Words that have
-an eligible bit, and rows of storage that have one, are numbered on in the same way.
+an eligible bit are numbered on in the same way; so are rows of storage, those that a tensor's words fill (of a tensor of which
+some rows are targeted: those that hold a word of them).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,12 +35,7 @@ class AddressSpace:
     def __init__(self, tensors: Iterable[TargetTensor], bits: Iterable[int | str] | None = None) -> None:
         self.tensors = tuple(sorted((t for t in tensors if t.targeted), key=lambda tensor: tensor.name))
         chosen = bit_set(bits)
-        self.regions: list[Region] = []
-        for tensor in self.tensors:
-            try:
-                self.regions.append(Region(tensor, chosen))
-            except ValueError as error:
-                raise ValueError(f"{tensor.name}: {error}") from None
+        self.regions = regions(self.tensors, chosen)
         self._ends = np.cumsum([region.bits for region in self.regions], dtype=np.int64)
         self._word_ends = np.cumsum([region.words for region in self.regions], dtype=np.int64)
         if self.tensors and not self.bits:
@@ -57,7 +53,13 @@ class AddressSpace:
         return int(self._word_ends[-1]) if self.regions else 0
 
     def rows(self, row_bytes: int) -> int:
-        """How many storage rows of `row_bytes` there are; each tensor begins with a row of its own."""
+        """How many storage rows of `row_bytes` there are; each tensor begins with a row of its own.
+
+        Raises:
+            ValueError: fewer than 1 byte.
+        """
+        if row_bytes < 1:
+            raise ValueError(f"row_bytes is {row_bytes!r}; it must be 1 or more")
         counts = (region.storage_rows(row_bytes) for region in self.regions)
         return sum(count if isinstance(count, int) else len(count) for count in counts)
 
@@ -94,13 +96,16 @@ class AddressSpace:
     def extend(self, positions: np.ndarray, length: int) -> np.ndarray:
         """Positions of bits and of the `length` - 1 behind each (ascending, distinct), cut where their tensor, or their run
         of neighbouring rows, ends."""
-        parts = []
-        for index, _, local in _parts(positions, self._ends):
+        parts = [positions[:0]]
+        for index, _, start in _parts(positions, self._ends):
             region = self.regions[index]
-            ends = np.minimum(local + length, region.run_end(local))
-            every = local[:, None] + np.arange(length)
-            parts.append(np.unique(every[every < ends[:, None]]) + (self._ends[index] - region.bits))
-        return np.concatenate(parts) if parts else positions
+            end = region.run_end(start)
+            end = np.where(end - start > length, start + length, end)
+            end[:-1] = np.minimum(end[:-1], start[1:])  # where the next one begins, it goes on
+            sizes = end - start
+            within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+            parts.append(np.repeat(start, sizes) + within + (self._ends[index] - region.bits))
+        return np.concatenate(parts)
 
     def read(self, tensor: np.ndarray, word: np.ndarray) -> np.ndarray:
         """The present words, uint64 [n], at tensor indices and flat word indices [n].
@@ -121,6 +126,21 @@ class AddressSpace:
         """For each tensor index in an array [n]: its region, and where it stands (boolean [n])."""
         for index in np.unique(tensor):
             yield self.regions[index], tensor == index
+
+
+def regions(tensors: Iterable[TargetTensor], bits: tuple[int | str, ...] | None) -> list[Region]:
+    """The eligible bits of each tensor.
+
+    Raises:
+        ValueError: a bit number that a tensor's words do not have.
+    """
+    found = []
+    for tensor in tensors:
+        try:
+            found.append(Region(tensor, bits))
+        except ValueError as error:
+            raise ValueError(f"{tensor.name}: {error}") from None
+    return found
 
 
 def _parts(positions: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, slice, np.ndarray]]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from drsrobust._storage import canonical_json
-from drsrobust.injection.base import ErrorModel, from_bits, from_words
+from drsrobust.injection.base import NONE, Before, ErrorModel, from_bits, from_words
 from drsrobust.injection.clock import check_rate
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.flips import whole
@@ -38,14 +38,15 @@ class Burst(ErrorModel):
 
     def expected_share(self, space: AddressSpace) -> float:
         """The mean of that probability over all bits."""
-        hit = -np.expm1(np.arange(1, self.length + 1) * np.log1p(-self.rate)) if self.rate < 1 else np.ones(self.length)
-        ramp = np.append(0.0, np.cumsum(hit))
         runs = np.concatenate([region.runs() for region in space.regions])
-        flips = ramp[np.minimum(runs, self.length)] + np.maximum(runs - self.length, 0) * hit[-1]
+        length = min(self.length, int(runs.max()))
+        hit = -np.expm1(np.arange(1, length + 1) * np.log1p(-self.rate)) if self.rate < 1 else np.ones(length)
+        ramp = np.append(0.0, np.cumsum(hit))
+        flips = ramp[np.minimum(runs, length)] + np.maximum(runs - length, 0) * hit[-1]
         return float(flips.sum() / space.bits)
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
-        starts = self.clock(space.bits, seed, occurrence).until(self.rate)
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+        starts = self.clock(space.bits, seed, before).until(self.rate)
         about = {"requested_rate": self.expected_share(space), "places": space.bits, "events": len(starts)}
         return from_bits(self, space, space.extend(starts, self.length), seed, **about)
 
@@ -55,7 +56,9 @@ class RowError(ErrorModel):
     """A row of storage fails with probability `rate`, independently; then each of its eligible bits flips with probability
     `density`. Each tensor begins with a row of its own; its last row may be short.
 
-    A bit flips with probability rate * density. Source: row failures of DRAM (47 % of DRAM faults in the field hit single
+    A bit flips with probability rate * density. An arrival of the error clock brings 8 * row_bytes raw words r, one for each
+    bit of the row from the lowest of its first word, eligible or not (also behind a short row's end); the bit flips when
+    (r >> 11) * 2**-53 < density. Source: row failures of DRAM (47 % of DRAM faults in the field hit single
     bits, 22.5 % one row or column: Sridharan and Liberty, SC 2012). Where a model's tensors really lie in DRAM is not
     modelled: rows are counted from each tensor's first word.
 
@@ -86,20 +89,21 @@ class RowError(ErrorModel):
         """rate * density."""
         return self.rate * self.density
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
-        clock = self.clock(space.rows(self.row_bytes), seed, occurrence)
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+        clock = self.clock(space.rows(self.row_bytes), seed, before)
         arrivals = clock.arrivals(self.rate)
         tensors, rows = space.locate_rows(arrivals.place, self.row_bytes)
         bits = 8 * self.row_bytes
         parts = []
         for order, index, row in zip(arrivals.order, tensors.tolist(), rows.tolist(), strict=True):
-            share = (clock.values(np.array([order]), bits)[0] >> np.uint64(11)) * 2.0**-53
             region = space.regions[index]
             width = region.tensor.format.width
-            flips = np.packbits(share < self.density, bitorder="little").view(f"<u{width // 8}")
             first = row * bits // width
-            word = np.arange(first, min(first + len(flips), region.tensor.size))
-            mask = flips[: len(word)].astype(np.uint64) & region.eligible(word)
+            word = np.arange(first, min(first + bits // width, region.tensor.size))
+            raw = clock.values(np.array([order]), bits, first=width * len(word))[0]
+            share = (raw >> np.uint64(11)) * 2.0**-53
+            flips = np.packbits(share < self.density, bitorder="little").view(f"<u{width // 8}")
+            mask = flips.astype(np.uint64) & region.eligible(word)
             parts.append((np.full(len(word), index, np.int32), word, mask))
         empty = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
         tensor, word, mask = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
@@ -111,7 +115,8 @@ class RowError(ErrorModel):
 class Strided(ErrorModel):
     """From every word a strided error starts with probability `rate`, independently: `count` words of its tensor, `period`
     words apart, have one bit each flipped, any of its eligible bits. Words behind the tensor's end, and words that are not
-    targeted, are left out. Bits hit twice flip once.
+    targeted, are left out. Bits hit twice flip once. An arrival of the error clock brings `count` raw words, the j-th for the
+    j-th word struck (also when that is left out): of b eligible bits, number floor(raw_j * b / 2**64) from the lowest flips.
 
     Source: addresses of corrupted results are periodic, aligned with warps of threads (arXiv:2605.04213).
 
@@ -140,17 +145,20 @@ class Strided(ErrorModel):
             width, size = region.tensor.format.width, region.tensor.size
             if region.bits != size * width:
                 return None
-            reach = np.arange(1, self.count + 1)
-            words = np.minimum(reach * self.period, size) - np.minimum((reach - 1) * self.period, size)
-            words[-1] += size - min(self.count * self.period, size)
+            count = min(self.count, -(-size // self.period))
+            reach, period = np.arange(1, count + 1), min(self.period, size)
+            words = np.minimum(reach * period, size) - np.minimum((reach - 1) * period, size)
+            words[-1] += size - min(count * period, size)
             flips += float((words * width * -np.expm1(reach * np.log1p(-self.rate / width))).sum())
         return flips / space.bits
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
-        start = _words(self, space, seed, occurrence)
-        raw = start.clock.values(start.arrivals.order, self.count).ravel()
-        steps = self.period * np.arange(self.count)
-        tensor = np.repeat(start.tensor, self.count)
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+        start = _words(self, space, seed, before)
+        largest = max(tensor.size for tensor in space.tensors)
+        count = min(self.count, -(-largest // self.period))  # those further on lie behind any tensor's end
+        raw = start.clock.values(start.arrivals.order, self.count, first=count).ravel()
+        steps = min(self.period, largest) * np.arange(count)
+        tensor = np.repeat(start.tensor, count)
         word = (start.word[:, None] + steps).ravel()
         mask = np.zeros(len(word), np.uint64)
         for region, here in space.by_tensor(tensor):

@@ -72,3 +72,7 @@ def check(name: str, tensor: torch.Tensor) -> None:
         raise ValueError(f"{name} is a {type(tensor).__name__}, which has no memory of its own to hit")
     if tensor.dtype.is_complex or tensor.dtype == torch.bool:
         raise ValueError(f"{name} is {tensor.dtype}, which has no bit positions to hit")
+    try:
+        plain(tensor.dtype)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None

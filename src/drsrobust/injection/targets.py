@@ -16,7 +16,7 @@ from torch import nn
 from drsrobust.injection.region import TargetTensor
 from drsrobust.injection.space import AddressSpace
 from drsrobust.injection.storage import OPTIMIZER, Stored, check, optimizer_states, stored
-from drsrobust.tensors import GROUPS, component_of, group_of, span
+from drsrobust.tensors import GROUPS, aliases, component_of, group_of, span
 
 Chosen = dict[str, np.ndarray | None]  # tensor name -> which of its rows (int64, ascending); None: all
 
@@ -99,7 +99,11 @@ class Named(Target):
             return dict.fromkeys(own & parameters or own)  # a component of buffers alone is its buffers
         if own := {name for name in parameters if text in group_of(home[name])}:
             return dict.fromkeys(own)
-        return dict.fromkeys(name for name in names if fnmatchcase(name, text))
+        if own := {name for name in names if fnmatchcase(name, text)}:
+            return dict.fromkeys(own)
+        # A tied tensor goes by its first name; by another one it is the same memory.
+        other = aliases(model)
+        return dict.fromkeys(other[n] for n in other if fnmatchcase(n, text) or n.startswith(f"{text}."))
 
 
 @dataclass(frozen=True)

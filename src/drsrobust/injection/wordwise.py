@@ -1,5 +1,6 @@
 """Errors that hit several bits of one word: multi-bit flips, random words and values, measured mixtures."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -7,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from drsrobust.injection.base import ErrorModel, from_words
+from drsrobust.injection.base import NONE, Before, ErrorModel, from_words
 from drsrobust.injection.clock import Arrivals, ErrorClock, check_rate
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.flips import whole, with_originals
 from drsrobust.injection.formats import Bits, bit_set
 from drsrobust.injection.region import Region, scaled
-from drsrobust.injection.space import AddressSpace
+from drsrobust.injection.space import AddressSpace, regions
 
 
 class _Words(NamedTuple):
@@ -29,8 +30,8 @@ class _Words(NamedTuple):
         return {"places": self.clock.n, "events": len(self.word)}
 
 
-def _words(model: ErrorModel, space: AddressSpace, seed: int, occurrence: int) -> _Words:
-    clock = model.clock(space.words, seed, occurrence)
+def _words(model: ErrorModel, space: AddressSpace, seed: int, before: Before) -> _Words:
+    clock = model.clock(space.words, seed, before)
     arrivals = clock.arrivals(model.rate)
     return _Words(clock, arrivals, *space.locate_words(arrivals.place))
 
@@ -40,8 +41,9 @@ class MultiBit(ErrorModel):
     """A word is hit with probability `rate`, independently; then `bits_per_word` distinct bits of it flip, every such set
     equally likely.
 
-    A bit flips with probability rate * bits_per_word / (bits of the word). Source: multi-bit upsets; most bit-flip events of
-    a GPU flip more than one bit of a word (arXiv:2605.04213).
+    A bit flips with probability rate * bits_per_word / (bits of the word). An arrival of the error clock brings bits_per_word
+    raw words, by which `Region.subset` chooses. Source: multi-bit upsets; most bit-flip events of a GPU flip more than one bit
+    of a word (arXiv:2605.04213).
 
     Args:
         rate: per word. In quantized rows of integers a word is a byte.
@@ -64,9 +66,9 @@ class MultiBit(ErrorModel):
                 raise ValueError(f"{self.bits_per_word} bits per word: words of {region.tensor.name} have {least}")
         return self.rate * self.bits_per_word * space.words / space.bits
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         share = self.expected_share(space)
-        hit = _words(self, space, seed, occurrence)
+        hit = _words(self, space, seed, before)
         raw = hit.clock.values(hit.arrivals.order, self.bits_per_word)
         mask = np.zeros(len(hit.word), np.uint64)
         for region, here in space.by_tensor(hit.tensor):
@@ -77,7 +79,8 @@ class MultiBit(ErrorModel):
 @dataclass(frozen=True)
 class RandomWord(ErrorModel):
     """A word is hit with probability `rate`, independently; then each eligible bit of it is drawn anew, so that it flips with
-    probability 1/2 (now and then none does). A bit flips with probability rate / 2.
+    probability 1/2 (now and then none does). A bit flips with probability rate / 2. An arrival of the error clock brings one
+    raw word; its bits at the eligible places are the mask.
 
     Args:
         rate: per word. In quantized rows of integers a word is a byte.
@@ -94,8 +97,8 @@ class RandomWord(ErrorModel):
         """rate / 2."""
         return self.rate / 2
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
-        hit = _words(self, space, seed, occurrence)
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+        hit = _words(self, space, seed, before)
         mask = hit.clock.values(hit.arrivals.order, 1)[:, 0]
         for region, here in space.by_tensor(hit.tensor):
             mask[here] &= region.eligible(hit.word[here])
@@ -105,8 +108,11 @@ class RandomWord(ErrorModel):
 
 @dataclass(frozen=True)
 class RandomValue(ErrorModel):
-    """A word is hit with probability `rate`, independently, and replaced by a number drawn uniformly from `low` to `high`
-    (both ends possible): of floats rounded to the format, of integers a whole number.
+    """A word is hit with probability `rate`, independently, and replaced by a number drawn uniformly from `low` to `high`.
+
+    An arrival of the error clock brings one raw word r. Floats: with s = (r >> 11) * 2**-53, low * (1 - s) + high * s in
+    float64, rounded to the format as PyTorch does (to float32 first, then ties to even; `high` itself comes where rounding
+    reaches it). Integers, both ends among them: ceil(low) + floor(r * n / 2**64), n = floor(high) - ceil(low) + 1.
 
     The map keeps the words that it replaced, and is refused where others stand.
 
@@ -125,8 +131,10 @@ class RandomValue(ErrorModel):
         check_rate("rate", self.rate)
         for name in ("low", "high"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not np.isfinite(value):
+            if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not _finite(value):
                 raise ValueError(f"{name} is {value!r}; it must be a finite number")
+            # Whole numbers are kept as such, of whatever type they came: equal models have one canonical form.
+            object.__setattr__(self, name, int(value) if value == int(value) else float(value))
         if not self.low < self.high:
             raise ValueError(f"low is {self.low!r} and high {self.high!r}; low must be the smaller one")
 
@@ -135,9 +143,9 @@ class RandomValue(ErrorModel):
         for region in space.regions:
             self._check(region)
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         self.expected_share(space)
-        hit = _words(self, space, seed, occurrence)
+        hit = _words(self, space, seed, before)
         raw = hit.clock.values(hit.arrivals.order, 1)[:, 0]
         mask = space.read(hit.tensor, hit.word)
         for region, here in space.by_tensor(hit.tensor):
@@ -152,13 +160,14 @@ class RandomValue(ErrorModel):
                 f"{name} holds {form.name}, whose bytes are no numbers by themselves; RandomWord draws any bits"
             )
         if form.dtype.is_floating_point:
-            if not torch.tensor([self.low, self.high], dtype=torch.float64).to(form.dtype).double().isfinite().all():
+            reach = torch.finfo(form.dtype).max
+            if max(abs(self.low), abs(self.high)) > reach:
                 raise ValueError(f"{name} is {form.name}, which does not reach from {self.low} to {self.high}")
             return
         reach = torch.iinfo(form.dtype)
-        if not (reach.min <= self.low and self.high <= reach.max) or np.ceil(self.low) > np.floor(self.high):
+        if not (reach.min <= self.low and self.high <= reach.max) or math.ceil(self.low) > math.floor(self.high):
             raise ValueError(
-                f"{name} is {form.name} ({reach.min} to {reach.max}); no such numbers from {self.low} to {self.high}"
+                f"{name} is {form.name} ({reach.min} to {reach.max}); it holds no numbers from {self.low} to {self.high}"
             )
 
     def _draw(self, dtype: torch.dtype, raw: np.ndarray) -> np.ndarray:
@@ -167,7 +176,7 @@ class RandomValue(ErrorModel):
             share = (raw >> np.uint64(11)) * 2.0**-53  # [0, 1)
             value = torch.from_numpy(self.low * (1 - share) + self.high * share).to(dtype)
         else:
-            low, high = int(np.ceil(self.low)), int(np.floor(self.high))
+            low, high = math.ceil(self.low), math.floor(self.high)
             offset = raw if high - low + 1 == 2**64 else scaled(raw, high - low + 1)
             value = torch.from_numpy((offset + np.uint64(low % 2**64)).view(np.int64)).to(dtype)
         width = 8 * dtype.itemsize
@@ -188,7 +197,11 @@ class Pattern(NamedTuple):
 class FieldMixture(ErrorModel):
     """A word is hit with probability `rate`, independently, and goes wrong by a pattern drawn from a given distribution.
 
-    A pattern whose bits a word does not have (a field of another format, too few of them) leaves the word right.
+    A pattern whose bits a word does not have (a field of another format, too few of them) leaves the word right. An arrival of
+    the error clock brings 1 + m raw words, m the largest number of bits of any pattern (at least 1). The first, r, picks the
+    first pattern whose cumulative share exceeds (r >> 11) * 2**-53, else the last; by the following ones `Region.subset`
+    chooses k bits, or the second one's bits at the eligible places are the mask. In the canonical form a pattern is the array
+    of its share (of the sum of shares), bits per word and bits.
 
     Args:
         rate: per word. In quantized rows of integers a word is a byte.
@@ -206,13 +219,18 @@ class FieldMixture(ErrorModel):
 
     def __post_init__(self) -> None:
         check_rate("rate", self.rate)
-        if not isinstance(self.patterns, Iterable) or not (given := [Pattern(*pattern) for pattern in self.patterns]):
+        shaped = isinstance(self.patterns, Iterable) and not isinstance(self.patterns, str)
+        given = list(self.patterns) if shaped else []
+        if not given or not all(isinstance(pattern, tuple | list) and len(pattern) in (2, 3) for pattern in given):
             raise ValueError(f"patterns is {self.patterns!r}; it must be a list of (share, bits per word, bits)")
+        given = [Pattern(*pattern) for pattern in given]
+        for share, _, _ in given:
+            number = isinstance(share, int | float | np.number) and not isinstance(share, bool)
+            if not number or not (_finite(share) and share > 0):
+                raise ValueError(f"a pattern has the share {share!r}; it must be a positive number")
         total = sum(pattern.share for pattern in given)
         checked = []
         for share, count, bits in given:
-            if not (np.isfinite(share) and share > 0):
-                raise ValueError(f"a pattern has the share {share!r}; it must be a positive number")
             count = None if count is None else whole("bits_per_word", count, 1, "a number of bits")
             checked.append(Pattern(float(share / total), count, bit_set(bits)))
         object.__setattr__(self, "patterns", tuple(checked))
@@ -243,11 +261,14 @@ class FieldMixture(ErrorModel):
         for pattern in self.patterns:
             for region in self._regions(space, pattern.bits):
                 flips += pattern.share * region.expected_flips(pattern.bits_per_word)
+        if not flips:
+            formats = ", ".join(sorted({tensor.format.name for tensor in space.tensors}))
+            raise ValueError(f"no pattern of {self} can hit any word of the targeted formats: {formats}")
         return self.rate * flips / space.bits
 
-    def sample(self, space: AddressSpace, *, seed: int, occurrence: int = 0) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         share = self.expected_share(space)
-        hit = _words(self, space, seed, occurrence)
+        hit = _words(self, space, seed, before)
         most = max(pattern.bits_per_word or 1 for pattern in self.patterns)
         raw = hit.clock.values(hit.arrivals.order, 1 + most)
         ends = np.cumsum([pattern.share for pattern in self.patterns])
@@ -271,4 +292,12 @@ class FieldMixture(ErrorModel):
         """The space's regions with these bits eligible; those that have none of them are left out."""
         if bits is None:
             return space.regions
-        return [region for region in (Region(tensor, bits) for tensor in space.tensors) if region.bits]
+        return [region for region in regions(space.tensors, bits) if region.bits]
+
+
+def _finite(value: float) -> bool:
+    """Whether a number is finite and a float64 can hold it."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False

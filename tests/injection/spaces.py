@@ -1,0 +1,66 @@
+"""Models and address spaces of every number format."""
+
+import math
+
+import torch
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.injection.region import TargetTensor
+from drsrobust.injection.space import AddressSpace
+from tests.injection.oracle import FORMATS, Memory, raw, width
+
+
+def filled(form, shape, seed):
+    """A tensor of random bits: every kind of number, NaN payloads among them."""
+    generator = torch.Generator().manual_seed(seed)
+    content = torch.randint(0, 256, (math.prod(shape) * width(form) // 8,), dtype=torch.uint8, generator=generator)
+    return content.view(getattr(torch, form)).reshape(shape)
+
+
+def holder(**tensors):
+    """A module that holds them as buffers."""
+    module = nn.Module()
+    for name, tensor in tensors.items():
+        module.register_buffer(name, tensor)
+    return module
+
+
+def one_format(form):
+    """A tensor that is no block of memory, one that is, and a scalar."""
+    return holder(a=filled(form, (4, 6), 2).t()[1:5, ::2], b=filled(form, (5, 3), 1), c=filled(form, (), 3))
+
+
+def all_formats():
+    """A small tensor of each format."""
+    return holder(**{f"of_{form}": filled(form, (3, 2), number) for number, form in enumerate(FORMATS)})
+
+
+def space_of(shape, form="float32", rows=None):
+    """An address space of one tensor of no model."""
+    tensor = TargetTensor.of("t", "t", getattr(torch, form), shape)
+    return AddressSpace([TargetTensor("t", "t", shape, tensor.format, rows)])
+
+
+def memories(model, **rows):
+    """What a model's buffers hold, for the oracle; with rows, of the named ones alone."""
+    names = rows or dict(model.named_buffers())
+    return [Memory.of(name, model.get_buffer(name), rows.get(name)) for name in names]
+
+
+def words(model):
+    """The words of a model's buffers, as integers."""
+    return {name: raw(tensor) for name, tensor in model.named_buffers()}
+
+
+COUNTED = {  # models whose events are counted, with the width in bits of what they begin at
+    "BitFlip": (dr.BitFlip, 1),
+    "StuckAt": (lambda rate: dr.StuckAt(1, rate), 1),
+    "MultiBit": (lambda rate: dr.MultiBit(rate, 3), 16),
+    "RandomWord": (dr.RandomWord, 16),
+    "RandomValue": (lambda rate: dr.RandomValue(rate, 1, 2), 16),
+    "FieldMixture": (dr.FieldMixture.gpu, 16),
+    "Burst": (lambda rate: dr.Burst(rate, 5), 1),
+    "RowError": (lambda rate: dr.RowError(rate, row_bytes=8), 64),
+    "Strided": (lambda rate: dr.Strided(rate, 3, 2), 16),
+}

@@ -1,0 +1,277 @@
+"""Every error model in every format, against the oracle; nesting and sums."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import drsrobust as dr
+from drsrobust.injection import resolve
+from tests.injection import oracle
+from tests.injection.oracle import FLOATS, FORMATS, Memory, entries, flipped, raw, width
+from tests.injection.spaces import all_formats, holder, memories, one_format, words
+
+
+def models_for(form):
+    """Every error model, with settings that a format allows."""
+    top = width(form) - 1
+    field, low, high = ("mantissa", -1.5, 3.25) if form in FLOATS else ("value", 3, 77)
+    last = "value" if form == "uint8" else "sign"
+    return [
+        dr.BitFlip(0.05),
+        dr.BitFlip(0.3, bits=(0, top)),
+        dr.BitFlip(1),
+        dr.BitFlip(0.5, bits=(field, top)),
+        dr.FixedCount(13),
+        dr.FixedCount(9, bits=last),
+        dr.SingleBit(top),
+        dr.StuckAt(0, 0.2),
+        dr.StuckAt(1, 0.3, bits=field),
+        dr.MultiBit(0.3, 1),
+        dr.MultiBit(0.5, 3),
+        dr.MultiBit(1, width(form)),
+        dr.RandomWord(0.4),
+        dr.RandomWord(1),
+        dr.RandomValue(0.5, low, high),
+        dr.FieldMixture(0.6, [(1, 2, field), (2, 1, last), (1, None, None), (0.5, 3, (0, last))]),
+        dr.FieldMixture.gpu(0.7),
+        dr.Burst(0.02, 11),
+        dr.Burst(0.4, 200),
+        dr.RowError(0.5, row_bytes=8, density=0.4),
+        dr.RowError(0.4, row_bytes=16, density=1),
+        dr.Strided(0.2, period=4, count=3),
+        dr.BitFlip(0.1) + dr.BitFlip(0.1) + dr.MultiBit(0.3, 2) + dr.StuckAt(1, 0.1),
+    ]
+
+
+def agree(model, error_model, target, held, seed):
+    """The map is the oracle's, and the words in memory are the ones it flips; afterwards they are what they were."""
+    before, expected = words(model), oracle.sample(error_model, held, seed)
+    with dr.inject(model, error_model, target, seed=seed) as error_map:
+        assert entries(error_map) == expected
+        assert (error_map.places, error_map.events) == (expected.places, expected.events)
+        for name, found in words(model).items():
+            masks = {word: mask for (tensor, word), mask in expected.items() if tensor == name}
+            assert found == flipped(before[name], masks)
+    assert words(model) == before
+
+
+@pytest.mark.parametrize("number", range(23), ids=lambda number: str(models_for("float32")[number])[:40])
+@pytest.mark.parametrize("form", FORMATS)
+def test_against_the_oracle(form, number):
+    model, error_model = one_format(form), models_for(form)[number]
+    agree(model, error_model, "everything", memories(model), seed=number)
+    agree(model, error_model, dr.Rows("b", [4, 0, 1]), memories(model, b=[0, 1, 4]), seed=2**64 - 1 - number)
+
+
+rates = st.one_of(st.integers(0, 100).map(lambda percent: percent / 100), st.sampled_from([0, 1, 0.007, 9e-4]))
+bit_sets = st.one_of(
+    st.none(),
+    st.sampled_from(["sign", "exponent", "mantissa", "value"]),
+    st.sets(st.one_of(st.integers(0, 7), st.sampled_from(["sign", "mantissa"])), min_size=1).map(tuple),
+)
+patterns = st.lists(st.tuples(st.floats(0.1, 5), st.one_of(st.none(), st.integers(1, 9)), bit_sets), min_size=1)
+kinds = {  # of each model, all but its rate
+    "BitFlip": st.builds(lambda bits: partial(dr.BitFlip, bits=bits), bit_sets),
+    "FixedCount": st.builds(lambda bits: lambda rate: dr.FixedCount(round(6 * rate), bits=bits), bit_sets),
+    "StuckAt": st.builds(lambda value, bits: lambda rate: dr.StuckAt(value, rate, bits), st.integers(0, 1), bit_sets),
+    "MultiBit": st.builds(lambda k: lambda rate: dr.MultiBit(rate, k), st.integers(1, 8)),
+    "RandomWord": st.just(dr.RandomWord),
+    "RandomValue": st.builds(
+        lambda low, more: lambda rate: dr.RandomValue(rate, low, low + more), st.integers(0, 60), st.integers(1, 60)
+    ),
+    "FieldMixture": st.builds(lambda given: lambda rate: dr.FieldMixture(rate, [*given, (0.1, 1, None)]), patterns),
+    "Burst": st.builds(lambda length: lambda rate: dr.Burst(rate, length), st.integers(1, 150)),
+    "RowError": st.builds(
+        lambda size, density: lambda rate: dr.RowError(rate, 8 * size, density), st.integers(1, 4), st.floats(0, 1)
+    ),
+    "Strided": st.builds(lambda p, n: lambda rate: dr.Strided(rate, p, n), st.integers(1, 9), st.integers(1, 9)),
+}
+any_kind = st.one_of(*kinds.values())
+half = st.builds(lambda size: lambda rate: dr.RowError(rate, 8 * size), st.integers(1, 4))
+summands = st.one_of(*(kinds | {"RowError": half}).values())  # a sum's row errors of one size have one density
+seeds = st.integers(0, 2**64 - 1)
+names = [f"of_{form}" for form in FORMATS]
+
+
+@settings(max_examples=150, deadline=None)
+@given(any_kind, rates, seeds, st.sets(st.integers(0, 2), min_size=1), st.sets(st.sampled_from(names), min_size=3))
+def test_words_of_different_widths_against_the_oracle(kind, rate, seed, rows, chosen):
+    """Of one tensor some rows, of others all."""
+    error_model, model, (first, *others) = kind(rate), all_formats(), sorted(chosen)
+    target, held = dr.Rows(first, sorted(rows)), [Memory.of(first, model.get_buffer(first), rows)]
+    for name in others:
+        target |= name
+        held.append(Memory.of(name, model.get_buffer(name)))
+    try:
+        oracle.sample(error_model, held, seed)
+    except ValueError:
+        says = "exist in none of the targeted formats|errors were asked for among|can hit any word"
+        with pytest.raises(ValueError, match=says):
+            error_model.sample(resolve(model, target), seed=seed)
+    else:
+        agree(model, error_model, target, held, seed)
+
+
+@pytest.mark.parametrize(
+    ("error_model", "expected"),
+    [
+        (dr.BitFlip(0.02), {"a": {0: 0x40}, "b": {0: 0x400, 1: 0x100}, "c": {2: 0x9}}),
+        (
+            dr.BitFlip(0.1, bits="exponent"),
+            {"a": {0: 0x2000, 1: 0x800}, "b": {0: 0x14800000, 2: 0x1000000}},
+        ),
+        (dr.FixedCount(4), {"a": {1: 0x10}, "b": {2: 0x100002}, "c": {0: 0x2}}),
+        (dr.SingleBit(7), {"b": {3: 0x80}}),
+        (
+            dr.StuckAt(1, 0.05),
+            {"a": {1: 0x40, 2: 0x8000}, "b": {0: 0x80120000, 1: 0x240000, 2: 0x8054, 3: 0x20000}, "c": {3: 0x2}},
+        ),
+        (dr.StuckAt(0, 0.1, ("exponent", "value")), {"a": {1: 0x1800, 2: 0x4000}, "b": {1: 0xC000000}, "c": {1: 0x20}}),
+        (
+            dr.MultiBit(0.3, 2),
+            {"a": {0: 0x4008}, "b": {0: 0x4040000, 1: 0x42000000, 2: 0x24000}, "c": {0: 0x82, 2: 0x41, 3: 0x24}},
+        ),
+        (dr.RandomWord(0.2), {"a": {1: 0xCE1E}, "c": {0: 0xA8}}),
+        (
+            dr.RandomValue(0.4, -1.5, 2.5),
+            {"a": {1: 0x7C59}, "b": {0: 0x3F82FFCB, 3: 0xFF012B44}, "c": {0: 0xFF, 1: 0xFF, 3: 0xFE}},
+        ),
+        (
+            dr.FieldMixture(0.5, [(3, 1, "exponent"), (1, 2, None), (2, None, (0, 1, 2, 3))]),
+            {"a": {0: 0x400, 2: 0x88}, "b": {0: 0x4000000, 3: 0x6}, "c": {0: 0xB}},
+        ),
+        (dr.FieldMixture.gpu(0.3), {"a": {0: 0x20, 1: 0x400}, "c": {0: 0x1}}),
+        (dr.Burst(0.01, 5), {"b": {1: 0x3E}}),
+        (
+            dr.RowError(0.5, row_bytes=8, density=0.1),
+            {"b": {0: 0x80000, 1: 0x20200804}, "c": {0: 0x80, 1: 0x40, 2: 0x40, 3: 0x4}},
+        ),
+        (dr.Strided(0.4, period=2, count=3), {"a": {2: 0x4000}, "b": {3: 0x100}}),
+        (
+            dr.BitFlip(0.01) + dr.MultiBit(0.2, 2) + dr.BitFlip(0.01),
+            {"a": {0: 0x4008, 1: 0x8000}, "b": {0: 0x400, 1: 0x100, 2: 0x24000}, "c": {0: 0x82, 2: 0x4B, 3: 0x2}},
+        ),
+    ],
+)
+def test_known_answers(error_model, expected):
+    """For those who write the models again: seed 7 on float16 [3], float32 [2, 2] and int8 [4]."""
+    model = holder(
+        a=torch.arange(3, dtype=torch.float16),
+        b=torch.arange(4.0).reshape(2, 2),
+        c=torch.arange(-2, 2, dtype=torch.int8),
+    )
+    found = entries(error_model.sample(resolve(model, "everything"), seed=7))
+    assert found == {(name, word): mask for name, masks in expected.items() for word, mask in masks.items()}
+
+
+def test_rounding_of_drawn_numbers():
+    """Through float32 to the format, ties to even, as the oracle does it."""
+    drawn = np.random.default_rng(0).uniform(-3, 3, 500)
+    tiny = drawn * 2.0**-15
+    ties = [1 + 2.0**-k + sign * 2.0**-j for k in range(2, 25) for j in (30, 45) for sign in (-1, 0, 1)]
+    for form in FLOATS:
+        values = [0.0, -0.0, *drawn, *tiny, *ties]
+        expected = raw(torch.tensor(values, dtype=torch.float64).to(getattr(torch, form)))
+        assert [oracle.encoded(value, form) for value in values] == expected
+
+
+def inside(low, high):
+    """Whether one map's flips are among another's."""
+    low, high = entries(low), entries(high)
+    return all(high.get(place, 0) & mask == mask for place, mask in low.items())
+
+
+ALL = resolve(all_formats(), "everything")
+
+
+@settings(max_examples=100, deadline=None)
+@given(any_kind, rates, rates, seeds)
+def test_maps_nest_in_rate_and_count(kind, one, other, seed):
+    low, high = (kind(rate).sample(ALL, seed=seed) for rate in sorted((one, other)))
+    assert inside(low, high)
+
+
+@settings(max_examples=60, deadline=None)
+@given(summands, summands, st.lists(rates, min_size=4, max_size=4), seeds)
+def test_sums_nest_in_each_rate(one, other, given_rates, seed):
+    low, high, least, most = *sorted(given_rates[:2]), *sorted(given_rates[2:])
+    few, many = one(low) + other(least), one(high) + other(most)
+    assert inside(few.sample(ALL, seed=seed), many.sample(ALL, seed=seed))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 3), rates, st.floats(0, 1), st.floats(0, 1), seeds)
+def test_maps_nest_in_density(size, rate, one, other, seed):
+    low, high = (dr.RowError(rate, 8 * size, d).sample(ALL, seed=seed) for d in sorted((one, other)))
+    assert inside(low, high) and low.events == high.events
+
+
+def masks(*maps):
+    """The union of some maps' flips."""
+    found = {}
+    for error_map in maps:
+        for place, mask in entries(error_map).items():
+            found[place] = found.get(place, 0) | mask
+    return found
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(summands, min_size=3, max_size=3), st.lists(rates, min_size=3, max_size=3), seeds)
+def test_sums(three, given_rates, seed):
+    a, b, c = (kind(rate) for kind, rate in zip(three, given_rates, strict=True))
+    both = (a + b).sample(ALL, seed=seed)
+    assert a + b == b + a and (a + b) + c == a + (b + c)
+    assert entries((b + a).sample(ALL, seed=seed)) == entries(both)
+    alone = [one.sample(ALL, seed=seed) for one in (a, b)]
+    assert all(inside(one, both) for one in alone)
+    if a.canonical() != b.canonical():
+        assert entries(both) == masks(*alone)
+    assert both.bits == sum(mask.bit_count() for mask in entries(both).values())
+
+
+@pytest.mark.parametrize("error_model", models_for("float32")[:-1], ids=lambda model: str(model)[:30])
+def test_a_model_twice_is_two_independent_draws(error_model):
+    space, twice = resolve(one_format("float32"), "everything"), error_model + error_model
+    drawn = [error_model.sample(space, seed=5, before={error_model.canonical(): number}) for number in (0, 1)]
+    both = twice.sample(space, seed=5)
+    assert entries(both) == masks(*drawn)
+    if error_model not in (dr.BitFlip(1), dr.MultiBit(1, 32)):
+        assert entries(drawn[0]) != entries(drawn[1]) and both.bits > drawn[0].bits
+
+
+def test_a_bit_that_several_models_hit_is_wrong_once():
+    every = dr.BitFlip(1) + dr.MultiBit(1, 32) + dr.SingleBit(3) + dr.BitFlip(0.5)
+    space = resolve(one_format("float32"), "everything")
+    error_map = every.sample(space, seed=1)
+    assert error_map.bits == error_map.eligible_bits == space.bits and error_map.realised_rate == 1
+
+
+def test_sums_of_row_errors_of_one_rate_and_two_densities_commute():
+    a, b = dr.RowError(0.5, 8, 0.2), dr.RowError(0.5, 8, 0.8)
+    assert entries((a + b).sample(ALL, seed=1)) == entries((b + a).sample(ALL, seed=1))
+
+
+def test_equal_models_in_a_sum_and_beside_it_are_two_draws():
+    model, a, b = one_format("float32"), dr.BitFlip(0.05), dr.MultiBit(0.1, 2)
+    with dr.inject(model, [(a + b, "everything"), (a, "everything")], seed=3) as pairs:
+        pass
+    with dr.inject(model, a + a + b, "everything", seed=3) as together:
+        assert entries(pairs) == entries(together)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (dr.StuckAt(1, 0.3), dr.StuckAt(1.0, 0.3)),
+        (dr.StuckAt(1, 0.3), dr.StuckAt(np.int64(1), 0.3)),
+        (dr.RandomValue(0.3, 0, 1), dr.RandomValue(0.3, 0.0, 1.0)),
+        (dr.RandomValue(0.3, 0, 1), dr.RandomValue(0.3, np.float32(0), np.float32(1))),
+    ],
+)
+def test_equal_models_draw_the_same(one, other):
+    assert one == other
+    assert entries(one.sample(ALL, seed=1)) == entries(other.sample(ALL, seed=1))

@@ -1,0 +1,284 @@
+"""How many errors there are, and where: against what the error models say."""
+
+import copy
+import itertools
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom, chi2, chisquare
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.injection import ErrorMapMismatch, resolve
+from drsrobust.injection.region import TargetTensor
+from drsrobust.injection.space import AddressSpace
+from tests.injection.oracle import FLOATS, FORMATS, entries, width
+from tests.injection.spaces import COUNTED, filled, holder, one_format, space_of, words
+
+NEARLY_SURE = [0.00005, 0.99995]
+
+
+@pytest.mark.parametrize("name", COUNTED)
+@pytest.mark.parametrize("rate", [1, 0.5, 0.007, 9e-4, 1e-6, 1e-10, 0])
+def test_events_are_binomial(name, rate):
+    kind, wide = COUNTED[name]
+    shape = (max(100, min(10**13, int(60 / rate) if rate else 10**13)) * wide // 16 + 1,)
+    memory = torch.zeros(1, dtype=torch.float16).expand(shape)  # one word that stands for all
+    space = AddressSpace(
+        [TargetTensor("t", "t", shape, TargetTensor.of("t", "t", torch.float16, shape).format, None, memory)]
+    )
+    maps = [kind(rate).sample(space, seed=seed) for seed in range(10)]
+    places = {"RowError": space.rows(8), "MultiBit": space.words}.get(name, space.bits if wide == 1 else space.words)
+    assert {error_map.places for error_map in maps} == {places}
+    low, high = binom.ppf(NEARLY_SURE, places * len(maps), rate)
+    assert low <= sum(error_map.events for error_map in maps) <= high
+    if name == "BitFlip":
+        assert all(error_map.bits == error_map.events for error_map in maps)
+
+
+def shared_space():
+    """Words of three widths, of one tensor some rows."""
+    model = holder(a=filled("float16", (5, 3), 1), b=filled("float32", (4, 2), 2), c=filled("uint8", (7,), 3))
+    return resolve(model, dr.Rows("b", [0, 1, 3]) | "a" | "c")
+
+
+@pytest.mark.parametrize(
+    "error_model",
+    [
+        dr.BitFlip(0.03),
+        dr.BitFlip(0.2, bits=("sign", 0)),
+        dr.FixedCount(7),
+        dr.SingleBit(7),
+        dr.MultiBit(0.2, 3),
+        dr.RandomWord(0.3),
+        dr.FieldMixture(0.4, [(1, 2, "mantissa"), (2, 9, None), (1, None, "value"), (1, 1, ("sign", 3))]),
+        dr.FieldMixture.gpu(0.2),
+        dr.Burst(0.01, 5),
+        dr.Burst(0.01, 100),
+        dr.RowError(0.3, row_bytes=8, density=0.3),
+        dr.RowError(0.2, row_bytes=16, density=1),
+    ],
+    ids=str,
+)
+def test_expected_share_is_the_mean(error_model):
+    space = shared_space()
+    eligible = error_model.sample(space, seed=0).eligible_bits
+    shares = np.array([error_model.sample(space, seed=seed).bits / eligible for seed in range(500)])
+    expected = error_model.expected_share(space.only(error_model.bits) if hasattr(error_model, "bits") else space)
+    assert abs(shares.mean() - expected) <= 4 * shares.std() / math.sqrt(len(shares)) + 1e-12
+    assert error_model.sample(space, seed=0).requested_rate == expected
+
+
+@pytest.mark.parametrize(("period", "count"), [(1, 4), (3, 3), (2, 40)])
+def test_expected_share_of_strided_errors(period, count):
+    error_model, space = dr.Strided(0.3, period, count), resolve(one_format("float16"), "everything")
+    shares = np.array([error_model.sample(space, seed=seed).bits / space.bits for seed in range(500)])
+    assert abs(shares.mean() - error_model.expected_share(space)) <= 4 * shares.std() / math.sqrt(len(shares))
+    assert error_model.expected_share(shared_space()) is None  # some rows alone
+
+
+def test_what_depends_on_the_memory_has_no_expected_share():
+    for error_model in (dr.StuckAt(1, 0.1), dr.RandomValue(0.1, 0, 1), dr.BitFlip(0.1) + dr.MultiBit(0.1, 2)):
+        assert error_model.expected_share(shared_space()) is None
+        assert error_model.sample(shared_space(), seed=1).requested_rate is None
+
+
+def uniform(counts, scale=1.0):
+    """Chi-square p-value of counts that should be equal; `scale`: their variance over a multinomial's."""
+    counts = np.asarray(counts, float)
+    return chi2.sf(chisquare(counts).statistic / scale, counts.size - 1)
+
+
+def bits_of(mask, wide):
+    """How often each bit is set in masks."""
+    return [int(((mask >> np.uint64(bit)) & np.uint64(1)).sum()) for bit in range(wide)]
+
+
+def test_bit_flips_are_uniform():
+    space, hits = space_of((8, 5), "float16"), np.zeros((40, 16))
+    for seed in range(1500):
+        error_map = dr.BitFlip(0.01).sample(space, seed=seed)
+        for word, mask in zip(error_map.word, error_map.mask.tolist(), strict=True):
+            hits[word] += [mask >> bit & 1 for bit in range(16)]
+    assert min(uniform(hits.ravel()), uniform(hits.sum(0)), uniform(hits.sum(1))) > 1e-4
+
+
+def test_sets_of_bits_are_uniform():
+    """MultiBit: every set of two bits of a byte, every bit of three, and every word."""
+    error_map = dr.MultiBit(1, 2).sample(space_of((6000,), "uint8"), seed=1)
+    pairs = [1 << one | 1 << other for one, other in itertools.combinations(range(8), 2)]
+    assert uniform([int((error_map.mask == pair).sum()) for pair in pairs]) > 1e-4
+    three = dr.MultiBit(1, 3).sample(space_of((6000,), "float64"), seed=1)
+    assert uniform(bits_of(three.mask, 64), scale=1 - 2 / 63) > 1e-4
+    words = np.bincount(dr.MultiBit(0.02, 1).sample(space_of((200_000,)), seed=1).word // 5000, minlength=40)
+    assert uniform(words) > 1e-4
+
+
+def test_random_words_are_uniform():
+    error_map = dr.RandomWord(1).sample(space_of((20_000,), "uint8"), seed=1)
+    counts = np.bincount(error_map.mask.astype(np.int64), minlength=256)
+    counts[0] = 20_000 - len(error_map)  # drawn anew as they were
+    assert uniform(counts) > 1e-4
+    wide = dr.RandomWord(1).sample(space_of((2000,), "int64"), seed=1)
+    assert all(
+        low <= n <= high for n in bits_of(wide.mask, 64) for low, high in [binom.ppf([1e-6, 1 - 1e-6], 2000, 0.5)]
+    )
+
+
+def test_bursts_start_anywhere():
+    space, starts = space_of((7, 3), "float16"), []
+    for seed in range(3000):
+        error_map = dr.Burst(0.5 / 336, 6).sample(space, seed=seed)
+        if error_map.events == 1:
+            mask = int(error_map.mask[0])
+            starts.append(16 * int(error_map.word[0]) + (mask & -mask).bit_length() - 1)
+            assert error_map.bits == min(6, 336 - starts[-1])
+    hits = np.bincount(starts, minlength=336).reshape(21, 16)
+    assert min(uniform(hits.sum(0)), uniform(hits.sum(1))) > 1e-4
+
+
+def test_strided_errors_are_uniform():
+    """Over starts, and over the bits of each of its words."""
+    words, masks = [], []
+    for seed in range(3000):
+        error_map = dr.Strided(0.01, period=40, count=3).sample(space_of((3, 40), "int16"), seed=seed)
+        words.append(error_map.word)
+        masks.append(error_map.mask)
+    words, masks = np.concatenate(words), np.concatenate(masks)
+    for row in range(3):
+        here = words // 40 == row
+        assert uniform(np.bincount(words[here] % 40, minlength=40)) > 1e-4
+        assert uniform(bits_of(masks[here], 16)) > 1e-4
+
+
+def test_strides():
+    """One error: so many words, so far apart, one bit each; what lies behind the tensor's end is left out."""
+    single = [dr.Strided(0.01, 7, 4).sample(space_of((10, 5)), seed=seed) for seed in range(200)]
+    for error_map in (one for one in single if one.events == 1):
+        start = int(error_map.word[0])
+        assert error_map.word.tolist() == [start + 7 * i for i in range(4) if start + 7 * i < 50]
+        assert all(mask.bit_count() == 1 for mask in error_map.mask.tolist())
+
+
+@pytest.mark.parametrize("period", [49, 50, 10**6, 2**40, 2**62, 2**63])
+def test_strides_longer_than_the_tensor(period):
+    """The first word alone is hit."""
+    error_map = dr.Strided(0.9, period, count=3).sample(space_of((7, 7)), seed=1)
+    assert len(error_map) == error_map.bits == error_map.events and set(error_map.word.tolist()) <= set(range(49))
+
+
+def test_rows_fail_as_a_whole():
+    """Density 1 flips all bits of a row of storage, which may hold several rows of the tensor or a part of one."""
+    space = space_of((10, 3), "int16")  # 60 bytes: three rows of 16 and one of 12
+    sizes = set()
+    for seed in range(40):
+        error_map = dr.RowError(0.3, row_bytes=16, density=1).sample(space, seed=seed)
+        rows = sorted(set((error_map.word // 8).tolist()))
+        assert error_map.word.tolist() == [word for row in rows for word in range(8 * row, min(8 * row + 8, 30))]
+        assert set(error_map.mask.tolist()) <= {0xFFFF} and error_map.events == len(rows)
+        sizes.add(error_map.bits)
+    assert len(sizes) > 4
+    half = dr.RowError(1, row_bytes=4096, density=0.3).sample(space_of((3000,), "float32"), seed=1)
+    low, high = binom.ppf(NEARLY_SURE, 96_000, 0.3)
+    assert low <= half.bits <= high and half.events == 3
+
+
+def test_patterns_come_by_their_shares():
+    given_patterns = [(5, 1, "sign"), (3, 1, "exponent"), (8, 2, "mantissa"), (4, 5, (0, 1, 2))]
+    error_map = dr.FieldMixture(1, given_patterns).sample(space_of((20_000,)), seed=1)
+    counts = [
+        int((error_map.mask == 1 << 31).sum()),
+        int(((error_map.mask >= 1 << 23) & (error_map.mask < 1 << 31)).sum()),
+        int((error_map.mask < 1 << 23).sum()),
+        20_000 - len(error_map),  # five bits of three: the word stays right
+    ]
+    assert chisquare(counts, [5000, 3000, 8000, 4000]).pvalue > 1e-4
+    preset = dr.FieldMixture.gpu(1).sample(space_of((20_000,)), seed=2)
+    sizes = np.bincount(np.bitwise_count(preset.mask), minlength=33)
+    expected = 0.15 * binom.pmf(np.arange(33), 32, 0.5) + np.pad([0, 0.4, 0.3, 0.075, 0.075], (0, 28))
+    rest = [sizes[1:5], [sizes[5:].sum()]], [expected[1:5], [expected[5:].sum()]]
+    found, wanted = (np.concatenate(parts) for parts in rest)
+    assert chisquare(found, wanted / wanted.sum() * found.sum()).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_stuck_bits(form):
+    """No bit flips that has the value already; at rate 1 all words are nothing but it."""
+    model = one_format(form)
+    before = words(model)
+    for value in (0, 1):
+        with dr.inject(model, dr.StuckAt(value, 0.4), "everything", seed=3) as error_map:
+            for (name, word), mask in entries(error_map).items():
+                assert before[name][word] & mask == (0 if value else mask)
+        with dr.inject(model, dr.StuckAt(value, 1), "everything", seed=3):
+            full = 2 ** width(form) - 1 if value else 0
+            assert all(set(found) == {full} for found in words(model).values())
+    assert words(model) == before
+
+
+@pytest.mark.parametrize("error_model", [dr.StuckAt(1, 0.05), dr.RandomValue(0.5, -1, 1)], ids=str)
+def test_maps_made_from_words_are_refused_on_others(error_model):
+    model = nn.Linear(4, 3)
+    error_map = error_model.sample(resolve(model), seed=1)
+    twin = copy.deepcopy(model)
+    with error_map.applied(twin):
+        pass
+    word = int(error_map.word[error_map.tensor == 1][0])
+    with torch.no_grad():
+        twin.weight.view(-1)[word] = 123.0
+    for refused in (error_map, error_map | dr.BitFlip(0.5).sample(resolve(model), seed=1)):
+        with pytest.raises(ErrorMapMismatch, match=f"words of 'weight'.*word {word} was 0x.*, here it is 0x42f60000"):
+            refused.apply(twin)
+    with torch.no_grad():
+        untouched = next(i for i in range(12) if i not in error_map.word[error_map.tensor == 1])
+        twin.weight.copy_(model.weight)
+        twin.weight.view(-1)[untouched] = 123.0
+    error_map.apply(twin)  # words that no mask was made from may differ
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_random_values(form):
+    """Integers: each from low to high, equally often. Floats from 1 to 2: all there are, the ends half as often."""
+    model = holder(t=torch.zeros(20_000).to(getattr(torch, form)))
+    low, high = (1, 2) if form in FLOATS else (0 if form == "uint8" else -3.5, 12)
+    with dr.inject(model, dr.RandomValue(1, low, high), "everything", seed=5):
+        found = model.t.to(torch.float64, copy=True)
+    assert found.min() >= low and found.max() <= high
+    if form in FLOATS and (steps := 2 ** FLOATS[form][1]) <= 2**10:
+        counts = np.bincount(((found - 1) * steps).long(), minlength=steps + 1)
+        shares = np.ones(steps + 1)
+        shares[[0, -1]] = 0.5
+        assert (counts > 0).all() and chisquare(counts, shares / steps * 20_000).pvalue > 1e-4
+    elif form in FLOATS:
+        assert uniform(np.histogram(found, 50, (1, 2))[0]) > 1e-4
+    else:
+        assert uniform(np.unique(found, return_counts=True)[1]) > 1e-4
+        assert found.unique().tolist() == list(range(math.ceil(low), 13))
+
+
+def test_random_values_of_the_whole_range():
+    """All integers of 64 bits, and all float64 from the lowest to the highest."""
+    model = holder(whole=torch.zeros(5000, dtype=torch.int64), wide=torch.zeros(5000, dtype=torch.float64))
+    with dr.inject(model, dr.RandomValue(1, -(2**63), 2**63 - 1), "whole", seed=1):
+        assert uniform(np.histogram(model.whole.double(), 40, (-(2.0**63), 2.0**63))[0]) > 1e-4
+    most = torch.finfo(torch.float64).max
+    with dr.inject(model, dr.RandomValue(1, -most, most), "wide", seed=1):
+        assert (
+            model.wide.isfinite().all() and uniform(np.histogram(model.wide / 2, 40, (-most / 2, most / 2))[0]) > 1e-4
+        )
+
+
+def test_long_bursts_and_rows_cost_what_is_there():
+    """Lengths far beyond the memory; drawn whole they would take gigabytes."""
+    space = space_of((4160,))
+    assert dr.Burst(1e-4, 10**12).expected_share(space) == pytest.approx(dr.Burst(1e-4, space.bits).expected_share(space))
+    burst = dr.Burst(1e-4, 10**12).sample(space, seed=1)
+    lowest = int(burst.mask[0])
+    first = 32 * int(burst.word[0]) + (lowest & -lowest).bit_length() - 1
+    assert burst.bits == space.bits - first
+    row = dr.RowError(1, row_bytes=2**40, density=1).sample(space, seed=1)
+    assert row.bits == space.bits and row.events == 1
+    few = dr.Strided(1e-3, 1000, 10**12).sample(space, seed=1)
+    assert 0 < len(few) <= 5 * few.events

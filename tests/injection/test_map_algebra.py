@@ -1,0 +1,422 @@
+import json
+import math
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.injection import ErrorMap, ErrorMapMismatch, resolve
+from tests.injection.oracle import FORMATS, entries, field, raw, width
+
+FIELDS = ("sign", "exponent", "mantissa", "value")
+
+
+def make():
+    """A tensor of each format, one of them in two dimensions more, a scalar and one that is no block of memory."""
+    generator, model = torch.Generator().manual_seed(5), nn.Module()
+    for form in FORMATS:
+        content = torch.randint(0, 256, (6 * width(form) // 8,), dtype=torch.uint8, generator=generator)
+        model.register_buffer(f"of_{form}", content.view(getattr(torch, form)).reshape(3, 2))
+    model.register_buffer("cube", torch.randn(2, 3, 4, generator=generator))
+    model.register_buffer("scalar", torch.tensor(1.5))
+    model.register_buffer("turned", torch.randn(4, 3, generator=generator).t())
+    return model
+
+
+MODEL = make()
+FORM = {name: str(tensor.dtype).removeprefix("torch.") for name, tensor in MODEL.named_buffers()}
+SPACE = resolve(MODEL, "everything")
+TARGETS = ["everything", "of_*", dr.Rows("of_float32", [0, 2]) | "cube", "scalar", "*float*", dr.Rows("turned", [1])]
+SPACES = [resolve(MODEL, target) for target in TARGETS]
+KINDS = [
+    dr.BitFlip(0.02),
+    dr.BitFlip(0.3, bits="sign"),
+    dr.FixedCount(9),
+    dr.StuckAt(0, 0.05),
+    dr.StuckAt(1, 0.05),
+    dr.MultiBit(0.2, 2),
+    dr.RandomValue(0.2, 1, 100),
+    dr.Burst(0.01, 20),
+    dr.BitFlip(0),
+    dr.StuckAt(1, 0.02) + dr.MultiBit(0.1, 3),
+]
+maps = st.builds(
+    lambda kind, space, seed: KINDS[kind].sample(SPACES[space], seed=seed),
+    st.integers(0, len(KINDS) - 1),
+    st.sampled_from([0, 1, 2, 4]),
+    st.integers(0, 2**64 - 1),
+)
+bit_sets = st.sets(st.one_of(st.integers(0, 7), st.sampled_from(FIELDS)), min_size=1).map(tuple)
+quick = settings(max_examples=60, deadline=None)
+
+
+def in_bits(name, mask, bits):
+    """A mask's bits among some numbers and fields."""
+    chosen = (b for b in range(width(FORM[name])) if b in bits or field(FORM[name], b) in bits)
+    return mask & sum(1 << bit for bit in chosen)
+
+
+def words():
+    return {name: raw(tensor) for name, tensor in MODEL.named_buffers()}
+
+
+def fits(error_map):
+    """Sorted entries, one per word, of the types that they are documented to have."""
+    kinds = {"tensor": np.int32, "word": np.int64, "mask": np.uint64, "original": np.uint64, "depends": np.bool_}
+    for name, kind in kinds.items():
+        array = getattr(error_map, name)
+        assert array is None or (array.dtype == kind and array.shape == (len(error_map),))
+    keys = list(zip(error_map.tensor.tolist(), error_map.word.tolist(), strict=True))
+    assert keys == sorted(set(keys)) and (error_map.mask != 0).all()
+    assert error_map.targets == tuple(sorted(error_map.targets))
+    if error_map.original is not None:
+        depends = [True] * len(error_map) if error_map.depends is None else error_map.depends.tolist()
+        held = words()
+        for (name, word), original, made in zip(entries(error_map), error_map.original.tolist(), depends, strict=True):
+            assert not made or original == held[name][word]
+    return True
+
+
+@quick
+@given(maps, maps, maps)
+def test_union(a, b, c):
+    both = a | b
+    flips = Counter({place: 0 for place in [*entries(a), *entries(b)]})
+    for one in (a, b):
+        for place, mask in entries(one).items():
+            flips[place] |= mask
+    assert fits(both) and entries(both) == dict(flips)
+    assert entries(b | a) == entries(both) and (b | a).error_model == both.error_model
+    assert (b | a).eligible_bits == both.eligible_bits
+    assert entries((a | b) | c) == entries(a | (b | c))
+    assert entries(a | a) == entries(a) and (a | a).eligible_bits == a.eligible_bits
+    assert entries(a | a.drop(np.ones(len(a), bool))) == entries(a)
+    assert max(a.bits, b.bits) <= both.bits <= a.bits + b.bits and both.realised_rate == both.bits / both.eligible_bits
+
+
+@quick
+@given(maps, bit_sets, bit_sets)
+def test_restrict(a, bits, others):
+    some = a.restrict(bits)
+    expected = {(name, word): in_bits(name, mask, bits) for (name, word), mask in entries(a).items()}
+    assert fits(some) and entries(some) == {place: mask for place, mask in expected.items() if mask}
+    assert entries(some.restrict(bits)) == entries(some)
+    assert entries(some.restrict(others)) == entries(a.restrict(others).restrict(bits))
+    assert entries(some | a.restrict(others)) == entries(a.restrict((*bits, *others)))
+    assert entries(a.restrict(FIELDS)) == entries(a)
+    assert some.realised_rate == a.realised_rate and some.eligible_bits == a.eligible_bits
+
+
+@quick
+@given(maps, maps, bit_sets)
+def test_restrict_distributes_over_union(a, b, bits):
+    assert entries((a | b).restrict(bits)) == entries(a.restrict(bits) | b.restrict(bits))
+
+
+@quick
+@given(maps, st.randoms(use_true_random=False))
+def test_drop(a, random):
+    out = np.array([random.random() < 0.5 for _ in range(len(a))], bool)
+    left, rest = a.drop(out), a.drop(~out)
+    places = list(entries(a))
+    assert fits(left) and set(entries(left)) == {p for p, gone in zip(places, out, strict=True) if not gone}
+    assert entries(left | rest) == entries(a) and left.bits + rest.bits == a.bits
+    assert len(a.drop(np.ones(len(a), bool))) == 0 and entries(a.drop(np.zeros(len(a), bool))) == entries(a)
+    assert left.realised_rate == a.realised_rate and (left.drawn is a or not len(a))
+
+
+@quick
+@given(maps, bit_sets)
+def test_restricted_errors_are_the_same_errors_in_fewer_bits(a, bits):
+    before = words()
+    with a.applied(MODEL):
+        faulty = words()
+    with a.restrict(bits).applied(MODEL):
+        now = words()
+    for name, found in now.items():
+        expected = [old ^ in_bits(name, old ^ new, bits) for old, new in zip(before[name], faulty[name], strict=True)]
+        assert found == expected
+    assert words() == before
+
+
+@quick
+@given(maps, maps)
+def test_a_union_in_memory_has_each_bit_wrong_once(a, b):
+    before = words()
+    faulty = []
+    for error_map in (a, b, a | b):
+        with error_map.applied(MODEL):
+            faulty.append(words())
+    for name, old in before.items():
+        for word, held in enumerate(old):
+            one, other, both = (found[name][word] ^ held for found in faulty)
+            assert both == one | other
+    assert words() == before
+
+
+def test_what_is_left_knows_what_was_drawn():
+    drawn = dr.BitFlip(0.05).sample(SPACE, seed=1)
+    left = drawn.restrict(("mantissa", "value")).drop(np.arange(len(drawn.restrict(("mantissa", "value")))) % 2 == 0)
+    assert 0 < left.bits < drawn.bits and left.drawn is drawn and drawn.drawn is drawn
+    assert left.realised_rate == drawn.realised_rate == drawn.bits / SPACE.bits
+    assert (left.seed, left.places, left.events, left.requested_rate) == (1, SPACE.bits, drawn.bits, 0.05)
+
+
+def test_union_of_maps_of_different_targets():
+    a, b = (dr.BitFlip(0.2).sample(resolve(MODEL, target), seed=1) for target in ("cube", "of_int8"))
+    both = a | b
+    assert both.targets == ("cube", "of_int8") and both.eligible_bits == 24 * 32 + 6 * 8
+    assert entries(both) == entries(a) | entries(b)
+    assert both.requested_rate is None and both.error_model == "BitFlip + BitFlip"
+
+
+def test_union_of_what_does_not_belong_together():
+    a = dr.BitFlip(0.1).sample(resolve(nn.Linear(4, 3)), seed=1)
+    with pytest.raises(
+        ValueError, match=r"different models: 'bias' is \[3\] float32 in one, \[4\] float32 in the other"
+    ):
+        a | dr.BitFlip(0.1).sample(resolve(nn.Linear(4, 4)), seed=1)
+    with pytest.raises(ValueError, match="'bias' is .3. float32 in one, .3. float16 in the other"):
+        a | dr.BitFlip(0.1).sample(resolve(nn.Linear(4, 3).half()), seed=1)
+    with pytest.raises(TypeError, match="unsupported operand"):
+        a | 3
+    one, other = nn.Linear(4, 3), nn.Linear(4, 3)
+    with pytest.raises(ValueError, match="two states of a model: a word that both were made from differs"):
+        dr.StuckAt(1, 0.5).sample(resolve(one), seed=1) | dr.StuckAt(1, 0.5).sample(resolve(other), seed=1)
+    assert len(dr.StuckAt(1, 0.5).sample(resolve(one), seed=1) | dr.StuckAt(0, 0.5).sample(resolve(one), seed=1)) == 15
+
+
+@pytest.mark.parametrize(
+    ("bits", "says"),
+    [
+        ((64,), r"bit 64 does not exist in float32; its words have bits 0 to 31"),
+        ("exponant", "did you mean 'exponent'"),
+        ((), "must be one or more integers"),
+    ],
+)
+def test_bits_that_there_are_not(bits, says):
+    with pytest.raises(ValueError, match=says):
+        dr.BitFlip(0.5).sample(SPACE, seed=1).restrict(bits)
+
+
+@pytest.mark.parametrize("words_left_out", [[True], np.ones(5), np.array([0, 1]), np.ones((2, 2), bool), True])
+def test_drop_needs_a_mask(words_left_out):
+    error_map = dr.FixedCount(5).sample(resolve(MODEL, "cube"), seed=1)
+    with pytest.raises(
+        ValueError, match=rf"words is .*; it must be bool \[{len(error_map)}\], true for entries to leave out"
+    ):
+        error_map.drop(words_left_out)
+
+
+def test_drop_by_the_frame():
+    error_map = dr.BitFlip(0.05).sample(SPACE, seed=2)
+    frame = error_map.frame()
+    left = error_map.drop((frame["row"] > 0) | (frame["tensor"] != "cube"))
+    assert len(left) and set(left.frame()["tensor"]) == {"cube"} and set(left.frame()["row"]) == {0}
+
+
+@quick
+@given(maps)
+def test_frame_and_counts(a):
+    found, frame = entries(a), a.frame()
+    assert frame.columns.tolist() == ["tensor", "component", "row", "word", "mask", "bits"]
+    assert list(zip(frame["tensor"], frame["word"], strict=True)) == list(found)
+    assert frame["mask"].tolist() == list(found.values()) and frame["mask"].dtype == np.uint64
+    assert frame["bits"].tolist() == [mask.bit_count() for mask in found.values()] and frame["bits"].sum() == a.bits
+    tensors, rows, bits, parts = Counter(), Counter(), Counter(), Counter()
+    for (name, word), mask in found.items():
+        tensors[name] += mask.bit_count()
+        shape = MODEL.get_buffer(name).shape
+        rows[name, word // math.prod(shape[1:])] += mask.bit_count()
+        for bit in range(width(FORM[name])):
+            if mask >> bit & 1:
+                bits[bit] += 1
+                parts[field(FORM[name], bit)] += 1
+    assert a.counts("tensor").to_dict() == {name: tensors[name] for name in a.targets}
+    assert a.counts("row").to_dict() == rows
+    assert a.counts("bit").to_dict() == bits and a.counts("bit").index.is_monotonic_increasing
+    assert a.counts("field").to_dict() == parts
+    for by in ("component", "tensor", "row", "bit", "field"):
+        counts = a.counts(by)
+        assert isinstance(counts, pd.Series) and counts.sum() == a.bits and counts.dtype == np.int64
+
+
+def test_counts_by_component():
+    model = nn.Sequential(nn.EmbeddingBag(5, 4), nn.Linear(4, 2))
+    error_map = dr.BitFlip(0.5).sample(resolve(model), seed=1)
+    tensors = error_map.counts("tensor")
+    assert error_map.counts("component").to_dict() == {
+        "1": tensors["1.bias"] + tensors["1.weight"],
+        "embedding": tensors["0.weight"],
+    }
+    nothing = error_map.drop(np.ones(len(error_map), bool))
+    assert nothing.counts("component").to_dict() == {"1": 0, "embedding": 0}
+    assert len(nothing.counts("row")) == len(nothing.counts("bit")) == len(nothing.counts("field")) == 0
+    with pytest.raises(ValueError, match="unknown way to count 'bits'; did you mean 'bit'"):
+        error_map.counts("bits")
+
+
+FLIPS, STUCK = dr.BitFlip(0.03).sample(SPACE, seed=3), dr.StuckAt(1, 0.05).sample(SPACE, seed=4)
+KEPT = {str(kind): kind.sample(SPACE, seed=2**64 - 1) for kind in KINDS} | {
+    "any pattern": dr.FieldMixture.gpu(0.3).sample(SPACE, seed=1),
+    "rows": dr.RowError(0.2, 16).sample(SPACE, seed=1),
+    "strided": dr.Strided(0.1, 2, 2).sample(SPACE, seed=1),
+    "some rows": dr.BitFlip(0.2).sample(SPACES[2], seed=1),
+    "union": FLIPS | STUCK,
+    "union of targets": dr.BitFlip(0.2).sample(SPACES[2], seed=1) | STUCK,
+    "restricted": FLIPS.restrict("mantissa"),
+    "restricted union": (FLIPS | STUCK).restrict(("sign", "exponent")),
+    "some dropped": STUCK.drop(np.arange(len(STUCK)) % 3 == 0),
+    "all dropped": STUCK.drop(np.ones(len(STUCK), bool)),
+}
+
+
+ARRAYS = ("tensor", "word", "mask", "original", "depends")
+ABOUT = (
+    "fingerprint",
+    "seed",
+    "error_model",
+    "eligible_bits",
+    "requested_rate",
+    "places",
+    "events",
+    "realised_rate",
+    "bits",
+)
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_saved_and_loaded(name, tmp_path):
+    error_map = KEPT[name]
+    error_map.save(tmp_path / "folder" / "map.npz")
+    loaded = ErrorMap.load(tmp_path / "folder" / "map.npz")
+    assert [p.name for p in (tmp_path / "folder").iterdir()] == ["map.npz"]
+    for array in ARRAYS:
+        one, other = getattr(error_map, array), getattr(loaded, array)
+        assert (one is None) == (other is None)
+        assert one is None or (np.array_equal(one, other) and one.dtype == other.dtype)
+    assert [getattr(loaded, about) for about in ABOUT] == [getattr(error_map, about) for about in ABOUT]
+    assert repr(loaded) == repr(error_map) and loaded.frame().equals(error_map.frame())
+    before, twin = words(), make()
+    error_map.apply(twin)
+    with loaded.applied(MODEL):
+        assert words() == {name: raw(tensor) for name, tensor in twin.named_buffers()}
+    assert words() == before
+    if error_map.original is not None and len(error_map):
+        depends = np.ones(len(error_map), bool) if error_map.depends is None else error_map.depends
+        name, word = error_map.targets[error_map.tensor[depends][0]], int(error_map.word[depends][0])
+        other = make()
+        dr.BitFlip(1).sample(resolve(other, name), seed=1).apply(other)
+        with pytest.raises(ErrorMapMismatch, match=f"{name!r} that this model does not hold: word {word} was"):
+            loaded.apply(other)
+
+
+def test_what_is_left_keeps_its_rate_in_a_file(tmp_path):
+    drawn = dr.BitFlip(0.05).sample(SPACE, seed=1)
+    left = drawn.restrict("sign")
+    left.save(tmp_path / "map.npz")
+    loaded = ErrorMap.load(tmp_path / "map.npz")
+    assert loaded.bits < drawn.bits and loaded.realised_rate == drawn.realised_rate == drawn.bits / SPACE.bits
+    assert loaded.restrict(("sign", 0)).realised_rate == drawn.realised_rate
+
+
+def edited(path, arrays, about):
+    """The file with some arrays and entries of its description changed (None: left out)."""
+    with np.load(path) as file:
+        content = dict(file)
+    text = json.loads(content.pop("about").tobytes()) | about
+    content |= arrays
+    content = {name: array for name, array in content.items() if array is not None}
+    text["arrays"] = sorted({*text["arrays"], *arrays})
+    with open(path, "wb") as handle:
+        np.savez_compressed(handle, about=np.frombuffer(json.dumps(text).encode(), np.uint8), **content)
+
+
+U64 = np.uint64
+
+
+@pytest.mark.parametrize(
+    ("arrays", "about", "says"),
+    [
+        ({"word": np.array([1, 0, 5])}, {}, "entries are not sorted, or a word stands twice"),
+        ({"word": np.array([0, 0, 5])}, {}, "entries are not sorted, or a word stands twice"),
+        ({"tensor": np.array([1, 0, 0], np.int32), "word": np.arange(3)}, {}, "entries are not sorted"),
+        ({"mask": np.array([1, 256, 1], U64)}, {}, "a mask is empty, or wider than its word"),
+        ({"mask": np.array([1, 2**63, 1], U64)}, {}, "a mask is empty, or wider than its word"),
+        ({"mask": np.array([1, 0, 1], U64)}, {}, "a mask is empty, or wider than its word"),
+        ({"word": np.array([-1, 0, 5])}, {}, "a word lies outside of its tensor"),
+        ({"word": np.array([0, 1, 12])}, {}, "a word lies outside of its tensor"),
+        ({"tensor": np.array([0, 0, 2], np.int32)}, {}, "an entry names a tensor that is not in the fingerprint"),
+        ({"tensor": np.array([-1, 0, 0], np.int32)}, {}, "an entry names a tensor that is not in the fingerprint"),
+        ({"tensor": np.array([0, 0, 1])}, {}, r"tensor is int64 \[3\]"),
+        ({"word": np.array([0, 1, 5], np.int32)}, {}, r"word is int32 \[3\]"),
+        ({"word": np.array([0.0, 1, 5])}, {}, r"word is float64 \[3\]"),
+        ({"mask": np.array([1, 2, 3])}, {}, r"mask is int64 \[3\]"),
+        ({"mask": np.array([1, 2], U64)}, {}, r"mask is uint64 \[2\]"),
+        ({"mask": np.array([[1, 2, 3]], U64)}, {}, r"mask is uint64 \[1, 3\]"),
+        ({"original": np.array([1, 2], U64)}, {}, r"original is uint64 \[2\]"),
+        ({"original": np.array([1, 2, 3])}, {}, r"original is int64 \[3\]"),
+        ({"depends": np.array([1, 0, 1])}, {}, r"depends is int64 \[3\]"),
+        ({"word": np.array([0, 1, "5"], object)}, {}, "Object arrays cannot be loaded"),
+        ({"mask": None}, {}, "mask"),
+        ({}, {"format": 1}, "format 1; this version reads format"),
+        ({}, {"fingerprint": [["a", [4], "int8", "a"]]}, "an entry names a tensor that is not in the fingerprint"),
+        (
+            {},
+            {"fingerprint": [["a", [4], "float31", "a"], ["b", [12], "float32", "b"]]},
+            "'float31' is no number format",
+        ),
+        ({}, {"fingerprint": [["a", [4]]]}, "not enough values"),
+        ({}, {"more": 1}, "unexpected keyword argument 'more'"),
+    ],
+)
+def test_edited_files_are_refused(arrays, about, says, tmp_path):
+    model, path = nn.Module(), tmp_path / "map.npz"
+    model.register_buffer("a", torch.zeros(4, dtype=torch.int8))
+    model.register_buffer("b", torch.zeros(12))
+    drawn = dr.FixedCount(3).sample(resolve(model, "everything"), seed=1)
+    drawn.save(path)
+    right = {
+        "tensor": np.array([0, 0, 1], np.int32),
+        "word": np.array([0, 1, 5]),
+        "mask": np.array([1, 128, 2**31], U64),
+    }
+    edited(path, right, {})
+    assert entries(ErrorMap.load(path)) == {("a", 0): 1, ("a", 1): 128, ("b", 5): 2**31}
+    edited(path, arrays, about)
+    with pytest.raises(ValueError, match=f"map.npz is not an error map of this version, or is damaged: .*{says}"):
+        ErrorMap.load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK", b"not a map", b"\x80\x04N."])
+def test_other_files_are_refused(content, tmp_path):
+    (tmp_path / "map.npz").write_bytes(content)
+    with pytest.raises(ValueError, match="map.npz is not an error map of this version, or is damaged"):
+        ErrorMap.load(tmp_path / "map.npz")
+    np.save(tmp_path / "array.npy", np.arange(3))
+    with pytest.raises(ValueError, match="array.npy is not an error map"):
+        ErrorMap.load(tmp_path / "array.npy")
+
+
+def test_a_file_with_any_one_byte_damaged_is_refused_or_read_rightly(tmp_path):
+    """What the words were must not get lost on the way: the map would fit any model."""
+    space, path = resolve(MODEL, "cube"), tmp_path / "map.npz"
+    error_map = dr.StuckAt(1, 0.02).sample(space, seed=1) | dr.BitFlip(0.01).sample(space, seed=1)
+    error_map.save(path)
+    content = path.read_bytes()
+    for place in range(len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        try:
+            loaded = ErrorMap.load(path)
+        except ValueError:
+            continue
+        for array in ARRAYS:
+            assert np.array_equal(getattr(loaded, array), getattr(error_map, array)), place
