@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 # Names for several components at once: each stands for the components whose names end so.
 GROUPS = {"mlp": "_mlp"}
 
+_PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 _LOOKUP = "TableBatchedEmbedding"  # in the names of FBGEMM's modules
 _COLLECTION = re.compile(f"Embedding(Bag)?Collection|{_LOOKUP}")  # TorchRec's and FBGEMM's modules
 
@@ -54,12 +55,14 @@ def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 class Listed(NamedTuple):
-    """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), and that table."""
+    """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, and the
+    module's own dictionary that holds it (None for quantized tables)."""
 
     name: str
     tensor: torch.Tensor
     parameter: bool
     table: QuantizedTable | None = None
+    owner: dict[str, torch.Tensor | None] | None = None
 
 
 def listed(model: nn.Module) -> list[Listed]:
@@ -70,24 +73,32 @@ def listed(model: nn.Module) -> list[Listed]:
     parameters, buffers = [], []
     for prefix, module in modules:
         start = f"{prefix}." if prefix else ""
-        parameters += [
-            Listed(start + n, tensor, True) for n, tensor in module._parameters.items() if tensor is not None
-        ]
-        own = [Listed(start + n, tensor, False) for n, tensor in module._buffers.items() if tensor is not None]
+        if owner := module._parameters:
+            parameters += [Listed(start + n, t, True, None, owner) for n, t in owner.items() if t is not None]
+        if not (owner := module._buffers):
+            continue
+        own = [Listed(start + n, t, False, None, owner) for n, t in owner.items() if t is not None]
         if _LOOKUP in type(module).__name__:
             # Offsets, types and counters of FBGEMM's kernels, which trust them: errors there end the process.
             own = [one for one in own if one.tensor.is_floating_point()]
         buffers += own
     found = parameters + [Listed(name, table.tensor, True, table) for name, table in tables.items()]
     found += [one for one in buffers if one.name not in tables]
-    seen, once = set(), []
+    seen: dict[int, list[torch.Tensor]] = {}
+    once = []
     for one in found:
-        place = address(one.tensor)
-        memory = one.name if place is None else (place, one.tensor.dtype, one.tensor.shape, one.tensor.stride())
-        if memory not in seen:
-            seen.add(memory)
-            once.append(one)
+        if (place := address(one.tensor)) is not None:
+            there = seen.setdefault(place, [])
+            if any(_same_memory(one.tensor, other) for other in there):
+                continue
+            there.append(one.tensor)
+        once.append(one)
     return once
+
+
+def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors that begin at one address are the same words."""
+    return one is other or (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
 
 
 def aliases(model: nn.Module) -> dict[str, str]:
@@ -111,6 +122,8 @@ def named_tensors(model: nn.Module, *, buffers: bool) -> Iterator[tuple[str, tor
 def address(tensor: torch.Tensor) -> int | None:
     """Where a tensor's memory begins; None when it has no plain memory of its own (uninitialised, sparse, on meta, empty,
     a wrapper around other tensors)."""
+    if type(tensor) in _PLAIN and tensor.layout is torch.strided:  # nearly all: no need to ask further
+        return (tensor.data_ptr() or None) if tensor.numel() else None
     if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
         return None
     return tensor.data_ptr() or None
@@ -121,6 +134,8 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
     start = address(tensor)
     if start is None:
         return 0, 0
+    if tensor.is_contiguous():
+        return start, start + tensor.numel() * tensor.element_size()
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (last + 1) * tensor.element_size()
 
@@ -205,7 +220,7 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
             "buffers": tensor.numel() * (not parameter),
             "bits": 8 * tensor.numel() * tensor.element_size() * parameter,
         }
-        for name, tensor, parameter, table in everything
+        for name, tensor, parameter, table, _ in everything
     ]
     frame = pd.DataFrame(rows).groupby("component", sort=False, as_index=False).sum()
     return frame.assign(share=frame["bits"] / frame["bits"].sum())

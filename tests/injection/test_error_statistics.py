@@ -14,6 +14,7 @@ import drsrobust as dr
 from drsrobust.injection import ErrorMapMismatch, resolve
 from drsrobust.injection.region import TargetTensor
 from drsrobust.injection.space import AddressSpace
+from drsrobust.injection.storage import Stored
 from tests.injection.oracle import FLOATS, FORMATS, entries, width
 from tests.injection.spaces import COUNTED, filled, holder, one_format, space_of, words
 
@@ -27,7 +28,7 @@ def test_events_are_binomial(name, rate):
     shape = (max(100, min(10**13, int(60 / rate) if rate else 10**13)) * wide // 16 + 1,)
     memory = torch.zeros(1, dtype=torch.float16).expand(shape)  # one word that stands for all
     space = AddressSpace(
-        [TargetTensor("t", "t", shape, TargetTensor.of("t", "t", torch.float16, shape).format, None, memory)]
+        [TargetTensor("t", "t", shape, TargetTensor.of("t", "t", torch.float16, shape).format, None, Stored(memory))]
     )
     maps = [kind(rate).sample(space, seed=seed) for seed in range(10)]
     places = {"RowError": space.rows(8), "MultiBit": space.words}.get(name, space.bits if wide == 1 else space.words)
@@ -273,7 +274,9 @@ def test_random_values_of_the_whole_range():
 def test_long_bursts_and_rows_cost_what_is_there():
     """Lengths far beyond the memory; drawn whole they would take gigabytes."""
     space = space_of((4160,))
-    assert dr.Burst(1e-4, 10**12).expected_share(space) == pytest.approx(dr.Burst(1e-4, space.bits).expected_share(space))
+    assert dr.Burst(1e-4, 10**12).expected_share(space) == pytest.approx(
+        dr.Burst(1e-4, space.bits).expected_share(space)
+    )
     burst = dr.Burst(1e-4, 10**12).sample(space, seed=1)
     lowest = int(burst.mask[0])
     first = 32 * int(burst.word[0]) + (lowest & -lowest).bit_length() - 1

@@ -127,13 +127,18 @@ class Application:
         for words, index, original in self._saved.values():
             words.write(index, original)
         OPEN.remove(self)
-        now = dict(named_tensors(self._model, buffers=True))
-        replaced = [n for n, (words, *_) in self._saved.items() if n in now and span(now[n]) != words.span]
+        replaced = [name for name, (words, *_) in self._saved.items() if self._moved(name, words)]
         if replaced:
             raise RuntimeError(
                 f"{', '.join(replaced)}: replaced while errors were in it (by .to(), .double() or an assignment), so the "
                 "errors could not be undone there. Convert a model before injecting into it"
             )
+
+    def _moved(self, name: str, words: Words) -> bool:
+        """Whether the tensor of that name lies elsewhere by now."""
+        owner = self._memory[name].owner
+        now = self._memory[name].tensor if owner is None else owner.get(name.rpartition(".")[2])
+        return now is not None and span(now) != words.span
 
     def concerns(self, model: nn.Module, spans: list[tuple[int, int]]) -> bool:
         """Whether it was applied to this model, or hit memory among these spans."""

@@ -16,7 +16,7 @@ from drsrobust.injection.formats import plain
 from drsrobust.injection.log import Hit, Log
 from drsrobust.injection.region import TargetTensor
 from drsrobust.injection.space import AddressSpace
-from drsrobust.injection.storage import check
+from drsrobust.injection.storage import Stored, check
 from drsrobust.injection.words import Words
 
 
@@ -68,7 +68,7 @@ class Draw:
             if not memory.numel():
                 continue
             shape = tuple(tensor.shape) if part is None else (memory.numel(),)
-            target = TargetTensor(where, where, shape or (1,), plain(tensor.dtype), None, memory)
+            target = TargetTensor(where, where, shape or (1,), plain(tensor.dtype), None, Stored(memory))
             drawn = self.error_model.sample(AddressSpace([target]), seed=seed, before=self.before)
             self._count(drawn)
             if len(drawn):

@@ -22,7 +22,7 @@ class TargetTensor:
         shape: in words.
         format: of its words.
         rows: int64 ascending, which rows (of the first dimension) are targeted; None: all.
-        memory: the tensor itself; None where a space is not of a model at hand.
+        stored: the tensor as it lies in its model's memory; None where a space is not of a model at hand.
     """
 
     name: str
@@ -30,7 +30,7 @@ class TargetTensor:
     shape: tuple[int, ...]
     format: Format
     rows: np.ndarray | None = field(default=None, compare=False)
-    memory: torch.Tensor | None = field(default=None, compare=False, repr=False)
+    stored: Stored | None = field(default=None, compare=False, repr=False)
 
     @classmethod
     def of(cls, name: str, component: str, dtype: torch.dtype, shape: tuple[int, ...]) -> "TargetTensor":
@@ -38,9 +38,9 @@ class TargetTensor:
         return cls(name, component, tuple(shape), plain(dtype))
 
     @property
-    def stored(self) -> Stored | None:
-        """It as it lies in its model's memory."""
-        return None if self.memory is None else Stored(self.memory, self.format, True)
+    def memory(self) -> torch.Tensor | None:
+        """The tensor itself."""
+        return None if self.stored is None else self.stored.tensor
 
     @property
     def size(self) -> int:
@@ -82,7 +82,7 @@ class Region:
     @property
     def everything(self) -> bool:
         """Whether all bits but padding are eligible."""
-        return np.array_equal(self._masks, _layout(self.tensor.format, None).masks)
+        return self._masks is _layout(self.tensor.format, None).masks or self._whole
 
     def locate(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Flat word index and bit number of eligible bits [n], by their number in this region."""

@@ -14,12 +14,13 @@ OPTIMIZER = "optimizer."  # what names of optimizer states begin with
 
 
 class Stored(NamedTuple):
-    """A tensor in memory, the layout of its rows if they are quantized, and whether it is what "all" means: a parameter or a
-    quantized table."""
+    """A tensor in memory, the layout of its rows if they are quantized, whether it is what "all" means (a parameter or a
+    quantized table), and the module's own dictionary that holds it, where one does."""
 
     tensor: torch.Tensor
     rows: Format | None = None
     parameter: bool = False
+    owner: dict[str, torch.Tensor | None] | None = None
 
     @property
     def format(self) -> Format:
@@ -30,9 +31,9 @@ class Stored(NamedTuple):
 def stored(model: nn.Module, optimizer: Any = None) -> dict[str, Stored]:
     """Parameters, buffers and, of an optimizer, the states of the model's parameters (`optimizer.<parameter>.<state>`)."""
     found = {}
-    for name, tensor, parameter, table in listed(model):
+    for name, tensor, parameter, table, owner in listed(model):
         rows = table and quantized_rows(table.values, table.dim, table.header, table.row_bytes)
-        found[name] = Stored(tensor, rows, parameter)
+        found[name] = Stored(tensor, rows, parameter, owner)
     if optimizer is not None:
         states = optimizer_states(model, optimizer)
         found |= {name: Stored(tensor) for name, tensor in states.items()}

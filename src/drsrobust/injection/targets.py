@@ -49,9 +49,9 @@ class Target:
         chosen = self.choose(model, memory, home)
         tensors = []
         for name, rows in sorted(chosen.items()):
-            tensor = memory[name].tensor
-            check(name, tensor)
-            tensors.append(TargetTensor(name, home[name], tuple(tensor.shape), memory[name].format, rows, tensor))
+            here = memory[name]
+            check(name, here.tensor)
+            tensors.append(TargetTensor(name, home[name], tuple(here.tensor.shape), here.format, rows, here))
         space = AddressSpace(tensors)
         if not space.tensors:
             raise ValueError(f"target {str(self)!r} matches nothing with any element; {_what_there_is(memory, home)}")
