@@ -41,6 +41,13 @@ _HOME = {
     "SingleBit": "drsrobust.injection",
     "Strided": "drsrobust.injection",
     "StuckAt": "drsrobust.injection",
+    "ErrorMapMismatch": "drsrobust.injection",
+    "ErrorModel": "drsrobust.injection",
+    "Injection": "drsrobust.injection",
+    "InjectionError": "drsrobust.injection",
+    "Pattern": "drsrobust.injection",
+    "applied_maps": "drsrobust.injection",
+    "resolve": "drsrobust.injection",
     "inject": "drsrobust.injection",
     "restore": "drsrobust.injection",
     "Evaluator": "drsrobust.evaluation",
@@ -51,10 +58,10 @@ _HOME = {
     "check_parameters": "drsrobust.notebook",
     "provenance": "drsrobust.notebook",
 }
-_PACKAGES = ("campaign", "data", "evaluation", "injection", "models", "plots", "rates", "training")
+_PACKAGES = ("benchmark", "campaign", "data", "evaluation", "injection", "models", "plots", "rates", "training")
 
 if TYPE_CHECKING:
-    from drsrobust import campaign, data, evaluation, injection, models, plots, rates, training
+    from drsrobust import benchmark, campaign, data, evaluation, injection, models, plots, rates, training
     from drsrobust.campaign import Campaign, caption, decades, summarise
     from drsrobust.data import Dataset, Split, load_dataset
     from drsrobust.evaluation import Evaluator
@@ -64,12 +71,17 @@ if TYPE_CHECKING:
         Burst,
         Dtype,
         ErrorMap,
+        ErrorMapMismatch,
+        ErrorModel,
         FieldMixture,
         FixedCount,
         Gradients,
+        Injection,
+        InjectionError,
         Inputs,
         MultiBit,
         OptimizerState,
+        Pattern,
         RandomValue,
         RandomWord,
         RowError,
@@ -77,7 +89,9 @@ if TYPE_CHECKING:
         SingleBit,
         Strided,
         StuckAt,
+        applied_maps,
         inject,
+        resolve,
         restore,
     )
     from drsrobust.notebook import check_parameters, provenance

@@ -55,63 +55,55 @@ def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 class Listed(NamedTuple):
-    """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, and the
-    module's own dictionary that holds it (None for quantized tables)."""
+    """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, and further
+    names of it (tied weights, modules that stand in two places)."""
 
     name: str
     tensor: torch.Tensor
     parameter: bool
-    table: QuantizedTable | None = None
-    owner: dict[str, torch.Tensor | None] | None = None
+    table: QuantizedTable | None
+    aliases: list[str]
 
 
 def listed(model: nn.Module) -> list[Listed]:
     """Parameters, quantized tables (as their memory: see `drsrobust.quantized`) and buffers, in this order, by their first
     name; what shares all of its memory once. The book-keeping of FBGEMM's look-ups is left out."""
-    modules = named_modules(model)
+    modules = [(plain_name(name), module) for name, module in unwrapped(model).named_modules(remove_duplicate=False)]
     tables = {table.name: table for table in quantized_tables(modules)}
     parameters, buffers = [], []
     for prefix, module in modules:
         start = f"{prefix}." if prefix else ""
-        if owner := module._parameters:
-            parameters += [Listed(start + n, t, True, None, owner) for n, t in owner.items() if t is not None]
-        if not (owner := module._buffers):
-            continue
-        own = [Listed(start + n, t, False, None, owner) for n, t in owner.items() if t is not None]
-        if _LOOKUP in type(module).__name__:
-            # Offsets, types and counters of FBGEMM's kernels, which trust them: errors there end the process.
-            own = [one for one in own if one.tensor.is_floating_point()]
-        buffers += own
-    found = parameters + [Listed(name, table.tensor, True, table) for name, table in tables.items()]
-    found += [one for one in buffers if one.name not in tables]
-    seen: dict[int, list[torch.Tensor]] = {}
+        parameters += [(start + n, t, True, None) for n, t in module._parameters.items() if t is not None]
+        # Offsets, types and counters of FBGEMM's kernels are left out: the kernels trust them, errors there end the process.
+        only_floats = _LOOKUP in type(module).__name__
+        for name, tensor in module._buffers.items():
+            if (
+                tensor is not None
+                and start + name not in tables
+                and not (only_floats and not tensor.is_floating_point())
+            ):
+                buffers.append((start + name, tensor, False, None))
+    seen: dict[int, list[Listed]] = {}
     once = []
-    for one in found:
-        if (place := address(one.tensor)) is not None:
-            there = seen.setdefault(place, [])
-            if any(_same_memory(one.tensor, other) for other in there):
-                continue
-            there.append(one.tensor)
-        once.append(one)
+    for name, tensor, parameter, table in (
+        *parameters,
+        *((t.name, t.tensor, True, t) for t in tables.values()),
+        *buffers,
+    ):
+        place = address(tensor)
+        there = [] if place is None else seen.setdefault(place, [])
+        known = next((one for one in there if _same_memory(one.tensor, tensor)), None)
+        if known is None:
+            once.append(Listed(name, tensor, parameter, table, []))
+            there.append(once[-1])
+        elif known.name != name:
+            known.aliases.append(name)
     return once
 
 
 def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors that begin at one address are the same words."""
     return one is other or (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
-
-
-def aliases(model: nn.Module) -> dict[str, str]:
-    """Further names of tied tensors -> the name that they go by."""
-    first = {address(one.tensor): one.name for one in listed(model)}
-    modules = [(plain_name(n), m) for n, m in unwrapped(model).named_modules(remove_duplicate=False)]
-    found = {}
-    for prefix, module in modules:
-        for own, tensor in (*module._parameters.items(), *module._buffers.items()):
-            name = f"{prefix}.{own}" if prefix else own
-            if tensor is not None and (known := first.get(address(tensor), name)) != name:
-                found[name] = known
-    return found
 
 
 def named_tensors(model: nn.Module, *, buffers: bool) -> Iterator[tuple[str, torch.Tensor]]:
@@ -146,19 +138,21 @@ def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def component_of(
-    model: nn.Module, components: Mapping[str, str] | None = None, names: Sequence[str] | None = None
+    model: nn.Module, components: Mapping[str, str] | None = None, everything: Sequence[Listed] | None = None
 ) -> dict[str, str]:
-    """Tensor name -> component, for every parameter and buffer.
+    """Tensor name -> component, for every parameter and buffer. Further names of a tensor stand beside its first one, each
+    with the component that it belongs to by that name.
 
     Args:
         model: any module.
         components: component -> glob on tensor names; goes before what the model or the rule says.
-        names: of the model's tensors, where they are at hand.
+        everything: what `listed` gives, where it is at hand.
 
     Raises:
         ValueError: a glob that matches no tensor, or a tensor that two of them match.
     """
-    names = [one.name for one in listed(model)] if names is None else names
+    everything = listed(model) if everything is None else everything
+    names = [name for one in everything for name in (one.name, *one.aliases)]
     found: dict[str, str] = {}
     for component, pattern in (components or {}).items():
         matches = [name for name in names if fnmatchcase(name, pattern)]
@@ -168,6 +162,9 @@ def component_of(
             if name in found:
                 raise ValueError(f"tensor {name!r} belongs to two components: {found[name]!r} and {component!r}")
             found[name] = component
+    for one in everything:  # an override of any name goes for the tensor
+        if overridden := [found[name] for name in (one.name, *one.aliases) if name in found]:
+            found |= dict.fromkeys((one.name, *one.aliases), overridden[0])
     declared = getattr(type(unwrapped(model)), "COMPONENTS", {})
     for component, patterns in declared.items():
         for name in names:
@@ -212,7 +209,7 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
     import pandas as pd
 
     everything = listed(model)
-    home = component_of(model, components, [one.name for one in everything])
+    home = component_of(model, components, everything)
     rows = [
         {
             "component": home[name],

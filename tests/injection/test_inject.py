@@ -1,4 +1,5 @@
 import contextlib
+import copy
 import struct
 
 import numpy as np
@@ -280,8 +281,6 @@ def test_tied_weights_are_hit_once():
 
 
 def test_replay_on_a_copy_and_from_a_file(model, tmp_path):
-    import copy
-
     with inject(model, BitFlip(0.05), seed=9) as error_map:
         faulty = words(model)
     error_map.save(tmp_path / "map.npz")
@@ -388,3 +387,72 @@ def test_threads_change_nothing():
         torch.set_num_threads(before)
     assert len(maps[0]) > 300_000
     assert all(np.array_equal(maps[0].word, one.word) and np.array_equal(maps[0].mask, one.mask) for one in maps)
+
+
+def test_tensors_that_share_memory_are_refused_in_pairs_and_replays():
+    """Undoing one would put back what the other had done."""
+    untied = nn.Module()
+    untied.enc, untied.dec = nn.Linear(20, 30, bias=False), nn.Linear(30, 20, bias=False)
+    tied = copy.deepcopy(untied)
+    tied.dec.weight = nn.Parameter(tied.enc.weight.data.t())
+    before = tied.enc.weight.detach().clone()
+    says = "share a part of their memory; target one of them by its name"
+    pairs = [(BitFlip(0.3), "enc.weight"), (BitFlip(0.3), "dec.weight")]
+    with pytest.raises(ValueError, match=says), inject(tied, pairs, seed=0):
+        pass
+    with pytest.raises(ValueError, match=says), BitFlip(0.3).sample(resolve(untied), seed=0).applied(tied):
+        pass
+    buffer, three = torch.randn(10, 10), nn.Module()
+    three.a, three.b, three.c = (nn.Parameter(part) for part in (buffer[:, 0], buffer[3, 1:5], buffer[3, 3:7]))
+    with pytest.raises(ValueError, match="b and c share"):
+        resolve(three)
+    assert torch.equal(tied.enc.weight.detach(), before) and applied_maps(tied) == ()
+
+
+def test_a_model_that_writes_its_own_weights_is_told():
+    table = nn.Embedding(100, 4, max_norm=1.0)
+    with torch.no_grad():
+        table(torch.arange(100))
+    says = "weight: written to while errors were in it .by an optimizer's step, load_state_dict, max_norm"
+    with pytest.raises(RuntimeError, match=says), torch.no_grad(), inject(table, BitFlip(0.01), seed=0):
+        table(torch.arange(100))
+    assert applied_maps(table) == ()
+
+
+def test_a_module_that_was_replaced_meanwhile_is_told():
+    model = nn.Sequential(nn.Linear(8, 8))
+    with pytest.raises(RuntimeError, match="replaced while errors were in it"), inject(model, BitFlip(0.1), seed=0):
+        model[0] = copy.deepcopy(model[0])
+
+
+def test_many_errors_cost_no_more_than_the_words():
+    """Of nearly all bits of 200,000 words; their places, as index arrays, would take 200 MB and more."""
+    import tracemalloc
+
+    space = resolve(nn.EmbeddingBag(12_500, 16))
+    for error_model in (BitFlip(1.0), BitFlip(0.5), FixedCount(space.bits - 1), FixedCount(space.bits // 2)):
+        tracemalloc.start()
+        error_map = error_model.sample(space, seed=1)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 80e6 and error_map.events == error_map.bits
+        if isinstance(error_model, FixedCount):
+            assert error_map.bits == error_model.k
+
+
+@pytest.mark.parametrize("stride", ["t", "channels_last"])
+def test_non_contiguous_tensors_cost_no_list_of_their_words(stride):
+    import tracemalloc
+
+    model = nn.Module()
+    base = (
+        torch.zeros(16, 200_000).t()
+        if stride == "t"
+        else torch.zeros(8, 16, 160, 160).to(memory_format=torch.channels_last)
+    )
+    model.weight = nn.Parameter(base)
+    tracemalloc.start()
+    BitFlip(1e-6).sample(resolve(model), seed=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2e6

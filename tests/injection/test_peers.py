@@ -321,12 +321,14 @@ def test_errors_stay_put_from_batch_to_batch(model, batch):
 
 
 def test_later_changes_of_weights_are_not_reverted(model, batch):
-    """No forward pass puts old weights or errors back; leaving puts back the words that were hit and no others."""
+    """No forward pass puts old weights or errors back; leaving puts back the words that were hit and no others, and says so
+    when somebody wrote to their tensor meanwhile."""
     new = copy.deepcopy(model)
     with torch.no_grad():
         for parameter in new.parameters():
             parameter.mul_(2)
-    with dr.inject(model, dr.BitFlip(1e-3), "top", seed=1), torch.no_grad():
+    says = "top.0.weight: written to while errors were in it"
+    with pytest.raises(RuntimeError, match=says), dr.inject(model, dr.BitFlip(1e-3), "top", seed=1), torch.no_grad():
         model.top[0].weight.zero_()
         scores(model, batch)
         assert not model.top[0].weight.any()

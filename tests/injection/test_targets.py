@@ -93,6 +93,17 @@ def test_bad_shares(share):
         dr.Rows.hot("table", Reads(table=[1]), share)
 
 
+def test_shares_that_follow_each_other_are_a_partition():
+    table, split = nn.EmbeddingBag(12_345, 1), Reads(weight=list(range(300)) * 3)
+    parts = [dr.Rows.quantile("weight", split, low / 20, (low + 1) / 20) for low in range(20)]
+    rows = np.concatenate([resolve(table, part).tensors[0].rows for part in parts])
+    assert sorted(rows) == list(range(12_345))
+    halves = [resolve(table, rows) for rows in (dr.Rows.hot("weight", split, 0.5), dr.Rows.cold("weight", split, 0.5))]
+    assert sum(space.words for space in halves) == 12_345
+    with pytest.raises(ValueError, match="no row of table.weight lies between share 0.15 and 0.16 of its 10"):
+        resolve(small(), dr.Rows.quantile("table", Reads(table=[1]), 0.15, 0.16))
+
+
 def test_bad_splits():
     with pytest.raises(TypeError, match="split is a list; it must be a Split"):
         dr.Rows.hot("table", [1], 0.1)
@@ -110,7 +121,7 @@ def test_hot_rows_of_a_real_model(trained, data):
         reads = np.bincount(data.train.sparse[feature].values, minlength=tensor.shape[0])
         inside = reads[tensor.rows].min()
         assert inside >= np.delete(reads, tensor.rows).max()
-        assert len(tensor.rows) == max(1, round(0.1 * tensor.shape[0]))
+        assert len(tensor.rows) == int(0.1 * tensor.shape[0])
 
 
 def test_a_table_of_several_features():
@@ -131,6 +142,25 @@ def test_rows_by_hash_are_a_partition():
     assert len(resolve(big, dr.Rows.hashed("weight", 10)).tensors[0].rows) == pytest.approx(10_000, abs=400)
     with pytest.raises(ValueError, match="bucket 3 of 3"):
         dr.Rows.hashed("table", 3, 3)
+
+
+def test_exact_names_go_before_globs():
+    model = nn.Module()
+    model.t = nn.ModuleDict({"a[0]": nn.Linear(2, 2, bias=False), "a0": nn.Linear(2, 2, bias=False)})
+    assert list(rows_of(resolve(model, "t.a[0].weight"))) == ["t.a[0].weight"]
+    assert list(rows_of(resolve(model, "t.a?.weight"))) == ["t.a0.weight"]
+
+
+def test_booleans_are_left_out_unless_named():
+    model = nn.Linear(3, 3)
+    model.register_buffer("mask", torch.ones(3, dtype=torch.bool))
+    assert (
+        list(rows_of(resolve(model, "everything")))
+        == list(rows_of(resolve(model, dr.Dtype("float32"))))
+        == ["bias", "weight"]
+    )
+    with pytest.raises(ValueError, match="mask is torch.bool, which has no bit positions to hit"):
+        resolve(model, "mask")
 
 
 def test_dtypes():
@@ -161,7 +191,9 @@ def test_unions_count_each_word_once():
 def test_optimizer_state(make):
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
     optimizer = make(model.parameters())
-    with pytest.raises(ValueError, match="no optimizer state matches .*; there is none yet: take a step first"):
+    with pytest.raises(
+        ValueError, match="no optimizer state matches .*; there is none of this model: take a step first"
+    ):
         resolve(model, dr.OptimizerState(optimizer))
     model(torch.randn(8, 3)).sum().backward()
     optimizer.step()

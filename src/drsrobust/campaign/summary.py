@@ -72,11 +72,12 @@ def realised_rate(group: "pd.DataFrame") -> tuple[float, float, float]:
         group: rows of a campaign's table, of one condition.
 
     Returns:
-        events over places, low, high; NaN where the error model is a sum; no range where it has a fixed count.
+        events over places, low, high; NaN where the error model is a sum, or nothing was there to be hit; no range where it
+        has a fixed count.
     """
     from scipy.stats import binom
 
-    if group["places"].isna().any():
+    if group["places"].isna().any() or not group["places"].sum():
         return float("nan"), float("nan"), float("nan")
     places, events, rate = int(group["places"].sum()), int(group["events"].sum()), group["rate"].iloc[0]
     if rate is None or rate != rate:

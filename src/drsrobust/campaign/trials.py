@@ -102,6 +102,10 @@ def run_trial(
         try:
             injection.apply()
             result = judge.run()
+            if (places := injection.unreached()) and result.outcome != "raised":
+                raise ValueError(
+                    f"{condition.target}: the model never calls {', '.join(places)}, so nothing is hit there"
+                )
         finally:
             injection.undo()
         rows_reached = result.rows_reached

@@ -6,7 +6,7 @@ import numpy as np
 from torch import nn
 
 from drsrobust.data import Split
-from drsrobust.injection import restore_leftovers
+from drsrobust.injection import InjectionError, restore_leftovers
 from drsrobust.metrics import auc, log_loss, normalised_entropy
 from drsrobust.models import model_name, padded_batches, score, state_digest
 
@@ -72,9 +72,15 @@ class Evaluator:
             )
 
     def run(self) -> Evaluation:
-        """Scores all rows with the model as it stands now. An exception of the model becomes the outcome `raised`."""
+        """Scores all rows with the model as it stands now. An exception of the model becomes the outcome `raised`.
+
+        Raises:
+            InjectionError: errors that were to be drawn meanwhile could not be: not the model's doing.
+        """
         try:
             return self._evaluate(score(self.model, self._batches, len(self.split)))
+        except InjectionError:
+            raise
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             return Evaluation("raised", rows_reached=len(self.split), error=text)

@@ -6,6 +6,7 @@ from drsrobust.injection.clock import ErrorClock
 from drsrobust.injection.combine import Sum
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.flips import BitFlip, FixedCount, SingleBit, StuckAt
+from drsrobust.injection.hooks import InjectionError
 from drsrobust.injection.inject import Injection, inject
 from drsrobust.injection.rows import Rows
 from drsrobust.injection.space import AddressSpace, resolve
@@ -29,6 +30,7 @@ __all__ = [
     "FixedCount",
     "Gradients",
     "Injection",
+    "InjectionError",
     "Inputs",
     "MultiBit",
     "OptimizerState",

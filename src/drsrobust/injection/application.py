@@ -7,15 +7,17 @@ what is still there. Maps belong together by the memory they hit, so a module an
 
 import warnings
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
-from drsrobust.injection.storage import Stored
+from drsrobust.injection.overlap import refuse_overlaps
+from drsrobust.injection.storage import OPTIMIZER, Stored
 from drsrobust.injection.words import Words
-from drsrobust.tensors import named_tensors, overlap, span
+from drsrobust.tensors import named_tensors, overlap, span, unwrapped
 
 if TYPE_CHECKING:
     from drsrobust.injection.error_map import ErrorMap
@@ -52,17 +54,20 @@ def hits(error_map: "ErrorMap", memory: Mapping[str, Stored]) -> Iterator[WordsH
 
     Raises:
         ErrorMapMismatch: before anything is given, when the model does not fit.
+        ValueError: words that are hit lie in the same memory.
     """
     for expected in error_map.fingerprint:
         if expected.name not in memory:
             kind = "optimizer state (name it by optimizer=)" if expected.name.startswith("optimizer.") else "tensor"
             raise ErrorMapMismatch(f"the error map hits {expected.name!r}; this model does not have this {kind}")
         here = memory[expected.name]
-        if tuple(here.tensor.shape) != expected.shape or here.format.name != expected.format:
+        if tuple(here.tensor.shape) != expected.shape or here.format_name != expected.format:
             raise ErrorMapMismatch(
                 f"the error map was made for {expected.name!r} of {list(expected.shape)} {expected.format}; in this model "
-                f"it is {list(here.tensor.shape)} {here.format.name}"
+                f"it is {list(here.tensor.shape)} {here.format_name}"
             )
+    hit = [error_map.fingerprint[number].name for number, _ in error_map._entries()]
+    refuse_overlaps({name: memory[name].tensor for name in hit})
     found = []
     for number, entries in error_map._entries():
         name = error_map.fingerprint[number].name
@@ -97,14 +102,18 @@ class Application:
         self.error_map = error_map
         self._memory, self._model = memory, model
         self._saved: dict[str, tuple[Words, torch.Tensor, torch.Tensor]] = {}
+        self._versions: dict[str, int] = {}
 
     def apply(self) -> None:
         """Saves the original words of each tensor, then changes them."""
+        if self in OPEN:
+            raise RuntimeError(f"{self.error_map!r} is in the model already")
         found = list(
             hits(self.error_map, self._memory)
-        )  # says so when the map does not fit, before anything is changed
+        )  # before anything is changed: it says so when the map does not fit
         OPEN.append(self)
         for name, words, index, mask in found:
+            self._versions[name] = _version(self._memory[name].tensor)
             original = words.read(index)
             self._saved[name] = (words, index, original)
             words.write(index, original ^ mask)
@@ -114,17 +123,14 @@ class Application:
 
         Raises:
             RuntimeError: another map was applied to the same memory later and is still there; or a tensor was replaced
-                meanwhile (by `.to()`, `.double()`, an assignment to `.data`), so that its errors live on in the new one.
+                meanwhile (by `.to()`, `.double()`, an assignment to `.data`), so that its errors live on in the new one; or
+                the model or its user wrote to it (an optimizer's step, `load_state_dict`, an embedding's `max_norm`): words
+                that were hit are what they were before all the same, others are what was written.
         """
         if self not in OPEN:
             return
-        for later in OPEN[OPEN.index(self) + 1 :]:
-            if isinstance(later, Application) and later.hits(self.spans):
-                raise RuntimeError(
-                    f"error maps are undone last in, first out: {later.error_map!r} was applied after "
-                    f"{self.error_map!r} and is still in the model. drsrobust.restore(model) undoes all of them"
-                )
-        for words, index, original in self._saved.values():
+        self.check_order()
+        for words, index, original in reversed(list(self._saved.values())):
             words.write(index, original)
         OPEN.remove(self)
         replaced = [name for name, (words, *_) in self._saved.items() if self._moved(name, words)]
@@ -133,16 +139,36 @@ class Application:
                 f"{', '.join(replaced)}: replaced while errors were in it (by .to(), .double() or an assignment), so the "
                 "errors could not be undone there. Convert a model before injecting into it"
             )
+        written = [name for name, version in self._versions.items() if _version(self._memory[name].tensor) != version]
+        if written:
+            raise RuntimeError(
+                f"{', '.join(written)}: written to while errors were in it (by an optimizer's step, load_state_dict, max_norm, "
+                "batch statistics in training mode ...). Words that were hit are what they were before, others are what was "
+                "written. For errors that are to stay, use error_map.apply(model)"
+            )
+
+    def check_order(self) -> None:
+        """Raises RuntimeError when a map that was applied later is still in the same memory."""
+        for later in OPEN[OPEN.index(self) + 1 :] if self in OPEN else ():
+            if isinstance(later, Application) and later.hits(self.spans):
+                raise RuntimeError(
+                    f"error maps are undone last in, first out: {later.error_map!r} was applied after "
+                    f"{self.error_map!r} and is still in the model. drsrobust.restore(model) undoes all of them"
+                )
 
     def _moved(self, name: str, words: Words) -> bool:
         """Whether the tensor of that name lies elsewhere by now."""
-        owner = self._memory[name].owner
-        now = self._memory[name].tensor if owner is None else owner.get(name.rpartition(".")[2])
-        return now is not None and span(now) != words.span
+        now = self._memory[name].tensor
+        if self._memory[name].rows is None and not name.startswith(OPTIMIZER):
+            try:
+                now = reduce(getattr, name.split("."), unwrapped(self._model))
+            except AttributeError:
+                return False  # it is not there any more
+        return isinstance(now, torch.Tensor) and span(now) != words.span
 
     def concerns(self, model: nn.Module, spans: list[tuple[int, int]]) -> bool:
         """Whether it was applied to this model, or hit memory among these spans."""
-        return model is self._model or self.hits(spans)
+        return share_modules(model, self._model) or self.hits(spans)
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -152,6 +178,17 @@ class Application:
     def hits(self, spans: list[tuple[int, int]]) -> bool:
         """Whether a tensor that was hit has memory in common with one of these."""
         return any(overlap(one, other) for one in self.spans for other in spans)
+
+
+def share_modules(one: nn.Module, other: nn.Module) -> bool:
+    """Whether one of two models is or holds a part of the other."""
+    modules = {id(module) for module in one.modules()}
+    return any(id(module) in modules for module in other.modules())
+
+
+def _version(tensor: torch.Tensor) -> int:
+    """PyTorch's count of writes to a tensor (ours, through `.data`, are not counted); 0 where it keeps none."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 def _open_in(model: nn.Module) -> list[Open]:

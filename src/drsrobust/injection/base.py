@@ -1,7 +1,7 @@
 """What every error model is: a frozen dataclass with one verb, `sample`."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
@@ -30,6 +30,10 @@ class ErrorModel:
 
     if TYPE_CHECKING:
         rate: float | None
+
+    def eligible(self, space: AddressSpace) -> AddressSpace:
+        """The bits of a space that this model may flip."""
+        return space
 
     def expected_share(self, space: AddressSpace) -> float | None:
         """Expected share of the space's eligible bits that flip; None where that depends on what the memory holds.
@@ -80,8 +84,29 @@ class ErrorModel:
         return ErrorClock(places, seed=seed, summand=(number + before.get(self.canonical(), 0)) % 2**32)
 
 
-def from_bits(model: ErrorModel, space: AddressSpace, positions: np.ndarray, seed: int, **about) -> ErrorMap:
-    """The error map of flips at ascending, distinct positions."""
+def from_bits(model: ErrorModel, space: AddressSpace, positions: Iterable[np.ndarray], seed: int, **about) -> ErrorMap:
+    """The error map of flips at ascending, distinct positions, given in parts."""
+    parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    bits = 0
+    for part in positions:
+        tensor, word, mask = _words_of_bits(space, part)
+        if parts and len(word) and (parts[-1][0][-1], parts[-1][1][-1]) == (tensor[0], word[0]):
+            parts[-1][2][-1] |= mask[0]  # a word that two parts share
+            tensor, word, mask = tensor[1:], word[1:], mask[1:]
+        if len(word):
+            parts.append((tensor, word, mask))
+        bits += len(part)
+    if not parts:
+        parts.append(_words_of_bits(space, np.empty(0, np.int64)))
+    tensor, word, mask = (
+        parts[0] if len(parts) == 1 else (np.concatenate(column) for column in zip(*parts, strict=True))
+    )
+    about.setdefault("events", bits)
+    return make(model, space, tensor, word, mask, seed, **about)
+
+
+def _words_of_bits(space: AddressSpace, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Tensor index, word and mask [n] of the words that ascending positions of bits lie in."""
     tensor, word, bit = space.locate(positions)
     mask = np.left_shift(np.uint64(1), bit.view(np.uint64))
     # Positions ascend, so the bits of one word stand side by side. Few words have several: join those.
@@ -91,7 +116,7 @@ def from_bits(model: ErrorModel, space: AddressSpace, positions: np.ndarray, see
         first[again] = False
         np.bitwise_or.at(mask, _run_starts(again), mask[again])
         tensor, word, mask = tensor[first], word[first], mask[first]
-    return make(model, space, tensor, word, mask, seed, **about)
+    return tensor, word, mask
 
 
 def _run_starts(again: np.ndarray) -> np.ndarray:

@@ -24,9 +24,10 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-GAP, POSITION, VALUE, HOOK, SCREEN = range(5)  # of what raw words are used for
+GAP, POSITION, VALUE, HOOK = range(4)  # of what raw words are used for
 _CHUNK = 1 << 15  # raw words drawn at once: what fits into a core's cache
 _MANY = 10_000  # arrivals
+_PART = 1 << 20  # places given at once where there are many
 
 
 class Arrivals(NamedTuple):
@@ -59,15 +60,25 @@ class ErrorClock:
 
     def until(self, rate: float) -> np.ndarray:
         """Places that are wrong at a rate in [0, 1]: int64, ascending, distinct."""
-        check_rate("rate", rate)
+        return np.concatenate([np.empty(0, np.int64), *self.until_in_parts(rate)])
+
+    def until_in_parts(self, rate: float) -> Iterator[np.ndarray]:
+        """As `until`, in parts where there are many, since the places of all bits would take more memory than the bits."""
+        rate = check_rate("rate", rate)
         if rate == 1:
-            return np.arange(self.n)
+            yield from (np.arange(start, min(start + _PART, self.n)) for start in range(0, self.n, _PART))
+            return
         arrivals = self._count(-math.log1p(-rate)) if rate > 0 else 0
-        if arrivals > self.n // 8:  # so many that marking every bit takes less than sorting the arrivals
+        if arrivals > self.n // 8:  # so many that marking every place takes less than sorting the arrivals
             hit = np.zeros(self.n, bool)
             for part in self._parts(arrivals, np.int64):
                 hit[part] = True
-            return np.flatnonzero(hit)
+            yield from _marked(hit)
+            return
+        yield self._sorted(arrivals)
+
+    def _sorted(self, arrivals: int) -> np.ndarray:
+        """The places of the first arrivals, ascending and distinct."""
         if arrivals > _MANY:
             # Freed memory soon comes back as page faults, which would take half of the time. glibc keeps blocks as large as
             # the largest one that was ever freed, up to 32 MiB; this one is never touched, so it costs nothing.
@@ -86,9 +97,18 @@ class ErrorClock:
 
     def first(self, k: int) -> np.ndarray:
         """The first k distinct places to be reached, 0 <= k <= n: int64, ascending."""
+        return np.concatenate([np.empty(0, np.int64), *self.first_in_parts(k)])
+
+    def first_in_parts(self, k: int) -> Iterator[np.ndarray]:
+        """As `first`, in parts where there are many."""
         if not 0 <= k <= self.n:
             raise ValueError(f"{k} errors were asked for among {self.n} bits")
-        return np.arange(self.n) if k == self.n else self._first(k).place
+        if k == self.n:
+            yield from self.until_in_parts(1.0)
+        elif k > self.n // 8:
+            yield from _marked(self._reach(k, None))
+        else:
+            yield self._first(k).place
 
     def arrivals(self, rate: float) -> Arrivals:
         """As `until`, with the number of each place's first arrival. At rate 1 all n places must be drawn, which takes about
@@ -114,7 +134,28 @@ class ErrorClock:
             at = int(order[place]) * words + first
         return found
 
+    def _reach(self, k: int, order: np.ndarray | None) -> np.ndarray:
+        """Marks (bool [n]) the first k distinct places; writes the number of each one's first arrival to `order` [n]."""
+        stream, hit, found, drawn = self._stream(POSITION), np.zeros(self.n, bool), 0, 0
+        while found < k:
+            part = self._positions(stream, _CHUNK)
+            new = np.flatnonzero(~hit[part])
+            places, first = np.unique(part[new], return_index=True)
+            if found + len(places) > k:  # the earliest of them
+                early = np.sort(first)[k - found - 1]
+                places, first = places[first <= early], first[first <= early]
+            hit[places] = True
+            if order is not None:
+                order[places] = drawn + new[first]
+            found += len(places)
+            drawn += len(part)
+        return hit
+
     def _first(self, k: int) -> Arrivals:
+        if k > self.n // 8:
+            order = np.empty(self.n, np.int64)
+            place = np.flatnonzero(self._reach(k, order))
+            return Arrivals(place, order[place])
         stream, seen = self._stream(POSITION), np.empty(0, np.int64)
         place, order = seen, seen
         while len(place) < k:
@@ -164,10 +205,21 @@ class ErrorClock:
         return small[small < self.n]
 
 
-def check_rate(name: str, rate: float) -> None:
-    """Raises ValueError unless `rate` is a number in [0, 1]."""
+def _marked(hit: np.ndarray) -> Iterator[np.ndarray]:
+    """Where a boolean array [n] is true, in parts."""
+    for start in range(0, len(hit), _PART):
+        yield np.flatnonzero(hit[start : start + _PART]) + start
+
+
+def check_rate(name: str, rate: float) -> float:
+    """The rate as a Python float.
+
+    Raises:
+        ValueError: it is no number in [0, 1].
+    """
     if isinstance(rate, bool) or not isinstance(rate, int | float | np.number) or not 0 <= rate <= 1:
         raise ValueError(f"{name} is {rate!r}; it must be a number from 0 to 1")
+    return float(rate)
 
 
 def check_seed(seed: int) -> None:

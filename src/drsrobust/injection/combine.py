@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from drsrobust._storage import canonical_json
 from drsrobust.injection.base import NONE, Before, ErrorModel
 from drsrobust.injection.error_map import ErrorMap
+from drsrobust.injection.flips import SingleBit
 from drsrobust.injection.space import AddressSpace
 from drsrobust.injection.union import union
 
@@ -44,6 +45,11 @@ class Sum(ErrorModel):
         """The canonical forms of its summands."""
         return canonical_json({"error_model": "Sum", "parts": [part.canonical() for part in self.parts]})
 
+    def eligible(self, space: AddressSpace) -> AddressSpace:
+        """The bits that any of the summands may flip."""
+        bits = [(part.bit,) if isinstance(part, SingleBit) else getattr(part, "bits", None) for part in self.parts]
+        return space if None in bits else space.only({bit for some in bits for bit in some})
+
     def expected_share(self, space: AddressSpace) -> None:
         """None: how the summands' bits overlap is not counted."""
         for part in self.parts:
@@ -56,9 +62,7 @@ class Sum(ErrorModel):
         for part in self.parts:
             maps.append(part.sample(space, seed=seed, before=seen))
             seen.update(parts_of(part))
-        bits = [getattr(part, "bits", None) for part in self.parts]
-        eligible = space if None in bits else space.only({bit for some in bits for bit in some})
-        return replace(union(maps), error_model=str(self), eligible_bits=eligible.bits)
+        return replace(union(maps), error_model=str(self), eligible_bits=self.eligible(space).bits)
 
 
 def parts_of(model: ErrorModel) -> Iterator[str]:

@@ -24,6 +24,17 @@ if TYPE_CHECKING:
 
 _FORMAT = 2  # of saved files
 _ARRAYS = ("tensor", "word", "mask", "original", "depends")
+_SAVED = {
+    *_ARRAYS,
+    "fingerprint",
+    "seed",
+    "error_model",
+    "eligible_bits",
+    "requested_rate",
+    "places",
+    "events",
+    "drawn_bits",
+}
 _BY = ("component", "tensor", "row", "bit", "field")
 
 
@@ -48,7 +59,7 @@ class ErrorMap:
         fingerprint: the targeted tensors, in the order of `targets`.
         seed: what it was drawn with.
         error_model: what it was drawn from, as text.
-        eligible_bits: how many bits could have been hit.
+        eligible_bits: how many bits could have been hit; None for a union (`a | b`) of maps whose targets overlap.
         requested_rate: expected share of them; None where it depends on what the memory holds, or is not known.
         places, events: of an error model with one rate: how many places (bits, words, rows) its errors could begin at, and at
             how many they did. Events are Binomial(places, rate), or of a fixed number.
@@ -63,7 +74,7 @@ class ErrorMap:
     fingerprint: tuple[Fingerprint, ...]
     seed: int
     error_model: str
-    eligible_bits: int
+    eligible_bits: int | None
     requested_rate: float | None
     places: int | None = None
     events: int | None = None
@@ -99,16 +110,17 @@ class ErrorMap:
         return self if self._drawn is None else self._drawn
 
     @property
-    def realised_rate(self) -> float:
-        """Flipped bits over eligible bits, as drawn: before `restrict` or `drop`."""
+    def realised_rate(self) -> float | None:
+        """Flipped bits over eligible bits, as drawn: before `restrict` or `drop`; None where the latter are not known."""
         if not self.eligible_bits:
-            return 0.0
+            return None if self.eligible_bits is None else 0.0
         return (self.bits if self.drawn_bits is None else self.drawn_bits) / self.eligible_bits
 
     def __repr__(self) -> str:
         text = f"<ErrorMap {self.error_model}, seed {self.seed}: "
         if self.fingerprint or self.log is None:
-            text += f"{self.bits:,} bits in {len(self):,} words of {len(self.targets)} tensors, rate {self.realised_rate:.3g}"
+            text += f"{self.bits:,} bits in {len(self):,} words of {len(self.targets)} tensors"
+            text += "" if self.realised_rate is None else f", rate {self.realised_rate:.3g}"
         if self.log is not None:
             text += f"{'; ' if self.fingerprint else ''}{self.log}"
         return text + ">"
@@ -240,7 +252,7 @@ class ErrorMap:
         about["arrays"] = [name for name in _ARRAYS if getattr(self, name) is not None]
         about["fingerprint"] = [[e.name, list(e.shape), e.format, e.component] for e in self.fingerprint]
         arrays = {name: getattr(self, name) for name in about["arrays"]}
-        with new_file(Path(path)) as part, open(part, "wb") as handle:
+        with new_file(Path(path).expanduser()) as part, open(part, "wb") as handle:
             np.savez_compressed(handle, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
 
     @classmethod
@@ -251,7 +263,7 @@ class ErrorMap:
             ValueError: not a file of an error map, or a damaged one.
         """
         try:
-            with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
+            with open(Path(path).expanduser(), "rb") as handle, np.load(handle, allow_pickle=False) as file:
                 about = json.loads(file["about"].tobytes())
                 if (version := about.pop("format")) != _FORMAT:
                     raise ValueError(f"format {version}; this version reads format {_FORMAT}")
@@ -260,6 +272,8 @@ class ErrorMap:
                 if set(file.files) != {"about", *names}:
                     raise ValueError(f"it should hold {', '.join(names)} and holds {', '.join(file.files)}")
                 about |= {name: file[name] for name in names}
+                if unknown_names := set(about) - _SAVED:
+                    raise ValueError(f"it holds {', '.join(sorted(unknown_names))}, which no error map has")
                 loaded = cls(**about)
                 loaded._check()
         except FileNotFoundError:
@@ -273,7 +287,17 @@ class ErrorMap:
         return tuple(format_named(entry.format) for entry in self.fingerprint)
 
     def _check(self) -> None:
-        """Raises ValueError when the arrays are not those of an error map."""
+        """Raises ValueError when this is not what an error map holds."""
+        kinds = {"seed": int, "error_model": str, "eligible_bits": int, "requested_rate": float, "places": int}
+        kinds |= {"events": int, "drawn_bits": int}
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if value is None and name not in ("seed", "error_model"):
+                continue
+            if type(value) is not kind and not (kind is float and type(value) is int):
+                raise ValueError(f"{name} is {value!r}")
+            if kind is not str and not 0 <= value <= (1 if kind is float else 2**64 - 1):
+                raise ValueError(f"{name} is {value!r}")
         for name, kind in zip(_ARRAYS, (np.int32, np.int64, np.uint64, np.uint64, np.bool_), strict=True):
             array = getattr(self, name)
             if array is not None and (array.dtype != kind or array.shape != self.word.shape):

@@ -35,7 +35,7 @@ class BitFlip(ErrorModel):
     bits: Bits = None
 
     def __post_init__(self) -> None:
-        check_rate("ber", self.ber)
+        object.__setattr__(self, "ber", check_rate("ber", self.ber))
         object.__setattr__(self, "bits", bit_set(self.bits))
 
     @property
@@ -43,16 +43,18 @@ class BitFlip(ErrorModel):
         """The bit error rate."""
         return float(self.ber)
 
+    def eligible(self, space: AddressSpace) -> AddressSpace:
+        return space.only(self.bits)
+
     def expected_share(self, space: AddressSpace) -> float:
         """The bit error rate."""
-        space.only(self.bits)
+        self.eligible(space)
         return self.rate
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
-        eligible = space.only(self.bits)
-        found = self.clock(eligible.bits, seed, before).until(self.rate)
-        about = {"requested_rate": self.rate, "places": eligible.bits, "events": len(found)}
-        return from_bits(self, eligible, found, seed, **about)
+        eligible = self.eligible(space)
+        found = self.clock(eligible.bits, seed, before).until_in_parts(self.rate)
+        return from_bits(self, eligible, found, seed, requested_rate=self.rate, places=eligible.bits)
 
 
 @dataclass(frozen=True)
@@ -77,17 +79,20 @@ class FixedCount(ErrorModel):
         object.__setattr__(self, "k", whole("k", self.k, 0, "a whole number of errors"))
         object.__setattr__(self, "bits", bit_set(self.bits))
 
+    def eligible(self, space: AddressSpace) -> AddressSpace:
+        return space.only(self.bits)
+
     def expected_share(self, space: AddressSpace) -> float:
         """k over the number of eligible bits."""
-        eligible = space.only(self.bits).bits
+        eligible = self.eligible(space).bits
         if self.k > eligible:
             raise ValueError(f"{self.k} errors were asked for among {eligible} bits")
         return self.k / eligible
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
-        eligible = space.only(self.bits)
+        eligible = self.eligible(space)
         about = {"requested_rate": self.expected_share(space), "places": eligible.bits, "events": self.k}
-        return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first(self.k), seed, **about)
+        return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first_in_parts(self.k), seed, **about)
 
 
 @dataclass(frozen=True)
@@ -108,14 +113,17 @@ class SingleBit(ErrorModel):
             raise ValueError(f"bit is {self.bit!r}; it must be an integer, 0 for the lowest bit")
         object.__setattr__(self, "bit", bit_set((self.bit,))[0])
 
+    def eligible(self, space: AddressSpace) -> AddressSpace:
+        return space.only((self.bit,))
+
     def expected_share(self, space: AddressSpace) -> float:
         """One over the number of eligible bits (those with this number)."""
-        return 1 / space.only((self.bit,)).bits
+        return 1 / self.eligible(space).bits
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
-        eligible = space.only((self.bit,))
+        eligible = self.eligible(space)
         about = {"requested_rate": 1 / eligible.bits, "places": eligible.bits, "events": 1}
-        return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first(1), seed, **about)
+        return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first_in_parts(1), seed, **about)
 
 
 @dataclass(frozen=True)
@@ -142,19 +150,22 @@ class StuckAt(ErrorModel):
         if isinstance(self.value, bool) or self.value not in (0, 1):
             raise ValueError(f"value is {self.value!r}; a bit can be stuck at 0 or at 1")
         object.__setattr__(self, "value", int(self.value))
-        check_rate("rate", self.rate)
+        object.__setattr__(self, "rate", check_rate("rate", self.rate))
         object.__setattr__(self, "bits", bit_set(self.bits))
+
+    def eligible(self, space: AddressSpace) -> AddressSpace:
+        return space.only(self.bits)
 
     def expected_share(self, space: AddressSpace) -> None:
         """None: it depends on how many bits hold the other value."""
-        space.only(self.bits)
+        self.eligible(space)
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
-        eligible = space.only(self.bits)
+        eligible = self.eligible(space)
         found = self.clock(eligible.bits, seed, before).until(self.rate)
         tensor, word, bit = eligible.locate(found)
         held = (eligible.read(tensor, word) >> bit.astype(np.uint64)) & np.uint64(1)
-        drawn = from_bits(self, eligible, found[held != self.value], seed, places=eligible.bits, events=len(found))
+        drawn = from_bits(self, eligible, [found[held != self.value]], seed, places=eligible.bits, events=len(found))
         return with_originals(drawn, eligible)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust.injection.application import OPEN
+from drsrobust.injection.application import OPEN, share_modules
 from drsrobust.injection.base import Before, ErrorModel
 from drsrobust.injection.clock import HOOK
 from drsrobust.injection.formats import plain
@@ -20,11 +20,15 @@ from drsrobust.injection.storage import Stored, check
 from drsrobust.injection.words import Words
 
 
+class InjectionError(ValueError):
+    """Errors could not be drawn while a model ran: a mistake in what was asked for, not something that the model did."""
+
+
 class Attachable(Protocol):
     """What hooks are put on for: a transient target."""
 
-    def attach(self, model: nn.Module, draw: "Draw") -> Iterator[Any]:
-        """Puts hooks on the model, and gives the handle of each as soon as it is on."""
+    def attach(self, model: nn.Module, draw: "Draw") -> Iterator[tuple[str | None, Any]]:
+        """Puts hooks on the model, and gives the place (None: none of its own) and the handle of each as soon as it is on."""
 
 
 class Draw:
@@ -32,10 +36,18 @@ class Draw:
 
     def __init__(self, error_model: ErrorModel, seed: int, before: Before, log: Log) -> None:
         self.error_model, self.seed, self.before, self.log = error_model, seed, before, log
-        self.over = False  # a hook that an interrupt left behind does nothing any more
+        self.over = True  # a hook that an interrupt left behind does nothing any more
+        self.begin()
+
+    def begin(self) -> None:
+        """Starts from the first call (again)."""
         self._seeds: dict[str, np.random.PCG64] = {}
         self._calls: dict[str, int] = {}
         self._samples: dict[str, int] = {}
+
+    def reached(self, place: str) -> bool:
+        """Whether something of that place was there to be hit, at any call."""
+        return any(call == place or call.startswith(f"{place}[") for call in self._calls)
 
     def hit(self, where: str, tensor: torch.Tensor, samples: Sequence[np.ndarray] | None = None) -> torch.Tensor:
         """A copy of a tensor with the errors of this call in it; the tensor itself when there are none.
@@ -52,7 +64,6 @@ class Draw:
     def _hit(self, where: str, tensor: torch.Tensor, samples: Sequence[np.ndarray] | None) -> torch.Tensor:
         if self.over:
             return tensor
-        check(where, tensor)
         call = self._calls.get(where, 0)
         self._calls[where] = call + 1
         self.log.calls[where] = self.log.calls.get(where, 0) + 1
@@ -68,8 +79,12 @@ class Draw:
             if not memory.numel():
                 continue
             shape = tuple(tensor.shape) if part is None else (memory.numel(),)
-            target = TargetTensor(where, where, shape or (1,), plain(tensor.dtype), None, Stored(memory))
-            drawn = self.error_model.sample(AddressSpace([target]), seed=seed, before=self.before)
+            try:
+                check(where, tensor)
+                target = TargetTensor(where, where, shape or (1,), plain(tensor.dtype), None, Stored(memory))
+                drawn = self.error_model.sample(AddressSpace([target]), seed=seed, before=self.before)
+            except ValueError as error:
+                raise InjectionError(f"{self.error_model} cannot hit {where}: {error}") from error
             self._count(drawn)
             if len(drawn):
                 self.log.hits.append(Hit(where, call, number, drawn.word, drawn.mask))
@@ -103,12 +118,18 @@ class Hooks:
     target: Attachable
     draw: Draw
     handles: list[Any] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
 
     def apply(self) -> None:
         """Puts the hooks on."""
+        if self in OPEN:
+            raise RuntimeError(f"{self.target} has its hooks on the model already")
         OPEN.append(self)
-        for handle in self.target.attach(self.model, self.draw):
+        self.draw.begin()
+        self.draw.over, self.places = False, []
+        for place, handle in self.target.attach(self.model, self.draw):
             self.handles.append(handle)
+            self.places += [] if place is None else [place]
 
     def undo(self) -> None:
         """Takes them off."""
@@ -119,7 +140,10 @@ class Hooks:
         if self in OPEN:
             OPEN.remove(self)
 
+    def unreached(self) -> list[str]:
+        """Places that were never called."""
+        return [place for place in self.places if not self.draw.reached(place)]
+
     def concerns(self, model: nn.Module, spans: list[tuple[int, int]]) -> bool:
         """Whether the model is, holds or is held by the one that has the hooks."""
-        mine = {id(module) for module in self.model.modules()}
-        return any(id(module) in mine for module in model.modules())
+        return share_modules(model, self.model)

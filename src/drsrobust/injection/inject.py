@@ -1,5 +1,7 @@
 """`inject`: draw errors and have them in the model for the length of a `with` block."""
 
+import hashlib
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +17,7 @@ from drsrobust.injection.combine import order, parts_of
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.hooks import Draw, Hooks
 from drsrobust.injection.log import Log
-from drsrobust.injection.space import AddressSpace
+from drsrobust.injection.space import AddressSpace, union_bits
 from drsrobust.injection.storage import stored
 from drsrobust.injection.targets import Target, as_target
 from drsrobust.injection.transient import Transient
@@ -62,9 +64,10 @@ class Injection:
                 target = as_target(target).resolve(model, components)
             ready.append((error_model, target))
         if len(ready) > 1:  # equal models draw from streams of their own, and the order of the pairs does not matter
-            ready.sort(key=lambda pair: (*order(pair[0]), _name(pair[1])))
-        log = Log() if any(isinstance(target, Transient) for _, target in ready) else None
-        maps, memory, seen = [], {}, Counter()
+            ready.sort(key=lambda pair: (pair[0].canonical(), _name(pair[1]), *order(pair[0])))
+        several = sum(isinstance(target, Transient) for _, target in ready)
+        log = Log(several) if several else None
+        maps, spaces, memory, seen = [], [], {}, Counter()
         self._open: list[Application | Hooks] = []
         for error_model, target in ready:
             before = Counter(seen)
@@ -74,9 +77,13 @@ class Injection:
                 self._open.append(Hooks(model, target, Draw(error_model, int(seed), before, log)))
                 continue
             maps.append(error_model.sample(target, seed=seed, before=before))
+            spaces.append(error_model.eligible(target))
             memory |= {tensor.name: tensor for tensor in target.tensors}
         if maps:
-            self.error_map = replace(maps[0] if len(maps) == 1 else union(maps), log=log)
+            joined = maps[0]
+            if len(maps) > 1:
+                joined = replace(union(maps), eligible_bits=union_bits(spaces))
+            self.error_map = replace(joined, log=log)
             here = {name: tensor.stored for name, tensor in memory.items()}
             self._open.insert(0, Application(self.error_map, here, model))
         else:
@@ -85,14 +92,29 @@ class Injection:
             self.error_map = ErrorMap(*nothing, (), int(seed), text, 0, None, log=log)
 
     def apply(self) -> None:
-        """Puts the errors into memory and the hooks on."""
+        """Puts the errors into memory and the hooks on. After an undo it may be done again: the same errors.
+
+        Raises:
+            RuntimeError: it was done already.
+        """
         for one in self._open:
             one.apply()
 
     def undo(self) -> None:
-        """Takes the hooks off and writes the original words back; nothing when that was done before."""
+        """Takes the hooks off and writes the original words back; nothing when that was done before.
+
+        Raises:
+            RuntimeError: as `Application.undo`; when the order is wrong, before anything is undone.
+        """
+        for one in self._open:
+            if isinstance(one, Application):
+                one.check_order()
         for one in reversed(self._open):
             one.undo()
+
+    def unreached(self) -> list[str]:
+        """Places of transient targets that were never called, so that nothing could be hit there."""
+        return [place for one in self._open if isinstance(one, Hooks) for place in one.unreached()]
 
 
 @contextmanager
@@ -136,6 +158,12 @@ def inject(
     try:
         injection.apply()
         yield injection.error_map
+        if unreached := injection.unreached():
+            warnings.warn(
+                f"nothing was hit at {', '.join(unreached)}: never called while errors were to be there (not used by this "
+                "forward, called as .forward(), compiled before, or no backward pass)",
+                stacklevel=3,
+            )
     finally:
         injection.undo()
 
@@ -164,4 +192,5 @@ def _check_space(space: AddressSpace, model: nn.Module) -> None:
 def _name(target: Transient | AddressSpace) -> str:
     if isinstance(target, Transient):
         return str(target)
-    return ",".join(f"{tensor.name}:{tensor.targeted}" for tensor in target.tensors)
+    rows = ("" if tensor.rows is None else hashlib.sha256(tensor.rows).hexdigest() for tensor in target.tensors)
+    return ",".join(f"{tensor.name}:{chosen}" for tensor, chosen in zip(target.tensors, rows, strict=True))

@@ -33,17 +33,23 @@ class Log:
     """All calls of all transient targets of one injection. It grows while the model is used.
 
     Attributes:
+        pairs: how many transient (error model, target) pairs it is of.
         hits: calls (or samples) with at least one error, in the order in which they came.
         calls: how many calls there were, by what could be hit.
         eligible_bits: over all calls.
-        places, events: over all calls, as in `ErrorMap`; None where an error model has several rates.
+        places, events: over all calls, as in `ErrorMap`; None for sums of error models, and where several pairs are drawn.
     """
 
+    pairs: int = 1
     hits: list[Hit] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)
     eligible_bits: int = 0
     places: int | None = 0
     events: int | None = 0
+
+    def __post_init__(self) -> None:
+        if self.pairs > 1:
+            self.places = self.events = None
 
     @property
     def words(self) -> int:

@@ -61,6 +61,9 @@ class TargetTensor:
 class Region:
     """The eligible bits of one tensor. Its words come in units of the format's period (one word, or a quantized row).
 
+    Attributes:
+        masks: uint64 [period], the eligible bits of the words of one unit.
+
     Args:
         tensor: which.
         bits: eligible bits by number or field; None: all but padding.
@@ -73,7 +76,7 @@ class Region:
         self.tensor = tensor
         self._period = tensor.format.period
         layout = _layout(tensor.format, bits)
-        self._masks, self._word, self._bit, self._live, self._counts = layout
+        self.masks, self._word, self._bit, self._live, self._counts = layout
         self._units = tensor.targeted // self._period
         self._whole = self._period == 1 and len(self._bit) == tensor.format.width and tensor.rows is None
         self.bits = self._units * len(self._bit)
@@ -82,7 +85,7 @@ class Region:
     @property
     def everything(self) -> bool:
         """Whether all bits but padding are eligible."""
-        return self._masks is _layout(self.tensor.format, None).masks or self._whole
+        return self.masks is _layout(self.tensor.format, None).masks or self._whole
 
     def locate(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Flat word index and bit number of eligible bits [n], by their number in this region."""
@@ -123,7 +126,7 @@ class Region:
 
     def eligible(self, word: np.ndarray) -> np.ndarray:
         """Masks uint64 [n] of the eligible bits of words given by flat index; 0 for words that are not targeted."""
-        masks = self._masks[word % self._period] if self._period > 1 else np.full(len(word), self._masks[0])
+        masks = self.masks[word % self._period] if self._period > 1 else np.full(len(word), self.masks[0])
         rows = self.tensor.rows
         if rows is not None:
             row = word // self.tensor.row_words

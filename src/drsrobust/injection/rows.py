@@ -4,13 +4,14 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from math import floor
 from typing import Any
 
 import numpy as np
 from torch import nn
 
 from drsrobust._names import unknown
-from drsrobust.injection.storage import Stored
+from drsrobust.injection.storage import Memory
 from drsrobust.injection.targets import Chosen, Target
 from drsrobust.tensors import named_modules
 
@@ -54,7 +55,9 @@ class Rows(Target):
 
     @classmethod
     def quantile(cls, table: str, split: Any, low: float, high: float, *, _label: str | None = None) -> "Rows":
-        """The rows from share `low` to share `high` of the table, in the order from the most to the least read."""
+        """The rows from share `low` to share `high` of the table, in the order from the most to the least read; of rows read
+        equally often the lower number goes first. Shares that follow each other share no row and leave none out; one of less
+        than a row may hold none, which is refused."""
         if not 0 <= low < high <= 1:
             raise ValueError(
                 f"rows from share {low} to {high} of a table were asked for; 0 <= low < high <= 1 is possible"
@@ -68,8 +71,10 @@ class Rows(Target):
     def hashed(cls, table: str, buckets: int, bucket: int = 0) -> "Rows":
         """The rows whose hash falls into one of `buckets` equal buckets: a fixed sample, spread evenly over the table. The
         hash is the finaliser of SplitMix64 (Steele et al., OOPSLA 2014) modulo the number of buckets."""
-        if not 0 <= bucket < buckets:
-            raise ValueError(f"bucket {bucket} of {buckets} was asked for; there are 0 to {buckets - 1}")
+        if not isinstance(buckets, int) or not isinstance(bucket, int) or not 0 <= bucket < buckets:
+            raise ValueError(
+                f"bucket {bucket!r} of {buckets!r} was asked for; there are 0 to the number of buckets - 1"
+            )
         return cls(table, _Hashed(buckets, bucket), f"hash {bucket} of {buckets}")
 
     def __str__(self) -> str:
@@ -80,8 +85,8 @@ class Rows(Target):
             label = f"{numbers.size} given, {label}" if numbers.size > 8 else str(np.asarray(self.rows).tolist())
         return f"Rows({self.table}, {label})"
 
-    def choose(self, model: nn.Module, memory: Mapping[str, Stored], home: Mapping[str, str]) -> Chosen:
-        name = _table(self.table, memory, home)
+    def choose(self, model: nn.Module, memory: Memory) -> Chosen:
+        name = _table(self.table, memory)
         if not memory[name].tensor.dim():
             raise ValueError(f"{name} is a single number and has no rows")
         n = memory[name].tensor.shape[0]
@@ -111,6 +116,8 @@ class _Ranked:
     def rows(self, n: int, name: str, model: nn.Module) -> np.ndarray:
         reads = np.zeros(n, np.int64)
         for feature in _features_of(name, model, self.split.sparse):
+            if len(ids := np.asarray(self.split.sparse[feature][0])) and ids.min() < 0:
+                raise ValueError(f"feature {feature!r} of the split reads row {ids.min()} of {name}")
             counted = np.bincount(np.asarray(self.split.sparse[feature][0]), minlength=n)
             if len(counted) > n:
                 raise ValueError(
@@ -118,10 +125,13 @@ class _Ranked:
                 )
             reads += counted
         order = np.argsort(-reads, kind="stable")
-        first, last = round(self.low * n), round(self.high * n)
-        if first >= last:  # a share of less than one row: the row it begins in
+        first, last = (floor(round(share * n, 6)) for share in (self.low, self.high))
+        if self.low == 0:  # the most read ones: at least one
+            last = max(last, 1)
+        if self.high == 1:  # the least read ones
             first = min(first, n - 1)
-            last = first + 1
+        if first == last:
+            raise ValueError(f"no row of {name} lies between share {self.low:g} and {self.high:g} of its {n}")
         return np.sort(order[first:last])
 
 
@@ -143,14 +153,15 @@ class _Hashed:
         return rows
 
 
-def _table(table: str, memory: Mapping[str, Stored], home: Mapping[str, str]) -> str:
+def _table(table: str, memory: Memory) -> str:
     """The name of the tensor that a table's name means."""
-    if table in memory:
-        return table
-    matches = [name for name in memory if f".{name}".endswith(f".{table}.weight")]
-    matches = matches or [name for name in memory if fnmatchcase(name, table)]
+    first = {name: memory.first.get(name, name) for name in memory.component}
+    if table in first:
+        return first[table]
+    matches = {first[name] for name in first if f".{name}".endswith(f".{table}.weight")}
+    matches = matches or {first[name] for name in first if fnmatchcase(name, table)}
     # A feature's first-order weights often have a table of the same name: the embedding goes first.
-    matches = [name for name in matches if home[name] == "embedding"] if len(matches) > 1 else matches
+    matches = [n for n in matches if memory.component[n] == "embedding"] if len(matches) > 1 else list(matches)
     if len(matches) == 1:
         return matches[0]
     if matches:

@@ -143,6 +143,28 @@ def regions(tensors: Iterable[TargetTensor], bits: tuple[int | str, ...] | None)
     return found
 
 
+def union_bits(spaces: Iterable[AddressSpace]) -> int:
+    """How many bits are eligible in one or more of some spaces of one model; each counts once."""
+    by_name: dict[str, list[Region]] = {}
+    for region in (region for space in spaces for region in space.regions):
+        by_name.setdefault(region.tensor.name, []).append(region)
+    total = 0
+    for found in by_name.values():
+        tensor = found[0].tensor
+        if len(found) == 1 or all(region.tensor.rows is None for region in found):  # all have the same rows
+            masks = np.bitwise_or.reduce([region.masks for region in found])
+            total += int(np.bitwise_count(masks).sum()) * (tensor.targeted // len(masks))
+            continue
+        inside = np.zeros((tensor.shape[0], len(found)), bool)
+        for number, region in enumerate(found):
+            inside[slice(None) if region.tensor.rows is None else region.tensor.rows, number] = True
+        for combination, rows in zip(*np.unique(inside, axis=0, return_counts=True), strict=True):
+            if chosen := [region.masks for region, there in zip(found, combination, strict=True) if there]:
+                masks = np.bitwise_or.reduce(chosen)
+                total += int(np.bitwise_count(masks).sum()) * (tensor.row_words // len(masks)) * int(rows)
+    return total
+
+
 def _parts(positions: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, slice, np.ndarray]]:
     """Ascending positions cut by tensor: tensor index, which of the positions, and these counted from its first one."""
     bounds = np.searchsorted(positions, ends, side="left")

@@ -33,7 +33,7 @@ class Burst(ErrorModel):
     length: int
 
     def __post_init__(self) -> None:
-        check_rate("rate", self.rate)
+        object.__setattr__(self, "rate", check_rate("rate", self.rate))
         object.__setattr__(self, "length", whole("length", self.length, 1, "a number of bits"))
 
     def expected_share(self, space: AddressSpace) -> float:
@@ -48,7 +48,7 @@ class Burst(ErrorModel):
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         starts = self.clock(space.bits, seed, before).until(self.rate)
         about = {"requested_rate": self.expected_share(space), "places": space.bits, "events": len(starts)}
-        return from_bits(self, space, space.extend(starts, self.length), seed, **about)
+        return from_bits(self, space, [space.extend(starts, self.length)], seed, **about)
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,8 @@ class RowError(ErrorModel):
     density: float = 0.5
 
     def __post_init__(self) -> None:
-        check_rate("rate", self.rate)
-        check_rate("density", self.density)
+        object.__setattr__(self, "rate", check_rate("rate", self.rate))
+        object.__setattr__(self, "density", check_rate("density", self.density))
         object.__setattr__(self, "row_bytes", whole("row_bytes", self.row_bytes, 8, "a number of bytes"))
         if self.row_bytes % 8:
             raise ValueError(f"row_bytes is {self.row_bytes}; it must be a multiple of 8")
@@ -133,7 +133,7 @@ class Strided(ErrorModel):
     count: int
 
     def __post_init__(self) -> None:
-        check_rate("rate", self.rate)
+        object.__setattr__(self, "rate", check_rate("rate", self.rate))
         object.__setattr__(self, "period", whole("period", self.period, 1, "a number of words"))
         object.__setattr__(self, "count", whole("count", self.count, 1, "a number of words"))
 

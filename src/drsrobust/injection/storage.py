@@ -8,35 +8,66 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from drsrobust.injection.formats import Format, plain, quantized_rows
-from drsrobust.tensors import address, listed, named_tensors
+from drsrobust.tensors import address, component_of, listed, named_tensors
 
 OPTIMIZER = "optimizer."  # what names of optimizer states begin with
 
 
 class Stored(NamedTuple):
-    """A tensor in memory, the layout of its rows if they are quantized, whether it is what "all" means (a parameter or a
-    quantized table), and the module's own dictionary that holds it, where one does."""
+    """A tensor in memory, the layout of its rows if they are quantized, and whether it is what "all" means: a parameter or a
+    quantized table."""
 
     tensor: torch.Tensor
     rows: Format | None = None
     parameter: bool = False
-    owner: dict[str, torch.Tensor | None] | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its words."""
+        return self.tensor.dtype if self.rows is None else self.rows.dtype
 
     @property
     def format(self) -> Format:
-        """The format of its words."""
+        """The format of its words.
+
+        Raises:
+            ValueError: a dtype whose bits are not known here.
+        """
         return self.rows or plain(self.tensor.dtype)
 
+    @property
+    def format_name(self) -> str:
+        """The name of that format, or of the dtype."""
+        return str(self.tensor.dtype).removeprefix("torch.") if self.rows is None else self.rows.name
 
-def stored(model: nn.Module, optimizer: Any = None) -> dict[str, Stored]:
-    """Parameters, buffers and, of an optimizer, the states of the model's parameters (`optimizer.<parameter>.<state>`)."""
-    found = {}
-    for name, tensor, parameter, table, owner in listed(model):
+
+class Memory(dict[str, Stored]):
+    """Tensor name -> what is stored there. `component` says which component each name belongs to, `first` the name that
+    further names of a tied tensor stand for."""
+
+    component: dict[str, str]
+    first: dict[str, str]
+
+
+def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str] | None = None) -> Memory:
+    """Parameters, buffers and, of an optimizer, the states of the model's parameters (`optimizer.<parameter>.<state>`).
+
+    Raises:
+        TypeError: `model` is no module.
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+    found, everything = Memory(), listed(model)
+    for name, tensor, parameter, table, _ in everything:
         rows = table and quantized_rows(table.values, table.dim, table.header, table.row_bytes)
-        found[name] = Stored(tensor, rows, parameter, owner)
+        found[name] = Stored(tensor, rows, parameter)
+    found.first = {alias: one.name for one in everything for alias in one.aliases}
+    found.component = component_of(model, components, everything)
     if optimizer is not None:
-        states = optimizer_states(model, optimizer)
-        found |= {name: Stored(tensor) for name, tensor in states.items()}
+        for name, tensor in optimizer_states(model, optimizer).items():
+            found[name] = Stored(tensor)
+            parameter = name.removeprefix(OPTIMIZER).rpartition(".")[0]
+            found.component[name] = found.component.get(parameter, "optimizer")
     return found
 
 
@@ -45,7 +76,14 @@ def optimizer_states(model: nn.Module, optimizer: Any) -> dict[str, torch.Tensor
 
     Args:
         optimizer: a `torch.optim.Optimizer`, or one of TorchRec's keyed optimizers (also of fused tables).
+
+    Raises:
+        TypeError: it is no optimizer.
     """
+    if not isinstance(getattr(optimizer, "state", None), Mapping):
+        raise TypeError(
+            f"optimizer is a {type(optimizer).__name__}; it must be a torch.optim.Optimizer or one of TorchRec's"
+        )
     names = {id(tensor): name for name, tensor in named_tensors(model, buffers=False)}
     # TorchRec's keyed optimizers know their parameters by name themselves.
     keyed = getattr(optimizer, "params", None)
@@ -60,6 +98,11 @@ def optimizer_states(model: nn.Module, optimizer: Any) -> dict[str, torch.Tensor
     return found
 
 
+def hittable(tensor: torch.Tensor) -> bool:
+    """Whether its words have bits: all but complex numbers and booleans."""
+    return not (tensor.dtype.is_complex or tensor.dtype == torch.bool)
+
+
 def check(name: str, tensor: torch.Tensor) -> None:
     """Raises ValueError for a tensor whose words cannot be hit."""
     if is_lazy(tensor):
@@ -71,7 +114,7 @@ def check(name: str, tensor: torch.Tensor) -> None:
         raise ValueError(f"{name} is {kind}; only plain dense tensors can be hit")
     if tensor.numel() and address(tensor) is None:
         raise ValueError(f"{name} is a {type(tensor).__name__}, which has no memory of its own to hit")
-    if tensor.dtype.is_complex or tensor.dtype == torch.bool:
+    if not hittable(tensor):
         raise ValueError(f"{name} is {tensor.dtype}, which has no bit positions to hit")
     try:
         plain(tensor.dtype)

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust.injection.overlap import refuse_overlaps
 from drsrobust.injection.region import TargetTensor
 from drsrobust.injection.space import AddressSpace
-from drsrobust.injection.storage import OPTIMIZER, Stored, check, optimizer_states, stored
-from drsrobust.tensors import GROUPS, aliases, component_of, group_of, span
+from drsrobust.injection.storage import OPTIMIZER, Memory, check, hittable, optimizer_states, stored
+from drsrobust.tensors import GROUPS, group_of
 
 Chosen = dict[str, np.ndarray | None]  # tensor name -> which of its rows (int64, ascending); None: all
 
@@ -26,13 +27,12 @@ class Target:
 
     optimizer: Any = None
 
-    def choose(self, model: nn.Module, memory: Mapping[str, Stored], home: Mapping[str, str]) -> Chosen:
+    def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         """Names of the targeted tensors, and their rows.
 
         Args:
             model: any module.
             memory: what is stored in it.
-            home: tensor name -> component.
         """
         raise NotImplementedError
 
@@ -40,22 +40,20 @@ class Target:
         """The address space of this target in a model.
 
         Raises:
-            ValueError: as `drsrobust.injection.resolve`.
+            TypeError, ValueError: as `drsrobust.injection.resolve`.
         """
-        memory = stored(model, self.optimizer)
-        home = component_of(model, components, [name for name in memory if not name.startswith(OPTIMIZER)])
-        for name in memory:
-            home.setdefault(name, home.get(name.removeprefix(OPTIMIZER).rpartition(".")[0], "optimizer"))
-        chosen = self.choose(model, memory, home)
+        memory = stored(model, self.optimizer, components)
         tensors = []
-        for name, rows in sorted(chosen.items()):
+        for name, rows in sorted(self.choose(model, memory).items()):
             here = memory[name]
             check(name, here.tensor)
-            tensors.append(TargetTensor(name, home[name], tuple(here.tensor.shape), here.format, rows, here))
+            tensors.append(
+                TargetTensor(name, memory.component[name], tuple(here.tensor.shape), here.format, rows, here)
+            )
         space = AddressSpace(tensors)
         if not space.tensors:
-            raise ValueError(f"target {str(self)!r} matches nothing with any element; {_what_there_is(memory, home)}")
-        _refuse_overlaps(space)
+            raise ValueError(f"target {str(self)!r} matches nothing with any element; {_what_there_is(memory)}")
+        refuse_overlaps({tensor.name: tensor.memory for tensor in space.tensors})
         return space
 
     def __or__(self, other: "Target | str") -> "Target":
@@ -82,28 +80,33 @@ def as_target(target: "Target | str") -> Target:
 
 @dataclass(frozen=True)
 class Named(Target):
-    """What a string means: `all` (parameters and quantized tables), `everything` (and buffers), a component, a group, else a
-    glob on tensor names."""
+    """What a string means: `all` (parameters and quantized tables), `everything` (and buffers, but for complex and bool ones),
+    a tensor's name, a component, a group, else a glob on tensor names."""
 
     text: str
 
     def __str__(self) -> str:
         return self.text
 
-    def choose(self, model: nn.Module, memory: Mapping[str, Stored], home: Mapping[str, str]) -> Chosen:
-        text, names = self.text, [name for name in memory if not name.startswith(OPTIMIZER)]
-        parameters = {name for name in names if memory[name].parameter}
+    def choose(self, model: nn.Module, memory: Memory) -> Chosen:
+        text = self.text
         if text in ("all", "everything"):
-            return dict.fromkeys(parameters if text == "all" else names)
-        if own := {name for name in names if home[name] == text}:
-            return dict.fromkeys(own & parameters or own)  # a component of buffers alone is its buffers
-        if own := {name for name in parameters if text in group_of(home[name])}:
-            return dict.fromkeys(own)
-        if own := {name for name in names if fnmatchcase(name, text)}:
-            return dict.fromkeys(own)
-        # A tied tensor goes by its first name; by another one it is the same memory.
-        other = aliases(model)
-        return dict.fromkeys(other[n] for n in other if fnmatchcase(n, text) or n.startswith(f"{text}."))
+            kept = (
+                name for name, one in memory.items() if one.parameter or (text == "everything" and hittable(one.tensor))
+            )
+            return dict.fromkeys(name for name in kept if not name.startswith(OPTIMIZER))
+        names = [
+            name for name in memory.component if not name.startswith(OPTIMIZER)
+        ]  # further names of tied tensors too
+        first = {name: memory.first.get(name, name) for name in names}
+        if text in first:
+            return {first[text]: None}
+        parameters = {name for name in names if memory[first[name]].parameter}
+        own = {name for name in names if memory.component[name] == text}
+        own = own & parameters or own  # a component of buffers alone is its buffers
+        own = own or {name for name in parameters if text in group_of(memory.component[name])}
+        own = own or {name for name in names if fnmatchcase(name, text)}
+        return dict.fromkeys(first[name] for name in own)
 
 
 @dataclass(frozen=True)
@@ -128,9 +131,14 @@ class Dtype(Target):
         within = "" if str(self.within) == "everything" else f", within={self.within}"
         return f"Dtype({str(self.dtype).removeprefix('torch.')}{within})"
 
-    def choose(self, model: nn.Module, memory: Mapping[str, Stored], home: Mapping[str, str]) -> Chosen:
-        chosen = as_target(self.within).choose(model, memory, home)
-        return {name: rows for name, rows in chosen.items() if memory[name].format.dtype == self.dtype}
+    @property
+    def optimizer(self) -> Any:
+        """That of `within`."""
+        return as_target(self.within).optimizer
+
+    def choose(self, model: nn.Module, memory: Memory) -> Chosen:
+        chosen = as_target(self.within).choose(model, memory)
+        return {name: rows for name, rows in chosen.items() if memory[name].dtype == self.dtype}
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,15 +159,14 @@ class OptimizerState(Target):
     def __str__(self) -> str:
         return f"OptimizerState({self.glob})"
 
-    def choose(self, model: nn.Module, memory: Mapping[str, Stored], home: Mapping[str, str]) -> Chosen:
+    def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         names = optimizer_states(model, self.optimizer)
         chosen = [name for name in names if fnmatchcase(name.removeprefix(OPTIMIZER), self.glob)]
         if not chosen:
             there = ", ".join(name.removeprefix(OPTIMIZER) for name in names)
-            raise ValueError(
-                f"no optimizer state matches {self.glob!r}; "
-                + (f"there are: {there}" if there else "there is none yet: take a step first")
-            )
+            why = "take a step first" if not self.optimizer.state else "it is the optimizer of other parameters"
+            what = f"there are: {there}" if there else f"there is none of this model: {why}"
+            raise ValueError(f"no optimizer state matches {self.glob!r}; {what}")
         return dict.fromkeys(chosen)
 
 
@@ -180,42 +187,19 @@ class Union(Target):
     def __str__(self) -> str:
         return " | ".join(sorted(str(part) for part in self.parts))
 
-    def choose(self, model: nn.Module, memory: Mapping[str, Stored], home: Mapping[str, str]) -> Chosen:
+    def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         chosen: Chosen = {}
         for part in self.parts:
-            found = part.choose(model, memory, home)
+            found = part.choose(model, memory)
             if not found:
-                raise ValueError(f"target {str(part)!r} matches nothing; {_what_there_is(memory, home)}")
+                raise ValueError(f"target {str(part)!r} matches nothing; {_what_there_is(memory)}")
             for name, rows in found.items():
                 known = chosen.get(name, rows)
                 chosen[name] = None if rows is None or known is None else np.union1d(known, rows)
         return chosen
 
 
-def _what_there_is(memory: Mapping[str, Stored], home: Mapping[str, str]) -> str:
-    components = sorted({home[name] for name in memory})
+def _what_there_is(memory: Memory) -> str:
+    components = sorted({memory.component[name] for name in memory})
     groups = sorted(group for group in GROUPS if any(group in group_of(component) for component in components))
     return f"components: {', '.join(components + groups)}; tensors: {', '.join(sorted(memory))}"
-
-
-def _refuse_overlaps(space: AddressSpace) -> None:
-    """Raises ValueError when words of one tensor, or of two, lie in the same memory: they would count twice."""
-    tensors = {tensor.name: tensor.memory for tensor in space.tensors}
-    spans = sorted((*span(memory), name) for name, memory in tensors.items())
-    for name in (name for *_, name in spans if not tensors[name].is_contiguous()):
-        if len(np.unique(_places(tensors[name]))) < tensors[name].numel():
-            raise ValueError(f"{name} repeats words of its memory (it was expanded); it cannot be hit word by word")
-    reach, owner = 0, ""
-    for start, end, name in spans:
-        if start < reach and len(np.intersect1d(_places(tensors[owner]), _places(tensors[name]))):
-            raise ValueError(f"{owner} and {name} share a part of their memory; target one of them by its name")
-        if end > reach:
-            reach, owner = end, name
-
-
-def _places(tensor: torch.Tensor) -> np.ndarray:
-    """The address of each word, int64."""
-    place = np.full(1, tensor.data_ptr(), np.int64)
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        place = (place[:, None] + tensor.element_size() * stride * np.arange(size)).ravel()
-    return place

@@ -5,9 +5,11 @@ Errors are drawn anew each time. The n-th call (or sample) of a place draws with
 name: so what is hit depends on the seed and on how many calls there were, on nothing else.
 """
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -16,8 +18,9 @@ from torch import nn
 
 from drsrobust._names import unknown
 from drsrobust.injection.hooks import Draw
-from drsrobust.injection.lookups import OUT_OF_RANGE, guard
-from drsrobust.tensors import named_modules, named_tensors, unwrapped
+from drsrobust.injection.lookups import OUT_OF_RANGE, guard, refuse_compiled
+from drsrobust.injection.storage import hittable
+from drsrobust.tensors import listed, named_modules
 
 _PER = ("call", "sample")
 
@@ -25,11 +28,11 @@ _PER = ("call", "sample")
 class Transient:
     """What is hit while the model runs."""
 
-    def attach(self, model: nn.Module, draw: Draw) -> Iterator[Any]:
+    def attach(self, model: nn.Module, draw: Draw) -> Iterator[tuple[str | None, Any]]:
         """Puts hooks on the model.
 
         Yields:
-            the handle of each, as soon as it is on.
+            of each, as soon as it is on: the name of its place (None for hooks that only help), and its handle.
 
         Raises:
             ValueError: there is nothing of the kind in the model.
@@ -42,8 +45,8 @@ class Inputs(Transient):
     """The model's inputs, before it sees them.
 
     Args:
-        which: `"dense"` (floating tensors among the arguments of its forward) or `"ids"` (the values of KeyedJaggedTensors,
-            and integer tensors).
+        which: `"dense"` (floating tensors among the arguments of its forward, also in lists, tuples and dicts) or `"ids"` (the
+            values of KeyedJaggedTensors, and integer tensors, whatever they mean: offsets too).
         per: errors are drawn for each `"call"`, or for each `"sample"` of it on its own (row of a tensor; all ids of a row of
             a KeyedJaggedTensor), which costs some 0.1 ms per sample.
         out_of_range: of `"ids"`, what becomes of an id that its table does not have:
@@ -71,33 +74,29 @@ class Inputs(Transient):
     def __str__(self) -> str:
         return f"Inputs({self.which}{_per(self.per)}{'' if self.out_of_range == 'raise' else f', {self.out_of_range}'})"
 
-    def attach(self, model: nn.Module, draw: Draw) -> Iterator[Any]:
+    def attach(self, model: nn.Module, draw: Draw) -> Iterator[tuple[str | None, Any]]:
         def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-            seen = Counted()
-            args = tuple(self._change(value, draw, seen) for value in args)
-            kwargs = {name: self._change(value, draw, seen) for name, value in kwargs.items()}
-            if not seen.n:
-                kind = "floating tensor" if self.which == "dense" else "KeyedJaggedTensor or integer tensor"
-                raise ValueError(f"the model was called without any {kind}, so {self} has nothing to hit")
+            hit = self._hit(draw)
+            args = tuple(_changed(value, "", hit) for value in args)
+            kwargs = {name: _changed(value, "", hit) for name, value in kwargs.items()}
             return args, kwargs
 
-        yield model.register_forward_pre_hook(hook, with_kwargs=True)
+        yield self.which, model.register_forward_pre_hook(hook, with_kwargs=True)
         if self.which == "ids" and self.out_of_range != "as_is":
-            yield from guard(model, self.out_of_range)
+            yield from ((None, handle) for handle in guard(model, self.out_of_range))
 
-    def _change(self, value: Any, draw: Draw, seen: "Counted") -> Any:
-        """A value with errors, if it is of the kind."""
-        if _is_jagged(value):
-            if self.which == "dense":
-                return value
-            where = seen.name("ids")
-            samples = _samples_of_ids(value) if self.per == "sample" else None
-            return _jagged_with(value, draw.hit(where, value.values(), samples))
-        if not isinstance(value, torch.Tensor) or value.dtype == torch.bool or value.dtype.is_complex:
-            return value
-        if value.dtype.is_floating_point != (self.which == "dense"):
-            return value
-        return draw.hit(seen.name(self.which), value, _rows(value) if self.per == "sample" else None)
+    def _hit(self, draw: Draw) -> "Hit":
+        """What one call's tensors go through: those of the kind are hit, and named `dense`, `dense[1]`, ..."""
+        seen = count()
+
+        def hit(_: str, tensor: torch.Tensor, samples: Callable[[], list[np.ndarray]]) -> torch.Tensor:
+            if tensor.dtype.is_floating_point != (self.which == "dense"):
+                return tensor
+            number = next(seen)
+            where = f"{self.which}[{number}]" if number else self.which
+            return draw.hit(where, tensor, samples() if self.per == "sample" else None)
+
+        return hit
 
 
 @dataclass(frozen=True)
@@ -111,63 +110,52 @@ class Activations(Transient):
         per: errors are drawn for each `"call"`, or for each `"sample"` (row) of it on its own.
 
     Tensors, TorchRec's KeyedTensor and JaggedTensor, and tuples, lists and dicts of them are hit. The next module sees a
-    changed copy; gradients pass through it as if it were the original.
+    changed copy; gradients pass through it as if it were the original. What activation checkpointing computes again is hit
+    again, with other errors.
     """
 
     glob: str
     per: str = "call"
 
     def __post_init__(self) -> None:
+        _check_glob(self.glob)
         _one_of("way to draw (per)", self.per, _PER)
 
     def __str__(self) -> str:
         return f"Activations({self.glob}{_per(self.per)})"
 
-    def attach(self, model: nn.Module, draw: Draw) -> Iterator[Any]:
+    def attach(self, model: nn.Module, draw: Draw) -> Iterator[tuple[str | None, Any]]:
         modules = self._modules(model)
-        _refuse_compiled(model, [name for name, _ in modules])
+        refuse_compiled(model, [name for name, _ in modules])
+
+        def hit(where: str, tensor: torch.Tensor, samples: Callable[[], list[np.ndarray]]) -> torch.Tensor:
+            return draw.hit(where, tensor, samples() if self.per == "sample" else None)
+
         for name, module in modules:
 
             def hook(module: nn.Module, args: tuple, output: Any, name: str = name) -> Any:
-                return self._change(output, name, draw)
+                return _changed(output, name, hit)
 
-            yield module.register_forward_hook(hook)
+            yield name, module.register_forward_hook(hook)
 
     def _modules(self, model: nn.Module) -> list[tuple[str, nn.Module]]:
-        every = [(name, module) for name, module in named_modules(model) if name]
-        exact = [(name, module) for name, module in every if name == self.glob]
-        if exact:
-            return exact
+        every: dict[str, nn.Module] = {}
+        for name, module in named_modules(model):
+            if name and _is_called(module):
+                every.setdefault(name, module)  # of a wrapper and what it wraps, the wrapper
+        if self.glob in every:
+            return [(self.glob, every[self.glob])]
+        # What these do inside of themselves is not done by calling their children.
+        closed = [n for n, m in every.items() if isinstance(m, nn.MultiheadAttention) or _is_collection(m)]
+        whole = {n: m for n, m in every.items() if not any(n.startswith(f"{outer}.") for outer in closed)}
         if self.glob == "embedding":
-            found = [(n, m) for n, m in every if isinstance(m, nn.Embedding | nn.EmbeddingBag) or _is_collection(m)]
-            found = [(n, m) for n, m in found if not any(n.startswith(f"{outer}.") for outer, _ in found)]
+            found = {n: m for n, m in whole.items() if _is_embedding(m)}
         else:
-            found = [(n, m) for n, m in every if fnmatchcase(n, self.glob)]
-            found = [(n, m) for n, m in found if not any(inner.startswith(f"{n}.") for inner, _ in found)]
+            found = {n: m for n, m in whole.items() if fnmatchcase(n, self.glob)}
+            found = {n: m for n, m in found.items() if not any(inner.startswith(f"{n}.") for inner in found)}
         if not found:
-            raise ValueError(f"no module matches {self.glob!r}; there are: {', '.join(name for name, _ in every)}")
-        return found
-
-    def _change(self, value: Any, where: str, draw: Draw) -> Any:
-        if isinstance(value, torch.Tensor):
-            return draw.hit(where, value, _rows(value) if self.per == "sample" else None)
-        if type(value).__name__ == "KeyedTensor":
-            values = value.values()
-            hit = draw.hit(where, values, _rows(values) if self.per == "sample" else None)
-            if hit is values:
-                return value
-            return type(value)(
-                keys=value.keys(), length_per_key=value.length_per_key(), values=hit, key_dim=value.key_dim()
-            )
-        if type(value).__name__ == "JaggedTensor":
-            values = value.values()
-            return _jagged_with(value, draw.hit(where, values, _rows(values) if self.per == "sample" else None))
-        if isinstance(value, dict):
-            return type(value)({key: self._change(part, f"{where}[{key}]", draw) for key, part in value.items()})
-        if isinstance(value, tuple | list):
-            parts = [self._change(part, f"{where}[{number}]", draw) for number, part in enumerate(value)]
-            return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-        raise ValueError(f"module {where!r} gives a {type(value).__name__}, which cannot be hit; name another module")
+            raise ValueError(f"no module matches {self.glob!r}; there are: {', '.join(every)}")
+        return list(found.items())
 
 
 @dataclass(frozen=True)
@@ -182,47 +170,74 @@ class Gradients(Transient):
 
     glob: str = "*"
 
+    def __post_init__(self) -> None:
+        _check_glob(self.glob)
+
     def __str__(self) -> str:
         return f"Gradients({self.glob})"
 
-    def attach(self, model: nn.Module, draw: Draw) -> Iterator[Any]:
-        every = [
-            (n, t) for n, t in named_tensors(model, buffers=False) if isinstance(t, nn.Parameter) and t.requires_grad
-        ]
-        found = [(n, t) for n, t in every if n == self.glob] or [(n, t) for n, t in every if fnmatchcase(n, self.glob)]
-        if not found:
-            names = ", ".join(name for name, _ in every) or "none"
-            raise ValueError(f"no parameter with a gradient matches {self.glob!r}; there are: {names}")
-        for name, tensor in found:
+    def attach(self, model: nn.Module, draw: Draw) -> Iterator[tuple[str | None, Any]]:
+        every = {}
+        for one in listed(model):
+            if isinstance(one.tensor, nn.Parameter) and one.tensor.requires_grad:
+                every |= dict.fromkeys((one.name, *one.aliases), (one.name, one.tensor))
+        names = [self.glob] if self.glob in every else [name for name in every if fnmatchcase(name, self.glob)]
+        if not names:
+            raise ValueError(
+                f"no parameter with a gradient matches {self.glob!r}; there are: {', '.join(every) or 'none'}"
+            )
+        for name, tensor in dict(every[name] for name in names).items():
+            where = f"gradient of {name}"
 
-            def hook(gradient: torch.Tensor, where: str = f"gradient of {name}") -> torch.Tensor:
-                if gradient.is_sparse:
-                    values = draw.hit(where, gradient._values())
-                    about = {
-                        "is_coalesced": gradient.is_coalesced(),
-                        "check_invariants": False,
-                    }  # its indices are as they were
-                    return torch.sparse_coo_tensor(gradient._indices(), values, gradient.shape, **about)
-                return draw.hit(where, gradient)
+            def hook(gradient: torch.Tensor, where: str = where) -> torch.Tensor:
+                if not gradient.is_sparse:
+                    return draw.hit(where, gradient)
+                values = draw.hit(where, gradient._values())
+                as_it_was = {"is_coalesced": gradient.is_coalesced(), "check_invariants": False}
+                return torch.sparse_coo_tensor(gradient._indices(), values, gradient.shape, **as_it_was)
 
-            yield tensor.register_hook(hook)
+            yield where, tensor.register_hook(hook)
 
 
-class Counted:
-    """Names for several tensors of a kind among a call's arguments: `dense`, `dense[1]`, ..."""
+# Gives a tensor with errors: its place, the tensor, and what tells which words belong to each sample.
+Hit = Callable[[str, torch.Tensor, Callable[[], list[np.ndarray]]], torch.Tensor]
 
-    def __init__(self) -> None:
-        self.n = 0
 
-    def name(self, kind: str) -> str:
-        """The next one's name."""
-        self.n += 1
-        return kind if self.n == 1 else f"{kind}[{self.n - 1}]"
+def _changed(value: Any, where: str, hit: Hit) -> Any:
+    """A value with all tensors in it hit: plain ones, TorchRec's KeyedTensor, JaggedTensor and KeyedJaggedTensor, and those in
+    tuples, lists and dicts. What has no bits to hit stays as it is."""
+    if isinstance(value, torch.Tensor):
+        return hit(where, value, lambda: _rows(value)) if hittable(value) else value
+    kind = type(value).__name__
+    if kind in ("KeyedTensor", "JaggedTensor", "KeyedJaggedTensor"):
+        values = value.values()
+        changed = hit(where, values, lambda: _samples_of_ids(value) if kind == "KeyedJaggedTensor" else _rows(values))
+        if changed is values:
+            return value
+        if kind == "KeyedTensor":
+            about = {"keys": value.keys(), "length_per_key": value.length_per_key(), "key_dim": value.key_dim()}
+        else:
+            about = {"weights": value.weights_or_none(), "lengths": value.lengths()}
+            about |= {"keys": value.keys(), "stride": value.stride()} if kind == "KeyedJaggedTensor" else {}
+        return type(value)(values=changed, **about)
+    if isinstance(value, dict):
+        changed = copy.copy(value)
+        changed.update({key: _changed(part, f"{where}[{key}]", hit) for key, part in value.items()})
+        return changed
+    if isinstance(value, tuple | list):
+        parts = [_changed(part, f"{where}[{number}]", hit) for number, part in enumerate(value)]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    return value
 
 
 def _one_of(thing: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise unknown(thing, value, known)
+
+
+def _check_glob(glob: str) -> None:
+    if not isinstance(glob, str):
+        raise ValueError(f"glob is {glob!r}; it must be a name or a glob, as 'over_arch.*'")
 
 
 def _per(per: str) -> str:
@@ -236,12 +251,17 @@ def _rows(tensor: torch.Tensor) -> list[np.ndarray]:
     return list(np.arange(tensor.numel()).reshape(tensor.shape[0], -1)) if tensor.shape[0] else []
 
 
-def _is_jagged(value: Any) -> bool:
-    return type(value).__name__ == "KeyedJaggedTensor"
-
-
 def _is_collection(module: nn.Module) -> bool:
     return type(module).__name__.endswith(("EmbeddingBagCollection", "EmbeddingCollection"))
+
+
+def _is_embedding(module: nn.Module) -> bool:
+    return isinstance(module, nn.Embedding | nn.EmbeddingBag) or _is_collection(module)
+
+
+def _is_called(module: nn.Module) -> bool:
+    """Whether a module has a forward (a ModuleList has none)."""
+    return type(module).forward is not nn.Module.forward
 
 
 def _samples_of_ids(jagged: Any) -> list[np.ndarray]:
@@ -251,24 +271,3 @@ def _samples_of_ids(jagged: Any) -> list[np.ndarray]:
     sample = np.repeat(np.arange(len(lengths)) % samples, lengths)
     order = np.argsort(sample, kind="stable")
     return np.split(order, np.cumsum(np.bincount(sample, minlength=samples))[:-1])
-
-
-def _jagged_with(jagged: Any, values: torch.Tensor) -> Any:
-    """The same KeyedJaggedTensor or JaggedTensor with other values."""
-    if values is jagged.values():
-        return jagged
-    given = {"keys": jagged.keys(), "stride": jagged.stride()} if _is_jagged(jagged) else {}
-    return type(jagged)(values=values, weights=jagged.weights_or_none(), lengths=jagged.lengths(), **given)
-
-
-def _refuse_compiled(model: nn.Module, names: list[str]) -> None:
-    """Raises ValueError for a module inside a compiled one: hooks put on after compiling are silently left out there."""
-    for outer, module in unwrapped(model).named_modules():
-        compiled = getattr(module, "_orig_mod", None) is not None or module._compiled_call_impl is not None
-        inside = [name for name in names if not outer or name == outer or name.startswith(f"{outer}.")]
-        if compiled and inside:
-            raise ValueError(
-                f"{inside[0]} is compiled, which leaves out hooks; inject into the module before torch.compile"
-            )
-    if unwrapped(model) is not model and hasattr(model, "_orig_mod"):
-        raise ValueError(f"{names[0]} is compiled, which leaves out hooks; inject into the module before torch.compile")

@@ -1,5 +1,7 @@
 """The union of error maps."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from drsrobust.injection.error_map import ErrorMap, Fingerprint
@@ -43,21 +45,28 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
     if len(starts):
         tensor, word, mask = tensor[starts], word[starts], np.bitwise_or.reduceat(mask, starts)
     first = maps[0]
-    alike = {one.eligible_bits for one in maps} == {first.eligible_bits} and len({one.targets for one in maps}) == 1
-    return ErrorMap(
+    hit = [name for one in maps for name in one.targets]
+    sizes = [one.eligible_bits for one in maps]
+    apart = len(set(hit)) == len(hit) and None not in sizes
+    joined = ErrorMap(
         tensor,
         word,
         mask,
         tuple(known[name] for name in names),
         first.seed,
         " + ".join(sorted(one.error_model for one in maps)),
-        # Of maps of different targets: the bits of all of them (where targets overlap, some count twice).
-        first.eligible_bits if alike else sum(one.eligible_bits for one in maps),
+        sum(sizes)
+        if apart
+        else None,  # where targets overlap, how many bits are eligible in both is not known any more
         None,
         original=original,
         depends=depends,
         log=next((one.log for one in maps if one.log is not None), None),
     )
+    if any(one.drawn is not one for one in maps):  # of parts of maps: what all were drawn as
+        drawn = union([one.drawn for one in maps])
+        return replace(joined, drawn_bits=drawn.bits, _drawn=drawn)
+    return joined
 
 
 def first_of_runs(tensor: np.ndarray, word: np.ndarray) -> np.ndarray:

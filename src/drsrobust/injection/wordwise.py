@@ -56,7 +56,7 @@ class MultiBit(ErrorModel):
     bits_per_word: int
 
     def __post_init__(self) -> None:
-        check_rate("rate", self.rate)
+        object.__setattr__(self, "rate", check_rate("rate", self.rate))
         object.__setattr__(self, "bits_per_word", whole("bits_per_word", self.bits_per_word, 1, "a number of bits"))
 
     def expected_share(self, space: AddressSpace) -> float:
@@ -91,7 +91,7 @@ class RandomWord(ErrorModel):
     rate: float
 
     def __post_init__(self) -> None:
-        check_rate("rate", self.rate)
+        object.__setattr__(self, "rate", check_rate("rate", self.rate))
 
     def expected_share(self, space: AddressSpace) -> float:
         """rate / 2."""
@@ -128,7 +128,7 @@ class RandomValue(ErrorModel):
     high: float
 
     def __post_init__(self) -> None:
-        check_rate("rate", self.rate)
+        object.__setattr__(self, "rate", check_rate("rate", self.rate))
         for name in ("low", "high"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not _finite(value):
@@ -218,7 +218,7 @@ class FieldMixture(ErrorModel):
     patterns: tuple[Pattern, ...]
 
     def __post_init__(self) -> None:
-        check_rate("rate", self.rate)
+        object.__setattr__(self, "rate", check_rate("rate", self.rate))
         shaped = isinstance(self.patterns, Iterable) and not isinstance(self.patterns, str)
         given = list(self.patterns) if shaped else []
         if not given or not all(isinstance(pattern, tuple | list) and len(pattern) in (2, 3) for pattern in given):
