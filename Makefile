@@ -1,9 +1,10 @@
 # Everything a person types. The work itself is in src/drsrobust and reproduce; this file only sets up and calls.
-# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  PYTHON=interpreter  LOCK=requirements/gpu.txt
+# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  BENCH=injection  PYTHON=interpreter  LOCK=requirements/gpu.txt
 
 PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 LOCK    ?= requirements/cpu.txt
 PROFILE ?= laptop
+BENCH   ?= injection
 DATA    ?=
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -22,7 +23,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab reproduce publish test lint format lock clean distclean
+.PHONY: help setup lab reproduce publish test bench lint format lock clean distclean
 
 help:  ## show this help
 	@echo "drsrobust: what bit errors do to deep recommenders"; echo
@@ -53,6 +54,9 @@ publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
 
 test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA names it)
 	$(BIN)/python -m pytest
+
+bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection)
+	@$(BIN)/python -m drsrobust.benchmark $(BENCH)
 
 lint: $(STAMP)  ## check style (ruff) and the one-way rule of imports (import-linter)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports

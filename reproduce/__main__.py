@@ -115,7 +115,7 @@ def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profi
     run = {
         "profile": profile.name,
         "real": profile.real,
-        "datasets": sorted({outcome.parameters["dataset"] for outcome in outcomes}),
+        "datasets": sorted({outcome.parameters["dataset"] for outcome in outcomes if "dataset" in outcome.parameters}),
         "complete": chosen == profile.parameters,
         "started": started.strftime("%Y-%m-%d %H:%M UTC"),
         "seconds": round(time.monotonic() - start, 1),

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 
 from drsrobust.notebook import check_parameters, provenance
@@ -49,3 +51,7 @@ def test_provenance(judge):
         and judge.checkpoint[:12] in line
         and "torch 2.13" in line
     )
+
+
+def test_provenance_of_what_needs_no_data():
+    assert re.fullmatch(r"\d+ cores \w+; python 3\.11.*, torch 2\.13.*", provenance())

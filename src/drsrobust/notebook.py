@@ -3,7 +3,7 @@
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
-from drsrobust._versions import versions
+from drsrobust._versions import machine, versions
 
 if TYPE_CHECKING:
     from drsrobust.evaluation import Evaluator
@@ -50,10 +50,12 @@ def mismatch(name: str, value: Any, annotation: Any) -> str:
     return text
 
 
-def provenance(judge: "Evaluator") -> str:
-    """One line on where the numbers come from: data, rows, model state, versions."""
-    parts = [f"{name} {number}" for name, number in versions().items()]
+def provenance(judge: "Evaluator | None" = None) -> str:
+    """One line on where the numbers come from: data, rows, model state, versions; without a judge, machine and versions."""
+    made_with = ", ".join(f"{name} {number}" for name, number in versions().items())
+    if judge is None:
+        return f"{machine()['cores']} cores {machine()['architecture']}; {made_with}"
     return (
         f"data {judge.split.dataset} {judge.split.part}, {len(judge.split):,} rows, {judge.split.fingerprint[:12]}; "
-        f"model {judge.name}, state {judge.checkpoint[:12]}; {', '.join(parts)}"
+        f"model {judge.name}, state {judge.checkpoint[:12]}; {made_with}"
     )

@@ -97,7 +97,7 @@ def test_profiles_give_every_notebook_exactly_its_parameters(name):
     assert set(profile.parameters) == set(NOTEBOOKS) and not profile.real
     for notebook, values in profile.parameters.items():
         assert set(values) == set(NOTEBOOKS[notebook].parameters)
-        assert values["dataset"].startswith("synthetic-")
+        assert values.get("dataset", "synthetic-").startswith("synthetic-")
 
 
 def test_real_data_is_used_where_it_is_given(real_data):

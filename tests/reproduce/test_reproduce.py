@@ -41,13 +41,13 @@ def test_what_is_printed(smoke):
 def test_figures_and_their_numbers(smoke):
     folder, _ = smoke
     names = ["00_quickstart", "01_bit_sensitivity", "03_ber_sweep"]
-    assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == names
-    for name in names:
+    timed = ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
+    assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == names + timed
+    for name in names + timed:
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         lines = (folder / "figures" / "data" / f"{name}.csv").read_text().splitlines()
-        assert lines[0].startswith(
-            "# Data: synthetic-movielens/full (generated data, not real clicks), 5,000 of 20,000 test rows."
-        )
+        generated = "# Data: synthetic-movielens/full (generated data, not real clicks), 5,000 of 20,000 test rows."
+        assert lines[0].startswith("# Timed, so not equal from run to run" if name in timed else generated)
         assert len(lines) > 6
 
 
@@ -68,7 +68,7 @@ def test_the_claims_are_seen_even_here(smoke):
 def test_report(smoke):
     folder, _ = smoke
     page = (folder / "report" / "index.html").read_text()
-    assert "All data of this run are generated" in page and page.count("<figure>") == 3
+    assert "All data of this run are generated" in page and page.count("<figure>") == 5
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / "report" / link).is_file(), link
     assert not re.search(r'(?:href|src)="https?:', page)

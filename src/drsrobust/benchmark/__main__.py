@@ -58,7 +58,7 @@ def _injection() -> tuple["pd.DataFrame", str]:
 
 def describe_injection(table: "pd.DataFrame") -> str:
     """The table as text: times, memory, ratios, growth, and what was not run."""
-    from drsrobust.benchmark.injection import DENSE, OURS, RATES, STUDY_SIZE, growth, ratios
+    from drsrobust.benchmark.injection import OURS, RATES, STUDY_SIZE, growth, ratios
 
     by_rate = table[table["rate"].isin(RATES)]
     index = ["method", "dtype", "parameters"]
@@ -69,13 +69,13 @@ def describe_injection(table: "pd.DataFrame") -> str:
         ("Extra memory of one injection (MiB)", "peak_mib"),
     ):
         wide = by_rate.dropna(subset=[column]).pivot_table(index=index, columns="rate", values=column, sort=False)
-        parts.append(f"{title}\n{_text(wide.sort_index(axis=1))}")
+        parts.append(f"{title}\n{_text(wide.sort_index(axis=1).rename(columns='{:g}'.format))}")
     compared = ratios(table)
-    if f"{DENSE}_ms" in compared:
-        compared[f"published {_PUBLISHED_MS / 1e3:g} s_ratio"] = _PUBLISHED_MS / compared[f"{OURS}_ms"]
+    compared = compared.rename(index="{:.3g}".format)
+    compared[f"{_PUBLISHED_MS / 1e3:g} s_ratio"] = _PUBLISHED_MS / compared[f"{OURS}_ms"]
     parts.append(
-        f"{STUDY_SIZE:,} float32 parameters: others' inject over {OURS}'s inject and undo (published: the study's tool, measured "
-        f"on another machine)\n{_text(compared)}"
+        f"{STUDY_SIZE:,} float32 parameters: the others' inject over {OURS}'s inject and undo; at last, over it, the "
+        f"{_PUBLISHED_MS / 1e3:g} s that the study's own tool took on another machine\n{_text(compared)}"
     )
     parts.append(f"{OURS}, inject and undo, at an equal number of errors\n{_text(growth(table))}")
     missing = table[table["note"].str.startswith("not run", na=False)]
@@ -85,7 +85,7 @@ def describe_injection(table: "pd.DataFrame") -> str:
 
 
 def _text(frame: "pd.DataFrame") -> str:
-    return frame.to_string(float_format=lambda value: f"{value:,.4g}" if value < 1e4 else f"{value:,.0f}", na_rep="-")
+    return frame.to_string(float_format=lambda value: f"{value:,.3g}" if value < 1e3 else f"{value:,.0f}", na_rep="-")
 
 
 _BENCHMARKS = {"injection": _injection}

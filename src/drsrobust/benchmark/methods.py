@@ -1,5 +1,6 @@
 """The methods that are measured side by side, ours first."""
 
+from importlib.util import find_spec
 from typing import ClassVar, Protocol
 
 from torch import nn
@@ -42,7 +43,7 @@ class Sparse:
     name = OURS
     needs = None
     dtypes = None
-    limit = 60.0
+    limit = float("inf")
     about = ""
 
     def __init__(self, model: nn.Module) -> None:
@@ -62,3 +63,13 @@ class Sparse:
 METHODS: dict[str, type[Method]] = {
     method.name: method for method in (Sparse, DenseErrorMap, ElementLoop, MRFI, PyTorchFI)
 }
+
+
+def cannot(method: str, dtype: str) -> str | None:
+    """Why a method cannot hit parameters of a dtype on this machine; None when it can."""
+    kind = METHODS[method]
+    if kind.needs and find_spec(kind.needs) is None:
+        return "not installed (pip install -e '.[benchmark]')"
+    if kind.dtypes and dtype not in kind.dtypes:
+        return f"it hits {' and '.join(kind.dtypes)} only"
+    return None

@@ -1,4 +1,4 @@
-"""Two published tools that can be installed beside this package (`pip install "drsrobust[benchmark]"`), as their users would
+"""Two published tools that can be installed beside this package (`pip install -e ".[benchmark]"`), as their users would
 call them: MRFI 2.1.0 (github.com/fffasttime/MRFI) and PyTorchFI 0.6.0 (github.com/pytorchfi/pytorchfi)."""
 
 import numpy as np
@@ -18,7 +18,7 @@ class MRFI:
     name = "MRFI"
     needs = "mrfi"
     dtypes = ("float32",)
-    limit = 60.0
+    limit = float("inf")
     about = "restores, injects and scores one sample; one bit per value, places drawn with replacement"
     undo = None  # each forward pass restores first
 
@@ -59,7 +59,7 @@ class PyTorchFI:
     name = "PyTorchFI"
     needs = "pytorchfi"
     dtypes = ("float32",)
-    limit = 60.0
+    limit = float("inf")
     about = "in a deep copy of the model; list of faults drawn by us; weights only"
     undo = None
 

@@ -1,19 +1,20 @@
-"""One method on one model, at several rates. `injection_speed` starts this in a process of its own for each, so that no
-method is measured in the memory, or with the loggers and hooks, that another one left:
+"""One method on all models at all rates. `injection_speed` starts this in a process of its own for each method, so that none is
+measured in the memory, or with the loggers and hooks, that another one left:
 
-    python -m drsrobust.benchmark.worker '{"method": "drsrobust", "parameters": 100000, "dtype": "float32", ...}'
+    python -m drsrobust.benchmark.worker '{"method": "drsrobust", "models": [[100000, "float32", [1e-6, 1e-3]]], ...}'
 
-Prints one JSON line per rate, and at the end one with the reason for which larger models need not be tried, or null.
+Prints one JSON line per row.
 """
 
 import gc
 import json
+import logging
+import math
 import resource
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -21,64 +22,68 @@ import torch
 from torch import nn
 
 from drsrobust.benchmark.measure import available_kib, cpu_seconds, data_kib, peak, resident
-from drsrobust.benchmark.methods import METHODS, OURS, Method
+from drsrobust.benchmark.methods import METHODS, Method, cannot
 from drsrobust.benchmark.models import study_model
 
 _SLOW = 1.0  # seconds; a call that takes longer is measured twice, the first time included
-_LEAST, _MOST, _LONG = 3, 30, 1.0  # of the others: calls, and seconds after which three are enough
+_LEAST, _MOST, _LONG = 3, 200, 0.5  # of the others: calls, and seconds after which three are enough
 _WORDS = {1: torch.uint8, 4: torch.int32}
 _TINY = 30_000  # parameters of the model on which a method is tried first
 
 
 def measure(
-    method: str, parameters: int, dtype: str, rates: Sequence[float], *, seed: int, limit: float
+    method: str, models: Sequence[tuple[int, str, Sequence[float]]], *, seed: int, limit: float
 ) -> Iterator[dict[str, Any]]:
-    """One row per rate, ascending; then {"stopped": why larger models need not be tried, or None}.
+    """One row per model and rate.
 
     Args:
         method: a name in `METHODS`.
-        parameters, dtype: of the model, as in `study_model`.
-        rates: bit error rates over 0.
-        seed: of the model and of the first injection.
-        limit: seconds; after an injection that took longer the higher rates are not run. A method's own limit may be shorter.
+        models: number of parameters, dtype (as in `study_model`) and bit error rates over 0 of each, the smallest model first.
+        seed: of the models and of the first injection.
+        limit: seconds; after an injection that took longer, higher rates are not run, on larger models this one neither, and
+            no rate at all when it was the lowest. A method's own limit may be shorter.
     """
     kind = METHODS[method]
-    frame = {"method": method, "parameters": parameters, "dtype": dtype}
-    limit, stopped = min(limit, kind.limit), cannot(kind, dtype)
+    limit = min(limit, kind.limit)
+    highest, why = math.inf, ""  # from which rate on nothing is run any more
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        bench = None if stopped else _Bench(kind, parameters, dtype, seed)
-        for rate in sorted(rates):
-            row = {**frame, "rate": rate, "errors": None, "cpu_ms": None, "undo_cpu_ms": None, "peak_mib": None}
-            if stopped:
-                yield {**row, "note": f"not run: {stopped}"}
-                continue
-            try:
-                found = bench.point(rate, seed, limit)
-            except Exception as error:
-                if "allocate" in str(error) or isinstance(error, MemoryError):
-                    stopped = f"not enough memory at {parameters:,} parameters and rate {rate:.2g}"
-                elif kind.needs is None:
-                    raise
-                yield {**row, "note": f"not run: {stopped or f'{type(error).__name__}: {error}'}"}
-                continue
-            slowest = found["cpu_ms"] / 1e3
-            if slowest > limit:
-                stopped = f"an injection took {slowest:.0f} s at {parameters:,} parameters, limit {limit:g} s"
-            yield {**row, "note": kind.about, **found}
+        for parameters, dtype, rates in models:
+            unable = cannot(method, dtype)
+            bench = None  # the model before is gone when this one's memory is looked at
+            for rate in sorted(rates):
+                row = {"method": method, "parameters": parameters, "dtype": dtype, "rate": rate}
+                if unable or rate >= highest:
+                    yield row | _not_run(unable or why)
+                    continue
+                from_here = (
+                    rate if rate > min(rates) else 0.0
+                )  # who fails at the lowest rate has a cost of another kind
+                try:
+                    bench = bench or _Bench(kind, parameters, dtype, seed)
+                    found = bench.point(rate, seed, limit)
+                except Exception as error:
+                    short = isinstance(error, MemoryError) or "allocate" in str(error)  # PyTorch has no class for it
+                    if not short and not kind.needs:
+                        raise
+                    if bench:
+                        bench.restore()
+                    if short:
+                        highest, why = from_here, f"too little memory at {parameters:,} parameters, rate {rate:.2g}"
+                    yield row | _not_run(why if short else f"{type(error).__name__}: {error}")
+                    continue
+                if (seconds := found["cpu_ms"] / 1e3) > limit:
+                    took = f"one injection took {seconds:.2g} s at {parameters:,} parameters, rate {rate:.2g}"
+                    highest, why = from_here, f"{took}; limit {limit:g} s"
+                yield row | found | {"note": kind.about}
     finally:
         torch.set_num_threads(threads)
-    yield {"stopped": stopped}
 
 
-def cannot(method: type[Method], dtype: str) -> str | None:
-    """Why a method cannot hit this dtype on this machine; None when it can."""
-    if method.needs and find_spec(method.needs) is None:
-        return "not installed (pip install 'drsrobust[benchmark]')"
-    if method.dtypes and dtype not in method.dtypes:
-        return f"hits {' and '.join(method.dtypes)} only"
-    return None
+def _not_run(why: str) -> dict[str, Any]:
+    """The measured part of a row without numbers."""
+    return dict.fromkeys(("errors", "cpu_ms", "undo_cpu_ms", "peak_mib")) | {"note": f"not run: {why}"}
 
 
 class _Bench:
@@ -121,13 +126,17 @@ class _Bench:
             "peak_mib": extra,
         }
 
+    def restore(self) -> None:
+        """Makes the model as it was, whatever happened to it."""
+        with torch.no_grad():
+            for parameter, golden in zip(self._model.parameters(), self._golden, strict=True):
+                parameter.copy_(golden)
+
     def _undo(self) -> float | None:
         """Makes the model as it was; seconds of CPU time where the method has a way to do so."""
         if self._method.undo:
             return cpu_seconds(self._method.undo)[1]
-        with torch.no_grad():
-            for parameter, golden in zip(self._model.parameters(), self._golden, strict=True):
-                parameter.copy_(golden)
+        self.restore()
         return None
 
 
@@ -145,6 +154,7 @@ def main() -> None:
     """Runs what the first argument says, with an end in view: asking for more memory than there is fails instead of
     bringing the machine to a halt."""
     gc.freeze()  # what was imported; so a collection takes no time
+    logging.disable(logging.WARNING)  # one published tool warns at each layer: that is not what is timed
     for spec in sys.argv[1:]:
         given = json.loads(spec)
         most = (data_kib() + available_kib() * 9 // 10) * 1024

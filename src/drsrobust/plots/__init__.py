@@ -2,6 +2,7 @@
 
 from drsrobust.plots.ber import auc_vs_ber, auc_vs_ber_data
 from drsrobust.plots.bits import bit_sensitivity, bit_sensitivity_data
+from drsrobust.plots.speed import injection_speed, injection_speed_data
 from drsrobust.plots.style import figures_folder, new_panels, save
 
 __all__ = [
@@ -10,6 +11,8 @@ __all__ = [
     "bit_sensitivity",
     "bit_sensitivity_data",
     "figures_folder",
+    "injection_speed",
+    "injection_speed_data",
     "new_panels",
     "save",
 ]
