@@ -83,6 +83,8 @@ def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figur
                     language="python",
                     progress_bar=False,
                     config=quiet,
+                    # At its end a kernel is interrupted, and now and then says so as if it were an error.
+                    extra_arguments=["--log-level=50"],
                 )
             return None
         except PapermillExecutionError as error:
