@@ -1,6 +1,8 @@
+import copy
 import json
 import math
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -423,3 +425,23 @@ def test_a_file_with_any_one_byte_damaged_is_refused_or_read_rightly(tmp_path):
             continue
         for array in ARRAYS:
             assert np.array_equal(getattr(loaded, array), getattr(error_map, array)), place
+
+
+@quick
+@given(maps)
+def test_applied_twice_is_not_applied(a):
+    """XOR is its own inverse; undo needs no inverse and gives the same words."""
+    model = copy.deepcopy(MODEL)
+    before = {name: tensor.clone() for name, tensor in model.named_buffers()}
+    flips = replace(a, original=None, depends=None)  # a map made from words is refused where they have changed
+    flips.apply(model)
+    assert not len(a) or any(not torch.equal(raw_bytes(t), raw_bytes(before[n])) for n, t in model.named_buffers())
+    flips.apply(model)
+    assert all(torch.equal(raw_bytes(t), raw_bytes(before[n])) for n, t in model.named_buffers())
+    with a.applied(model):
+        pass
+    assert all(torch.equal(raw_bytes(t), raw_bytes(before[n])) for n, t in model.named_buffers())
+
+
+def raw_bytes(tensor):
+    return tensor.contiguous().view(-1).view(torch.uint8)
