@@ -1,4 +1,4 @@
-"""Which component every tensor of a model belongs to.
+"""The tensors of a model: what they are called, which share memory, and which component each belongs to.
 
 Our models say so themselves, by a class attribute `COMPONENTS` (component -> glob patterns on tensor names). In a model
 we do not know, weights of embedding modules are `embedding` and every other tensor belongs to its top-level child.
@@ -24,7 +24,6 @@ GROUPS = {"mlp": "_mlp"}
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 _LOOKUP = "TableBatchedEmbedding"  # in the names of FBGEMM's modules
 _COLLECTION = re.compile(f"Embedding(Bag)?Collection|{_LOOKUP}")  # TorchRec's and FBGEMM's modules
-
 
 # Attributes in which wrappers (torch.compile, TorchRec's DistributedModelParallel, FSDP, checkpointing) keep the module they
 # wrap. Names leave them out, so that a tensor has one name whether its model is wrapped or not.
@@ -74,22 +73,15 @@ def listed(model: nn.Module) -> list[Listed]:
     for prefix, module in modules:
         start = f"{prefix}." if prefix else ""
         parameters += [(start + n, t, True, None) for n, t in module._parameters.items() if t is not None]
-        # Offsets, types and counters of FBGEMM's kernels are left out: the kernels trust them, errors there end the process.
-        only_floats = _LOOKUP in type(module).__name__
-        for name, tensor in module._buffers.items():
-            if (
-                tensor is not None
-                and start + name not in tables
-                and not (only_floats and not tensor.is_floating_point())
-            ):
-                buffers.append((start + name, tensor, False, None))
+        own = {start + n: t for n, t in module._buffers.items() if t is not None}
+        if _LOOKUP in type(module).__name__:
+            # Offsets, types and counters of FBGEMM's kernels, which trust them: errors there end the process.
+            own = {name: tensor for name, tensor in own.items() if tensor.is_floating_point()}
+        buffers += [(name, tensor, False, None) for name, tensor in own.items() if name not in tables]
+    quantized = [(table.name, table.tensor, True, table) for table in tables.values()]
     seen: dict[int, list[Listed]] = {}
     once = []
-    for name, tensor, parameter, table in (
-        *parameters,
-        *((t.name, t.tensor, True, t) for t in tables.values()),
-        *buffers,
-    ):
+    for name, tensor, parameter, table in (*parameters, *quantized, *buffers):
         place = address(tensor)
         there = [] if place is None else seen.setdefault(place, [])
         known = next((one for one in there if _same_memory(one.tensor, tensor)), None)

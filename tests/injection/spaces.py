@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import drsrobust as dr
+from drsrobust._torchrec import torchrec
 from drsrobust.injection.region import TargetTensor
 from drsrobust.injection.space import AddressSpace
 from tests.injection.oracle import FORMATS, Memory, raw, width
@@ -34,6 +35,16 @@ def one_format(form):
 def all_formats():
     """A small tensor of each format."""
     return holder(**{f"of_{form}": filled(form, (3, 2), number) for number, form in enumerate(FORMATS)})
+
+
+def fused_collection(optimizer):
+    """A model whose `bags` is a TorchRec collection of one table of 5 rows of 4, which updates itself in its backward pass."""
+    config = torchrec().EmbeddingBagConfig(name="t", embedding_dim=4, num_embeddings=5, feature_names=["f"])
+    model = nn.Module()
+    model.bags = torchrec().modules.fused_embedding_modules.FusedEmbeddingBagCollection(
+        [config], optimizer_type=optimizer, optimizer_kwargs={"lr": 0.1}, device=torch.device("cpu")
+    )
+    return model
 
 
 def space_of(shape, form="float32", rows=None):

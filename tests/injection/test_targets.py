@@ -8,6 +8,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust._torchrec import torchrec
 from drsrobust.injection import resolve
+from tests.injection.spaces import fused_collection
 
 
 def rows_of(space):
@@ -231,12 +232,7 @@ def test_weights_and_their_optimizer_state_in_one_target():
 
 
 def test_state_of_a_fused_optimizer():
-    fused = torchrec().modules.fused_embedding_modules.FusedEmbeddingBagCollection
-    config = torchrec().EmbeddingBagConfig(name="t", embedding_dim=4, num_embeddings=5, feature_names=["f"])
-    model = nn.Module()
-    model.bags = fused(
-        [config], optimizer_type=torch.optim.Adagrad, optimizer_kwargs={"lr": 0.1}, device=torch.device("cpu")
-    )
+    model = fused_collection(torch.optim.Adagrad)
     optimizer = model.bags.fused_optimizer()
     space = resolve(model, dr.OptimizerState(optimizer))
     assert space.words >= 5 and all(tensor.name.startswith("optimizer.") for tensor in space.tensors)

@@ -11,6 +11,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust._torchrec import torchrec
 from drsrobust.injection import applied_maps, restore
+from tests.injection.spaces import fused_collection
 
 
 def net():
@@ -463,12 +464,7 @@ def test_places_that_are_never_called_are_told(x):
 
 
 def test_a_fused_collection_is_hit_as_a_whole():
-    fused = torchrec().modules.fused_embedding_modules.FusedEmbeddingBagCollection
-    config = torchrec().EmbeddingBagConfig(name="t", embedding_dim=4, num_embeddings=5, feature_names=["f"])
-    model = nn.Module()
-    model.bags = fused(
-        [config], optimizer_type=torch.optim.SGD, optimizer_kwargs={"lr": 0.1}, device=torch.device("cpu")
-    )
+    model = fused_collection(torch.optim.SGD)
     ids = torchrec().KeyedJaggedTensor(keys=["f"], values=torch.tensor([3]), lengths=torch.tensor([1]))
     for glob in ("bags*", "*", "embedding"):
         with torch.no_grad(), dr.inject(model, SIGN, dr.Activations(glob), seed=1) as error_map:

@@ -24,10 +24,10 @@ from torch import nn
 from drsrobust.benchmark.measure import available_kib, cpu_seconds, data_kib, peak, resident
 from drsrobust.benchmark.methods import METHODS, Method, cannot
 from drsrobust.benchmark.models import study_model
+from drsrobust.injection.words import INTEGERS
 
 _SLOW = 1.0  # seconds; a call that takes longer is measured twice, the first time included
 _LEAST, _MOST, _LONG = 3, 200, 0.5  # of the others: calls, and seconds after which three are enough
-_WORDS = {1: torch.uint8, 4: torch.int32}
 _TINY = 30_000  # parameters of the model on which a method is tried first
 
 
@@ -144,7 +144,7 @@ def flipped_bits(model: nn.Module, golden: list[torch.Tensor]) -> int:
     """In how many bits the parameters of a model differ from these."""
     count = 0
     for parameter, original in zip(model.parameters(), golden, strict=True):
-        dtype = _WORDS[original.element_size()]
+        dtype = INTEGERS[original.element_size()]
         differ = parameter.detach().view(-1).view(dtype) ^ original.view(-1).view(dtype)
         count += int(np.bitwise_count(differ[differ != 0].numpy().view(f"u{original.element_size()}")).sum())
     return count

@@ -18,7 +18,7 @@ from drsrobust._versions import commit, machine, versions
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.trials import SCHEMA, Condition, run_trial
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import ErrorModel, Gradients, Injection, Target, Transient, resolve, restore_leftovers
+from drsrobust.injection import ErrorModel, Target, Transient, resolve, restore_leftovers
 from drsrobust.models import state_digest
 
 if TYPE_CHECKING:
@@ -101,17 +101,8 @@ class Campaign:
             self.conditions
         ):
             raise ValueError("an error model or a target stands twice in the grid")
-        for target in targets:
-            if isinstance(target, Gradients):
-                raise ValueError(f"{target}: an evaluator takes no gradients; use inject while the model is trained")
-            if isinstance(target, Transient):  # says so when it matches nothing
-                probe = Injection(judge.model, [(errors[0], target)], seed=0)
-                try:
-                    probe.apply()
-                finally:
-                    probe.undo()
         for condition in self.conditions:
-            condition.ber  # noqa: B018 - says so when a bit does not exist there
+            condition.check(judge.model)
         definition = {
             "format": FORMAT,
             "model": judge.name,

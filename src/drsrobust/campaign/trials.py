@@ -7,10 +7,11 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+from torch import nn
 
 from drsrobust._storage import canonical_json
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import AddressSpace, BitFlip, ErrorModel, Injection, Target, Transient
+from drsrobust.injection import AddressSpace, BitFlip, ErrorModel, Gradients, Injection, Target, Transient
 
 CONDITION = ("model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation")
 
@@ -57,6 +58,20 @@ class Condition:
         if isinstance(self.hits, Transient):
             return self.error_model.rate if isinstance(self.error_model, BitFlip) else None
         return self.error_model.expected_share(self.hits)
+
+    def check(self, model: nn.Module) -> None:
+        """Raises ValueError for an error model or a target that does not fit the model, and for gradients, which no evaluator
+        takes. (Whether a transient target's tensors have the bits asked for shows when the model runs.)"""
+        if isinstance(self.hits, AddressSpace):
+            self.error_model.expected_share(self.hits)
+            return
+        if isinstance(self.hits, Gradients):
+            raise ValueError(f"{self.hits}: an evaluator takes no gradients; use inject while the model is trained")
+        hooks = Injection(model, [(self.error_model, self.hits)], seed=0)
+        try:
+            hooks.apply()
+        finally:
+            hooks.undo()
 
     @cached_property
     def resolved(self) -> list:
@@ -111,7 +126,7 @@ def run_trial(
         rows_reached = result.rows_reached
     else:  # no error: the golden run is the answer, and costs nothing
         result, rows_reached = golden, 0
-    found = error_map.log or error_map
+    found = error_map if error_map.log is None else error_map.log
     row = dict.fromkeys(SCHEMA.names)
     row |= {
         "model": judge.name,

@@ -66,10 +66,10 @@ def hits(error_map: "ErrorMap", memory: Mapping[str, Stored]) -> Iterator[WordsH
                 f"the error map was made for {expected.name!r} of {list(expected.shape)} {expected.format}; in this model "
                 f"it is {list(here.tensor.shape)} {here.format_name}"
             )
-    hit = [error_map.fingerprint[number].name for number, _ in error_map._entries()]
+    hit = [error_map.fingerprint[number].name for number, _ in error_map.by_tensor()]
     refuse_overlaps({name: memory[name].tensor for name in hit})
     found = []
-    for number, entries in error_map._entries():
+    for number, entries in error_map.by_tensor():
         name = error_map.fingerprint[number].name
         words = Words(memory[name].tensor)
         index = error_map.word[entries]
@@ -108,9 +108,7 @@ class Application:
         """Saves the original words of each tensor, then changes them."""
         if self in OPEN:
             raise RuntimeError(f"{self.error_map!r} is in the model already")
-        found = list(
-            hits(self.error_map, self._memory)
-        )  # before anything is changed: it says so when the map does not fit
+        found = list(hits(self.error_map, self._memory))  # first: it says so when the map does not fit
         OPEN.append(self)
         for name, words, index, mask in found:
             self._versions[name] = _version(self._memory[name].tensor)

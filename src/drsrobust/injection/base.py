@@ -1,15 +1,16 @@
 """What every error model is: a frozen dataclass with one verb, `sample`."""
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
 from drsrobust._storage import canonical_json
-from drsrobust.injection.clock import ErrorClock
+from drsrobust.injection.clock import Arrivals, ErrorClock
 from drsrobust.injection.error_map import ErrorMap, Fingerprint
 from drsrobust.injection.space import AddressSpace
 from drsrobust.injection.union import first_of_runs
@@ -18,7 +19,7 @@ Before = Mapping[str, int]  # canonical form -> how many models
 NONE: Before = MappingProxyType({})
 
 
-class ErrorModel:
+class ErrorModel(ABC):
     """A rule for how stored bits go wrong. `a + b` is both: the union of their flips.
 
     To write one: a frozen dataclass that derives from this, names in `RATE` (or `COUNT`) the field that says how many errors
@@ -35,14 +36,15 @@ class ErrorModel:
         """The bits of a space that this model may flip."""
         return space
 
+    @abstractmethod
     def expected_share(self, space: AddressSpace) -> float | None:
         """Expected share of the space's eligible bits that flip; None where that depends on what the memory holds.
 
         Raises:
             ValueError: the model cannot hit this space (as a bit that the targeted words do not have).
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         """The error map of one trial. For one seed, the map at a lower rate or count is part of the map at a higher one.
 
@@ -55,7 +57,6 @@ class ErrorModel:
         Raises:
             ValueError: the model cannot hit this space, or a seed out of range.
         """
-        raise NotImplementedError
 
     def __add__(self, other: "ErrorModel") -> "ErrorModel":
         if not isinstance(other, ErrorModel):
@@ -154,3 +155,40 @@ def make(
         eligible_bits=space.bits,
         **about,
     )
+
+
+def with_originals(error_map: ErrorMap, space: AddressSpace) -> ErrorMap:
+    """The map with the words that its masks were made from."""
+    return replace(error_map, original=space.read(error_map.tensor, error_map.word))
+
+
+class ReachedWords(NamedTuple):
+    """The words at which errors begin: clock, arrivals, tensor index (int32) and flat word index (int64) [n]."""
+
+    clock: ErrorClock
+    arrivals: Arrivals
+    tensor: np.ndarray
+    word: np.ndarray
+
+    @property
+    def about(self) -> dict[str, int]:
+        """`places` and `events` of the error map."""
+        return {"places": self.clock.n, "events": len(self.word)}
+
+
+def reach_words(model: ErrorModel, space: AddressSpace, seed: int, before: Before) -> ReachedWords:
+    """The words that a model whose rate is per word reaches."""
+    clock = model.clock(space.words, seed, before)
+    arrivals = clock.arrivals(model.rate)
+    return ReachedWords(clock, arrivals, *space.locate_words(arrivals.place))
+
+
+def whole(name: str, value: int, least: int, what: str) -> int:
+    """A setting that is a whole number from `least` up, as a Python int.
+
+    Raises:
+        ValueError: something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise ValueError(f"{name} is {value!r}; it must be {what}, {least} or more")
+    return int(value)

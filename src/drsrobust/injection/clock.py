@@ -91,9 +91,8 @@ class ErrorClock:
             filled += len(part)
         if arrivals < 2048:
             return np.unique(drawn).astype(np.int64)
-        return (
-            torch.unique(torch.from_numpy(drawn)).numpy().astype(np.int64)
-        )  # a radix sort: three times faster than NumPy's
+        # PyTorch's is a radix sort, three times faster than NumPy's.
+        return torch.unique(torch.from_numpy(drawn)).numpy().astype(np.int64)
 
     def first(self, k: int) -> np.ndarray:
         """The first k distinct places to be reached, 0 <= k <= n: int64, ascending."""
@@ -226,3 +225,20 @@ def check_seed(seed: int) -> None:
     """Raises ValueError unless `seed` is an integer from 0 to 2**64 - 1."""
     if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64:
         raise ValueError(f"seed is {seed!r}; it must be an integer from 0 to 2**64 - 1")
+
+
+def uniform(raw: np.ndarray) -> np.ndarray:
+    """Raw words uint64 as numbers from 0 to below 1, float64, of their 53 highest bits."""
+    return (raw >> np.uint64(11)) * 2.0**-53
+
+
+def scaled(raw: np.ndarray, n: np.ndarray | int) -> np.ndarray:
+    """floor(raw * n / 2**64) of raw words uint64 and 1 <= n < 2**64: an integer below n, uniform but for a bias under
+    n / 2**64. Returns uint64."""
+    n = np.asarray(n, np.uint64)
+    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
+    high = (raw >> half) * (n & low)
+    middle = (raw & low) * (n >> half)
+    carry = ((raw & low) * (n & low)) >> half
+    carry += (high & low) + (middle & low)
+    return (raw >> half) * (n >> half) + (high >> half) + (middle >> half) + (carry >> half)

@@ -160,7 +160,7 @@ class ErrorMap:
             raise unknown("way to count", by, _BY)
         if by in ("bit", "field"):
             found: dict[Any, int] = {}
-            for number, here in self._entries():
+            for number, here in self.by_tensor():
                 form = self._formats[number]
                 unit = self.word[here] % form.period
                 for key in range(form.width) if by == "bit" else form.fields:
@@ -185,7 +185,7 @@ class ErrorMap:
         """
         chosen = bit_set(bits)
         mask = np.zeros_like(self.mask)
-        for number, here in self._entries():
+        for number, here in self.by_tensor():
             form = self._formats[number]
             mask[here] = self.mask[here] & form.eligible(chosen)[self.word[here] % form.period]
         return self._part(mask != 0, mask)
@@ -314,7 +314,7 @@ class ErrorMap:
         if ((self.mask >> (widths - np.uint64(1))) > 1).any() or (self.mask == 0).any():
             raise ValueError("a mask is empty, or wider than its word")
 
-    def _entries(self) -> Iterator[tuple[int, slice]]:
+    def by_tensor(self) -> Iterator[tuple[int, slice]]:
         """The number of each tensor that was hit, and its entries."""
         bounds = np.searchsorted(self.tensor, np.arange(len(self.fingerprint) + 1))
         for number, (start, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):

@@ -1,10 +1,10 @@
 """Single flipped bits: independent ones, a fixed number of them, one of a given place in its word, stuck ones."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from drsrobust.injection.base import NONE, Before, ErrorModel, from_bits
+from drsrobust.injection.base import NONE, Before, ErrorModel, from_bits, whole, with_originals
 from drsrobust.injection.clock import check_rate
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.formats import Bits, bit_set
@@ -167,20 +167,3 @@ class StuckAt(ErrorModel):
         held = (eligible.read(tensor, word) >> bit.astype(np.uint64)) & np.uint64(1)
         drawn = from_bits(self, eligible, [found[held != self.value]], seed, places=eligible.bits, events=len(found))
         return with_originals(drawn, eligible)
-
-
-def with_originals(error_map: ErrorMap, space: AddressSpace) -> ErrorMap:
-    """The map with the words that its masks were made from."""
-
-    return replace(error_map, original=space.read(error_map.tensor, error_map.word))
-
-
-def whole(name: str, value: int, least: int, what: str) -> int:
-    """A whole number from `least` up.
-
-    Raises:
-        ValueError: something else.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ValueError(f"{name} is {value!r}; it must be {what}, {least} or more")
-    return int(value)

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from drsrobust.injection.clock import scaled
 from drsrobust.injection.formats import Format, plain
 from drsrobust.injection.storage import Stored
 
@@ -176,16 +177,22 @@ class Region:
             drawn |= np.uint64(1) << self.bit_at(word, number.astype(np.int64)).astype(np.uint64)
         return drawn
 
-    def storage_rows(self, row_bytes: int) -> np.ndarray | int:
-        """How many rows of `row_bytes` the tensor's words fill; of a tensor of which only some rows are targeted, the
-        numbers of those storage rows (int64, ascending) that hold some of them."""
-        size = self.tensor.format.dtype.itemsize
+    def storage_rows(self, row_bytes: int) -> int:
+        """How many rows of `row_bytes` the tensor's words fill; of a tensor of which only some rows are targeted, how many of
+        those storage rows hold some of them."""
         if self.tensor.rows is None:
-            return -(-self.tensor.size * size // row_bytes)
-        length = self.tensor.row_words * size
+            return -(-self.tensor.size * self.tensor.format.dtype.itemsize // row_bytes)
+        return len(self._touched(row_bytes))
+
+    def locate_storage_row(self, position: np.ndarray, row_bytes: int) -> np.ndarray:
+        """Number in the tensor of the n-th of these storage rows."""
+        return position if self.tensor.rows is None else self._touched(row_bytes)[position]
+
+    def _touched(self, row_bytes: int) -> np.ndarray:
+        """Which storage rows hold words of the targeted rows: int64, ascending."""
+        length = self.tensor.row_words * self.tensor.format.dtype.itemsize
         first, last = self.tensor.rows * length // row_bytes, ((self.tensor.rows + 1) * length - 1) // row_bytes
-        within = np.arange(int((last - first).max(initial=0)) + 1)
-        every = first[:, None] + within
+        every = first[:, None] + np.arange(int((last - first).max(initial=0)) + 1)
         return np.unique(every[every <= last[:, None]])
 
     def _start(self, unit: np.ndarray) -> np.ndarray:
@@ -214,15 +221,3 @@ def _layout(form: Format, bits: tuple[int | str, ...] | None) -> _Layout:
     masks = form.eligible(bits)
     held = (masks[:, None] >> np.arange(form.width, dtype=np.uint64)) & np.uint64(1)
     return _Layout(masks, *np.nonzero(held), np.flatnonzero(masks), held.sum(axis=1).astype(np.int64))
-
-
-def scaled(raw: np.ndarray, n: np.ndarray | int) -> np.ndarray:
-    """floor(raw * n / 2**64) of raw words uint64 and 1 <= n < 2**64: an integer below n, uniform but for a bias under
-    n / 2**64. Returns uint64."""
-    n = np.asarray(n, np.uint64)
-    low, half = np.uint64(0xFFFFFFFF), np.uint64(32)
-    high = (raw >> half) * (n & low)
-    middle = (raw & low) * (n >> half)
-    carry = ((raw & low) * (n & low)) >> half
-    carry += (high & low) + (middle & low)
-    return (raw >> half) * (n >> half) + (high >> half) + (middle >> half) + (carry >> half)

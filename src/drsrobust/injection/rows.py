@@ -78,12 +78,7 @@ class Rows(Target):
         return cls(table, _Hashed(buckets, bucket), f"hash {bucket} of {buckets}")
 
     def __str__(self) -> str:
-        label = self.label
-        if label is None:
-            numbers = np.asarray(self.rows if not isinstance(self.rows, slice) else str(self.rows))
-            label = hashlib.sha256(numbers.tobytes() + str(numbers.dtype).encode()).hexdigest()[:12]
-            label = f"{numbers.size} given, {label}" if numbers.size > 8 else str(np.asarray(self.rows).tolist())
-        return f"Rows({self.table}, {label})"
+        return f"Rows({self.table}, {self.label or _short(self.rows)})"
 
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         name = _table(self.table, memory)
@@ -116,9 +111,10 @@ class _Ranked:
     def rows(self, n: int, name: str, model: nn.Module) -> np.ndarray:
         reads = np.zeros(n, np.int64)
         for feature in _features_of(name, model, self.split.sparse):
-            if len(ids := np.asarray(self.split.sparse[feature][0])) and ids.min() < 0:
+            ids = np.asarray(self.split.sparse[feature][0])
+            if len(ids) and ids.min() < 0:
                 raise ValueError(f"feature {feature!r} of the split reads row {ids.min()} of {name}")
-            counted = np.bincount(np.asarray(self.split.sparse[feature][0]), minlength=n)
+            counted = np.bincount(ids, minlength=n)
             if len(counted) > n:
                 raise ValueError(
                     f"{name} has {n} rows, but feature {feature!r} of the split reads row {len(counted) - 1}"
@@ -151,6 +147,16 @@ class _Hashed:
         if not len(rows):
             raise ValueError(f"none of the {n} rows of {name} falls into bucket {self.bucket} of {self.buckets}")
         return rows
+
+
+def _short(rows: Any) -> str:
+    """Given rows as text: all of a few, else how many and a hash."""
+    if isinstance(rows, slice):
+        return str(rows)
+    numbers = np.asarray(rows)
+    if numbers.size <= 8:
+        return str(numbers.tolist())
+    return f"{numbers.size} given, {hashlib.sha256(numbers.tobytes() + str(numbers.dtype).encode()).hexdigest()[:12]}"
 
 
 def _table(table: str, memory: Memory) -> str:

@@ -60,8 +60,7 @@ class AddressSpace:
         """
         if row_bytes < 1:
             raise ValueError(f"row_bytes is {row_bytes!r}; it must be 1 or more")
-        counts = (region.storage_rows(row_bytes) for region in self.regions)
-        return sum(count if isinstance(count, int) else len(count) for count in counts)
+        return sum(region.storage_rows(row_bytes) for region in self.regions)
 
     def only(self, bits: Iterable[int | str] | None) -> "AddressSpace":
         """The same words with these bits eligible (None: all but padding)."""
@@ -86,11 +85,10 @@ class AddressSpace:
 
     def locate_rows(self, positions: np.ndarray, row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
         """Tensor index (int32) and storage row in that tensor (int64) of ascending positions [n] of storage rows."""
-        rows = [region.storage_rows(row_bytes) for region in self.regions]
-        ends = np.cumsum([count if isinstance(count, int) else len(count) for count in rows], dtype=np.int64)
+        ends = np.cumsum([region.storage_rows(row_bytes) for region in self.regions], dtype=np.int64)
         tensor, row = np.empty(len(positions), np.int32), np.empty_like(positions)
         for index, here, local in _parts(positions, ends):
-            tensor[here], row[here] = index, local if isinstance(rows[index], int) else rows[index][local]
+            tensor[here], row[here] = index, self.regions[index].locate_storage_row(local, row_bytes)
         return tensor, row
 
     def extend(self, positions: np.ndarray, length: int) -> np.ndarray:

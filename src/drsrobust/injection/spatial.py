@@ -5,12 +5,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from drsrobust._storage import canonical_json
-from drsrobust.injection.base import NONE, Before, ErrorModel, from_bits, from_words
-from drsrobust.injection.clock import check_rate
+from drsrobust.injection.base import NONE, Before, ErrorModel, from_bits, from_words, reach_words, whole
+from drsrobust.injection.clock import check_rate, uniform
 from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.flips import whole
 from drsrobust.injection.space import AddressSpace
-from drsrobust.injection.wordwise import _words
 
 
 @dataclass(frozen=True)
@@ -101,8 +99,7 @@ class RowError(ErrorModel):
             first = row * bits // width
             word = np.arange(first, min(first + bits // width, region.tensor.size))
             raw = clock.values(np.array([order]), bits, first=width * len(word))[0]
-            share = (raw >> np.uint64(11)) * 2.0**-53
-            flips = np.packbits(share < self.density, bitorder="little").view(f"<u{width // 8}")
+            flips = np.packbits(uniform(raw) < self.density, bitorder="little").view(f"<u{width // 8}")
             mask = flips.astype(np.uint64) & region.eligible(word)
             parts.append((np.full(len(word), index, np.int32), word, mask))
         empty = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
@@ -153,7 +150,7 @@ class Strided(ErrorModel):
         return flips / space.bits
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
-        start = _words(self, space, seed, before)
+        start = reach_words(self, space, seed, before)
         largest = max(tensor.size for tensor in space.tensors)
         count = min(self.count, -(-largest // self.period))  # those further on lie behind any tensor's end
         raw = start.clock.values(start.arrivals.order, self.count, first=count).ravel()

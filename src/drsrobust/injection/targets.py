@@ -4,6 +4,7 @@ A target is a string (`"all"`, a component, a glob on tensor names) or one of th
 transient (inputs, activations, gradients) is in `drsrobust.injection.transient`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -22,11 +23,12 @@ from drsrobust.tensors import GROUPS, group_of
 Chosen = dict[str, np.ndarray | None]  # tensor name -> which of its rows (int64, ascending); None: all
 
 
-class Target:
+class Target(ABC):
     """Which stored words may be hit. `a | b` is what either means."""
 
     optimizer: Any = None
 
+    @abstractmethod
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         """Names of the targeted tensors, and their rows.
 
@@ -34,7 +36,6 @@ class Target:
             model: any module.
             memory: what is stored in it.
         """
-        raise NotImplementedError
 
     def resolve(self, model: nn.Module, components: Mapping[str, str] | None = None) -> AddressSpace:
         """The address space of this target in a model.
@@ -95,9 +96,8 @@ class Named(Target):
                 name for name, one in memory.items() if one.parameter or (text == "everything" and hittable(one.tensor))
             )
             return dict.fromkeys(name for name in kept if not name.startswith(OPTIMIZER))
-        names = [
-            name for name in memory.component if not name.startswith(OPTIMIZER)
-        ]  # further names of tied tensors too
+        # Further names of tied tensors are among them.
+        names = [name for name in memory.component if not name.startswith(OPTIMIZER)]
         first = {name: memory.first.get(name, name) for name in names}
         if text in first:
             return {first[text]: None}

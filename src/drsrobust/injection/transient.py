@@ -6,6 +6,7 @@ name: so what is hit depends on the seed and on how many calls there were, on no
 """
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -25,9 +26,10 @@ from drsrobust.tensors import listed, named_modules
 _PER = ("call", "sample")
 
 
-class Transient:
+class Transient(ABC):
     """What is hit while the model runs."""
 
+    @abstractmethod
     def attach(self, model: nn.Module, draw: Draw) -> Iterator[tuple[str | None, Any]]:
         """Puts hooks on the model.
 
@@ -37,7 +39,6 @@ class Transient:
         Raises:
             ValueError: there is nothing of the kind in the model.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

@@ -45,9 +45,10 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
     if len(starts):
         tensor, word, mask = tensor[starts], word[starts], np.bitwise_or.reduceat(mask, starts)
     first = maps[0]
+    # Where targets overlap, how many bits are eligible in both is not known any more.
     hit = [name for one in maps for name in one.targets]
     sizes = [one.eligible_bits for one in maps]
-    apart = len(set(hit)) == len(hit) and None not in sizes
+    eligible = sum(sizes) if len(set(hit)) == len(hit) and None not in sizes else None
     joined = ErrorMap(
         tensor,
         word,
@@ -55,9 +56,7 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
         tuple(known[name] for name in names),
         first.seed,
         " + ".join(sorted(one.error_model for one in maps)),
-        sum(sizes)
-        if apart
-        else None,  # where targets overlap, how many bits are eligible in both is not known any more
+        eligible,
         None,
         original=original,
         depends=depends,

@@ -5,14 +5,14 @@ import torch
 
 from drsrobust.tensors import span
 
-_SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
+INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
 
 
 class Words:
     """A tensor's words as integers; its memory, not a copy."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.device, self.type, self.span = tensor.device, _SIGNED[tensor.element_size()], span(tensor)
+        self.device, self.type, self.span = tensor.device, INTEGERS[tensor.element_size()], span(tensor)
         # Not .detach(): its writes would count as changes that autograd knows of. Hardware does not tell autograd.
         view = tensor.data.view(self.type)
         self._inference = tensor.is_inference()

@@ -8,32 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from drsrobust.injection.base import NONE, Before, ErrorModel, from_words
-from drsrobust.injection.clock import Arrivals, ErrorClock, check_rate
+from drsrobust.injection.base import NONE, Before, ErrorModel, from_words, reach_words, whole, with_originals
+from drsrobust.injection.clock import check_rate, scaled, uniform
 from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.flips import whole, with_originals
 from drsrobust.injection.formats import Bits, bit_set
-from drsrobust.injection.region import Region, scaled
+from drsrobust.injection.region import Region
 from drsrobust.injection.space import AddressSpace, regions
-
-
-class _Words(NamedTuple):
-    """The words that were reached: clock, arrivals, tensor index and flat word index [n]."""
-
-    clock: ErrorClock
-    arrivals: Arrivals
-    tensor: np.ndarray
-    word: np.ndarray
-
-    @property
-    def about(self) -> dict[str, int]:
-        return {"places": self.clock.n, "events": len(self.word)}
-
-
-def _words(model: ErrorModel, space: AddressSpace, seed: int, before: Before) -> _Words:
-    clock = model.clock(space.words, seed, before)
-    arrivals = clock.arrivals(model.rate)
-    return _Words(clock, arrivals, *space.locate_words(arrivals.place))
+from drsrobust.injection.words import INTEGERS
 
 
 @dataclass(frozen=True)
@@ -68,7 +49,7 @@ class MultiBit(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         share = self.expected_share(space)
-        hit = _words(self, space, seed, before)
+        hit = reach_words(self, space, seed, before)
         raw = hit.clock.values(hit.arrivals.order, self.bits_per_word)
         mask = np.zeros(len(hit.word), np.uint64)
         for region, here in space.by_tensor(hit.tensor):
@@ -98,7 +79,7 @@ class RandomWord(ErrorModel):
         return self.rate / 2
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
-        hit = _words(self, space, seed, before)
+        hit = reach_words(self, space, seed, before)
         mask = hit.clock.values(hit.arrivals.order, 1)[:, 0]
         for region, here in space.by_tensor(hit.tensor):
             mask[here] &= region.eligible(hit.word[here])
@@ -145,7 +126,7 @@ class RandomValue(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         self.expected_share(space)
-        hit = _words(self, space, seed, before)
+        hit = reach_words(self, space, seed, before)
         raw = hit.clock.values(hit.arrivals.order, 1)[:, 0]
         mask = space.read(hit.tensor, hit.word)
         for region, here in space.by_tensor(hit.tensor):
@@ -173,14 +154,14 @@ class RandomValue(ErrorModel):
     def _draw(self, dtype: torch.dtype, raw: np.ndarray) -> np.ndarray:
         """The drawn numbers as words, uint64."""
         if dtype.is_floating_point:
-            share = (raw >> np.uint64(11)) * 2.0**-53  # [0, 1)
+            share = uniform(raw)
             value = torch.from_numpy(self.low * (1 - share) + self.high * share).to(dtype)
         else:
             low, high = math.ceil(self.low), math.floor(self.high)
             offset = raw if high - low + 1 == 2**64 else scaled(raw, high - low + 1)
             value = torch.from_numpy((offset + np.uint64(low % 2**64)).view(np.int64)).to(dtype)
         width = 8 * dtype.itemsize
-        integers = value.view({8: torch.uint8, 16: torch.int16, 32: torch.int32, 64: torch.int64}[width]).numpy()
+        integers = value.view(INTEGERS[dtype.itemsize]).numpy()
         return integers.view(f"uint{width}").astype(np.uint64)
 
 
@@ -268,11 +249,11 @@ class FieldMixture(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         share = self.expected_share(space)
-        hit = _words(self, space, seed, before)
+        hit = reach_words(self, space, seed, before)
         most = max(pattern.bits_per_word or 1 for pattern in self.patterns)
         raw = hit.clock.values(hit.arrivals.order, 1 + most)
         ends = np.cumsum([pattern.share for pattern in self.patterns])
-        which = np.searchsorted(ends[:-1], (raw[:, 0] >> np.uint64(11)) * 2.0**-53, side="right")
+        which = np.searchsorted(ends[:-1], uniform(raw[:, 0]), side="right")
         mask = np.zeros(len(hit.word), np.uint64)
         for number, pattern in enumerate(self.patterns):
             for region in self._regions(space, pattern.bits):
