@@ -1,7 +1,8 @@
 """The tensors of a model: what they are called, which share memory, and which component each belongs to.
 
-Our models say so themselves, by a class attribute `COMPONENTS` (component -> glob patterns on tensor names). In a model
-we do not know, weights of embedding modules are `embedding` and every other tensor belongs to its top-level child.
+Our models say so themselves, by a class attribute `COMPONENTS` (component -> glob patterns on tensor names); `GROUPS`, of
+the same form, names sets of parameters that cut across components. In a model we do not know, weights of embedding modules
+are `embedding` and every other tensor belongs to its top-level child.
 """
 
 import re
@@ -183,6 +184,12 @@ def _embedding_modules(model: nn.Module) -> set[str]:
 def group_of(component: str) -> set[str]:
     """The groups that a component belongs to."""
     return {group for group, end in GROUPS.items() if component.endswith(end)}
+
+
+def declared_groups(model: nn.Module) -> Mapping[str, Sequence[str]]:
+    """The groups that a model itself declares, by a class attribute `GROUPS`: name -> globs on the names of parameters."""
+    declared = getattr(type(unwrapped(model)), "GROUPS", {})
+    return declared if isinstance(declared, Mapping) else {}
 
 
 def components(model: nn.Module, components: Mapping[str, str] | None = None) -> "pd.DataFrame":

@@ -1,15 +1,41 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
 
 from drsrobust.data import load_dataset
-from drsrobust.models import MODELS, build_model, default_sizes, model_name, padded_batches, score, state_digest
+from drsrobust.injection import resolve
+from drsrobust.injection.targets import as_target
+from drsrobust.models import (
+    MODELS,
+    build_model,
+    default_sizes,
+    describe,
+    model_name,
+    padded_batches,
+    score,
+    state_digest,
+)
 from drsrobust.tensors import component_of
 
 COMPONENTS = {
-    "dlrm": {"embedding", "dense_mlp", "interaction", "over_mlp"},
+    "fm": {"embedding", "linear"},
+    "dcn": {"embedding", "cross", "deep_mlp", "head"},
+    "afm": {"embedding", "linear", "attention"},
+    "afn": {"embedding", "linear", "logarithmic", "deep_mlp"},
     "wide_deep": {"embedding", "linear", "deep_mlp"},
+    "deepfm": {"embedding", "linear", "deep_mlp"},
+    "dlrm": {"embedding", "dense_mlp", "interaction", "over_mlp"},
+    "dlrm_dcn": {"embedding", "dense_mlp", "cross", "over_mlp"},
+    "dummy": {"embedding", "dense_mlp", "deep_mlp"},
 }
+
+
+def build(name, schema, *, std=0.5, **sizes):
+    """A model in evaluation mode whose tables are not nearly zero (those of `dummy` never are)."""
+    torch.manual_seed(1)
+    return build_model(name, schema, **sizes, **({} if name == "dummy" else {"std": std})).eval()
 
 
 @pytest.mark.parametrize("schema", ["ids", "full"])
@@ -27,13 +53,22 @@ def test_forward_and_components(name, schema):
     logits.sum().backward()
     assert all(p.grad is not None for p in model.parameters() if p.numel())
     assert model_name(model) == name
+    assert copy.deepcopy(model).state_dict().keys() == model.state_dict().keys()
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_all_parameters_learn(name, data):
+    model = build(name, data.schema)
+    batch = data.train.batch(slice(0, 200))
+    model(batch.dense_features, batch.sparse_features).square().sum().backward()
+    for parameter_name, parameter in model.named_parameters():
+        assert not parameter.numel() or parameter.grad.abs().sum() > 0, parameter_name
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_every_feature_reaches_the_logit(name, data):
     """Another id in any one feature, or another dense value, changes the score."""
-    torch.manual_seed(1)
-    model = build_model(name, data.schema, std=0.5).eval()
+    model = build(name, data.schema)
     batch = data.train.batch(slice(0, 1))
     before = model(batch.dense_features, batch.sparse_features)
     for number in range(len(data.schema.features)):
@@ -43,7 +78,73 @@ def test_every_feature_reaches_the_logit(name, data):
         values[start] = (values[start] + 1) % data.schema.features[number].cardinality
         changed = type(jagged)(keys=jagged.keys(), values=values, lengths=jagged.lengths())
         assert model(batch.dense_features, changed) != before
-    assert model(batch.dense_features + 1, batch.sparse_features) != before
+    for column in torch.eye(len(data.schema.dense)):
+        assert model(batch.dense_features + column, batch.sparse_features) != before
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scores_do_not_depend_on_the_batch(name, data):
+    model = build(name, data.schema)
+    whole = score(model, padded_batches(data.test), len(data.test))
+    assert np.isfinite(whole).all() and len(np.unique(whole)) > 500
+    for size in (64, 96, 160):
+        assert np.array_equal(score(model, padded_batches(data.test, size), len(data.test)), whole)
+    some = data.test.take(np.array([5, 500, 17]))
+    assert np.array_equal(score(model, padded_batches(some), 3), whole[[5, 500, 17]])
+
+
+def test_what_a_seed_draws_stays(data):
+    """A trained model follows from its seed: the order in which first weights are drawn must not change unnoticed."""
+    from torch import nn
+    from torchrec.models import dlrm
+
+    from drsrobust.models.embedding import embedding_tables
+
+    torch.manual_seed(3)
+    theirs = dlrm.DLRM(embedding_tables(data.schema, 16, 0.01), 4, [64, 16], [64, 32, 1])
+    torch.manual_seed(3)
+    assert state_digest(build_model("dlrm", data.schema)) == state_digest(theirs)
+
+    torch.manual_seed(3)
+    parts = nn.Module()
+    parts.embeddings, parts.first_order = (embedding_tables(data.schema, dim, 0.01) for dim in (16, 1))
+    parts.first_order_dense, parts.bias = nn.Linear(4, 1, bias=False), nn.Parameter(torch.zeros(1))
+    layers = [nn.Linear(132, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 16), nn.BatchNorm1d(16)]
+    parts.deep = nn.Sequential(*layers, nn.ReLU(), nn.Dropout(), nn.Linear(16, 1))
+    torch.manual_seed(3)
+    assert state_digest(build_model("wide_deep", data.schema)) == state_digest(parts)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("fm", {"first_order.", "first_order_dense."}),
+        ("dcn", {"deep."}),
+        ("afm", {"first_order.", "first_order_dense.", "attention."}),
+        ("afn", {"first_order.", "first_order_dense.", "deep."}),
+        ("wide_deep", {"first_order.", "first_order_dense.", "deep."}),
+        ("deepfm", {"first_order.", "first_order_dense.", "deep."}),
+    ],
+)
+def test_as_released(name, expected, data):
+    """What the published substrings hit: the first-order weights (not the bias) and the MLP or attention; parameters alone."""
+    model = build_model(name, data.schema)
+    hit = {tensor.name for tensor in resolve(model, "as_released").tensors}
+    assert hit == {n for n, _ in model.named_parameters() if n.startswith(tuple(expected))}
+    assert {f"{n.split('.')[0]}." for n in hit} == expected
+    home = component_of(model)
+    both = {tensor.name for tensor in resolve(model, as_target("as_released") | "embedding").tensors}
+    assert both == hit | {n for n in home if home[n] == "embedding"}
+
+
+def test_models_without_the_group_say_what_there_is(data):
+    with pytest.raises(ValueError, match="'as_released' matches nothing.*components: dense_mlp, .*, mlp; tensors: "):
+        resolve(build_model("dlrm", data.schema), "as_released")
+    with pytest.raises(ValueError, match="'as_relaesed' matches nothing.*deep_mlp, embedding, head, as_released, mlp"):
+        resolve(build_model("dcn", data.schema), "as_relaesed")
+    model = build_model("fm", data.schema)
+    model.as_released = torch.nn.Linear(2, 2)  # a tensor's own name, and a component, go before a group
+    assert [t.name for t in resolve(model, "as_released").tensors] == ["as_released.bias", "as_released.weight"]
 
 
 def test_dlrm_is_torchrecs(data):
@@ -105,6 +206,13 @@ def test_names_and_digest(data, trained):
     with pytest.raises(ValueError, match=r"unknown model 'dlmr'; did you mean 'dlrm'\?"):
         build_model("dlmr", data.schema)
     assert default_sizes("dlrm", "criteo-sample/dlrm")["over_mlp"] == [512, 256, 1]
+    assert default_sizes("dlrm_dcn", "synthetic-criteo/dlrm")["dense_mlp"] == [512, 256, 16]
+    assert default_sizes("dlrm_dcn", "movielens-1m/ids") == default_sizes("afn", "criteo-sample/dlrm") == {}
+    assert "arXiv:1708.04617" in describe("afm") and [line.split(":")[0] for line in describe().split("\n")] == [
+        *MODELS
+    ]
+    with pytest.raises(ValueError, match="unknown model 'dcnn'; did you mean 'dcn'"):
+        describe("dcnn")
     digest = state_digest(trained)
     weight = next(trained.parameters())
     with torch.no_grad():

@@ -18,7 +18,7 @@ from drsrobust.injection.overlap import refuse_overlaps
 from drsrobust.injection.region import TargetTensor
 from drsrobust.injection.space import AddressSpace
 from drsrobust.injection.storage import OPTIMIZER, Memory, check, hittable, optimizer_states, stored
-from drsrobust.tensors import GROUPS, group_of
+from drsrobust.tensors import GROUPS, declared_groups, group_of
 
 Chosen = dict[str, np.ndarray | None]  # tensor name -> which of its rows (int64, ascending); None: all
 
@@ -53,7 +53,7 @@ class Target(ABC):
             )
         space = AddressSpace(tensors)
         if not space.tensors:
-            raise ValueError(f"target {str(self)!r} matches nothing with any element; {_what_there_is(memory)}")
+            raise ValueError(f"target {str(self)!r} matches nothing with any element; {_what_there_is(model, memory)}")
         refuse_overlaps({tensor.name: tensor.memory for tensor in space.tensors})
         return space
 
@@ -82,7 +82,7 @@ def as_target(target: "Target | str") -> Target:
 @dataclass(frozen=True)
 class Named(Target):
     """What a string means: `all` (parameters and quantized tables), `everything` (and buffers, but for complex and bool ones),
-    a tensor's name, a component, a group, else a glob on tensor names."""
+    a tensor's name, a component, a group (of all models, or one that this model declares), else a glob on tensor names."""
 
     text: str
 
@@ -105,6 +105,8 @@ class Named(Target):
         own = {name for name in names if memory.component[name] == text}
         own = own & parameters or own  # a component of buffers alone is its buffers
         own = own or {name for name in parameters if text in group_of(memory.component[name])}
+        globs = declared_groups(model).get(text, ())
+        own = own or {name for name in parameters if any(fnmatchcase(name, glob) for glob in globs)}
         own = own or {name for name in names if fnmatchcase(name, text)}
         return dict.fromkeys(first[name] for name in own)
 
@@ -192,14 +194,15 @@ class Union(Target):
         for part in self.parts:
             found = part.choose(model, memory)
             if not found:
-                raise ValueError(f"target {str(part)!r} matches nothing; {_what_there_is(memory)}")
+                raise ValueError(f"target {str(part)!r} matches nothing; {_what_there_is(model, memory)}")
             for name, rows in found.items():
                 known = chosen.get(name, rows)
                 chosen[name] = None if rows is None or known is None else np.union1d(known, rows)
         return chosen
 
 
-def _what_there_is(memory: Memory) -> str:
+def _what_there_is(model: nn.Module, memory: Memory) -> str:
     components = sorted({memory.component[name] for name in memory})
-    groups = sorted(group for group in GROUPS if any(group in group_of(component) for component in components))
+    groups = {group for group in GROUPS if any(group in group_of(component) for component in components)}
+    groups = sorted(groups | set(declared_groups(model)))
     return f"components: {', '.join(components + groups)}; tensors: {', '.join(sorted(memory))}"

@@ -1,6 +1,6 @@
 """TorchRec models: forward(dense_features, sparse_features) -> logits [B]; components named alike in all of them."""
 
-from drsrobust.models.registry import MODELS, build_model, default_sizes, model_name
+from drsrobust.models.registry import MODELS, build_model, default_sizes, describe, model_name
 from drsrobust.models.scoring import padded_batches, score, state_digest
 from drsrobust.tensors import components
 
@@ -9,6 +9,7 @@ __all__ = [
     "build_model",
     "components",
     "default_sizes",
+    "describe",
     "model_name",
     "padded_batches",
     "score",

@@ -9,6 +9,8 @@ import torch
 from drsrobust._torchrec import torchrec
 from drsrobust.data import Schema
 from drsrobust.models.embedding import embedding_tables
+from drsrobust.models.interaction import FlatInteractionArch
+from drsrobust.models.sizes import check_dlrm_sizes, check_sizes
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
@@ -21,7 +23,7 @@ class DLRM(torchrec().models.dlrm.DLRM):
         schema: of the data.
         embedding_dim: of every table, and the width of the bottom MLP's output.
         dense_mlp: widths of the bottom MLP (ReLU after each); the last is `embedding_dim`.
-        over_mlp: widths of the top MLP; the last is 1.
+        over_mlp: widths of the top MLP (at least two); the last is 1.
         std: standard deviation of the tables' first values.
 
     The tensors are named as in TorchRec: `sparse_arch.*`, `dense_arch.*`, `inter_arch.*`, `over_arch.*`.
@@ -43,6 +45,8 @@ class DLRM(torchrec().models.dlrm.DLRM):
         over_mlp: Sequence[int] = (64, 32, 1),
         std: float = 0.01,
     ) -> None:
+        check_dlrm_sizes(embedding_dim, dense_mlp, over_mlp)
+        check_sizes(std=std)
         with warnings.catch_warnings():
             # Without dense columns the first layer's weight is empty (its bias still works), and torch remarks on it.
             warnings.filterwarnings("ignore", "Initializing zero-element tensors")
@@ -52,6 +56,7 @@ class DLRM(torchrec().models.dlrm.DLRM):
                 dense_arch_layer_sizes=list(dense_mlp),
                 over_arch_layer_sizes=list(over_mlp),
             )
+        self.inter_arch = FlatInteractionArch(len(schema.features))
 
     def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
         """Logits [B] of dense features [B, D] and B rows of ids."""

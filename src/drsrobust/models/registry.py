@@ -1,16 +1,33 @@
-"""Models by name, and the sizes they have by default on a data set."""
+"""Models by name, what each is in a line, and the sizes they have by default on a data set."""
 
 from importlib import import_module
-from typing import Any
+from inspect import Parameter, signature
+from typing import Any, NamedTuple
 
 from torch import nn
 
 from drsrobust._names import unknown
 from drsrobust.data import Schema
 
+
+class Entry(NamedTuple):
+    """Where a model's class is, and what it is."""
+
+    module: str
+    attribute: str
+    line: str
+
+
 MODELS = {
-    "dlrm": ("drsrobust.models.dlrm", "DLRM"),
-    "wide_deep": ("drsrobust.models.wide_deep", "WideDeep"),
+    "fm": Entry("drsrobust.models.fm", "FM", "factorization machine (Rendle 2010)"),
+    "dcn": Entry("drsrobust.models.dcn", "DCN", "Deep & Cross Network (arXiv:1708.05123)"),
+    "afm": Entry("drsrobust.models.afm", "AFM", "attentional factorization machine (arXiv:1708.04617)"),
+    "afn": Entry("drsrobust.models.afn", "AFN", "adaptive factorization network (arXiv:1909.03276)"),
+    "wide_deep": Entry("drsrobust.models.wide_deep", "WideDeep", "Wide & Deep (arXiv:1606.07792)"),
+    "deepfm": Entry("drsrobust.models.deepfm", "DeepFM", "factorization machine and MLP (arXiv:1703.04247)"),
+    "dlrm": Entry("drsrobust.models.dlrm", "DLRM", "TorchRec's DLRM (arXiv:1906.00091)"),
+    "dlrm_dcn": Entry("drsrobust.models.dlrm_dcn", "DLRM_DCN", "TorchRec's DLRM with cross layers (arXiv:2008.13535)"),
+    "dummy": Entry("drsrobust.models.dummy", "Dummy", "the study's untrained recommender (arXiv:2307.10244)"),
 }
 
 
@@ -18,24 +35,45 @@ def build_model(name: str, schema: Schema, **sizes: Any) -> nn.Module:
     """An untrained model; `sizes` are the keyword arguments of its class.
 
     Raises:
-        ValueError: an unknown name.
+        ValueError: an unknown name, an unknown size, or a size that makes no sense.
     """
-    if name not in MODELS:
-        raise unknown("model", name, MODELS)
-    module, attribute = MODELS[name]
-    return getattr(import_module(module), attribute)(schema, **sizes)
+    entry = _entry(name)
+    model = getattr(import_module(entry.module), entry.attribute)
+    known = [size.name for size in signature(model).parameters.values() if size.kind == Parameter.KEYWORD_ONLY]
+    for size in sizes:
+        if size not in known:
+            raise ValueError(f"model {name!r}: {unknown('size', size, known)}")
+    try:
+        return model(schema, **sizes)
+    except ValueError as error:
+        raise ValueError(f"model {name!r}: {error}") from error
+
+
+def describe(name: str | None = None) -> str:
+    """What a model is, in a line; without a name a line `name: what it is` for each."""
+    if name is None:
+        return "\n".join(f"{known}: {entry.line}" for known, entry in MODELS.items())
+    return _entry(name).line
 
 
 def default_sizes(name: str, dataset: str) -> dict[str, Any]:
-    """What to pass to `build_model` beyond the classes' own defaults: DLRM is larger on Criteo-shaped data."""
-    if name == "dlrm" and "criteo" in dataset:
-        return {"dense_mlp": [512, 256, 16], "over_mlp": [512, 256, 1]}
-    return {}
+    """What to pass to `build_model` beyond the classes' own defaults: TorchRec's models are larger on Criteo-shaped data."""
+    _entry(name)
+    if name not in ("dlrm", "dlrm_dcn") or "criteo" not in dataset:
+        return {}
+    sizes: dict[str, Any] = {"dense_mlp": [512, 256, 16], "over_mlp": [512, 256, 1]}
+    return sizes if name == "dlrm" else sizes | {"rank": 64}
 
 
 def model_name(model: nn.Module) -> str:
     """The registered name of a model, else the name of its class."""
-    for name, (module, attribute) in MODELS.items():
-        if (type(model).__module__, type(model).__qualname__) == (module, attribute):
+    for name, entry in MODELS.items():
+        if (type(model).__module__, type(model).__qualname__) == (entry.module, entry.attribute):
             return name
     return type(model).__qualname__
+
+
+def _entry(name: str) -> Entry:
+    if name not in MODELS:
+        raise unknown("model", name, MODELS)
+    return MODELS[name]

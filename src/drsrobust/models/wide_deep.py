@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from drsrobust.data import Schema
 from drsrobust.models.embedding import embedding_tables
+from drsrobust.models.first_order import FirstOrderModel
+from drsrobust.models.mlp import mlp
+from drsrobust.models.sizes import check_sizes
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
 
 
-class WideDeep(nn.Module):
+class WideDeep(FirstOrderModel):
     """logit = first-order terms + MLP(dense columns and embeddings side by side).
 
     Args:
@@ -24,11 +26,8 @@ class WideDeep(nn.Module):
         std: standard deviation of the tables' first values.
     """
 
-    COMPONENTS = {
-        "embedding": ("embeddings.*",),
-        "linear": ("first_order.*", "first_order_dense.*", "bias"),
-        "deep_mlp": ("deep.*",),
-    }
+    COMPONENTS = {"embedding": ("embeddings.*",), "linear": FirstOrderModel.LINEAR, "deep_mlp": ("deep.*",)}
+    GROUPS = {"as_released": (*FirstOrderModel.LINEAR_WEIGHTS, "deep.*")}
 
     def __init__(
         self,
@@ -39,23 +38,14 @@ class WideDeep(nn.Module):
         dropout: float = 0.2,
         std: float = 0.01,
     ) -> None:
+        check_sizes(embedding_dim=embedding_dim, deep_mlp=deep_mlp, dropout=dropout, std=std)
         super().__init__()
-        n_dense = len(schema.dense)
         self.embeddings = embedding_tables(schema, embedding_dim, std)
-        self.first_order = embedding_tables(schema, 1, std)
-        self.first_order_dense = nn.Linear(n_dense, 1, bias=False) if n_dense else None
-        self.bias = nn.Parameter(torch.zeros(1))
-        layers: list[nn.Module] = []
-        width = n_dense + len(schema.features) * embedding_dim
-        for hidden in deep_mlp:
-            layers += [nn.Linear(width, hidden), nn.BatchNorm1d(hidden), nn.ReLU(), nn.Dropout(dropout)]
-            width = hidden
-        self.deep = nn.Sequential(*layers, nn.Linear(width, 1))
+        self.add_first_order(schema, std)
+        self.deep = mlp(len(schema.dense) + len(schema.features) * embedding_dim, deep_mlp, dropout)
 
     def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
         """Logits [B] of dense features [B, D] and B rows of ids."""
-        logit = self.first_order(sparse_features).values().sum(dim=1) + self.bias
-        if self.first_order_dense is not None:
-            logit = logit + self.first_order_dense(dense_features).squeeze(1)
+        logit = self.first_order_logit(dense_features, sparse_features)
         embedded = self.embeddings(sparse_features).values()  # [B, features * embedding_dim]
         return logit + self.deep(torch.cat((dense_features, embedded), dim=1)).squeeze(1)

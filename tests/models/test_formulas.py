@@ -1,0 +1,271 @@
+"""Each model against its paper's formula, worked out anew in float64 NumPy from the model's weights."""
+
+import numpy as np
+import pytest
+import torch
+
+from drsrobust.data import Feature, Schema
+from drsrobust.models import build_model
+
+ROWS = 40
+
+
+def randomised(name, data, **sizes):
+    """A model in evaluation mode with all its numbers drawn at random, so that every term counts; and its state."""
+    torch.manual_seed(0)
+    model = build_model(name, data.schema, **sizes).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(std=0.3)
+        for key, buffer in model.named_buffers():
+            if key.endswith("running_mean"):
+                buffer.normal_(std=0.3)
+            if key.endswith("running_var"):
+                buffer.uniform_(0.5, 2)
+    return model, {key: value.double().numpy() for key, value in model.state_dict().items()}
+
+
+def logits(model, split):
+    batch = split.batch()
+    with torch.no_grad():
+        return model(batch.dense_features, batch.sparse_features).double().numpy()
+
+
+def looked_up(state, prefix, split, schema):
+    """Per feature the mean of the rows that are read [n, dim]."""
+    vectors = []
+    for feature in schema.features:
+        table = state[f"{prefix}.embedding_bags.{feature.name}.weight"]
+        values, lengths = split.sparse[feature.name]
+        lengths = np.ones(len(split), int) if lengths is None else lengths
+        bags = np.split(values, np.cumsum(lengths)[:-1])
+        vectors.append(np.array([table[bag].sum(axis=0) / max(len(bag), 1) for bag in bags]))
+    return vectors
+
+
+def field_vectors(state, split, schema):
+    """Of all features, then of all dense columns (value times vector)."""
+    dense = [split.dense[:, [d]].astype(float) * state["fields.dense"][d] for d in range(len(schema.dense))]
+    return looked_up(state, "fields.embeddings", split, schema) + dense
+
+
+def first_order(state, split, schema):
+    ids = sum(looked_up(state, "first_order", split, schema))[:, 0]
+    return state["bias"] + ids + split.dense.astype(float) @ state["first_order_dense.weight"][0]
+
+
+def pair_products(vectors):
+    """v_i * v_j of all pairs i < j."""
+    n = len(vectors)
+    return [vectors[i] * vectors[j] for i in range(n) for j in range(i + 1, n)]
+
+
+def linear(state, prefix, x):
+    return x @ state[f"{prefix}.weight"].T + state[f"{prefix}.bias"]
+
+
+def norm(state, prefix, x):
+    scale = state[f"{prefix}.weight"] / np.sqrt(state[f"{prefix}.running_var"] + 1e-5)
+    return (x - state[f"{prefix}.running_mean"]) * scale + state[f"{prefix}.bias"]
+
+
+def relu(x):
+    return np.maximum(x, 0)
+
+
+def deep(state, prefix, x, layers=2, project=True):
+    """The study's MLP: Linear, BatchNorm, ReLU (and Dropout, which does nothing here) per layer."""
+    for i in range(layers):
+        x = relu(norm(state, f"{prefix}.{4 * i + 1}", linear(state, f"{prefix}.{4 * i}", x)))
+    return linear(state, f"{prefix}.{4 * layers}", x)[:, 0] if project else x
+
+
+@pytest.fixture(scope="module")
+def split(data):
+    return data.test.head(ROWS)
+
+
+def agree(model, split, expected):
+    assert np.std(expected) > 0.1  # there is something to compare
+    np.testing.assert_allclose(logits(model, split), expected, rtol=2e-5, atol=1e-5 * np.abs(expected).max())
+
+
+def test_fm(data, split):
+    model, state = randomised("fm", data)
+    pairs = sum(product.sum(axis=1) for product in pair_products(field_vectors(state, split, data.schema)))
+    agree(model, split, first_order(state, split, data.schema) + pairs)
+
+
+def test_deepfm(data, split):
+    model, state = randomised("deepfm", data)
+    vectors = field_vectors(state, split, data.schema)
+    pairs = sum(product.sum(axis=1) for product in pair_products(vectors))
+    mlp = deep(state, "deep.dense_module", np.concatenate(vectors, axis=1))
+    agree(model, split, first_order(state, split, data.schema) + pairs + mlp)
+
+
+def test_wide_deep(data, split):
+    model, state = randomised("wide_deep", data)
+    x = np.concatenate([split.dense, *looked_up(state, "embeddings", split, data.schema)], axis=1)
+    agree(model, split, first_order(state, split, data.schema) + deep(state, "deep", x))
+
+
+@pytest.mark.parametrize("cross", ["vector", "matrix", "low_rank"])
+def test_dcn(data, split, cross):
+    model, state = randomised("dcn", data, cross=cross, rank=5)
+    x0 = np.concatenate([split.dense, *looked_up(state, "embeddings", split, data.schema)], axis=1)
+    x = x0
+    for layer in range(3):
+        bias = state[f"cross.bias.{layer}"].reshape(-1)
+        if cross == "vector":
+            x = x0 * (x @ state[f"cross.kernels.{layer}"]) + bias + x
+        elif cross == "matrix":
+            x = x0 * (x @ state[f"cross.kernels.{layer}"].T + bias) + x
+        else:
+            x = x0 * ((x @ state[f"cross.V_kernels.{layer}"].T) @ state[f"cross.W_kernels.{layer}"].T + bias) + x
+    both = np.concatenate([x, deep(state, "deep", x0, project=False)], axis=1)
+    agree(model, split, linear(state, "head", both)[:, 0])
+
+
+@pytest.mark.parametrize("rows", [ROWS, 300])  # one block and several
+def test_afm(data, rows):
+    split = data.test.head(rows)
+    model, state = randomised("afm", data)
+    products = np.stack(pair_products(field_vectors(state, split, data.schema)), axis=1)  # [n, pairs, dim]
+    scores = relu(linear(state, "attention.hidden", products)) @ state["attention.score.weight"][0]
+    weights = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    pooled = (weights[:, :, None] * products).sum(axis=1)
+    agree(model, split, first_order(state, split, data.schema) + pooled @ state["attention.projection.weight"][0])
+
+
+def test_afn(data, split):
+    """Each neuron as the product of powers that it is."""
+    neurons = 6
+    model, state = randomised("afn", data, neurons=neurons, deep_mlp=(8, 8))
+    magnitudes = np.maximum(np.abs(np.stack(field_vectors(state, split, data.schema))), 1e-5)  # [fields, n, dim]
+    scale = state["logarithmic.log_norm.weight"] / np.sqrt(state["logarithmic.log_norm.running_var"] + 1e-5)
+    shift = state["logarithmic.log_norm.bias"] - state["logarithmic.log_norm.running_mean"] * scale
+    products = []
+    for j in range(neurons):
+        orders = state["logarithmic.orders.weight"][j]
+        product = np.full(magnitudes.shape[1:], np.exp(state["logarithmic.orders.bias"][j] + orders @ shift))
+        for i, magnitude in enumerate(magnitudes):
+            product = product * magnitude ** (orders[i] * scale[i])
+        products.append(product)
+    x = norm(state, "logarithmic.product_norm", np.stack(products, axis=2)).reshape(len(split), -1)
+    agree(model, split, first_order(state, split, data.schema) + deep(state, "deep", x))
+
+
+def test_dlrm_dcn(data, split):
+    model, state = randomised("dlrm_dcn", data, layers=2, rank=3)
+    x = split.dense.astype(float)
+    for layer in range(2):
+        x = relu(linear(state, f"dense_arch.model._mlp.{layer}._linear", x))
+    embeddings = looked_up(state, "sparse_arch.embedding_bag_collection", split, data.schema)
+    x = x0 = np.concatenate([x, *embeddings], axis=1)
+    cross = "inter_arch.crossnet"
+    for layer in range(2):
+        low = x @ state[f"{cross}.V_kernels.{layer}"].T @ state[f"{cross}.W_kernels.{layer}"].T
+        x = x0 * (low + state[f"{cross}.bias.{layer}"]) + x
+    for layer in range(2):
+        x = relu(linear(state, f"over_arch.model.0._mlp.{layer}._linear", x))
+    agree(model, split, linear(state, "over_arch.model.1", x)[:, 0])
+
+
+def test_dlrm(data, split):
+    model, state = randomised("dlrm", data)
+    x = split.dense.astype(float)
+    for layer in range(2):
+        x = relu(linear(state, f"dense_arch.model._mlp.{layer}._linear", x))
+    vectors = [x, *looked_up(state, "sparse_arch.embedding_bag_collection", split, data.schema)]
+    products = [product.sum(axis=1, keepdims=True) for product in pair_products(vectors)]
+    x = np.concatenate([x, *products], axis=1)
+    for layer in range(2):
+        x = relu(linear(state, f"over_arch.model.0._mlp.{layer}._linear", x))
+    agree(model, split, linear(state, "over_arch.model.1", x)[:, 0])
+
+
+IDS = 8192
+DUMMY = Schema(tuple(f"d{i}" for i in range(128)), (Feature("id", IDS, multi_hot=True),))
+
+
+def dummy_inputs(density, rows=5):
+    """Dense columns, 0/1 vectors and the batch made of them; the first row has no id, the second all of them."""
+    from drsrobust._torchrec import torchrec
+
+    random = np.random.default_rng(0)
+    ones = random.random((rows, IDS)) < density
+    ones[0], ones[1] = False, True
+    jagged = torchrec().KeyedJaggedTensor(
+        keys=["id"],
+        values=torch.from_numpy(np.nonzero(ones)[1].astype(np.int32)),
+        lengths=torch.from_numpy(ones.sum(axis=1).astype(np.int32)),
+    )
+    return torch.from_numpy(random.standard_normal((rows, 128)).astype(np.float32)), ones, jagged
+
+
+def dummy_logits(state, dense, pooled, depth):
+    x = dense.double().numpy()
+    for layer in range(depth + 1):
+        x = relu(linear(state, f"dense.{2 * layer}", x))
+    x = np.concatenate([x, pooled], axis=1)
+    for layer in range(depth):
+        x = relu(linear(state, f"predictor.{2 * layer}", x))
+    return linear(state, f"predictor.{2 * depth}", x)[:, 0]
+
+
+@pytest.mark.parametrize(("width", "depth", "dim"), [(64, 1, 64), (128, 2, 96)])
+@pytest.mark.parametrize("as_released", [False, True])
+def test_dummy(width, depth, dim, as_released):
+    """`as_released`: the 0/1 vector itself is what is looked up, 8,192 times row 0 or 1."""
+    torch.manual_seed(0)
+    model = build_model("dummy", DUMMY, width=width, depth=depth, embedding_dim=dim, as_released=as_released)
+    state = {key: value.double().numpy() for key, value in model.state_dict().items()}
+    table = state["embeddings.embedding_bags.id.weight"]
+    hidden = [(width, width)] * (depth - 1)
+    assert [v.shape for v in state.values() if v.ndim == 2] == [
+        (IDS, dim),
+        *[(width, 128), *hidden, (32, width)],
+        *[(width, 32 + dim), *hidden, (1, width)],
+    ]
+    dense, ones, jagged = dummy_inputs(0.01)
+    rows = [vector.astype(int) if as_released else np.flatnonzero(vector) for vector in ones]
+    pooled = np.array([table[ids].sum(axis=0) for ids in rows])
+    expected = dummy_logits(state, dense, pooled, depth)
+    with torch.no_grad():
+        found = model(dense, jagged).double().numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+def test_dummy_weights_are_kaiming_uniform():
+    torch.manual_seed(0)
+    model = build_model("dummy", DUMMY, width=512, depth=2, embedding_dim=128)
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            bound = (6 / parameter.shape[1]) ** 0.5
+            assert 0.95 * bound < parameter.max() <= bound and -bound <= parameter.min() < -0.95 * bound
+    torch.manual_seed(0)
+    again = build_model("dummy", DUMMY, width=512, depth=2, embedding_dim=128, as_released=True)
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value)  # the twin is the same model, read otherwise
+
+
+def test_dummy_as_released_reads_only_rows_0_and_1_that_it_needs():
+    torch.manual_seed(0)
+    model = build_model("dummy", DUMMY, as_released=True)
+    dense, _, jagged = dummy_inputs(0.01)
+    with torch.no_grad():
+        table = model.embeddings.embedding_bags["id"].weight
+        before = model(dense, jagged)
+        table[2:] = float("nan")
+        assert torch.equal(model(dense, jagged), before)
+        table[1] = float("nan")
+        assert model(dense, jagged).isnan().tolist() == [False, True, True, True, True]
+        table[0], table[1] = float("nan"), 0
+        assert model(dense, jagged).isnan().tolist() == [True, False, True, True, True]
+
+
+def test_dummy_as_released_needs_two_ids():
+    schema = Schema((), (Feature("id", 1, multi_hot=True),))
+    with pytest.raises(ValueError, match="feature 'id' has one id; as_released reads rows 0 and 1"):
+        build_model("dummy", schema, as_released=True)

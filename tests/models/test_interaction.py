@@ -1,0 +1,45 @@
+"""DLRM's interaction against TorchRec's own."""
+
+import pytest
+import torch
+
+from drsrobust._torchrec import torchrec
+from drsrobust.models.interaction import FlatInteractionArch
+
+
+def both(features):
+    return FlatInteractionArch(features), torchrec().models.dlrm.InteractionArch(features)
+
+
+@pytest.mark.parametrize(("features", "rows"), [(1, 3), (2, 64), (26, 200)])
+def test_same_numbers_forwards_and_backwards(features, rows):
+    torch.manual_seed(0)
+    dense, sparse = torch.randn(rows, 8), torch.randn(rows, features, 8)
+    results = []
+    for arch in both(features):
+        inputs = dense.clone().requires_grad_(), sparse.clone().requires_grad_()
+        output = arch(*inputs)
+        output.backward(torch.arange(output.numel(), dtype=torch.float32).view_as(output).sin())
+        results.append((output, *(tensor.grad for tensor in inputs)))
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("wrong", [(0, 4, 5), (1, 0, -1), (1, 2, 0), (0, 0, -7)])
+def test_an_error_in_the_buffer_reads_what_torchrec_reads(wrong):
+    """Another pair, or one counted from the end."""
+    side, pair, value = wrong
+    dense, sparse = torch.randn(5, 4), torch.randn(5, 6, 4)
+    outputs = []
+    for arch in both(6):
+        arch.triu_indices[side, pair] = value
+        outputs.append(arch(dense, sparse))
+    assert torch.equal(*outputs)
+
+
+@pytest.mark.parametrize("value", [7, -8, 2**40, 2**62, -(2**63), 2**63 - 1])
+@pytest.mark.parametrize("side", [0, 1])
+def test_an_error_that_names_no_vector_raises_as_torchrec_does(side, value):
+    for arch in both(6):
+        arch.triu_indices[side, 3] = value
+        with pytest.raises((IndexError, RuntimeError), match="out of (bounds|DATA bounds|range)"):
+            arch(torch.randn(5, 4), torch.randn(5, 6, 4))
