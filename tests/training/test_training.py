@@ -42,7 +42,9 @@ def test_early_stopping(data):
 
 def test_divergence_is_told(data):
     torch.manual_seed(0)
-    with pytest.raises(RuntimeError, match=r"training diverged in epoch \d+: the loss is nan.*learning_rate"):
+    with pytest.raises(
+        RuntimeError, match=r"training diverged in epoch \d+, step \d+ of 2: the loss is nan.*learning_rate"
+    ):
         fit(build_model("dlrm", data.schema), data, Settings(epochs=9, learning_rate=1e19), show=False)
     one_class = replace(data, valid=data.valid.take(data.valid.labels == 1))
     with pytest.raises(ValueError, match="validation rows are all of one class"):

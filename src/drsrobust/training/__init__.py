@@ -1,8 +1,10 @@
 """Training, checkpoints and the cache of trained models."""
 
 from drsrobust.training.checkpoint import CheckpointError, read_checkpoint, save_checkpoint
-from drsrobust.training.fit import Epoch, Settings, fit
+from drsrobust.training.fit import Epoch, fit
 from drsrobust.training.load import default_settings, load_model
+from drsrobust.training.search import search
+from drsrobust.training.settings import Settings
 
 __all__ = [
     "CheckpointError",
@@ -13,4 +15,5 @@ __all__ = [
     "load_model",
     "read_checkpoint",
     "save_checkpoint",
+    "search",
 ]

@@ -1,4 +1,5 @@
-"""Checkpoints: weights as safetensors, beside them a JSON manifest with their SHA-256. Nothing is ever unpickled."""
+"""Checkpoints: weights as safetensors, beside them a JSON manifest with their SHA-256, and the learning curve as a table for
+people. Nothing is ever unpickled."""
 
 import json
 from pathlib import Path
@@ -10,7 +11,7 @@ from drsrobust._storage import digest, file_digest, new_folder
 from drsrobust.data import Feature, Schema
 from drsrobust.models import build_model, state_digest
 
-WEIGHTS, MANIFEST = "model.safetensors", "manifest.json"
+WEIGHTS, MANIFEST, CURVE = "model.safetensors", "manifest.json", "curve.csv"
 
 
 class CheckpointError(ValueError):
@@ -24,7 +25,7 @@ def save_checkpoint(model: nn.Module, folder: Path, manifest: dict[str, Any]) ->
         model: one of ours.
         folder: replaced if it is there.
         manifest: how the model was made; `model`, `schema` and `sizes` are needed to build it again. The hashes are
-            added here.
+            added here; `curve`, the epochs of training, is written as CSV too.
 
     Returns:
         the manifest as written.
@@ -36,6 +37,9 @@ def save_checkpoint(model: nn.Module, folder: Path, manifest: dict[str, Any]) ->
         save_file(state, part / WEIGHTS)
         manifest = manifest | {"state": state_digest(model), "sha256": file_digest(part / WEIGHTS)}
         manifest = json.loads(json.dumps(manifest))  # as it will be read
+        if curve := manifest.get("curve"):
+            lines = [",".join(curve[0]), *(",".join(map(repr, epoch.values())) for epoch in curve)]
+            (part / CURVE).write_text("\n".join(lines) + "\n")
         (part / MANIFEST).write_text(json.dumps(manifest | {"manifest_sha256": digest(manifest)}, indent=1))
     return manifest
 

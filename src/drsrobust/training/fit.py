@@ -1,75 +1,62 @@
-"""Training: binary cross-entropy on logits, Adam, early stopping on validation AUC, everything from one seed."""
+"""Training: binary cross-entropy on logits, early stopping on validation AUC, everything from one seed."""
 
-import copy
 import math
 import time
-from dataclasses import dataclass, fields
-from operator import index
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from drsrobust._progress import progress
+from drsrobust._storage import digest
 from drsrobust.data import Dataset
-from drsrobust.metrics import auc, log_loss
-from drsrobust.models import padded_batches, score
-from drsrobust.tensors import component_of, named_tensors
+from drsrobust.metrics import auc, log_loss, normalised_entropy
+from drsrobust.models import padded_batches, score, state_digest
+from drsrobust.training.fused import FusedTables, fused_tables
+from drsrobust.training.settings import Settings
+from drsrobust.training.snapshot import (
+    load_optimizer,
+    optimizer_tensors,
+    random_state,
+    read_snapshot,
+    save_snapshot,
+    set_random_state,
+)
+from drsrobust.training.step import Trainer
 
-
-@dataclass(frozen=True)
-class Settings:
-    """How to train. The defaults are those of arXiv:2307.10244.
-
-    Attributes:
-        learning_rate: of Adam.
-        weight_decay: L2, added to the gradient; `table_weight_decay` is the same for embedding tables.
-        batch_size: rows per step.
-        epochs: at most.
-        patience: epochs without a better validation AUC before training stops (1: at the first).
-        seed: of the first weights, the order of rows and dropout.
-    """
-
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-6
-    table_weight_decay: float = 1e-6
-    batch_size: int = 4096
-    epochs: int = 30
-    patience: int = 3
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            plain = float if field.type == "float" or field.type is float else index
-            object.__setattr__(self, field.name, plain(getattr(self, field.name)))
-        least = {"batch_size": 2, "epochs": 1, "patience": 1, "seed": 0, "weight_decay": 0, "table_weight_decay": 0}
-        for name, low in least.items():
-            if not getattr(self, name) >= low:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {low}")
-        if not self.learning_rate > 0:
-            raise ValueError(f"learning_rate is {self.learning_rate}; it must be over 0")
+SAVE_EVERY = 60.0  # seconds of training between two snapshots
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One line of the learning curve; losses in nats per row."""
+    """One line of the learning curve; losses in nats per row, `valid_ne` the normalised entropy."""
 
     epoch: int
     train_loss: float
     valid_loss: float
     valid_auc: float
+    valid_ne: float
     seconds: float
 
 
-def fit(model: nn.Module, data: Dataset, settings: Settings, *, show: bool = True) -> list[Epoch]:
-    """Trains a model in place; it ends in evaluation mode with the weights of its best epoch.
+def fit(
+    model: nn.Module, data: Dataset, settings: Settings, *, show: bool = True, snapshot: Path | None = None
+) -> list[Epoch]:
+    """Trains a model in place, on the device it is on; it ends in evaluation mode with the weights of its best epoch.
+
+    On a CPU the same seed and number of threads give the same weights, bit for bit, whether training was stopped and taken
+    up again or not.
 
     Args:
         model: forward(dense_features, sparse_features) -> logits [B].
         data: trained on `data.train`, judged on `data.valid`.
         settings: see there. The global random state of torch is left as it was.
         show: a progress bar.
+        snapshot: a file in which the state of training is kept, about once a minute; if one of this very run is there,
+            training goes on from it. It is left for the caller to delete.
 
     Raises:
         RuntimeError: training diverged (the loss is no longer a number).
@@ -77,72 +64,133 @@ def fit(model: nn.Module, data: Dataset, settings: Settings, *, show: bool = Tru
     """
     if len(np.unique(data.valid.labels)) < 2:
         raise ValueError(f"the {len(data.valid)} validation rows are all of one class; early stopping needs their AUC")
-    optimizer = _adam(model, settings)
-    order = np.random.default_rng(settings.seed)
-    valid = padded_batches(data.valid)
-    steps = math.ceil(len(data.train) / settings.batch_size)
-    curve: list[Epoch] = []
-    best, best_state = -math.inf, None
-    with torch.random.fork_rng(devices=[]), progress(settings.epochs * steps, "training", show=show) as bar:
+    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+    cuda = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda), fused_tables(model, settings) as fused:
         torch.manual_seed(settings.seed)
-        for epoch in range(1, settings.epochs + 1):
-            start = time.perf_counter()
-            loss = _train_epoch(model, data, settings, optimizer, order, bar)
-            if not math.isfinite(loss):
-                raise RuntimeError(
-                    f"training diverged in epoch {epoch}: the loss is {loss}. A smaller learning_rate than "
-                    f"{settings.learning_rate} usually helps; dense columns far outside -10..10 are the other usual cause"
-                )
-            scores = score(model, valid, len(data.valid))
-            curve.append(
-                Epoch(
-                    epoch,
-                    loss,
-                    log_loss(data.valid.labels, scores, data.valid.prior),
-                    auc(data.valid.labels, scores),
-                    time.perf_counter() - start,
-                )
-            )
-            bar.set_postfix_str(f"epoch {epoch}, AUC {curve[-1].valid_auc:.4f}", refresh=False)
-            if curve[-1].valid_auc > best:
-                best, best_state, best_epoch = curve[-1].valid_auc, copy.deepcopy(model.state_dict()), epoch
-            elif epoch - best_epoch >= settings.patience:
-                bar.total = bar.n  # stopped early: the bar ends full
-                break
-    model.load_state_dict(best_state)
+        run = _Run(model, data, settings, fused, device, snapshot)
+        with progress(settings.epochs * run.steps, "training", show=show) as bar:
+            bar.update((run.epoch - 1) * run.steps + run.step)
+            while run.goes_on():
+                run.train_epoch(bar)
+                run.judge(bar)
+            bar.total = bar.n  # stopped early: the bar ends full
+        model.load_state_dict(run.best_state)
     model.eval()
-    return curve
+    return run.curve
 
 
-def _train_epoch(model, data: Dataset, settings: Settings, optimizer, order: np.random.Generator, bar) -> float:
-    """One pass over the training rows in a new order; the mean loss per row."""
-    model.train()
-    total, rows = 0.0, 0
-    for batch in data.train.batches(settings.batch_size, order=order.permutation(len(data.train))):
-        if len(batch.labels) < 2:
-            continue  # BatchNorm has no variance of one row (another one is left over in each epoch)
-        optimizer.zero_grad(set_to_none=True)
-        logits = model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
-        loss = binary_cross_entropy_with_logits(logits, batch.labels)
-        loss.backward()
-        optimizer.step()
-        total += loss.item() * len(batch.labels)
-        rows += len(batch.labels)
-        bar.update()
-    return total / rows
+class _Run:
+    """One training run: what it has done, and how it goes on."""
 
+    def __init__(
+        self,
+        model: nn.Module,
+        data: Dataset,
+        settings: Settings,
+        fused: list[FusedTables],
+        device: torch.device,
+        snapshot: Path | None,
+    ) -> None:
+        self.model, self.data, self.settings, self.fused, self.device = model, data, settings, fused, device
+        self.trainer = Trainer(model, settings, fused)
+        self.order = np.random.default_rng(settings.seed)
+        self.valid = padded_batches(data.valid)
+        self.steps = math.ceil(len(data.train) / settings.batch_size)
+        self.curve: list[Epoch] = []
+        self.best, self.best_epoch, self.best_state = -math.inf, 0, {}
+        self.epoch, self.step = 1, 0  # of the next batch
+        self.total, self.rows, self.seconds = 0.0, 0, 0.0  # of the epoch so far
+        self.snapshot = snapshot
+        if snapshot is not None:
+            parts = [asdict(settings), data.train.fingerprint, data.valid.fingerprint, state_digest(model), device.type]
+            self.identity = digest(parts)
+            if (found := read_snapshot(snapshot, self.identity)) is not None:
+                self._take_up(*found)
 
-def _adam(model: nn.Module, settings: Settings) -> torch.optim.Adam:
-    home = component_of(model)
-    tables, rest = [], []
-    for name, parameter in named_tensors(model, buffers=False):
-        if parameter.numel():
-            (tables if home[name] == "embedding" else rest).append(parameter)
-    return torch.optim.Adam(
-        [
-            {"params": tables, "weight_decay": settings.table_weight_decay},
-            {"params": rest, "weight_decay": settings.weight_decay},
-        ],
-        lr=settings.learning_rate,
-        fused=True,
-    )
+    def goes_on(self) -> bool:
+        """Whether there is an epoch to train."""
+        patient = not self.curve or len(self.curve) - self.best_epoch < self.settings.patience
+        return self.epoch <= self.settings.epochs and patient
+
+    def train_epoch(self, bar) -> None:
+        """The rest of one pass over the training rows in a new order."""
+        self.model.train()
+        before = self.order.bit_generator.state  # a snapshot within the epoch draws its order again
+        order = self.order.permutation(len(self.data.train))
+        rows = order[self.step * self.settings.batch_size :]
+        start = saved = time.perf_counter()
+        for batch in self.data.train.batches(self.settings.batch_size, order=rows):
+            if len(batch.labels) > 1:  # BatchNorm has no variance of one row (another one is left over in each epoch)
+                loss = self.trainer.step(batch)
+                if not math.isfinite(loss):
+                    raise self._diverged(loss)
+                self.total, self.rows = self.total + loss * len(batch.labels), self.rows + len(batch.labels)
+            self.step += 1
+            bar.update()
+            now = time.perf_counter()
+            self.seconds, start = self.seconds + now - start, now
+            if self.snapshot is not None and now - saved > SAVE_EVERY:
+                self._save(before)
+                saved = time.perf_counter()
+
+    def judge(self, bar) -> None:
+        """The end of an epoch: validation, the learning curve, the best weights so far."""
+        start = time.perf_counter()
+        labels, prior = self.data.valid.labels, self.data.valid.prior
+        scores = score(self.model, self.valid, len(labels))
+        measured = {
+            "train_loss": self.total / self.rows,
+            "valid_loss": log_loss(labels, scores, prior),
+            "valid_auc": auc(labels, scores),
+            "valid_ne": normalised_entropy(labels, scores, prior),
+        }
+        self.curve.append(Epoch(self.epoch, **measured, seconds=self.seconds + time.perf_counter() - start))
+        if self.curve[-1].valid_auc > self.best:
+            self.best, self.best_epoch = self.curve[-1].valid_auc, self.epoch
+            self.best_state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        bar.set_postfix_str(f"AUC {self.curve[-1].valid_auc:.4f}, best {self.best:.4f}", refresh=False)
+        self.epoch, self.step = self.epoch + 1, 0
+        self.total, self.rows, self.seconds = 0.0, 0, 0.0
+
+    def _diverged(self, loss: float) -> RuntimeError:
+        return RuntimeError(
+            f"training diverged in epoch {self.epoch}, step {self.step + 1} of {self.steps}: the loss is {loss}. A smaller "
+            f"learning_rate than {self.settings.learning_rate} usually helps; dense columns far outside -10..10 are the "
+            "other usual cause"
+        )
+
+    def _save(self, order: dict[str, Any]) -> None:
+        _, random = random_state(self.order, self.device)
+        tensors = dict(optimizer_tensors(self.trainer.optimizer)) | random
+        tensors |= {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
+        tensors |= {f"best.{name}": tensor for name, tensor in self.best_state.items()}
+        tensors |= {f"tables.{i}.{j}": t for i, one in enumerate(self.fused) for j, t in enumerate(one.state())}
+        done = {
+            "epoch": self.epoch,
+            "step": self.step,
+            "total": self.total,
+            "rows": self.rows,
+            "seconds": self.seconds,
+            "curve": [asdict(epoch) for epoch in self.curve],
+            "best": self.best if self.curve else None,
+            "best_epoch": self.best_epoch,
+            "order": order,
+        }
+        save_snapshot(self.snapshot, self.identity, tensors, done)
+
+    def _take_up(self, tensors: dict[str, torch.Tensor], done: dict[str, Any]) -> None:
+        def part(prefix: str) -> dict[str, torch.Tensor]:
+            return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
+
+        self.model.load_state_dict(part("model."))
+        self.best_state = {name: tensor.to(self.device) for name, tensor in part("best.").items()}
+        load_optimizer(self.trainer.optimizer, tensors)
+        for i, one in enumerate(self.fused):
+            for j, tensor in enumerate(one.state()):
+                tensor.copy_(tensors[f"tables.{i}.{j}"])
+        set_random_state(self.order, self.device, done["order"], tensors)
+        for name in ("epoch", "step", "total", "rows", "seconds", "best_epoch"):
+            setattr(self, name, done[name])
+        self.curve = [Epoch(**epoch) for epoch in done["curve"]]
+        self.best = -math.inf if done["best"] is None else done["best"]

@@ -1,7 +1,7 @@
 """`load_model`: trains once, then comes from the checkpoint cache."""
 
 import math
-import time
+import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -14,10 +14,11 @@ from drsrobust._names import unknown
 from drsrobust._storage import cache_folder, digest, exclusive
 from drsrobust._versions import commit, machine, versions
 from drsrobust.data import Dataset
-from drsrobust.metrics import auc, log_loss
+from drsrobust.metrics import auc, log_loss, normalised_entropy
 from drsrobust.models import MODELS, build_model, default_sizes, padded_batches, score
 from drsrobust.training.checkpoint import MANIFEST, read_checkpoint, save_checkpoint
-from drsrobust.training.fit import Settings, fit
+from drsrobust.training.fit import fit
+from drsrobust.training.settings import Settings
 
 FORMAT = 1  # of checkpoints and of what training does: raise it when either changes
 
@@ -28,18 +29,21 @@ def load_model(
     *,
     settings: Settings | None = None,
     sizes: dict[str, Any] | None = None,
+    device: str | None = None,
     show: bool = True,
 ) -> nn.Module:
     """A trained model in evaluation mode; its manifest (AUC, settings, versions, hashes) is `model.manifest`.
 
     The first call trains and stores a checkpoint; it is named by model, sizes, settings and the data's fingerprint, so
-    that other ones train anew. Two processes that ask for the same model train it once.
+    that other ones train anew. Two processes that ask for the same model train it once. Training that was stopped, even by
+    `kill -9`, goes on where it was (within a minute) at the next call.
 
     Args:
-        name: `dlrm` or `wide_deep`.
+        name: one of `dr.models.MODELS`.
         data: what to train on.
-        settings: how; None: the defaults for this model.
+        settings: how; None: the defaults for this model on this data (`default_settings`).
         sizes: keyword arguments of the model's class; None: the defaults for this data.
+        device: where to train; None: on the GPU if there is one. The model that is returned is on the CPU.
         show: a progress bar while training.
 
     Raises:
@@ -55,47 +59,60 @@ def load_model(
     """
     if name not in MODELS:
         raise unknown("model", name, MODELS)
-    settings = settings or default_settings(name)
+    settings = settings or default_settings(name, data.name)
     sizes = default_sizes(name, data.name) if sizes is None else {key: _plain(size) for key, size in sizes.items()}
     identity = {"format": FORMAT, "model": name, "sizes": sizes, "settings": asdict(settings), "data": data.fingerprint}
     identity |= {"train": data.train.fingerprint, "valid": data.valid.fingerprint}
     folder = cache_folder("checkpoints", f"{name}-{data.name.replace('/', '-')}-{digest(identity)[:16]}")
     with exclusive(folder):
         if not (folder / MANIFEST).exists():
-            _train(folder, name, data, settings, sizes, identity, show)
+            _train(folder, name, data, settings, sizes, identity, device, show)
     return read_checkpoint(folder, identity)
 
 
-def default_settings(name: str) -> Settings:
+def default_settings(name: str, dataset: str) -> Settings:
     """Those of arXiv:2307.10244; DLRM's tables, which it did not train, need a stronger weight decay (chosen on
     validation rows of MovieLens-1M)."""
     return Settings(table_weight_decay=3e-5) if name == "dlrm" else Settings()
 
 
-def _train(folder, name: str, data: Dataset, settings: Settings, sizes: dict, identity: dict, show: bool) -> None:
-    start = time.perf_counter()
+def _train(
+    folder, name: str, data: Dataset, settings: Settings, sizes: dict, identity: dict, device, show: bool
+) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         model = build_model(name, data.schema, **sizes)
-    curve = fit(model, data, settings, show=show)
-    seconds = time.perf_counter() - start
-    scores = score(model, padded_batches(data.test), len(data.test))
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    unfinished = folder.with_name(f"{folder.name}.training")
+    curve = fit(model.to(device), data, settings, show=show, snapshot=unfinished / "snapshot.safetensors")
+    model.cpu()
+    labels, prior = data.test.labels, data.test.prior
+    scores = score(model, padded_batches(data.test), len(labels))
+    measured = {
+        "test_auc": auc(labels, scores),
+        "test_log_loss": log_loss(labels, scores, prior),
+        "test_ne": normalised_entropy(labels, scores, prior),
+    }
     save_checkpoint(
         model,
         folder,
         identity
         | {
+            name: None if math.isnan(value) else value for name, value in measured.items()
+        }  # rows of one class have none
+        | {
             "dataset": data.name,
             "schema": asdict(data.schema),
-            "test_auc": None if math.isnan(value := auc(data.test.labels, scores)) else value,  # of one class: none
-            "test_log_loss": log_loss(data.test.labels, scores, data.test.prior),
+            "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "curve": [asdict(epoch) for epoch in curve],
-            "seconds": seconds,
+            "seconds": sum(epoch.seconds for epoch in curve),
+            "device": device.type,
             "versions": versions(),
             "commit": commit(),
             "machine": machine(),
         },
     )
+    shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _plain(size: Any) -> Any:

@@ -1,0 +1,79 @@
+"""How good models are without errors, and how they got there."""
+
+from typing import TYPE_CHECKING
+
+from drsrobust.plots.style import look, new_panels, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_CURVE = ["model", "dataset", "epoch", "train_loss", "valid_loss", "valid_auc", "valid_ne"]
+_LABELS = {
+    "valid_auc": "AUC on validation rows",
+    "valid_loss": "log loss on validation rows (nats)",
+    "valid_ne": "normalised entropy on validation rows",
+    "train_loss": "log loss on training rows (nats)",
+}
+
+
+def clean_auc_data(table: "pd.DataFrame") -> "pd.DataFrame":
+    """What `clean_auc` draws: one row per data set and model, the best of each data set first; no times, so that the numbers
+    are the same from run to run."""
+    columns = ["dataset", "model", "auc", "auc_low", "auc_high", "logloss", "ne", "parameters"]
+    return table[columns].sort_values(["dataset", "auc"], ascending=[True, False], ignore_index=True)
+
+
+@styled
+def clean_auc(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """AUC without errors, with its interval, a line per model.
+
+    Args:
+        data: as `clean_auc_data` returns it, of one data set; the first row is drawn on top.
+        ax: where to draw; None: a new figure.
+    """
+    ax = ax or new_panels()[0]
+    place = range(len(data))[::-1]
+    errors = [data["auc"] - data["auc_low"], data["auc_high"] - data["auc"]]
+    ax.errorbar(data["auc"], place, xerr=errors, fmt="o", color=look(0)["color"], capsize=3, markersize=6)
+    for row, auc in zip(place, data["auc"], strict=True):
+        ax.annotate(f"{auc:.4f}", (auc, row), (0, 6), textcoords="offset points", ha="center", size=8, color="#444444")
+    ax.set_yticks(list(place), data["model"])
+    ax.set_ylim(-0.6, len(data) - 0.3)
+    ax.grid(False, axis="y")
+    ax.set_xlabel("AUC on test rows, without errors")
+    if len(data):
+        ax.set_title(data["dataset"].iloc[0])
+    return ax
+
+
+def learning_curves_data(curves: "pd.DataFrame") -> "pd.DataFrame":
+    """What `learning_curves` draws: one row per data set, model and epoch, without times.
+
+    Args:
+        curves: the lines of the models' `curve.csv` with columns `model` and `dataset`.
+    """
+    return curves[_CURVE].sort_values(["dataset", "model", "epoch"], ignore_index=True)
+
+
+@styled
+def learning_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "valid_auc") -> "Axes":
+    """A quantity against the epoch, a curve per model; the ring marks the epoch whose weights were kept.
+
+    Args:
+        data: as `learning_curves_data` returns it, of one data set.
+        ax: where to draw; None: a new figure.
+        quantity: `valid_auc`, `valid_loss`, `valid_ne` or `train_loss`.
+    """
+    ax = ax or new_panels()[0]
+    for index, (model, curve) in enumerate(data.groupby("model", sort=False)):
+        style = look(index)
+        ax.plot(curve["epoch"], curve[quantity], label=model, markersize=3.5, linewidth=1.4, **style)
+        best = curve.loc[curve["valid_auc"].idxmax()]
+        ax.plot(best["epoch"], best[quantity], "o", markersize=10, fillstyle="none", color=style["color"])
+    ax.set(xlabel="epoch", ylabel=_LABELS[quantity])
+    ax.xaxis.get_major_locator().set_params(integer=True)
+    if len(data):
+        ax.legend(loc="best", title="ring: weights kept")
+        ax.set_title(data["dataset"].iloc[0])
+    return ax

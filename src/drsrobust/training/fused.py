@@ -1,0 +1,132 @@
+"""Tables that update themselves in their backward pass: FBGEMM's table-batched embedding, for as long as a model is trained.
+
+TorchRec's `EmbeddingBagCollection` gives every table a gradient of its own size, zeros and all, which an optimizer then walks
+through. FBGEMM's kernel looks up all tables at once and updates only the rows that were read.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from drsrobust._torchrec import torchrec
+from drsrobust.training.settings import Settings
+
+if TYPE_CHECKING:
+    from torchrec import EmbeddingBagCollection, KeyedJaggedTensor, KeyedTensor
+
+_WIDTH = 4  # FBGEMM's rows are multiples of this
+
+
+@contextmanager
+def fused_tables(model: nn.Module, settings: Settings) -> Iterator[list["FusedTables"]]:
+    """While the block runs, the model's collections look up and update through FBGEMM.
+
+    Their parameters are the same objects under the same names; the memory behind them is FBGEMM's meanwhile, and their own
+    again afterwards. Collections that FBGEMM cannot take (a table whose width is not a multiple of 4, weighted look-ups) are
+    left as they are. With `table_optimizer="adam"` all are.
+
+    Yields:
+        one `FusedTables` per collection that was taken.
+    """
+    fused = []
+    if settings.table_optimizer != "adam":
+        kind = torchrec().EmbeddingBagCollection
+        for module in model.modules():
+            if isinstance(module, kind) and _fits(module):
+                fused.append(FusedTables(module, settings))
+    try:
+        for tables in fused:
+            tables.collection.forward = tables.look_up
+        yield fused
+    finally:
+        for tables in fused:
+            vars(tables.collection).pop("forward", None)
+            for parameter in tables.parameters:
+                parameter.data = parameter.data.clone()  # all tables of a collection were views of one memory
+
+
+class FusedTables:
+    """One collection's tables in FBGEMM's kernels, one for each way of pooling.
+
+    Attributes:
+        collection: the `EmbeddingBagCollection`.
+        parameters: its tables.
+    """
+
+    def __init__(self, collection: "EmbeddingBagCollection", settings: Settings) -> None:
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
+        from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+            ComputeDevice,
+            EmbeddingLocation,
+            SplitTableBatchedEmbeddingBagsCodegen,
+        )
+        from torchrec.modules.embedding_configs import pooling_type_to_pooling_mode
+
+        optimizers = {
+            "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+            "adagrad": EmbOptimType.EXACT_ADAGRAD,
+            "sgd": EmbOptimType.EXACT_SGD,
+        }
+        self.collection = collection
+        configs = collection.embedding_bag_configs()
+        self.parameters = [collection.embedding_bags[config.name].weight for config in configs]
+        device = self.parameters[0].device
+        place = (
+            (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
+            if device.type == "cuda"
+            else (EmbeddingLocation.HOST, ComputeDevice.CPU)
+        )
+        self._kernels, features, widths = [], [], []
+        for pooling in dict.fromkeys(config.pooling for config in configs):
+            group = [config for config in configs if config.pooling == pooling]
+            names = [name for config in group for name in config.feature_names]
+            kernel = SplitTableBatchedEmbeddingBagsCodegen(
+                [(config.num_embeddings, config.embedding_dim, *place) for config in group],
+                feature_table_map=[number for number, config in enumerate(group) for _ in config.feature_names],
+                pooling_mode=pooling_type_to_pooling_mode(pooling),
+                optimizer=optimizers[settings.table_optimizer],
+                learning_rate=settings.table_learning_rate or settings.learning_rate,
+                eps=1e-8,
+                bounds_check_mode=BoundsCheckMode.FATAL,
+                device=device,
+            )
+            with torch.no_grad():
+                for config, memory in zip(group, kernel.split_embedding_weights(), strict=True):
+                    parameter = collection.embedding_bags[config.name].weight
+                    memory.copy_(parameter)
+                    parameter.data = memory
+            self._kernels.append((names, kernel))
+            features += names
+            widths += [config.embedding_dim for config in group for _ in config.feature_names]
+        wanted = [name for config in configs for name in config.feature_names]
+        self._names, self._widths = list(collection._embedding_names), [widths[features.index(name)] for name in wanted]
+        order = [features.index(name) for name in wanted]
+        self._order = None if order == sorted(order) else order
+        self._group_widths = widths
+
+    def look_up(self, features: "KeyedJaggedTensor") -> "KeyedTensor":
+        """What the collection's own forward gives: a KeyedTensor whose values are [B, sum of widths]."""
+        keys, parts = features.keys(), []
+        for names, kernel in self._kernels:
+            here = features if names == keys else features.permute([keys.index(name) for name in names])
+            parts.append(kernel(here.values(), here.offsets()))
+        values = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
+        if self._order is not None:
+            columns = values.split(self._group_widths, dim=1)
+            values = torch.cat([columns[number] for number in self._order], dim=1)
+        return torchrec().KeyedTensor(keys=self._names, length_per_key=self._widths, values=values)
+
+    def state(self) -> list[torch.Tensor]:
+        """The optimizer's state: live tensors, in an order that depends on the collection alone."""
+        return [
+            tensor for _, kernel in self._kernels for states in kernel.split_optimizer_states() for tensor in states
+        ]
+
+
+def _fits(collection: "EmbeddingBagCollection") -> bool:
+    configs = collection.embedding_bag_configs()
+    return not collection.is_weighted() and all(config.embedding_dim % _WIDTH == 0 for config in configs)

@@ -1,0 +1,130 @@
+"""Training that was killed goes on where it was, and ends with the same weights."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from drsrobust.models import build_model, state_digest
+from drsrobust.training import Settings, fit, load_model
+
+MODULE = sys.modules["drsrobust.training.fit"]  # (the package has the function under this name)
+SETTINGS = {
+    "adam": Settings(epochs=4, batch_size=256, patience=2),
+    "fused": Settings(
+        epochs=4, batch_size=256, patience=2, table_optimizer="rowwise_adagrad", table_learning_rate=0.05
+    ),
+}
+
+
+class Stopped(Exception):
+    """Stands for the end of the process."""
+
+
+def built(name, data):
+    torch.manual_seed(0)
+    return build_model(name, data.schema)
+
+
+def stop_after(monkeypatch, saves):
+    """The run ends right after its n-th snapshot, which it takes at every step."""
+    monkeypatch.setattr(MODULE, "SAVE_EVERY", 0.0)
+    save, count = MODULE.save_snapshot, iter(range(10**6))
+
+    def stopping(*arguments):
+        save(*arguments)
+        if next(count) + 1 == saves:
+            raise Stopped
+
+    monkeypatch.setattr(MODULE, "save_snapshot", stopping)
+
+
+@pytest.mark.parametrize("how", SETTINGS)
+@pytest.mark.parametrize("saves", [1, 19, 20, 47])  # within an epoch, at its last step, at its first
+def test_taken_up_at_any_step(data, tmp_path, monkeypatch, how, saves):
+    """wide_deep has dropout and BatchNorm: random state and buffers count."""
+    settings = SETTINGS[how]
+    whole = built("wide_deep", data)
+    curve = fit(whole, data, settings, show=False)
+    stop_after(monkeypatch, saves)
+    with pytest.raises(Stopped):
+        fit(built("wide_deep", data), data, settings, show=False, snapshot=tmp_path / "s")
+    monkeypatch.undo()
+    steps, step = [], MODULE.Trainer.step
+    monkeypatch.setattr(MODULE.Trainer, "step", lambda *arguments: steps.append(1) or step(*arguments))
+    again = built("wide_deep", data)
+    found = fit(again, data, settings, show=False, snapshot=tmp_path / "s")
+    assert state_digest(again) == state_digest(whole)
+    assert [(e.train_loss, e.valid_auc) for e in found] == [(e.train_loss, e.valid_auc) for e in curve]
+    assert len(steps) == len(curve) * 19 - saves  # 4,800 rows are 19 steps; none was done twice
+
+
+def test_other_runs_and_damaged_snapshots_are_not_taken_up(data, tmp_path, monkeypatch):
+    settings = SETTINGS["adam"]
+    whole = built("dlrm", data)
+    fit(whole, data, settings, show=False)
+    stop_after(monkeypatch, 5)
+    path = tmp_path / "s"
+    with pytest.raises(Stopped):
+        fit(built("dlrm", data), data, settings, show=False, snapshot=path)
+    monkeypatch.undo()
+    content = path.read_bytes()
+    for damage, says in (
+        (lambda: path.write_bytes(content[:-1] + bytes([content[-1] ^ 1])), "SHA-256"),
+        (lambda: path.write_bytes(content[:100]), "not taken up"),
+        (lambda: path.write_bytes(b""), "not taken up"),
+    ):
+        damage()
+        with pytest.warns(UserWarning, match=f"{says}.*training starts anew"):
+            model = built("dlrm", data)
+            fit(model, data, settings, show=False, snapshot=path)
+        assert state_digest(model) == state_digest(whole)
+    path.write_bytes(content)
+    with pytest.warns(UserWarning, match="of another training run"):
+        fit(built("dlrm", data), data, Settings(epochs=1, batch_size=256), show=False, snapshot=path)
+
+
+CHILD = """
+import sys
+import drsrobust.training.fit
+from drsrobust.data import load_dataset
+from drsrobust.training import Settings, load_model
+sys.modules["drsrobust.training.fit"].SAVE_EVERY = 0.0
+data = load_dataset("synthetic-movielens/full", rows=6000)
+load_model("dlrm", data, settings=Settings(epochs=40, batch_size=64, patience=40), show=False)
+"""
+
+
+def test_killed_and_called_again(data, empty_cache):
+    settings = Settings(epochs=40, batch_size=64, patience=40)
+    child = subprocess.Popen([sys.executable, "-c", CHILD], env=os.environ)
+    deadline = time.monotonic() + 60
+    while not list(empty_cache.glob("checkpoints/*.training/*.safetensors")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    time.sleep(0.5)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert list(empty_cache.glob("checkpoints/*.training"))
+    resumed = load_model("dlrm", data, settings=settings, show=False)
+    assert not list(empty_cache.glob("checkpoints/*.training"))
+    whole = built("dlrm", data)
+    curve = fit(whole, data, settings, show=False)
+    assert resumed.manifest["state"] == state_digest(whole)
+    assert [epoch["valid_auc"] for epoch in resumed.manifest["curve"]] == [epoch.valid_auc for epoch in curve]
+
+
+def test_the_learning_curve_lies_beside_the_checkpoint(data, empty_cache):
+    model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), show=False)
+    (file,) = empty_cache.glob("checkpoints/*/curve.csv")
+    lines = file.read_text().splitlines()
+    assert lines[0] == "epoch,train_loss,valid_loss,valid_auc,valid_ne,seconds" and len(lines) == 3
+    assert np.allclose(list(map(float, lines[2].split(","))), list(model.manifest["curve"][1].values()))
+    manifest = json.loads((file.parent / "manifest.json").read_text())
+    assert manifest["parameters"] == sum(p.numel() for p in model.parameters())
+    assert 0.5 < manifest["test_ne"] < 1.5
