@@ -1,11 +1,12 @@
 # Everything a person types. The work itself is in src/drsrobust and reproduce; this file only sets up and calls.
-# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  BENCH=injection  PYTHON=interpreter  LOCK=requirements/gpu.txt
+# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection  PYTHON=interpreter  LOCK=requirements/gpu.txt
 
 PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 LOCK    ?= requirements/cpu.txt
 PROFILE ?= laptop
 BENCH   ?= injection
 DATA    ?=
+SETS    ?=
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/installed-$(basename $(notdir $(LOCK)))
@@ -23,7 +24,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab reproduce publish test bench lint format lock clean distclean
+.PHONY: help setup lab data reproduce publish test bench lint format lock clean distclean
 
 help:  ## show this help
 	@echo "drsrobust: what bit errors do to deep recommenders"; echo
@@ -45,6 +46,9 @@ $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 
 lab: $(STAMP)  ## open the notebooks in JupyterLab
 	$(BIN)/python -m jupyter lab --notebook-dir=notebooks notebooks/00_quickstart.ipynb
+
+data: $(STAMP)  ## download MovieLens into DATA (default: build/data), say where the others are (SETS="ml-20m criteo")
+	@$(BIN)/python -m drsrobust.data $(SETS)
 
 reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (PROFILE=smoke|laptop, DATA=folder)
 	@$(BIN)/python -m reproduce --profile $(PROFILE)

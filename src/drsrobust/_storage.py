@@ -44,14 +44,19 @@ def new_folder(path: Path) -> Iterator[Path]:
     part.mkdir()
     try:
         yield part
-        for file in part.rglob("*"):
-            _sync(file)
-        if path.exists():
-            shutil.rmtree(path)
-        os.rename(part, path)
-        _sync(path.parent)
+        put_in_place(part, path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
+
+
+def put_in_place(part: Path, path: Path) -> None:
+    """Makes the finished folder `part` appear under `path`, beside it, in place of what was there."""
+    for file in (*part.rglob("*"), part):
+        _sync(file)
+    if path.exists():
+        shutil.rmtree(path)
+    os.rename(part, path)
+    _sync(path.parent)
 
 
 @contextmanager

@@ -113,7 +113,8 @@ def test_the_command(fake, tmp_path, capsys):
 def test_an_unknown_benchmark_and_an_interrupt(capsys, tmp_path, monkeypatch):
     assert main(["injektion", "--out", str(tmp_path)]) == 2
     assert (
-        capsys.readouterr().err == "bench: unknown benchmark 'injektion'; did you mean 'injection'? known: injection\n"
+        capsys.readouterr().err
+        == "bench: unknown benchmark 'injektion'; did you mean 'injection'? known: injection, criteo\n"
     )
 
     def interrupted(*_, **__):

@@ -1,8 +1,11 @@
+import gzip
+
 import numpy as np
 import pytest
 
 from drsrobust.data import load_dataset
 from drsrobust.data.movielens import RATE_WEIGHT, encode, read_ratings, read_side
+from drsrobust.data.text import BadLines, DataError
 
 RATINGS = "1::10::5::978300760\n1::20::3::0\n2::10::4::0\n2::30::1::0\n"
 USERS = "1::F::1::10::48067\n2::M::56::16::70072-11\n"
@@ -44,7 +47,7 @@ def test_side(folder):
 @pytest.mark.parametrize(
     ("file", "content", "says"),
     [
-        ("ratings.dat", RATINGS + "1::10::6::0\n", "line 5, field 3 (rating): 6 is not a rating of 1 to 5"),
+        ("ratings.dat", RATINGS + "1::10::6::0\n", "line 5, field 3 (rating): '6' is not a rating of 1 to 5"),
         ("ratings.dat", RATINGS + "1,10,5,0\n", "line 5: 1 fields"),
         ("ratings.dat", RATINGS + "one::10::5::0\n", "line 5, field 1 (user): 'one' is not an integer"),
         ("users.dat", USERS + "3::M::1::2\n", "line 3: 4 fields where 5 are expected"),
@@ -110,6 +113,154 @@ def test_rates_leave_the_own_label_out(folder):
             expected[row, 2 + place] = (clicks + RATE_WEIGHT * overall) / (len(others) + RATE_WEIGHT)
     mean, std = expected[:n_train].mean(axis=0), expected[:n_train].std(axis=0)
     np.testing.assert_allclose(columns.dense, (expected - mean) / std, rtol=1e-4, atol=1e-5)
+
+
+ROWS = [
+    (1, 10, "4.0", 964982703),
+    (1, 20, "3.5", 1),
+    (2**31, 10, "0.5", 1427784002),
+    (3, 30, "3", 0),
+    (3, 10, "5.0", 7),
+]
+PLAIN = "userId,movieId,rating,timestamp"
+MOVIE_CSV = (
+    "movieId,title,genres\n10,Toy Story (1995),Adventure|Animation\n"
+    '20,"American President, The (1995)",Drama\n30,"11\'09""01 (2002)",(no genres listed)\n40,Amélie (2001) ,Comedy\n'
+)
+KNOWN = {10: (("Adventure", "Animation"), 1995), 20: (("Drama",), 1995), 30: (("(no genres listed)",), 2002)}
+KNOWN[40] = (("Comedy",), 2001)
+
+
+def moment(seconds):
+    return str(np.datetime64(seconds, "s")).replace("T", " ")
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", ["ratings.csv", "rating.csv.gz"])
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        (PLAIN, lambda u, m, r, t: f"{u},{m},{r},{t}"),
+        (PLAIN, lambda u, m, r, t: f"{u},{m},{r},{moment(t)}"),
+        ('"userId","movieId","rating","timestamp"', lambda u, m, r, t: f'{u},{m},{r},"{moment(t)}"'),
+        (PLAIN, lambda u, m, r, t: f'"{u}","{m}","{r}","{t}"'),
+    ],
+)
+def test_csv_ratings(tmp_path, end, name, header, row):
+    path = tmp_path / name
+    content = "".join(text + end for text in (header, *(row(*values) for values in ROWS))).encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    ratings = read_ratings(path)
+    assert ratings.user.tolist() == [row[0] for row in ROWS] and ratings.user.dtype == np.int64
+    assert ratings.movie.tolist() == [row[1] for row in ROWS] and ratings.movie.dtype == np.int32
+    assert ratings.label.tolist() == [1, 1, 0, 0, 1]
+    path.write_bytes(gzip.compress(b"".join(content.splitlines(True)[:2])) if name.endswith(".gz") else content)
+    assert read_ratings(path).movie.dtype == np.int32
+
+
+def test_another_header(tmp_path):
+    path = tmp_path / "tags.csv"
+    path.write_text("userId,movieId,tag,timestamp\n1,10,funny,0\n")
+    with pytest.raises(
+        DataError, match="line 1: 'userId,movieId,tag,timestamp' is not the header 'userId,movieId,rating"
+    ):
+        read_ratings(path)
+    with pytest.raises(
+        DataError, match="line 1: 'userId,movieId,tag,timestamp' is not the header 'movieId,title,genres'"
+    ):
+        read_side(None, path)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("name", ["movies.csv", "movie.csv.gz"])
+def test_csv_movies(tmp_path, end, name):
+    path = tmp_path / name
+    content = MOVIE_CSV.replace("\n", end).encode()
+    path.write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+    side = read_side(None, path)
+    assert side.user is None and side.movie == KNOWN and side.files == ("", name)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('50,"Open (1999),Drama', "not a line of a CSV file (unexpected end of data): '50,\"Open"),
+        ("50,One, two (1999),Drama", "4 fields where 3 are expected: '50,One"),
+        ("x,One,Drama", "field 1 (id): 'x' is not an integer"),
+        ("10,One,Drama", "field 1 (id): 10 stands twice"),
+        ("", "1 fields where 3"),
+        ("50,Am\xe9lie,Drama", "bytes that are not utf-8: '50,Am\\xe9lie,Drama'"),
+    ],
+)
+def test_bad_lines_of_movies(tmp_path, line, says):
+    path = tmp_path / "movies.csv"
+    path.write_bytes(MOVIE_CSV.encode() + line.encode("latin-1") + b"\n60,Heat (1995),Crime\n")
+    with pytest.raises(DataError) as caught:
+        read_side(None, path)
+    assert str(caught.value).startswith(f"{path}, line 6") and says in str(caught.value)
+    bad = BadLines("skip")
+    assert read_side(None, path, bad).movie == KNOWN | {60: (("Crime",), 1995)}
+    assert [found[:2] for found in bad.found] == [("movies.csv", 6)] and says in bad.found[0][2]
+
+
+def test_lines_keep_their_numbers_when_others_are_skipped(folder):
+    """Bad lines, and then ratings of what nobody knows; each under the number it has in the file."""
+    rng = np.random.default_rng(1)
+    lines, good, unread, unknown = [], [], [], []
+    for number in range(1, 201):
+        kind = rng.choice(["good", "bad", "user", "movie"], p=[0.7, 0.1, 0.1, 0.1])
+        user, movie = 9 if kind == "user" else 1, 99 if kind == "movie" else 10
+        lines.append("bad\n" if kind == "bad" else f"{user}::{movie}::{1 + number % 5}::0\n")
+        {"good": good, "bad": unread}.get(kind, unknown).append(number)
+    (folder / "ratings.dat").write_text("".join(lines))
+    bad = BadLines("skip")
+    ratings, side = (
+        read_ratings(folder / "ratings.dat", bad),
+        read_side(folder / "users.dat", folder / "movies.dat", bad),
+    )
+    assert [line for _, line, _ in bad.found] == unread
+    read = sorted(good + unknown)
+    assert [ratings.line(row) for row in range(len(ratings.label))] == read
+    first = next(number for number in read if number in unknown)
+    with pytest.raises(DataError, match=rf"ratings.dat, line {first}, field \w+: 99? is not in \w+.dat"):
+        encode(ratings, side, 0)
+    columns = encode(ratings, side, 0, bad)
+    assert [line for _, line, _ in bad.found] == unread + unknown
+    assert columns.labels[np.argsort(columns.rows)].tolist() == [float(number % 5 >= 3) for number in good]
+    known = ratings.take(np.isin(read, good))
+    assert [known.line(row) for row in range(len(good))] == good
+    assert known.skipped == sorted(unread + unknown)
+
+
+def test_full_schema_without_users(tmp_path):
+    (tmp_path / "movies.csv").write_text(MOVIE_CSV)
+    rows = [f"{i % 4},{10 * (1 + i % 3)},{1 + i % 5}.0,0\n" for i in range(60)]
+    (tmp_path / "ratings.csv").write_text(PLAIN + "\n" + "".join(rows) + "1,77,4.0,0\n")
+    ratings, side = read_ratings(tmp_path / "ratings.csv"), read_side(None, tmp_path / "movies.csv")
+    with pytest.raises(DataError, match="ratings.csv, line 62, field movie: 77 is not in movies.csv"):
+        encode(ratings, side, 0)
+    bad = BadLines("skip")
+    columns = encode(ratings, side, 0, bad)
+    assert bad.found == [("ratings.csv", 62, "field movie: 77 is not in movies.csv")]
+    assert [feature.name for feature in columns.schema.features] == ["user", "movie", "year", "genres"]
+    assert columns.schema.dense == ("user_count", "movie_count", "user_rate", "movie_rate")
+    assert columns.dense.shape == (60, 4) and columns.users.dtype == np.int64
+    lengths = columns.sparse["genres"].lengths
+    assert lengths.tolist() == [2 if row % 3 == 0 else 1 for row in columns.rows]
+
+
+def test_real_csv_rows(real_data):
+    small = read_ratings(real_data / "ml-latest-small" / "ratings.csv")
+    assert len(small.label) == 100_836 and len(np.unique(small.user)) == 610 and len(np.unique(small.movie)) == 9724
+    side = read_side(None, real_data / "ml-latest-small" / "movies.csv")
+    assert len(side.movie) == 9742 and side.movie[7789] == (("Drama",), 2002)
+    assert encode(small, side, 0).sizes == (80668, 10083, 10085)
+    grouplens = read_ratings(real_data / "ml-20m-sample" / "ratings.csv")
+    assert (
+        len(grouplens.label) == 1000 and len(np.unique(grouplens.user)) == 28 and len(np.unique(grouplens.movie)) == 309
+    )
+    kaggle = read_ratings(real_data / "ml-20m-sample" / "rating.csv")
+    assert len(kaggle.label) == 10_000 and len(np.unique(kaggle.user)) == 8990 and kaggle.user.dtype == np.int32
 
 
 def test_real_rows(real_data):

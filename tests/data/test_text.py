@@ -1,4 +1,6 @@
 import gzip
+import re
+from datetime import datetime
 
 import numpy as np
 import pytest
@@ -6,13 +8,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drsrobust.data import text
-from drsrobust.data.text import HEX, INTEGER, LABEL, NOTHING, OPTIONAL_INTEGER, DataError, read_columns, read_text
+from drsrobust.data.kinds import (
+    DIGITS,
+    FULL_HEX,
+    HALF_STARS,
+    HEX,
+    INTEGER,
+    LABEL,
+    NOTHING,
+    OPTIONAL_INTEGER,
+    RATING,
+    TIME,
+)
+from drsrobust.data.text import BadLines, DataError, read_columns, read_text
 
 FIELDS = {"label": LABEL, "count": OPTIONAL_INTEGER, "category": HEX}
 
 
-def read(path, fields=FIELDS, delimiter="\t"):
-    blocks = list(read_columns(path, fields, delimiter))
+def read(path, fields=FIELDS, delimiter="\t", **options):
+    blocks = list(read_columns(path, fields, delimiter, **options))
     return {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0]}
 
 
@@ -59,6 +73,9 @@ def test_blocks_are_cut_after_lines(file, monkeypatch):
         (b"1\t1\t\xff\xfe", "field 3 (category): '\\xff\\xfe'"),
         (b"1\t\xff\t", "field 2 (count): '\\xff'"),
         (b"1\t1\t0000\r0000", "field 3 (category)"),
+        (b"1\t1\t00000000\r1\t1\t00000000", "5 fields where 3"),  # to Arrow two good lines
+        (b"1\t0x10\t", "field 2 (count): '0x10'"),  # to Arrow, a good number
+        (b"1\t0X10\t", "field 2 (count): '0X10'"),
     ],
 )
 @pytest.mark.parametrize("block", [text.BLOCK, 16])
@@ -98,6 +115,8 @@ def test_gaps_between_two_delimiters(file):
     assert read(file(b"1::2\n3::4\n"), fields, ":") == {"a": [1, 3], "b": [2, 4]}
     with pytest.raises(DataError, match=r"line 2, field 2 \(gap\): 'x' is not empty"):
         read(file(b"1::2\n3:x:4\n"), fields, ":")
+    with pytest.raises(DataError, match=r"line 2, field 2 \(b\): 'x' is not an integer"):
+        read(file(b"1::2\n3::x\n"), fields, ":")
 
 
 def test_text_names_undecodable_bytes(file):
@@ -105,31 +124,235 @@ def test_text_names_undecodable_bytes(file):
     assert list(read_text(path, "latin-1"))[1] == (2, "bad \xe9")
     with pytest.raises(DataError, match=r"line 2: bytes that are not ascii: 'bad \\xe9'"):
         list(read_text(path, "ascii"))
+    bad = BadLines("skip")
+    assert list(read_text(path, "ascii", bad)) == [(1, "good")]
+    assert bad.found == [("rows.txt", 2, "bytes that are not ascii: 'bad \\xe9'")]
 
 
-ODD = st.one_of(
-    st.binary(max_size=10).filter(lambda b: b"\n" not in b and b"\t" not in b),
-    st.sampled_from(
-        [b"", b"0", b"1", b" 1", b"-5", b"+5", b"0x1", b"1e3", b"00000000", b"ABCDEF01", b"abcdef0", b'"1"']
-    ),
+STRICT_FIELDS = {"user": INTEGER, "stars": HALF_STARS, "time": TIME}
+HEADER = ("userId", "rating", "timestamp")
+CSV = b"1,0.5,1970-01-01 00:00:00\n2,4,2015-03-31 06:40:02\n3,5.0,1969-12-31 23:59:59\n"
+CSV_PARSED = {"user": [1, 2, 3], "stars": [1, 8, 10], "time": [0, 1427784002, -1]}
+
+
+def quote(content):
+    return b"".join(b",".join(b'"%s"' % part for part in line.split(b",")) + b"\n" for line in content.splitlines())
+
+
+@pytest.mark.parametrize("ends", [b"\n", b"\r\n"])
+@pytest.mark.parametrize("head", [b"userId,rating,timestamp\n", b'"userId","rating","timestamp"\n'])
+@pytest.mark.parametrize("rows", [CSV, quote(CSV), CSV.replace(b"1970-01-01 00:00:00", b'"1970-01-01 00:00:00"')])
+@pytest.mark.parametrize("block", [text.BLOCK, 7])
+def test_csv(file, monkeypatch, ends, head, rows, block):
+    monkeypatch.setattr(text, "BLOCK", block)
+    path = file((head + rows).replace(b"\n", ends), "rows.csv.gz")
+    assert read(path, STRICT_FIELDS, ",", header=HEADER, quoted=True) == CSV_PARSED
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        (b"1,0,1970-01-01 00:00:00", "field 2 (stars): '0' is not a rating of 0.5 to 5.0 in steps of a half"),
+        (b"1,4.2,1970-01-01 00:00:00", "field 2 (stars): '4.2'"),
+        (b"1,5.5,1970-01-01 00:00:00", "field 2 (stars): '5.5'"),
+        (b"1,,1970-01-01 00:00:00", "field 2 (stars): ''"),
+        (b"1,4,2015-02-29 00:00:00", "field 3 (time): '2015-02-29 00:00:00' is not a time of the form YYYY-MM-DD HH"),
+        (b"1,4,2015-02-28T00:00:00", "field 3 (time): '2015-02-28T00:00:00'"),
+        (b"1,4,2015-02-28 24:00:00", "field 3 (time)"),
+        (b"1,4,2015-02-28", "field 3 (time): '2015-02-28'"),
+        (b"1,4,1427784002", "field 3 (time): '1427784002'"),
+        (b'"1,4",2015-02-28 00:00:00', "field 1 (user): '\"1'"),
+        (b'"1"1,4,2015-02-28 00:00:00', "field 1 (user): '\"1\"1'"),
+        (b'1",4,2015-02-28 00:00:00', "field 1 (user): '1\"'"),
+        (b'""1"",4,2015-02-28 00:00:00', "field 1 (user)"),
+        (b'1,4,2015-02-28 00:00:00"', "field 3 (time)"),
+        (b'1,4,"2015-02-28 00:00:00', "field 3 (time)"),
+    ],
 )
+def test_a_bad_line_of_a_csv_is_named_or_left_out(file, line, says):
+    path = file(b"userId,rating,timestamp\r\n" + (CSV + line + b"\n" + CSV + line + b"\n").replace(b"\n", b"\r\n"))
+    with pytest.raises(DataError) as caught:
+        read(path, STRICT_FIELDS, ",", header=HEADER, quoted=True)
+    assert str(caught.value).startswith(f"{path}, line 5, field") and says in str(caught.value)
+    bad = BadLines("skip")
+    found = read(path, STRICT_FIELDS, ",", header=HEADER, quoted=True, bad=bad)
+    assert found == {name: values * 2 for name, values in CSV_PARSED.items()}
+    assert [(name, number) for name, number, _ in bad.found] == [("rows.txt", 5), ("rows.txt", 9)]
+    assert all(says in wrong for _, _, wrong in bad.found)
 
 
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(ODD, ODD, ODD), min_size=1, max_size=4))
-def test_fast_and_slow_reading_agree(tmp_path_factory, rows):
-    """What the column reader accepts, the line reader accepts too, and the other way round."""
+@pytest.mark.parametrize("first", [b"userId,rating\n", b"userid,rating,timestamp\n", b"userId;rating;timestamp\n", CSV])
+def test_another_header(file, first):
+    path = file(first + CSV)
+    with pytest.raises(DataError) as caught:
+        read(path, STRICT_FIELDS, ",", header=HEADER)
+    shown = first.splitlines()[0].decode()
+    assert str(caught.value) == f"{path}, line 1: {shown!r} is not the header 'userId,rating,timestamp'"
+
+
+def test_quotes_are_refused_where_they_are_not_expected(file):
+    with pytest.raises(DataError, match="line 1, field 1"):
+        read(file(quote(CSV)), STRICT_FIELDS, ",")
+
+
+def test_only_a_header(file):
+    with pytest.raises(DataError, match="only a header"):
+        read(file(b"userId,rating,timestamp\n"), STRICT_FIELDS, ",", header=HEADER)
+
+
+def test_other_kinds(file):
+    fields = {"id": DIGITS, "rating": RATING, "site": FULL_HEX}
+    good = b"18446744073709551999,5,ffffffff\n0,1,00000000\n"
+    assert read(file(good), fields, ",") == {"rating": [5, 1], "site": [2**32 - 1, 0]}
+    for line, says in (
+        (b"-1,5,ffffffff", "id"),
+        (b"100000000000000000000,5,ffffffff", "id"),
+        (b"1,6,ffffffff", "rating"),
+        (b"1,5,", "site"),
+        (b",5,ffffffff", "id"),
+    ):
+        with pytest.raises(DataError, match=rf"line 3, field \d \({says}\)"):
+            read(file(good + line), fields, ",")
+
+
+def test_ways_with_bad_lines():
+    assert BadLines().mode == "strict"
+    with pytest.raises(ValueError, match="unknown way with bad lines 'ignore'; known: strict, skip"):
+        BadLines("ignore")
+
+
+@pytest.mark.parametrize("name", ["rows.txt", "rows.txt.gz"])
+@pytest.mark.parametrize("head", [b"", b"label\tcount\tcategory\n"])
+def test_blocks_may_be_passed_over(file, monkeypatch, name, head):
+    """Whatever stands before: block k holds the same rows, and lines keep their numbers."""
+    monkeypatch.setattr(text, "BLOCK", 40)
+    content = b"".join(b"%d\t%d\t\n" % (i % 2, i) for i in range(100)) + b"bad\n" + GOOD
+    path = file(head + content, name)
+    header = ("label", "count", "category") if head else None
+
+    def blocks(first):
+        bad = BadLines("skip")
+        found = list(read_columns(path, FIELDS, "\t", header=header, bad=bad, first_block=first))
+        assert bad.found == [("rows.txt" + path.suffix.replace(".txt", ""), 101 + bool(head), bad.found[0][2])]
+        return [{name: values.tolist() for name, values in block.items()} for block in found]
+
+    everything = blocks(0)
+    assert len(everything) > 10
+    for first in (1, 2, len(everything) - 3):
+        assert blocks(first) == everything[first:]
+    assert not list(read_columns(path, FIELDS, "\t", header=header, first_block=len(everything)))
+    with pytest.raises(
+        DataError, match=f"{len(everything)} blocks of lines, fewer than the {len(everything) + 1} that"
+    ):
+        list(read_columns(path, FIELDS, "\t", header=header, first_block=len(everything) + 1))
+    with pytest.raises(ValueError, match="first_block is -1; it must be at least 0"):
+        list(read_columns(path, FIELDS, "\t", first_block=-1))
+
+
+def test_another_file_is_not_skipped_line_by_line(file, monkeypatch):
+    bad = BadLines("skip")
+    with pytest.raises(DataError, match=r"no line is of the form, so it is another file. Line 1: 1 fields where 3"):
+        read(file(b"nothing\n" * 10), FIELDS, "\t", bad=bad)
+    monkeypatch.setattr(text, "BLOCK", 16)
+    with pytest.raises(DataError, match="another file"):
+        read(file(b"nothing\n" * 3000), FIELDS, "\t", bad=bad)
+    assert len(bad.found) < 2000
+
+
+VALUES = {  # what each kind stands for, said by Python alone; KeyError, ValueError and the like: nothing
+    INTEGER: lambda part: whole(part),
+    OPTIONAL_INTEGER: lambda part: -(2**63) if not part else whole(part),
+    LABEL: lambda part: (0, 1)[[0, 1].index(whole(part))],
+    RATING: lambda part: 1 + range(1, 6).index(whole(part)),
+    HEX: lambda part: -1 if not part else int(re.fullmatch(rb"[0-9a-fA-F]{8}", part)[0], 16),
+    FULL_HEX: lambda part: int(re.fullmatch(rb"[0-9a-fA-F]{8}", part)[0], 16),
+    HALF_STARS: lambda part: 1 + [i / 2 for i in range(1, 11)].index(float(re.fullmatch(rb"\d(\.\d+)?", part)[0])),
+    TIME: lambda part: int(moment(part)),
+}
+
+
+def whole(part):
+    value = int(re.fullmatch(rb"-?[0-9]+", part.strip(b" \t"))[0])
+    return range(-(2**63), 2**63)[value + 2**63]
+
+
+def moment(part):
+    found = re.fullmatch(rb"(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)", part)
+    return datetime.fromisoformat(f"{found[1].decode()}T{found[2].decode()}+00:00").timestamp()
+
+
+def value(kind, part):
+    """None where the part is not of this kind."""
+    try:
+        return VALUES[kind](part)
+    except (TypeError, ValueError, IndexError):
+        return None
+
+
+PARTS = {
+    INTEGER: ["0", "12", " 1", "1 ", "-5", "+5", "0x1", "0X1", "1e3", "1.0", "", " ", "9223372036854775808", "-0", "007"],
+    LABEL: ["0", "1", "2", "-1", "-0", "01", ""],
+    RATING: ["1", "5", "0", "6", "3.0", ""],
+    HEX: ["00000000", "ABCDEF01", "abcdef0", "abcdef012", "0000000x", "", "0x000000"],
+    HALF_STARS: ["0.5", "5.0", "3", "3.50", "5.5", "0", "0.0", "nan", "4e0", " 4", "5.", ".5", ""],
+    TIME: ["2014-04-20 14:47:38", "2014-04-31 14:47:38", "2014-04-20T14:47:38", "2014-04-20 14:47", "1970-01-01 00:00:00",
+           "2014-04-20 23:59:60", "2014-04-20 14:47+00", "0001-01-01 00:00:00", "2012-02-29 24:00:00", "2014-4-20 14:47:38 "],
+}  # fmt: skip
+PARTS |= {OPTIONAL_INTEGER: PARTS[INTEGER], FULL_HEX: PARTS[HEX]}
+
+
+def part_of(kind, delimiter):
+    odd = st.binary(max_size=8).filter(lambda part: b"\n" not in part)
+    alphabet = st.text(alphabet='019. -:"\r\tx' + delimiter, max_size=4).map(str.encode)
+    plain = st.one_of(st.sampled_from(PARTS[kind][:2]), st.sampled_from(PARTS[kind])).map(str.encode)
+    return st.one_of(plain, plain, plain, plain.map(lambda part: b'"%s"' % part), plain, odd, alphabet)
+
+
+@st.composite
+def files(draw):
+    """Fields, delimiter, quoted or not, header or not, and the lines with their ends (the last may lack one)."""
+    kinds = draw(st.lists(st.sampled_from(list(VALUES)), min_size=2, max_size=4))
+    fields, delimiter = {f"field {i}": kind for i, kind in enumerate(kinds)}, draw(st.sampled_from(["\t", ",", ":"]))
+    line = st.tuples(*(part_of(kind, delimiter) for kind in kinds)).map(delimiter.encode().join)
+    ends = st.sampled_from([b"\n", b"\n", b"\r\n"])
+    rows = draw(st.lists(st.tuples(st.one_of(line, line, line, st.just(b"")), ends), min_size=1, max_size=5))
+    if rows[-1][0] and draw(st.booleans()):
+        rows[-1] = (rows[-1][0], b"")
+    return fields, delimiter, draw(st.booleans()), draw(st.booleans()), rows
+
+
+@settings(max_examples=600, deadline=None)
+@given(files(), st.sampled_from([text.BLOCK, 1, 30]))
+def test_columns_and_lines_get_the_same_verdict(tmp_path_factory, content, block):
+    """What the column reader accepts, the line reader accepts too, and the other way round; both as Python alone says."""
+    fields, delimiter, quoted, headed, rows = content
+    header = tuple(fields) if headed else None
     path = tmp_path_factory.getbasetemp() / "odd.txt"
-    path.write_bytes(b"".join(b"\t".join(row) + b"\n" for row in rows))
-    # Arrow ends a line at a lone carriage return too; that is refused, so it counts as bad here.
-    lines = [(one, two, three.removesuffix(b"\r")) for one, two, three in rows]
-    good = all(
-        b"\r" not in part and kind.pattern.fullmatch(part)
-        for line in lines
-        for part, kind in zip(line, FIELDS.values(), strict=True)
-    )
-    if good:
-        assert len(read(path)["label"]) == len(rows)
-    else:
-        with pytest.raises(DataError, match="odd.txt"):
-            read(path)
+    path.write_bytes((delimiter.join(fields).encode() + b"\r\n") * headed + b"".join(line + end for line, end in rows))
+    expected, bad_lines = {name: [] for name in fields}, []
+    for number, (line, end) in enumerate(rows, 1 + headed):
+        parts = (line if end == b"\r\n" else line.removesuffix(b"\r")).split(delimiter.encode())
+        if quoted:
+            parts = [part[1:-1] if re.fullmatch(rb'"[^"]*"', part) else part for part in parts]
+        values = [
+            None if b"\r" in part else value(kind, part) for part, kind in zip(parts, fields.values(), strict=False)
+        ]
+        if len(parts) != len(fields) or None in values:
+            bad_lines.append(number)
+        else:
+            for name, one in zip(fields, values, strict=True):
+                expected[name].append(one)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "BLOCK", block)
+        if bad_lines:
+            with pytest.raises(DataError, match=rf"odd.txt, line {bad_lines[0]}\b"):
+                read(path, fields, delimiter, header=header, quoted=quoted)
+        else:
+            assert read(path, fields, delimiter, header=header, quoted=quoted) == expected
+        skip = BadLines("skip")
+        if len(bad_lines) == len(rows):
+            with pytest.raises(DataError, match="no line is of the form"):
+                read(path, fields, delimiter, header=header, quoted=quoted, bad=skip)
+        else:
+            assert read(path, fields, delimiter, header=header, quoted=quoted, bad=skip) == expected
+        assert [number for _, number, _ in skip.found] == bad_lines

@@ -1,4 +1,4 @@
-"""Command line of the benchmarks: `python -m drsrobust.benchmark injection`, or `make bench BENCH=injection`."""
+"""Command line of the benchmarks: `python -m drsrobust.benchmark injection`, or `make bench BENCH=injection`; `criteo` too."""
 
 import argparse
 import sys
@@ -88,7 +88,28 @@ def _text(frame: "pd.DataFrame") -> str:
     return frame.to_string(float_format=lambda value: f"{value:,.3g}" if value < 1e3 else f"{value:,.0f}", na_rep="-")
 
 
-_BENCHMARKS = {"injection": _injection}
+def _criteo() -> tuple["pd.DataFrame", str]:
+    from drsrobust.benchmark.criteo import encoding_memory
+
+    table = encoding_memory()
+    return table, describe_criteo(table)
+
+
+def describe_criteo(table: "pd.DataFrame") -> str:
+    """The table as text, and what the whole Kaggle file would take by a straight line through it."""
+    from drsrobust.benchmark.criteo import extrapolated
+    from drsrobust.benchmark.criteo_text import WHOLE
+
+    whole = extrapolated(table)
+    return (
+        f"{machine()['cores']} cores {machine()['architecture']}; one thread; generated lines\n"
+        f"{table.to_string(index=False, float_format=lambda value: f'{value:,.0f}', formatters={'lines': '{:,}'.format})}\n\n"
+        f"A straight line through them gives, for the {WHOLE:,} lines of the Kaggle file: {whole['peak_rss_mib']:,.0f} MiB "
+        f"({whole['peak_anon_mib']:,.0f} MiB without pages of files), {whole['seconds'] / 60:.0f} minutes"
+    )
+
+
+_BENCHMARKS = {"injection": _injection, "criteo": _criteo}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -4,12 +4,14 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from drsrobust._storage import digest
 from drsrobust._torchrec import torchrec
+from drsrobust.data.skipped import Skipped, read_skipped
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
@@ -17,7 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Feature:
-    """One sparse feature. Its ids are 0 .. cardinality - 1; id 0 stands for all values not in the vocabulary."""
+    """One sparse feature. Its ids are 0 .. cardinality - 1; id 0 stands for all values not in the vocabulary (in
+    `synthetic-dummy`, which has none, it is an id like any other)."""
 
     name: str
     cardinality: int
@@ -58,7 +61,7 @@ class Split:
         sparse: feature name -> Ids.
         labels: float32 [n], 0 or 1.
         users: int64 [n], the raw id of the row's user; None where the data has none.
-        rows: int64 [n], the row's number in the raw data.
+        rows: int64 [n], the row's number in the raw data, from 0; lines that were skipped do not count.
         dataset: name of the data set with its schema, as `movielens-1m/full`.
         part: `train`, `valid` or `test`.
         prior: click rate of the training rows.
@@ -146,6 +149,7 @@ class Dataset:
         train, valid, test: disjoint seeded random splits, 80/10/10.
         fingerprint: SHA-256 (hex) of schema and contents: equal on every machine for equal data.
         facts: what is known of the data (of synthetic ones: `click_rate` and `best_auc` of the planted teacher).
+        log: the file that lists the lines left out; None where there are none.
     """
 
     name: str
@@ -155,6 +159,12 @@ class Dataset:
     test: Split
     fingerprint: str
     facts: dict[str, float] = field(default_factory=dict)
+    log: Path | None = None
+
+    @cached_property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """The lines that `bad_lines="skip"` left out: (file name, line number from 1, what is wrong with it)."""
+        return () if self.log is None else tuple(read_skipped(self.log))
 
     @property
     def synthetic(self) -> bool:

@@ -3,24 +3,47 @@
 A teacher is a known function from a row to its click probability, with interactions between features; labels are drawn
 from it. So the click rate and the best AUC any model can reach are known: the teacher's own, in `Dataset.facts`. With the
 defaults (seed 0): `synthetic-movielens` 200,000 rows, click rate 0.53, best AUC 0.86; `synthetic-criteo` 100,000 rows,
-click rate 0.23, best AUC 0.84.
+click rate 0.23, best AUC 0.84. `synthetic-dummy` (in `dummy.py`) has no teacher.
 """
 
 import numpy as np
 from scipy.special import expit
 
-from drsrobust.data import criteo, movielens
+from drsrobust.data import criteo, dummy, movielens
+from drsrobust.data.dataset import Dataset
 from drsrobust.data.encoding import Columns
+from drsrobust.data.store import encoded
 from drsrobust.metrics import auc
 
 VERSION = 1  # of the generators: raise it when one draws differently
-ROWS = {"synthetic-movielens": 200_000, "synthetic-criteo": 100_000}
+ROWS = {"synthetic-movielens": 200_000, "synthetic-criteo": 100_000, "synthetic-dummy": dummy.ROWS}
 
 USERS, MOVIES, GENRES, FACTORS = 1_000, 600, 18, 2
 INTERACTING = (4, 5, 8, 13, 16, 19, 21, 22)  # places of C5, C6, C9, ...: paired in the teacher of the Criteo shape
 # Categories of C1..C26, in the proportions of the real sample.
 CARDINALITIES = (560, 515, 5050, 2712, 141, 11, 816, 264, 3, 1259, 393, 4620, 287, 26, 551, 3826, 10, 268, 128, 3, 4291)
 CARDINALITIES += (12, 14, 1277, 52, 972)
+
+
+def load(name: str, options: dict) -> Dataset:
+    """A generated data set, from the cache where it is there.
+
+    Args:
+        name: with the schema.
+        options: `seed`, `rows`; of `synthetic-criteo` also `min_count` or `hash_size`.
+    """
+    base, schema = name.split("/")
+    rows, seed = options["rows"], options["seed"]
+
+    def make() -> Columns:
+        if base == "synthetic-dummy":
+            return dummy.columns(rows, seed, float(schema))
+        if base == "synthetic-criteo":
+            return criteo_columns(rows, seed, options.get("min_count"), options.get("hash_size"))
+        return movielens_columns(rows, seed, schema == "full")
+
+    version = dummy.VERSION if base == "synthetic-dummy" else VERSION
+    return encoded(name, options | {"generator": version}, make, stacklevel=4)
 
 
 def movielens_columns(rows: int, seed: int, full: bool) -> Columns:
@@ -55,7 +78,7 @@ def movielens_columns(rows: int, seed: int, full: bool) -> Columns:
     return columns
 
 
-def criteo_columns(rows: int, seed: int, min_count: int) -> Columns:
+def criteo_columns(rows: int, seed: int, min_count: int | None, hash_size: int | None = None) -> Columns:
     """Clicks on 13 counts and 26 Zipf-distributed categories, encoded in the schema `dlrm`.
 
     The teacher's logit is b + a linear term in the log counts + a bias per category + the sum of <v_i, v_j> over four
@@ -79,7 +102,7 @@ def criteo_columns(rows: int, seed: int, min_count: int) -> Columns:
     for left, right in zip(INTERACTING[::2], INTERACTING[1::2], strict=True):
         logit += (vectors[left] * vectors[right]).sum(axis=1)
     columns["label"] = _labels(rng, logit)
-    encoded = criteo.encode(columns, seed, min_count)
+    encoded = criteo.encode(columns, seed, min_count, hash_size)
     encoded.facts = _facts(logit, encoded)
     return encoded
 

@@ -1,81 +1,151 @@
 """Delimited text, plain or .gz, read in blocks by Arrow; a bad line is named by file, line, field and text.
 
 Arrow parses whole blocks at once. Only when it (or a check of a whole column) refuses a block is that block read again,
-line by line, to find the first line that is wrong.
+line by line, to find the lines that are wrong.
 """
 
 import gzip
-import re
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
+
+from drsrobust._names import unknown
+from drsrobust.data.forms import Form, bare, shown
+from drsrobust.data.kinds import HEX, INTEGER, LABEL, NOTHING, OPTIONAL_INTEGER, Kind
+
+__all__ = [
+    "HEX",
+    "INTEGER",
+    "LABEL",
+    "NOTHING",
+    "OPTIONAL_INTEGER",
+    "BadLines",
+    "DataError",
+    "beginning",
+    "read_columns",
+    "read_text",
+]
 
 BLOCK = 32 << 20  # bytes of decompressed text that are parsed at once
 PIECE = 1 << 20  # bytes that are read at once: so much of a truncated file is not told apart
+HOPELESS = 1000  # bad lines before the first good one: then it is another file, and skipping all of it helps nobody
 
 
 class DataError(ValueError):
     """A data file that is not what it should be. The message says where, what stands there and what would be right."""
 
 
-@dataclass(frozen=True)
-class Kind:
-    """What one field may hold."""
+@dataclass
+class BadLines:
+    """What to do with lines that are not of the form, and which there were.
 
-    type: pa.DataType
-    pattern: re.Pattern[bytes]
-    meaning: str
-    optional: bool = False
+    Args:
+        mode: `strict` raises DataError at the first of them; `skip` leaves them out and lists them in `found`.
+
+    Raises:
+        ValueError: another mode.
+
+    Example:
+        >>> bad = BadLines("skip")
+        >>> bad.add(Path("ml-1m/ratings.dat"), 7, "1 fields where 4 are expected")
+        >>> bad.found
+        [('ratings.dat', 7, '1 fields where 4 are expected')]
+    """
+
+    mode: str = "strict"
+    found: list[tuple[str, int, str]] = field(default_factory=list)  # file name, line (from 1), what is wrong
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("strict", "skip"):
+            raise unknown("way with bad lines", self.mode, ("strict", "skip"))
+
+    def add(self, path: Path, line: int, wrong: str) -> None:
+        """Raises the DataError of a bad line, or lists it."""
+        if self.mode == "strict":
+            raise DataError(f"{path}, line {line}{', ' if wrong.startswith('field ') else ': '}{wrong}")
+        self.found.append((path.name, line, wrong))
 
 
-INTEGER = Kind(pa.int64(), re.compile(rb" *-?\d+ *"), "an integer")
-OPTIONAL_INTEGER = Kind(pa.int64(), re.compile(rb" *(-?\d+)? *"), "an integer or empty", optional=True)
-LABEL = Kind(pa.int64(), re.compile(rb" *(-?0+|0*1) *"), "a label, 0 or 1")
-HEX = Kind(pa.binary(), re.compile(rb"([0-9a-fA-F]{8})?"), "8 hexadecimal digits or empty", optional=True)
-NOTHING = Kind(pa.binary(), re.compile(rb""), "empty (fields are separated by '::')")
-
-
-def read_columns(path: Path, fields: dict[str, Kind], delimiter: str) -> Iterator[dict[str, np.ndarray]]:
-    """The columns of a text file, block by block.
+def read_columns(
+    path: Path,
+    fields: dict[str, Kind],
+    delimiter: str,
+    *,
+    header: tuple[str, ...] | None = None,
+    quoted: bool = False,
+    bad: BadLines | None = None,
+    first_block: int = 0,
+) -> Iterator[dict[str, np.ndarray]]:
+    """The columns of a text file, block by block. Lines end in LF or CRLF.
 
     Args:
         path: the file; a .gz is decompressed on the way.
         fields: name -> kind, in the order of the file.
         delimiter: one character.
+        header: the column names that the first line must hold, each in double quotes or not; None: no such line.
+        quoted: fields may stand in double quotes, which are taken off; no kind of field holds a quote itself.
+        bad: what to do with bad lines; None: `BadLines("strict")`.
+        first_block: how many blocks to pass over without parsing them. Blocks are cut alike whatever it is, and line
+            numbers are always those of the file; bad lines of the passed blocks are not listed.
 
     Yields:
-        name -> array [rows of this block]: int64 for integers (a missing optional one is the smallest int64), int64 of
-        the hexadecimal number for HEX (missing: -1). Fields that hold NOTHING are checked and left out.
+        name -> int64 [good lines of this block], possibly of no line; what a kind says it stands for (a missing optional
+        integer is the smallest int64, missing HEX is -1). `Empty` and `Digits` fields are checked and left out.
 
     Raises:
-        DataError: an unreadable file or a bad line.
+        DataError: an unreadable file, another header, a bad line (`strict`), no good line at all (`skip`), or fewer
+            blocks than are to be passed over.
+        ValueError: a negative `first_block`.
     """
-    line = 1
-    for block in _blocks(path):
-        yield _parse(path, line, block, fields, delimiter)
+    if first_block < 0:
+        raise ValueError(f"first_block is {first_block}; it must be at least 0")
+    form, bad = Form(fields, delimiter, quoted), BadLines() if bad is None else bad
+    line, number, good, before = 1, 0, 0, len(bad.found)
+    for number, block in enumerate(_blocks(path), 1):
+        if number == 1 and header is not None:
+            block = _after_header(path, block, header, delimiter)
+            line += 1
+        if number > first_block:
+            columns = _parse(path, line, block, form, bad)
+            good += len(next(iter(columns.values())))
+            if not good and len(bad.found) - before >= HOPELESS:
+                raise _another_file(path, *bad.found[before])
+            yield columns
         line += block.count(b"\n")
+    if number < first_block:
+        raise DataError(f"{path}: {number} blocks of lines, fewer than the {first_block} that are to be passed over")
+    if not good and first_block == 0:
+        raise (
+            _another_file(path, *bad.found[before]) if len(bad.found) > before else DataError(f"{path}: only a header")
+        )
 
 
-def read_text(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
+def read_text(path: Path, encoding: str, bad: BadLines | None = None) -> Iterator[tuple[int, str]]:
     """(line number, line) of a small text file.
 
     Raises:
-        DataError: an unreadable or empty file, or bytes that are not `encoding`.
+        DataError: an unreadable or empty file, or (`bad` strict or None) bytes that are not `encoding`.
     """
-    number = 1
+    number, bad = 1, BadLines() if bad is None else bad
     for block in _blocks(path):
         for raw in block.splitlines():
             try:
                 yield number, raw.decode(encoding)
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path}, line {number}: bytes that are not {encoding}: {_shown(raw)}") from error
+            except UnicodeDecodeError:
+                bad.add(path, number, f"bytes that are not {encoding}: {shown(raw)}")
             number += 1
+
+
+def beginning(path: Path, size: int = 1 << 16) -> bytes:
+    """The first bytes of a text file (decompressed): enough to see of which form it is.
+
+    Raises:
+        DataError: an unreadable or empty file.
+    """
+    return next(_blocks(path))[:size]
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
@@ -102,85 +172,29 @@ def _blocks(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path}: the file is empty")
 
 
-def _parse(path: Path, line: int, block: bytes, fields: dict[str, Kind], delimiter: str) -> dict[str, np.ndarray]:
-    refused = ""
-    if b"0x" in block or b"0X" in block:  # Arrow takes 0x10 for an integer
-        _raise_first(path, line, block, fields, delimiter)
-    try:
-        table = pyarrow.csv.read_csv(
-            pa.BufferReader(block),
-            read_options=pyarrow.csv.ReadOptions(column_names=list(fields), block_size=1 << 22),
-            parse_options=pyarrow.csv.ParseOptions(
-                delimiter=delimiter, quote_char=False, double_quote=False, ignore_empty_lines=False
-            ),
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types={name: kind.type for name, kind in fields.items()}, null_values=[""]
-            ),
-        )
-        columns = {name: _column(table[name], kind) for name, kind in fields.items()}
-        if table.num_rows == block.count(b"\n") + (not block.endswith(b"\n")):
-            return {name: values for name, values in columns.items() if fields[name] is not NOTHING}
-        refused = "a carriage return inside a line"
-    except (pa.ArrowInvalid, ValueError) as error:
-        refused = str(error)
-    _raise_first(path, line, block, fields, delimiter)
-    raise DataError(f"{path}: {refused}")
+def _after_header(path: Path, block: bytes, header: tuple[str, ...], delimiter: str) -> bytes:
+    first, _, rest = block.partition(b"\n")
+    names = [bare(part) for part in first.removesuffix(b"\r").split(delimiter.encode())]
+    if names != [name.encode() for name in header]:
+        raise DataError(f"{path}, line 1: {shown(first)} is not the header {delimiter.join(header)!r}")
+    return rest
 
 
-def _column(column: pa.ChunkedArray, kind: Kind) -> np.ndarray:
-    """One checked column; raises ValueError when a value does not fit (the caller finds the line)."""
-    if kind is HEX:
-        return _hexadecimal(column)
-    if kind is NOTHING:
-        if pc.max(pc.binary_length(column)).as_py():
-            raise ValueError("a field that should be empty is not")
-        return np.empty(0)
-    if column.null_count and not kind.optional:
-        raise ValueError("a missing value")
-    values = column.fill_null(np.iinfo(np.int64).min).to_numpy() if column.null_count else column.to_numpy()
-    if kind is LABEL and not np.isin(values, (0, 1)).all():
-        raise ValueError("an unknown label")
-    return values
+def _parse(path: Path, line: int, block: bytes, form: Form, bad: BadLines) -> dict[str, np.ndarray]:
+    """The columns of a block whose first line is number `line`, without its bad lines."""
+    columns = form.columns(block)
+    if columns is None:
+        good = []
+        for number, raw in enumerate(block.removesuffix(b"\n").split(b"\n"), line):
+            if fault := form.fault(raw.removesuffix(b"\r")):
+                bad.add(path, number, fault)
+            else:
+                good.append(raw + b"\n")
+        columns = form.columns(b"".join(good))
+        if columns is None:
+            raise DataError(f"{path}, lines {line} to {number}: not readable as {', '.join(form.fields)}")
+    return columns
 
 
-_NIBBLE = np.full(256, 255, np.uint8)
-_NIBBLE[list(b"0123456789abcdef")] = range(16)
-_NIBBLE[list(b"ABCDEF")] = range(10, 16)
-
-
-def _hexadecimal(column: pa.ChunkedArray) -> np.ndarray:
-    present = pc.equal(pc.binary_length(column), 8).to_numpy(zero_copy_only=False)
-    text = b"".join(chunk.buffers()[2].to_pybytes() for chunk in column.chunks if chunk.buffers()[2] is not None)
-    if len(text) != 8 * np.count_nonzero(present):
-        raise ValueError("a category that is not 8 digits long")
-    nibbles = _NIBBLE[np.frombuffer(text, np.uint8)].reshape(-1, 8)
-    if (nibbles == 255).any():
-        raise ValueError("a category that is not hexadecimal")
-    values = np.full(len(present), -1, np.int64)
-    values[present] = nibbles.astype(np.int64) @ (16 ** np.arange(7, -1, -1, dtype=np.int64))
-    return values
-
-
-def _raise_first(path: Path, line: int, block: bytes, fields: dict[str, Kind], delimiter: str) -> None:
-    """Raises the DataError of the first bad line of a block; returns when every line looks right."""
-    separator = delimiter.encode()
-    for number, text in enumerate(block.removesuffix(b"\n").split(b"\n"), line):
-        parts = text.removesuffix(b"\r").split(separator)
-        if len(parts) != len(fields):
-            raise DataError(
-                f"{path}, line {number}: {len(parts)} fields where {len(fields)} are expected "
-                f"(separated by {delimiter!r}): {_shown(text)}"
-            )
-        for position, (part, (name, kind)) in enumerate(zip(parts, fields.items(), strict=True), 1):
-            fits = kind.pattern.fullmatch(part)
-            if fits and kind.type == pa.int64() and part.strip():
-                fits = len(part) < 1000 and -(2**63) < int(part) < 2**63
-            if not fits:
-                raise DataError(
-                    f"{path}, line {number}, field {position} ({name}): {_shown(part)} is not {kind.meaning}"
-                )
-
-
-def _shown(raw: bytes) -> str:
-    """At most 80 bytes of a line, undecodable ones as \\x escapes."""
-    return repr(raw[:80]).removeprefix("b") + (" ..." if len(raw) > 80 else "")
+def _another_file(path: Path, _: str, line: int, wrong: str) -> DataError:
+    return DataError(f"{path}: no line is of the form, so it is another file. Line {line}: {wrong}")
