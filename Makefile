@@ -1,5 +1,5 @@
 # Everything a person types. The work itself is in src/drsrobust and reproduce; this file only sets up and calls.
-# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection  PYTHON=interpreter  LOCK=requirements/gpu.txt
+# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|criteo|training|quality  PYTHON=interpreter  LOCK=requirements/gpu.txt
 
 PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 LOCK    ?= requirements/cpu.txt
@@ -59,7 +59,7 @@ publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
 test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA names it)
 	$(BIN)/python -m pytest
 
-bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection)
+bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|criteo|training|quality)
 	@$(BIN)/python -m drsrobust.benchmark $(BENCH)
 
 lint: $(STAMP)  ## check style (ruff) and the one-way rule of imports (import-linter)
@@ -79,8 +79,9 @@ lock: $(STAMP)  ## compile requirements/*.in into *.txt (first: export UV_TORCH_
 	@env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header --no-annotate requirements/gpu.in -c build/same.txt -o requirements/gpu.txt
 	@echo "wrote requirements/cpu.txt and requirements/gpu.txt"
 
-clean:  ## remove build/ (runs, figures, caches); .venv stays
-	rm -rf build .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+clean:  ## remove build/ (runs, figures, caches); .venv and build/data stay
+	@test ! -d build || find build -mindepth 1 -maxdepth 1 ! -name data -exec rm -rf {} +
+	rm -rf .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
-distclean: clean  ## remove .venv too
-	rm -rf $(VENV)
+distclean: clean  ## remove .venv and build/data too
+	rm -rf $(VENV) build

@@ -97,7 +97,7 @@ def _choose(what: list[str], notebooks: dict[str, Notebook], profile: Profile) -
 
 def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profile, folder: Path) -> int:
     # Here and not above: `--list` and a refused call must not wait for these.
-    from reproduce.report import write_report
+    from reproduce.report import datasets_of, write_report
     from reproduce.runner import run_notebook
 
     record = folder / "run.json"
@@ -115,7 +115,7 @@ def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profi
     run = {
         "profile": profile.name,
         "real": profile.real,
-        "datasets": sorted({outcome.parameters["dataset"] for outcome in outcomes if "dataset" in outcome.parameters}),
+        "datasets": sorted({dataset for outcome in outcomes for dataset in datasets_of(outcome.parameters)}),
         "complete": chosen == profile.parameters,
         "started": started.strftime("%Y-%m-%d %H:%M UTC"),
         "seconds": round(time.monotonic() - start, 1),

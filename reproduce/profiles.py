@@ -23,7 +23,8 @@ class Profile:
 
 def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None) -> Profile:
     """Reads `profiles/<name>.toml`: a table `[datasets]` (role -> the real and the synthetic data set that plays it) and
-    a table per notebook with exactly its parameters, in which `dataset`, where the notebook has one, names a role.
+    a table per notebook with exactly its parameters, in which `dataset` (or each of `datasets`), where the notebook has it,
+    names a role.
 
     Args:
         name: of the profile.
@@ -47,10 +48,15 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None) -
     for notebook, values in tables.items():
         if notebook not in notebooks:
             raise unknown(f"notebook in profile {name}", notebook, notebooks)
-        if "dataset" in notebooks[notebook].parameters:
-            if values.get("dataset") not in roles:
-                raise unknown(f"data set role in profile {name}, {notebook}", values.get("dataset"), roles)
-            values = values | {"dataset": roles[values["dataset"]][kind]}
+        for key in ("dataset", "datasets"):
+            if key not in notebooks[notebook].parameters:
+                continue
+            given = values.get(key)
+            for role in given if isinstance(given, list) else [given]:
+                if role not in roles:
+                    raise unknown(f"data set role in profile {name}, {notebook}", role, roles)
+            played = [roles[role][kind] for role in given] if isinstance(given, list) else roles[given][kind]
+            values = values | {key: played}
         notebooks[notebook].check(values)
         if missing := sorted(set(notebooks[notebook].parameters) - set(values)):
             raise ValueError(f"profile {name}, {notebook}: no value for {', '.join(missing)}")

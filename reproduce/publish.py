@@ -4,14 +4,16 @@ import json
 import shutil
 from pathlib import Path
 
-from drsrobust._storage import exclusive, new_folder
+from drsrobust._storage import exclusive, new_file, new_folder
+from reproduce.models import with_models
 from reproduce.notebooks import ROOT
 
 PROFILES = ("laptop", "paper")
 
 
-def publish(profile: str, build: Path, target: Path = ROOT / "figures") -> list[str]:
-    """Copies a run's figures and numbers to `target`, with run.json; what was there is replaced as a whole.
+def publish(profile: str, build: Path, target: Path = ROOT / "figures", readme: Path = ROOT / "README.md") -> list[str]:
+    """Copies a run's figures, tables and numbers to `target`, with run.json; what was there is replaced as a whole. The
+    README's table of models is written anew from `models.csv`.
 
     Returns:
         the names of the files written.
@@ -43,5 +45,10 @@ def publish(profile: str, build: Path, target: Path = ROOT / "figures") -> list[
         for name in (name for outcome in run["notebooks"] for name in outcome["figures"]):
             for file in (f"{name}.svg", f"{name}.png", f"data/{name}.csv"):
                 shutil.copy(source / file, part / file)
+        for table in source.glob("*.csv"):
+            shutil.copy(table, part / table.name)
         (part / "run.json").write_text(json.dumps(run, indent=1) + "\n")
+    if (target / "models.csv").is_file():
+        with new_file(readme) as part:
+            part.write_text(with_models(readme.read_text(), target / "models.csv"))
     return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())

@@ -23,10 +23,18 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
     for outcome in run["notebooks"]:
         page = _page(folder / outcome["output"], report)
         figures = [{"name": name, "caption": _caption(folder, name)} for name in outcome["figures"]]
-        entries.append(outcome | {"page": page, "drawn": figures})
+        entries.append(
+            outcome | {"page": page, "drawn": figures, "data": ", ".join(datasets_of(outcome["parameters"]))}
+        )
+    tables = sorted(path.name for path in (folder / "figures").glob("*.csv"))
     with new_file(report / "index.html") as part:
-        part.write_text(environment.get_template("report.html.j2").render(run=run, notebooks=entries))
+        part.write_text(environment.get_template("report.html.j2").render(run=run, notebooks=entries, tables=tables))
     return report / "index.html"
+
+
+def datasets_of(parameters: dict[str, Any]) -> list[str]:
+    """The data sets that a notebook with these parameters reads."""
+    return parameters.get("datasets") or [parameters[key] for key in ("dataset",) if key in parameters]
 
 
 def _page(executed: Path, report: Path) -> str | None:

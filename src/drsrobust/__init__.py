@@ -54,6 +54,7 @@ _HOME = {
     "Campaign": "drsrobust.campaign",
     "decades": "drsrobust.campaign",
     "caption": "drsrobust.campaign",
+    "clean_table": "drsrobust.campaign",
     "summarise": "drsrobust.campaign",
     "check_parameters": "drsrobust.notebook",
     "provenance": "drsrobust.notebook",
@@ -62,7 +63,7 @@ _PACKAGES = ("benchmark", "campaign", "data", "evaluation", "injection", "models
 
 if TYPE_CHECKING:
     from drsrobust import benchmark, campaign, data, evaluation, injection, models, plots, rates, training
-    from drsrobust.campaign import Campaign, caption, decades, summarise
+    from drsrobust.campaign import Campaign, caption, clean_table, decades, summarise
     from drsrobust.data import Dataset, Split, load_dataset
     from drsrobust.evaluation import Evaluator
     from drsrobust.injection import (

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from reproduce.models import BEGIN, END, with_models
 from reproduce.publish import publish
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,15 +41,18 @@ def test_what_is_printed(smoke):
 
 def test_figures_and_their_numbers(smoke):
     folder, _ = smoke
-    names = ["00_quickstart", "01_bit_sensitivity", "03_ber_sweep"]
+    names = ["00_models", "00_models_learning", "00_quickstart", "01_bit_sensitivity", "03_ber_sweep"]
     timed = ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
     assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == names + timed
     for name in names + timed:
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         lines = (folder / "figures" / "data" / f"{name}.csv").read_text().splitlines()
-        generated = "# Data: synthetic-movielens/full (generated data, not real clicks), 5,000 of 20,000 test rows."
+        generated = "# Data: synthetic-movielens/full (generated data, not real clicks), "
+        generated += "20,000 test rows." if name.startswith("00_models") else "5,000 of 20,000 test rows."
         assert lines[0].startswith("# Timed, so not equal from run to run" if name in timed else generated)
-        assert len(lines) > 6
+        assert len(lines) > 4
+    models = (folder / "figures" / "models.csv").read_text().splitlines()
+    assert models[0].startswith("# AUC without errors") and len(models) == 5
 
 
 def test_the_claims_are_seen_even_here(smoke):
@@ -68,7 +72,7 @@ def test_the_claims_are_seen_even_here(smoke):
 def test_report(smoke):
     folder, _ = smoke
     page = (folder / "report" / "index.html").read_text()
-    assert "All data of this run are generated" in page and page.count("<figure>") == 5
+    assert "All data of this run are generated" in page and page.count("<figure>") == 7
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / "report" / link).is_file(), link
     assert not re.search(r'(?:href|src)="https?:', page)
@@ -109,7 +113,11 @@ def test_publish(laptop, tmp_path):
     (target / "data").mkdir(parents=True)
     (target / "old.svg").touch()
     (laptop() / "laptop" / "figures" / "99_stale.svg").touch()
-    names = publish("laptop", laptop(), target)
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{BEGIN}\n{END}\n")
+    names = publish("laptop", laptop(), target, readme)
+    assert "models.csv" in names and with_models(readme.read_text(), target / "models.csv") == readme.read_text()
+    assert "| synthetic-movielens/full | dlrm | 0." in readme.read_text()
     assert not (target / "99_stale.svg").exists()
     assert "03_ber_sweep.svg" in names and "data/03_ber_sweep.csv" in names and "old.svg" not in names
     assert str(tmp_path) not in (target / "run.json").read_text()

@@ -41,11 +41,15 @@ class Ids(NamedTuple):
     values: np.ndarray
     lengths: np.ndarray | None = None
 
-    def take(self, rows: np.ndarray | slice) -> "Ids":
-        """The ids of some rows, in the order asked for."""
+    def ends(self) -> np.ndarray | None:
+        """Where each row's ids end in `values` [n] int64; None where each row has one."""
+        return None if self.lengths is None else np.cumsum(self.lengths, dtype=np.int64)
+
+    def take(self, rows: np.ndarray | slice, ends: np.ndarray | None = None) -> "Ids":
+        """The ids of some rows, in the order asked for; `ends`, where they are at hand, saves a walk over all rows."""
         if self.lengths is None:
             return Ids(self.values[rows])
-        ends = np.cumsum(self.lengths, dtype=np.int64)
+        ends = self.ends() if ends is None else ends
         lengths = self.lengths[rows]
         starts = (ends - self.lengths)[rows]
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
@@ -91,6 +95,10 @@ class Split:
         """SHA-256 (hex) of the data set's fingerprint and of which rows these are, in which order."""
         return digest([self.source, hashlib.sha256(np.ascontiguousarray(self.rows)).hexdigest()])
 
+    @cached_property
+    def _ends(self) -> dict[str, np.ndarray | None]:
+        return {name: ids.ends() for name, ids in self.sparse.items()}
+
     def take(self, rows: np.ndarray | slice) -> "Split":
         """The split of some rows: an index array [m], a boolean mask [n] or a slice."""
         if not isinstance(rows, slice):
@@ -117,7 +125,7 @@ class Split:
         import torch
 
         dense = torch.from_numpy(np.array(self.dense[rows], np.float32))
-        ids = {name: column.take(rows) for name, column in self.sparse.items()}
+        ids = {name: column.take(rows, self._ends[name]) for name, column in self.sparse.items()}
         ones = np.ones(len(dense), np.int32)
         lengths = [ones if column.lengths is None else column.lengths for column in ids.values()]
         return torchrec().datasets.utils.Batch(

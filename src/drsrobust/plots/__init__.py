@@ -2,17 +2,23 @@
 
 from drsrobust.plots.ber import auc_vs_ber, auc_vs_ber_data
 from drsrobust.plots.bits import bit_sensitivity, bit_sensitivity_data
+from drsrobust.plots.clean import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 from drsrobust.plots.speed import injection_speed, injection_speed_data
-from drsrobust.plots.style import figures_folder, new_panels, save
+from drsrobust.plots.style import figures_folder, new_panels, save, save_table
 
 __all__ = [
     "auc_vs_ber",
     "auc_vs_ber_data",
     "bit_sensitivity",
     "bit_sensitivity_data",
+    "clean_auc",
+    "clean_auc_data",
     "figures_folder",
     "injection_speed",
     "injection_speed_data",
+    "learning_curves",
+    "learning_curves_data",
     "new_panels",
     "save",
+    "save_table",
 ]

@@ -52,11 +52,11 @@ def styled(draw: Callable[..., "Axes"]) -> Callable[..., "Axes"]:
 
 
 @styled
-def new_panels(n: int = 1) -> "list[Axes]":
-    """The axes of a new figure, n beside each other with a common vertical axis."""
+def new_panels(n: int = 1, *, sharey: bool = True) -> "list[Axes]":
+    """The axes of a new figure, n beside each other, with a common vertical axis unless `sharey` is false."""
     width, height = SETTINGS["figure.figsize"]
     figure, axes = plt.subplots(
-        1, n, sharey=True, squeeze=False, layout="constrained", figsize=(width * (1 + 0.72 * (n - 1)), height)
+        1, n, sharey=sharey, squeeze=False, layout="constrained", figsize=(width * (1 + 0.72 * (n - 1)), height)
     )
     return list(axes[0])
 
@@ -99,6 +99,21 @@ def save(ax: "Axes", name: str, data: "pd.DataFrame", caption: str) -> None:
         for ending, metadata in nothing.items():
             with new_file(folder / f"{name}.{ending}") as part:
                 figure.savefig(part, format=ending, metadata=metadata)
-    with new_file(folder / "data" / f"{name}.csv") as part, open(part, "w", newline="\n") as handle:
+    _write(folder / "data" / f"{name}.csv", data, caption)
+
+
+def save_table(table: "pd.DataFrame", name: str, caption: str) -> None:
+    """Writes `<name>.csv` beside the figures: a table that is read as it is.
+
+    Args:
+        table: numbers are written with 6 digits.
+        name: of the file, without ending.
+        caption: its first line: what the columns are, and of which data.
+    """
+    _write(figures_folder() / f"{name}.csv", table, caption)
+
+
+def _write(path: Path, table: "pd.DataFrame", caption: str) -> None:
+    with new_file(path) as part, open(part, "w", newline="\n") as handle:
         handle.write(f"# {caption}\n")
-        data.to_csv(handle, index=False, float_format="%.6g", lineterminator="\n")
+        table.to_csv(handle, index=False, float_format="%.6g", lineterminator="\n")
