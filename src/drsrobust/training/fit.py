@@ -69,12 +69,12 @@ def fit(
     with torch.random.fork_rng(devices=cuda), fused_tables(model, settings) as fused:
         torch.manual_seed(settings.seed)
         run = _Run(model, data, settings, fused, device, snapshot)
-        with progress(settings.epochs * run.steps, "training", show=show) as bar:
+        with progress(run.last_epoch() * run.steps, "training", show=show) as bar:
             bar.update((run.epoch - 1) * run.steps + run.step)
-            while run.goes_on():
+            while run.epoch <= run.last_epoch():
                 run.train_epoch(bar)
                 run.judge(bar)
-            bar.total = bar.n  # stopped early: the bar ends full
+                bar.total = run.last_epoch() * run.steps  # a better epoch puts the end off
         model.load_state_dict(run.best_state)
     model.eval()
     return run.curve
@@ -108,10 +108,9 @@ class _Run:
             if (found := read_snapshot(snapshot, self.identity)) is not None:
                 self._take_up(*found)
 
-    def goes_on(self) -> bool:
-        """Whether there is an epoch to train."""
-        patient = not self.curve or len(self.curve) - self.best_epoch < self.settings.patience
-        return self.epoch <= self.settings.epochs and patient
+    def last_epoch(self) -> int:
+        """The epoch with which training ends unless a better one comes."""
+        return min(self.settings.epochs, self.best_epoch + self.settings.patience)
 
     def train_epoch(self, bar) -> None:
         """The rest of one pass over the training rows in a new order."""
