@@ -168,7 +168,7 @@ def test_no_checkpoint(tmp_path):
 
 
 def test_manifest_is_plain_json(checkpoint):
-    assert json.loads((checkpoint / "manifest.json").read_text())["format"] == 1
+    assert json.loads((checkpoint / "manifest.json").read_text())["format"] == 2
 
 
 def test_dlrm_on_real_movielens(real_data):

@@ -1,4 +1,5 @@
-"""Command line of the benchmarks: `python -m drsrobust.benchmark injection`, or `make bench BENCH=injection`; `criteo` too."""
+"""Command line of the benchmarks: `python -m drsrobust.benchmark injection`, or `make bench BENCH=injection`; `criteo`,
+`training` and `quality` too."""
 
 import argparse
 import sys
@@ -30,16 +31,18 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         if options.name not in _BENCHMARKS:
             raise unknown("benchmark", options.name, _BENCHMARKS)
-        table, text = _BENCHMARKS[options.name]()
-    except ValueError as error:
+        table, text, *more = _BENCHMARKS[options.name]()
+    except (ValueError, FileNotFoundError) as error:
         print(f"bench: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nbench: stopped; nothing was written", file=sys.stderr)
         return 130
-    path = Path(options.out) / f"{options.name}.csv"
-    write(table, path)
-    print(f"{text}\n\nwrote {path}")
+    print(f"{text}\n")
+    for name, one in {options.name: table, **(more[0] if more else {})}.items():
+        path = Path(options.out) / f"{name}.csv"
+        write(one, path)
+        print(f"wrote {path}")
     return 0
 
 
@@ -109,7 +112,22 @@ def describe_criteo(table: "pd.DataFrame") -> str:
     )
 
 
-_BENCHMARKS = {"injection": _injection, "criteo": _criteo}
+def _training() -> tuple["pd.DataFrame", str, dict[str, "pd.DataFrame"]]:
+    from drsrobust.benchmark.training import describe, training_speed
+
+    table, areas, looked, remarks = training_speed()
+    return table, describe(table, areas, looked, remarks), {"training_auc": areas}
+
+
+def _quality() -> tuple["pd.DataFrame", str, dict[str, "pd.DataFrame"]]:
+    from drsrobust.benchmark.quality import quality
+    from drsrobust.benchmark.verdicts import describe
+
+    table, differences, remarks = quality()
+    return table, describe(table, differences, remarks), {"quality_delong": differences}
+
+
+_BENCHMARKS = {"injection": _injection, "criteo": _criteo, "training": _training, "quality": _quality}
 
 if __name__ == "__main__":
     sys.exit(main())

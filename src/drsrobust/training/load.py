@@ -20,7 +20,7 @@ from drsrobust.training.checkpoint import MANIFEST, read_checkpoint, save_checkp
 from drsrobust.training.fit import fit
 from drsrobust.training.settings import Settings
 
-FORMAT = 1  # of checkpoints and of what training does: raise it when either changes
+FORMAT = 2  # of checkpoints and of what training does: raise it when either changes
 
 
 def load_model(
