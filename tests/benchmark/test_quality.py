@@ -64,7 +64,7 @@ def test_the_penalty_is_chosen_on_validation_rows(file):
 
 def test_against_logistic_regression(file):
     def load(name, split):
-        return load_dataset(f"{name}/dlrm", path=file, seed=split, min_count=1)
+        return load_dataset(name, path=file, seed=split, min_count=1)
 
     rows = against_linear(models=["fm"], splits=[0, 1], load=load, path=file, settings=QUICK, show=False)
     table = pd.DataFrame(rows, columns=list(COLUMNS))

@@ -75,7 +75,8 @@ def default_settings(name: str, dataset: str) -> Settings:
     DLRM's tables on MovieLens need a stronger weight decay, and all models do on `criteo-sample`, which has few rows for many
     categories."""
     if dataset.startswith("criteo-sample"):
-        return Settings(batch_size=1024, weight_decay=1e-4, table_weight_decay=3e-3)
+        rate = 3e-3 if name == "afm" else 1e-3
+        return Settings(rate, batch_size=1024, weight_decay=1e-4, table_weight_decay=3e-3)
     if name in ("dlrm", "dlrm_dcn"):
         return Settings(batch_size=2048, table_weight_decay=3e-5)
     return Settings()
