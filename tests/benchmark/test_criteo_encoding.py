@@ -95,3 +95,4 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     ]
     assert table["lines"].tolist() == [200, 400] and table["lines_per_s"].tolist() == [10, 10]
     assert "for the 45,840,617 lines of the Kaggle file: 45,840,617 MiB (7 MiB" in capsys.readouterr().out
+    assert (tmp_path / "criteo.png").read_bytes().startswith(b"\x89PNG")

@@ -1,7 +1,15 @@
 import pandas as pd
 import pytest
 
-from drsrobust.plots import clean_auc, clean_auc_data, learning_curves, learning_curves_data, new_panels, save_table
+from drsrobust.plots import (
+    clean_auc,
+    clean_auc_data,
+    encoding_memory,
+    learning_curves,
+    learning_curves_data,
+    new_panels,
+    save_table,
+)
 
 
 @pytest.fixture
@@ -52,3 +60,10 @@ def test_tables_and_panels(table, tmp_path, monkeypatch):
     one, two = new_panels(2, sharey=False)
     one.set_ylim(0, 9)
     assert two.get_ylim() != (0, 9)
+
+
+def test_memory_is_drawn_from_zero():
+    table = pd.DataFrame({"lines": [1_000_000, 2_000_000], "peak_rss_mib": [400, 420], "encode_rss_mib": [100, 200]})
+    ax = encoding_memory(table.assign(encode_anon_mib=[50, 90]))
+    assert [line.get_ydata().tolist() for line in ax.lines] == [[400, 420], [100, 200], [50, 90]]
+    assert ax.lines[0].get_xdata().tolist() == [1, 2] and ax.get_ylim()[0] == 0 == ax.get_xlim()[0]

@@ -43,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         path = Path(options.out) / f"{name}.csv"
         write(one, path)
         print(f"wrote {path}")
+    if options.name in _FIGURES:
+        print(f"wrote {draw(_FIGURES[options.name], table, Path(options.out) / f'{options.name}.png')}")
     return 0
 
 
@@ -50,6 +52,19 @@ def write(table: "pd.DataFrame", path: Path) -> None:
     """Writes a table as CSV, whole or not at all; what is null is an empty field."""
     with new_file(path) as part:
         table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
+
+
+def draw(figure: str, table: "pd.DataFrame", path: Path) -> Path:
+    """Draws a table with the function of that name in `drsrobust.plots` into a PNG file, and gives its path."""
+    import matplotlib.pyplot as plt
+
+    from drsrobust import plots
+
+    axes = getattr(plots, figure)(table)
+    with new_file(path) as part:
+        axes.figure.savefig(part, format="png", dpi=160)
+    plt.close(axes.figure)
+    return path
 
 
 def _injection() -> tuple["pd.DataFrame", str]:
@@ -128,6 +143,7 @@ def _quality() -> tuple["pd.DataFrame", str, dict[str, "pd.DataFrame"]]:
 
 
 _BENCHMARKS = {"injection": _injection, "criteo": _criteo, "training": _training, "quality": _quality}
+_FIGURES = {"criteo": "encoding_memory"}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -3,6 +3,7 @@
 from drsrobust.plots.ber import auc_vs_ber, auc_vs_ber_data
 from drsrobust.plots.bits import bit_sensitivity, bit_sensitivity_data
 from drsrobust.plots.clean import clean_auc, clean_auc_data, learning_curves, learning_curves_data
+from drsrobust.plots.memory import encoding_memory
 from drsrobust.plots.speed import injection_speed, injection_speed_data
 from drsrobust.plots.style import figures_folder, new_panels, save, save_table
 
@@ -13,6 +14,7 @@ __all__ = [
     "bit_sensitivity_data",
     "clean_auc",
     "clean_auc_data",
+    "encoding_memory",
     "figures_folder",
     "injection_speed",
     "injection_speed_data",
