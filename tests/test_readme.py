@@ -56,3 +56,17 @@ def test_pages_name_what_exists():
         cls.__name__ for cls in dr.injection.ErrorModel.__subclasses__() if cls.__module__.startswith("drsrobust")
     }
     assert derived - {"Sum"} == set(shown)
+
+
+def test_every_model_and_data_set_has_its_line():
+    from drsrobust.data import SOURCES
+    from drsrobust.models import MODELS
+
+    lists = README.split("## Models and data sets")[1]
+    page = (ROOT / "docs" / "data.md").read_text()
+    for name in MODELS:
+        assert re.search(rf"^\| `{name}` \|", lists, re.MULTILINE), name
+    for name, source in SOURCES.items():
+        assert f"`{name}`" in lists, name
+        line = re.search(rf"^\| `{name}` \|.*", page, re.MULTILINE)
+        assert line and all(f"`{schema}`" in line[0] for schema in source.schemas), name
