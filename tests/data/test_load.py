@@ -107,3 +107,11 @@ def test_real_latest_small(real_data):
     data = load_dataset("movielens-latest-small/full", real_data)
     assert len(data.train) + len(data.valid) + len(data.test) == 100_836
     assert len(np.unique(np.concatenate([split.users for split in (data.train, data.valid, data.test)]))) == 610
+
+
+def test_every_data_set_has_its_line():
+    from drsrobust.data import SOURCES, describe
+
+    lines = describe().splitlines()
+    assert len(lines) == len(SOURCES) and all(line.partition(": ")[2] for line in lines)
+    assert "movielens-1m/ids|full: 1,000,209 ratings: user and movie; full: all that is known of both" in lines

@@ -20,6 +20,7 @@ class Source:
         options: arguments of `load_dataset` that belong to it.
         origin: where people get it.
         days: whether the files are days, of which any number will do.
+        line: what it is.
     """
 
     schemas: tuple[str, ...]
@@ -28,6 +29,7 @@ class Source:
     options: tuple[str, ...] = ()
     origin: str = ""
     days: bool = False
+    line: str = ""
 
 
 _CRITEO = ("dlrm", "fields")
@@ -40,6 +42,7 @@ SOURCES = {
         ("ratings.dat", "users.dat", "movies.dat"),
         ("bad_lines",),
         "MovieLens 1M, ml-1m.zip from GroupLens (grouplens.org/datasets/movielens/1m)",
+        line="1,000,209 ratings: user and movie; full: all that is known of both",
     ),
     "movielens-20m": Source(
         ("ids", "full"),
@@ -47,6 +50,7 @@ SOURCES = {
         ("ratings.csv or rating.csv", "movies.csv or movie.csv"),
         ("bad_lines",),
         "MovieLens 20M, ml-20m.zip from GroupLens (grouplens.org/datasets/movielens/20m) or its copy on Kaggle",
+        line="20 million ratings; full: genres and year too",
     ),
     "movielens-latest-small": Source(
         ("ids", "full"),
@@ -54,6 +58,7 @@ SOURCES = {
         ("ratings.csv", "movies.csv"),
         ("bad_lines",),
         "MovieLens latest-small, ml-latest-small.zip from GroupLens (grouplens.org/datasets/movielens/latest)",
+        line="100,836 ratings, of the same form",
     ),
     "criteo-kaggle": Source(
         _CRITEO,
@@ -61,6 +66,7 @@ SOURCES = {
         ("train.txt",),
         _CATEGORICAL,
         "train.txt of Criteo's Display Advertising Challenge (Kaggle, 2014; its terms must be accepted by a person)",
+        line="45.8 million ads, 13 counts and 26 categories; fields: 39 categories, as in the study",
     ),
     "criteo-sample": Source(
         _CRITEO,
@@ -68,6 +74,7 @@ SOURCES = {
         ("criteo_sample.txt",),
         _CATEGORICAL,
         "any excerpt of train.txt of Criteo's Display Advertising Challenge",
+        line="any excerpt of it",
     ),
     "criteo-terabyte": Source(
         _CRITEO,
@@ -76,6 +83,7 @@ SOURCES = {
         (*_CATEGORICAL, "days"),
         "days of Criteo's 1 TB click logs (Criteo AI Lab; its terms must be accepted by a person)",
         days=True,
+        line="days of the same form",
     ),
     "avazu": Source(
         ("fields",),
@@ -83,11 +91,19 @@ SOURCES = {
         ("train.csv",),
         _CATEGORICAL,
         "train.gz of Avazu's Click-Through Rate Prediction (Kaggle, 2014; its terms must be accepted by a person)",
+        line="40.4 million ads, 23 categories",
     ),
-    "synthetic-movielens": Source(("ids", "full"), options=("rows",)),
-    "synthetic-criteo": Source(("dlrm",), options=("rows", "min_count", "hash_size")),
-    "synthetic-dummy": Source(("0.01", "0.001", "0.1"), options=("rows",)),
+    "synthetic-movielens": Source(("ids", "full"), options=("rows",), line="generated ratings with a planted teacher"),
+    "synthetic-criteo": Source(
+        ("dlrm",), options=("rows", "min_count", "hash_size"), line="generated clicks with a planted teacher"
+    ),
+    "synthetic-dummy": Source(("0.01", "0.001", "0.1"), options=("rows",), line="input of the model dummy, by density"),
 }
+
+
+def describe() -> str:
+    """A line `name/schemas: what it is` for each data set."""
+    return "\n".join(f"{name}/{'|'.join(source.schemas)}: {source.line}" for name, source in SOURCES.items())
 
 
 def split_name(name: str, schema: str | None = None) -> tuple[str, str]:
