@@ -76,7 +76,8 @@ def default_settings(name: str, dataset: str) -> Settings:
     categories."""
     if dataset.startswith("criteo-sample"):
         rate = 3e-3 if name == "afm" else 1e-3
-        return Settings(rate, batch_size=1024, weight_decay=1e-4, table_weight_decay=3e-3)
+        decay = 1e-2 if name in ("dcn", "wide_deep", "deepfm") else 3e-3
+        return Settings(rate, batch_size=1024, weight_decay=1e-4, table_weight_decay=decay)
     if name in ("dlrm", "dlrm_dcn"):
         return Settings(batch_size=2048, table_weight_decay=3e-5)
     return Settings()
