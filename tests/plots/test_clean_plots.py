@@ -48,6 +48,10 @@ def test_learning_curves_ring_the_epoch_that_is_kept():
     ax = learning_curves(data)
     curve, ring = ax.lines
     assert curve.get_ydata().tolist() == [0.7, 0.8, 0.75] and ring.get_xydata().tolist() == [[2, 0.8]]
+    other = learning_curves(data, models=["another", "m"]).lines[
+        0
+    ]  # looks go with the model, not with its place in a panel
+    assert other.get_color() != curve.get_color() and other.get_label() == "m"
     assert learning_curves(data, quantity="valid_ne").get_ylabel().startswith("normalised entropy")
 
 

@@ -1,5 +1,6 @@
 """How good models are without errors, and how they got there."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from drsrobust.plots.style import look, new_panels, styled
@@ -57,17 +58,25 @@ def learning_curves_data(curves: "pd.DataFrame") -> "pd.DataFrame":
 
 
 @styled
-def learning_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "valid_auc") -> "Axes":
+def learning_curves(
+    data: "pd.DataFrame",
+    ax: "Axes | None" = None,
+    *,
+    quantity: str = "valid_auc",
+    models: "Sequence[str] | None" = None,
+) -> "Axes":
     """A quantity against the epoch, a curve per model; the ring marks the epoch whose weights were kept.
 
     Args:
         data: as `learning_curves_data` returns it, of one data set.
         ax: where to draw; None: a new figure.
         quantity: `valid_auc`, `valid_loss`, `valid_ne` or `train_loss`.
+        models: in their order, which decides how each looks: give the same to all panels. None: those of `data`.
     """
     ax = ax or new_panels()[0]
-    for index, (model, curve) in enumerate(data.groupby("model", sort=False)):
-        style = look(index)
+    models = list(data["model"].unique() if models is None else models)
+    for model, curve in sorted(data.groupby("model"), key=lambda group: models.index(group[0])):
+        style = look(models.index(model))
         ax.plot(curve["epoch"], curve[quantity], label=model, markersize=3.5, linewidth=1.4, **style)
         best = curve.loc[curve["valid_auc"].idxmax()]
         ax.plot(best["epoch"], best[quantity], "o", markersize=10, fillstyle="none", color=style["color"])
