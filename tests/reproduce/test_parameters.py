@@ -102,7 +102,13 @@ def test_profiles_give_every_notebook_exactly_its_parameters(name):
 
 def test_real_data_is_used_where_it_is_given(real_data):
     profile = load_profile("laptop", NOTEBOOKS, real_data)
-    assert profile.real and profile.datasets == ("movielens-1m/full",)
+    assert profile.real and profile.datasets == ("movielens-1m/full", "movielens-1m/ids", "criteo-sample/fields")
+    assert profile.parameters["00_models"]["datasets"] == [
+        "movielens-1m/ids",
+        "movielens-1m/full",
+        "criteo-sample/fields",
+    ]
+    assert profile.parameters["03_ber_sweep"]["dataset"] == "movielens-1m/full"
 
 
 @pytest.mark.parametrize(
@@ -113,6 +119,7 @@ def test_real_data_is_used_where_it_is_given(real_data):
         (lambda text: text.replace("seed = 7", ""), "00_quickstart: no value for seed"),
         (lambda text: text.replace("[00_quickstart]", "[00_quickstrat]"), "unknown notebook in profile changed"),
         (lambda text: text.replace('dataset = "movielens"', 'dataset = "films"', 1), "unknown data set role"),
+        (lambda text: text.replace('["movielens"]', '["movielens", "films"]', 1), "unknown data set role .* 'films'"),
     ],
 )
 def test_mistakes_in_a_profile_are_told(change, says, tmp_path, monkeypatch):
