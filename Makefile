@@ -13,12 +13,10 @@ STAMP   := $(VENV)/installed-$(basename $(notdir $(LOCK)))
 SHIM    := requirements/fbgemm-gpu-cpu-shim/pyproject.toml
 
 # One cache for all runs from this checkout; kernels come from this environment only. One thread a process:
-# on a busy machine several are far slower, and which run did what stays the same; where there are several, none waits
-# by spinning on a core that another could use.
+# on a busy machine several are far slower, and which run did what stays the same.
 export DRSROBUST_CACHE ?= $(CURDIR)/build/cache
 export JUPYTER_PREFER_ENV_PATH := 1
 export OMP_NUM_THREADS ?= 1
-export OMP_WAIT_POLICY ?= PASSIVE
 export PYTHONNOUSERSITE := 1
 ifneq ($(DATA),)
 export DRSROBUST_DATA := $(abspath $(patsubst ~%,$(HOME)%,$(DATA)))
