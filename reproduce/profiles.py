@@ -52,11 +52,12 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None) -
             if key not in notebooks[notebook].parameters:
                 continue
             given = values.get(key)
-            for role in given if isinstance(given, list) else [given]:
+            named = given if isinstance(given, list) else [given]
+            for role in named:
                 if role not in roles:
                     raise unknown(f"data set role in profile {name}, {notebook}", role, roles)
-            played = [roles[role][kind] for role in given] if isinstance(given, list) else roles[given][kind]
-            values = values | {key: played}
+            played = [roles[role][kind] for role in named]
+            values = values | {key: played if isinstance(given, list) else played[0]}
         notebooks[notebook].check(values)
         if missing := sorted(set(notebooks[notebook].parameters) - set(values)):
             raise ValueError(f"profile {name}, {notebook}: no value for {', '.join(missing)}")

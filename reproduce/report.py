@@ -34,7 +34,9 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
 
 def datasets_of(parameters: dict[str, Any]) -> list[str]:
     """The data sets that a notebook with these parameters reads."""
-    return parameters.get("datasets") or [parameters[key] for key in ("dataset",) if key in parameters]
+    if "datasets" in parameters:
+        return parameters["datasets"]
+    return [parameters["dataset"]] if "dataset" in parameters else []
 
 
 def _page(executed: Path, report: Path) -> str | None:

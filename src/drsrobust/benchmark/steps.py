@@ -2,6 +2,8 @@
 
 import platform
 from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -82,8 +84,6 @@ class Ours:
     )
 
     def __init__(self, start: nn.Module, schema: Schema) -> None:
-        from copy import deepcopy
-
         self.model = deepcopy(start)
         self._open = ExitStack()
         fused = self._open.enter_context(fused_tables(self.model, self.settings))
@@ -98,13 +98,7 @@ class OursBfloat16(Ours):
     """The same, with matrix products in bfloat16."""
 
     name = "drsrobust, bfloat16"
-    settings = Settings(
-        learning_rate=1e-3,
-        weight_decay=0.0,
-        table_optimizer="rowwise_adagrad",
-        table_learning_rate=0.02,
-        precision="bfloat16",
-    )
+    settings = replace(Ours.settings, precision="bfloat16")
 
 
 STEPS = {method.name: method for method in (Plain, Fused, Ours, OursBfloat16)}

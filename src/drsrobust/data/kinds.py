@@ -4,6 +4,7 @@ The two must come to the same verdict: the first is fast and says only that some
 """
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -14,19 +15,19 @@ import pyarrow.compute as pc
 
 
 @dataclass(frozen=True)
-class Kind:
+class Kind(ABC):
     """One kind of field. `meaning` ends the sentence "... is not ..."; `type` is what Arrow parses it as."""
 
     meaning: str
     type: ClassVar[pa.DataType] = pa.binary()
 
+    @abstractmethod
     def column(self, column: pa.ChunkedArray) -> np.ndarray:
         """The values of a whole column, int64 [n]; ValueError when one does not fit."""
-        raise NotImplementedError
 
+    @abstractmethod
     def fits(self, part: bytes) -> bool:
         """Whether one field's text, without the quotes around it, is of this kind."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)

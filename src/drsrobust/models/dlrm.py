@@ -1,7 +1,8 @@
 """DLRM (Naumov et al., arXiv:1906.00091): TorchRec's module behind the common forward."""
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,14 @@ from drsrobust.models.sizes import check_dlrm_sizes, check_sizes
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
+
+
+@contextmanager
+def empty_layers() -> Iterator[None]:
+    """Without dense columns the bottom MLP's first weight is empty (its bias still works): torch does not remark on it here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        yield
 
 
 class DLRM(torchrec().models.dlrm.DLRM):
@@ -47,9 +56,7 @@ class DLRM(torchrec().models.dlrm.DLRM):
     ) -> None:
         check_dlrm_sizes(embedding_dim, dense_mlp, over_mlp)
         check_sizes(std=std)
-        with warnings.catch_warnings():
-            # Without dense columns the first layer's weight is empty (its bias still works), and torch remarks on it.
-            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        with empty_layers():
             super().__init__(
                 embedding_bag_collection=embedding_tables(schema, embedding_dim, std),
                 dense_in_features=len(schema.dense),

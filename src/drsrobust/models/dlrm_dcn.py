@@ -1,6 +1,5 @@
 """DLRM with a deep & cross interaction (DLRM: arXiv:1906.00091; cross layers: Wang et al., arXiv:2008.13535)."""
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -8,6 +7,7 @@ import torch
 
 from drsrobust._torchrec import torchrec
 from drsrobust.data import Schema
+from drsrobust.models.dlrm import empty_layers
 from drsrobust.models.embedding import embedding_tables
 from drsrobust.models.sizes import check_dlrm_sizes, check_sizes
 
@@ -51,9 +51,7 @@ class DLRM_DCN(torchrec().models.dlrm.DLRM_DCN):
     ) -> None:
         check_dlrm_sizes(embedding_dim, dense_mlp, over_mlp)
         check_sizes(layers=layers, rank=rank, std=std)
-        with warnings.catch_warnings():
-            # Without dense columns the first layer's weight is empty (its bias still works), and torch remarks on it.
-            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        with empty_layers():
             super().__init__(
                 embedding_bag_collection=embedding_tables(schema, embedding_dim, std),
                 dense_in_features=len(schema.dense),

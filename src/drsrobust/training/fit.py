@@ -160,8 +160,8 @@ class _Run:
         )
 
     def _save(self, order: dict[str, Any]) -> None:
-        _, random = random_state(self.order, self.device)
-        tensors = dict(optimizer_tensors(self.trainer.optimizer)) | random
+        """Writes a snapshot; `order` is the state of the generator of the rows' order when the epoch began."""
+        tensors = dict(optimizer_tensors(self.trainer.optimizer)) | random_state(self.device)
         tensors |= {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best_state.items()}
         tensors |= {f"tables.{i}.{j}": t for i, one in enumerate(self.fused) for j, t in enumerate(one.state())}
@@ -188,7 +188,8 @@ class _Run:
         for i, one in enumerate(self.fused):
             for j, tensor in enumerate(one.state()):
                 tensor.copy_(tensors[f"tables.{i}.{j}"])
-        set_random_state(self.order, self.device, done["order"], tensors)
+        set_random_state(self.device, tensors)
+        self.order.bit_generator.state = done["order"]
         for name in ("epoch", "step", "total", "rows", "seconds", "best_epoch"):
             setattr(self, name, done[name])
         self.curve = [Epoch(**epoch) for epoch in done["curve"]]

@@ -4,6 +4,7 @@ import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def load_model(
 
 
 def default_settings(name: str, dataset: str) -> Settings:
-    """Those of arXiv:2307.10244, except where validation rows asked for others (`search`; the study trained neither of them):
+    """Those of arXiv:2307.10244, except where validation rows asked for others (found by `search`):
     DLRM's tables on MovieLens need a stronger weight decay, and all models do on `criteo-sample`, which has few rows for many
     categories."""
     if dataset.startswith("criteo-sample"):
@@ -84,14 +85,21 @@ def default_settings(name: str, dataset: str) -> Settings:
 
 
 def _train(
-    folder, name: str, data: Dataset, settings: Settings, sizes: dict, identity: dict, device, show: bool
+    folder: Path,
+    name: str,
+    data: Dataset,
+    settings: Settings,
+    sizes: dict[str, Any],
+    identity: dict[str, Any],
+    device: str | None,
+    show: bool,
 ) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         model = build_model(name, data.schema, **sizes)
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     unfinished = folder.with_name(f"{folder.name}.training")
-    curve = fit(model.to(device), data, settings, show=show, snapshot=unfinished / "snapshot.safetensors")
+    curve = fit(model.to(place), data, settings, show=show, snapshot=unfinished / "snapshot.safetensors")
     model.cpu()
     labels, prior = data.test.labels, data.test.prior
     scores = score(model, padded_batches(data.test), len(labels))
@@ -113,7 +121,7 @@ def _train(
             "parameters": sum(parameter.numel() for parameter in model.parameters()),
             "curve": [asdict(epoch) for epoch in curve],
             "seconds": sum(epoch.seconds for epoch in curve),
-            "device": device.type,
+            "device": place.type,
             "versions": versions(),
             "commit": commit(),
             "machine": machine(),

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from drsrobust._storage import digest, new_file
@@ -52,19 +51,16 @@ def read_snapshot(path: Path, identity: str) -> tuple[dict[str, torch.Tensor], d
         return None
 
 
-def random_state(order: np.random.Generator, device: torch.device) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """State of the generators that training draws from: of the order of rows (JSON), of dropout (tensors)."""
+def random_state(device: torch.device) -> dict[str, torch.Tensor]:
+    """State of PyTorch's generators, from which dropout draws."""
     states = {"rng.cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["rng.cuda"] = torch.cuda.get_rng_state(device)
-    return order.bit_generator.state, states
+    return states
 
 
-def set_random_state(
-    order: np.random.Generator, device: torch.device, state: dict[str, Any], states: dict[str, torch.Tensor]
-) -> None:
+def set_random_state(device: torch.device, states: dict[str, torch.Tensor]) -> None:
     """Puts `random_state` back."""
-    order.bit_generator.state = state
     torch.set_rng_state(states["rng.cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states["rng.cuda"], device)
