@@ -50,22 +50,48 @@ _HOME = {
     "resolve": "drsrobust.injection",
     "inject": "drsrobust.injection",
     "restore": "drsrobust.injection",
+    "Evaluation": "drsrobust.evaluation",
     "Evaluator": "drsrobust.evaluation",
     "Campaign": "drsrobust.campaign",
     "decades": "drsrobust.campaign",
+    "pvf": "drsrobust.campaign",
     "caption": "drsrobust.campaign",
     "clean_table": "drsrobust.campaign",
     "summarise": "drsrobust.campaign",
     "check_parameters": "drsrobust.notebook",
     "provenance": "drsrobust.notebook",
 }
-_PACKAGES = ("benchmark", "campaign", "data", "evaluation", "injection", "models", "plots", "rates", "training")
+_PACKAGES = (
+    "benchmark",
+    "campaign",
+    "data",
+    "evaluation",
+    "injection",
+    "metrics",
+    "mitigation",
+    "models",
+    "plots",
+    "rates",
+    "training",
+)
 
 if TYPE_CHECKING:
-    from drsrobust import benchmark, campaign, data, evaluation, injection, models, plots, rates, training
-    from drsrobust.campaign import Campaign, caption, clean_table, decades, summarise
+    from drsrobust import (
+        benchmark,
+        campaign,
+        data,
+        evaluation,
+        injection,
+        metrics,
+        mitigation,
+        models,
+        plots,
+        rates,
+        training,
+    )
+    from drsrobust.campaign import Campaign, caption, clean_table, decades, pvf, summarise
     from drsrobust.data import Dataset, Split, load_dataset
-    from drsrobust.evaluation import Evaluator
+    from drsrobust.evaluation import Evaluation, Evaluator
     from drsrobust.injection import (
         Activations,
         BitFlip,

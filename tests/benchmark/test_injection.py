@@ -114,7 +114,7 @@ def test_an_unknown_benchmark_and_an_interrupt(capsys, tmp_path, monkeypatch):
     assert main(["injektion", "--out", str(tmp_path)]) == 2
     assert (
         capsys.readouterr().err
-        == "bench: unknown benchmark 'injektion'; did you mean 'injection'? known: injection, criteo, training, quality\n"
+        == "bench: unknown benchmark 'injektion'; did you mean 'injection'? known: injection, criteo, training, quality, campaign\n"
     )
 
     def interrupted(*_, **__):

@@ -67,7 +67,7 @@ def test_nothing_is_computed_twice(judge, tmp_path, monkeypatch):
     more = campaign(judge, tmp_path / "s").run(show=False)
     pd.testing.assert_frame_equal(more[more["trial"] < 3].reset_index(drop=True), first)
     pd.testing.assert_frame_equal(more, campaign(judge, tmp_path / "fresh").run(show=False))
-    monkeypatch.setattr("drsrobust.campaign.campaign.run_trial", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr("drsrobust.campaign.work.run_trial", lambda *_, **__: pytest.fail("computed again"))
     pd.testing.assert_frame_equal(campaign(judge, tmp_path / "s").run(show=False), more)
     pd.testing.assert_frame_equal(campaign(judge, tmp_path / "s", trials=3).run(show=False), first)
     timings = campaign(judge, tmp_path / "s").timings()
@@ -75,7 +75,8 @@ def test_nothing_is_computed_twice(judge, tmp_path, monkeypatch):
 
 
 def test_an_interrupted_run_goes_on(judge, tmp_path, monkeypatch):
-    from drsrobust.campaign import campaign as module
+    from drsrobust.campaign import running
+    from drsrobust.campaign import work as module
 
     real, calls = module.run_trial, iter(range(1000))
 
@@ -85,7 +86,7 @@ def test_an_interrupted_run_goes_on(judge, tmp_path, monkeypatch):
         return real(*arguments, **options)
 
     monkeypatch.setattr(module, "run_trial", stop_at_20)
-    monkeypatch.setattr(module, "CHUNK_TRIALS", 4)
+    monkeypatch.setattr(running, "CHUNK_TRIALS", 4)
     with pytest.raises(KeyboardInterrupt):
         campaign(judge, tmp_path / "s").run(show=False)
     assert len(campaign(judge, tmp_path / "s").table()) == 20
@@ -101,7 +102,7 @@ def test_another_campaign_is_refused(judge, tmp_path):
         match=r"holds the results of another campaign; they differ in seed.\nthere: \{'seed': 0\}\nasked: \{'seed': 5\}",
     ):
         campaign(judge, tmp_path / "s", seed=5)
-    with pytest.raises(StoreError, match="differ in errors"):
+    with pytest.raises(StoreError, match="differ in conditions"):
         campaign(judge, tmp_path / "s", errors=[BitFlip(0.5)])
     campaign(judge, tmp_path / "t", trials=1, seed=5).run(show=False)
     foreign = next((tmp_path / "t").glob("*.parquet"))
@@ -124,7 +125,7 @@ def test_damaged_chunks_are_refused(judge, tmp_path):
         campaign(judge, tmp_path / "s").table()
     chunk.write_bytes(whole)
     (tmp_path / "s" / f"x{chunk.name}").write_bytes(whole)
-    with pytest.raises(StoreError, match="trial 0 of condition 2 stands in two chunks"):
+    with pytest.raises(StoreError, match=f"x{chunk.name} was renamed or copied: it holds trials 0 to 5 of condition 2"):
         campaign(judge, tmp_path / "s").table()
     (tmp_path / "s" / f"x{chunk.name}").unlink()
     chunk.unlink()
@@ -132,6 +133,23 @@ def test_damaged_chunks_are_refused(judge, tmp_path):
     (tmp_path / "s" / "manifest.json").write_text("{")
     with pytest.raises(StoreError, match="manifest.json is damaged"):
         campaign(judge, tmp_path / "s")
+
+
+def test_errors_by_tensor_and_bit(judge, tmp_path):
+    runner = campaign(judge, tmp_path / "s")
+    table, errors = runner.run(show=False), runner.errors()
+    key = ["error_model", "rate", "target", "trial"]
+    assert errors.columns[-5:].tolist() == ["trial", "component", "tensor", "bit", "count"] and len(errors.columns) >= 8
+    sums = errors.groupby(key, dropna=False)["count"].sum().to_dict()
+    flipped = table[table["bits_flipped"] > 0].groupby(key, dropna=False)["bits_flipped"].sum().to_dict()
+    assert {str(k): v for k, v in sums.items()} == {str(k): v for k, v in flipped.items()}
+    row = table[(table["rate"] == 1e-3) & (table["target"] == "all")].iloc[2]
+    drawn = BitFlip(1e-3).sample(resolve(judge.model), seed=int(row["seed"]))
+    here = errors[(errors["rate"] == 1e-3) & (errors["target"] == "all") & (errors["trial"] == 2)]
+    assert here.groupby("bit")["count"].sum().to_dict() == drawn.counts("bit").to_dict()
+    for by in ("component", "tensor"):
+        counts = drawn.counts(by)
+        assert here.groupby(by)["count"].sum().to_dict() == counts[counts > 0].to_dict()
 
 
 def test_one_writer(judge, tmp_path, monkeypatch):
@@ -145,7 +163,7 @@ def test_one_writer(judge, tmp_path, monkeypatch):
 def test_bad_grids(judge):
     with pytest.raises(ValueError, match="targets is the text 'all'; it must be a list"):
         Campaign(judge, errors=[BitFlip(0.1)], targets="all")
-    with pytest.raises(ValueError, match="0 errors x 1 targets x 100 trials: nothing to do"):
+    with pytest.raises(ValueError, match="0 errors x 1 targets x 1 mitigations: nothing to do"):
         Campaign(judge, errors=[])
     with pytest.raises(ValueError, match="stands twice in the grid"):
         Campaign(judge, errors=[BitFlip(0.1), BitFlip(0.1)])
@@ -211,15 +229,15 @@ def test_interrupts_within_a_trial(judge, tmp_path, monkeypatch):
     from drsrobust.injection import Application
 
     expected = campaign(judge, tmp_path / "s").run(show=False)
-    for step, (owner, name) in enumerate([(Application, "apply"), (type(judge), "run"), (Application, "undo")]):
+    for step, (owner, name) in enumerate([(Application, "apply"), (type(judge), "rerun"), (Application, "undo")]):
         for after in (False, True):
             real, calls = getattr(owner, name), iter(range(1000))
 
-            def interrupted(self, real=real, calls=calls, after=after):
+            def interrupted(self, *given, real=real, calls=calls, after=after):
                 if next(calls) != 5:
-                    return real(self)
+                    return real(self, *given)
                 if after:
-                    real(self)
+                    real(self, *given)
                 raise KeyboardInterrupt
 
             monkeypatch.setattr(owner, name, interrupted)
@@ -295,13 +313,13 @@ def test_two_campaigns_made_for_one_fresh_folder(judge, tmp_path):
 
 KILLED = """
 import sys
-from drsrobust.campaign import Campaign, campaign
+from drsrobust.campaign import Campaign, work
 from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip
 from drsrobust.training import Settings, load_model
 
-campaign.CHUNK_SECONDS = 0.05
+work.CHUNK_SECONDS = 0.02
 data = load_dataset("synthetic-movielens/full", rows=6000)
 model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), show=False)
 grid = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["all", "mlp"], "trials": 150}

@@ -4,6 +4,8 @@ import pandas as pd
 import pytest
 
 from drsrobust.campaign import caption, summarise
+from drsrobust.campaign.schema import CONDITION
+from drsrobust.campaign.statistics import quantile_interval, wilson
 
 
 @pytest.fixture
@@ -36,6 +38,46 @@ def test_one_row_per_condition(table):
     assert first["realised"] == 1e-3 and first["realised_low"] < 1e-3 < first["realised_high"]
     assert summary.loc[1, "realised"] > summary.loc[1, "realised_high"]  # 100 events where 0.1 were asked for
     assert summary.loc[2, "realised_low"] != summary.loc[2, "realised_low"]  # one bit always: there is no range
+
+
+def test_larger_losses_are_counted_too(table):
+    summary = summarise(table.assign(auc_drop=[0.05, 0.2, None, 0.0005, 0.0]))
+    assert summary["harmed_0.01"].tolist() == [1, 0, 0]
+    assert summary.loc[0, "harmed_0.1"] == pytest.approx(2 / 3)  # lost 0.2, and raised
+    assert summary.loc[0, "harmed_0.1_low"] < 2 / 3 < summary.loc[0, "harmed_0.1_high"] < 1
+    assert summary.loc[1, "harmed_0.1_high"] == pytest.approx(wilson(0, 1)[2])
+
+
+def test_quantiles_have_intervals(table):
+    many = pd.concat([table[3:4]] * 50, ignore_index=True)
+    many["auc"] = [index / 100 for index in range(50)]
+    row = summarise(many).iloc[0]
+    for percent in (10, 50, 90):
+        values = tuple(row[[f"auc_q{percent}", f"auc_q{percent}_low", f"auc_q{percent}_high"]])
+        assert values == pytest.approx(quantile_interval(many["auc"].to_numpy(), percent / 100))
+    few = summarise(table).iloc[0]
+    assert (
+        few["auc_q50"] == pytest.approx(0.65) and few["auc_q50_low"] != few["auc_q50_low"]
+    )  # of two values there is none
+
+
+def test_new_columns_stand_at_the_end(table):
+    columns = list(summarise(table, metrics=("auc",)))
+    first = ["auc_golden", "n", "share_ok", "share_nonfinite", "share_raised", "nan_rows", "inf_rows", "auc", "auc_low"]
+    first += ["auc_high", "auc_q10", "auc_q90", "realised", "realised_low", "realised_high", "harmed", "harmed_low"]
+    first += ["harmed_high", "harmed_0.01", "harmed_0.01_low", "harmed_0.01_high", "harmed_0.1", "harmed_0.1_low"]
+    first += ["harmed_0.1_high", "auc_q10_low", "auc_q10_high", "auc_q50", "auc_q50_low", "auc_q50_high", "auc_q90_low"]
+    assert columns[len(CONDITION) :] == [*first, "auc_q90_high"]
+
+
+def test_further_metrics(table):
+    summary = summarise(table.assign(ndcg=[0.2, 0.4, None, 0.5, 0.5], flipped=0.5), metrics=("auc", "ndcg", "flipped"))
+    assert summary.loc[0, "ndcg"] == pytest.approx(0.3) and summary.loc[0, "flipped_high"] == 0.5
+    assert summary.loc[0, "ndcg_low"] < 0.3 < summary.loc[0, "ndcg_high"] and "logloss" not in summary
+    nothing = summarise(table.assign(ndcg=None), metrics=("ndcg",))
+    assert nothing[["ndcg", "ndcg_low", "ndcg_q50"]].isna().all(axis=None)
+    with pytest.raises(ValueError, match="unknown metric 'ndgc'; did you mean 'ndcg'"):
+        summarise(table.assign(ndcg=0.1), metrics=("ndgc",))
 
 
 def test_the_realised_rate_of_a_campaign_is_what_its_error_model_asks_for(judge, tmp_path):

@@ -1,5 +1,5 @@
 """Command line of the benchmarks: `python -m drsrobust.benchmark injection`, or `make bench BENCH=injection`; `criteo`,
-`training` and `quality` too."""
+`training`, `quality` and `campaign` too."""
 
 import argparse
 import sys
@@ -39,12 +39,15 @@ def main(arguments: list[str] | None = None) -> int:
         print("\nbench: stopped; nothing was written", file=sys.stderr)
         return 130
     print(f"{text}\n")
-    for name, one in {options.name: table, **(more[0] if more else {})}.items():
+    tables = {options.name: table, **(more[0] if more else {})}
+    for name, one in tables.items():
         path = Path(options.out) / f"{name}.csv"
         write(one, path)
         print(f"wrote {path}")
     if options.name in _FIGURES:
-        print(f"wrote {draw(_FIGURES[options.name], table, Path(options.out) / f'{options.name}.png')}")
+        figure, *names = _FIGURES[options.name]
+        path = draw(figure, [tables[name] for name in names], Path(options.out) / f"{options.name}.png")
+        print(f"wrote {path}")
     return 0
 
 
@@ -54,13 +57,13 @@ def write(table: "pd.DataFrame", path: Path) -> None:
         table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
 
 
-def draw(figure: str, table: "pd.DataFrame", path: Path) -> Path:
-    """Draws a table with the function of that name in `drsrobust.plots` into a PNG file, and gives its path."""
+def draw(figure: str, tables: "list[pd.DataFrame]", path: Path) -> Path:
+    """Draws tables with the function of that name in `drsrobust.plots` into a PNG file, and gives its path."""
     import matplotlib.pyplot as plt
 
     from drsrobust import plots
 
-    axes = getattr(plots, figure)(table)
+    axes = getattr(plots, figure)(*tables)
     with new_file(path) as part:
         axes.figure.savefig(part, format="png", dpi=160)
     plt.close(axes.figure)
@@ -142,8 +145,26 @@ def _quality() -> tuple["pd.DataFrame", str, dict[str, "pd.DataFrame"]]:
     return table, describe(table, differences, remarks), {"quality_delong": differences}
 
 
-_BENCHMARKS = {"injection": _injection, "criteo": _criteo, "training": _training, "quality": _quality}
-_FIGURES = {"criteo": "encoding_memory"}
+def _campaign() -> tuple["pd.DataFrame", str, dict[str, "pd.DataFrame"]]:
+    from drsrobust.benchmark.campaign import campaign_cost
+    from drsrobust.benchmark.cost_verdicts import describe
+
+    table, growth, parts, remarks = campaign_cost()
+    more = {"campaign_growth": growth, "campaign_profile": parts}
+    return table, describe(table, growth, parts, remarks), more
+
+
+_BENCHMARKS = {
+    "injection": _injection,
+    "criteo": _criteo,
+    "training": _training,
+    "quality": _quality,
+    "campaign": _campaign,
+}
+_FIGURES = {  # name in drsrobust.plots, and the tables that it draws
+    "criteo": ("encoding_memory", "criteo"),
+    "campaign": ("campaign_cost", "campaign", "campaign_growth"),
+}
 
 if __name__ == "__main__":
     sys.exit(main())

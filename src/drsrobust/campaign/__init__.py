@@ -1,22 +1,111 @@
-"""Campaigns: grids of trials, stored as they finish, summarised with intervals."""
+"""Campaigns: grids of trials, stored as they finish, summarised with intervals.
 
-from drsrobust.campaign.campaign import Campaign, decades
-from drsrobust.campaign.clean import clean_table
-from drsrobust.campaign.delong import auc_difference, auc_interval
-from drsrobust.campaign.statistics import mean_interval, wilson
-from drsrobust.campaign.store import Store, StoreError
-from drsrobust.campaign.summary import caption, summarise
+Names are imported at first use: whoever only reads or writes a store needs no PyTorch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+# Public name -> module that defines it. TYPE_CHECKING and __all__ below say the same to editors; a test compares them.
+_HOME = {
+    "Campaign": "drsrobust.campaign.campaign",
+    "CannotShip": "drsrobust.campaign.shipped",
+    "Store": "drsrobust.campaign.store",
+    "StoreError": "drsrobust.campaign.store",
+    "WorkersDied": "drsrobust.campaign.running",
+    "auc_difference": "drsrobust.campaign.delong",
+    "auc_interval": "drsrobust.campaign.delong",
+    "bit_classes": "drsrobust.campaign.stratified",
+    "bootstrap_interval": "drsrobust.campaign.statistics",
+    "bounded_interval": "drsrobust.campaign.statistics",
+    "caption": "drsrobust.campaign.summary",
+    "clean_table": "drsrobust.campaign.clean",
+    "decades": "drsrobust.campaign.grid",
+    "decide": "drsrobust.campaign.sequential",
+    "ladder": "drsrobust.campaign.conditional",
+    "looks": "drsrobust.campaign.sequential",
+    "mean_interval": "drsrobust.campaign.statistics",
+    "mixed": "drsrobust.campaign.conditional",
+    "mixture": "drsrobust.campaign.conditional",
+    "neyman": "drsrobust.campaign.stratified",
+    "pvf": "drsrobust.campaign.vulnerability",
+    "quantile_interval": "drsrobust.campaign.statistics",
+    "sample_size": "drsrobust.campaign.statistics",
+    "stop": "drsrobust.campaign.sequential",
+    "stopping_interval": "drsrobust.campaign.sequential",
+    "strata": "drsrobust.campaign.stratified",
+    "stratified_mean": "drsrobust.campaign.stratified",
+    "stratified_proportion": "drsrobust.campaign.stratified",
+    "summarise": "drsrobust.campaign.summary",
+    "unseen": "drsrobust.campaign.statistics",
+    "wilson": "drsrobust.campaign.statistics",
+}
+
+if TYPE_CHECKING:
+    from drsrobust.campaign.campaign import Campaign
+    from drsrobust.campaign.clean import clean_table
+    from drsrobust.campaign.conditional import ladder, mixed, mixture
+    from drsrobust.campaign.delong import auc_difference, auc_interval
+    from drsrobust.campaign.grid import decades
+    from drsrobust.campaign.running import WorkersDied
+    from drsrobust.campaign.sequential import decide, looks, stop, stopping_interval
+    from drsrobust.campaign.shipped import CannotShip
+    from drsrobust.campaign.statistics import (
+        bootstrap_interval,
+        bounded_interval,
+        mean_interval,
+        quantile_interval,
+        sample_size,
+        unseen,
+        wilson,
+    )
+    from drsrobust.campaign.store import Store, StoreError
+    from drsrobust.campaign.stratified import bit_classes, neyman, strata, stratified_mean, stratified_proportion
+    from drsrobust.campaign.summary import caption, summarise
+    from drsrobust.campaign.vulnerability import pvf
 
 __all__ = [
     "Campaign",
+    "CannotShip",
     "Store",
     "StoreError",
+    "WorkersDied",
     "auc_difference",
     "auc_interval",
+    "bit_classes",
+    "bootstrap_interval",
+    "bounded_interval",
     "caption",
     "clean_table",
     "decades",
+    "decide",
+    "ladder",
+    "looks",
     "mean_interval",
+    "mixed",
+    "mixture",
+    "neyman",
+    "pvf",
+    "quantile_interval",
+    "sample_size",
+    "stop",
+    "stopping_interval",
+    "strata",
+    "stratified_mean",
+    "stratified_proportion",
     "summarise",
+    "unseen",
     "wilson",
 ]
+
+
+def __getattr__(name: str):
+    if name not in _HOME:
+        raise AttributeError(f"module 'drsrobust.campaign' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,74 +1,73 @@
-"""A campaign: all trials of a grid of error models and targets on one evaluator, stored as they finish."""
+"""A campaign: all trials of a grid of error models, targets and mitigations on one evaluator, stored as they finish."""
 
-import time
-from collections.abc import Sequence
-from itertools import product
-from math import log10
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Executor
 from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drsrobust._progress import progress
+from drsrobust._names import unknown
 from drsrobust._storage import cache_folder, digest
 from drsrobust._versions import commit, machine, versions
+from drsrobust.campaign.grid import cells, grid, sharing_maps
+from drsrobust.campaign.report import Report
+from drsrobust.campaign.running import SOON, WorkersDied, cores, run_here, run_in_processes, run_there
+from drsrobust.campaign.schedule import Schedule
+from drsrobust.campaign.schema import SCHEMA, stored_schema
+from drsrobust.campaign.sequential import looks
+from drsrobust.campaign.shipped import CannotShip, factory_of, shipped
 from drsrobust.campaign.store import Store
-from drsrobust.campaign.trials import SCHEMA, Condition, run_trial
+from drsrobust.campaign.work import Here
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import ErrorModel, Target, Transient, resolve, restore_leftovers
+from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
+from drsrobust.metrics import NAMES
+from drsrobust.mitigation import Mitigation
 from drsrobust.models import state_digest
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 2  # of what a trial computes: raise it when that changes
-CHUNK_TRIALS, CHUNK_SECONDS = 256, 3.0  # a chunk is written when either is reached
-
-
-def decades(low: float, high: float) -> list[float]:
-    """Powers of ten from low to high, both included.
-
-    Raises:
-        ValueError: an end that is not a power of ten, or low > high.
-
-    Example:
-        >>> decades(1e-4, 1e-2)
-        [0.0001, 0.001, 0.01]
-    """
-    ends = []
-    for value in (low, high):
-        exponent = round(log10(value)) if value > 0 else 0
-        if value != float(f"1e{exponent}"):
-            raise ValueError(f"decades({low!r}, {high!r}): {value!r} is not a power of ten")
-        ends.append(exponent)
-    if ends[0] > ends[1]:
-        raise ValueError(f"decades({low!r}, {high!r}): the first is larger than the second")
-    return [float(f"1e{exponent}") for exponent in range(ends[0], ends[1] + 1)]
+FORMAT = 3  # of what a trial computes and stores: raise it when that changes
+FIRST, MAX = 32, 4096  # trials at the first and at the last look, where a precision is asked for
+GROWTH = 1.25  # from look to look: the interval holds at all of them, so looking often costs nothing and saves trials
+_SCHEDULED = ["condition", "trial", "auc", "seconds"]
+_KEY = ["error_model", "rate", "target", "mitigation", "trial"]
 
 
 class Campaign:
-    """All trials of errors x targets.
+    """All trials of errors x targets x mitigations, or of a list of conditions.
 
     A trial depends on the model's state, the rows, its condition and its number alone, so that a campaign may be stopped
-    at any time and goes on where it was; one with more trials goes on from one with fewer.
+    at any time and goes on where it was; one with more trials goes on from one with fewer; and the table is the same, bit for
+    bit, however many processes computed it.
 
     Args:
         judge: the evaluator.
         errors: error models, as `[BitFlip(b) for b in decades(1e-9, 1e-2)]`.
         targets: as in `inject`.
-        trials: how many for each condition.
+        mitigations: what protects the model; None: nothing does. All of them meet the same error maps.
+        conditions: instead of these axes a list of (error model, target), (error model, target, mitigation), or mappings
+            with the keys error, target, mitigation.
+        trials: how many for each condition (default 100); with `precision`, how many at least (default 32).
+        precision: go on until the 95 % interval of every condition's mean AUC has at most this half-width (see
+            `drsrobust.campaign.sequential`). Conditions on the same maps stop together.
+        max_trials: with `precision`, how many at most (default 4096).
+        metrics: further columns of the table, of `drsrobust.metrics.NAMES`, as `["ndcg", "flipped"]`.
         seed: all error maps follow from it.
         protocol: a label for the table (`corrected` or `as_released` in the study).
         coupled: trials of one number at different rates share nested error maps; False: all are independent.
         store: folder of the results; None: one in the cache, named by the definition.
 
     Raises:
-        TypeError: something among `errors` that is no error model.
+        TypeError: an error model or a mitigation that is none.
         ValueError: an empty axis, a number of trials under 1, a target that matches nothing, a bit that its words do not
-            have, or a condition that stands twice.
+            have, a condition that stands twice, an unknown metric, or a precision that is not positive.
         StoreError: `store` holds another campaign.
     """
 
@@ -76,34 +75,48 @@ class Campaign:
         self,
         judge: Evaluator,
         *,
-        errors: Sequence[ErrorModel],
-        targets: Sequence[str | Target | Transient] = ("all",),
-        trials: int = 100,
+        errors: Iterable[ErrorModel] | None = None,
+        targets: Iterable[str | Target | Transient] = ("all",),
+        mitigations: Iterable[Mitigation | None] = (None,),
+        conditions: Iterable[Any] | None = None,
+        trials: int | None = None,
+        precision: float | None = None,
+        max_trials: int | None = None,
+        metrics: Sequence[str] = (),
         seed: int = 0,
         protocol: str = "corrected",
         coupled: bool = True,
         store: str | PathLike | None = None,
     ) -> None:
-        if isinstance(targets, str):
-            raise ValueError(f"targets is the text {targets!r}; it must be a list, as [{targets!r}]")
-        errors, targets = list(errors), list(targets)
-        for error in errors:
-            if not isinstance(error, ErrorModel):
-                raise TypeError(f"errors holds {error!r}; each must be an error model, as BitFlip(ber=1e-6)")
-        if not errors or not targets or index(trials) < 1:
-            raise ValueError(f"{len(errors)} errors x {len(targets)} targets x {trials} trials: nothing to do")
+        self._cells = cells(errors, targets, mitigations, conditions)
+        self._looks = _looks(trials, precision, max_trials)
+        self.precision = precision
+        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        for name in self.metrics:
+            if name not in NAMES:
+                raise unknown("metric", name, NAMES)
         restore_leftovers(judge.model)
-        self.judge, self.trials, self.seed = judge, index(trials), index(seed)
-        self.protocol, self.coupled = protocol, coupled
-        self._errors, self._targets = errors, targets
-        self.conditions = self._resolve()
-        if len({(str(c.error_model), c.error_model.rate, str(c.target)) for c in self.conditions}) < len(
-            self.conditions
-        ):
-            raise ValueError("an error model or a target stands twice in the grid")
+        self.judge, self.seed, self.protocol, self.coupled = judge, index(seed), protocol, bool(coupled)
+        self.conditions = grid(judge.model, self._cells)
+        if len({condition.key for condition in self.conditions}) < len(self.conditions):
+            raise ValueError("an error model, a target or a mitigation stands twice in the grid")
         for condition in self.conditions:
             condition.check(judge.model)
-        definition = {
+        definition = self._definition()
+        if store is None:
+            name = f"{judge.name}-{judge.split.dataset.replace('/', '-')}-{digest(definition)[:16]}"
+            store = cache_folder("campaigns", name)
+        about = {"versions": versions(), "commit": commit(), "machine": machine()}
+        self.store = Store(Path(store).expanduser().resolve(), definition, about, stored_schema(self.metrics))
+
+    def _definition(self) -> dict[str, Any]:
+        """All that decides the results; the number of trials does not."""
+        judge, targets = self.judge, {}
+        for condition in self.conditions:
+            targets.setdefault(str(condition.target), condition.resolved)
+        options = judge.options
+        options.pop("memory")
+        return {
             "format": FORMAT,
             "model": judge.name,
             "checkpoint": judge.checkpoint,
@@ -111,86 +124,150 @@ class Campaign:
             "data": judge.split.fingerprint,
             # Of a foreign model the state is not all: its code decides too. What it computes tells it apart.
             "golden": [round(judge.golden.auc, 6), round(judge.golden.logloss, 6)],
-            "errors": [[str(error), error.rate] for error in errors],
-            "targets": [[str(c.target), c.resolved] for c in self.conditions[:: len(errors)]],
+            "conditions": [list(condition.key) for condition in self.conditions],
+            "targets": targets,
+            "mitigations": {c.protection: c.mitigation.identity() for c in self.conditions if c.mitigation},
+            "metrics": {name: options for name in self.metrics},
             "seed": self.seed,
-            "coupled": bool(coupled),
-            "protocol": protocol,
+            "coupled": self.coupled,
+            "protocol": self.protocol,
         }
-        if store is None:
-            name = f"{judge.name}-{judge.split.dataset.replace('/', '-')}-{digest(definition)[:16]}"
-            store = cache_folder("campaigns", name)
-        about = {"versions": versions(), "commit": commit(), "machine": machine()}
-        self.store = Store(Path(store).expanduser().resolve(), definition, about)
 
-    def _resolve(self) -> list[Condition]:
-        """The grid, in the model's present memory."""
-        found = [t if isinstance(t, Transient) else resolve(self.judge.model, t) for t in self._targets]
-        cells = product(zip(self._targets, found, strict=True), self._errors)
-        return [Condition(error, target, hits) for (target, hits), error in cells]
+    @property
+    def _options(self) -> dict[str, Any]:
+        """What `run_trial` takes besides the condition."""
+        return {"seed": self.seed, "coupled": self.coupled, "protocol": self.protocol, "metrics": self.metrics}
 
-    def run(self, *, show: bool = True) -> "pd.DataFrame":
+    def run(self, *, workers: int | None = None, executor: Executor | None = None, show: bool = True) -> "pd.DataFrame":
         """Computes the trials that are not in the store yet, and gives the table of all of them.
 
         What an interrupted `with dr.inject(...)` left in the model is undone first, with a warning.
 
+        Args:
+            workers: processes, of one thread each: 1 is this one, which needs no other. None: this one, until it shows that
+                more than a minute of work is left; then as many as there are cores, where they can make the model (see
+                `factory` of `Evaluator`).
+            executor: computes instead: any of `concurrent.futures`, as a `ProcessPoolExecutor`, dask's
+                `Client(...).get_executor()` or `mpi4py.futures.MPIPoolExecutor()`. Its workers must see the store's folder.
+            show: a progress bar.
+
         Raises:
-            StoreError: another process is writing to the store, or a stored chunk is damaged.
+            CannotShip: workers or an executor were asked for and cannot make the model.
+            StoreError: another process is writing to the store, a stored chunk is damaged, or the disk is full.
             ValueError: the model is not the one that the evaluator was made for.
+            WorkersDied: worker processes ended again and again.
         """
+        if workers is not None and index(workers) < 1:
+            raise ValueError(f"workers is {workers!r}; it must be 1 or more")
         restore_leftovers(self.judge.model)
         if state_digest(self.judge.model) != self.judge.checkpoint:
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
-        self.conditions = self._resolve()  # its tensors may have moved
+        self.conditions = grid(self.judge.model, self._cells)  # its tensors may have moved
+        if executor is not None or (workers or 1) > 1:
+            factory_of(self.judge)  # says at once why it cannot be
         with self.store.writing():
-            done = set(self._stored().select(["condition", "trial"]).to_pandas().itertuples(index=False, name=None))
-            total = len(self.conditions) * self.trials
-            with progress(total, f"{self.judge.name} on {self.judge.split.dataset}", show=show) as bar:
-                bar.update(len(done))
-                for number, condition in enumerate(self.conditions):
-                    missing = [trial for trial in range(self.trials) if (number, trial) not in done]
-                    self._run_condition(number, condition, missing, bar)
+            schedule = self._schedule()
+            with Report(self, schedule, show=show) as report:
+
+                def finished(table: pa.Table) -> None:
+                    self.store.write(table)
+                    schedule.add(table)
+                    report.update()
+
+                if executor is None and (workers or 1) == 1:
+                    moving = _Moving(self, schedule, asked=workers is not None)
+                    runner = Here(self.judge, self.conditions, self._options)
+                    if run_here(schedule, runner, finished, worth_moving=moving.worth):
+                        return self.table()
+                    workers = cores()
+                self._run_there(schedule, finished, workers, executor)
         return self.table()
 
-    def _run_condition(self, number: int, condition: Condition, trials: list[int], bar) -> None:
-        finished, since = [], time.monotonic()
+    def _run_there(self, schedule: Schedule, finished, workers: int | None, executor: Executor | None) -> None:
+        folder = self.store.folder.with_name(f"{self.store.folder.name}.workers")
+        with shipped(self.judge, self.conditions, folder, self.store.identity, self._options) as order:
+            if executor is not None:
+                run_there(schedule, order, executor, finished)
+            else:
+                run_in_processes(schedule, order, workers, finished)
 
-        def flush() -> None:
-            nonlocal since
-            if finished:
-                self.store.write(number, finished)
-                bar.update(len(finished))
-                finished.clear()
-            since = time.monotonic()
-
-        try:
-            for trial in trials:
-                options = {"seed": self.seed, "coupled": self.coupled, "protocol": self.protocol}
-                finished.append(run_trial(self.judge, condition, trial, **options))
-                if len(finished) >= CHUNK_TRIALS or time.monotonic() - since > CHUNK_SECONDS:
-                    flush()
-        finally:
-            flush()  # also after an interrupt, so that finished trials are kept
+    def _schedule(self) -> Schedule:
+        schedule = Schedule(sharing_maps(self.conditions), self._looks, self.precision)
+        schedule.add(self.store.read(_SCHEDULED))
+        return schedule
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. May be read
         while another process computes."""
-        return _frame(self._stored().select(SCHEMA.names))
+        return _frame(self._stored([*SCHEMA.names, *self.metrics]))
 
     def timings(self) -> "pd.DataFrame":
         """Seconds of each finished trial, with its condition: what is not the same from run to run."""
-        columns = ["error_model", "rate", "target", "trial", "seconds"]
-        return _frame(self._stored().select(columns))
+        return _frame(self._stored([*_KEY, "seconds"]))
 
     def raised(self) -> "pd.DataFrame":
         """The trials in which the model raised, with the text of its error."""
-        table = self._stored()
-        table = table.filter(pc.field("outcome") == "raised")
-        return _frame(table.select(["error_model", "rate", "target", "trial", "seed", "error"]))
+        table = self._stored([*_KEY, "seed", "error", "outcome"])
+        return _frame(table.filter(pc.field("outcome") == "raised").drop_columns(["outcome"]))
 
-    def _stored(self) -> pa.Table:
-        """The stored trials of this campaign's numbers (a store may hold more of them)."""
-        return self.store.read().filter(pc.field("trial") < self.trials)
+    def errors(self) -> "pd.DataFrame":
+        """How many bits were flipped in each trial, before any mitigation: a row per trial, tensor and number of the bit, with
+        `component`, `tensor`, `bit` (0 the lowest) and `count`."""
+        table = self._stored([*_KEY, "errors"])
+        lengths = pc.list_value_length(table["errors"]).to_numpy()
+        found = table.select(_KEY).take(pa.array(np.repeat(np.arange(len(table)), lengths)))
+        counts = pa.Table.from_struct_array(pc.list_flatten(table["errors"]))
+        for name in counts.column_names:
+            column = counts[name].cast(pa.int64()) if name == "bit" else counts[name]
+            found = found.append_column(name, column)
+        return _frame(found)
+
+    def _stored(self, columns: list[str]) -> pa.Table:
+        """Columns of the stored trials that belong to this campaign (a store may hold more of them)."""
+        table = self.store.read([*columns, *(name for name in _SCHEDULED if name not in columns)])
+        schedule = Schedule(sharing_maps(self.conditions), self._looks, self.precision)
+        schedule.add(table.select(_SCHEDULED))
+        limits = np.array([schedule.limit(number) for number in range(len(self.conditions))], np.int64)
+        belongs = table["trial"].to_numpy() < limits[table["condition"].to_numpy()]
+        return table.filter(pa.array(belongs)).select(columns)
+
+
+class _Moving:
+    """Whether a campaign that began in this process goes on in several."""
+
+    def __init__(self, campaign: Campaign, schedule: Schedule, *, asked: bool) -> None:
+        self._schedule, self._judge = schedule, campaign.judge
+        self._possible = not asked and cores() > 1
+
+    def worth(self) -> bool:
+        """Asked between chunks."""
+        left = self._schedule.seconds_left() if self._possible else None
+        if left is None or left < SOON:
+            return False
+        self._possible = False
+        try:
+            factory_of(self._judge)
+        except CannotShip as error:
+            warnings.warn(f"{left / 60:.0f} minutes are left, and run in this process alone: {error}", stacklevel=2)
+            return False
+        return True
+
+
+def _looks(trials: int | None, precision: float | None, max_trials: int | None) -> list[int]:
+    """The numbers of trials at which intervals are looked at; one where all trials are to be done."""
+    for name, value in (("trials", trials), ("max_trials", max_trials)):
+        if value is not None and index(value) < 1:
+            raise ValueError(f"{name} is {value!r}: nothing to do; it must be 1 or more")
+    if precision is None:
+        if max_trials is not None:
+            raise ValueError(
+                f"max_trials={max_trials} goes with precision=; without it, trials= says how many there are"
+            )
+        return [100 if trials is None else index(trials)]
+    if not precision > 0:
+        raise ValueError(f"precision is {precision!r}; it is the half-width of an interval of the mean AUC, as 0.005")
+    first, last = (FIRST if trials is None else index(trials)), (MAX if max_trials is None else index(max_trials))
+    return looks(first, last, growth=GROWTH)
 
 
 def _frame(table: pa.Table) -> "pd.DataFrame":
@@ -199,3 +276,6 @@ def _frame(table: pa.Table) -> "pd.DataFrame":
 
     types = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     return table.to_pandas(types_mapper=types.get)
+
+
+__all__ = ["Campaign", "WorkersDied"]

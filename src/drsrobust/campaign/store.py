@@ -3,31 +3,39 @@
 Contract: a finished trial is never changed and never computed again; a chunk belongs to one condition and carries the
 store's identity; one process writes at a time, others may read meanwhile. Chunks of another campaign, damaged ones and
 trials that stand twice are refused by name, never averaged in.
+
+A chunk is named `condition-first-last-crc.parquet`: its condition, its first and last trial (not all between need be in it),
+and the CRC-32 of the file. Pages have checksums of their own, but the footer has none: of 25,000 bit flips in a chunk one
+gave other values and no error.
 """
 
 import json
+import os
+import re
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from drsrobust._storage import digest, exclusive, new_file
-from drsrobust.campaign.trials import SCHEMA
 
-# In the files alone: which condition of the grid a row is of, why a model raised, and the time, which is not a result.
-_STORED = pa.unify_schemas(
-    [SCHEMA, pa.schema({"condition": pa.int64(), "error": pa.string(), "seconds": pa.float64()})]
-)
 _IDENTITY = b"drsrobust.campaign"
+_NAME = re.compile(r"(?P<content>\d{5,}-\d{8,}-\d{8,})-(?P<crc>[0-9a-f]{8})\.parquet")
+_READERS = min(4, os.cpu_count() or 1)  # threads
+_AGAIN = "delete it and its trials are computed again"
 PATIENCE = 10.0  # seconds to wait for another writer: the kernel of a killed run takes a moment to notice
 
 
 class StoreError(RuntimeError):
-    """A result store that is in use, damaged, or of another campaign. The message names the file and what to do."""
+    """A result store that is in use, damaged, full or of another campaign. The message names the file and what to do."""
 
 
 class Store:
@@ -36,25 +44,33 @@ class Store:
     Args:
         folder: made at the first write.
         definition: JSON value of all that decides the results; its hash is the store's identity.
-        about: what else the manifest records (versions), without being part of the identity.
+        about: what else the manifest records (versions, commit, machine), without being part of the identity.
+        schema: of a stored trial, as `stored_schema()` gives it; `condition` and `trial` are int64.
 
     Raises:
-        StoreError: the folder holds another campaign.
+        StoreError: the folder holds another campaign, or cannot be read.
     """
 
-    def __init__(self, folder: Path, definition: dict[str, Any], about: dict[str, Any]) -> None:
-        self.folder, self.identity = folder, digest(definition)
+    def __init__(self, folder: Path, definition: dict[str, Any], about: dict[str, Any], schema: pa.Schema) -> None:
+        self.folder, self.identity, self.schema = Path(folder), digest(definition), schema.remove_metadata()
         self._definition, self._about = definition, about
-        if self._manifest.exists():
-            self._check_manifest()
+        self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
+        self._check_manifest()
 
     @property
     def _manifest(self) -> Path:
         return self.folder / "manifest.json"
 
-    def _check_manifest(self) -> None:
+    def _check_manifest(self) -> bool:
+        """Whether there is a manifest. Raises StoreError for one of another campaign."""
         try:
             found = json.loads(self._manifest.read_text())["definition"]
+            if not isinstance(found, dict):
+                raise ValueError("its definition is no object")
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise StoreError(f"{self._manifest} cannot be read: {_why(error)}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{self._manifest} is damaged ({error}); delete {self.folder} to start again") from error
         if digest(found) != self.identity:
@@ -66,64 +82,260 @@ class Store:
                 f"asked: { {key: self._definition.get(key) for key in differing} }\n"
                 "Give another store=, or none to have one named by the definition"
             )
+        return True
 
     @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Holds the store for writing.
+    def writing(self) -> Iterator[np.ndarray]:
+        """Holds the store for writing. The lock belongs to this process and to those it forks.
+
+        Yields:
+            the trials that are there already, as `keys` gives them.
 
         Raises:
-            StoreError: another process is writing to it, or it holds another campaign by now.
+            StoreError: another process is writing to it, it holds another campaign by now, it cannot be written to, or
+                one of its chunks is damaged.
         """
         with ExitStack() as stack:
-            give_up = time.monotonic() + PATIENCE
-            while True:
-                try:
-                    stack.enter_context(exclusive(self.folder, wait=False))
-                    break
-                except BlockingIOError as error:
-                    if time.monotonic() > give_up:
-                        raise StoreError(f"{self.folder} is in use: another process is writing to it") from error
-                    time.sleep(0.1)
-            if self._manifest.exists():
-                self._check_manifest()  # again: another process may have made the store meanwhile
-            else:
-                self.read()  # chunks without a manifest may be another campaign's
-                with new_file(self._manifest) as part:
-                    part.write_text(json.dumps({"definition": self._definition, "about": self._about}, indent=1))
-            for stale in self.folder.glob(".*.part"):
-                stale.unlink()  # of a killed writer: the lock says that nobody is writing
-            yield
+            try:
+                self._lock(stack)
+                keys = self._open()
+            except OSError as error:
+                raise StoreError(f"{self.folder} cannot be written to: {_why(error)}") from error
+            conditions, starts = np.unique(keys[:, 0], return_index=True)
+            parts = np.split(keys[:, 1], starts[1:])
+            self._known = {c: set(part.tolist()) for c, part in zip(conditions.tolist(), parts, strict=False)}
+            try:
+                yield keys
+            finally:
+                self._known = None
 
-    def write(self, condition: int, trials: list[dict[str, Any]]) -> None:
-        """Adds finished trials of one condition, as `run_trial` gives them, as one chunk."""
-        first, last = trials[0]["trial"], trials[-1]["trial"]
-        table = pa.Table.from_pylist(
-            [row | {"condition": condition} for row in trials],
-            schema=_STORED.with_metadata({_IDENTITY: self.identity.encode()}),
-        )
-        with new_file(self.folder / f"{condition:05d}-{first:08d}-{last:08d}.parquet") as part:
-            pq.write_table(table, part, write_page_checksum=True)
+    def _lock(self, stack: ExitStack) -> None:
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            try:
+                stack.enter_context(exclusive(self.folder, wait=False))
+                return
+            except BlockingIOError as error:
+                if time.monotonic() > give_up:
+                    raise StoreError(f"{self.folder} is in use: another process is writing to it") from error
+                time.sleep(0.1)
 
-    def read(self) -> pa.Table:
-        """All finished trials in the order of the grid, then of trials: SCHEMA and `condition`, `error`, `seconds`.
+    def _open(self) -> np.ndarray:
+        """What is to be done first under the lock; gives the trials that are there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for stale in self.folder.glob(".*.part"):
+            stale.unlink()  # of a killed writer: the lock says that nobody is writing
+        there = self._check_manifest()  # again: another process may have made the store meanwhile
+        keys = self.keys()  # chunks without a manifest may be another campaign's
+        if not there:
+            with new_file(self._manifest) as part:
+                part.write_text(json.dumps({"definition": self._definition, "about": self._about}, indent=1))
+        return keys
+
+    def write(self, table: pa.Table) -> None:
+        """Adds finished trials of one condition as one chunk, inside of `writing()`.
+
+        Args:
+            table: the columns of `schema`; one value of `condition`; `trial` ascending, not necessarily without gaps.
 
         Raises:
-            StoreError: a chunk that is damaged or foreign, or a trial that stands twice.
+            StoreError: the table is not such a one, a trial of it is stored already, or the chunk cannot be written; then
+                nothing of it is there, and what was stored before is kept.
         """
-        chunks = [self._read_chunk(path) for path in sorted(self.folder.glob("*.parquet"))]
-        table = pa.concat_tables([_STORED.empty_table(), *chunks])
-        table = table.sort_by([("condition", "ascending"), ("trial", "ascending")])
-        keys = list(zip(table["condition"].to_pylist(), table["trial"].to_pylist(), strict=True))
-        for one, other in zip(keys, keys[1:], strict=False):
-            if one == other:
-                raise StoreError(f"{self.folder}: trial {one[1]} of condition {one[0]} stands in two chunks")
-        return table
-
-    def _read_chunk(self, path: Path) -> pa.Table:
+        if self._known is None:
+            raise StoreError(f"{self.folder} is not held for writing; use `with store.writing():`")
+        condition, trials = self._checked(table)
+        known = self._known.setdefault(condition, set())
+        if twice := known.intersection(trials):
+            raise StoreError(f"{self.folder}: trial {min(twice)} of condition {condition} is stored already")
+        sink = pa.BufferOutputStream()
+        marked = table.replace_schema_metadata({_IDENTITY: self.identity.encode()})
+        pq.write_table(marked, sink, write_page_checksum=True, write_statistics=False)
+        content = sink.getvalue()
+        path = self.folder / f"{_content(condition, trials)}-{zlib.crc32(content):08x}.parquet"
         try:
-            table = pq.read_table(path, page_checksum_verification=True)
-        except (pa.ArrowException, OSError, ValueError) as error:
-            raise StoreError(f"{path} is damaged ({error}); delete it and its trials are computed again") from error
-        if (table.schema.metadata or {}).get(_IDENTITY) != self.identity.encode():
+            if not self._manifest.exists():  # or new_file would make the folder anew
+                raise StoreError(f"{self.folder} was deleted or moved away while it was being written to; run again")
+            with new_file(path) as part:
+                part.write_bytes(content)
+            known.update(trials)
+        except BaseException as error:
+            with suppress(OSError):
+                path.unlink(missing_ok=True)  # an error may come when it has its name already
+            if not isinstance(error, OSError):
+                raise
+            kept = sum(len(trials) for trials in self._known.values())
+            raise StoreError(
+                f"{path} cannot be written: {_why(error)}. Nothing of it is left; the {kept:,} trials that were stored "
+                "before are kept. When this is mended, run again: it goes on from there"
+            ) from error
+
+    def _checked(self, table: pa.Table) -> tuple[int, list[int]]:
+        """Condition and trials of a table that is to be written. Raises StoreError for one that is no chunk."""
+        if not table.schema.equals(self.schema):
+            raise StoreError(f"{self.folder}: the trials have other columns, {_difference(table.schema, self.schema)}")
+        try:
+            condition, trials = _keys_of(table)
+        except ValueError as error:
+            raise StoreError(f"{self.folder}: {error}") from error
+        return condition, trials.tolist()
+
+    def read(self, columns: Sequence[str] | None = None) -> pa.Table:
+        """All finished trials in the order of the grid, then of trials. May be called while another process writes: every
+        chunk that was written before the call is in it, each wholly.
+
+        Args:
+            columns: names of those wanted, in their order; None: all of the schema.
+
+        Raises:
+            StoreError: a chunk that is damaged, foreign, renamed or gone, or a trial that stands twice.
+        """
+        names = self.schema.names if columns is None else list(columns)
+        schema = self._part({"condition", "trial", *names})
+        return self._sorted(self._load(lambda path: self._read_chunk(path, schema)), schema).select(names)
+
+    def keys(self) -> np.ndarray:
+        """Condition and number of each finished trial: int64 [n, 2], ascending. It reads these two columns alone, and so
+        finds less damage than `read` does.
+
+        Raises:
+            StoreError: as `read`.
+        """
+        schema = self._part({"condition", "trial"})
+        table = self._sorted(self._load(lambda path: self._read_keys(path, schema)), schema)
+        return np.stack([table["condition"].to_numpy(), table["trial"].to_numpy()], axis=1)
+
+    def _part(self, columns: set[str]) -> pa.Schema:
+        """Some columns of the schema, in its order."""
+        return pa.schema([field for field in self.schema if field.name in columns])
+
+    def _load(self, read: Callable[[Path], pa.Table]) -> list[tuple[Path, pa.Table]]:
+        try:
+            names = sorted(name for name in os.listdir(self.folder) if name.endswith(".parquet"))
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise StoreError(f"{self.folder} cannot be read: {_why(error)}") from error
+        paths = [self.folder / name for name in names]
+        with ThreadPoolExecutor(_READERS) as threads:
+            return list(zip(paths, threads.map(read, paths), strict=True))
+
+    def _sorted(self, chunks: list[tuple[Path, pa.Table]], schema: pa.Schema) -> pa.Table:
+        """All rows by condition, then trial. Raises StoreError for a trial that stands twice.
+
+        Condition by condition: chunks that follow each other are not copied, and where they must be (those of several
+        workers), the texts of one condition fit into what Arrow's offsets reach.
+        """
+        tables = [schema.empty_table()]
+        numbered = sorted(((table["condition"][0].as_py(), path, table) for path, table in chunks), key=lambda c: c[:2])
+        for condition, group in groupby(numbered, key=lambda chunk: chunk[0]):
+            paths, parts = zip(*((path, table) for _, path, table in group), strict=True)
+            trials = [part["trial"].to_numpy() for part in parts]
+            trial = np.concatenate(trials)
+            if (np.diff(trial) > 0).all():
+                tables += parts
+                continue
+            order = np.argsort(trial, kind="stable")
+            if len(same := np.flatnonzero(np.diff(trial[order]) == 0)):
+                chunk_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
+                one, other = (paths[chunk_of[order[at]]] for at in (same[0], same[0] + 1))
+                raise StoreError(
+                    f"{self.folder}: trial {trial[order[same[0]]]} of condition {condition} stands in two chunks, "
+                    f"{one.name} and {other.name}; delete one of them, and what it alone holds is computed again"
+                )
+            tables.append(pa.concat_tables(parts).take(pa.array(order)))
+        return pa.concat_tables(tables)
+
+    def _read_chunk(self, path: Path, schema: pa.Schema) -> pa.Table:
+        with _reading(path):
+            content = path.read_bytes()
+        named, crc = _NAME.fullmatch(path.name), f"{zlib.crc32(content):08x}"
+        if named and named["crc"] != crc:
+            raise _damaged(path, f"its checksum is {crc}, not the one in its name")
+        with _reading(path), pq.ParquetFile(pa.BufferReader(content), pre_buffer=False) as file:
+            return self._checked_chunk(path, file.read(schema.names, use_threads=False), schema)
+
+    def _read_keys(self, path: Path, schema: pa.Schema) -> pa.Table:
+        # Of the whole file no checksum is made, so that little of it is read: those of the pages must do.
+        with _reading(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
+            return self._checked_chunk(path, file.read(schema.names, use_threads=False), schema)
+
+    def _checked_chunk(self, path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
+        """What was read of a chunk. Raises StoreError when it is not of this store, or not what its name says; ValueError
+        when it is not what `write` takes."""
+        identity = (table.schema.metadata or {}).get(_IDENTITY)
+        if identity is None:
+            raise StoreError(f"{path} is no chunk of a campaign; take it out of {self.folder}")
+        if identity != self.identity.encode():
             raise StoreError(f"{path} belongs to another campaign; take it out of {self.folder}")
+        if not table.schema.equals(schema):
+            raise StoreError(
+                f"{path} has other columns than its campaign, {_difference(table.schema, schema)}; {_AGAIN}"
+            )
+        condition, trials = _keys_of(table)
+        content, named = _content(condition, trials), _NAME.fullmatch(path.name)
+        if named is None or named["content"] != content:
+            raise StoreError(
+                f"{path} was renamed or copied: it holds trials {trials[0]} to {trials[-1]} of condition {condition}, so its "
+                f"name must begin with {content}; {_AGAIN}"
+            )
         return table.replace_schema_metadata(None)
+
+
+def _keys_of(table: pa.Table) -> tuple[int, np.ndarray]:
+    """The condition and the trials (int64 [n]) of a chunk.
+
+    Raises:
+        ValueError: it is none: empty, of several conditions, or its trials are not ascending.
+    """
+    if not len(table):
+        raise ValueError("a chunk must hold a trial or more; this one is empty")
+    if table["condition"].null_count or table["trial"].null_count:
+        raise ValueError("a chunk must have a condition and a trial number in each row; in this one some are null")
+    conditions, trials = table["condition"].to_numpy(), table["trial"].to_numpy()
+    if (conditions != conditions[0]).any():
+        raise ValueError(f"a chunk must be of one condition; this one is of {np.unique(conditions).tolist()}")
+    if conditions[0] < 0 or trials[0] < 0:
+        raise ValueError(f"condition {conditions[0]}, trial {trials[0]}: neither may be negative")
+    if len(back := np.flatnonzero(np.diff(trials) <= 0)):
+        one, other = trials[back[0] : back[0] + 2]
+        raise ValueError(f"the trials of a chunk must be ascending, none twice; in this one {other} follows on {one}")
+    return int(conditions[0]), trials
+
+
+def _content(condition: int, trials: Sequence[int]) -> str:
+    """How the name of a chunk begins."""
+    return f"{condition:05d}-{trials[0]:08d}-{trials[-1]:08d}"
+
+
+def _difference(found: pa.Schema, expected: pa.Schema) -> str:
+    """The first columns that differ, as text."""
+    for at in range(max(len(found), len(expected))):
+        one, other = (schema.field(at) if at < len(schema) else None for schema in (found, expected))
+        if one is None or other is None or not one.equals(other):
+            there, asked = ("none" if field is None else f"{field.name} ({field.type})" for field in (one, other))
+            return f"column {at} is {there}, and must be {asked}"
+    return "in what they say of nulls"
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Makes a StoreError of what goes wrong while a chunk is read."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} was there and is gone; read again, and its trials are computed again") from error
+    except (pa.ArrowException, OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # Arrow's own have none
+            raise StoreError(f"{path} cannot be read: {_why(error)}") from error
+        raise _damaged(path, str(error)) from error
+
+
+def _damaged(path: Path, why: str) -> StoreError:
+    if _NAME.fullmatch(path.name):
+        return StoreError(f"{path} is damaged ({why}); {_AGAIN}")
+    return StoreError(f"{path} is no chunk of a campaign ({why}); take it out of {path.parent}")
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error)

@@ -2,8 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from drsrobust.campaign.statistics import LEVEL, mean_interval, wilson
-from drsrobust.campaign.trials import CONDITION
+from drsrobust._names import unknown
+from drsrobust.campaign.schema import CONDITION
+from drsrobust.campaign.statistics import LEVEL, mean_interval, quantile_interval, wilson
 from drsrobust.data import Split
 
 if TYPE_CHECKING:
@@ -11,6 +12,9 @@ if TYPE_CHECKING:
 
 OUTCOMES = ("ok", "nonfinite", "raised")
 DROP = 0.001  # AUC: a loss over this is counted as harm
+DROPS = (0.01, 0.1)  # AUC: larger losses that are counted too
+QUANTILES = (10, 50, 90)  # percent
+ENDS = ("", "_low", "_high")  # of column names: a value and its interval
 INTERVAL = f"{LEVEL:.0%} interval of the mean over error maps (Student's t)"
 
 
@@ -19,7 +23,7 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
 
     Args:
         table: of one or more campaigns, one row per trial.
-        metrics: columns of it to average over trials.
+        metrics: columns of it to average over trials, as `ndcg` or `flipped` besides these.
 
     Returns:
         the condition's columns, `auc_golden`, `n` (trials), `share_<outcome>`, `nan_rows` and `inf_rows` (mean per
@@ -27,13 +31,19 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
         quantiles `_q10`, `_q90`; `realised`, the rate that was drawn (all trials' events over all places where errors could
         begin), with the central 99.9 % range `realised_low`, `realised_high` that Binomial(places, rate) gives it (where the
         error model has a rate); `harmed`, the share of trials that lost over 0.001 AUC (or raised), with `_low` and
-        `_high` (95 %, Wilson). How is said in the frame's `attrs` too.
+        `_high` (95 %, Wilson); `harmed_0.01` and `harmed_0.1`, the same for losses over 0.01 and 0.1 AUC; for each metric
+        the median, `_q50`, and for `_q10`, `_q50` and `_q90` the ends `_low` and `_high` of their 95 % intervals between
+        order statistics (NaN where trials are too few for one). How is said in the frame's `attrs` too.
 
     Raises:
-        ValueError: one condition holds trials of several trained models or of different rows, which have no common mean.
+        ValueError: a metric that the table does not have; one condition holds trials of several trained models or of
+            different rows, which have no common mean.
     """
     import pandas as pd
 
+    for metric in metrics:
+        if metric not in table:
+            raise unknown("metric", metric, table.columns)
     rows = []
     for condition, group in table.groupby(list(CONDITION), sort=False, dropna=False):
         row = dict(zip(CONDITION, condition, strict=True))
@@ -55,12 +65,21 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
         row |= zip(("realised", "realised_low", "realised_high"), realised_rate(group), strict=True)
         harmed = int(((group["auc_drop"] > DROP) | (group["outcome"] == "raised")).sum())
         row |= zip(("harmed", "harmed_low", "harmed_high"), wilson(harmed, len(group)), strict=True)
+        for drop in DROPS:
+            harmed = int(((group["auc_drop"] > drop) | (group["outcome"] == "raised")).sum())
+            row |= zip((f"harmed_{drop}{end}" for end in ENDS), wilson(harmed, len(group)), strict=True)
+        for metric in metrics:
+            values = group[metric].dropna().to_numpy(float)
+            for percent in QUANTILES:
+                for end, value in zip(ENDS, quantile_interval(values, percent / 100), strict=True):
+                    row.setdefault(f"{metric}_q{percent}{end}", value)  # _q10 and _q90 stand above already
         rows.append(row)
     summary = pd.DataFrame(rows)
     summary.attrs = {
         "interval": INTERVAL,
         "realised": "events over places of all trials; central 99.9 % range of Binomial(places, rate)",
-        "harmed": f"lost over {DROP} AUC, or the model raised; {LEVEL:.0%} Wilson interval",
+        "harmed": f"lost over {DROP} AUC (or as many as the column says), or the model raised; {LEVEL:.0%} Wilson interval",
+        "quantiles": f"{LEVEL:.0%} interval between order statistics",
     }
     return summary
 

@@ -1,94 +1,24 @@
-"""Conditions and trials: a trial is a pure function of (checkpoint, data, condition, trial number)."""
+"""A trial: a pure function of (checkpoint, data, condition, trial number)."""
 
 import hashlib
 import time
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any
 
-import pyarrow as pa
-from torch import nn
-
 from drsrobust._storage import canonical_json
-from drsrobust.evaluation import Evaluator
-from drsrobust.injection import AddressSpace, BitFlip, ErrorModel, Gradients, Injection, Target, Transient
-
-CONDITION = ("model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation")
-
-# One row per trial; the order of the columns is part of the interface.
-SCHEMA = pa.schema(
-    [
-        *((name, pa.float64() if name in ("rate", "ber") else pa.string()) for name in CONDITION),
-        ("trial", pa.int64()),
-        ("seed", pa.uint64()),
-        ("outcome", pa.string()),
-        ("bits_flipped", pa.int64()),
-        ("words_hit", pa.int64()),
-        ("realised_rate", pa.float64()),
-        ("bits_left", pa.int64()),
-        ("auc", pa.float64()),
-        ("auc_golden", pa.float64()),
-        ("auc_drop", pa.float64()),
-        ("logloss", pa.float64()),
-        ("ne", pa.float64()),
-        ("nan_rows", pa.int64()),
-        ("inf_rows", pa.int64()),
-        ("rows_reached", pa.int64()),
-        ("detected", pa.bool_()),
-        ("repaired", pa.bool_()),
-        ("checkpoint", pa.string()),
-        ("data", pa.string()),
-        ("places", pa.int64()),
-        ("events", pa.int64()),
-    ]
-)
-
-
-@dataclass(frozen=True)
-class Condition:
-    """One cell of a campaign's grid. `hits` is what errors are drawn over: an address space, or a transient target."""
-
-    error_model: ErrorModel
-    target: str | Target | Transient
-    hits: AddressSpace | Transient
-
-    @property
-    def ber(self) -> float | None:
-        """Expected share of eligible bits that flip; None where it is not known beforehand."""
-        if isinstance(self.hits, Transient):
-            return self.error_model.rate if isinstance(self.error_model, BitFlip) else None
-        return self.error_model.expected_share(self.hits)
-
-    def check(self, model: nn.Module) -> None:
-        """Raises ValueError for an error model or a target that does not fit the model, and for gradients, which no evaluator
-        takes. (Whether a transient target's tensors have the bits asked for shows when the model runs.)"""
-        if isinstance(self.hits, AddressSpace):
-            self.error_model.expected_share(self.hits)
-            return
-        if isinstance(self.hits, Gradients):
-            raise ValueError(f"{self.hits}: an evaluator takes no gradients; use inject while the model is trained")
-        hooks = Injection(model, [(self.error_model, self.hits)], seed=0)
-        try:
-            hooks.apply()
-        finally:
-            hooks.undo()
-
-    @cached_property
-    def resolved(self) -> list:
-        """What the target resolves to, as JSON: tensor names, with the rows where some are chosen; a transient one's text."""
-        if isinstance(self.hits, Transient):
-            return [str(self.hits)]
-        return [
-            tensor.name if tensor.rows is None else [tensor.name, hashlib.sha256(tensor.rows).hexdigest()]
-            for tensor in self.hits.tensors
-        ]
+from drsrobust.campaign.audit import audit
+from drsrobust.campaign.conditions import Condition
+from drsrobust.campaign.schema import SCHEMA
+from drsrobust.evaluation import Evaluation, Evaluator
+from drsrobust.injection import ErrorMap, Injection
 
 
 def trial_seed(judge: Evaluator, condition: Condition, trial: int, *, seed: int, coupled: bool) -> int:
     """The uint64 that a trial's errors are drawn from: the first 8 bytes (big-endian) of SHA-256 over the sorted JSON of
     campaign seed, error model without rate or count, resolved target, model name, data set name and trial number.
 
-    So trials at different rates share nested error maps. With `coupled=False` the rate goes in, and they are independent.
+    So trials at different rates share nested error maps, and trials under different mitigations the same. With
+    `coupled=False` the rate goes in, and they are independent.
     """
     parts = {
         "seed": seed,
@@ -104,29 +34,44 @@ def trial_seed(judge: Evaluator, condition: Condition, trial: int, *, seed: int,
 
 
 def run_trial(
-    judge: Evaluator, condition: Condition, trial: int, *, seed: int, coupled: bool, protocol: str
+    judge: Evaluator,
+    condition: Condition,
+    trial: int,
+    *,
+    seed: int,
+    coupled: bool,
+    protocol: str,
+    metrics: Sequence[str] = (),
+    guarded: Evaluator | None = None,
 ) -> dict[str, Any]:
-    """One row of the campaign's table (every column of SCHEMA), with the `seconds` it took and, of a model that raised,
-    the text of its `error`."""
+    """One trial.
+
+    Args:
+        judge: of the model without mitigation.
+        condition: one of the campaign's.
+        trial: its number, from 0.
+        seed, coupled, protocol, metrics: of the campaign.
+        guarded: the evaluator of the model under the condition's mitigation, while it is attached; None where there is none.
+
+    Returns:
+        a row of the campaign's table (every column of SCHEMA and of `metrics`), with the `seconds` it took, the text of its
+        `error` when the model raised, and the `errors` as counts by bit (see `audit`).
+    """
     start = time.perf_counter()
     drawn_from = trial_seed(judge, condition, trial, seed=seed, coupled=coupled)
     injection = Injection(judge.model, [(condition.error_model, condition.hits)], seed=drawn_from)
-    error_map, golden = injection.error_map, judge.golden
-    if len(error_map) or error_map.log is not None:
-        # Not `with inject(...)`: between its entry and the first statement an interrupt would slip through.
-        try:
-            injection.apply()
-            result = judge.run()
-            if (places := injection.unreached()) and result.outcome != "raised":
-                raise ValueError(
-                    f"{condition.target}: the model never calls {', '.join(places)}, so nothing is hit there"
-                )
-        finally:
-            injection.undo()
-        rows_reached = result.rows_reached
-    else:  # no error: the golden run is the answer, and costs nothing
-        result, rows_reached = golden, 0
-    found = error_map if error_map.log is None else error_map.log
+    drawn, detected, repaired = injection.error_map, None, None
+    if guarded is None:
+        result, left = _judged(judge, condition, injection), drawn
+    else:
+        left = condition.mitigation.screen(drawn, judge.model, seed=drawn_from)
+        if left is not drawn:
+            injection = injection.replaced(left)
+        with condition.mitigation.attach(judge.model) as watch:
+            result = _judged(guarded, condition, injection)
+        detected, repaired = watch.detected, watch.repaired
+    found = drawn if drawn.log is None else drawn.log
+    golden = judge.golden.auc
     row = dict.fromkeys(SCHEMA.names)
     row |= {
         "model": judge.name,
@@ -136,25 +81,44 @@ def run_trial(
         "rate": condition.error_model.rate,
         "ber": condition.ber,
         "target": str(condition.target),
-        "mitigation": "none",
+        "mitigation": condition.protection,
         "trial": trial,
         "seed": drawn_from,
         "outcome": result.outcome,
         "bits_flipped": found.bits,
         "words_hit": found.words,
         "realised_rate": found.realised_rate,
-        "bits_left": found.bits,
+        "bits_left": found.bits if left is drawn else left.bits,
         "auc": result.auc,
-        "auc_golden": golden.auc,
-        "auc_drop": None if result.auc is None else golden.auc - result.auc,
+        "auc_golden": golden,
+        "auc_drop": None if result.auc is None else golden - result.auc,
         "logloss": result.logloss,
         "ne": result.ne,
         "nan_rows": result.nan_rows,
         "inf_rows": result.inf_rows,
-        "rows_reached": rows_reached,
+        "rows_reached": result.rows_reached,
+        "detected": detected,
+        "repaired": repaired,
         "checkpoint": judge.checkpoint,
         "data": judge.split.fingerprint,
         "places": found.places,
         "events": found.events,
     }
-    return row | {"error": result.error, "seconds": time.perf_counter() - start}
+    row |= result.metrics(metrics)
+    return row | {"error": result.error, "errors": audit(drawn), "seconds": time.perf_counter() - start}
+
+
+def _judged(judge: Evaluator, condition: Condition, injection: Injection) -> Evaluation:
+    """The model with these errors. Without any the golden run is the answer, and costs nothing."""
+    error_map: ErrorMap = injection.error_map
+    if not len(error_map) and error_map.log is None:
+        return judge.golden.unreached()
+    # Not `with inject(...)`: between its entry and the first statement an interrupt would slip through.
+    try:
+        injection.apply()
+        result = judge.rerun(error_map)
+        if (places := injection.unreached()) and result.outcome != "raised":
+            raise ValueError(f"{condition.target}: the model never calls {', '.join(places)}, so nothing is hit there")
+    finally:
+        injection.undo()
+    return result

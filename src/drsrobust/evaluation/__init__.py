@@ -1,5 +1,6 @@
-"""Golden run and faulty runs of a model on the rows of a split."""
+"""Scores and metrics of a model with and without errors in it, computing only what errors reach."""
 
-from drsrobust.evaluation.evaluator import Evaluation, Evaluator
+from drsrobust.evaluation.evaluation import Evaluation
+from drsrobust.evaluation.evaluator import Evaluator
 
 __all__ = ["Evaluation", "Evaluator"]

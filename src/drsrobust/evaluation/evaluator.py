@@ -1,75 +1,96 @@
 """The evaluator: golden scores once, then the model as it stands, errors and all."""
 
-from dataclasses import dataclass, field
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
 
 from drsrobust.data import Split
-from drsrobust.injection import InjectionError, restore_leftovers
-from drsrobust.metrics import auc, log_loss, normalised_entropy
-from drsrobust.models import model_name, padded_batches, score, state_digest
+from drsrobust.evaluation.evaluation import Evaluation
+from drsrobust.evaluation.reach import Reach
+from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, restore_leftovers
+from drsrobust.metrics import Reference
+from drsrobust.models import model_name, score, state_digest
 
+if TYPE_CHECKING:
+    from drsrobust.mitigation import Mitigation
 
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """What came out of one evaluation of n rows.
-
-    Attributes:
-        outcome: `ok`; `nonfinite` (a score is NaN or infinite); `raised` (the model raised: metrics are None).
-        auc, logloss, ne: metrics under the rules of `drsrobust.metrics`.
-        nan_rows, inf_rows: rows whose score is NaN, or infinite.
-        rows_reached: rows that were computed anew.
-        scores: logits float32 [n].
-        error: text of the exception, if any.
-    """
-
-    outcome: str
-    rows_reached: int
-    auc: float | None = None
-    logloss: float | None = None
-    ne: float | None = None
-    nan_rows: int | None = None
-    inf_rows: int | None = None
-    scores: np.ndarray | None = field(default=None, repr=False)
-    error: str | None = None
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
 class Evaluator:
     """Judges a model on the rows of a split.
 
-    What an interrupted `with dr.inject(...)` left in the model is undone first, with a warning.
+    The golden run scores all rows once, and finds out what errors can reach: `rerun` then computes no more than that. What an
+    interrupted `with dr.inject(...)` left in the model is undone first, with a warning.
 
     Args:
         model: forward(dense_features, sparse_features) -> logits [B] or [B, 1].
         split: rows of both classes.
+        factory: makes the same module again, in any state, in another process (a function of a module that can be imported, or
+            `functools.partial` of one): campaigns give it to their workers. Models of `load_model` need none.
+        memory: how much outputs of the model's modules may take that are kept for `rerun`: bytes, or text as "500MB"; 0: none
+            are kept. Batches that do not fit are scored in full.
+        k: length of a user's list, for metrics of rankings.
+        threshold: probability over which a row counts as a click.
+        epsilon: change of a logit over which a score counts as moved.
 
     Attributes:
         golden: the evaluation of the model as it was given.
         name: of the model (its registered name, else its class).
         checkpoint: SHA-256 (hex) of the model's state as it was given.
+        full_run: why every rerun is a full run; None where it is not.
 
     Raises:
         TypeError: `split` is not a Split.
-        ValueError: the split has one class only, or the model has scores that are not finite to begin with.
+        ValueError: the split has one class only, or the model has scores that are not finite to begin with, or an amount of
+            memory that is none.
     """
 
-    def __init__(self, model: nn.Module, split: Split) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        split: Split,
+        factory: Callable[[], nn.Module] | None = None,
+        memory: int | str = "2GB",
+        *,
+        k: int = 5,
+        threshold: float = 0.5,
+        epsilon: float = 1e-3,
+    ) -> None:
         if not isinstance(split, Split):
             raise TypeError(f"split is a {type(split).__name__}; it must be a Split, as data.test")
+        self._options: dict[str, Any] = {"memory": memory, "k": k, "threshold": threshold, "epsilon": epsilon}
+        budget = amount(memory)
         restore_leftovers(model)
         clicks = int(np.sum(split.labels > 0.5))
         if clicks in (0, len(split)):
             raise ValueError(f"the split has {clicks} clicks in {len(split)} rows; AUC needs rows of both classes")
-        self.model, self.split, self.name = model, split, model_name(model)
+        self.model, self.split, self.name, self.factory = model, split, model_name(model), factory
         self.checkpoint = state_digest(model)
-        self._batches = padded_batches(split)
-        self.golden = self._evaluate(score(model, self._batches, len(split)))
-        if self.golden.outcome != "ok":
+        self._reach = Reach(model, split, budget)
+        scores = self._reach.scores
+        scores.flags.writeable = False
+        nan_rows, inf_rows = int(np.isnan(scores).sum()), int(np.isinf(scores).sum())
+        if nan_rows or inf_rows:
             raise ValueError(
-                f"the model without errors gives {self.golden.nan_rows} NaN and {self.golden.inf_rows} infinite scores in "
-                f"{len(split)} rows; nothing can be compared with that"
+                f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {len(split)} rows; "
+                "nothing can be compared with that"
             )
+        users = split.users
+        self._reference = Reference(split.labels, scores, split.prior, users, k=k, threshold=threshold, epsilon=epsilon)
+        self.full_run = self._reach.everything
+        self._told = False
+        self.golden = self._judged(scores, None)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """`memory`, `k`, `threshold` and `epsilon` as they were given."""
+        return dict(self._options)
 
     def run(self) -> Evaluation:
         """Scores all rows with the model as it stands now. An exception of the model becomes the outcome `raised`.
@@ -78,26 +99,98 @@ class Evaluator:
             InjectionError: errors that were to be drawn meanwhile could not be: not the model's doing.
         """
         try:
-            return self._evaluate(score(self.model, self._batches, len(self.split)))
+            scores = score(self.model, self._reach.batches, len(self.split))
         except InjectionError:
             raise
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             return Evaluation("raised", rows_reached=len(self.split), error=text)
+        return self._judged(scores, None)
 
-    def _evaluate(self, scores: np.ndarray) -> Evaluation:
-        labels, prior = self.split.labels, self.split.prior
-        nan_rows, inf_rows = int(np.isnan(scores).sum()), int(np.isinf(scores).sum())
+    def rerun(self, error_map: ErrorMap) -> Evaluation:
+        """What `run` gives, at the price of what errors reach: samples that read a row that was hit, modules that compute with a
+        tensor that was hit. It falls back to `run`, with a warning, where that is not known of the model.
+
+        Scores are those of `run`, bit for bit, where a row's score does not depend on its batch (`drsrobust.models.scoring`),
+        else within 1e-5 (1 + |score|). Only errors are looked at: weights that were changed otherwise are not noticed.
+
+        Args:
+            error_map: a map that is in the model now. Others that are there too count as well.
+
+        Raises:
+            ValueError: the map is not applied.
+            InjectionError: as `run`.
+        """
+        there = open_in(self.model)
+        maps = [one.error_map for one in there if isinstance(one, Application)]
+        transient = len(maps) < len(there)
+        if not any(one is error_map for one in maps) and not (transient and error_map.log is not None):
+            raise ValueError(
+                f"{error_map!r} is not in the model; call rerun inside `with dr.inject(...) as error_map:`"
+            )
+        if transient:  # errors at each call reach every row
+            return self.run()
+        if self.full_run:
+            if not self._told:
+                warnings.warn(f"{self.name}: reruns are full runs: {self.full_run}", stacklevel=2)
+                self._told = True
+            return self.run()
+        reached = self._reach.of(maps)
+        try:
+            scores, changed = self._reach.score(reached)
+        except InjectionError:
+            raise
+        except Exception:  # which rows were together when it raised may matter for what it says
+            return self.run()
+        if changed is not None and not len(changed):
+            return self.golden.unreached()
+        return self._judged(scores, changed)
+
+    @contextmanager
+    def under(self, mitigation: "Mitigation") -> Iterator["Evaluator"]:
+        """An evaluator of the model under a mitigation, with golden scores of its own, while the block runs."""
+        with mitigation.attach(self.model):
+            yield Evaluator(self.model, self.split, self.factory, **self._options)
+
+    def _judged(self, scores: np.ndarray, changed: np.ndarray | None) -> Evaluation:
+        """Metrics of scores [n] of which some rows may differ from the golden ones (None: any)."""
+        looked = scores if changed is None else scores[changed]
+        finite = np.isfinite(looked)
+        nan_rows = inf_rows = 0
+        if not finite.all():
+            nan_rows = int(np.isnan(looked).sum())
+            inf_rows = int(len(finite) - finite.sum()) - nan_rows
+        logloss = self._reference.log_loss(scores, changed)
         return Evaluation(
             outcome="nonfinite" if nan_rows or inf_rows else "ok",
-            rows_reached=len(scores),
-            auc=auc(labels, scores),
-            logloss=log_loss(labels, scores, prior),
-            ne=normalised_entropy(labels, scores, prior),
+            rows_reached=len(looked),
+            auc=self._reference.auc(scores, changed),
+            logloss=logloss,
+            ne=logloss / self._reference.entropy,
             nan_rows=nan_rows,
             inf_rows=inf_rows,
             scores=scores,
+            _reference=self._reference,
+            _changed=changed,
         )
 
     def __repr__(self) -> str:
         return f"<Evaluator {self.name} on {self.split!r}: golden AUC {self.golden.auc:.4f}>"
+
+
+def amount(memory: int | str) -> int:
+    """Bytes of an amount of memory, as 5_000_000, "5MB", "2GB" or "1 GiB".
+
+    Raises:
+        ValueError: something else.
+
+    Example:
+        >>> amount("1.5GB")
+        1500000000
+    """
+    if isinstance(memory, int) and not isinstance(memory, bool) and memory >= 0:
+        return memory
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory) if isinstance(memory, str) else None
+    if not found or found[2].upper() not in _UNITS:
+        raise ValueError(f'memory is {memory!r}; it must be a number of bytes or text as "500MB" or "2GB"')
+    return int(float(found[1]) * _UNITS[found[2].upper()])

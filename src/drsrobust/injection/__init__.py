@@ -1,6 +1,13 @@
 """Error models, targets, error maps: exact, reversible errors in the memory of any PyTorch module."""
 
-from drsrobust.injection.application import Application, ErrorMapMismatch, applied_maps, restore, restore_leftovers
+from drsrobust.injection.application import (
+    Application,
+    ErrorMapMismatch,
+    applied_maps,
+    open_in,
+    restore,
+    restore_leftovers,
+)
 from drsrobust.injection.base import ErrorModel
 from drsrobust.injection.clock import ErrorClock
 from drsrobust.injection.combine import Sum
@@ -48,6 +55,7 @@ __all__ = [
     "applied_maps",
     "as_target",
     "inject",
+    "open_in",
     "resolve",
     "restore",
     "restore_leftovers",

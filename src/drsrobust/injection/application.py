@@ -92,6 +92,9 @@ class Application:
 
     Nothing is changed before `apply`. It raises ErrorMapMismatch for a map that was made for another model.
 
+    Attributes:
+        error_map, memory, model: as given.
+
     Args:
         error_map: which words.
         memory: what the model has stored, as `stored(model)`.
@@ -100,7 +103,7 @@ class Application:
 
     def __init__(self, error_map: "ErrorMap", memory: Mapping[str, Stored], model: nn.Module) -> None:
         self.error_map = error_map
-        self._memory, self._model = memory, model
+        self.memory, self.model = memory, model
         self._saved: dict[str, tuple[Words, torch.Tensor, torch.Tensor]] = {}
         self._versions: dict[str, int] = {}
 
@@ -108,10 +111,10 @@ class Application:
         """Saves the original words of each tensor, then changes them."""
         if self in OPEN:
             raise RuntimeError(f"{self.error_map!r} is in the model already")
-        found = list(hits(self.error_map, self._memory))  # first: it says so when the map does not fit
+        found = list(hits(self.error_map, self.memory))  # first: it says so when the map does not fit
         OPEN.append(self)
         for name, words, index, mask in found:
-            self._versions[name] = _version(self._memory[name].tensor)
+            self._versions[name] = _version(self.memory[name].tensor)
             original = words.read(index)
             self._saved[name] = (words, index, original)
             words.write(index, original ^ mask)
@@ -137,7 +140,7 @@ class Application:
                 f"{', '.join(replaced)}: replaced while errors were in it (by .to(), .double() or an assignment), so the "
                 "errors could not be undone there. Convert a model before injecting into it"
             )
-        written = [name for name, version in self._versions.items() if _version(self._memory[name].tensor) != version]
+        written = [name for name, version in self._versions.items() if _version(self.memory[name].tensor) != version]
         if written:
             raise RuntimeError(
                 f"{', '.join(written)}: written to while errors were in it (by an optimizer's step, load_state_dict, max_norm, "
@@ -156,17 +159,17 @@ class Application:
 
     def _moved(self, name: str, words: Words) -> bool:
         """Whether the tensor of that name lies elsewhere by now."""
-        now = self._memory[name].tensor
-        if self._memory[name].rows is None and not name.startswith(OPTIMIZER):
+        now = self.memory[name].tensor
+        if self.memory[name].rows is None and not name.startswith(OPTIMIZER):
             try:
-                now = reduce(getattr, name.split("."), unwrapped(self._model))
+                now = reduce(getattr, name.split("."), unwrapped(self.model))
             except AttributeError:
                 return False  # it is not there any more
         return isinstance(now, torch.Tensor) and span(now) != words.span
 
     def concerns(self, model: nn.Module, spans: list[tuple[int, int]]) -> bool:
         """Whether it was applied to this model, or hit memory among these spans."""
-        return share_modules(model, self._model) or self.hits(spans)
+        return share_modules(model, self.model) or self.hits(spans)
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -189,16 +192,19 @@ def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _open_in(model: nn.Module) -> list[Open]:
+def open_in(model: nn.Module) -> list[Open]:
+    """Maps and hooks that are in a model now, in the order in which they came."""
     if not OPEN:
         return []
+    if len(OPEN) == 1 and getattr(OPEN[0], "model", None) is model:  # nearly always; comparing memory takes longer
+        return list(OPEN)
     spans = [span(tensor) for _, tensor in named_tensors(model, buffers=True)]
     return [one for one in OPEN if one.concerns(model, spans)]
 
 
 def applied_maps(model: nn.Module) -> "tuple[ErrorMap, ...]":
     """The maps that are in the model's memory now, in the order in which they were applied."""
-    return tuple(one.error_map for one in _open_in(model) if isinstance(one, Application))
+    return tuple(one.error_map for one in open_in(model) if isinstance(one, Application))
 
 
 def restore(model: nn.Module) -> int:
@@ -211,7 +217,7 @@ def restore(model: nn.Module) -> int:
     Raises:
         RuntimeError: a tensor was replaced while errors were in it; all others are restored all the same.
     """
-    left, errors = _open_in(model), []
+    left, errors = open_in(model), []
     for application in reversed(left):
         try:
             application.undo()

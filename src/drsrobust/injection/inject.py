@@ -5,6 +5,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 
 import numpy as np
@@ -90,6 +91,15 @@ class Injection:
             nothing = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
             text = " + ".join(str(error_model) for error_model, _ in ready)
             self.error_map = ErrorMap(*nothing, (), int(seed), text, 0, None, log=log)
+
+    def replaced(self, error_map: ErrorMap) -> "Injection":
+        """The same with another map in memory, as what protected storage has left of it; hooks stay."""
+        other = copy(self)
+        other.error_map = error_map
+        other._open = [
+            Application(error_map, one.memory, one.model) if isinstance(one, Application) else one for one in self._open
+        ]
+        return other
 
     def apply(self) -> None:
         """Puts the errors into memory and the hooks on. After an undo it may be done again: the same errors.

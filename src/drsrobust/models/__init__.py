@@ -1,7 +1,7 @@
 """TorchRec models: forward(dense_features, sparse_features) -> logits [B]; components named alike in all of them."""
 
 from drsrobust.models.registry import MODELS, build_model, default_sizes, describe, model_name
-from drsrobust.models.scoring import padded_batches, score, state_digest
+from drsrobust.models.scoring import evaluating, logits_of, padded_batches, score, state_digest
 from drsrobust.tensors import components
 
 __all__ = [
@@ -10,6 +10,8 @@ __all__ = [
     "components",
     "default_sizes",
     "describe",
+    "evaluating",
+    "logits_of",
     "model_name",
     "padded_batches",
     "score",

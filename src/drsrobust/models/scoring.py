@@ -5,6 +5,8 @@ Matrix products give the same bits for a row whatever its batch, as long as batc
 """
 
 import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,46 +22,64 @@ if TYPE_CHECKING:
 BATCH = 2048  # rows; a multiple of 32
 
 
-def padded_batches(split: Split, size: int = BATCH) -> list["Batch"]:
-    """The rows of a split in order; the last batch is filled up, by its last row again, to a multiple of 32 from 64."""
+def padded_batches(split: Split, size: int = BATCH, rows: np.ndarray | None = None) -> list["Batch"]:
+    """Rows of a split (int64 [m]; None: all, in order) as batches; the last one is filled up, by its last row again, to a
+    multiple of 32 from 64."""
     if size < 64 or size % 32:
         raise ValueError(f"batch size is {size}; it must be a multiple of 32, from 64 up")
+    rows = np.arange(len(split)) if rows is None else rows
     batches = []
-    for start in range(0, len(split), size):
-        rows = np.arange(start, min(start + size, len(split)))
-        padding = max(64, -(-len(rows) // 32) * 32) - len(rows)
-        batches.append(split.batch(np.append(rows, np.full(padding, rows[-1]))))
+    for start in range(0, len(rows), size):
+        some = rows[start : start + size]
+        padding = max(64, -(-len(some) // 32) * 32) - len(some)
+        batches.append(split.batch(np.append(some, np.full(padding, some[-1]))))
     return batches
 
 
-def score(model: nn.Module, batches: list["Batch"], n: int) -> np.ndarray:
-    """Logits [n] of the first n rows of the batches, float32 (float64 if the model gives that). The model is in evaluation
-    mode meanwhile; each module then has the mode it had.
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """The model is in evaluation mode, without gradients, while the block runs; each module then has the mode it had."""
+    training = [module for module in model.modules() if module.training]
+    if training:
+        model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def logits_of(model: nn.Module, batch: "Batch") -> torch.Tensor:
+    """Logits [B] of one batch, where the model is.
 
     Raises:
         ValueError: the model gives something else than a tensor [B] or [B, 1].
     """
-    modes = {module: module.training for module in model.modules()}
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    model.eval()
+    if device.type != "cpu":
+        batch = batch.to(device)
+    logits = model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
+    rows = len(batch.labels)
+    if not isinstance(logits, torch.Tensor):
+        raise ValueError(f"the model gave a {type(logits).__name__}; a tensor of logits [{rows}] is expected")
+    if logits.shape not in ((rows,), (rows, 1)):
+        raise ValueError(f"the model gave logits of shape {list(logits.shape)}; [{rows}] is expected")
+    return logits.reshape(rows)
+
+
+def score(model: nn.Module, batches: Iterable["Batch"], n: int) -> np.ndarray:
+    """Logits [n] of the first n rows of the batches, float32 (float64 if the model gives that). The model is in evaluation
+    mode meanwhile; each module then has the mode it had.
+
+    Raises:
+        ValueError: as `logits_of`.
+    """
     parts = []
-    try:
-        with torch.no_grad():
-            for batch in batches:
-                if device.type != "cpu":
-                    batch = batch.to(device)
-                logits = model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
-                rows = len(batch.labels)
-                if not isinstance(logits, torch.Tensor):
-                    raise ValueError(
-                        f"the model gave a {type(logits).__name__}; a tensor of logits [{rows}] is expected"
-                    )
-                if logits.shape not in ((rows,), (rows, 1)):
-                    raise ValueError(f"the model gave logits of shape {list(logits.shape)}; [{rows}] is expected")
-                parts.append(logits.reshape(rows).to("cpu", torch.promote_types(logits.dtype, torch.float32)))
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
+    with evaluating(model):
+        for batch in batches:
+            logits = logits_of(model, batch)
+            parts.append(logits.to("cpu", torch.promote_types(logits.dtype, torch.float32)))
     return torch.cat(parts).numpy()[:n].copy()
 
 

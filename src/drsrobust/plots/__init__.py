@@ -2,6 +2,13 @@
 
 from drsrobust.plots.ber import auc_vs_ber, auc_vs_ber_data
 from drsrobust.plots.bits import bit_sensitivity, bit_sensitivity_data
+from drsrobust.plots.campaign_cost import (
+    campaign_cost,
+    campaign_growth,
+    campaign_growth_data,
+    campaign_trials,
+    campaign_trials_data,
+)
 from drsrobust.plots.clean import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 from drsrobust.plots.memory import encoding_memory
 from drsrobust.plots.speed import injection_speed, injection_speed_data
@@ -12,6 +19,11 @@ __all__ = [
     "auc_vs_ber_data",
     "bit_sensitivity",
     "bit_sensitivity_data",
+    "campaign_cost",
+    "campaign_growth",
+    "campaign_growth_data",
+    "campaign_trials",
+    "campaign_trials_data",
     "clean_auc",
     "clean_auc_data",
     "encoding_memory",

@@ -1,0 +1,70 @@
+"""What a metric accepts: labels, scores, users and settings, each refused with its value and what would be right."""
+
+import operator
+
+import numpy as np
+
+
+def checked(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Which rows are clicks (bool [n]), and scores [n]; [n, 1] will do for both.
+
+    Raises:
+        ValueError: labels and scores of different lengths or not a column, or a label other than 0 and 1.
+    """
+    labels, scores = columns(labels=labels, scores=scores)
+    clicked = labels == 1
+    if not (clicked | (labels == 0)).all():
+        raise ValueError(f"labels hold {labels[~clicked & (labels != 0)][0]}; they must be 0 or 1")
+    return clicked, scores
+
+
+def columns(**arrays: np.ndarray) -> list[np.ndarray]:
+    """The arrays as [n] each; [n, 1] will do.
+
+    Raises:
+        ValueError: they differ in length, or one is no column.
+    """
+    arrays = {name: np.asarray(array) for name, array in arrays.items()}
+    size = next(iter(arrays.values())).size
+    if any(array.size != size or max(array.shape, default=0) != size for array in arrays.values()):
+        shapes = " and ".join(f"{name} of shape {array.shape}" for name, array in arrays.items())
+        raise ValueError(f"{shapes}; both must be [n]" if len(arrays) == 2 else f"{shapes}; all must be [n]")
+    return [array.ravel() for array in arrays.values()]
+
+
+def checked_users(users: np.ndarray) -> np.ndarray:
+    """Ids of users, int64 [n].
+
+    Raises:
+        ValueError: they are no whole numbers, or no column.
+    """
+    (users,) = columns(users=users)
+    if users.dtype.kind not in "iu":
+        raise ValueError(f"users are {users.dtype}; they must be whole numbers, as the ids in Split.users")
+    return users.astype(np.int64, copy=False)
+
+
+def checked_k(k: int) -> int:
+    """The length of a list, at least 1.
+
+    Raises:
+        ValueError: it is no whole number, or less than 1.
+    """
+    try:
+        whole = operator.index(k)
+    except TypeError:
+        whole = 0
+    if whole < 1:
+        raise ValueError(f"k is {k!r}; the length of a list must be a whole number, 1 or more")
+    return whole
+
+
+def checked_prior(prior: float) -> float:
+    """A click rate, in [0, 1].
+
+    Raises:
+        ValueError: it is none.
+    """
+    if not 0 <= prior <= 1:
+        raise ValueError(f"prior is {prior}; it must be a click rate, in [0, 1]")
+    return float(prior)

@@ -1,0 +1,182 @@
+"""Ranking metrics: what users see of the scores in their top-k lists, and how it differs from the golden lists.
+
+All are over the rows of a split: a user's list is his rows ordered by score (`UserLists`), a click is relevant, another row is
+not, and a row whose score is NaN is never shown.
+"""
+
+import numpy as np
+
+from drsrobust.metrics.inputs import checked, columns
+from drsrobust.metrics.lists import UserLists
+
+
+def ndcg(labels: np.ndarray, scores: np.ndarray, users: np.ndarray, k: int) -> float:
+    """Normalised discounted cumulative gain at k, the mean over users with at least one click; NaN if there is none.
+
+    A click at rank r = 1, 2, ... gains 1 / log2(1 + r); a user's sum is divided by the largest that his clicks allow in k
+    places (K. Jarvelin and J. Kekalainen, ACM TOIS 20(4), 2002, with the discount of C. Burges et al., ICML 2005;
+    torchmetrics' `RetrievalNormalizedDCG(top_k=k, empty_target_action="skip")`). There a NaN takes part in the order; here it
+    is never shown and gains nothing.
+
+    Args:
+        labels: [n], 0 or 1.
+        scores: [n].
+        users: ids int64 [n].
+        k: length of a list.
+
+    Raises:
+        ValueError: arrays of different lengths, a label other than 0 and 1, users that are no whole numbers, or k less than 1.
+
+    Example:
+        >>> ndcg(np.array([1, 0, 0, 1]), np.array([2.0, 3.0, 0.5, 0.7]), np.array([1, 1, 2, 2]), k=2)
+        0.81546487678572...
+    """
+    clicks, lists, scores = _grouped(labels, scores, users, k)
+    return clicks.mean(clicks.ndcg(lists.top(scores)))
+
+
+def hit_rate(labels: np.ndarray, scores: np.ndarray, users: np.ndarray, k: int) -> float:
+    """Share of users, of those with at least one click, who have a click among the first k rows shown; NaN if there is none.
+
+    torchmetrics' `RetrievalHitRate(top_k=k, empty_target_action="skip")`; there a NaN may hit, here it is never shown.
+    Arguments and errors are those of `ndcg`.
+
+    Example:
+        >>> hit_rate(np.array([1, 0, 0, 1]), np.array([2.0, 3.0, 0.5, 0.7]), np.array([1, 1, 2, 2]), k=1)
+        0.5
+    """
+    clicks, lists, scores = _grouped(labels, scores, users, k)
+    return clicks.mean(clicks.hit(lists.top(scores)))
+
+
+def topk_overlap(scores: np.ndarray, golden: np.ndarray, users: np.ndarray, k: int) -> float:
+    """Mean over users of the rows that are in both lists, over the smaller of k and the user's rows.
+
+    The overlap at depth k of W. Webber, A. Moffat and J. Zobel, ACM TOIS 28(4), 2010. A NaN is in no list, so that lists
+    of NaN alone do not overlap. NaN without rows.
+
+    Args:
+        scores, golden: [n] each.
+        users: ids int64 [n].
+        k: length of a list.
+
+    Raises:
+        ValueError: arrays of different lengths, users that are no whole numbers, or k less than 1.
+
+    Example:
+        >>> topk_overlap(np.array([3.0, 2.0, 1.0]), np.array([3.0, 1.0, 2.0]), np.array([1, 1, 1]), k=2)
+        0.5
+    """
+    scores, golden, users = columns(scores=scores, golden=golden, users=users)
+    lists = UserLists(users, k)
+    return mean(GoldenLists(lists, golden).overlap(lists.top(scores)))
+
+
+def reranked(scores: np.ndarray, golden: np.ndarray, users: np.ndarray, k: int) -> float:
+    """Share of users whose list differs from the golden one: in a row or in the order. NaN without rows.
+
+    Arguments and errors are those of `topk_overlap`.
+
+    Example:
+        >>> reranked(np.array([3.0, 2.0, 1.0]), np.array([2.0, 3.0, 1.0]), np.array([1, 1, 2]), k=2)
+        0.5
+    """
+    scores, golden, users = columns(scores=scores, golden=golden, users=users)
+    lists = UserLists(users, k)
+    return mean(GoldenLists(lists, golden).reranked(lists.top(scores)))
+
+
+def harmed(labels: np.ndarray, scores: np.ndarray, golden: np.ndarray, users: np.ndarray, k: int) -> float:
+    """Share of users, of those with at least one click, whose `ndcg` is lower than by the golden scores; NaN if there is none.
+
+    Args:
+        labels: [n], 0 or 1.
+        scores, golden: [n] each.
+        users: ids int64 [n].
+        k: length of a list.
+
+    Raises:
+        ValueError: as `ndcg`.
+
+    Example:
+        >>> harmed(np.array([1, 0, 1]), np.array([1.0, 2.0, 0.0]), np.array([2.0, 1.0, 0.0]), np.array([5, 5, 6]), k=2)
+        0.5
+    """
+    _, golden = columns(labels=labels, golden=golden)
+    clicks, lists, scores = _grouped(labels, scores, users, k)
+    return clicks.mean(clicks.ndcg(lists.top(scores)) < clicks.ndcg(lists.top(golden)))
+
+
+def mean(values: np.ndarray) -> float:
+    """Mean of values [U], bool or float64; NaN where there are none."""
+    if not len(values):
+        return float("nan")
+    return float((np.count_nonzero(values) if values.dtype == bool else values.sum()) / len(values))
+
+
+class UserClicks:
+    """What lists are worth by the clicks in them.
+
+    Args:
+        lists: of all users.
+        clicked: bool [n].
+    """
+
+    def __init__(self, lists: UserLists, clicked: np.ndarray) -> None:
+        self._clicked = np.append(clicked, False)  # what -1, an empty place, finds
+        clicks = np.bincount(lists.codes[clicked], minlength=len(lists.users))
+        self._with_click = np.flatnonzero(clicks)
+        self._discounts = 1 / np.log2(np.arange(lists.depth) + 2.0)
+        # Summed from left to right, as in `ndcg`, so that the best list has exactly 1. Without a click it is divided by 1.
+        best = np.append(1.0, np.cumsum(self._discounts))
+        self._best = best.take(np.minimum(clicks, lists.depth))
+
+    def ndcg(self, top: np.ndarray, who: np.ndarray | None = None) -> np.ndarray:
+        """NDCG float64 [A] of lists [depth, A] of the users `who` (None: all); 0 for users without a click."""
+        best = self._best if who is None else self._best.take(who)
+        gain = np.zeros(len(best))
+        for rank, discount in enumerate(self._discounts):  # not a matrix product: its sums would depend on the shape
+            gain += discount * self._clicked.take(top[rank], mode="wrap")
+        return gain / best
+
+    def hit(self, top: np.ndarray) -> np.ndarray:
+        """Whether there is a click in lists [depth, A], bool [A]."""
+        return self._clicked.take(top, mode="wrap").any(axis=0)
+
+    def mean(self, values: np.ndarray) -> float:
+        """Mean over users with a click of values [U], bool or float64; NaN where there are none."""
+        return mean(values.take(self._with_click))
+
+
+class GoldenLists:
+    """How lists differ from the golden ones.
+
+    Args:
+        lists: of all users.
+        golden: scores [n].
+    """
+
+    def __init__(self, lists: UserLists, golden: np.ndarray) -> None:
+        self.top = lists.top(golden)
+        self._listed = np.zeros(len(golden) + 1, bool)
+        self._listed[self.top] = True
+        self._listed[-1] = False  # what -1, an empty place, finds
+        self._places = np.minimum(lists.counts, lists.k)
+
+    def overlap(self, top: np.ndarray, who: np.ndarray | None = None) -> np.ndarray:
+        """Share float64 [A] of places of lists [depth, A] whose row is in the golden list as well."""
+        places = self._places if who is None else self._places.take(who)
+        return np.count_nonzero(self._listed.take(top, mode="wrap"), axis=0) / places
+
+    def reranked(self, top: np.ndarray, who: np.ndarray | None = None) -> np.ndarray:
+        """Whether lists [depth, A] differ from the golden ones, bool [A]."""
+        return (top != (self.top if who is None else self.top.take(who, axis=1))).any(axis=0)
+
+
+def _grouped(
+    labels: np.ndarray, scores: np.ndarray, users: np.ndarray, k: int
+) -> tuple[UserClicks, UserLists, np.ndarray]:
+    clicked, scores = checked(labels, scores)
+    _, users = columns(labels=clicked, users=users)
+    lists = UserLists(users, k)
+    return UserClicks(lists, clicked), lists, scores

@@ -1,0 +1,448 @@
+"""The store against everything that befalls files: kills, full disks, damage, mix-ups, and readers beside a writer."""
+
+import ast
+import errno
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import drsrobust.campaign
+from drsrobust.campaign import Store, StoreError
+from drsrobust.campaign.schema import SCHEMA, stored_schema
+from tests.campaign import writer
+from tests.campaign.writer import CONDITIONS, TRIALS, store, trials
+from tests.data.test_download import full_disk
+
+
+def start(folder, seed):
+    command = [sys.executable, writer.__file__, str(folder), str(seed)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def keys_in(line):
+    condition, *numbers = map(int, line.split())
+    return {(condition, trial) for trial in numbers}
+
+
+def keys_of(table):
+    return set(zip(table["condition"].to_pylist(), table["trial"].to_pylist(), strict=True))
+
+
+def chunks(folder):
+    return sorted(Path(folder).glob("*.parquet"))
+
+
+def hidden(folder):
+    return [path for path in Path(folder).iterdir() if path.name.startswith(".")]
+
+
+@pytest.fixture
+def filled(tmp_path):
+    """A store with conditions 0 and 2, two chunks each."""
+    here = store(tmp_path / "s")
+    with here.writing():
+        for condition in (2, 0):
+            here.write(trials(condition, [4, 6, 7]))
+            here.write(trials(condition, [0, 1, 5]))
+    return here
+
+
+def test_what_was_written_is_read(filled):
+    table = store(filled.folder).read()
+    assert table.schema == stored_schema(["gauc"])
+    expected = [(condition, trial) for condition in (0, 2) for trial in (0, 1, 4, 5, 6, 7)]
+    assert table.equals(pa.concat_tables([trials(condition, [trial]) for condition, trial in expected]))
+    assert filled.keys().tolist() == [list(key) for key in expected] and filled.keys().dtype == np.int64
+    some = filled.read(["seconds", "errors", "trial"])
+    assert some.equals(table.select(["seconds", "errors", "trial"]))
+    assert [path.name[:23] for path in chunks(filled.folder)] == [
+        "00000-00000000-00000005",
+        "00000-00000004-00000007",
+        "00002-00000000-00000005",
+        "00002-00000004-00000007",
+    ]
+
+
+def test_nothing_there(tmp_path):
+    here = store(tmp_path / "deep" / "s")
+    assert here.read().equals(stored_schema(["gauc"]).empty_table()) and here.keys().shape == (0, 2)
+    assert not (tmp_path / "deep").exists()
+    with here.writing() as keys:
+        assert keys.shape == (0, 2)
+    assert [path.name for path in here.folder.iterdir()] == ["manifest.json"]
+
+
+def test_schema():
+    assert stored_schema().names == [*SCHEMA.names, "condition", "error", "seconds", "errors"]
+    for name in ("auc", "errors"):
+        with pytest.raises(ValueError, match=f"'{name}' is a column of the campaign's table already"):
+            stored_schema(["gauc", name])
+    with pytest.raises(ValueError, match="'gauc' is a column"):
+        stored_schema(["gauc", "gauc"])
+
+
+def test_what_is_no_chunk_is_not_written(filled):
+    good = trials(1, [3, 4])
+    with filled.writing():
+        before = chunks(filled.folder)
+        for table, message in [
+            (good.slice(0, 0), "must hold a trial or more"),
+            (good.drop_columns("gauc"), r"column 29 is condition \(int64\), and must be gauc \(double\)"),
+            (good.append_column("more", pa.nulls(2)), r"column 34 is more \(null\), and must be none"),
+            (
+                good.set_column(8, "trial", pa.array([3, 4], pa.int32())),
+                r"trial \(int32\), and must be trial \(int64\)",
+            ),
+            (pa.concat_tables([good, trials(2, [9])]), r"must be of one condition; this one is of \[1, 2\]"),
+            (trials(1, [3, 5, 4]), "must be ascending, none twice; in this one 4 follows on 5"),
+            (trials(1, [3, 3]), "in this one 3 follows on 3"),
+            (trials(-1, [3]), "condition -1, trial 3: neither may be negative"),
+            (good.set_column(8, "trial", pa.array([3, None], pa.int64())), "in this one some are null"),
+            (trials(2, [2, 5, 8]), "trial 5 of condition 2 is stored already"),
+        ]:
+            with pytest.raises(StoreError, match=message):
+                filled.write(table)
+        filled.write(good)
+        with pytest.raises(StoreError, match="trial 4 of condition 1 is stored already"):
+            filled.write(trials(1, [4]))
+    with pytest.raises(StoreError, match="not held for writing; use `with store.writing"):
+        filled.write(trials(1, [5]))
+    assert len(chunks(filled.folder)) == len(before) + 1
+
+
+def test_kill_9_at_fifty_moments(tmp_path):
+    """Nothing that was reported is lost, nothing stands twice, the next writer goes on."""
+    random, here, reported, cut = Random(1), store(tmp_path / "s"), set(), 0
+    for turn in range(50):
+        with start(here.folder, turn) as child:
+            assert child.stdout.readline() == "ready\n"
+            for _ in range(random.randrange(6)):
+                reported |= keys_in(child.stdout.readline())
+            time.sleep(random.uniform(0, 0.01))
+            child.kill()
+            for line in child.stdout:
+                reported |= keys_in(line)
+        assert child.returncode == -signal.SIGKILL
+        found = here.read(["condition", "trial"])  # refuses what stands twice
+        assert reported <= keys_of(found) == set(map(tuple, here.keys().tolist()))
+        cut += here.folder.exists() and len(hidden(here.folder))
+    assert cut and len(reported) < CONDITIONS * TRIALS
+    with start(here.folder, 50) as child:
+        new = [keys_in(line) for line in child.stdout if line != "ready\n"]
+    assert child.returncode == 0 and not hidden(here.folder)
+    assert not reported & set().union(*new)
+    expected = [trials(condition, range(TRIALS)) for condition in range(CONDITIONS)]
+    assert here.read().equals(pa.concat_tables(expected))
+
+
+def test_reading_beside_a_writer(tmp_path):
+    """Every read holds all that was reported before it began, and what an earlier one held."""
+    here, lines, reads, before = store(tmp_path / "s"), [], 0, set()
+    with start(here.folder, 1) as child:
+        thread = threading.Thread(target=lambda: lines.extend(iter(child.stdout.readline, "")))
+        thread.start()
+        while child.poll() is None and reads < 60:
+            reported = set().union(*(keys_in(line) for line in list(lines) if line != "ready\n"))
+            found = keys_of(here.read(["condition", "trial"]))
+            assert reported | before <= found
+            before, reads = found, reads + bool(found)
+        child.kill()
+        thread.join()
+    assert reads > 3
+
+
+@pytest.mark.parametrize("size", [0, 1, 4096, 9000])
+def test_a_file_size_limit(filled, size):
+    table, names = filled.read(), sorted(os.listdir(filled.folder))
+    with filled.writing():
+        with (
+            full_disk(size),
+            pytest.raises(StoreError, match="cannot be written: File too large.*the 12 trials that w"),
+        ):
+            filled.write(trials(1, range(200)))
+        assert sorted(os.listdir(filled.folder)) == names and filled.read().equals(table)
+        filled.write(trials(1, range(200)))
+    assert len(store(filled.folder).read()) == 212
+
+
+def test_a_file_size_limit_at_the_first_write(tmp_path):
+    here = store(tmp_path / "s")
+    with full_disk(10), pytest.raises(StoreError, match="s cannot be written to: File too large"), here.writing():
+        pass
+    assert list(here.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [("pathlib.Path.write_bytes", 0), ("os.fsync", 0), ("os.replace", 0), ("os.fsync", 1)],
+)
+def test_errors_of_the_system(filled, monkeypatch, name, call):
+    """At each step of a write in turn, the last one when the chunk has its name already. It may be repeated at once."""
+    owner, attribute = (Path, "write_bytes") if "Path" in name else (os, name.removeprefix("os."))
+    real, calls = getattr(owner, attribute), iter(range(100))
+
+    def failing(*arguments):
+        if next(calls) != call:
+            return real(*arguments)
+        if attribute == "write_bytes":
+            real(arguments[0], bytes(arguments[1])[:1000])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    names = sorted(os.listdir(filled.folder))
+    with filled.writing():
+        monkeypatch.setattr(owner, attribute, failing)
+        with pytest.raises(StoreError, match="No space left on device. Nothing of it is left; the 12 trials"):
+            filled.write(trials(1, [0, 2]))
+        assert sorted(os.listdir(filled.folder)) == names
+        filled.write(trials(1, [0, 1, 2]))
+    assert len(filled.read()) == 15
+
+
+def test_an_interrupt_in_a_write(filled, monkeypatch):
+    """A chunk that has its name already when the interrupt comes is taken away again, so that it can be repeated."""
+    real = os.replace
+
+    def interrupted(*paths):
+        real(*paths)
+        raise KeyboardInterrupt
+
+    with filled.writing():
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(os, "replace", interrupted)
+            filled.write(trials(1, [0, 2]))
+        filled.write(trials(1, [0, 1, 2]))
+    assert len(filled.read()) == 15
+
+
+FULL = """
+import os, subprocess, sys
+from drsrobust.campaign.store import StoreError
+from tests.campaign.writer import store, trials
+folder, filler, written = sys.argv[1], sys.argv[1] + "/filler", 0
+here = store(folder)
+with open(filler, "wb") as file:
+    file.write(bytes(150_000))
+with here.writing():
+    try:
+        while written < 1000:
+            here.write(trials(0, range(written, written + 50)))
+            written += 50
+    except StoreError as error:
+        print(error)
+    assert 50 < written < 1000 and len(here.read()) == written, written
+    assert not [name for name in os.listdir(folder) if name.startswith(".")]
+    os.unlink(filler)
+    here.write(trials(0, range(written, written + 50)))
+    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+    try:
+        here.write(trials(1, [0]))
+    except StoreError as error:
+        print(error)
+assert len(store(folder).read()) == written + 50
+"""
+
+
+def test_a_full_disk_and_one_that_became_read_only(tmp_path):
+    """A file system of 300 kB in memory, in a name space of its own; no rights are needed where the system allows it."""
+    folder = tmp_path / "s"
+    folder.mkdir()
+    mounted = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=300k none "$0" && exec "$@"', str(folder)]
+    if shutil.which("unshare") is None or subprocess.run([*mounted, "true"], capture_output=True).returncode:
+        pytest.skip("this system lets users mount nothing")
+    root = Path(writer.__file__).parents[2]
+    command = [*mounted, sys.executable, "-c", FULL, str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=root)
+    assert done.returncode == 0, done.stderr
+    full, read_only = done.stdout.splitlines()
+    assert "cannot be written: No space left on device. Nothing of it is left; the " in full
+    assert "cannot be written: Read-only file system. Nothing of it is left; the " in read_only
+
+
+def test_a_folder_that_is_gone(filled):
+    with filled.writing():
+        shutil.rmtree(filled.folder)
+        with pytest.raises(StoreError, match="s was deleted or moved away while it was being written to"):
+            filled.write(trials(1, [0]))
+    assert not filled.folder.exists()
+
+
+def test_a_folder_that_is_a_file(tmp_path):
+    (tmp_path / "s").write_text("x")
+    with pytest.raises(StoreError, match="manifest.json cannot be read: Not a directory"):
+        store(tmp_path / "s")
+
+
+def test_cut_off_chunks(filled):
+    chunk = chunks(filled.folder)[1]
+    whole = chunk.read_bytes()
+    for length in (0, 1, 10, len(whole) // 2, len(whole) - 1):
+        chunk.write_bytes(whole[:length])
+        with pytest.raises(
+            StoreError, match=rf"{chunk.name} is damaged \(.*delete it and its trials are computed again"
+        ):
+            filled.read()
+        with pytest.raises(StoreError, match=f"{chunk.name} is damaged"):
+            filled.keys()
+    chunk.unlink()
+    with filled.writing() as keys:
+        filled.write(trials(0, [4, 6, 7]))
+    assert len(keys) == 9 and chunk.read_bytes() == whole
+
+
+def test_every_flipped_bit_is_found(filled):
+    chunk, random = chunks(filled.folder)[1], np.random.default_rng(0)
+    whole = chunk.read_bytes()
+    for position in random.integers(0, 8 * len(whole), 300).tolist():
+        flipped = bytearray(whole)
+        flipped[position // 8] ^= 1 << position % 8
+        chunk.write_bytes(flipped)
+        with pytest.raises(StoreError, match=f"{chunk.name} is damaged"):
+            filled.read()
+        try:
+            keys = filled.keys()
+        except StoreError as error:
+            assert chunk.name in str(error)
+        else:
+            assert len(keys) == 12
+
+
+def test_chunks_under_other_names(filled):
+    chunk = chunks(filled.folder)[1]
+    crc = chunk.name[-16:]
+    message = (
+        "was renamed or copied: it holds trials 4 to 7 of condition 0, so its name must begin with 00000-00000004-"
+    )
+    for name in ("00001-00000004-00000007", "00000-00000004-00000008", "00000-00000003-00000007"):
+        moved = chunk.rename(chunk.with_name(name + crc))
+        for read in (filled.read, filled.keys):
+            with pytest.raises(StoreError, match=f"{moved.name} {message}"):
+                read()
+        moved.rename(chunk)
+    shutil.copy(chunk, chunk.with_name(f"copy of {chunk.name}"))
+    with pytest.raises(StoreError, match=f"copy of {chunk.name} was renamed or copied"):
+        filled.read()
+
+
+def test_trials_that_stand_twice(filled, tmp_path):
+    """As when two halves of a store were computed apart and put together."""
+    other = store(tmp_path / "t")
+    with other.writing():
+        other.write(trials(2, [3, 6, 9]))
+    shutil.copy(chunks(other.folder)[0], filled.folder)
+    message = (
+        r"trial 6 of condition 2 stands in two chunks, 00002-00000003-00000009-\w+.parquet and 00002-00000004-0000"
+    )
+    for read in (filled.read, filled.keys, filled.writing().__enter__):
+        with pytest.raises(StoreError, match=message):
+            read()
+
+
+def test_foreign_files(filled, tmp_path):
+    def refused(name, message):
+        for read in (filled.read, filled.keys):
+            with pytest.raises(StoreError, match=f"{name} {message}"):
+                read()
+        (filled.folder / name).unlink()
+
+    (filled.folder / "notes.parquet").write_text("what is to be done")
+    refused("notes.parquet", r"is no chunk of a campaign \(.*\); take it out of")
+    pq.write_table(pa.table({"trial": [1, 2]}), filled.folder / "table.parquet")
+    refused("table.parquet", "is no chunk of a campaign; take it out of")
+    other = store(tmp_path / "t", seed=5)
+    with other.writing():
+        other.write(trials(1, [0]))
+    name = Path(shutil.copy(chunks(other.folder)[0], filled.folder)).name
+    refused(name, "belongs to another campaign; take it out of")
+    wider = Store(filled.folder, {"what": "made up"}, {}, stored_schema(["gauc", "regret"]))
+    with pytest.raises(
+        StoreError, match="parquet has other columns than its campaign, column 30 is condition .*regret"
+    ):
+        wider.read()
+    (filled.folder / "notes.txt").write_text("files of other kinds are nobody's business")
+    assert len(filled.read()) == 12
+
+
+def test_manifests(filled, tmp_path):
+    manifest = filled.folder / "manifest.json"
+    text = manifest.read_text()
+    assert '"versions"' in text and '"what": "made up"' in text
+    with pytest.raises(StoreError, match=r"another campaign; they differ in seed.\nthere: .*None.*\nasked: .*5"):
+        store(filled.folder, seed=5)
+    late = store(tmp_path / "late", seed=5)
+    with store(tmp_path / "late").writing():
+        pass
+    with pytest.raises(StoreError, match="they differ in seed"), late.writing():
+        pass
+    for damaged in ("{", "{}", "[]", '{"definition": 3}', "\x00"):
+        manifest.write_text(damaged)
+        with pytest.raises(StoreError, match="manifest.json is damaged .*; delete .* to start again"):
+            store(filled.folder)
+    manifest.unlink()
+    with pytest.raises(StoreError, match="belongs to another campaign"), store(filled.folder, seed=5).writing():
+        pass
+    assert not manifest.exists()
+    with store(filled.folder).writing() as keys:
+        assert len(keys) == 12 and manifest.read_text() == text
+
+
+def test_what_a_killed_writer_left(filled):
+    stale = [filled.folder / f".{name}.1234.part" for name in ("manifest.json", "00001-00000000-00000001-0.parquet")]
+    for part in stale:
+        part.write_bytes(b"PAR1")
+    assert len(filled.read()) == len(filled.keys()) == 12
+    with filled.writing():
+        assert not any(part.exists() for part in stale)
+
+
+def test_chunks_that_come_and_go_while_they_are_read(filled, monkeypatch):
+    real = os.listdir
+    name = chunks(filled.folder)[1].name
+    monkeypatch.setattr(os, "listdir", lambda path: [n for n in real(path) if n != name])  # it comes after the listing
+    assert len(filled.read()) == 9
+    monkeypatch.setattr(os, "listdir", lambda path: [*real(path), "00001-00000000-00000001-12345678.parquet"])
+    for read in (filled.read, filled.keys):
+        with pytest.raises(StoreError, match="00001-00000000-00000001-12345678.parquet was there and is gone"):
+            read()
+
+
+def test_one_writer(filled, monkeypatch):
+    monkeypatch.setattr("drsrobust.campaign.store.PATIENCE", 0.1)
+    other = store(filled.folder)
+    with filled.writing():
+        with pytest.raises(StoreError, match=f"{filled.folder} is in use: another process is writing"), other.writing():
+            pass
+        assert len(other.read()) == 12
+    with other.writing():
+        other.write(trials(1, [0]))
+
+
+def test_what_the_store_imports():
+    code = "import sys; from drsrobust.campaign.store import Store; from drsrobust.campaign import StoreError"
+    code += "; print({'torch', 'pandas', 'scipy', 'torchrec'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "set()\n" and done.stderr == ""
+
+
+def test_names_for_editors_and_for_use_are_the_same():
+    package = drsrobust.campaign
+    tree = ast.parse(Path(package.__file__).read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    assert {(node.module, name.name) for node in block.body for name in node.names} == {
+        (module, name) for name, module in package._HOME.items()
+    }
+    assert sorted(package.__all__) == sorted(package._HOME)
+    for name in package.__all__:
+        assert getattr(package, name) is not None and name in dir(package)
+    with pytest.raises(AttributeError, match=r"module 'drsrobust.campaign' has no attribute 'nothing'"):
+        package.nothing  # noqa: B018

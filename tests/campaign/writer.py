@@ -1,0 +1,51 @@
+"""Made-up trials, and a process that stores them without PyTorch: what the tests of the store kill, starve and read."""
+
+import sys
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pyarrow as pa
+
+from drsrobust.campaign.schema import BIT_COUNT, SCHEMA, chunk, stored_schema
+from drsrobust.campaign.store import Store
+
+CONDITIONS, TRIALS = 4, 1500
+
+
+def store(folder, **definition):
+    """The store that the tests are about; with a definition: another one."""
+    return Store(Path(folder), {"what": "made up"} | definition, {"versions": {"made": "up"}}, stored_schema(["gauc"]))
+
+
+def row(condition, trial):
+    """Values that follow from the two numbers."""
+    found = dict.fromkeys(SCHEMA.names)
+    counts = [{"component": "c", "tensor": f"t{i}", "bit": i, "count": trial + 1} for i in range(trial % 3)]
+    found |= {"model": "m", "trial": trial, "seed": 2**64 - 1 - trial, "outcome": "ok", "auc": 1 / (1 + trial)}
+    found |= {"gauc": condition / (1 + trial), "error": "text" if trial % 7 == 0 else None, "seconds": 0.5}
+    return found | {"errors": pa.array(counts, BIT_COUNT)}
+
+
+def trials(condition, numbers):
+    """A chunk of them."""
+    return chunk(condition, [row(condition, trial) for trial in numbers], stored_schema(["gauc"]))
+
+
+def write_all(folder, seed):
+    """Writes what is missing, in chunks of random sizes with gaps between their trials, and says so after each."""
+    random = Random(seed)
+    print("ready", flush=True)
+    here = store(folder)
+    with here.writing() as keys:
+        for condition in range(CONDITIONS):
+            missing = np.setdiff1d(np.arange(TRIALS), keys[keys[:, 0] == condition, 1])
+            while len(missing):
+                taken = missing[: 2 * random.randint(1, 30) : random.choice((1, 2))]
+                here.write(trials(condition, taken.tolist()))
+                print(condition, *taken, flush=True)
+                missing = np.setdiff1d(missing, taken)
+
+
+if __name__ == "__main__":
+    write_all(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,114 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import roc_auc_score
+
+from drsrobust.metrics import auc, calibration, log_loss, normalised_entropy
+from drsrobust.metrics.order import argsort_keys, best_first_keys
+
+
+def pairwise(labels, scores):
+    """The definition, pair by pair: a NaN is comparable to nothing and counts 1/2."""
+    wins = [
+        0.5 if math.isnan(p) or math.isnan(n) or p == n else float(p > n)
+        for p, a in zip(scores, labels, strict=True)
+        for n, b in zip(scores, labels, strict=True)
+        if a == 1 and b == 0
+    ]
+    return sum(wins) / len(wins)
+
+
+def by_comparison(labels, scores):
+    """The same in runs of equal scores after a sort by comparison: integers too, so equal bit for bit."""
+    known = ~np.isnan(scores)
+    order = np.argsort(scores[known])
+    ordered, clicks = scores[known][order], labels[known][order].astype(np.int64)
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    m, n, m_all = int(clicks.sum()), len(clicks), int(labels.sum())
+    pairs, twice = m_all * (len(labels) - m_all), 0
+    if m and m < n:
+        click = np.add.reduceat(clicks, starts)
+        other = np.diff(np.append(starts, n)) - click
+        twice = int((click * (2 * (np.cumsum(other) - other) + other)).sum())
+    return (twice + (pairs - m * (n - m))) / (2 * pairs)
+
+
+SCORE = st.one_of(st.floats(width=32), st.sampled_from([0.0, -0.0, 1.0, 2.0, math.nan, math.inf, -math.inf]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 1), SCORE), min_size=2, max_size=30), st.sampled_from(["f2", "f4", "f8"]))
+def test_auc_is_the_definition(rows, dtype):
+    with np.errstate(over="ignore"):
+        labels, scores = np.array([r[0] for r in rows]), np.array([r[1] for r in rows]).astype(dtype)
+    if len(set(labels.tolist())) == 1:
+        assert math.isnan(auc(labels, scores))
+    else:
+        assert auc(labels, scores) == pytest.approx(pairwise(labels, scores), abs=1e-12)
+
+
+@pytest.mark.parametrize("decimals", [1, 3, 9])
+def test_auc_against_scikit_learn(decimals):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 2, 5000).astype(np.float32)
+    scores = (rng.normal(size=5000) + labels).round(decimals).astype(np.float32)
+    assert auc(labels, scores) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)
+    assert auc(labels, 1000 * scores) == auc(labels, scores)  # large logits are no ties
+    scores[:40] = np.inf
+    finite = np.where(np.isinf(scores), np.float32(3e38), scores)
+    assert auc(labels, scores) == pytest.approx(roc_auc_score(labels, finite), abs=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("decimals", [0, 2, 12])
+def test_auc_by_radix_is_auc_by_comparison(decimals, dtype):
+    rng = np.random.default_rng(decimals)
+    labels = (rng.random(100_000) < 0.3).astype(np.float32)
+    scores = (rng.normal(size=100_000) + labels).round(decimals).astype(dtype)
+    assert auc(labels, scores) == by_comparison(labels, scores)
+    scores *= dtype(10) ** rng.integers(-30, 30, 100_000).astype(dtype)
+    scores[rng.integers(0, 100_000, 500)] = np.nan
+    scores[rng.integers(0, 100_000, 500)] = -np.nan
+    scores[rng.integers(0, 100_000, 500)] = -np.inf
+    assert auc(labels, scores) == by_comparison(labels, scores)
+
+
+@pytest.mark.parametrize(("floats", "integers"), [(np.float32, np.uint32), (np.float64, np.uint64)])
+def test_keys_are_in_the_order_of_the_scores(floats, integers):
+    """Of arbitrary bits: subnormals, infinities, both zeros, NaN of either sign, quiet and signalling."""
+    bits = np.random.default_rng(1).integers(0, np.iinfo(integers).max, 20_000, integers, endpoint=True)
+    bits[:3000] |= np.array(np.inf, floats).view(integers)  # many NaN
+    scores = np.concatenate([bits.view(floats), np.array([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan], floats)])
+    order = argsort_keys(best_first_keys(scores))
+    with np.errstate(invalid="ignore"):
+        assert (order == np.argsort(-scores, kind="stable")).all()
+
+
+def test_constant_and_missing_scores_are_a_coin_toss():
+    labels = np.array([0, 1, 1, 0])
+    assert auc(labels, np.zeros(4)) == 0.5
+    assert auc(labels, np.full(4, np.nan)) == 0.5
+    assert auc(labels, np.array([0.0, np.nan, np.nan, 1.0])) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores", "says"),
+    [
+        ([0, 1, 1], [0.1, 0.2], r"labels of shape \(3,\) and scores of shape \(2,\)"),
+        ([[0, 1], [1, 0]], [[0.1, 0.2], [0.3, 0.4]], r"both must be \[n\]"),
+        ([0, 1, math.nan], [0.1, 0.2, 0.3], "labels hold nan; they must be 0 or 1"),
+        ([0, 2], [0.1, 0.2], "labels hold 2"),
+    ],
+)
+@pytest.mark.parametrize("metric", [auc, log_loss, normalised_entropy, calibration], ids=lambda metric: metric.__name__)
+def test_input_that_is_no_input(metric, labels, scores, says):
+    prior = () if metric is auc else (0.5,)
+    with pytest.raises(ValueError, match=says):
+        metric(np.array(labels), np.array(scores), *prior)
+
+
+def test_columns_will_do():
+    assert auc(np.array([[0], [1]]), np.array([[0.1], [0.2]])) == 1.0

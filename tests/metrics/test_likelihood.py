@@ -1,0 +1,99 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import expit
+from sklearn.metrics import log_loss as sklearn_log_loss
+
+from drsrobust.metrics import P_MIN, calibration, log_loss, normalised_entropy, probabilities
+from drsrobust.metrics.likelihood import factors
+
+
+def test_log_loss_and_entropy():
+    rng = np.random.default_rng(1)
+    labels, logits = rng.integers(0, 2, 1000), rng.normal(size=1000) * 3
+    p = 1 / (1 + np.exp(-logits))
+    assert log_loss(labels, logits, prior=0.3) == pytest.approx(sklearn_log_loss(labels, p))
+    rate = labels.mean()
+    base = sklearn_log_loss(labels, np.full(1000, rate))
+    assert normalised_entropy(labels, logits, 0.3) == pytest.approx(sklearn_log_loss(labels, p) / base)
+    assert math.isnan(normalised_entropy(np.ones(3), np.zeros(3), 0.3))
+
+
+def test_scores_that_are_not_numbers():
+    p = probabilities(np.array([np.nan, np.inf, -np.inf, 0.0]), prior=0.3)
+    assert p == pytest.approx([0.3, 1 - 1e-12, 1e-12, 0.5])
+    assert log_loss(np.array([1]), np.array([np.nan]), 0.3) == pytest.approx(-math.log(0.3))
+    assert log_loss(np.array([1]), np.array([-np.inf]), 0.3) == pytest.approx(-math.log(1e-12))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.floats(width=32)), min_size=1, max_size=60), st.floats(0, 1))
+def test_log_loss_is_the_definition(rows, prior):
+    labels, scores = np.array([r[0] for r in rows]), np.array([r[1] for r in rows])
+    p = np.clip(np.where(np.isnan(scores), prior, expit(scores)), P_MIN, 1 - P_MIN)
+    expected = math.fsum(-math.log(q if label else 1 - q) for q, label in zip(p, labels, strict=True)) / len(rows)
+    assert log_loss(labels, scores, prior) == pytest.approx(expected, rel=1e-4 if (abs(scores) > 20).any() else 1e-9)
+    assert probabilities(scores, prior) == pytest.approx(p, rel=1e-14)
+
+
+def test_log_loss_to_the_last_digits():
+    """Against extended precision, on logits of a trained model."""
+    rng = np.random.default_rng(2)
+    labels, logits = rng.integers(0, 2, 100_003), rng.normal(-1, 2, 100_003).astype(np.float32)
+    z = np.where(labels == 1, -logits, logits).astype(np.longdouble)
+    assert log_loss(labels, logits, 0.5) == pytest.approx(float(np.log1p(np.exp(z)).mean()), rel=1e-14)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_row_is_worth_the_same_wherever_it_lies(dtype):
+    """Vectorised exponentials treat the ends of an array apart; every row must come out the same, bit for bit."""
+    rng = np.random.default_rng(3)
+    scores = np.concatenate([rng.normal(0, scale, 400) for scale in (0.1, 1, 5, 30, 1e5)]).astype(dtype)
+    rng.shuffle(scores)
+    scores[:9] = [0, -0.0, np.inf, -np.inf, np.nan, 40, -40, 27.6, -27.6]
+    rng.shuffle(scores)
+    clicked = rng.random(2000) < 0.5
+    for whole, alone in (
+        (factors(clicked, scores, 0.3), lambda rows: factors(clicked[rows], scores[rows], 0.3)),
+        (probabilities(scores, 0.3), lambda rows: probabilities(scores[rows], 0.3)),
+    ):
+        for length in [*range(1, 70), 127, 128, 129, 1000]:
+            for offset in (*range(18), 331, 997):
+                rows = slice(offset, offset + length)
+                assert alone(rows).tobytes() == whole[rows].tobytes()
+        for size in (1, 2, 7, 64, 333):
+            rows = rng.choice(2000, size, replace=False)
+            assert alone(rows).tobytes() == whole[rows].tobytes()
+        assert alone(slice(None, None, -3)).tobytes() == whole[::-3].tobytes()
+
+
+def test_calibration():
+    labels = np.array([1, 0, 0, 1])
+    assert calibration(labels, np.zeros(4), 0.3) == 1.0
+    assert calibration(labels, np.array([np.nan, np.nan, np.inf, -np.inf]), 0.3) == pytest.approx(0.8)
+    assert math.isnan(calibration(np.zeros(4), np.zeros(4), 0.3))
+
+
+def test_calibration_is_that_of_torchrec():
+    import torch
+    from torchrec.metrics.calibration import compute_calibration, get_calibration_states
+
+    rng = np.random.default_rng(4)
+    labels, scores = rng.integers(0, 2, 500), rng.normal(size=500)
+    p, ones = torch.tensor(probabilities(scores, 0.5)), torch.ones(500, dtype=torch.float64)
+    states = get_calibration_states(torch.tensor(labels, dtype=torch.float64), p, ones)
+    assert calibration(labels, scores, 0.5) == pytest.approx(compute_calibration(*states.values()).item())
+
+
+def test_nothing_to_judge():
+    nothing = np.array([])
+    assert all(math.isnan(metric(nothing, nothing, 0.5)) for metric in (log_loss, normalised_entropy, calibration))
+
+
+@pytest.mark.parametrize("prior", [-0.1, 1.5, math.nan])
+def test_a_prior_is_a_rate(prior):
+    with pytest.raises(ValueError, match=f"prior is {prior}; it must be a click rate"):
+        log_loss(np.array([1, 0]), np.array([0.0, np.nan]), prior)
