@@ -41,7 +41,7 @@ def campaign_cost(
     rates: Sequence[float] = RATES,
     targets: Sequence[str] | None = None,
     *,
-    seconds: float = 2.0,
+    seconds: float = 3.0,
     loop_trials: int = 3,
     growth_rows: Sequence[int] = (12_500, 25_000, 50_000, ROWS),
     growth_table_rows: Sequence[int] = (TABLE_ROWS // 16, TABLE_ROWS // 4, TABLE_ROWS),

@@ -33,12 +33,13 @@ class Clock:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
         self._open: list[str] = []
-        self._since = time.process_time()
+        self._since = 0.0
 
     def _turn(self) -> None:
         now = time.process_time()
-        part = self._open[-1] if self._open else REST
-        self.seconds[part] = self.seconds.get(part, 0.0) + now - self._since
+        if self._open:
+            part = self._open[-1]
+            self.seconds[part] = self.seconds.get(part, 0.0) + now - self._since
         self._since = now
 
     @contextmanager

@@ -67,7 +67,7 @@ class TrialCost:
             `trials`, `ms_per_trial` and `wall_ms_per_trial` (of `Campaign(...).run()`, all included: sampling, injecting, undo,
             rerun, metrics, storing, the start of the campaign and its table), `rows_reached` (mean), and by themselves
             `inject_undo_ms` (mean over the maps of the campaign's first trials), `forward_ms` (a plain pass over all rows,
-            batch 2048), `late_ms` (a pass of the modules that errors there reach; None where that is all or not known), `auc_ms`.
+            batch 2048), `late_ms` (a pass of the modules that errors there reach; None where it is not asked for), `auc_ms`.
         """
         with one_thread(), self._late_pass(target) as late:
             trials = self._trials(error, target, seconds)
@@ -96,7 +96,7 @@ class TrialCost:
                 campaign = campaign_of(self.judge, error, target, trials, TURNS, folder)
                 campaign.run(workers=1, show=False)
                 took = float(campaign.timings()["seconds"].sum())
-            if took > seconds / 10 or trials >= most:
+            if took > seconds / 3 or trials >= most:
                 return max(least, min(most, int(trials * seconds / TURNS / took)))
             trials *= 10
 

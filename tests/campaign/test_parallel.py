@@ -1,0 +1,193 @@
+"""The same table from one process, from several, from threads and from Dask; and from workers that are killed."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from functools import partial
+
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+from drsrobust.campaign import Campaign, CannotShip, WorkersDied, running
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import BitFlip, FixedCount, Inputs, Rows, SingleBit
+
+GRID = {
+    "errors": [BitFlip(1e-6), BitFlip(1e-3), SingleBit(30)],
+    "targets": ["all", "embedding", "over_mlp", Inputs("dense")],
+    "metrics": ["calibration", "ndcg", "flipped"],
+    "trials": 12,
+}
+
+
+def campaign(judge, folder, **options):
+    grid = GRID | {"targets": [*GRID["targets"], Rows.hot("user", judge.split, 0.05)]}
+    return Campaign(judge, store=folder, **(grid | options))
+
+
+@pytest.fixture
+def expected(judge, tmp_path):
+    return campaign(judge, tmp_path / "one").run(show=False, workers=1)
+
+
+def same(table, expected):
+    pd.testing.assert_frame_equal(table, expected, check_exact=True)
+
+
+def pool(workers):
+    return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+
+
+def test_processes(judge, expected, tmp_path):
+    """Four processes, after some trials were computed in this one."""
+    campaign(judge, tmp_path / "s", trials=5).run(show=False, workers=1)
+    runner = campaign(judge, tmp_path / "s")
+    same(runner.run(show=False, workers=4), expected)
+    assert not list(tmp_path.glob("s.workers*"))
+    errors = runner.errors()
+    pd.testing.assert_frame_equal(errors, campaign(judge, tmp_path / "one").errors())
+    assert errors.groupby(["error_model", "rate", "target", "trial"], dropna=False)["count"].sum().max() > 1
+
+
+def test_threads(judge, expected, tmp_path):
+    """Each thread has a model of its own."""
+    with ThreadPoolExecutor(2) as executor:
+        same(campaign(judge, tmp_path / "s").run(show=False, executor=executor), expected)
+
+
+def test_a_killed_process_is_replaced(judge, expected, tmp_path):
+    """All workers are killed as soon as a first chunk is there."""
+    killed = []
+
+    def kill():
+        while not list((tmp_path / "s").glob("*.parquet")):
+            time.sleep(0.02)
+        for child in multiprocessing.active_children():
+            killed.append(child.pid)
+            os.kill(child.pid, signal.SIGKILL)
+
+    assassin = threading.Thread(target=kill)
+    assassin.start()
+    same(campaign(judge, tmp_path / "s").run(show=False, workers=2), expected)
+    assassin.join()
+    assert killed
+
+
+def test_workers_that_always_die(judge, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "run_chunk", _die)
+    with pytest.raises(WorkersDied, match=r"worker processes died 3 times .* run\(\) goes on from there"):
+        campaign(judge, tmp_path / "s").run(show=False, workers=2)
+
+
+def _die(order, work):
+    os._exit(1)
+
+
+def test_dask_with_a_killed_worker(judge, expected, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    import dask
+
+    dask.config.set({"distributed.admin.tick.limit": "60s", "distributed.worker.memory.terminate": False})
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        pids = list(client.run(os.getpid).values())
+
+        def kill():
+            while not list((tmp_path / "s").glob("*.parquet")):
+                time.sleep(0.02)
+            os.kill(pids[0], signal.SIGKILL)
+
+        assassin = threading.Thread(target=kill)
+        assassin.start()
+        same(campaign(judge, tmp_path / "s").run(show=False, executor=client.get_executor()), expected)
+        assassin.join()
+        assert pids[0] not in client.run(os.getpid).values()
+
+
+class Tower(nn.Module):
+    """A user's own model, in a module that workers can import."""
+
+    def __init__(self, features, width=8):
+        super().__init__()
+        self.tables = nn.ModuleDict({f.name: nn.EmbeddingBag(f.cardinality, width, mode="mean") for f in features})
+        self.top = nn.Linear(width * len(features), 1)
+
+    def forward(self, dense_features, sparse_features):
+        found = [
+            table(sparse_features[name].values(), sparse_features[name].offsets()[:-1])
+            for name, table in self.tables.items()
+        ]
+        return self.top(torch.cat(found, dim=1))
+
+
+def test_a_foreign_model_needs_a_factory(data, tmp_path):
+    torch.manual_seed(0)
+    model = Tower(data.schema.features)
+    grid = {"errors": [BitFlip(1e-3)], "targets": ["all", "top"], "trials": 6}
+    alone = Evaluator(model, data.test)
+    expected = Campaign(alone, store=tmp_path / "one", **grid).run(show=False)
+    with pytest.raises(CannotShip, match=r"how to make a Tower is not known there; give Evaluator\(..., factory=...\)"):
+        Campaign(alone, store=tmp_path / "s", **grid).run(show=False, workers=2)
+    judge = Evaluator(model, data.test, factory=partial(Tower, data.schema.features))
+    same(Campaign(judge, store=tmp_path / "s", **grid).run(show=False, workers=2), expected)
+    for factory, said in (
+        (partial(Tower, data.schema.features, width=4), "the factory made another model: tables.* should be"),
+        (partial(nn.Linear, 3, 3), "the factory made another model: tensors .* are not in both"),
+    ):
+        wrong = Evaluator(model, data.test, factory=factory)
+        with pytest.raises(RuntimeError, match=said), ThreadPoolExecutor(1) as executor:
+            Campaign(wrong, store=tmp_path / "t", **grid).run(show=False, executor=executor)
+
+
+def test_a_factory_of_a_notebook(data):
+    def factory():
+        return Tower(data.schema.features)
+
+    factory.__module__ = "__main__"
+    judge = Evaluator(factory(), data.test, factory=factory)
+    with pytest.raises(CannotShip, match="is defined in this notebook or script; put it into a module"):
+        Campaign(judge, errors=[BitFlip(1e-3)]).run(show=False, workers=2)
+
+
+def test_long_campaigns_move_to_processes(judge, expected, tmp_path, monkeypatch):
+    """As if a minute of work were left after a moment: the rest is computed by as many processes as there are cores."""
+    moved = []
+    real = running.run_in_processes
+
+    def noted(schedule, order, workers, finished):
+        moved.append((workers, schedule.computed))
+        real(schedule, order, workers, finished)
+
+    monkeypatch.setattr("drsrobust.campaign.campaign.SOON", 0.0)
+    monkeypatch.setattr(running, "TRIED", 0.05)
+    monkeypatch.setattr("drsrobust.campaign.work.CHUNK_SECONDS", 0.02)
+    monkeypatch.setattr("drsrobust.campaign.campaign.run_in_processes", noted)
+    monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
+    same(campaign(judge, tmp_path / "s").run(show=False), expected)
+    assert len(moved) == 1 and moved[0][0] == 2 and 0 < moved[0][1] < len(expected)
+
+
+def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    judge = Evaluator(Tower(data.schema.features), data.test)
+    monkeypatch.setattr("drsrobust.campaign.campaign.SOON", 0.0)
+    monkeypatch.setattr(running, "TRIED", 0.0)
+    monkeypatch.setattr("drsrobust.campaign.work.CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
+    with pytest.warns(UserWarning, match="minutes are left, and run in this process alone: how to make a Tower"):
+        table = Campaign(judge, errors=[FixedCount(1)], trials=5, store=tmp_path / "s").run(show=False)
+    assert len(table) == 5
+
+
+def test_bad_workers(judge, tmp_path):
+    with pytest.raises(ValueError, match="workers is 0; it must be 1 or more"):
+        campaign(judge, tmp_path / "s").run(workers=0)
