@@ -23,6 +23,7 @@ from drsrobust.campaign.schema import SCHEMA, stored_schema
 from drsrobust.campaign.sequential import looks
 from drsrobust.campaign.shipped import CannotShip, factory_of, shipped
 from drsrobust.campaign.store import Store
+from drsrobust.campaign.summary import summarise
 from drsrobust.campaign.work import Here
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
@@ -200,6 +201,10 @@ class Campaign:
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. May be read
         while another process computes."""
         return _frame(self._stored([*SCHEMA.names, *self.metrics]))
+
+    def summary(self, metrics: Sequence[str] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":
+        """One row per condition, with intervals: see `summarise`."""
+        return summarise(self.table(), tuple(metrics), adaptive=self.precision is not None)
 
     def timings(self) -> "pd.DataFrame":
         """Seconds of each finished trial, with its condition: what is not the same from run to run."""

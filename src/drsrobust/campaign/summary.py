@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from drsrobust._names import unknown
 from drsrobust.campaign.schema import CONDITION
+from drsrobust.campaign.sequential import stopping_interval
 from drsrobust.campaign.statistics import LEVEL, mean_interval, quantile_interval, wilson
 from drsrobust.data import Split
 
@@ -16,14 +17,19 @@ DROPS = (0.01, 0.1)  # AUC: larger losses that are counted too
 QUANTILES = (10, 50, 90)  # percent
 ENDS = ("", "_low", "_high")  # of column names: a value and its interval
 INTERVAL = f"{LEVEL:.0%} interval of the mean over error maps (Student's t)"
+ADAPTIVE = f"{LEVEL:.0%} interval of the mean over error maps, whatever the number of trials (betting, bounded values)"
 
 
-def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":
+def summarise(
+    table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_drop", "logloss", "ne"), *, adaptive: bool = False
+) -> "pd.DataFrame":
     """One row per condition, in the table's order.
 
     Args:
         table: of one or more campaigns, one row per trial.
         metrics: columns of it to average over trials, as `ndcg` or `flipped` besides these.
+        adaptive: whether the number of trials followed from their AUC, as with `Campaign(precision=...)`. Then the intervals of
+            `auc` and `auc_drop` are those that hold all the same (`stopping_interval`); Student's t would be too narrow.
 
     Returns:
         the condition's columns, `auc_golden`, `n` (trials), `share_<outcome>`, `nan_rows` and `inf_rows` (mean per
@@ -58,7 +64,11 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
         row |= {column: float(group[column].astype(float).mean()) for column in ("nan_rows", "inf_rows")}
         for metric in metrics:
             values = group[metric].dropna().to_numpy(float)
-            row |= zip((metric, f"{metric}_low", f"{metric}_high"), mean_interval(values), strict=True)
+            interval = mean_interval(values)
+            if adaptive and metric in ("auc", "auc_drop"):
+                golden = group["auc_golden"].iloc[0]
+                interval = stopping_interval(values, (0, 1) if metric == "auc" else (golden - 1, golden))
+            row |= zip((metric, f"{metric}_low", f"{metric}_high"), interval, strict=True)
             for quantile in (10, 90):
                 value = pd.Series(values).quantile(quantile / 100) if len(values) else float("nan")
                 row[f"{metric}_q{quantile}"] = value
@@ -76,7 +86,7 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
         rows.append(row)
     summary = pd.DataFrame(rows)
     summary.attrs = {
-        "interval": INTERVAL,
+        "interval": ADAPTIVE if adaptive else INTERVAL,
         "realised": "events over places of all trials; central 99.9 % range of Binomial(places, rate)",
         "harmed": f"lost over {DROP} AUC (or as many as the column says), or the model raised; {LEVEL:.0%} Wilson interval",
         "quantiles": f"{LEVEL:.0%} interval between order statistics",
@@ -120,7 +130,7 @@ def caption(summary: "pd.DataFrame", split: Split) -> str:
     text = (
         f"Data: {split.dataset}{generated}, {rows} {split.part} rows. AUC without errors: "
         f"{', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}. {trials} trials per point, each with its own "
-        f"error map; the trained model and the rows are fixed. Points: means; bars: {INTERVAL}."
+        f"error map; the trained model and the rows are fixed. Points: means; bars: {summary.attrs.get('interval', INTERVAL)}."
     )
     if (summary["auc_low"] == summary["auc_high"]).any():
         text += f" Where all {most} trials are alike, up to {3 / most:.2g} of all maps may still differ."

@@ -1,0 +1,203 @@
+"""Mitigations, explicit conditions, precision, further metrics."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from drsrobust.campaign import Campaign, looks, stopping_interval
+from drsrobust.campaign.campaign import FIRST, GROWTH
+from drsrobust.injection import BitFlip, FixedCount, inject
+from drsrobust.metrics import NAMES
+
+
+class TopBitProtected:
+    """Storage in which bit 30 never flips."""
+
+    name = "bit 30"
+
+    def identity(self):
+        return "bit 30"
+
+    def screen(self, error_map, model, *, seed):
+        return error_map.restrict(range(30))
+
+    @contextmanager
+    def attach(self, model):
+        yield SimpleNamespace(detected=None, repaired=None)
+
+
+class Clamped:
+    """The logit is held within bounds; it tells whether it had to be."""
+
+    def __init__(self, bound):
+        self.bound, self.name = bound, f"clamp {bound:g}"
+
+    def identity(self):
+        return f"clamp {self.bound}"
+
+    def screen(self, error_map, model, *, seed):
+        return error_map
+
+    @contextmanager
+    def attach(self, model):
+        watch = SimpleNamespace(detected=False, repaired=None)
+
+        def hook(module, args, logits):
+            held = logits.nan_to_num(0.0, self.bound, -self.bound).clamp(-self.bound, self.bound)
+            watch.detected |= not bool((held == logits).all())
+            return held
+
+        handle = model.register_forward_hook(hook)
+        try:
+            yield watch
+        finally:
+            handle.remove()
+
+
+GRID = {"errors": [BitFlip(1e-3)], "targets": ["all"], "trials": 20}
+
+
+def test_mitigations_meet_the_same_maps(judge, tmp_path):
+    mitigations = [None, TopBitProtected(), Clamped(1e3)]
+    table = Campaign(judge, mitigations=mitigations, store=tmp_path / "s", **GRID).run(show=False)
+    by = {name: group.reset_index(drop=True) for name, group in table.groupby("mitigation", sort=False)}
+    assert list(by) == ["none", "bit 30", "clamp 1000"]
+    for name in ("seed", "bits_flipped", "words_hit", "realised_rate", "auc_golden"):
+        assert all((group[name] == by["none"][name]).all() for group in by.values()), name
+    plain, protected, clamped = by.values()
+    assert (plain["bits_left"] == plain["bits_flipped"]).all() and (clamped["bits_left"] == plain["bits_left"]).all()
+    assert (protected["bits_left"] < protected["bits_flipped"]).all()
+    assert (plain["outcome"] == "nonfinite").any() and (clamped["outcome"] == "ok").all()
+    assert protected["auc"].mean() > plain["auc"].mean()
+    assert plain["detected"].isna().all() and clamped["detected"].any() and clamped["repaired"].isna().all()
+    errors = Campaign(judge, mitigations=mitigations, store=tmp_path / "s", **GRID).errors()
+    counts = errors.groupby(["mitigation", "trial"])["count"].sum()
+    assert (counts["none"] == counts["bit 30"]).all()  # as drawn
+
+
+def test_a_mitigated_row_by_hand(judge, trained, tmp_path):
+    clamp = Clamped(0.05)
+    table = Campaign(judge, mitigations=[clamp], store=tmp_path / "s", **GRID).run(show=False)
+    with (
+        judge.under(clamp) as guarded,
+        inject(trained, BitFlip(1e-3), seed=int(table["seed"][3])) as error_map,
+    ):
+        assert guarded.rerun(error_map).auc == guarded.run().auc == table["auc"][3]
+        assert guarded.golden.auc != judge.golden.auc  # this bound costs something without errors too
+    assert not trained._forward_hooks
+
+
+def test_two_settings_of_one_name_are_refused(judge):
+    with pytest.raises(ValueError, match="stands twice in the grid"):
+        Campaign(judge, mitigations=[Clamped(2.0), Clamped(2.0)], **GRID)
+    with pytest.raises(TypeError, match="mitigations holds 'clip'; each must be a mitigation or None"):
+        Campaign(judge, mitigations=["clip"], **GRID)
+
+
+def test_explicit_conditions(judge, tmp_path):
+    clamp = Clamped(5.0)
+    listed = [
+        (BitFlip(1e-3), "embedding"),
+        {"error": FixedCount(2), "target": "mlp", "mitigation": clamp},
+        {"error": FixedCount(1)},
+    ]
+    table = Campaign(judge, conditions=listed, trials=3, store=tmp_path / "s").run(show=False)
+    assert table[["error_model", "target", "mitigation"]].drop_duplicates().values.tolist() == [
+        ["BitFlip", "embedding", "none"],
+        ["FixedCount(k=2)", "mlp", "clamp 5"],
+        ["FixedCount(k=1)", "all", "none"],
+    ]
+    crossed = Campaign(judge, errors=[BitFlip(1e-3)], targets=["embedding"], trials=3, store=tmp_path / "t")
+    pd.testing.assert_frame_equal(crossed.run(show=False), table[:3])
+    with pytest.raises(ValueError, match=r"conditions holds 7; each must be \(error model, target\)"):
+        Campaign(judge, conditions=[7])
+    with pytest.raises(ValueError, match="errors and conditions were both given"):
+        Campaign(judge, errors=[BitFlip(0.1)], conditions=listed)
+    with pytest.raises(ValueError, match="conditions is empty: nothing to do"):
+        Campaign(judge, conditions=[])
+
+
+def test_precision(judge, tmp_path):
+    """Every condition stops at the first look at which its interval is narrow enough, and those on the same maps together."""
+    grid = {"errors": [BitFlip(1e-6), BitFlip(1e-3)], "targets": ["all"], "mitigations": [None, Clamped(3.0)]}
+    runner = Campaign(judge, precision=0.03, max_trials=400, store=tmp_path / "s", **grid)
+    table = runner.run(show=False)
+    schedule = looks(FIRST, 400, growth=GROWTH)
+    for rate, group in table.groupby("rate"):
+        sizes = group.groupby("mitigation").size()
+        assert sizes.nunique() == 1 and sizes.iloc[0] in schedule, rate
+        n = int(sizes.iloc[0])
+        widths = {look: [] for look in schedule if look <= n}
+        for _, one in group.groupby("mitigation"):
+            for look in widths:
+                _, low, high = stopping_interval(one["auc"].to_numpy()[:look])
+                widths[look].append((high - low) / 2)
+        for look, found in widths.items():
+            assert (max(found) <= 0.03) == (look == n) or n == 400
+    once = Campaign(judge, precision=0.03, max_trials=400, store=tmp_path / "t", **grid)
+    pd.testing.assert_frame_equal(once.run(show=False, workers=1), table)
+    finer = Campaign(judge, precision=0.02, max_trials=400, store=tmp_path / "s", **grid).run(show=False)
+    assert len(finer) > len(table)
+    pd.testing.assert_frame_equal(runner.table(), table)  # it reads no more than its own
+    summary = runner.summary()
+    assert ((summary["auc_high"] - summary["auc_low"]) / 2 <= 0.03).all()
+    assert "whatever the number of trials" in summary.attrs["interval"]
+
+
+def test_an_interrupted_search_for_precision_goes_on(judge, tmp_path, monkeypatch):
+    from drsrobust.campaign import work
+
+    grid = {"errors": [BitFlip(1e-3)], "precision": 0.05, "max_trials": 300}
+    expected = Campaign(judge, store=tmp_path / "s", **grid).run(show=False)
+    real, calls = work.run_trial, iter(range(10_000))
+
+    def stop_at_50(*arguments, **options):
+        if next(calls) == 50:
+            raise KeyboardInterrupt
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(work, "run_trial", stop_at_50)
+    with pytest.raises(KeyboardInterrupt):
+        Campaign(judge, store=tmp_path / "t", **grid).run(show=False)
+    pd.testing.assert_frame_equal(Campaign(judge, store=tmp_path / "t", **grid).run(show=False), expected)
+
+
+def test_metrics(judge, trained, tmp_path):
+    runner = Campaign(judge, metrics=NAMES, store=tmp_path / "s", **GRID)
+    table = runner.run(show=False)
+    assert tuple(table.columns[-len(NAMES) :]) == NAMES and table.columns[-len(NAMES) - 1] == "events"
+    with inject(trained, BitFlip(1e-3), seed=int(table["seed"][4])):
+        full = judge.run()
+        assert [full.metric(name) for name in NAMES] == table.loc[4, list(NAMES)].tolist()
+    assert runner.summary(metrics=("auc", "ndcg"))["ndcg_low"].iloc[0] < table["ndcg"].mean()
+    with pytest.raises(ValueError, match="unknown metric 'ndgc'; did you mean 'ndcg'"):
+        Campaign(judge, metrics=["ndgc"], **GRID)
+
+
+def test_metrics_of_users_are_null_without_users(judge, trained, data, tmp_path):
+    from dataclasses import replace
+
+    from drsrobust.evaluation import Evaluator
+
+    anonymous = Evaluator(trained, replace(data.test, users=None))
+    table = Campaign(anonymous, metrics=["ndcg", "flipped"], store=tmp_path / "s", **GRID).run(show=False)
+    assert table["ndcg"].isna().all() and table["flipped"].notna().all()
+
+
+def test_bad_precision(judge):
+    with pytest.raises(ValueError, match="precision is 0; it is the half-width"):
+        Campaign(judge, errors=[BitFlip(0.1)], precision=0)
+    with pytest.raises(ValueError, match="max_trials=5 goes with precision="):
+        Campaign(judge, errors=[BitFlip(0.1)], max_trials=5)
+    with pytest.raises(ValueError, match="trials is 0: nothing to do"):
+        Campaign(judge, errors=[BitFlip(0.1)], trials=0)
+
+
+def test_one_error_per_trial_costs_few_rows(judge, tmp_path):
+    """What campaigns are quick by: a trial of one error in a table computes the rows that read it."""
+    table = Campaign(judge, errors=[FixedCount(1)], targets=["embedding"], store=tmp_path / "s").run(show=False)
+    assert table["rows_reached"].median() < len(judge.split) / 50
+    assert np.isfinite(table["auc"]).all()
