@@ -28,8 +28,8 @@ def test_what_it_names_exists():
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     for notebook in re.findall(r"`(\d\d_\w+)`", README):
         assert (ROOT / "notebooks" / f"{notebook}.ipynb").is_file()
-    for name in re.findall(r"`((?:injection|campaign|reproduce)/\w+\.py|metrics\.py)`", README):
-        assert (ROOT / "src" / "drsrobust" / name).is_file() or (ROOT / name).is_file(), name
+    for name in re.findall(r"`((?:injection|evaluation|campaign|reproduce)/\w+\.py|metrics/)`", README):
+        assert (ROOT / "src" / "drsrobust" / name).exists() or (ROOT / name).is_file(), name
     for profile in re.findall(r"PROFILE=(\w+)", README):
         assert (ROOT / "reproduce" / "profiles" / f"{profile}.toml").is_file()
     for link in re.findall(r"\]\((?!https?:)([^)]+)\)", README):
