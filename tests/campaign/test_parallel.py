@@ -188,6 +188,26 @@ def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch)
     assert len(table) == 5
 
 
+def test_an_interrupt_keeps_what_is_finished(judge, expected, tmp_path, monkeypatch):
+    """Ctrl-C while workers compute: chunks that came are stored, no process is left, the next run goes on."""
+    from drsrobust.campaign.report import Report
+
+    updates = iter(range(1000))
+
+    def interrupt(self):
+        if next(updates) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Report, "update", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        campaign(judge, tmp_path / "s").run(show=False, workers=2)
+    assert not multiprocessing.active_children() and not list(tmp_path.glob("s.workers*"))
+    monkeypatch.undo()
+    there = len(campaign(judge, tmp_path / "s").table())
+    assert 0 < there < len(expected)
+    same(campaign(judge, tmp_path / "s").run(show=False, workers=1), expected)
+
+
 def test_bad_workers(judge, tmp_path):
     with pytest.raises(ValueError, match="workers is 0; it must be 1 or more"):
         campaign(judge, tmp_path / "s").run(workers=0)

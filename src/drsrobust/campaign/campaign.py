@@ -186,7 +186,9 @@ class Campaign:
 
     def _run_there(self, schedule: Schedule, finished, workers: int | None, executor: Executor | None) -> None:
         folder = self.store.folder.with_name(f"{self.store.folder.name}.workers")
-        with shipped(self.judge, self.conditions, folder, self.store.identity, self._options) as order:
+        # Processes of this machine share what the evaluator may take; those of an executor may be on several machines.
+        share = 1 if executor is not None else workers
+        with shipped(self.judge, self.conditions, folder, self.store.identity, self._options, share) as order:
             if executor is not None:
                 run_there(schedule, order, executor, finished)
             else:

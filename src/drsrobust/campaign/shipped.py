@@ -15,6 +15,7 @@ from torch import nn
 from drsrobust.campaign.conditions import Condition, Named, resolved
 from drsrobust.data.split_files import read_split, write_split
 from drsrobust.evaluation import Evaluator
+from drsrobust.evaluation.evaluator import amount
 from drsrobust.evaluation.reach import BOUND
 from drsrobust.injection import ErrorModel, Transient
 from drsrobust.models import build_model, model_name
@@ -86,9 +87,16 @@ def _rebuilt(name: str, schema: dict[str, Any], sizes: dict[str, Any]) -> nn.Mod
 
 @contextmanager
 def shipped(
-    judge: Evaluator, conditions: Sequence[Condition], folder: Path, key: str, trial: dict[str, Any]
+    judge: Evaluator, conditions: Sequence[Condition], folder: Path, key: str, trial: dict[str, Any], share: int = 1
 ) -> Iterator[Order]:
     """Writes model and rows into a new folder, which is gone when the block ends.
+
+    Args:
+        judge, conditions: of the campaign.
+        folder: made here.
+        key: tells the order from others.
+        trial: what `run_trial` takes besides.
+        share: how many workers divide the evaluator's `memory` among them.
 
     Raises:
         CannotShip: workers could not make the model.
@@ -118,7 +126,8 @@ def shipped(
                     rows.append((tensor.name, file))
                 rows = tuple(rows)
             cells.append(Cell(condition.error_model, str(condition.target), rows, condition.mitigation))
-        yield Order(folder, key, factory, judge.options, tuple(cells), trial)
+        options = judge.options | {"memory": amount(judge.options["memory"]) // share}
+        yield Order(folder, key, factory, options, tuple(cells), trial)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -14,7 +14,7 @@ from drsrobust.campaign.shipped import Order, unpacked
 from drsrobust.campaign.trials import run_trial
 from drsrobust.evaluation import Evaluator
 
-CHUNK_TRIALS, CHUNK_SECONDS = 256, 3.0  # a chunk ends when either is reached
+CHUNK_TRIALS, CHUNK_SECONDS = 1024, 3.0  # a chunk ends when either is reached
 
 
 class Chunk(NamedTuple):

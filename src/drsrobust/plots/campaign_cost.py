@@ -4,9 +4,10 @@ from math import log10
 from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from drsrobust.plots.style import SETTINGS, look, styled
+from drsrobust.plots.style import DASHES, SETTINGS, look, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,8 +72,9 @@ def campaign_trials(data: "pd.DataFrame", ax: "Axes | None" = None, *, model: st
     loop = data[data["method"] == _LOOP].assign(rate=lambda frame: frame["rate"].fillna(single))
     if len(loop):
         band = loop.groupby("rate")["trials_per_s"].agg(["min", "max"])
-        ax.fill_between(band.index, band["min"], band["max"], color=_GREY, alpha=0.35, linewidth=0)
-        ax.plot(band.index, band["min"], color=_GREY, linewidth=1.6, label="reload loop, any target")
+        ax.fill_between(band.index, band["min"], band["max"], color=_GREY, alpha=0.45, linewidth=1.6)
+        place = (single, float(band["max"].iloc[0]))
+        ax.annotate("reload loop, any target", place, (0, 4), textcoords="offset points", color="#555555", fontsize=9)
     for index, target in enumerate(targets):
         curve = data[(data["method"] == _OURS) & (data["target"] == target)]
         if curve.empty:
@@ -89,7 +91,8 @@ def campaign_trials(data: "pd.DataFrame", ax: "Axes | None" = None, *, model: st
     ax.xaxis.set_major_formatter(
         FuncFormatter(lambda rate, _: "1 error" if rate == single else f"$10^{{{round(log10(rate))}}}$")
     )
-    ax.legend(loc="upper right")
+    ax.set_ylim(top=ax.get_ylim()[1] * 4)  # room for the legend
+    ax.legend(loc="upper right", ncols=3)
     return ax
 
 
@@ -103,19 +106,30 @@ def campaign_growth(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """
     ax = ax or _panels(1)[0]
     top = max(data["factor"].max(), 2) if len(data) else 2
-    ax.plot([1, top], [1, top], color=_GREY, linewidth=1, linestyle=":")
-    ax.annotate("in proportion", (top, top), (-4, 0), textcoords="offset points", ha="right", color=_GREY, fontsize=8)
+    ax.plot([1, top], [1, top], color=_GREY, linewidth=1)
+    ax.annotate("in proportion", (top, top), (-6, 0), textcoords="offset points", ha="right", color=_GREY, fontsize=9)
+    curves = data.groupby(["target", "error"], sort=False).ngroup()
     for index, varied in enumerate(_VARIED):
         here = data[data["varied"] == varied]
-        for number, ((target, error), curve) in enumerate(here.groupby(["target", "error"], sort=False)):
-            style = {"markersize": 5, "linewidth": 1.4} | look(index) | {"linestyle": look(number)["linestyle"]}
-            label = f"{_VARIED[varied]}: {target}, {error}"
-            ax.plot(curve["factor"], curve["times"], label=label, **style)
-    ax.set(xscale="log", yscale="log", title="Growth", xlabel="times as many", ylabel="times as long per trial")
+        for number, curve in here.groupby(curves):
+            style = {"markersize": 5, "linewidth": 1.6} | look(index) | {"linestyle": DASHES[number]}
+            ax.plot(curve["factor"], curve["times"], **style)
+    ax.set(xscale="log", yscale="log", title="Growth: time of a trial", xlabel="times as many", ylabel="times as long")
     for axis in (ax.xaxis, ax.yaxis):
+        axis.set_major_locator(LogLocator(2, numticks=12))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.legend(loc="upper left")
+        axis.set_minor_locator(NullLocator())
+    handles = [Line2D([], [], label=name, **look(index) | {"linestyle": "none"}) for index, name in _enumerated(data)]
+    for number, (target, error) in enumerate(data[["target", "error"]].drop_duplicates().to_numpy()):
+        handles.append(Line2D([], [], color="#555555", linestyle=DASHES[number], label=f"{target}, {error}"))
+    ax.legend(handles=handles, loc="upper left")
     return ax
+
+
+def _enumerated(data: "pd.DataFrame") -> list[tuple[int, str]]:
+    """Number and name of each quantity that is varied."""
+    there = set(data["varied"])
+    return [(index, name) for index, (varied, name) in enumerate(_VARIED.items()) if varied in there]
 
 
 @styled
