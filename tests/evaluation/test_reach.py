@@ -386,6 +386,7 @@ def test_no_drift_in_ten_thousand_trials(splits):
                 assert equal(result, judge.run())
         finally:
             injection.undo()
+    judge.verify()
     assert standing(model) == before and np.array_equal(judge.golden.scores, golden)
     assert equal(judge.run(), judge.golden) and equal(Evaluator(model, split).golden, judge.golden)
 
@@ -393,3 +394,18 @@ def test_no_drift_in_ten_thousand_trials(splits):
 def test_bad_memory(trained, data):
     with pytest.raises(ValueError, match="memory is 'lots'; it must be a number of bytes or text as \"500MB\""):
         Evaluator(trained, data.test, memory="lots")
+
+
+def test_what_has_changed_is_found(trained, data):
+    model = copy.deepcopy(trained)
+    judge = Evaluator(model, data.test)
+    judge.verify()
+    kept = judge._reach.kept._kept[0]["over_arch.model.0"][0]
+    kept[3, 5] += 1
+    with pytest.raises(RuntimeError, match="its scores without errors are not what they were"):
+        judge.verify()
+    kept[3, 5] -= 1
+    with torch.no_grad():
+        model.over_arch.model[1].bias += 1
+    with pytest.raises(RuntimeError, match="its tensors are not what they were"):
+        judge.verify()

@@ -153,6 +153,7 @@ class Campaign:
             show: a progress bar.
 
         Raises:
+            RuntimeError: something other than errors changed the model meanwhile.
             CannotShip: workers or an executor were asked for and cannot make the model.
             StoreError: another process is writing to the store, a stored chunk is damaged, or the disk is full.
             ValueError: the model is not the one that the evaluator was made for.
@@ -178,7 +179,9 @@ class Campaign:
                 if executor is None and (workers or 1) == 1:
                     moving = _Moving(self, schedule, asked=workers is not None)
                     runner = Here(self.judge, self.conditions, self._options)
-                    if run_here(schedule, runner, finished, worth_moving=moving.worth):
+                    done = run_here(schedule, runner, finished, worth_moving=moving.worth)
+                    self.judge.verify()
+                    if done:
                         return self.table()
                     workers = cores()
                 self._run_there(schedule, finished, workers, executor)

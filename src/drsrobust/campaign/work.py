@@ -1,5 +1,6 @@
 """Chunks of trials, wherever they are computed."""
 
+import multiprocessing
 import threading
 import time
 from collections.abc import Sequence
@@ -81,7 +82,8 @@ def run_chunk(order: Order, work: Chunk) -> pa.Table:
     """
     if getattr(_MINE, "key", None) != order.key:
         _MINE.key = None
-        torch.set_num_threads(1)  # several processes with several threads each are far slower
+        if multiprocessing.parent_process() is not None:
+            torch.set_num_threads(1)  # several processes with several threads each are far slower
         _MINE.runner, _MINE.key = Here(*unpacked(order), order.trial), order.key
     tables, left = [], work.trials
     while left:

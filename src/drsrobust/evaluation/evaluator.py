@@ -146,6 +146,19 @@ class Evaluator:
             return self.golden.unreached()
         return self._judged(scores, changed)
 
+    def verify(self) -> None:
+        """Makes sure that nothing is left of all trials: the model's state, the golden scores and what is kept for reruns are what
+        they were.
+
+        Raises:
+            RuntimeError: they are not.
+        """
+        if state_digest(self.model) != self.checkpoint:
+            raise RuntimeError(f"{self.name}: its tensors are not what they were when the evaluator was made")
+        self._reference.check(self._reach.scores)
+        if not self._reach.intact():
+            raise RuntimeError(f"{self.name}: its scores without errors are not what they were")
+
     @contextmanager
     def under(self, mitigation: "Mitigation") -> Iterator["Evaluator"]:
         """An evaluator of the model under a mitigation, with golden scores of its own, while the block runs."""

@@ -64,7 +64,7 @@ class Reach:
         self._model, self.n = model, len(split)
         self._split, self._budget = split, budget
         self.batches = padded_batches(split)
-        probe = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
+        self._probed = probe = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
         self._flow, tried = trace(model, padded_batches(split, rows=probe)[0])
         self.everything = self._flow.problem
         lookups = Lookups(model)
@@ -101,6 +101,16 @@ class Reach:
         if self._flow.elsewhere >> self._flow.number[table] & 1:
             return "it reads the table outside of the look-up too"
         return None
+
+    def intact(self) -> bool:
+        """Whether the model without errors still gives the golden scores: all rows by what is kept of their batches, and a few
+        rows computed anew."""
+        if self.everything is None and not np.array_equal(self._all(0), self.scores):
+            return False
+        if self.all_rows is not None:
+            return True  # a few rows by themselves have other scores
+        anew = score(self._model, padded_batches(self._split, rows=self._probed), len(self._probed))
+        return np.allclose(anew, self.scores[self._probed], rtol=BOUND, atol=BOUND)
 
     def of(self, maps: Iterable[ErrorMap]) -> Reached:
         """What several maps that are in the model together reach."""

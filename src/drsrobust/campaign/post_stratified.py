@@ -1,0 +1,305 @@
+"""What one error does, by any part of a model: layers, tables, components, classes of bits, from one stratified campaign.
+
+Each layer and table times each class of bits is a stratum with trials of its own (`layer_strata`); what one random error in a
+component, in a class of bits or anywhere does is a mean over strata, weighted by their numbers of bits. A campaign whose
+errors were drawn over more than one part is split by where they fell (`placed`).
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import nn
+
+from drsrobust.campaign.statistics import LEVEL
+from drsrobust.campaign.stratified import bit_classes, strata, stratified_mean, stratified_proportion
+from drsrobust.campaign.vulnerability import DEFINITIONS
+from drsrobust.data import Split
+from drsrobust.injection import AddressSpace, FixedCount, Target, as_target, resolve
+from drsrobust.tensors import component_of, listed, named_modules
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from drsrobust.campaign.campaign import Campaign
+
+_ENDS = ("", "_low", "_high")  # of column names: a value and its interval
+
+
+def layer_names(model: nn.Module) -> dict[str, str]:
+    """Tensor name -> what to call the layer or table that it belongs to: its component with the table's name, or with the
+    layer's number in the model's order where the component has several.
+
+    Example:
+        >>> model = nn.ModuleDict({"embedding": nn.EmbeddingBag(9, 4), "over": nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 1))})
+        >>> sorted(set(layer_names(model).values()))
+        ['embedding', 'over 1', 'over 2']
+    """
+    home, modules = component_of(model), dict(named_modules(model))
+    tables, layers = {}, {}
+    for one in listed(model):
+        owner = one.name.rpartition(".")[0] or one.name
+        component = home[one.name]
+        of_rows = component == "embedding" or isinstance(modules.get(owner), nn.Embedding | nn.EmbeddingBag)
+        kind = tables if of_rows else layers
+        if one.parameter or owner in kind.get(component, {}):
+            kind.setdefault(component, {}).setdefault(owner, []).append(one.name)
+    names = {}
+    for component, owners in layers.items():
+        for number, tensors in enumerate(owners.values(), 1):
+            alone = len(owners) == 1 and component not in tables
+            names |= dict.fromkeys(tensors, component if alone else f"{component} {number}")
+    for component, owners in tables.items():
+        for owner, tensors in owners.items():
+            table = owner.rpartition(".")[2]
+            names |= dict.fromkeys(tensors, component if table == component else f"{component} {table}")
+    return names
+
+
+def layer_strata(model: nn.Module, target: str | Target = "all") -> "pd.DataFrame":
+    """Layers and tables times classes of bits: a partition of the bits that errors may hit, as `strata` but finer.
+
+    Args:
+        model: any module.
+        target: what may be hit; whole tensors.
+
+    Returns:
+        the columns of `strata` with `layer` behind `component`; `weight` is the share of all the target's bits.
+
+    Raises:
+        ValueError: as `strata`.
+
+    Example:
+        >>> model = nn.ModuleDict({"bottom": nn.Linear(4, 8), "top": nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))})
+        >>> layer_strata(model).groupby("layer")["eligible"].sum().to_dict()
+        {'bottom': 1280, 'top 1': 1152, 'top 2': 160}
+    """
+    import pandas as pd
+
+    whole, names, parts = resolve(model, target), layer_names(model), {}
+    order = {layer: number for number, layer in enumerate(dict.fromkeys(names.values()))}
+    for tensor in whole.tensors:
+        parts.setdefault(names[tensor.name], []).append(tensor.name)
+    frames = []
+    for layer, tensors in sorted(parts.items(), key=lambda part: order[part[0]]):
+        here: str | Target = tensors[0]
+        for other in tensors[1:]:
+            here = as_target(here) | other
+        frame = strata(model, here)
+        frame.insert(1, "layer", layer)
+        frames.append(frame)
+    found = pd.concat(frames, ignore_index=True)
+    if found["eligible"].sum() != whole.bits:
+        raise ValueError(f"target {str(target)!r} takes some rows of a tensor; layers are taken whole")
+    return found.assign(weight=found["eligible"] / whole.bits)
+
+
+def single_errors(strata: "pd.DataFrame") -> list[tuple[FixedCount, str | Target]]:
+    """The conditions of a campaign with one error per trial in each stratum of `strata` or `layer_strata`."""
+    return [(FixedCount(1, bits=row.bits), row.target) for row in strata.itertuples()]
+
+
+def stratified_pvf(
+    table: "pd.DataFrame",
+    strata: "pd.DataFrame",
+    split: Split,
+    by: Sequence[str] = ("component",),
+    level: float = LEVEL,
+) -> "pd.DataFrame":
+    """PVF of one random error in each part of a model, by three definitions of an incorrect output (see `pvf`), from a
+    campaign over `single_errors(strata)`.
+
+    `pvf` has the interval of `stratified_proportion`, `incorrect` that of `stratified_mean`. Of a stratum whose trials were
+    all alike what was not seen counts with as many rows (or users) as any trial of its target reached.
+
+    Args:
+        table: a campaign's, of one model, with columns `flipped`, `reranked` and `moved`.
+        strata: as `strata` or `layer_strata` returns it.
+        split: the rows that were scored.
+        by: columns of `strata` to group by, as component, layer, bit_class; none: one error anywhere.
+        level: of confidence.
+
+    Returns:
+        one row per part and definition: `model`, `dataset`, the columns of `by`, `share` (of all bits), `definition`, `n`
+        (trials), `pvf` and `incorrect` with `_low` and `_high`; null (n 0) where there is nothing to tell by, as no users.
+
+    Raises:
+        ValueError: a stratum without trials (two, but for `pvf` alone, are needed), or several models in one table.
+    """
+    import pandas as pd
+
+    trials = _by_stratum(table, strata)
+    sizes = {"flipped": len(split), "moved": len(split)}
+    sizes["reranked"] = 0 if split.users is None else len(np.unique(split.users))
+    reach = _reach(table, strata)
+    rows = []
+    for about, here, weights in _parts(table, strata, by):
+        for name in DEFINITIONS:
+            values = [_shares(trials[number], name) for number in here]
+            row = about | {"definition": name, "n": sum(map(len, values))}
+            if row["n"] and sizes[name]:
+                counts, ns = [(one > 0).sum() for one in values], [len(one) for one in values]
+                numbers = stratified_proportion(weights, counts, ns, level)
+                most = np.minimum(1.0, reach[here] / sizes[name])
+                numbers += _mean(weights, values, level, (np.zeros(len(most)), most))
+            else:
+                numbers = (float("nan"),) * 6
+            row |= zip([f"{column}{end}" for column in ("pvf", "incorrect") for end in _ENDS], numbers, strict=True)
+            rows.append(row)
+    found = pd.DataFrame(rows)
+    found.attrs = {
+        "pvf": f"share of errors with an incorrect output; {level:.0%} interval recovered from strata's Wilson intervals",
+        "incorrect": f"mean share of incorrect outputs per error; {level:.0%} interval of a stratified mean",
+        **DEFINITIONS,
+    }
+    return found
+
+
+def stratified_loss(
+    table: "pd.DataFrame",
+    strata: "pd.DataFrame",
+    split: Split,
+    by: Sequence[str] = ("component",),
+    level: float = LEVEL,
+) -> "pd.DataFrame":
+    """Mean AUC loss of one random error in each part of a model. Arguments as in `stratified_pvf`.
+
+    Trials whose model raised have no AUC and are left out. What was not seen in a stratum whose trials were all alike counts
+    with what r changed rows can do to AUC: r over the rows of the rarer class, where r is as many as any trial of its target
+    reached.
+
+    Returns:
+        one row per part: `model`, `dataset`, the columns of `by`, `share` (of all bits), `bits`, `n`, `auc_drop` with `_low`
+        and `_high`.
+    """
+    import pandas as pd
+
+    trials = _by_stratum(table, strata)
+    clicks = int((split.labels > 0.5).sum())
+    most = _reach(table, strata) / max(1, min(clicks, len(split) - clicks))
+    golden = float(table["auc_golden"].iloc[0])
+    rows = []
+    for about, here, weights in _parts(table, strata, by):
+        values = [trials[number]["auc_drop"].dropna().to_numpy(float) for number in here]
+        bounds = -np.minimum(1 - golden, most[here]), np.minimum(golden, most[here])
+        numbers = _mean(weights, values, level, bounds)
+        bits = int(strata["eligible"].to_numpy()[here].sum())
+        row = about | {"bits": bits, "n": sum(map(len, values))}
+        rows.append(row | dict(zip([f"auc_drop{end}" for end in _ENDS], numbers, strict=True)))
+    found = pd.DataFrame(rows)
+    found.attrs = {"auc_drop": f"mean over errors; {level:.0%} interval of a stratified mean"}
+    return found
+
+
+def extremes(parts: "pd.DataFrame", value: str = "incorrect", by: str = "component") -> "pd.DataFrame":
+    """The most and the least vulnerable part of each model, and whether that is sure.
+
+    Args:
+        parts: as `stratified_pvf` or `stratified_loss` returns it.
+        value: the column to judge by, with `_low` and `_high`.
+        by: the column that names parts.
+
+    Returns:
+        one row per model, data set (and definition): `most`, `next` and `least` (names), each with the value and its ends as
+        `most_<value>` and so on; `most_apart`: the interval of the most vulnerable lies above all others; `least_apart`: that
+        of the least vulnerable below all others. Groups without values are left out.
+    """
+    import pandas as pd
+
+    keys = [key for key in ("model", "dataset", "definition") if key in parts]
+    rows = []
+    for group, here in parts.dropna(subset=[value]).groupby(keys, sort=False):
+        ordered = here.sort_values(value, ascending=False, kind="stable")
+        row = dict(zip(keys, group, strict=True))
+        for name, one in (("most", 0), ("next", min(1, len(ordered) - 1)), ("least", -1)):
+            row[name] = ordered[by].iloc[one]
+            row |= {f"{name}_{value}{end}": float(ordered[f"{value}{end}"].iloc[one]) for end in _ENDS}
+        low, high = ordered[f"{value}_low"].to_numpy(), ordered[f"{value}_high"].to_numpy()
+        row["most_apart"] = bool(len(ordered) > 1 and low[0] > high[1:].max())
+        row["least_apart"] = bool(len(ordered) > 1 and high[-1] < low[:-1].min())
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def placed(campaign: "Campaign") -> "pd.DataFrame":
+    """The table of a campaign with one error per trial, and where the error fell: `component`, `layer`, `tensor`, `bit` (0 the
+    lowest) and `bit_class`; null in trials without an error, and `bit_class` where a bit's number does not tell it, as in
+    quantized rows.
+
+    By it trials are split after the fact, as `pvf(placed(campaign), by=["component"])`.
+
+    Raises:
+        ValueError: a trial with more than one error.
+    """
+    table, errors = campaign.table(), campaign.errors()
+    if (many := table.loc[table["bits_flipped"] > 1]).size:
+        raise ValueError(
+            f"trial {many['trial'].iloc[0]} of {many['error_model'].iloc[0]} flipped {many['bits_flipped'].iloc[0]} bits; "
+            "only a single error fell into one place"
+        )
+    keys = ["error_model", "target", "mitigation", "trial"]
+    found = table.merge(errors.drop(columns=["rate", "count"]), on=keys, how="left", validate="one_to_one")
+    classes, names = _classes(campaign), layer_names(campaign.judge.model)
+    places = list(zip(found["tensor"], found["bit"], strict=True))
+    found["layer"] = [names.get(tensor) for tensor, _ in places]
+    found["bit_class"] = [classes.get(place) for place in places]
+    return found
+
+
+def _classes(campaign: "Campaign") -> dict[tuple[str, int], str]:
+    """(Tensor, number of the bit) -> class of bits, of all words that the campaign may hit."""
+    found = {}
+    for condition in campaign.conditions:
+        if isinstance(condition.hits, AddressSpace):
+            for tensor in condition.hits.tensors:
+                for name, bits in bit_classes(tensor.format).items():
+                    found |= {(tensor.name, bit): name for bit in bits if isinstance(bit, int)}
+    return found
+
+
+def _by_stratum(table: "pd.DataFrame", strata: "pd.DataFrame") -> "list[pd.DataFrame]":
+    """The trials of each stratum."""
+    if (several := table["model"].nunique()) != 1:
+        raise ValueError(f"the table holds trials of {several} models; strata are of one")
+    groups = dict(list(table.groupby(["error_model", "target"])))
+    found = []
+    for error_model, target in single_errors(strata):
+        if (str(error_model), str(target)) not in groups:
+            raise ValueError(f"there is no trial of {error_model} in {target}; run single_errors(strata)")
+        found.append(groups[str(error_model), str(target)])
+    return found
+
+
+def _parts(table: "pd.DataFrame", strata: "pd.DataFrame", by: Sequence[str]):
+    """For each part what names it, the numbers of its strata, and their weights within it."""
+    eligible = strata["eligible"].to_numpy(float)
+    by = list(by)
+    groups = strata.reset_index(drop=True).groupby(by, sort=False) if by else [((), strata.reset_index(drop=True))]
+    for name, part in groups:
+        here = part.index.to_numpy()
+        about = {"model": table["model"].iloc[0], "dataset": table["dataset"].iloc[0]}
+        about |= dict(zip(by, name, strict=True)) | {"share": float(eligible[here].sum() / eligible.sum())}
+        yield about, here, eligible[here] / eligible[here].sum()
+
+
+def _shares(trials: "pd.DataFrame", name: str) -> np.ndarray:
+    """The shares of incorrect outputs that are known; all outputs of a model that raised are incorrect."""
+    values = trials[name].astype(float).mask(trials["outcome"] == "raised", 1.0)
+    return values.dropna().to_numpy()
+
+
+def _reach(table: "pd.DataFrame", strata: "pd.DataFrame") -> np.ndarray:
+    """How many rows the errors of each stratum's target reached at most, whatever the bit: float64 [strata]."""
+    most = table.groupby("target")["rows_reached"].max()
+    return np.array([float(most[str(target)]) for target in strata["target"]])
+
+
+def _mean(
+    weights: np.ndarray, values: list[np.ndarray], level: float, bounds: tuple[np.ndarray, np.ndarray]
+) -> tuple[float, float, float]:
+    if min(map(len, values)) < 2:
+        return (float("nan"),) * 3
+    means, ns = np.array([one.mean() for one in values]), [len(one) for one in values]
+    # All alike is no variance at all, whatever rounding says; and a mean is not outside by rounding.
+    variances = [0.0 if one.min() == one.max() else one.var(ddof=1) for one in values]
+    return stratified_mean(weights, np.clip(means, *bounds), variances, ns, level, bounds)
