@@ -1,8 +1,5 @@
 """Mitigations, explicit conditions, precision, further metrics."""
 
-from contextlib import contextmanager
-from types import SimpleNamespace
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -11,50 +8,41 @@ from drsrobust.campaign import Campaign, looks, stopping_interval
 from drsrobust.campaign.campaign import FIRST, GROWTH
 from drsrobust.injection import BitFlip, FixedCount, inject
 from drsrobust.metrics import NAMES
+from drsrobust.mitigation import Mitigation, Watch
 
 
-class TopBitProtected:
+class TopBitProtected(Mitigation):
     """Storage in which bit 30 never flips."""
 
     name = "bit 30"
 
-    def identity(self):
-        return "bit 30"
+    def settings(self):
+        return {}
 
     def screen(self, error_map, model, *, seed):
         return error_map.restrict(range(30))
 
-    @contextmanager
-    def attach(self, model):
-        yield SimpleNamespace(detected=None, repaired=None)
 
-
-class Clamped:
+class Clamped(Mitigation):
     """The logit is held within bounds; it tells whether it had to be."""
 
     def __init__(self, bound):
         self.bound, self.name = bound, f"clamp {bound:g}"
 
-    def identity(self):
-        return f"clamp {self.bound}"
+    def settings(self):
+        return {"bound": self.bound}
 
-    def screen(self, error_map, model, *, seed):
-        return error_map
+    def tells(self):
+        return Watch(detected=False)
 
-    @contextmanager
-    def attach(self, model):
-        watch = SimpleNamespace(detected=False, repaired=None)
-
+    def put_on(self, model, watch):
         def hook(module, args, logits):
             held = logits.nan_to_num(0.0, self.bound, -self.bound).clamp(-self.bound, self.bound)
-            watch.detected |= not bool((held == logits).all())
+            if not bool((held == logits).all()):
+                watch.now.note()
             return held
 
-        handle = model.register_forward_hook(hook)
-        try:
-            yield watch
-        finally:
-            handle.remove()
+        yield model.register_forward_hook(hook)
 
 
 GRID = {"errors": [BitFlip(1e-3)], "targets": ["all"], "trials": 20}

@@ -12,9 +12,7 @@ def trials(condition, numbers, auc=0.8, seconds=2.0):
     n = len(numbers)
     return pa.table(
         {"condition": [condition] * n, "trial": list(numbers), "auc": [auc] * n, "seconds": [seconds] * n},
-        schema=pa.schema(
-            {"condition": pa.int64(), "trial": pa.int64(), "auc": pa.float64(), "seconds": pa.float64()}
-        ),
+        schema=pa.schema({"condition": pa.int64(), "trial": pa.int64(), "auc": pa.float64(), "seconds": pa.float64()}),
     )
 
 

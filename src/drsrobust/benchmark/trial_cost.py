@@ -22,7 +22,7 @@ from drsrobust.injection import ErrorModel, Injection
 from drsrobust.metrics import auc
 from drsrobust.models import evaluating, padded_batches, score
 
-LEAST, MOST, TURNS = 6, 20_000, 2  # trials of a point at least and at most; turns of them
+LEAST, MOST, TURNS = 10, 20_000, 2  # trials of a point at least and at most; turns of them
 _SEEDS = 200  # error maps of a turn that are drawn, applied and undone by themselves
 _CALLS, _LONG = 5, 0.25  # of the other parts: calls in a turn, and seconds after which there are no more
 
@@ -61,7 +61,7 @@ class TrialCost:
         Args:
             error: the error model.
             target: as in `inject`.
-            seconds: CPU time that the trials may take altogether; at least 6 are run.
+            seconds: CPU time that the trials may take altogether; at least 10 are run.
 
         Returns:
             `trials`, `ms_per_trial` and `wall_ms_per_trial` (of `Campaign(...).run()`, all included: sampling, injecting, undo,

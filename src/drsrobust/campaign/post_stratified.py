@@ -15,6 +15,7 @@ from drsrobust.campaign.statistics import LEVEL
 from drsrobust.campaign.stratified import bit_classes, strata, stratified_mean, stratified_proportion
 from drsrobust.campaign.vulnerability import DEFINITIONS
 from drsrobust.data import Split
+from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, FixedCount, Target, as_target, resolve
 from drsrobust.tensors import component_of, listed, named_modules
 
@@ -200,9 +201,16 @@ def extremes(parts: "pd.DataFrame", value: str = "incorrect", by: str = "compone
         by: the column that names parts.
 
     Returns:
-        one row per model, data set (and definition): `most`, `next` and `least` (names), each with the value and its ends as
-        `most_<value>` and so on; `most_apart`: the interval of the most vulnerable lies above all others; `least_apart`: that
-        of the least vulnerable below all others. Groups without values are left out.
+        one row per model, data set (and definition): `most`, `next` and `least` (names), each with `_value`, `_low` and
+        `_high`; `most_apart`: the interval of the most vulnerable lies above all others; `least_apart`: that of the least
+        vulnerable below all others. Groups without values are left out.
+
+    Example:
+        >>> import pandas as pd
+        >>> parts = pd.DataFrame({"model": "m", "component": ["table", "over"], "loss": [0.1, 0.3]})
+        >>> parts = parts.assign(loss_low=parts["loss"] - 0.05, loss_high=parts["loss"] + 0.05)
+        >>> extremes(parts, "loss")[["most", "most_value", "least", "most_apart"]].values.tolist()
+        [['over', 0.3, 'table', True]]
     """
     import pandas as pd
 
@@ -213,12 +221,69 @@ def extremes(parts: "pd.DataFrame", value: str = "incorrect", by: str = "compone
         row = dict(zip(keys, group, strict=True))
         for name, one in (("most", 0), ("next", min(1, len(ordered) - 1)), ("least", -1)):
             row[name] = ordered[by].iloc[one]
-            row |= {f"{name}_{value}{end}": float(ordered[f"{value}{end}"].iloc[one]) for end in _ENDS}
+            ends = {"_value": value, "_low": f"{value}_low", "_high": f"{value}_high"}
+            row |= {f"{name}{end}": float(ordered[column].iloc[one]) for end, column in ends.items()}
         low, high = ordered[f"{value}_low"].to_numpy(), ordered[f"{value}_high"].to_numpy()
         row["most_apart"] = bool(len(ordered) > 1 and low[0] > high[1:].max())
         row["least_apart"] = bool(len(ordered) > 1 and high[-1] < low[:-1].min())
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def described(found: "pd.DataFrame") -> list[str]:
+    """Each row of `extremes` in words: `over 0.3 [0.25, 0.35], then dense 0.2 [0.15, 0.25], least table 0.1 [0.05, 0.15]`."""
+    texts = []
+    for row in found.to_dict("records"):
+        numbers = {
+            name: f"{row[name]} {row[f'{name}_value']:.2g} [{row[f'{name}_low']:.2g}, {row[f'{name}_high']:.2g}]"
+            for name in ("most", "next", "least")
+        }
+        then = f", then {numbers['next']}" if row["next"] not in (row["most"], row["least"]) else ""
+        texts.append(f"{numbers['most']}{then}, least {numbers['least']}")
+    return texts
+
+
+def verdicts(found: "pd.DataFrame", most: str, least: str) -> "pd.Series":
+    """Whether a claim on the most and the least vulnerable part holds, for each row of `extremes`.
+
+    Returns:
+        `reproduced` (both are these parts, and their intervals lie apart from all others), `partly` (one of them is, or both
+        without that), or `not`.
+
+    Example:
+        >>> import pandas as pd
+        >>> found = pd.DataFrame({"most": ["over"], "least": ["table"], "most_apart": [True], "least_apart": [False]})
+        >>> verdicts(found, "over", "table").tolist(), verdicts(found, "dense", "over").tolist()
+        (['partly'], ['not'])
+    """
+    right = (found["most"] == most).astype(int) + (found["least"] == least)
+    sure = (right == 2) & found["most_apart"] & found["least_apart"]
+    return right.map({0: "not", 1: "partly", 2: "partly"}).mask(sure, "reproduced").rename("verdict")
+
+
+def strata_caption(table: "pd.DataFrame", judge: Evaluator) -> str:
+    """What a reader must know of a figure made from `stratified_pvf` or `stratified_loss`.
+
+    Args:
+        table: of the campaigns, one or more models.
+        judge: the evaluator of one of them.
+    """
+    split, options = judge.split, judge.options
+    generated = " (generated data, not real clicks)" if split.dataset.startswith("synthetic-") else ""
+    rows = f"{len(split):,}" if len(split) == split.whole else f"{len(split):,} of {split.whole:,}"
+    golden = table.groupby("model", sort=False)["auc_golden"].first()
+    trials = table.groupby("model", sort=False).size()
+    each = table.groupby(["model", "error_model", "target"]).size()
+    each = f"{each.min()}" if each.min() == each.max() else f"{each.min()} to {each.max()}"
+    return (
+        f"Data: {split.dataset}{generated}, {rows} {split.part} rows. AUC without errors: "
+        f"{', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}. One flipped bit per trial: {each} trials for each "
+        f"layer or table and class of bits ({', '.join(f'{n:,} of {model}' for model, n in trials.items())}), weighted by "
+        "their numbers of bits; the trained model and the rows are fixed. Points: means; bars: "
+        f"{LEVEL:.0%} intervals of stratified samples. Incorrect is a decision on the other side of probability "
+        f"{options['threshold']:g}, a user's list of {options['k']} that differs, a logit that moves by more than "
+        f"{options['epsilon']:g}."
+    )
 
 
 def placed(campaign: "Campaign") -> "pd.DataFrame":

@@ -163,7 +163,10 @@ class Evaluator:
     def under(self, mitigation: "Mitigation") -> Iterator["Evaluator"]:
         """An evaluator of the model under a mitigation, with golden scores of its own, while the block runs."""
         with mitigation.attach(self.model):
-            yield Evaluator(self.model, self.split, self.factory, **self._options)
+            guarded = Evaluator(self.model, self.split, self.factory, **self._options)
+            if mitigation.ordered:  # reruns would give batches of other rows, in another order
+                guarded.full_run, guarded._told = f"{mitigation.name} depends on the order of batches", True
+            yield guarded
 
     def _judged(self, scores: np.ndarray, changed: np.ndarray | None) -> Evaluation:
         """Metrics of scores [n] of which some rows may differ from the golden ones (None: any)."""

@@ -25,9 +25,7 @@ from drsrobust.tensors import named_modules
 PROBE = 64  # rows scored once more, in a batch of their own
 BOUND = 1e-5  # how far scores of one row may lie apart in two batches, relative to 1 + |score|
 FEW = 0.5  # up to this share of the rows, samples are scored by themselves
-FEW_BESIDES = (
-    0.1  # the same, where all rows must be scored too, without errors in tables: more would cost what that saves
-)
+FEW_BESIDES = 0.1  # the same, where all rows must be scored besides: more would cost what kept look-ups save
 
 
 @dataclass(frozen=True)
@@ -57,14 +55,14 @@ class Reach:
         scores: of the golden run, [n].
         all_rows: why errors in tables are taken to reach every sample; None where their samples are known.
         everything: why nothing is known, and a rerun is a full run; None otherwise.
-        exact: whether a row's score has the same bits in every batch (else they lie within `BOUND`).
     """
 
     def __init__(self, model: nn.Module, split: Split, budget: int) -> None:
         self._model, self.n = model, len(split)
-        self._split, self._budget = split, budget
+        self._split = split
         self.batches = padded_batches(split)
         self._probed = probe = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
+        self.all_rows: str | None = None
         self._flow, tried = trace(model, padded_batches(split, rows=probe)[0])
         self.everything = self._flow.problem
         lookups = Lookups(model)
@@ -73,16 +71,12 @@ class Reach:
         self.kept = KeptOutputs({name: modules[name] for name in keep}, budget)
         with lookups.watched(), self.kept.recording(self.batches) as batches:
             self.scores = score(model, _told(batches, lookups), self.n)
-        self.all_rows = self.everything
-        self.exact = True
-        if tried is not None and not self.everything:
-            tried = tried[: len(probe)]
-            self.exact = bool((tried == self.scores[probe]).all())
-            if not np.allclose(tried, self.scores[probe], rtol=BOUND, atol=BOUND, equal_nan=True):
-                self.all_rows = "its scores depend on which rows are scored together, or change from run to run"
-                again = score(model, self.batches[:1], min(self.n, len(self.batches[0].labels)))
-                if not np.array_equal(again, self.scores[: len(again)]):
-                    self.everything = "its scores change from run to run"
+        if tried is not None and not self._near(tried[: len(probe)]):
+            self.all_rows = "its scores depend on which rows are scored together, or change from run to run"
+            again = score(model, self.batches[:1], min(self.n, len(self.batches[0].labels)))
+            if not np.array_equal(again, self.scores[: len(again)], equal_nan=True):
+                self.everything = "its scores change from run to run"
+        self.all_rows = self.everything or self.all_rows
         self._told: set[str] = set()
         self._readers = ReadersOf(split)
         self._features = {name: lookups.features(name) for name in lookups.tables}
@@ -110,7 +104,11 @@ class Reach:
         if self.all_rows is not None:
             return True  # a few rows by themselves have other scores
         anew = score(self._model, padded_batches(self._split, rows=self._probed), len(self._probed))
-        return np.allclose(anew, self.scores[self._probed], rtol=BOUND, atol=BOUND)
+        return self._near(anew)
+
+    def _near(self, scores: np.ndarray) -> bool:
+        """Whether scores of the probed rows are the golden ones, within `BOUND`."""
+        return np.allclose(scores, self.scores[self._probed], rtol=BOUND, atol=BOUND, equal_nan=True)
 
     def of(self, maps: Iterable[ErrorMap]) -> Reached:
         """What several maps that are in the model together reach."""

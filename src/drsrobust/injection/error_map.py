@@ -206,6 +206,24 @@ class ErrorMap:
             )
         return self._part(~words, self.mask)
 
+    def left(self, tensor: np.ndarray, word: np.ndarray, mask: np.ndarray) -> "ErrorMap":
+        """The errors that protected memory left of these: other words may be wrong than before, where a code miscorrected.
+
+        Args:
+            tensor: int32 [n], index into `targets`.
+            word: int64 [n], flat index; entries in any order, one per word.
+            mask: uint64 [n]; those that are 0 are left out.
+
+        Returns:
+            a map that remembers this one as `drawn`, with its rate.
+        """
+        order = np.lexsort((word, tensor))
+        order = order[mask[order] != 0]
+        arrays = {"tensor": tensor[order].astype(np.int32), "word": word[order].astype(np.int64)}
+        arrays |= {"mask": mask[order].astype(np.uint64), "original": None, "depends": None}
+        drawn_bits = self.bits if self.drawn_bits is None else self.drawn_bits
+        return replace(self, **arrays, drawn_bits=drawn_bits, _drawn=self.drawn)
+
     def __or__(self, other: "ErrorMap") -> "ErrorMap":
         """The errors of either map: the union of their flips.
 

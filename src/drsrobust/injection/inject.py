@@ -4,9 +4,10 @@ import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
@@ -24,6 +25,9 @@ from drsrobust.injection.targets import Target, as_target
 from drsrobust.injection.transient import Transient
 from drsrobust.injection.union import union
 from drsrobust.tensors import span
+
+if TYPE_CHECKING:
+    from drsrobust.mitigation import Mitigation
 
 Pair = tuple[ErrorModel, str | Target | Transient]
 
@@ -135,6 +139,7 @@ def inject(
     *,
     seed: int,
     components: Mapping[str, str] | None = None,
+    mitigation: "Mitigation | None" = None,
 ) -> Iterator[ErrorMap]:
     """Errors in a model inside a `with` block; afterwards the model is bit for bit what it was, also when the block
     raises or is interrupted (at any point: `restore(model)` undoes what a rare interrupt between two instructions left).
@@ -147,9 +152,11 @@ def inject(
             `Activations(...)`, `Gradients(...)`.
         seed: decides everything that is drawn.
         components: overrides of which tensor belongs to which component.
+        mitigation: protects the model meanwhile: its side in memory leaves fewer errors, its side in the computation is attached.
 
     Yields:
-        the error map that was applied. Of errors while the model runs, its `log` tells what was hit at each call.
+        the error map that was applied; with a mitigation, what that left of the one in `.drawn`. Of errors while the model runs,
+        its `log` tells what was hit at each call.
 
     Raises:
         TypeError: not an error model.
@@ -165,17 +172,20 @@ def inject(
     """
     pairs = [(error_model, target)] if isinstance(error_model, ErrorModel) else _pairs(error_model, target)
     injection = Injection(model, pairs, seed=seed, components=components)
-    try:
-        injection.apply()
-        yield injection.error_map
-        if unreached := injection.unreached():
-            warnings.warn(
-                f"nothing was hit at {', '.join(unreached)}: never called while errors were to be there (not used by this "
-                "forward, called as .forward(), compiled before, or no backward pass)",
-                stacklevel=3,
-            )
-    finally:
-        injection.undo()
+    if mitigation is not None:
+        injection = injection.replaced(mitigation.screen(injection.error_map, model, seed=injection.error_map.seed))
+    with nullcontext() if mitigation is None else mitigation.attach(model):
+        try:
+            injection.apply()
+            yield injection.error_map
+            if unreached := injection.unreached():
+                warnings.warn(
+                    f"nothing was hit at {', '.join(unreached)}: never called while errors were to be there (not used by this "
+                    "forward, called as .forward(), compiled before, or no backward pass)",
+                    stacklevel=3,
+                )
+        finally:
+            injection.undo()
 
 
 def _pairs(given: object, target: object) -> list[Pair]:

@@ -1,5 +1,6 @@
 """What detects, limits or repairs the damage that errors do."""
 
-from drsrobust.mitigation.protocol import Mitigation, Watch
+from drsrobust.mitigation.base import Cost, Mitigation, Watch
+from drsrobust.mitigation.composed import Composed
 
-__all__ = ["Mitigation", "Watch"]
+__all__ = ["Composed", "Cost", "Mitigation", "Watch"]

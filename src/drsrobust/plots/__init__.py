@@ -13,10 +13,22 @@ from drsrobust.plots.clean import clean_auc, clean_auc_data, learning_curves, le
 from drsrobust.plots.memory import encoding_memory
 from drsrobust.plots.speed import injection_speed, injection_speed_data
 from drsrobust.plots.style import figures_folder, new_panels, save, save_table
+from drsrobust.plots.vulnerability import (
+    bit_class_pvf,
+    bit_class_pvf_data,
+    component_pvf,
+    component_pvf_data,
+    layer_loss,
+    layer_loss_data,
+    row_loss,
+    row_loss_data,
+)
 
 __all__ = [
     "auc_vs_ber",
     "auc_vs_ber_data",
+    "bit_class_pvf",
+    "bit_class_pvf_data",
     "bit_sensitivity",
     "bit_sensitivity_data",
     "campaign_cost",
@@ -26,13 +38,19 @@ __all__ = [
     "campaign_trials_data",
     "clean_auc",
     "clean_auc_data",
+    "component_pvf",
+    "component_pvf_data",
     "encoding_memory",
     "figures_folder",
     "injection_speed",
     "injection_speed_data",
+    "layer_loss",
+    "layer_loss_data",
     "learning_curves",
     "learning_curves_data",
     "new_panels",
+    "row_loss",
+    "row_loss_data",
     "save",
     "save_table",
 ]

@@ -1,0 +1,157 @@
+"""What every mitigation is: a side in memory, a side in the computation, and a price."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import nn
+
+from drsrobust._storage import digest
+from drsrobust.injection import ErrorMap
+
+
+class Handle(Protocol):
+    """Something put on a model that can be taken off, as a hook's handle."""
+
+    def remove(self) -> None:
+        """Takes it off."""
+
+
+@dataclass
+class Watch:
+    """What an attached mitigation noticed since this watch began: None where it cannot tell.
+
+    Attributes:
+        detected: whether an error was noticed.
+        repaired: whether all that was noticed was put right.
+    """
+
+    detected: bool | None = None
+    repaired: bool | None = None
+
+    def note(self, *, repaired: bool | None = None) -> None:
+        """An error was noticed, and put right or not (None: nobody tried). One that was not stays not."""
+        self.detected = True
+        if repaired is not None:
+            self.repaired = repaired if self.repaired is None else self.repaired and repaired
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a mitigation takes, beside the model without it.
+
+    Attributes:
+        stored_bits: extra bits in memory, for the whole model.
+        multiply_adds: extra multiply-adds per sample.
+        bytes_touched: extra bytes read or written per sample.
+    """
+
+    stored_bits: int = 0
+    multiply_adds: int = 0
+    bytes_touched: int = 0
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            self.stored_bits + other.stored_bits,
+            self.multiply_adds + other.multiply_adds,
+            self.bytes_touched + other.bytes_touched,
+        )
+
+
+class Mitigation(ABC):
+    """A protection. `a + b` is both, from left to right.
+
+    To write one: a class that names itself (`name`), tells its settings and what it learnt (`settings`), and overrides what it
+    has of the two sides, `screen` and `put_on`, and `cost`.
+
+    Attributes:
+        name: for tables and legends.
+        ordered: whether what it does to a sample depends on the batches before (as repair of weights does, or a check of every
+            n-th batch): then evaluators score all rows in their order.
+    """
+
+    name: str
+    ordered: bool = False
+
+    @abstractmethod
+    def settings(self) -> Any:
+        """JSON value that tells it apart from others of its class: settings, and hashes of what it learnt."""
+
+    def identity(self) -> str:
+        """SHA-256 (hex) of its class and settings."""
+        return digest([type(self).__name__, self.settings()])
+
+    def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap:
+        """The errors that protected memory leaves of some; all, unless overridden.
+
+        Args:
+            error_map: what was drawn; not applied.
+            model: without these errors.
+            seed: of the trial, for errors in what the protection itself stores.
+        """
+        return error_map
+
+    def put_on(self, model: nn.Module, watch: "Current") -> Iterator[Handle]:
+        """Puts hooks on a model, and gives each handle as soon as it is on; nothing, unless overridden.
+
+        Args:
+            model: any module.
+            watch: `watch.now` is to be told of what is noticed.
+        """
+        return iter(())
+
+    def cost(self, model: nn.Module) -> Cost:
+        """What it takes on this model; nothing, unless overridden."""
+        return Cost()
+
+    def tells(self) -> Watch:
+        """A fresh watch: `Watch()` cannot tell; override with `Watch(detected=False)` for what detects."""
+        return Watch()
+
+    @contextmanager
+    def attach(self, model: nn.Module) -> Iterator[Watch]:
+        """The side in the computation, while the block runs. Where it is on already only a new watch begins, and the one before
+        goes on afterwards. Everything is taken off at the end, in the reverse order."""
+        current = next((one for one in _ON if one.mitigation is self and one.model is model), None)
+        if current is not None:
+            before, current.now = current.now, self.tells()
+            try:
+                yield current.now
+            finally:
+                current.now = before
+            return
+        current = Current(self, model, self.tells())
+        handles: list[Handle] = []
+        try:
+            _ON.append(current)
+            for handle in self.put_on(model, current):
+                handles.append(handle)
+            yield current.now
+        finally:
+            for handle in reversed(handles):
+                handle.remove()
+            _ON.remove(current)
+
+    def __add__(self, other: "Mitigation") -> "Mitigation":
+        if not isinstance(other, Mitigation):
+            return NotImplemented
+        from drsrobust.mitigation.composed import Composed
+
+        return Composed((self, other))
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.name}>"
+
+
+@dataclass(eq=False)
+class Current:
+    """A mitigation that is on a model, and the watch that counts now."""
+
+    mitigation: Mitigation
+    model: nn.Module
+    now: Watch
+
+
+_ON: list[Current] = []

@@ -1,0 +1,71 @@
+"""`inject(mitigation=...)`: what is left is applied, what was drawn is known, both sides are undone."""
+
+import numpy as np
+import torch
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.mitigation import Mitigation, Watch
+
+
+class SignsProtected(Mitigation):
+    name = "signs"
+
+    def settings(self):
+        return {}
+
+    def screen(self, error_map, model, *, seed):
+        return error_map.restrict(range(31))
+
+    def tells(self):
+        return Watch(detected=False)
+
+    def put_on(self, model, watch):
+        def hook(module, args, output):
+            if not output.isfinite().all():
+                watch.now.note(repaired=True)
+            return output.nan_to_num(0.0, 0.0, 0.0)
+
+        yield model.register_forward_hook(hook)
+
+
+def test_both_sides():
+    torch.manual_seed(0)
+    model, x = nn.Linear(64, 64), torch.randn(10, 64)
+    before = [p.detach().clone() for p in model.parameters()]
+    mitigation = SignsProtected()
+    with torch.no_grad(), dr.inject(model, dr.BitFlip(1e-2), seed=1, mitigation=mitigation) as left:
+        assert left.bits == left.drawn.bits - left.drawn.restrict("sign").bits < left.drawn.bits
+        assert left.realised_rate == left.drawn.realised_rate
+        assert dr.applied_maps(model) == (left,)
+        with mitigation.attach(model) as watch:
+            assert model(x).isfinite().all()
+            assert len(model._forward_hooks) == 1
+        assert watch.detected and watch.repaired
+    assert not model._forward_hooks
+    assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
+
+def test_words_that_a_code_made_wrong():
+    model = nn.Linear(8, 8)
+    space = dr.resolve(model)
+    drawn = dr.FixedCount(3).sample(space, seed=1)
+    names = drawn.targets.index("weight")
+    left = drawn.left(np.array([names, names]), np.array([9, 4]), np.array([0, 6], np.uint64))
+    assert left.frame()[["tensor", "word", "bits"]].values.tolist() == [["weight", 4, 2]]
+    assert left.drawn is drawn and left.realised_rate == drawn.realised_rate and left.bits == 2
+    with left.applied(model):
+        pass
+
+
+def test_composed():
+    both = SignsProtected() + SignsProtected()
+    assert both.name == "signs + signs" and len((both + SignsProtected()).parts) == 3
+    assert both.identity() != SignsProtected().identity()
+    model = nn.Linear(4, 4)
+    with torch.no_grad(), both.attach(model) as watch:
+        assert watch.detected is False and watch.repaired is None
+        model.weight.fill_(float("nan"))
+        model(torch.ones(1, 4))
+        assert watch.detected is True and watch.repaired is True
+    assert not model._forward_hooks
