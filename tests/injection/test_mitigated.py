@@ -34,7 +34,7 @@ def test_both_sides():
     model, x = nn.Linear(64, 64), torch.randn(10, 64)
     before = [p.detach().clone() for p in model.parameters()]
     mitigation = SignsProtected()
-    with torch.no_grad(), dr.inject(model, dr.BitFlip(1e-2), seed=1, mitigation=mitigation) as left:
+    with torch.no_grad(), dr.inject(model, dr.BitFlip(0.3), seed=1, mitigation=mitigation) as left:
         assert left.bits == left.drawn.bits - left.drawn.restrict("sign").bits < left.drawn.bits
         assert left.realised_rate == left.drawn.realised_rate
         assert dr.applied_maps(model) == (left,)
