@@ -189,3 +189,17 @@ def test_one_error_per_trial_costs_few_rows(judge, tmp_path):
     table = Campaign(judge, errors=[FixedCount(1)], targets=["embedding"], store=tmp_path / "s").run(show=False)
     assert table["rows_reached"].median() < len(judge.split) / 50
     assert np.isfinite(table["auc"]).all()
+
+
+def test_what_memory_noticed_is_in_the_table(judge, tmp_path):
+    """A code in memory tells what it corrected; together with a watch on the computation."""
+    from drsrobust.mitigation import ECC
+
+    grid = {"errors": [FixedCount(0), FixedCount(1)], "targets": ["embedding"], "trials": 5}
+    ecc = ECC(uncorrectable="zero")
+    table = Campaign(judge, mitigations=[ecc, ecc + Clamped(1e3)], store=tmp_path / "s", **grid).run(show=False)
+    none, one = table[table["bits_flipped"] == 0], table[table["bits_flipped"] == 1]
+    assert len(none) == len(one) == 10
+    assert not none["detected"].any() and none["detected"].notna().all()
+    assert one["detected"].all() and one["repaired"].all() and (one["bits_left"] == 0).all()
+    assert (one["auc"] == judge.golden.auc).all() and (one["rows_reached"] == 0).all()

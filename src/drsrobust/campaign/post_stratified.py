@@ -277,7 +277,8 @@ def strata_caption(table: "pd.DataFrame", judge: Evaluator) -> str:
     each = f"{each.min()}" if each.min() == each.max() else f"{each.min()} to {each.max()}"
     return (
         f"Data: {split.dataset}{generated}, {rows} {split.part} rows. AUC without errors: "
-        f"{', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}. One flipped bit per trial: {each} trials for each "
+        f"{', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}. One flipped bit per trial: {each} trials "
+        "for each "
         f"layer or table and class of bits ({', '.join(f'{n:,} of {model}' for model, n in trials.items())}), weighted by "
         "their numbers of bits; the trained model and the rows are fixed. Points: means; bars: "
         f"{LEVEL:.0%} intervals of stratified samples. Incorrect is a decision on the other side of probability "

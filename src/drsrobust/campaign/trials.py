@@ -11,6 +11,7 @@ from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.schema import SCHEMA
 from drsrobust.evaluation import Evaluation, Evaluator
 from drsrobust.injection import ErrorMap, Injection
+from drsrobust.mitigation.composed import Together
 
 
 def trial_seed(judge: Evaluator, condition: Condition, trial: int, *, seed: int, coupled: bool) -> int:
@@ -69,7 +70,8 @@ def run_trial(
             injection = injection.replaced(left)
         with condition.mitigation.attach(judge.model) as watch:
             result = _judged(guarded, condition, injection)
-        detected, repaired = watch.detected, watch.repaired
+        noticed = Together([left, watch])  # in memory, and while the model computed
+        detected, repaired = noticed.detected, noticed.repaired
     found = drawn if drawn.log is None else drawn.log
     golden = judge.golden.auc
     row = dict.fromkeys(SCHEMA.names)

@@ -108,8 +108,8 @@ class Evaluator:
         return self._judged(scores, None)
 
     def rerun(self, error_map: ErrorMap) -> Evaluation:
-        """What `run` gives, at the price of what errors reach: samples that read a row that was hit, modules that compute with a
-        tensor that was hit. It falls back to `run`, with a warning, where that is not known of the model.
+        """What `run` gives, at the price of what errors reach: samples that read a row that was hit, modules that compute with
+        a tensor that was hit. It falls back to `run`, with a warning, where that is not known of the model.
 
         Scores are those of `run`, bit for bit, where a row's score does not depend on its batch (`drsrobust.models.scoring`),
         else within 1e-5 (1 + |score|). Only errors are looked at: weights that were changed otherwise are not noticed.
@@ -147,8 +147,8 @@ class Evaluator:
         return self._judged(scores, changed)
 
     def verify(self) -> None:
-        """Makes sure that nothing is left of all trials: the model's state, the golden scores and what is kept for reruns are what
-        they were.
+        """Makes sure that nothing is left of all trials: the model's state, the golden scores and what is kept for reruns are
+        what they were.
 
         Raises:
             RuntimeError: they are not.

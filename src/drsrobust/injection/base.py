@@ -11,7 +11,7 @@ import numpy as np
 
 from drsrobust._storage import canonical_json
 from drsrobust.injection.clock import Arrivals, ErrorClock
-from drsrobust.injection.error_map import ErrorMap, Fingerprint
+from drsrobust.injection.error_map import ErrorMap, Fingerprint, Source
 from drsrobust.injection.space import AddressSpace
 from drsrobust.injection.union import first_of_runs
 
@@ -153,6 +153,7 @@ def make(
         seed=int(seed),
         error_model=str(model),
         eligible_bits=space.bits,
+        sources=(Source(model, {t.name: t.rows for t in space.tensors}),),
         **about,
     )
 

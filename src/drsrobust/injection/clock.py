@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-GAP, POSITION, VALUE, HOOK = range(4)  # of what raw words are used for
+GAP, POSITION, VALUE, HOOK, SCREEN = range(5)  # of what raw words are used for
 _CHUNK = 1 << 15  # raw words drawn at once: what fits into a core's cache
 _MANY = 10_000  # arrivals
 _PART = 1 << 20  # places given at once where there are many

@@ -1,13 +1,13 @@
 """The sampled errors of one trial: sparse, ordered, saved without pickle, applied and undone exactly."""
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import nn
@@ -21,6 +21,8 @@ from drsrobust.injection.storage import stored
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from drsrobust.injection.base import ErrorModel
 
 _FORMAT = 2  # of saved files
 _ARRAYS = ("tensor", "word", "mask", "original", "depends")
@@ -48,6 +50,14 @@ class Fingerprint:
     component: str
 
 
+class Source(NamedTuple):
+    """What an error map was drawn from: an error model, over which rows of each targeted tensor (None: all). By it the same
+    errors are drawn over what a protection stores itself."""
+
+    error_model: "ErrorModel"
+    rows: Mapping[str, np.ndarray | None]
+
+
 @dataclass(frozen=True, eq=False)
 class ErrorMap:
     """Which bits of which words are wrong.
@@ -66,6 +76,9 @@ class ErrorMap:
         original: uint64 [n], the words as they were, where masks were made from them (`StuckAt`, `RandomValue`); else None.
         depends: bool [n], which entries were; None: all, where `original` is there.
         log: what transient errors hit, call by call; None where there are none.
+        sources: what it was drawn from, one for each summand; none for a loaded map.
+        detected, repaired: whether a protection of the memory noticed errors, and put right all that it noticed (see
+            `noted`); None where none was there that could tell. Like `sources` no part of what is saved.
     """
 
     tensor: np.ndarray
@@ -81,6 +94,9 @@ class ErrorMap:
     original: np.ndarray | None = None
     depends: np.ndarray | None = None
     log: Log | None = None
+    sources: tuple[Source, ...] = field(default=(), repr=False)
+    detected: bool | None = None
+    repaired: bool | None = None
     drawn_bits: int | None = field(default=None, repr=False)
     _drawn: "ErrorMap | None" = field(default=None, repr=False)
 
@@ -217,12 +233,28 @@ class ErrorMap:
         Returns:
             a map that remembers this one as `drawn`, with its rate.
         """
-        order = np.lexsort((word, tensor))
-        order = order[mask[order] != 0]
-        arrays = {"tensor": tensor[order].astype(np.int32), "word": word[order].astype(np.int64)}
-        arrays |= {"mask": mask[order].astype(np.uint64), "original": None, "depends": None}
+        ascending = (tensor[1:] > tensor[:-1]) | ((tensor[1:] == tensor[:-1]) & (word[1:] > word[:-1]))
+        if not ascending.all():
+            order = np.lexsort((word, tensor))
+            tensor, word, mask = tensor[order], word[order], mask[order]
+        kept = mask != 0
+        arrays = {"tensor": tensor[kept].astype(np.int32), "word": word[kept].astype(np.int64)}
+        arrays |= {"mask": mask[kept].astype(np.uint64), "original": None, "depends": None}
         drawn_bits = self.bits if self.drawn_bits is None else self.drawn_bits
         return replace(self, **arrays, drawn_bits=drawn_bits, _drawn=self.drawn)
+
+    def noted(self, *, detected: bool, repaired: bool | None = None) -> "ErrorMap":
+        """The same errors, and what a protection of the memory noticed: together with what others noticed before.
+
+        Args:
+            detected: whether it noticed any error.
+            repaired: whether it put right all that it noticed; None: it noticed nothing, or nobody tried.
+        """
+        if self.repaired is not None:
+            repaired = self.repaired if repaired is None else self.repaired and repaired
+        told = {"detected": bool(self.detected) or detected, "repaired": repaired}
+        drawn_bits = self.bits if self.drawn_bits is None else self.drawn_bits
+        return replace(self, **told, drawn_bits=drawn_bits, _drawn=self.drawn)
 
     def __or__(self, other: "ErrorMap") -> "ErrorMap":
         """The errors of either map: the union of their flips.

@@ -152,11 +152,11 @@ def inject(
             `Activations(...)`, `Gradients(...)`.
         seed: decides everything that is drawn.
         components: overrides of which tensor belongs to which component.
-        mitigation: protects the model meanwhile: its side in memory leaves fewer errors, its side in the computation is attached.
+        mitigation: protects the model meanwhile: its side in memory leaves fewer errors, its side in the computation is on.
 
     Yields:
-        the error map that was applied; with a mitigation, what that left of the one in `.drawn`. Of errors while the model runs,
-        its `log` tells what was hit at each call.
+        the error map that was applied; with a mitigation, what that left of the one in `.drawn`. Of errors while the
+        model runs, its `log` tells what was hit at each call.
 
     Raises:
         TypeError: not an error model.

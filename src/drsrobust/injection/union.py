@@ -61,6 +61,7 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
         original=original,
         depends=depends,
         log=next((one.log for one in maps if one.log is not None), None),
+        sources=tuple(source for one in maps for source in one.sources),
     )
     if any(one.drawn is not one for one in maps):  # of parts of maps: what all were drawn as
         drawn = union([one.drawn for one in maps])

@@ -38,13 +38,17 @@ class Composed(Mitigation):
     @contextmanager
     def attach(self, model: nn.Module) -> Iterator[Watch]:
         with ExitStack() as stack:
-            yield _All([stack.enter_context(part.attach(model)) for part in self.parts])
+            yield Together([stack.enter_context(part.attach(model)) for part in self.parts])
 
 
-class _All(Watch):
-    """What several watches noticed together."""
+class Together(Watch):
+    """What several watches noticed together.
 
-    def __init__(self, watches: Sequence[Watch]) -> None:
+    Args:
+        watches: whatever has `detected` and `repaired`, as an error map that protected memory left.
+    """
+
+    def __init__(self, watches: Sequence[Any]) -> None:
         self._watches = watches
 
     @property

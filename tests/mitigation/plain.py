@@ -1,0 +1,74 @@
+"""What the tests of protected memory share: small tensors of any format, errors given by hand, Python's own numbers."""
+
+import random
+
+import numpy as np
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.mitigation.errors import Errors
+from drsrobust.mitigation.storage import Trial
+from tests.injection.oracle import raw, width
+from tests.injection.spaces import filled, holder
+
+TRIAL = Trial(1, ())
+
+
+def model_of(form, words=37, seed=1):
+    """A module with one tensor `t` of random bits."""
+    return holder(t=filled(form, (words,), seed))
+
+
+def area_of(mitigation, model):
+    """The area of `t`."""
+    return next(area for area in mitigation.areas(model) if area.name == "t")
+
+
+def errors_of(masks):
+    """Errors given as {index: mask}."""
+    masks = {index: mask for index, mask in sorted(masks.items()) if mask}
+    return Errors(np.array(list(masks), np.int64), np.array(list(masks.values()), np.uint64))
+
+
+def masks_of(errors):
+    """The reverse."""
+    assert (np.diff(errors.index) > 0).all() and (errors.mask != 0).all()
+    return dict(zip(errors.index.tolist(), errors.mask.tolist(), strict=True))
+
+
+def random_masks(units, bits, flips, seed):
+    """That many flips at random places of units of so many bits, as {index: mask}."""
+    masks = {}
+    for place in random.Random(seed).sample(range(units * bits), flips):
+        masks[place // bits] = masks.get(place // bits, 0) | 1 << place % bits
+    return masks
+
+
+def map_of(model, masks, target="everything"):
+    """An error map with the errors {word of `t`: mask} that does not know what it was drawn from."""
+    drawn = dr.BitFlip(0.0).sample(dr.resolve(model, target), seed=1)
+    number = drawn.targets.index("t")
+    made = drawn.left(
+        np.full(len(masks), number), np.array(list(masks), np.int64), np.array(list(masks.values()), np.uint64)
+    )
+    return drawn.__class__(
+        *(made.tensor, made.word, made.mask, made.fingerprint),
+        seed=1,
+        error_model="by hand",
+        eligible_bits=None,
+        requested_rate=None,
+    )
+
+
+def memory_bits(model):
+    """The words of `t` and their width."""
+    form = str(model.t.dtype).removeprefix("torch.")
+    return raw(model.t), width(form)
+
+
+def table(rows=1000, dim=16, seed=0):
+    """An embedding table, as a module whose `weight` is drawn from a normal distribution."""
+    import torch
+
+    torch.manual_seed(seed)
+    return nn.EmbeddingBag(rows, dim)

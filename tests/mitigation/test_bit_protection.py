@@ -1,0 +1,178 @@
+"""Protected bits: which, in every format; ideal, voted and coded ones against a reckoning bit by bit; what they cost."""
+
+import pickle
+
+import numpy as np
+import pytest
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.mitigation.bit_protection import BitProtection
+from drsrobust.mitigation.secded import SECDED
+from tests.injection.oracle import FORMATS, field
+from tests.mitigation.plain import TRIAL, area_of, errors_of, masks_of, memory_bits, model_of, random_masks, table
+
+TOP = ("sign", "exponent", 0)
+
+
+def protected(form, width):
+    """The bits of a word that TOP means."""
+    return [bit for bit in range(width) if bit == 0 or field(form, bit) in ("sign", "exponent")]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_ideal_cells_do_not_err(form):
+    model, mitigation = model_of(form), BitProtection(TOP, "everything")
+    _, width = memory_bits(model)
+    masks = random_masks(37, width, 100, 1)
+    verdict = mitigation.words(area_of(mitigation, model), errors_of(masks), {}, TRIAL)
+    keep = sum(1 << bit for bit in range(width) if bit not in protected(form, width))
+    assert masks_of(verdict.errors) == {word: mask & keep for word, mask in masks.items() if mask & keep}
+
+
+def test_ideal_protection_is_the_map_without_these_bits():
+    layer = nn.Linear(64, 64)
+    drawn = dr.BitFlip(0.01).sample(dr.resolve(layer), seed=1)
+    for bits, rest in ((range(23, 32), range(23)), ("exponent", ("sign", "mantissa")), ({30}, {*range(32)} - {30})):
+        left, expected = BitProtection(bits).screen(drawn, layer, seed=1), drawn.restrict(rest)
+        assert np.array_equal(left.word, expected.word) and np.array_equal(left.mask, expected.mask)
+        assert left.realised_rate == drawn.realised_rate and left.detected is None
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_two_of_three(form):
+    model, mitigation = model_of(form), BitProtection(TOP, "everything", "tmr")
+    _, width = memory_bits(model)
+    bits = protected(form, width)
+    inside = sum(1 << bit for bit in bits)
+    masks = [random_masks(37, width, 37 * width // 4, seed) for seed in range(3)]
+    copies = [{word: mask & inside for word, mask in one.items()} for one in masks]
+    beside = {f"t (copy {number})": errors_of(copies[number]) for number in (1, 2)}
+    verdict = mitigation.words(area_of(mitigation, model), errors_of(masks[0]), beside, TRIAL)
+    left = masks_of(verdict.errors)
+    for word in range(37):
+        for bit in range(width):
+            wrong = [one.get(word, 0) >> bit & 1 for one in masks]
+            expected = sum(wrong) >= 2 if bit in bits else wrong[0]
+            assert left.get(word, 0) >> bit & 1 == expected
+    assert verdict.noticed and verdict.counts["outvoted"] > 0
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_code_words_of_protected_bits(form):
+    model, mitigation = model_of(form), BitProtection(TOP, "everything", "secded")
+    words, width = memory_bits(model)
+    area = area_of(mitigation, model)
+    bits = protected(form, width)
+    size = 64 // len(bits) * len(bits)
+    places = [(word, bit) for word in range(37) for bit in bits]  # in the order of the code words' data bits
+    code = SECDED(size)
+    assert area.code.data_bits == size and area.code_words == -(-len(places) // size)
+    masks, own = random_masks(37, width, 60, 1), random_masks(area.code_words, code.check_bits, 4, 2)
+    verdict = mitigation.words(area, errors_of(masks), {"t": errors_of(own)}, TRIAL)
+    expected = {word: mask & ~sum(1 << bit for bit in bits) for word, mask in masks.items()}
+    for number in range(area.code_words):
+        here = places[number * size : (number + 1) * size]
+        data = sum(1 << k for k, (word, bit) in enumerate(here) if masks.get(word, 0) >> bit & 1)
+        decoded = code.decode(np.array([data], np.uint64), np.array([own.get(number, 0)]))
+        after = int(decoded.words[0])
+        after = data if after >> len(here) else after  # behind the last one's end
+        for k, (word, bit) in enumerate(here):
+            expected[word] = expected.get(word, 0) | (after >> k & 1) << bit
+        held = sum((words[word] >> bit & 1) << k for k, (word, bit) in enumerate(here))
+        assert mitigation.content(area, np.array([number])) == code.encode(np.array([held], np.uint64))
+    assert masks_of(verdict.errors) == {word: mask for word, mask in sorted(expected.items()) if mask}
+
+
+def test_residual_rates():
+    layer, p = table(20_000), 1e-2
+    drawn = dr.BitFlip(p).sample(dr.resolve(layer), seed=1)
+    n = 320_000 * 9
+    left = BitProtection(range(23, 32), code="tmr").screen(drawn, layer, seed=1)
+    assert left.restrict(range(23)).bits == drawn.restrict(range(23)).bits
+    expected = n * (3 * p**2 - 2 * p**3)
+    assert abs(left.restrict(range(23, 32)).bits - expected) < 5 * expected**0.5
+    drawn = dr.BitFlip(1e-4).sample(dr.resolve(layer), seed=1)
+    left = BitProtection(range(23, 32), code="secded").screen(drawn, layer, seed=1)
+    pairs = (
+        n / 63 * 71 * 70 / 2 * 1e-8
+    )  # code words of 71 bits with two errors, 126 / 71 of them in the data on average
+    assert left.restrict(range(23, 32)).bits == pytest.approx(pairs * 126 / 71, abs=5 * (2 * pairs) ** 0.5)
+
+
+def test_what_it_costs():
+    layer = table(1008)
+    words = 1008 * 16
+    stored = {
+        code: BitProtection(range(23, 32), code=code).cost(layer).stored_bits for code in ("ideal", "tmr", "secded")
+    }
+    assert stored == {"ideal": 0, "tmr": 18 * words, "secded": words // 7 * 8}
+    assert stored["tmr"] / words / 32 == 0.5625 and stored["secded"] / words / 32 == pytest.approx(0.0357, abs=1e-4)
+    assert BitProtection({30}, code="secded").cost(layer).stored_bits == words // 64 * 8
+
+
+def test_sets_by_component():
+    model = nn.ModuleDict({"a": table(50), "b": nn.Linear(50, 50)})
+    mitigation = BitProtection({"a.*": {31}, "b": "exponent"})
+    assert mitigation.name == "bits 31 of a.*; exponent of b"
+    drawn = dr.BitFlip(0.05).sample(dr.resolve(model), seed=1)
+    left = mitigation.screen(drawn, model, seed=1)
+    lost = drawn.bits - left.bits
+    a = drawn.drop((drawn.frame().tensor != "a.weight").to_numpy()).restrict({31}).bits
+    b = drawn.drop((drawn.frame().tensor == "a.weight").to_numpy()).restrict("exponent").bits
+    assert lost == a + b > 0
+    with pytest.raises(ValueError, match="a.weight is protected twice"):
+        BitProtection({"a.*": {31}, "*.weight": {30}}).screen(drawn, model, seed=1)
+
+
+def test_as_released_protects_nothing():
+    layer = nn.Linear(64, 64)
+    drawn = dr.BitFlip(0.01).sample(dr.resolve(layer), seed=1)
+    released = BitProtection.as_released(range(23, 32))
+    assert released.screen(drawn, layer, seed=1) is drawn and released.cost(layer).stored_bits == 0
+    assert released.name == "bits 23-31, as released"
+    assert released.identity() != BitProtection(range(23, 32)).identity()
+
+
+def test_composed():
+    """From left to right: what protected bits leave is decoded; bits that are not protected are left to the code alone."""
+    layer = table(2000)
+    drawn = dr.BitFlip(3e-3).sample(dr.resolve(layer), seed=1)
+    from drsrobust.mitigation.ecc import ECC
+
+    bits, ecc = BitProtection("exponent"), ECC()
+    both = (bits + ecc).screen(drawn, layer, seed=1)
+    by_hand = ecc.screen(bits.screen(drawn, layer, seed=1), layer, seed=1)
+    assert np.array_equal(both.word, by_hand.word) and np.array_equal(both.mask, by_hand.mask)
+    turned = (ecc + bits).screen(drawn, layer, seed=1)
+    assert turned.restrict("exponent").bits == 0 < both.restrict("exponent").bits  # miscorrected ones
+    assert both.drawn is drawn and turned.detected and (bits + ecc).cost(layer) == ecc.cost(layer)
+
+
+def test_settings():
+    every = [
+        BitProtection({30}),
+        BitProtection((28, 29, 30, 31)),
+        BitProtection("sign", code="tmr"),
+        BitProtection(("sign", 22)),
+    ]
+    assert [one.name for one in every] == ["bits 30", "bits 28-31", "bits sign, TMR", "bits 22 sign"]
+    assert len({one.identity() for one in every}) == 4
+    assert pickle.loads(pickle.dumps(every[2])).identity() == every[2].identity()
+
+
+def test_mistakes():
+    layer = nn.Linear(4, 4)
+    drawn = dr.BitFlip(0.1).sample(dr.resolve(layer), seed=1)
+    for wrong, message in ((40, "integer|tuple"), ((40,), "bit 40 does not exist"), (("scale",), "exist in none")):
+        with pytest.raises(ValueError, match=message):
+            BitProtection(wrong).screen(drawn, layer, seed=1)
+    for make, message in (
+        (lambda: BitProtection(()), "one or more"),
+        (lambda: BitProtection({}), "names no target"),
+        (lambda: BitProtection({30}, code="ecc"), "secded"),
+        (lambda: BitProtection({"a": {30}}, "b"), "names its targets"),
+        (lambda: BitProtection("exponents"), "exponent"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make()

@@ -1,0 +1,175 @@
+"""Checksums and scrubbing: what is still there when it is used, whole rows at once, and which patterns a sum does not see."""
+
+import pickle
+import zlib
+
+import numpy as np
+import pytest
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.mitigation.checksums import Scrubbing
+from tests.injection.oracle import FORMATS
+from tests.injection.spaces import filled, holder
+from tests.mitigation.plain import TRIAL, area_of, errors_of, masks_of, memory_bits, model_of, random_masks, table
+
+
+@pytest.mark.parametrize(
+    ("period", "window", "share"), [(0, 1, 0), (1, 10, 0.05), (1, 1, 0.5), (4, 1, 0.875), (1, 2, 0.25)]
+)
+def test_share_that_is_still_there(period, window, share):
+    """The mean over trials: where in its round the scrubber is differs from one to the next."""
+    layer, mitigation = table(5000), Scrubbing(period, window)
+    assert mitigation.exposure == share
+    shares = []
+    for seed in range(20):
+        drawn = dr.BitFlip(1e-3).sample(dr.resolve(layer), seed=seed)
+        shares.append(mitigation.screen(drawn, layer, seed=seed).bits / drawn.bits)
+    # Rows are spread evenly over the round, so every trial is near the mean.
+    assert np.mean(shares) == pytest.approx(share, abs=0.005) and np.ptp(shares) < 0.06
+
+
+def test_one_unit_is_as_exposed_as_its_last_visit_was_long_ago():
+    """Of a tensor in one unit all errors older than one age are gone."""
+    layer, ages = table(200), []
+    for seed in range(100):
+        drawn = dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=seed)
+        ages.append(Scrubbing(1, 1, per="tensor").screen(drawn, layer, seed=seed).bits / drawn.bits)
+    assert np.mean(ages) == pytest.approx(0.5, abs=0.1) and np.std(ages) == pytest.approx(12**-0.5, rel=0.2)  # uniform
+
+
+def test_nested_over_rates():
+    layer, mitigation = table(2000), Scrubbing(1, 3)
+    few, many = (
+        mitigation.screen(dr.BitFlip(rate).sample(dr.resolve(layer), seed=1), layer, seed=1) for rate in (1e-3, 1e-2)
+    )
+    more = dict(zip(many.word.tolist(), many.mask.tolist(), strict=True))
+    assert 0 < len(few) < len(many)
+    assert all(
+        mask & more.get(word, 0) == mask for word, mask in zip(few.word.tolist(), few.mask.tolist(), strict=True)
+    )
+    again = mitigation.screen(dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=1), layer, seed=1)
+    assert np.array_equal(again.mask, many.mask) and np.array_equal(again.word, many.word)
+
+
+def test_what_arrives_together():
+    layer = table(2000)
+    space = dr.resolve(layer)
+    words = Scrubbing(1, 1).screen(dr.MultiBit(0.05, 8).sample(space, seed=1), layer, seed=1)
+    assert set(np.bitwise_count(words.mask).tolist()) == {8}
+    rows = dr.RowError(0.2, row_bytes=64, density=1.0).sample(space, seed=1)
+    left = Scrubbing(1, 1).screen(rows, layer, seed=1).frame().groupby("row")["bits"].sum()
+    assert set(left) == {512} and 0.3 < len(left) * 512 / rows.bits < 0.7
+
+
+@pytest.mark.parametrize("checksum", ["crc32", "sum"])
+@pytest.mark.parametrize("form", FORMATS)
+def test_checked_at_every_use(form, checksum):
+    """With period 0 a unit's errors are all gone, unless its sum is right all the same."""
+    model = holder(t=filled(form, (9, 4), 1))
+    mitigation = Scrubbing(0, per="row", checksum=checksum, target="everything")
+    words, width = memory_bits(model)
+    area = area_of(mitigation, model)
+    seen, escaped = False, 0
+    for seed in range(60):
+        masks, own = random_masks(36, width, 24, seed), random_masks(9, 32, seed % 4, seed)
+        if form == "int8":  # the same bit of neighbours
+            masks = {word: 1 << seed % 8 for word in range(0, 36, 4)} | {
+                word + 1: 1 << seed % 8 for word in range(0, 36, 4)
+            }
+        verdict = mitigation.words(area, errors_of(masks), {"t": errors_of(own)}, TRIAL)
+        expected = {}
+        for row in range(9):
+            here = {word: masks[word] for word in range(4 * row, 4 * row + 4) if word in masks}
+            wrong = [word ^ here.get(4 * row + place, 0) for place, word in enumerate(words[4 * row : 4 * row + 4])]
+            right = _sum(words[4 * row : 4 * row + 4], width)
+            if checksum == "sum" and _sum(wrong, width) == right ^ own.get(row, 0):
+                expected |= here
+                escaped += bool(here)
+        assert masks_of(verdict.errors) == expected
+        seen |= verdict.noticed
+    assert seen and (escaped > 0 if (form, checksum) == ("int8", "sum") else escaped == 0 or checksum == "sum")
+
+
+def _sum(words, width):
+    """As the docstring says: words modulo 2^32, 64-bit words in halves."""
+    return sum((word & 0xFFFFFFFF) + (word >> 32) for word in words) % 2**32
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_checksums_hold(form):
+    model = holder(t=filled(form, (9, 4), 1))
+    words, width = memory_bits(model)
+    raw = b"".join(word.to_bytes(width // 8, "little") for word in words)
+    for per, size in (("row", 4 * width // 8), (16, 16)):
+        crc = Scrubbing(per=per, target="everything")
+        area = area_of(crc, model)
+        every = crc.checks(area).units
+        assert every == -(-len(raw) // size)
+        held = crc.content(area, np.arange(every)).tolist()
+        assert held == [zlib.crc32(raw[size * unit : size * unit + size]) for unit in range(every)]
+        plain = Scrubbing(per=per, checksum="sum", target="everything").content(area, np.arange(every)).tolist()
+        step = size * 8 // width
+        assert plain == [_sum(words[step * unit : step * unit + step], width) for unit in range(every)]
+
+
+def test_a_wrong_checksum_costs_a_reload_and_does_no_harm():
+    model, mitigation = model_of("float32"), Scrubbing(0, per=32, target="everything")
+    verdict = mitigation.words(area_of(mitigation, model), errors_of({}), {"t": errors_of({2: 1 << 31})}, TRIAL)
+    assert (
+        not len(verdict.errors.index)
+        and verdict.counts == {"reloaded": 1, "sound": 1, "escaped": 0}
+        and verdict.noticed
+    )
+
+
+def test_an_error_of_a_sum_that_fits_the_data_escapes():
+    model = holder(t=filled("float32", (2, 4), 1))
+    mitigation = Scrubbing(0, checksum="sum", target="everything")
+    area = area_of(mitigation, model)
+    top = 1 << 31  # adds 2^31 whichever way it flips
+    verdict = mitigation.words(area, errors_of({1: top, 5: top}), {"t": errors_of({0: top})}, TRIAL)
+    assert masks_of(verdict.errors) == {1: top} and verdict.counts["escaped"] == 1
+    verdict = mitigation.words(area, errors_of({1: top, 2: top}), {}, TRIAL)
+    assert masks_of(verdict.errors) == {1: top, 2: top} and not verdict.noticed
+    assert not len(Scrubbing(0, target="everything").words(area, errors_of({1: top, 2: top}), {}, TRIAL).errors.index)
+
+
+def test_in_a_model():
+    layer = table(1000)
+    with dr.inject(layer, dr.BitFlip(1e-3), seed=1, mitigation=Scrubbing(1, 10)) as left:
+        assert 0 < left.bits < left.drawn.bits / 5 and (left.detected, left.repaired) == (True, True)
+    clean = Scrubbing().screen(dr.BitFlip(0.0).sample(dr.resolve(layer), seed=1), layer, seed=1)
+    assert (clean.detected, clean.repaired) == (False, None)
+
+
+def test_what_it_costs():
+    model = nn.Linear(64, 10)
+    assert Scrubbing().cost(model).stored_bits == 32 * 11  # 10 rows and the bias
+    assert Scrubbing(per="tensor").cost(model).stored_bits == 64
+    assert Scrubbing(per=1024).cost(model).stored_bits == 32 * 4
+
+
+def test_settings():
+    every = [Scrubbing(), Scrubbing(1, 10), Scrubbing(per="tensor"), Scrubbing(per=4096, checksum="sum", target="mlp")]
+    assert [one.name for one in every] == [
+        "CRC32 per row, checked at use",
+        "CRC32 per row, scrubbed every 0.1 of the time",
+        "CRC32 per tensor, checked at use",
+        "sum per 4096 bytes, checked at use of mlp",
+    ]
+    assert len({one.identity() for one in every}) == 4
+    assert pickle.loads(pickle.dumps(every[1])).identity() == every[1].identity()
+
+
+def test_mistakes():
+    for arguments, message in (
+        ({"period": -1}, "period is -1"),
+        ({"window": 0}, "more than 0"),
+        ({"window": float("inf")}, "window is inf"),
+        ({"per": "page"}, "a number of bytes"),
+        ({"per": 4}, "8 or more"),
+        ({"checksum": "md5"}, "crc32"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Scrubbing(**arguments)

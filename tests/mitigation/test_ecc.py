@@ -1,0 +1,199 @@
+"""SECDED memory: what it leaves, against a decoder of one code word at a time; and against the binomial distribution."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+
+import drsrobust as dr
+from drsrobust.mitigation.ecc import ECC
+from drsrobust.mitigation.secded import SECDED
+from tests.injection.oracle import FORMATS
+from tests.mitigation.plain import (
+    TRIAL,
+    area_of,
+    errors_of,
+    map_of,
+    masks_of,
+    memory_bits,
+    model_of,
+    random_masks,
+    table,
+)
+
+
+def by_hand(model, masks, own, data_bits, action):
+    """What is left of errors {word: mask} with errors {code word: mask} in the check bits, and the counts."""
+    words, width = memory_bits(model)
+    code = SECDED(data_bits)
+    columns = code.columns.tolist()
+    memory = sum(word << width * place for place, word in enumerate(words))
+    wrong = sum(mask << width * place for place, mask in masks.items())
+    size, ones, left = width * len(words), (1 << data_bits) - 1, 0
+    counts = dict.fromkeys(("corrected", "uncorrectable", "miscorrected", "unnoticed"), 0)
+    for number in range(-(-size // data_bits)):
+        data, check = wrong >> number * data_bits & ones, own.get(number, 0)
+        if not data and not check:
+            continue
+        syndrome, after = 0, data
+        for bit, column in enumerate(columns):
+            if (data | check << data_bits) >> bit & 1:
+                syndrome ^= column
+        bit = columns.index(syndrome) if syndrome in columns else None
+        if syndrome == 0:
+            counts["unnoticed"] += 1
+        elif bit is None or (bit < data_bits and number * data_bits + bit >= size):
+            counts["uncorrectable"] += 1
+            held = memory >> number * data_bits & ones
+            after = {"keep": data, "zero": held, "restore": 0}[action]
+        else:
+            fixed = (data | check << data_bits) ^ 1 << bit
+            after = fixed & ones
+            counts["miscorrected" if fixed else "corrected"] += 1
+        left |= after << number * data_bits
+    ones = (1 << width) - 1
+    found = {place: left >> width * place & ones for place in range(len(words))}
+    return {place: mask for place, mask in found.items() if mask}, counts
+
+
+@pytest.mark.parametrize("action", ["keep", "zero", "restore"])
+@pytest.mark.parametrize("data_bits", [32, 64])
+@pytest.mark.parametrize("form", FORMATS)
+def test_what_is_left_of_each_code_word(form, data_bits, action):
+    model, mitigation = model_of(form), ECC(data_bits, action, target="everything")
+    area = area_of(mitigation, model)
+    code_words = -(-area.words * area.width // data_bits)
+    for seed, flips in enumerate((0, 1, 3, 10, 40)):
+        masks = random_masks(area.words, area.width, flips, seed)
+        own = random_masks(code_words, mitigation.code.check_bits, min(flips, 12), 100 + seed)
+        verdict = mitigation.words(area, errors_of(masks), {"t": errors_of(own)}, TRIAL)
+        left, counts = by_hand(model, masks, own, data_bits, action)
+        assert masks_of(verdict.errors) == left and verdict.counts == counts
+        assert verdict.noticed == any(counts[name] for name in ("corrected", "uncorrectable", "miscorrected"))
+        bad = counts["miscorrected"] or (counts["uncorrectable"] and action != "restore")
+        assert verdict.unrepaired == bool(bad)
+        clean = mitigation.screen(map_of(model, masks), model, seed=1)  # of a map that was not drawn here
+        assert (
+            dict(zip(clean.word.tolist(), clean.mask.tolist(), strict=True))
+            == by_hand(model, masks, {}, data_bits, action)[0]
+        )
+
+
+def test_zeroed_and_restored_words_in_the_model():
+    layer = table(100)
+    drawn = dr.BitFlip(0.01).sample(dr.resolve(layer), seed=1)
+    before = layer.weight.detach().clone()
+    given_up = ECC(64, "zero").report(drawn, layer, seed=1)
+    with given_up.left.applied(layer):
+        assert (layer.weight == 0).sum() >= 2 * given_up.counts["uncorrectable"] - 8 > 0
+    assert torch.equal(layer.weight, before)
+    restored = ECC(64, "restore").report(drawn, layer, seed=1)
+    assert restored.counts == given_up.counts
+    assert restored.left.words < ECC(64).report(drawn, layer, seed=1).left.words
+
+
+@pytest.mark.parametrize("ber", [1e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("data_bits", [32, 64])
+def test_how_often_two_and_more_bits_of_a_code_word_are_wrong(data_bits, ber):
+    """1 - (1 - p)^n - n p (1 - p)^(n - 1); all of them, and none else, are not corrected."""
+    layer = table(20_000)
+    code = SECDED(data_bits)
+    n = layer.weight.numel() * 32 // data_bits
+    lost = 0
+    for seed in range(4):
+        drawn = dr.BitFlip(ber).sample(dr.resolve(layer), seed=seed)
+        counts = ECC(data_bits).report(drawn, layer, seed=seed).counts
+        lost += counts["uncorrectable"] + counts["miscorrected"] + counts["unnoticed"]
+    expected = 4 * n * binom.sf(1, code.bits, ber)
+    assert abs(lost - expected) < 5 * np.sqrt(expected) + 1
+
+
+def test_the_figures_of_the_docstring():
+    shares = [binom.sf(1, 72, ber) for ber in (1e-5, 1e-4, 1e-3, 1e-2)]
+    assert [f"{share:.2g}" for share in shares] == ["2.6e-07", "2.5e-05", "0.0024", "0.16"]
+    layer = table(64)
+    assert ECC(64).cost(layer).stored_bits == 64 * 16 * 32 // 8
+    assert ECC(32).cost(layer).stored_bits == 64 * 16 * 7
+    assert ECC(64, target="everything").cost(model_of("int8", 37)).stored_bits == 5 * 8  # the last word is short
+
+
+def test_only_its_target_is_protected():
+    model = torch.nn.ModuleDict({"a": table(50), "b": table(50)})
+    drawn = dr.BitFlip(3e-3).sample(dr.resolve(model), seed=1)
+    left = ECC(target="b.*").screen(drawn, model, seed=1)
+    before, after = drawn.counts("tensor"), left.counts("tensor")
+    assert after["a.weight"] == before["a.weight"] and after["b.weight"] < before["b.weight"]
+    rows = dr.Rows("a", range(10, 20))
+    left = ECC(target=rows).screen(drawn, model, seed=1)
+    outside = drawn.frame().query("tensor == 'b.weight' or row < 10 or row >= 20")
+    assert (
+        left.frame()
+        .query("tensor == 'b.weight' or row < 10 or row >= 20")
+        .reset_index(drop=True)
+        .equals(outside.reset_index(drop=True))
+    )
+    assert ECC(target=rows).cost(model).stored_bits == 10 * 16 * 32 // 8
+
+
+def test_what_the_map_remembers():
+    layer = table(100)
+    drawn = dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=1)
+    left = ECC().screen(drawn, layer, seed=1)
+    assert left.drawn.bits == drawn.bits and left.realised_rate == drawn.realised_rate
+    assert (left.detected, left.repaired) == (True, False) and drawn.detected is None
+    one = dr.BitFlip(1e-5).sample(dr.resolve(layer), seed=3)
+    assert len(one) > 0 and len(ECC().screen(one, layer, seed=3)) == 0
+    assert (ECC().screen(one, layer, seed=3).detected, ECC().screen(one, layer, seed=3).repaired) == (True, True)
+    none = dr.BitFlip(0.0).sample(dr.resolve(layer), seed=3)
+    assert (ECC().screen(none, layer, seed=3).detected, ECC().screen(none, layer, seed=3).repaired) == (False, None)
+
+
+def test_stuck_bits():
+    """Masks say which bits are wrong now, whatever made them: the map of stuck bits is decoded as any other."""
+    layer = table(500)
+    drawn = dr.StuckAt(1, 2e-3).sample(dr.resolve(layer), seed=1)
+    left = ECC().screen(drawn, layer, seed=1)
+    assert 0 < left.bits < drawn.bits / 2
+    with left.applied(layer):
+        pass
+
+
+def test_names_settings_and_pickle():
+    every = [ECC(), ECC(32), ECC(64, "zero"), ECC(64, "restore"), ECC(target="mlp")]
+    assert [one.name for one in every][:3] == ["SECDED (72,64)", "SECDED (39,32)", "SECDED (72,64), zero"]
+    assert len({one.name for one in every}) == len({one.identity() for one in every}) == 5
+    again = pickle.loads(pickle.dumps(every[2]))
+    assert again.identity() == every[2].identity()
+
+
+def test_mistakes():
+    with pytest.raises(ValueError, match="32 makes"):
+        ECC(16)
+    with pytest.raises(ValueError, match="restore"):
+        ECC(64, "restored")
+    other = dr.BitFlip(1e-3).sample(dr.resolve(table(10)), seed=1)
+    with pytest.raises(dr.injection.ErrorMapMismatch, match=r"\[10, 16\] float32"):
+        ECC().screen(other, table(20), seed=1)
+
+
+def test_what_several_protections_noticed():
+    layer = table(100)
+    drawn = dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=1)
+    both = (ECC(64, "restore") + ECC(32)).screen(drawn, layer, seed=1)
+    assert both.detected and both.repaired is False  # miscorrected ones are not right
+    one = drawn.noted(detected=True, repaired=True)
+    assert (one.noted(detected=False).detected, one.noted(detected=False).repaired) == (True, True)
+    assert one.noted(detected=True, repaired=False).repaired is False
+    assert one.restrict(range(8)).detected and one.drawn is drawn and one.realised_rate == drawn.realised_rate
+
+
+def test_transient_errors_are_not_in_memory():
+    layer = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    with (
+        torch.no_grad(),
+        dr.inject(layer, dr.BitFlip(0.1), dr.injection.Activations("*"), seed=1, mitigation=ECC()) as left,
+    ):
+        layer(torch.ones(2, 4))
+    assert left.detected is None and left.log is not None

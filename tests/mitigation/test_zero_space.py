@@ -1,0 +1,194 @@
+"""Zero-space ECC: blocks of 8 bytes that hold their own check bits, of int8 tensors and of FBGEMM's int8 rows."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+
+import drsrobust as dr
+from drsrobust.mitigation.secded import SECDED
+from drsrobust.mitigation.zero_space import ZeroSpaceECC, make_room
+from tests.injection.spaces import filled, holder
+from tests.injection.test_quantized import Model, ids, quantized, table
+from tests.mitigation.plain import TRIAL, area_of, errors_of, map_of, masks_of, random_masks
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
+
+
+def int8_model(size=37):
+    """A prepared int8 tensor whose last 5 bytes fill no block."""
+    model = holder(t=filled("int8", (size,), 1))
+    make_room(model, "everything")
+    return model
+
+
+def by_hand(held, masks, free, action, zero):
+    """What a block's decoder gives: the bytes as they lie in memory (with check bits), hit, decoded and read back.
+
+    Args:
+        held: 8 bytes as the model has them.
+        masks: what flips in memory.
+        free: whether the free bit of the first 7 repeats (0) or opposes (1) the highest one.
+        action: on uncorrectable errors.
+        zero: the byte that means 0.
+    """
+    code = SECDED(57)
+    data = [(byte & 0x3F) | (byte >> 7) << 6 for byte in held[:7]] + [held[7]]
+    word = sum(part << 7 * place for place, part in enumerate(data))
+    check = int(code.encode(np.array([word], np.uint64))[0])
+    stored = [(byte & 0xBF) | (check >> place & 1) << 6 for place, byte in enumerate(held[:7])] + [held[7]]
+    stored = [byte ^ mask for byte, mask in zip(stored, masks, strict=True)]
+    data = [(byte & 0x3F) | (byte >> 7) << 6 for byte in stored[:7]] + [stored[7]]
+    word = sum(part << 7 * place for place, part in enumerate(data))
+    check = sum((byte >> 6 & 1) << place for place, byte in enumerate(stored[:7]))
+    decoded = code.decode(np.array([word], np.uint64), np.array([check]))
+    if decoded.status[0] == 2 and action != "keep":
+        return held if action == "restore" else [zero] * 8
+    word = int(decoded.words[0])
+    read = [word >> 7 * place & 0x7F for place in range(7)]
+    return [(part & 0x3F) | (part >> 6) << 7 | ((part >> 6) ^ free) << 6 for part in read] + [word >> 49]
+
+
+@pytest.mark.parametrize("action", ["keep", "zero", "restore"])
+def test_block_by_block(action):
+    model = int8_model()
+    held = model.t.view(torch.uint8).tolist()
+    mitigation = ZeroSpaceECC(action, "everything")
+    for seed in range(40):
+        masks = random_masks(37, 8, 1 + seed // 3, seed)
+        left = masks_of(mitigation.words(area_of(mitigation, model), errors_of(masks), {}, TRIAL).errors)
+        for block in range(4):
+            here = range(8 * block, 8 * block + 8)
+            hit = [masks.get(place, 0) for place in here]
+            after = by_hand([held[place] for place in here], hit, 0, action, 0)
+            assert [held[place] ^ left.get(place, 0) for place in here] == after
+        for place in range(32, 37):  # no block: not protected
+            assert left.get(place, 0) == masks.get(place, 0)
+
+
+def test_every_single_error_of_a_block_is_corrected():
+    model = int8_model(8)
+    mitigation = ZeroSpaceECC(target="everything")
+    for place in range(64):
+        report = mitigation.report(map_of(model, {place // 8: 1 << place % 8}), model, seed=1)
+        assert len(report.left) == 0 and report.counts["corrected"] == 1
+        assert (report.left.detected, report.left.repaired) == (True, True)
+
+
+@pytest.mark.parametrize("action", ["keep", "zero"])
+@pytest.mark.parametrize("how", ["clip", "rescale"])
+def test_fbgemms_rows(how, action):
+    model = quantized(torch.int8)
+    make_room(model, "embedding", how=how)
+    drawn = dr.BitFlip(0.02).sample(dr.resolve(model, "embedding"), seed=1)
+    mitigation = ZeroSpaceECC(action, "embedding")
+    left = mitigation.screen(drawn, model, seed=1)
+    assert left.restrict(("scale", "bias")).bits == drawn.restrict(("scale", "bias")).bits  # not covered
+    bytes_of = table(model).numpy()
+    held, width = bytes_of.reshape(-1), bytes_of.shape[1]
+    found = left.frame().query("tensor.str.contains('t0')").set_index("word")["mask"].to_dict()
+    hit = drawn.frame().query("tensor.str.contains('t0')").set_index("word")["mask"].to_dict()
+    for row in range(50):
+        for first in (4, 12):
+            here = [row * width + first + place for place in range(8)]
+            masks = [hit.get(place, 0) for place in here]
+            after = by_hand([int(held[place]) for place in here], masks, 1, action, 128)
+            assert [int(held[place]) ^ found.get(place, 0) for place in here] == after
+
+
+def test_ecc_leaves_few_of_the_errors():
+    model = int8_model(80_000)
+    drawn = dr.BitFlip(1e-3).sample(dr.resolve(model, "everything"), seed=1)
+    report = ZeroSpaceECC(target="everything").report(drawn, model, seed=1)
+    two = 10_000 * (1 - (1 - 1e-3) ** 64 - 64e-3 * (1 - 1e-3) ** 63)
+    lost = report.counts["uncorrectable"] + report.counts["miscorrected"] + report.counts["unnoticed"]
+    assert abs(lost - two) < 5 * two**0.5
+    assert ZeroSpaceECC(target="everything").cost(model).stored_bits == 0
+
+
+def test_tables_that_were_not_prepared_are_refused():
+    model = holder(t=torch.full((16,), 100, dtype=torch.int8))
+    with pytest.raises(ValueError, match=r"t: block 1 holds the bytes \[100, .*\[-64, 63\].*make_room"):
+        ZeroSpaceECC(target="everything").screen(map_of(model, {9: 1}), model, seed=1)
+    model = quantized(torch.int8)
+    drawn = dr.BitFlip(0.02).sample(dr.resolve(model, "embedding"), seed=1)
+    with pytest.raises(ValueError, match=r"\[64, 191\]"):
+        ZeroSpaceECC().screen(drawn, model, seed=1)
+
+
+def test_clipping_int8():
+    values = torch.tensor([-128, -65, -64, 0, 63, 64, 127, 127, 5, 6, 7, 8, 9, 10, 99, -128, 100], dtype=torch.int8)
+    model = holder(t=values.clone())
+    room = make_room(model, "t")["t"]
+    assert model.t.tolist() == [-64, -64, -64, 0, 63, 63, 63, 127, 5, 6, 7, 8, 9, 10, 63, -128, 100]
+    assert room == (5, 17, 64.0)
+    assert make_room(model, "t")["t"].changed == 0
+
+
+def test_clipping_rows():
+    model = quantized(torch.int8)
+    before = table(model).clone()
+    room = make_room(model, "embedding")
+    after = table(model)
+    assert torch.equal(before[:, :4], after[:, :4]) and torch.equal(before[:, 20:], after[:, 20:])
+    codes = [slot for slot in range(16) if slot % 8 != 7]
+    assert torch.equal(after[:, 4:20][:, codes], before[:, 4:20][:, codes].clamp(64, 191))
+    assert torch.equal(after[:, [11, 19]], before[:, [11, 19]])
+    changed = int((before != after).sum())
+    found = room["tables.embedding_bags.t0.weight"]
+    assert found.changed == changed > 0 and found.values == 800 and found.largest > 0
+
+
+def test_rescaling_rows_changes_no_value_by_more_than_half_a_step():
+    model = quantized(torch.int8)
+
+    def values(part=0):
+        lookup = model.tables._emb_modules[0]
+        codes, scale, bias = lookup.split_embedding_weights_with_scale_bias(split_scale_bias_mode=2)[part]
+        return codes.double() * scale.double() + bias.double(), scale.double().flatten()
+
+    before, step = values()
+    before, step = before.clone(), step.clone()
+    room = make_room(model, "embedding", how="rescale")["tables.embedding_bags.t0.weight"]
+    after, twice = values()
+    assert torch.allclose(twice, 2 * step)
+    change = (after - before).abs()
+    assert (change <= 0.75 * step[:, None]).all() and room.largest == pytest.approx(change.max().item(), rel=1e-9)
+    assert ((table(model)[:, 4:20] >= 64) & (table(model)[:, 4:20] <= 191)).all()
+    with torch.no_grad():  # FBGEMM reads them so
+        assert torch.allclose(model.tables(ids(7, 9)).values()[0, :16].double(), after[7], atol=1e-3)
+
+
+def test_the_header_can_be_protected_beside():
+    from drsrobust.mitigation.bit_protection import BitProtection
+
+    model = quantized(torch.int8)
+    make_room(model, "embedding", how="rescale")
+    drawn = dr.BitFlip(1e-3).sample(dr.resolve(model, "embedding"), seed=2)
+    both = ZeroSpaceECC(target="embedding") + BitProtection(("scale", "bias"), "embedding", "secded")
+    left = both.screen(drawn, model, seed=2)
+    assert left.bits < drawn.bits / 3
+    assert both.cost(model).stored_bits == sum(-(-rows * 32 // 64) * 8 for rows in (50, 70))
+
+
+def test_settings():
+    every = [ZeroSpaceECC(), ZeroSpaceECC("zero"), ZeroSpaceECC(target="embedding")]
+    assert [one.name for one in every] == [
+        "zero-space SECDED",
+        "zero-space SECDED, zero",
+        "zero-space SECDED of embedding",
+    ]
+    assert len({one.identity() for one in every}) == 3
+    assert pickle.loads(pickle.dumps(every[1])).identity() == every[1].identity()
+
+
+def test_mistakes():
+    with pytest.raises(ValueError, match="restore"):
+        ZeroSpaceECC("ignore")
+    with pytest.raises(ValueError, match="no int8 tensor"):
+        ZeroSpaceECC().cost(Model())
+    with pytest.raises(ValueError, match="rescale"):
+        make_room(int8_model(), "everything", how="scale")
+    with pytest.raises(ValueError, match="can only be clipped"):
+        make_room(int8_model(), "everything", how="rescale")
