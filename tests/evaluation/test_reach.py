@@ -130,6 +130,17 @@ def test_late_errors_cost_late_layers_only(trained, judge):
     assert linear == [last.removesuffix(".bias").removesuffix(".weight")]
 
 
+@pytest.mark.parametrize("name", ["deepfm", "wide_deep", "dcn"])
+def test_errors_in_an_mlp_look_nothing_up(name, splits):
+    """Two collections of tables read one KeyedJaggedTensor, which derives offsets for the first and keeps them for the other."""
+    data = splits["full"]
+    model = build_model(name, data.schema)
+    judge = Evaluator(model, data.test)
+    with inject(model, FixedCount(1), "deep_mlp", seed=1) as error_map:
+        ran = calls(model, lambda: judge.rerun(error_map))
+    assert ran and not [module for module in ran if "embedding_bags" in module]
+
+
 def test_a_map_must_be_in_the_model(trained, judge):
     with inject(trained, BitFlip(1e-3), seed=1) as error_map:
         pass

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
@@ -21,6 +22,9 @@ from drsrobust.evaluation.readers import ReadersOf
 from drsrobust.injection import ErrorMap
 from drsrobust.models import padded_batches, score
 from drsrobust.tensors import named_modules
+
+if TYPE_CHECKING:
+    from torchrec.datasets.utils import Batch
 
 PROBE = 64  # rows scored once more, in a batch of their own
 BOUND = 1e-5  # how far scores of one row may lie apart in two batches, relative to 1 + |score|
@@ -60,10 +64,10 @@ class Reach:
     def __init__(self, model: nn.Module, split: Split, budget: int) -> None:
         self._model, self.n = model, len(split)
         self._split = split
-        self.batches = padded_batches(split)
+        self.batches = [_indexed(batch) for batch in padded_batches(split)]
         self._probed = probe = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
         self.all_rows: str | None = None
-        self._flow, tried = trace(model, padded_batches(split, rows=probe)[0])
+        self._flow, tried = trace(model, _indexed(padded_batches(split, rows=probe)[0]))
         self.everything = self._flow.problem
         lookups = Lookups(model)
         modules = dict(named_modules(model))
@@ -159,6 +163,15 @@ class Reach:
         if text not in self._told:
             self._told.add(text)
             warnings.warn(text, stacklevel=4)
+
+
+def _indexed(batch: "Batch") -> "Batch":
+    """The batch, whose KeyedJaggedTensor has made and kept what it derives from its lengths: else the first module that asks
+    would seem to hand that on to others behind the model's back, and could not be left out."""
+    for jagged in batch.sparse_features.to_dict().values():
+        jagged.offsets()
+    batch.sparse_features.offset_per_key()
+    return batch
 
 
 def _union(parts: list[np.ndarray], n: int) -> np.ndarray:
