@@ -47,7 +47,7 @@ def campaign_cost(
     growth_rows: Sequence[int] = (12_500, 25_000, 50_000, ROWS),
     growth_table_rows: Sequence[int] = (TABLE_ROWS // 16, TABLE_ROWS // 4, TABLE_ROWS),
     workers: Sequence[int] = (1, 2),
-    workers_seconds: float = 30.0,
+    workers_seconds: float = 60.0,
     make: Callable[[int, int], Case] = large_case,
     show: bool = True,
 ) -> tuple["pd.DataFrame", "pd.DataFrame", "pd.DataFrame", list[str]]:
@@ -199,6 +199,6 @@ def _profiles(case: Case, judge: Evaluator, targets: Sequence[str], seconds: flo
 def _about() -> str:
     where = machine()
     return (
-        f"{cores()} cores {where['architecture']}, torch {versions()['torch']}; CPU time on one thread (the workers' growth: "
-        "the wall clock)"
+        f"{cores()} cores {where['architecture']}, torch {versions()['torch']}; CPU time on one thread (growth with "
+        "processes: the wall clock too)"
     )

@@ -1,19 +1,19 @@
 """How a trial's cost grows with the rows, with the parameters and with the number of processes."""
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from drsrobust.benchmark.cost_cases import Case
-from drsrobust.benchmark.measure import cpu_seconds
 from drsrobust.benchmark.trial_cost import TrialCost, campaign_of, one_thread
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorModel, FixedCount
 
 COLUMNS = (
     *("varied", "model", "target", "error_model", "rate", "rows", "parameters", "workers", "trials"),
-    *("ms_per_trial", "wall_ms_per_trial"),
+    *("ms_per_trial", "wall_ms_per_trial", "start_s"),
 )
 POINTS: tuple[tuple[str, ErrorModel], ...] = (
     ("all", BitFlip(1e-6)),
@@ -49,8 +49,10 @@ def growth(
 
 
 def workers(case: Case, numbers: Sequence[int], seconds: float) -> list[dict[str, Any]]:
-    """Rows of `COLUMNS`, for several numbers of processes, by the wall clock: as many trials for all as one process does in
-    about so many seconds. A pool's time holds its start: processes, imports, model and data.
+    """Rows of `COLUMNS`, for several numbers of processes: as many trials for all as one process does in about so many seconds.
+
+    Times are those of the whole campaign: CPU time of all processes, and by the wall clock, which a busy machine disturbs.
+    `start_s` is what of the latter passes when each process has one trial: processes, imports, model, data, golden run.
 
     Args:
         case: a model with a factory.
@@ -62,21 +64,26 @@ def workers(case: Case, numbers: Sequence[int], seconds: float) -> list[dict[str
     for target, error in OF_WORKERS:
         with one_thread():
             measured = TrialCost(judge).point(error, target, seconds / 10)
-            trials = max(2, int(1e3 * seconds / measured["wall_ms_per_trial"]))
+            trials = max(2, int(1e3 * seconds / measured["ms_per_trial"]))
             for number in numbers:
-                with tempfile.TemporaryDirectory() as folder:
-                    campaign = campaign_of(judge, error, target, trials, 0, folder)
-                    start = time.perf_counter()
-                    _, cpu = cpu_seconds(lambda c=campaign, n=number: c.run(workers=n, show=False))
-                    wall = time.perf_counter() - start
+                start, _ = _pool(judge, error, target, number, number)
+                wall, cpu = _pool(judge, error, target, trials, number)
                 found.append(
-                    {"varied": "workers", "workers": number, "trials": trials}
-                    # Of several processes this one only waits: its CPU time says nothing.
-                    | {"ms_per_trial": 1e3 * cpu / trials if number == 1 else None}
-                    | {"wall_ms_per_trial": 1e3 * wall / trials}
+                    {"varied": "workers", "workers": number, "trials": trials, "start_s": start}
+                    | {"ms_per_trial": 1e3 * cpu / trials, "wall_ms_per_trial": 1e3 * wall / trials}
                     | _about(case, target, error)
                 )
     return found
+
+
+def _pool(judge: Evaluator, error: ErrorModel, target: str, trials: int, processes: int) -> tuple[float, float]:
+    """Seconds of a campaign by the wall clock, and of CPU time of this process and of those that it started."""
+    with tempfile.TemporaryDirectory() as folder:
+        campaign = campaign_of(judge, error, target, trials, 0, folder)
+        began, start = os.times(), time.perf_counter()
+        campaign.run(workers=processes, show=False)
+        wall, ended = time.perf_counter() - start, os.times()
+    return wall, sum(ended[:4]) - sum(began[:4])
 
 
 def _about(case: Case, target: str, error: ErrorModel) -> dict[str, Any]:
