@@ -132,7 +132,7 @@ def test_late_errors_cost_late_layers_only(trained, judge):
 
 @pytest.mark.parametrize("name", ["deepfm", "wide_deep", "dcn"])
 def test_errors_in_an_mlp_look_nothing_up(name, splits):
-    """Two collections of tables read one KeyedJaggedTensor, which derives offsets for the first and keeps them for the other."""
+    """Two collections read one KeyedJaggedTensor, which derives offsets for the first and keeps them for the other."""
     data = splits["full"]
     model = build_model(name, data.schema)
     judge = Evaluator(model, data.test)

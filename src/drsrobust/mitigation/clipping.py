@@ -1,0 +1,278 @@
+"""Activation clipping: no number that passes a place may lie outside of its bounds.
+
+Sources: Chen, Li and Pattabiraman, "A low-cost fault corrector for deep neural networks through range restriction" (Ranger),
+DSN 2021, arXiv:2003.13874: bounds from clean data, out-of-range values saturate. Hoang, Hanif and Shafique, "FT-ClipAct",
+DATE 2020, arXiv:1912.00941: they become 0, bounds searched under faults. Bounds per neuron: FitAct, arXiv:2112.13544.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from drsrobust._names import unknown
+from drsrobust.injection import restore_leftovers
+from drsrobust.mitigation.base import Cost, Current, Handle, Mitigation
+from drsrobust.mitigation.bounds import Bounds, learn, put_on
+from drsrobust.mitigation.limits import MODES, NANS, limiter
+from drsrobust.mitigation.places import Place, check_kinds, chosen, find
+from drsrobust.mitigation.searched import best_multiplier
+from drsrobust.tensors import unwrapped
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from drsrobust.data import Split
+
+ROWS = 20_000  # that bounds are learnt from
+SCOPES = ("layer", "neuron")
+MULTIPLIERS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
+
+
+class ActivationClipping(Mitigation):
+    """Fixed bounds: y = min(max(x, -bound), bound) at every place, or y = 0 where |x| > bound; for NaN see `nan`.
+
+    Bounds learnt from clean rows: `ActivationClipping.fit`; searched under errors: `.search`; what the published code of
+    arXiv:2307.10244 did: `.as_released`. `dr.places(model)` lists the places.
+
+    Args:
+        bound: over 0.
+        mode: `saturate`: what lies outside becomes the nearer bound; `zero`: it becomes 0.
+        nan: what NaN becomes: `zero` (with `saturate` the nearer bound, where 0 lies outside), `bound` (the upper one; only
+            with `saturate`), or `keep`.
+        places: kinds of places, as `("linear", "logit")`; None: all that a model has.
+
+    Attributes:
+        name: for tables, as `clip 100`.
+        learnt: place -> `Bounds`, of fitted ones; None of a fixed bound.
+        tried: of searched bounds, the (multiplier, score) pairs in the order in which they were tried.
+
+    Raises:
+        ValueError: a bound that is not positive, an unknown mode, place or way with NaN. When attached: a model that has none
+            of the places, or lacks one for which bounds were learnt, or is compiled (its hooks would not run).
+
+    Example:
+        >>> import torch
+        >>> model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.Linear(2, 1))
+        >>> clip = ActivationClipping(6, places="linear")
+        >>> with torch.no_grad(), clip.attach(model):
+        ...     _ = model[0].weight.copy_(torch.tensor([[1.0], [1e30]]))
+        ...     model[0](torch.ones(1, 1)).tolist()
+        [[1.0, 6.0]]
+    """
+
+    def __init__(
+        self,
+        bound: float,
+        *,
+        mode: str = "saturate",
+        nan: str = "zero",
+        places: str | Sequence[str] | None = None,
+    ) -> None:
+        if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < math.inf:
+            raise ValueError(f"bound is {bound!r}; it must be a finite number over 0, as 6 or 100")
+        self._set(f"{bound:g}", mode, nan, places)
+        self.bound: float | None = float(bound)
+
+    def _set(self, what: str, mode: str, nan: str, places: str | Sequence[str] | None) -> None:
+        _check("mode", mode, MODES)
+        _check("nan", nan, NANS)
+        if mode == "zero" and nan == "bound":
+            raise ValueError("nan='bound' goes with mode='saturate'; in mode 'zero' nothing becomes a bound")
+        self.mode, self.nan, self.kinds = mode, nan, check_kinds(places)
+        self.bound, self.scope = None, "layer"
+        self.learnt: dict[Place, Bounds] | None = None
+        self.tried: list[tuple[float, float]] = []
+        self._needs_a_place = True
+        parts = [f"clip {what}"]
+        parts += ["to zero"] if mode == "zero" else []
+        parts += [] if nan == "zero" else [f"NaN {'kept' if nan == 'keep' else 'to bound'}"]
+        parts += [f"at {', '.join(self.kinds)}"] if self.kinds is not None else []
+        self.name = " ".join(parts)
+
+    @classmethod
+    def fit(
+        cls,
+        model: nn.Module,
+        split: "Split",
+        *,
+        rows: int = ROWS,
+        quantile: float | None = None,
+        margin: float = 1.0,
+        scope: str = "layer",
+        mode: str = "saturate",
+        nan: str = "zero",
+        places: str | Sequence[str] | None = None,
+    ) -> "ActivationClipping":
+        """Bounds from what a model gives for training rows; errors that an interrupted `with` left in it are undone first.
+
+        With bounds of all rows (no quantile, margin 1) rows among these keep their scores bit for bit.
+
+        Args:
+            model: forward(dense_features, sparse_features).
+            split: training rows, as `data.train`; its first `rows` are taken (splits are in random order), rounded down to a
+                multiple of 32.
+            rows: how many.
+            quantile: None: bounds are the smallest and the largest value; else -m and m, where m is this quantile of |x|.
+            margin: moves each bound b outwards, by (margin - 1) |b|.
+            scope: `layer`: one pair of bounds for a place; `neuron`: one for each entry of the last dimension.
+            mode, nan, places: as for a fixed bound.
+
+        Raises:
+            ValueError: a model that has none of the places, or gives NaN or infinite values there without errors; a number that
+                makes no sense.
+        """
+        _check("scope", scope, SCOPES)
+        if quantile is not None and not 0 < quantile <= 1:
+            raise ValueError(f"quantile is {quantile!r}; it must be over 0 and at most 1, as 0.999")
+        if not 0 < margin < math.inf:
+            raise ValueError(f"margin is {margin!r}; it must be a finite number over 0, as 1.5")
+        if rows < 1:
+            raise ValueError(f"rows is {rows!r}; it must be at least 1")
+        what = "profiled" if quantile is None else f"quantile {quantile:g}"
+        what += ("" if margin == 1 else f" x {margin:g}") + ("" if rows == ROWS else f" from {rows} rows")
+        self = cls.__new__(cls)
+        self._set(what + (" per neuron" if scope == "neuron" else ""), mode, nan, places)
+        self.scope = scope
+        restore_leftovers(model)
+        there = chosen(model, self.kinds)
+        self.learnt = learn(
+            model, split, there, rows=rows, quantile=quantile, margin=margin, per_neuron=scope == "neuron"
+        )
+        return self
+
+    @classmethod
+    def search(
+        cls,
+        model: nn.Module,
+        split: "Split",
+        score: "Callable[[ActivationClipping], float]",
+        *,
+        multipliers: Sequence[float] = MULTIPLIERS,
+        steps: int = 0,
+        **options: Any,
+    ) -> "ActivationClipping":
+        """Fitted bounds times the multiplier that a score likes best, as FT-ClipAct searches for its thresholds: first over a
+        grid, then, between the neighbours of the best, by golden sections of the multiplier's logarithm.
+
+        The score is the caller's: say, the mean AUC over trials of errors on validation rows. So that bounds are not judged by
+        what they were chosen for, use other error maps there than afterwards, and other rows. Maps follow from seeds: those of
+        a campaign with `seed=1` on `data.valid` are disjoint from those of one with `seed=0` on `data.test`.
+
+        Args:
+            model, split: as in `fit`.
+            score: (clipping) -> number, higher is better; called once for each multiplier that is tried. Of equal scores the
+                larger multiplier wins, which changes less.
+            multipliers: of the grid, each over 0.
+            steps: of golden sections, after the grid.
+            options: of `fit`.
+
+        Raises:
+            ValueError: as `fit`; no multiplier, or one that is not positive; a score that is NaN.
+        """
+        fitted = cls.fit(model, split, **options)
+        best, tried = best_multiplier(lambda multiplier: score(fitted.scaled(multiplier)), multipliers, steps)
+        found = fitted.scaled(best)
+        found.name = found.name.replace(fitted.name, f"{fitted.name} searched", 1)
+        found.tried = tried
+        return found
+
+    @classmethod
+    def as_released(cls, bound: float) -> "ActivationClipping":
+        """The clipping that the published code of arXiv:2307.10244 applied: saturation at -bound and bound behind every
+        nn.Linear but the last one, and nowhere else. So first-order terms, tables, cross layers and the logit are never
+        clipped, nor is anything in FM, which has no such layer (this is no error here). NaN stays, as `torch.clamp` leaves it.
+        """
+        self = cls(bound, nan="keep", places=("linear",))
+        self._needs_a_place = False
+        self.name = f"clip as released {bound:g}"
+        return self
+
+    def scaled(self, multiplier: float) -> "ActivationClipping":
+        """The same with all bounds times a number over 0."""
+        if not 0 < multiplier < math.inf:
+            raise ValueError(f"multiplier is {multiplier!r}; it must be a finite number over 0")
+        other = copy(self)
+        other.bound = None if self.bound is None else self.bound * multiplier
+        if self.learnt is not None:
+            other.learnt = {
+                place: Bounds(one.low * multiplier, one.high * multiplier, one.values)
+                for place, one in self.learnt.items()
+            }
+        other.name = f"{self.name} ({multiplier:.3g} x)"
+        return other
+
+    def bounds(self) -> "pd.DataFrame":
+        """What was learnt: columns `place`, `module`, `layer`, `component`, `low`, `high` (per neuron: the widest of these),
+        `stored` (numbers that are to be kept).
+
+        Raises:
+            ValueError: a fixed bound learnt nothing.
+        """
+        import pandas as pd
+
+        if self.learnt is None:
+            raise ValueError(f"{self.name} has one bound for all places, {self.bound:g}; nothing was learnt")
+        rows = []
+        for place, one in self.learnt.items():
+            widest = (float(one.low.min()), float(one.high.max()), one.number)
+            rows.append((place.kind, place.module, place.layer, place.component, *widest))
+        frame = pd.DataFrame(rows, columns=["place", "module", "layer", "component", "low", "high", "stored"])
+        return frame.astype({"layer": "Int64"})
+
+    def settings(self) -> Any:
+        found: dict[str, Any] = {"mode": self.mode, "nan": self.nan, "places": self.kinds and list(self.kinds)}
+        found |= {"scope": self.scope, "bound": self.bound, "needs_a_place": self._needs_a_place}
+        if self.learnt is not None:
+            total = hashlib.sha256()
+            for place, one in sorted(self.learnt.items(), key=lambda item: str(item[0])):
+                total.update(f"{place} {list(one.low.shape)}\n".encode())
+                total.update(one.low.numpy().tobytes() + one.high.numpy().tobytes())
+            found["bounds"] = total.hexdigest()
+        return found
+
+    def put_on(self, model: nn.Module, watch: Current) -> Iterator[Handle]:
+        compiled = any("_orig_mod" in one._modules or one._compiled_call_impl is not None for one in model.modules())
+        if compiled:
+            raise ValueError("the model is compiled, which leaves hooks out; attach the clipping before torch.compile")
+        yield from put_on(
+            model, {place: limiter(low, high, self.mode, self.nan) for place, (low, high) in self._ends(model).items()}
+        )
+
+    def _ends(self, model: nn.Module) -> dict[Place, tuple[Any, Any]]:
+        """The bounds of each place in a model."""
+        if self.learnt is None:
+            there = chosen(model, self.kinds) if self._needs_a_place else find(model)
+            wanted = [place for place in there if self.kinds is None or place.kind in self.kinds]
+            return dict.fromkeys(wanted, (-self.bound, self.bound))
+        there = set(find(model))
+        for place in self.learnt:
+            if place not in there:
+                raise ValueError(
+                    f"{self.name} has bounds for {place}, which this {type(unwrapped(model)).__name__} does not have; it has: "
+                    f"{', '.join(sorted(str(one) for one in there))}"
+                )
+        return {place: (one.low, one.high) for place, one in self.learnt.items()}
+
+    def cost(self, model: nn.Module) -> Cost:
+        """Bounds of 32 bits each (a fixed bound: one for all); two comparisons for each number that is bounded, counted as two
+        multiply-adds; each number read and written once, 8 bytes, as a clamp of its own does (one in the layer's kernel would
+        take none).
+
+        How many numbers a sample has was counted where bounds were learnt. For a fixed bound it is what the modules' sizes
+        say: a layer that a sample passes several times counts once, and of places of unknown width nothing.
+        """
+        if self.learnt is None:
+            numbers = sum(place.width or 0 for place in self._ends(model))
+            return Cost(stored_bits=32, multiply_adds=2 * numbers, bytes_touched=8 * numbers)
+        numbers = math.ceil(sum(one.values for one in self.learnt.values()))
+        stored = sum(one.number for one in self.learnt.values())
+        return Cost(stored_bits=32 * stored, multiply_adds=2 * numbers, bytes_touched=8 * numbers)
+
+
+def _check(what: str, given: Any, known: Sequence[str]) -> None:
+    if given not in known:
+        raise unknown(what, given, known)

@@ -1,0 +1,71 @@
+"""The benchmark's functions: single errors, counts by bit, false alarms; and repair within a campaign."""
+
+import pandas as pd
+import pytest
+
+from drsrobust.benchmark.detection import COLUMNS, detection, false_alarms, single_errors
+from drsrobust.campaign import Campaign
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import BitFlip, FixedCount
+from drsrobust.mitigation.abft_embedding import ABFTEmbeddingBag
+from drsrobust.mitigation.abft_linear import ABFTLinear
+from drsrobust.models import padded_batches
+
+
+@pytest.fixture(scope="module")
+def both(data, trained):
+    return [ABFTLinear.fit(trained), ABFTLinear.fit(trained, data.train, mode="calibrated")]
+
+
+def test_linear_layers(data, trained, both):
+    found = single_errors(trained, data.test, both, 640, seed=1, show=False)
+    assert len(found) == 1280 and found["mitigation"].nunique() == 2
+    for (_, group), threshold in zip(found.groupby("mitigation", sort=False), (1e-2, 1e-3), strict=True):
+        significant = group[group["moved"] > threshold]
+        assert len(significant) > 50 and significant["detected"].all()
+        assert group["tensor"].nunique() == 10 and set(group["bit"]) == set(range(32))
+        assert (group["moved_left"] == group["moved"]).all()  # nothing was done about them
+    assert (found["rows_reached"][found["moved"] > 0] == len(data.test)).all()
+
+
+def test_the_table(data, trained, both):
+    found = detection(trained, data.test, both[:1], 320, targets=["over_mlp"], show=False)
+    assert tuple(found.columns) == COLUMNS and len(found) == 32
+    assert found["injections"].sum() == 320 and set(found["component"]) == {"over_mlp"}
+    assert (found["significant_detected"] <= found[["significant", "detected"]].min(axis=1)).all()
+    assert (found["significant_detected"] == found["significant"]).all()
+    assert (found["false_alarms"] == 0).all() and (found["clean_rows"] >= len(data.test)).all()
+    again = detection(trained, data.test, both[:1], 320, targets=["over_mlp"], show=False)
+    pd.testing.assert_frame_equal(found, again)
+
+
+def test_rows_of_tables(data, trained):
+    found = single_errors(trained, data.test, [ABFTEmbeddingBag.fit(trained)], 800, targets=["embedding"], show=False)
+    read = found[(found["rows_reached"] > 0) & (found["bit"] >= 23) & (found["change"] > 0)]
+    assert len(read) > 60 and read["detected"].all()
+    assert not found[found["rows_reached"] == 0]["detected"].any()
+
+
+def test_alarms_are_counted(data, trained, both):
+    batches = padded_batches(data.test)
+    assert false_alarms(trained, both[0], batches) == (0, sum(len(batch.labels) for batch in batches))
+    trained.over_arch.model[1].bias.data += 1.0
+    try:
+        assert false_alarms(trained, both[0], iter(batches))[0] == len(batches)
+    finally:
+        trained.over_arch.model[1].bias.data -= 1.0
+
+
+def test_repair_in_a_campaign(data, trained, tmp_path):
+    repair = ABFTLinear.fit(trained, action="restore") + ABFTEmbeddingBag.fit(trained, action="restore")
+    judge = Evaluator(trained, data.test)
+    errors = [FixedCount(1), FixedCount(3, bits=(30, "sign")), BitFlip(1e-6)]
+    campaign = Campaign(
+        judge, errors=errors, targets=["all"], trials=25, mitigations=[None, repair], store=tmp_path / "s"
+    )
+    table = campaign.run(show=False)
+    plain, repaired = (table[table["mitigation"] == name] for name in ("none", repair.name))
+    assert plain["auc_drop"].abs().max() > 1e-3
+    assert repaired["auc_drop"].abs().max() < 1e-4 and (repaired["outcome"] == "ok").all()
+    assert set(repaired["repaired"].dropna()) == {True} and repaired["detected"].any()
+    judge.verify()

@@ -1,0 +1,290 @@
+"""ABFT on linear layers: what it finds, what it does then, and that it leaves no trace."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import SingleBit
+from drsrobust.mitigation import Mitigation
+from drsrobust.mitigation.abft_linear import ABFTLinear
+from drsrobust.models import MODELS, build_model, padded_batches, score
+
+
+def two_layers():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(20, 30), nn.ReLU(), nn.Linear(30, 1)), torch.randn(50, 20)
+
+
+def traces(model):
+    return [
+        (name, list(module.__dict__), list(module._forward_hooks), list(module._forward_pre_hooks))
+        for name, module in model.named_modules()
+    ]
+
+
+def fitted(model, data, **options):
+    rows = data.train.head(2000) if options.get("mode") == "calibrated" else None
+    return ABFTLinear.fit(model, rows, **options)
+
+
+@pytest.mark.parametrize("mode", ["provable", "calibrated"])
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_by_its_modules(name, mode, data):
+    torch.manual_seed(0)
+    model = build_model(name, data.schema)
+    before, batches = traces(model), padded_batches(data.valid)
+    plain = score(model, batches, len(data.valid))
+    abft = fitted(model, data, mode=mode)
+    linear = [n for n, module in model.named_modules() if isinstance(module, nn.Linear)]
+    assert abft.covered == linear and linear
+    assert model.training
+    with abft.attach(model) as watch:
+        assert np.array_equal(score(model, batches, len(data.valid)), plain)
+        assert watch.detected is False and watch.repaired is None
+    assert traces(model) == before
+    with abft.attach(model) as watch, dr.inject(model, dr.FixedCount(4, bits=(30,)), f"{linear[-1]}.weight", seed=3):
+        score(model, batches, len(data.valid))
+        assert watch.detected
+
+
+@pytest.mark.parametrize("bit", range(23, 32))
+def test_every_sign_and_exponent_that_a_batch_uses(bit):
+    model, x = two_layers()
+    abft = ABFTLinear.fit(model)
+    for target in ("0.weight", "0.bias", "2.weight", "2.bias"):
+        for seed in range(12):
+            with (
+                torch.no_grad(),
+                dr.inject(model, SingleBit(bit), target, seed=seed) as error_map,
+                abft.attach(model) as watch,
+            ):
+                model(x)
+                assert watch.detected, error_map.frame()
+
+
+def test_mantissa_bits_show_down_to_rounding():
+    (model, x), found = two_layers(), {}
+    model[0].bias.data[3] = 0.2
+    abft = ABFTLinear.fit(model)
+    for bit in range(23):
+        with torch.no_grad(), abft.attach(model) as watch:
+            model[0].bias.data.view(torch.int32)[3] ^= 1 << bit
+            model(x)
+            model[0].bias.data.view(torch.int32)[3] ^= 1 << bit
+        found[bit] = watch.detected
+    assert all(found[bit] for bit in range(16, 23)) and not any(found[bit] for bit in range(3))
+
+
+def test_calibrated_is_tighter_and_capped(data, trained):
+    provable, close, loose = (
+        fitted(trained, data, **options)
+        for options in ({}, {"mode": "calibrated"}, {"mode": "calibrated", "margin": 1e9})
+    )
+    for name in provable.covered:
+        one, other = provable.checks[name].columns, close.checks[name].columns
+        assert torch.equal(one[0], other[0]) and (other[1] < 0.5 * one[1]).all() and (other[1] > 0).all()
+        assert torch.equal(loose.checks[name].columns, one)
+    assert len({one.identity() for one in (provable, close, loose)}) == 3
+    for split in (data.valid, data.test):
+        with close.attach(trained) as watch:
+            score(trained, padded_batches(split), len(split))
+        assert not watch.detected
+
+
+def test_report_changes_nothing():
+    model, x = two_layers()
+    abft = ABFTLinear.fit(model)
+    with torch.no_grad(), dr.inject(model, SingleBit(31), "0.weight", seed=0):
+        wrong = model(x)
+        with abft.attach(model) as watch:
+            assert torch.equal(model(x), wrong) and watch.detected and watch.repaired is None
+    assert not abft.ordered
+
+
+def test_recompute_heals_an_error_of_computation_and_not_of_memory():
+    model, x = two_layers()
+    abft = ABFTLinear.fit(model, action="recompute")
+    with torch.no_grad():
+        golden = model(x)
+        # The errors' hooks go on first, as hardware comes before what checks it.
+        with dr.inject(model, dr.FixedCount(5, bits="exponent"), dr.Activations("0"), seed=0) as error_map:
+            assert not torch.equal(model(x), golden)
+            with abft.attach(model) as watch:
+                assert torch.equal(model(x), golden)
+            assert watch.detected and watch.repaired and len(error_map.log.frame())
+        with dr.inject(model, SingleBit(30), "0.weight", seed=0), abft.attach(model) as watch:
+            assert not torch.equal(model(x), golden)
+            assert watch.detected and watch.repaired is False
+
+
+def test_zero_takes_the_row_out():
+    layer = nn.Linear(4, 3)
+    abft = ABFTLinear.fit(layer, action="zero")
+    x = torch.tensor([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
+    with torch.no_grad():
+        golden = layer(x)
+        layer.weight.data[1, 2] += 1.0
+        with abft.attach(layer) as watch:
+            out = layer(x)
+            deep = layer(x.view(2, 2, 4))
+    golden[2] = 0
+    assert torch.equal(out, golden) and torch.equal(deep, golden.view(2, 2, 3))
+    assert watch.detected and watch.repaired is None
+
+
+def test_restore_puts_the_layer_back_and_undo_finds_what_it_expects():
+    model, x = two_layers()
+    abft = ABFTLinear.fit(model, action="restore")
+    words = [p.detach().clone() for p in model.parameters()]
+    versions = [p._version for p in model.parameters()]
+    with torch.no_grad():
+        golden = model(x)
+        with dr.inject(model, dr.FixedCount(4, bits="sign"), "0.*", seed=0, mitigation=abft):
+            with abft.attach(model) as watch:
+                assert torch.equal(model(x), golden) and watch.detected and watch.repaired
+            assert all(torch.equal(a, b) for a, b in zip(words, model.parameters(), strict=True))
+            with dr.inject(model, dr.FixedCount(4, bits="sign"), "0.*", seed=1):  # one inside of the other
+                assert torch.equal(model(x), golden)
+                with dr.inject(model, dr.FixedCount(2, bits="sign"), "2.weight", seed=2):
+                    pass  # never seen by a check
+    assert all(torch.equal(a, b) for a, b in zip(words, model.parameters(), strict=True))
+    assert versions == [p._version for p in model.parameters()]
+    assert abft.ordered and not model[0]._forward_hooks
+    assert abft.cost(model).stored_bits == 32 * 2 * (21 + 31) + 32 * (20 * 30 + 30 + 31)
+
+
+def test_every_third_batch():
+    model, x = two_layers()
+    abft = ABFTLinear.fit(model, every=3)
+    assert abft.ordered and abft.cost(model).multiply_adds * 3 >= ABFTLinear.fit(model).cost(model).multiply_adds
+    with torch.no_grad(), abft.attach(model):
+        for skipped in range(3):
+            with abft.attach(model) as watch:
+                for _ in range(skipped):
+                    model(x)
+                with dr.inject(model, SingleBit(31), "0.weight", seed=0):
+                    model(x)
+                    assert watch.detected is (skipped == 0)
+                    for _ in range(2 - skipped):
+                        model(x)
+                    assert watch.detected is (skipped == 0)
+                    model(x)
+                    assert watch.detected is True
+    assert not model._forward_pre_hooks
+
+
+def test_it_travels_to_another_instance(data, trained):
+    abft = pickle.loads(pickle.dumps(fitted(trained, data, action="restore")))
+    assert abft.identity() == fitted(trained, data, action="restore").identity()
+    assert abft.identity() != fitted(trained, data).identity() != fitted(trained, data, every=2).identity()
+    twin = build_model("dlrm", data.schema)
+    assert ABFTLinear.fit(twin, action="restore").identity() != abft.identity()
+    twin.load_state_dict(trained.state_dict())
+    judge = Evaluator(twin, data.test)
+    with judge.under(abft) as guarded, abft.attach(twin) as watch:
+        assert np.array_equal(guarded.golden.scores, judge.golden.scores) and watch.detected is False
+        with dr.inject(twin, dr.FixedCount(20, bits="exponent"), "mlp", seed=0) as error_map:
+            assert guarded.rerun(error_map).auc == pytest.approx(judge.golden.auc, abs=1e-4)
+        assert watch.detected and watch.repaired
+    judge.verify()
+    with pytest.raises(ValueError, match="the model has no"), abft.attach(nn.Linear(3, 3)):
+        pass
+    other = nn.Sequential(nn.Linear(20, 31), nn.ReLU(), nn.Linear(30, 1))
+    with pytest.raises(ValueError, match="inputs, 30 outputs"), ABFTLinear.fit(two_layers()[0]).attach(other):
+        pass
+    assert not any(module._forward_hooks for module in other)
+
+
+def test_composed_with_what_clamps(data, trained):
+    class Clamped(Mitigation):
+        name = "clamp"
+
+        def settings(self):
+            return {}
+
+        def put_on(self, model, watch):
+            for module in model.modules():
+                if isinstance(module, nn.Linear):
+                    yield module.register_forward_hook(lambda module, args, output: output.clamp(-0.01, 0.01))
+
+    both = fitted(trained, data) + Clamped()
+    with both.attach(trained) as watch:
+        score(trained, padded_batches(data.valid), len(data.valid))
+        assert watch.detected is False  # sums are of what the layer gave
+
+
+def test_gradients_pass():
+    model, x = two_layers()
+    abft = ABFTLinear.fit(model)
+    with abft.attach(model) as watch:
+        model(x).sum().backward()
+    assert watch.detected is False and model[0].weight.grad is not None
+
+
+def test_keywords_and_other_shapes():
+    layer = nn.Linear(4, 6)
+    abft = ABFTLinear.fit(layer)
+    x = torch.randn(7, 4, 5).transpose(1, 2)
+    with torch.no_grad(), abft.attach(layer) as watch:
+        layer(input=x)
+        layer(x[0, 0])
+        layer(x[:0])
+        assert watch.detected is False
+        layer.weight.data[0, 0] += 1
+        layer(input=x)
+        assert watch.detected
+
+
+def test_mistakes(data, trained):
+    model, _ = two_layers()
+    for options, text in [
+        ({"mode": "proven"}, "unknown mode 'proven'; did you mean 'provable'"),
+        ({"action": "stop"}, "unknown action"),
+        ({"every": 0}, "every is 0"),
+        ({"every": True}, "every is True"),
+        ({"margin": 0.0}, "margin is 0.0"),
+        ({"products": "fp16"}, "unknown way to multiply"),
+        ({"mode": "calibrated"}, "give some, as data.train"),
+    ]:
+        with pytest.raises(ValueError, match=text):
+            ABFTLinear.fit(model, **options)
+    with pytest.raises(ValueError, match="there are none"):
+        ABFTLinear.fit(trained, [], mode="calibrated")
+    with pytest.raises(ValueError, match="no nn.Linear"):
+        ABFTLinear.fit(nn.ReLU())
+    with pytest.raises(ValueError, match="errors in the model now"), dr.inject(model, dr.BitFlip(1e-3), seed=0):
+        ABFTLinear.fit(model)
+    model[0].weight.data[0, 0] = float("nan")
+    with pytest.raises(ValueError, match="0: the sums of its 30 x 20 weights are not finite"):
+        ABFTLinear.fit(model)
+
+
+def test_products_that_round_their_factors():
+    model, x = two_layers()
+    coarse = ABFTLinear.fit(model, products="tf32")
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        with pytest.raises(ValueError, match="fit with products='tf32'"), ABFTLinear.fit(model).attach(model):
+            pass
+        with torch.no_grad(), coarse.attach(model) as watch:
+            model(x)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert watch.detected is False
+    rounded = (model[0].weight.data.view(torch.int32) & -8192).view(torch.float32)  # towards zero: at most 2^-10
+    with torch.no_grad(), coarse.attach(model) as watch:
+        model[0].weight.data.copy_(rounded)
+        model(x)
+    assert watch.detected is False
+    with pytest.raises(TypeError, match="autocast"), ABFTLinear.fit(model).attach(model), torch.autocast("cpu"):
+        model(x)
+
+
+def test_no_trace_is_left_of_all_that(trained):
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in trained.modules())

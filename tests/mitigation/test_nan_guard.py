@@ -1,0 +1,106 @@
+"""The NaN guard: what is finite keeps its bits, the rest becomes the prior, and the watch says so."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import BitFlip, inject
+from drsrobust.mitigation.nan_guard import NaNGuard
+from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
+
+SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
+
+
+class Given(nn.Module):
+    """Gives what it is given."""
+
+    def forward(self, scores):
+        return scores
+
+
+def test_values_and_watch():
+    model, guard = Given(), NaNGuard(prior=0.2)
+    scores = torch.tensor([1.0, math.nan, -math.inf, -0.0, math.inf])
+    with guard.attach(model) as watch:
+        fine = model(scores[:1])
+        assert fine is not None and watch.detected is False and watch.repaired is None
+        held = model(scores)
+        assert watch.detected is True and watch.repaired is False
+        model(scores[:1])
+        assert watch.detected is True  # what was found stays found
+        with guard.attach(model) as later:
+            assert later.detected is False
+    expected = math.log(0.2 / 0.8)
+    assert torch.equal(held, torch.tensor([1.0, expected, expected, -0.0, expected]))
+    assert not model._forward_hooks and scores.isnan().any()
+    assert math.isclose(torch.tensor(guard.value).sigmoid(), 0.2, rel_tol=1e-6)
+    with NaNGuard(value=-3).attach(model):
+        assert model(scores[1:3].unsqueeze(1)).tolist() == [[-3.0], [-3.0]]
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "dummy"])
+def test_every_model(name, data):
+    torch.manual_seed(1)
+    model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
+    before = state_digest(model)
+    golden = score(model, padded_batches(data.test), len(data.test))
+    guard = NaNGuard(data.train.prior)
+    judge = Evaluator(model, data.test)
+    replaced = 0
+    with judge.under(guard) as guarded:
+        assert guarded.full_run is None and np.array_equal(guarded.golden.scores, golden)
+        for target, rate in (("all", 3e-2), ("embedding", 1e-2), ("all", 1e-3)):
+            for seed in range(3):
+                with inject(model, BitFlip(rate), target, seed=seed) as error_map:
+                    with guard.attach(model) as watch:
+                        quick = guarded.rerun(error_map)
+                    assert np.array_equal(quick.scores, guarded.run().scores) and quick.outcome == "ok"
+                with inject(model, BitFlip(rate), target, seed=seed) as error_map, guard.attach(model):
+                    pass
+                finite = np.float32(guard.value) != quick.scores
+                assert watch.detected == (not finite.all())
+                replaced += int((~finite).sum())
+                assert watch.repaired is (False if watch.detected else None)
+    assert replaced
+    assert state_digest(model) == before and not any(module._forward_hooks for module in model.modules())
+    assert np.array_equal(score(model, padded_batches(data.test), len(data.test)), golden)
+
+
+def test_other_scores_are_those_of_the_plain_model(trained, data):
+    """What the guard replaces is what was not finite, and nothing else."""
+    judge, guard = Evaluator(trained, data.test), NaNGuard(data.train.prior)
+    found = 0
+    for seed in range(5):
+        with inject(trained, BitFlip(1e-3), seed=seed):
+            plain = judge.run().scores
+        with inject(trained, BitFlip(1e-3), seed=seed, mitigation=guard):
+            held = judge.run().scores
+        finite = np.isfinite(plain)
+        assert np.array_equal(plain[finite], held[finite]) and (held[~finite] == np.float32(guard.value)).all()
+        found += int((~finite).sum())
+    assert found
+
+
+def test_identity_name_and_cost():
+    guard = NaNGuard(prior=0.5)
+    assert guard.value == 0 and guard.identity() == NaNGuard(value=0).identity() != NaNGuard(0.4).identity()
+    assert guard.name == "NaN guard" and NaNGuard(value=-2.5).name == "NaN guard to -2.5"
+    assert pickle.loads(pickle.dumps(guard)).identity() == guard.identity() and not guard.ordered
+    cost = guard.cost(Given())
+    assert (cost.stored_bits, cost.multiply_adds, cost.bytes_touched) == (32, 1, 4)
+
+
+def test_mistakes():
+    for given in ({}, {"prior": 0.5, "value": 0.0}):
+        with pytest.raises(ValueError, match=r"a NaN guard needs a prior, as NaNGuard\(data.train.prior\), or a value"):
+            NaNGuard(**given)
+    for prior in (0, 1, 1.5, -0.1, math.nan):
+        with pytest.raises(ValueError, match="prior is .*; it must be a click rate between 0 and 1"):
+            NaNGuard(prior)
+    with pytest.raises(ValueError, match="value is nan; it must be a finite logit"):
+        NaNGuard(value=math.nan)

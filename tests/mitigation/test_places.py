@@ -1,0 +1,213 @@
+"""Where activations can be bounded, in every model and in foreign ones."""
+
+import pytest
+import torch
+from torch import nn
+
+from drsrobust._torchrec import torchrec
+from drsrobust.mitigation.layers import layer_count, on_layers, on_output
+from drsrobust.mitigation.places import KINDS, check_kinds, chosen, find, places
+from drsrobust.models import MODELS, build_model
+from drsrobust.models.dcn import VectorCross
+
+SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
+COLUMNS = ["place", "module", "layer", "component", "width"]
+
+KINDS_OF = {
+    "fm": {"embedding", "first_order", "interaction", "logit"},
+    "dcn": {"embedding", "linear", "norm", "cross", "last", "logit"},
+    "afm": {"embedding", "first_order", "linear", "last", "interaction", "logit"},
+    "afn": {"embedding", "first_order", "linear", "last", "norm", "interaction", "logit"},
+    "wide_deep": {"embedding", "first_order", "linear", "last", "norm", "logit"},
+    "deepfm": {"embedding", "first_order", "linear", "last", "norm", "interaction", "logit"},
+    "dlrm": {"embedding", "linear", "last", "interaction", "logit"},
+    "dlrm_dcn": {"embedding", "linear", "last", "cross", "logit"},
+    "dummy": {"embedding", "linear", "last", "logit"},
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_places_of_every_model(name, data):
+    model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
+    table = places(model)
+    assert list(table.columns) == COLUMNS
+    assert set(table["place"]) == KINDS_OF[name] <= set(KINDS)
+    assert table["place"].iloc[-1] == "logit" and (table["place"] == "last").sum() <= 1
+    modules = dict(model.named_modules())
+    assert set(table["module"]) <= set(modules)
+    linear = {n for n, module in modules.items() if isinstance(module, nn.Linear)}
+    assert linear == set(table["module"][table["place"].isin(["linear", "last"])]) | (linear & {"first_order_dense"})
+    # One number of a sample is bounded once by a place of its own: no table of a collection by itself.
+    assert not table.duplicated(["place", "module", "layer"]).any()
+    assert not any("embedding_bags" in module for module in table["module"])
+
+
+def test_widths_are_those_of_the_outputs(data):
+    """Where sizes say how many numbers a sample has, that many come out (layers that a sample passes several times aside)."""
+    batch = data.train.batch(slice(0, 64))
+    for name in MODELS:
+        model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
+        seen, handles = {}, []
+        for place in find(model):
+            if place.layer is None:
+
+                def note(output, fresh, place=place, seen=seen):
+                    seen.setdefault(place, output.numel() / 64)
+                    return output
+
+                handles.append(on_output(model.get_submodule(place.module), note))
+        model(batch.dense_features, batch.sparse_features)
+        for handle in handles:
+            handle.remove()
+        for place, width in seen.items():
+            several = place.module.startswith(("attention.", "logarithmic."))  # a sample passes these several times
+            assert width >= place.width if several else width == place.width, (name, place)
+
+
+def test_components_and_first_order(data):
+    table = places(build_model("wide_deep", data.schema)).set_index("module")
+    assert table["component"][["embeddings", "first_order", "deep.0"]].tolist() == ["embedding", "linear", "deep_mlp"]
+    assert table.loc["first_order_dense", ["place", "component"]].tolist() == ["first_order", "linear"]
+    assert table.loc["deep.8", "place"] == "last" and table.loc["deep.0", "width"] == 16
+    cross = places(build_model("dcn", data.schema)).query("place == 'cross'")
+    assert cross["layer"].tolist() == [0, 1, 2] and set(cross["component"]) == {"cross"}
+
+
+class Foreign(nn.Module):
+    """A model of plain PyTorch: tables, one of width 1, and layers, one of which has a misleading name."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.items, self.users, self.weights = nn.Embedding(9, 4), nn.EmbeddingBag(9, 4), nn.Embedding(9, 1)
+        self.head = nn.Linear(12, 1)
+
+    def forward(self, x, ids):
+        vectors = torch.cat((self.linear(x), self.items(ids), self.users(ids.unsqueeze(1))), 1)
+        return self.head(vectors) + self.weights(ids)
+
+
+def test_a_foreign_model():
+    found = [(place.kind, place.module, place.width) for place in find(Foreign())]
+    assert found == [
+        ("linear", "linear", 4),
+        ("embedding", "items", 4),
+        ("embedding", "users", 4),
+        ("first_order", "weights", 1),
+        ("last", "head", 1),
+        ("logit", "", 1),
+    ]
+
+
+def test_kinds():
+    assert check_kinds(["logit", "linear", "logit"]) == ("linear", "logit") and check_kinds("norm") == ("norm",)
+    assert check_kinds(None) is None
+    with pytest.raises(ValueError, match="unknown place 'linaer'; did you mean 'linear'"):
+        check_kinds(["linaer"])
+    with pytest.raises(ValueError, match="places is empty; there are embedding, first_order"):
+        check_kinds([])
+    model = Foreign()
+    assert [place.module for place in chosen(model, ("cross", "last"))] == ["head"]  # what is not there is not there
+    with pytest.raises(
+        ValueError,
+        match="Foreign has no place of the kind norm, cross; it has: linear, embedding, first_order, last, logit",
+    ):
+        chosen(model, ("norm", "cross"))
+
+
+def cross_nets():
+    crossnet = torchrec().modules.crossnet
+    return [
+        VectorCross(12, 3),
+        crossnet.VectorCrossNet(12, 3),
+        crossnet.CrossNet(12, 2),
+        crossnet.LowRankCrossNet(12, 3, 4),
+    ]
+
+
+@pytest.mark.parametrize(
+    "net", cross_nets(), ids=lambda net: f"{type(net).__module__.split('.')[0]} {type(net).__name__}"
+)
+def test_cross_layers_give_the_same_bits(net):
+    """What stands in for a cross network's forward computes the same, and shows what is between the layers."""
+    torch.manual_seed(0)
+    for parameter in net.parameters():
+        nn.init.normal_(parameter)
+    x, seen = torch.randn(64, 12), []
+    expected = net(x)
+
+    def note(y, fresh):
+        assert fresh
+        seen.append(y)
+        return y
+
+    (handle,) = on_layers(net, dict.fromkeys(range(layer_count(net)), note))
+    assert torch.equal(net(x), expected)
+    assert len(seen) == layer_count(net) and seen[0].shape == (64, 12) and torch.equal(seen[-1], expected)
+    handle.remove()
+    assert "forward" not in net.__dict__
+    (handle,) = on_layers(net, {0: lambda y, fresh: y.zero_()})
+    assert not torch.equal(net(x), expected)
+    handle.remove()
+    assert torch.equal(net(x), expected)
+
+
+def test_a_cross_network_of_somebody_else_is_no_place():
+    class Own(torchrec().modules.crossnet.CrossNet):
+        def forward(self, input):
+            return input
+
+    assert layer_count(Own(4, 2)) == 0
+
+
+def test_outputs_that_cannot_be_bounded():
+    class Pair(nn.Module):
+        def forward(self, x):
+            return x, x
+
+    module = Pair()
+    handle = on_output(module, lambda y, fresh: y)
+    with pytest.raises(TypeError, match="Pair gave a tuple; only a tensor or a KeyedTensor can be bounded"):
+        module(torch.ones(2))
+    handle.remove()
+    assert not module._forward_hooks
+
+
+def test_keyed_tensors_keep_their_keys(data):
+    model = build_model("dlrm", data.schema)
+    collection = model.sparse_arch.embedding_bag_collection
+    batch = data.train.batch(slice(0, 64))
+    before = collection(batch.sparse_features)
+    handle = on_output(collection, lambda values, fresh: values * 2)
+    after = collection(batch.sparse_features)
+    handle.remove()
+    assert type(after) is type(before) and after.keys() == before.keys()
+    assert after.length_per_key() == before.length_per_key() and after.offset_per_key() == before.offset_per_key()
+    assert all(torch.equal(after[key], 2 * before[key]) for key in data.test.sparse)
+
+
+def test_what_may_be_written_to(data):
+    """Outputs that nobody else holds; not those of classes that may give what they were given, nor while a stand-in watches."""
+    found = {}
+    for module in (nn.Linear(2, 3), nn.Identity(), nn.BatchNorm1d(2).eval(), nn.LayerNorm(2)):
+
+        def note(y, fresh, module=module):
+            found[type(module).__name__] = fresh
+            return y
+
+        handle = on_output(module, note)
+        module(torch.ones(4, 2))
+        handle.remove()
+    assert found == {"Linear": True, "Identity": False, "BatchNorm1d": True, "LayerNorm": True}
+
+    class Cached(nn.Linear):
+        def forward(self, input):
+            return self.weight
+
+    seen = []
+    for module in (Cached(2, 3), nn.Linear(2, 3)):
+        if type(module) is nn.Linear:
+            module.forward = module.forward
+        handle = on_output(module, lambda y, fresh: (seen.append(fresh), y)[1])
+        module(torch.ones(4, 2))
+    assert seen == [False, False]

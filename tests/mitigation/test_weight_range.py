@@ -1,0 +1,213 @@
+"""The weight range check, held to a loop over the words."""
+
+import math
+import pickle
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import BitFlip, ErrorMapMismatch, FixedCount, inject, resolve
+from drsrobust.mitigation.weight_range import WeightRange
+from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
+
+SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
+
+
+class Mixed(nn.Module):
+    """Tensors of many formats."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.f32 = nn.Parameter(torch.randn(6, 5))
+        self.vector = nn.Parameter(torch.rand(7) + 1)  # 0 lies outside of its range
+        self.f64 = nn.Parameter(torch.randn(4, 3).double())
+        self.f16 = nn.Parameter(torch.randn(4, 3).half())
+        self.bf16 = nn.Parameter(torch.randn(4, 2, 3).bfloat16())
+        self.transposed = nn.Parameter(torch.randn(5, 4).t())
+        self.register_buffer("tiny", torch.randn(4, 3).to(torch.float8_e4m3fn))
+        self.register_buffer("codes", torch.randint(-50, 50, (6, 4), dtype=torch.int8))
+        self.register_buffer("wide", torch.randint(0, 1000, (6,), dtype=torch.int64))
+        self.register_buffer("unsigned", torch.randint(0, 1000, (6, 2)).to(torch.uint16))
+
+
+def by_hand(tensor, per, margin, repair, index, word):
+    """What a word of a tensor, as it stands after errors, becomes."""
+    plain = tensor.detach().double()
+    rows = plain.reshape(len(plain) if per == "row" and plain.dim() > 1 else 1, -1)
+    row = rows[index // (plain.numel() // len(rows))]
+    low, high = float(row.min()), float(row.max())
+    if margin != 1:
+        low, high = low - (margin - 1) * abs(low), high + (margin - 1) * abs(high)
+        if not tensor.dtype.is_floating_point:
+            low, high = math.floor(low), math.ceil(high)
+        elif tensor.dtype.itemsize > 1:
+            low, high = (float(torch.tensor(end, dtype=torch.float64).to(tensor.dtype)) for end in (low, high))
+    value = float(word.double())
+    if low <= value <= high:
+        return value
+    if repair == "zero" or math.isnan(value):
+        return 0.0
+    return low if value < low else high
+
+
+@pytest.mark.parametrize("per", ["tensor", "row"])
+@pytest.mark.parametrize("repair", ["zero", "clamp"])
+@pytest.mark.parametrize("margin", [1.0, 1.25])
+def test_against_a_loop(per, repair, margin):
+    model = Mixed()
+    check = WeightRange.fit(model, per=per, margin=margin, repair=repair)
+    assert not check.unchecked
+    caught = 0
+    for seed, rate in enumerate((0.001, 0.02, 0.3, 0.5)):
+        drawn = BitFlip(rate).sample(resolve(model, "everything"), seed=seed)
+        left = check.screen(drawn, model, seed=seed)
+        tensors = {n: t.detach().clone() for n, t in (*model.named_parameters(), *model.named_buffers())}
+        expected = {}
+        with drawn.applied(model):
+            for name, word in zip(drawn.frame()["tensor"], drawn.word.tolist(), strict=True):
+                now = getattr(model, name).detach().reshape(-1)[word]
+                expected[name, word] = by_hand(tensors[name], per, margin, repair, word, now)
+                caught += expected[name, word] != float(now.double())
+        original = {(n, w): float(tensors[n].reshape(-1)[w].double()) for n, w in expected}
+        with left.applied(model):
+            for (name, word), value in expected.items():
+                now = float(getattr(model, name).detach().reshape(-1)[word].double())
+                if margin != 1 and repair == "clamp":  # a bound rounded to the format
+                    assert now == pytest.approx(value, rel=0.07), (name, word)
+                else:
+                    assert now == value, (name, word)
+        wrong = {key: value for key, value in expected.items() if original[key] != value}
+        assert len(left) >= len(wrong)  # (-0.0 equals 0)
+        assert left.drawn is drawn and left.realised_rate == drawn.realised_rate
+    assert caught > 50
+
+
+def test_what_it_tells():
+    model = nn.Linear(64, 64)
+    with torch.no_grad():
+        model.weight[0] = 0.0
+    space = resolve(model, "weight")
+    sign = FixedCount(5, bits="sign").sample(space, seed=1)
+    with torch.no_grad():  # the range is as wide on both sides
+        model.weight[1, 0], model.weight[1, 1] = -1.0, 1.0
+    check = WeightRange.fit(model)
+    left = check.screen(sign, model, seed=1)
+    assert np.array_equal(left.mask, sign.mask) and left.detected is False and left.repaired is None
+    top = FixedCount(5, bits=(30,)).sample(space, seed=1)
+    left = check.screen(top, model, seed=1)
+    assert left.detected is True and left.repaired is False  # zeros stand where weights were
+    assert check.screen(top.drop(top.word >= 0), model, seed=1).detected is False
+    zeros = BitFlip(0.5, bits=(30,)).sample(space, seed=1)
+    zeros = zeros.drop(zeros.word >= 64)  # the first row: from 0.0 to 2.0 and back
+    left = check.screen(zeros, model, seed=1)
+    assert len(zeros) and not len(left) and left.detected is True and left.repaired is True
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "dummy"])
+def test_every_model(name, data):
+    torch.manual_seed(1)
+    model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
+    before, golden = state_digest(model), score(model, padded_batches(data.test), len(data.test))
+    judge = Evaluator(model, data.test)
+    for per in ("tensor", "row"):
+        check = WeightRange.fit(model, per=per)
+        with judge.under(check) as guarded:
+            assert np.array_equal(guarded.golden.scores, golden)
+            with inject(model, BitFlip(1e-2), seed=1, mitigation=check) as error_map:
+                assert np.array_equal(guarded.rerun(error_map).scores, guarded.run().scores)
+                for parameter, (low, high) in (
+                    (parameter, (check.ranges[n].low, check.ranges[n].high))
+                    for n, parameter in model.named_parameters()
+                    if n in check.ranges
+                ):
+                    rows = parameter.detach().reshape(len(low), -1)
+                    inside = (rows >= low.unsqueeze(1)) & (rows <= high.unsqueeze(1)) | (rows == 0)
+                    assert inside.all()
+        assert state_digest(model) == before
+
+
+def test_it_helps(trained, data):
+    judge, check = Evaluator(trained, data.test), WeightRange.fit(trained)
+    plain, checked = [], []
+    for seed in range(10):
+        with inject(trained, BitFlip(1e-3), seed=seed) as error_map:
+            plain.append(judge.rerun(error_map).auc)
+        with inject(trained, BitFlip(1e-3), seed=seed, mitigation=check) as error_map:
+            checked.append(judge.rerun(error_map).auc)
+    assert np.mean(checked) > np.mean(plain) + 0.02
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_quantized_rows_are_left_alone(data):
+    from torchrec.inference.modules import quantize_embeddings
+
+    torch.manual_seed(0)
+    model = quantize_embeddings(build_model("dlrm", data.schema).eval(), dtype=torch.qint8, inplace=False)
+    check = WeightRange.fit(model)
+    assert len(check.unchecked) == len(data.schema.features)
+    assert all(name.startswith("sparse_arch") for name in check.unchecked)
+    drawn = BitFlip(1e-3).sample(resolve(model, "embedding"), seed=1)
+    left = check.screen(drawn, model, seed=1)
+    assert np.array_equal(left.mask, drawn.mask) and np.array_equal(left.word, drawn.word)
+    with pytest.raises(ValueError, match="no tensor of this .* can be checked by its range"):
+        WeightRange.fit(model.sparse_arch)
+
+
+def test_speed_of_millions_of_words():
+    """5 million words that were hit, as many tables have at a high rate."""
+    model = nn.EmbeddingBag(1_000_000, 16)
+    check = WeightRange.fit(model, per="row")
+    drawn = BitFlip(1e-2, bits="exponent").sample(resolve(model), seed=1)
+    drawn = drawn if len(drawn) < 5_000_000 else drawn.drop(np.arange(len(drawn)) >= 5_000_000)
+    start = time.process_time()
+    left = check.screen(drawn, model, seed=1)
+    took = time.process_time() - start
+    assert len(drawn) > 1_000_000 and left.detected and took < 1e-6 * len(drawn)
+
+
+def test_identity_names_and_cost():
+    model = Mixed()
+    checks = [WeightRange.fit(model), WeightRange.fit(model, per="row"), WeightRange.fit(model, margin=2)]
+    checks += [WeightRange.fit(model, repair="clamp")]
+    assert [check.name for check in checks] == [
+        "range per tensor",
+        "range per row",
+        "range per tensor x 2",
+        "range per tensor, clamped",
+    ]
+    assert len({check.identity() for check in checks}) == 4
+    for check in checks:
+        again = pickle.loads(pickle.dumps(check))
+        assert again.identity() == check.identity()
+    linear = nn.Linear(5, 7)
+    assert WeightRange.fit(linear).cost(linear).stored_bits == 2 * 2 * 32
+    cost = WeightRange.fit(linear, per="row").cost(linear)
+    assert cost.stored_bits == (7 + 1) * 2 * 32 and cost.multiply_adds == cost.bytes_touched == 0
+
+
+def test_mistakes():
+    linear = nn.Linear(5, 7)
+    for options, message in (
+        ({"per": "rows"}, "unknown per 'rows'; did you mean 'row'"),
+        ({"repair": "nothing"}, "unknown repair 'nothing'"),
+        ({"margin": 0.5}, "margin is 0.5; it must be 1 or more"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            WeightRange.fit(linear, **options)
+    with torch.no_grad():
+        linear.bias[2] = math.nan
+    with pytest.raises(ValueError, match="bias holds NaN; ranges are made of weights without errors"):
+        WeightRange.fit(linear)
+    with pytest.raises(ValueError, match="no tensor of this ReLU can be checked .*: it has none"):
+        WeightRange.fit(nn.ReLU())
+    check, other = WeightRange.fit(nn.Linear(5, 7)), nn.Linear(5, 6)
+    drawn = FixedCount(3).sample(resolve(other, "weight"), seed=1)
+    with pytest.raises(
+        ErrorMapMismatch, match=r"range per tensor was fitted to 'weight' of \[7, 5\]; in this model it is \[6, 5\]"
+    ):
+        check.screen(drawn, other, seed=1)
