@@ -203,3 +203,11 @@ def test_what_memory_noticed_is_in_the_table(judge, tmp_path):
     assert not none["detected"].any() and none["detected"].notna().all()
     assert one["detected"].all() and one["repaired"].all() and (one["bits_left"] == 0).all()
     assert (one["auc"] == judge.golden.auc).all() and (one["rows_reached"] == 0).all()
+
+
+def test_a_judge_without_the_mitigation_runs_in_full(judge, trained):
+    """Its golden scores are those of the unprotected model: rows that no error reaches have others now."""
+    with inject(trained, FixedCount(1), "embedding", seed=1, mitigation=Clamped(0.05)) as error_map:
+        full, quick = judge.run(), judge.rerun(error_map)
+        assert np.array_equal(full.scores, quick.scores) and quick.rows_reached == len(judge.split)
+    assert np.abs(full.scores).max() == np.float32(0.05) < np.abs(judge.golden.scores).max()

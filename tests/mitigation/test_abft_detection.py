@@ -4,6 +4,7 @@ import pandas as pd
 import pytest
 
 from drsrobust.benchmark.detection import COLUMNS, detection, false_alarms, single_errors
+from drsrobust.benchmark.overhead import overhead
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount
@@ -69,3 +70,12 @@ def test_repair_in_a_campaign(data, trained, tmp_path):
     assert repaired["auc_drop"].abs().max() < 1e-4 and (repaired["outcome"] == "ok").all()
     assert set(repaired["repaired"].dropna()) == {True} and repaired["detected"].any()
     judge.verify()
+
+
+def test_overhead_of_the_model_and_of_the_operators(data, trained, both):
+    batches = list(data.train.batches(512))[:4]
+    model = overhead(trained, batches, both[0], turns=3)
+    layers = overhead(trained, batches, both[0], modules=both[0].covered, turns=3)
+    assert (model["scope"], layers["scope"], model["batch"]) == ("model", "operator", 512)
+    assert 0 < layers["plain_ms"] < model["plain_ms"] and layers["overhead_percent"] > 0
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in trained.modules())

@@ -14,6 +14,7 @@ from drsrobust.evaluation.evaluation import Evaluation
 from drsrobust.evaluation.reach import Reach
 from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.metrics import Reference
+from drsrobust.mitigation.base import attached
 from drsrobust.models import model_name, score, state_digest
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Evaluator:
             raise ValueError(f"the split has {clicks} clicks in {len(split)} rows; AUC needs rows of both classes")
         self.model, self.split, self.name, self.factory = model, split, model_name(model), factory
         self.checkpoint = state_digest(model)
+        self._attached = attached(model)
         self._reach = Reach(model, split, budget)
         scores = self._reach.scores
         scores.flags.writeable = False
@@ -128,7 +130,8 @@ class Evaluator:
             raise ValueError(
                 f"{error_map!r} is not in the model; call rerun inside `with dr.inject(...) as error_map:`"
             )
-        if transient:  # errors at each call reach every row
+        # Errors at each call reach every row; and golden scores say nothing of a model that is protected by now, or no more.
+        if transient or attached(self.model) != self._attached:
             return self.run()
         if self.full_run:
             if not self._told:

@@ -155,3 +155,8 @@ class Current:
 
 
 _ON: list[Current] = []
+
+
+def attached(model: nn.Module) -> tuple[Mitigation, ...]:
+    """The mitigations that are on a model now, in the order in which they came."""
+    return tuple(current.mitigation for current in _ON if current.model is model)
