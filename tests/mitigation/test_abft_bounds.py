@@ -11,8 +11,8 @@ from torch import nn
 
 from drsrobust.mitigation.abft_embedding import ABFTEmbeddingBag
 from drsrobust.mitigation.abft_linear import ABFTLinear
-from drsrobust.mitigation.checksum_bounds import bag_factor, gamma, linear_sums
-from drsrobust.mitigation.linear_check import _Differences
+from drsrobust.mitigation.checksum_bounds import bag_factor, gamma
+from drsrobust.mitigation.linear_check import LinearCheck
 
 SIZES = st.integers(0, 70)
 
@@ -88,7 +88,7 @@ def test_no_false_alarm_whatever_the_order_of_summation(order):
             products = rng.permuted(products, axis=2)
         y = np.add.accumulate(products, axis=2, dtype=np.float32)[..., -1]
         layer = layer_of(torch.from_numpy(weight), None)
-        look = _Differences(linear_sums(layer.weight, None)).suspicious
+        look = LinearCheck.of("", layer).on(layer)
         assert look((torch.from_numpy(x),), {}, torch.from_numpy(np.ascontiguousarray(y))) is None
         wrong = y.copy()
         wrong[2, 0] += 1e-3 * np.abs(x[2]) @ np.abs(weight).sum(0)

@@ -86,9 +86,9 @@ def test_calibrated_is_tighter_and_capped(data, trained):
         for options in ({}, {"mode": "calibrated"}, {"mode": "calibrated", "margin": 1e9})
     )
     for name in provable.covered:
-        one, other = provable.checks[name].columns, close.checks[name].columns
-        assert torch.equal(one[0], other[0]) and (other[1] < 0.5 * one[1]).all() and (other[1] > 0).all()
-        assert torch.equal(loose.checks[name].columns, one)
+        one, other, third = (abft.checks[name] for abft in (provable, close, loose))
+        assert torch.equal(one.sums.columns, other.sums.columns) and 0 < other.levels.share < 0.5 < one.levels.share
+        assert third.levels.share == 1 and third.levels.least >= other.levels.least >= 0 == one.levels.least
     assert len({one.identity() for one in (provable, close, loose)}) == 3
     for split in (data.valid, data.test):
         with close.attach(trained) as watch:
@@ -155,7 +155,7 @@ def test_restore_puts_the_layer_back_and_undo_finds_what_it_expects():
     assert all(torch.equal(a, b) for a, b in zip(words, model.parameters(), strict=True))
     assert versions == [p._version for p in model.parameters()]
     assert abft.ordered and not model[0]._forward_hooks
-    assert abft.cost(model).stored_bits == 32 * 2 * (21 + 31) + 32 * (20 * 30 + 30 + 31)
+    assert abft.cost(model).stored_bits == 32 * (2 * (21 + 31) + 2 * 4) + 32 * (20 * 30 + 30 + 31)
 
 
 def test_every_third_batch():

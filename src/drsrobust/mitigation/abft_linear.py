@@ -1,6 +1,6 @@
 """Checksums of linear layers (Huang & Abraham 1984)."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -9,9 +9,9 @@ from torch import nn
 from drsrobust._names import unknown
 from drsrobust.mitigation.abft import ABFT, Check, check_options, refuse_errors, run
 from drsrobust.mitigation.base import Cost, Current, Handle
-from drsrobust.mitigation.checksum_bounds import OPERANDS, LinearSums, linear_sums
+from drsrobust.mitigation.checksum_bounds import OPERANDS, LinearSums
 from drsrobust.mitigation.golden_copy import GoldenCopy
-from drsrobust.mitigation.linear_check import LinearCheck, floor_share, largest_share
+from drsrobust.mitigation.linear_check import Differences, LinearCheck, floor_share
 from drsrobust.tensors import named_modules
 
 MODES = ("provable", "calibrated")
@@ -30,14 +30,16 @@ class ABFTLinear(ABFT):
 
     - `provable`: tau_i = |x_i| . t + t_0, a running error bound that rounding cannot reach (derived in `linear_sums`), so there
       is no false alarm, whatever the inputs, the batch size or the order of summation.
-    - `calibrated`: tau_i is the same bound times min(1, margin * q), where q is the largest share of it that a difference takes
-      on training rows, layer by layer (counted as one rounding of |x_i| . |W|^T 1 at least). Lower, so it finds smaller errors;
-      that clean rows stay below it is a matter of experience.
+    - `calibrated`: tau_i is `margin` times the largest difference on training rows, layer by layer; for rows of larger numbers
+      `margin` times the largest share of the bound that a difference takes there (of which one rounding of |x_i| . |W|^T 1
+      counts at least); never more than the bound. Lower, so it finds smaller errors; that clean rows stay below it is a matter
+      of experience.
 
     Covered are layers of float32 and float64 weights, by themselves or inside of others (TorchRec's MLP). Not covered: every
     other product (TorchRec's cross nets, BatchNorm, parameters that a model multiplies with itself). `covered` names layers.
 
-    Stored are c, t and two numbers for each layer. Make it by `fit`.
+    Stored are c, t and six numbers for each layer. In a sum of mitigations it stands before what changes outputs of layers:
+    `abft + clipping`. Make it by `fit`.
     """
 
     name = "ABFT Linear"
@@ -117,10 +119,9 @@ class ABFTLinear(ABFT):
         checks = {}
         for name, layer in layers.items():
             try:
-                sums = linear_sums(layer.weight, layer.bias, OPERANDS[products])
+                checks[name] = LinearCheck.of(name, layer, OPERANDS[products])
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-            checks[name] = LinearCheck(name, sums.columns.cpu(), sums.offsets.cpu(), layer.out_features)
         if mode == "calibrated":
             checks = _tightened(model, layers, checks, rows, margin)
         golden = None
@@ -144,11 +145,11 @@ class ABFTLinear(ABFT):
         yield from super().put_on(model, watch)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Two inner products of k terms and a sum of n outputs per sample, and the values read for them, each layer counted as
+        """An inner product of k terms and a sum of n outputs per sample, and the values read for them, each layer counted as
         called once per sample (AFM calls its attention's layers once for each pair of fields). Divided by `every`."""
         checks = self.checks.values()
-        work = sum(2 * check.inputs + check.outputs for check in checks)
-        touched = sum(check.columns.element_size() * (check.inputs + check.outputs) for check in checks)
+        work = sum(check.inputs + check.outputs for check in checks)
+        touched = sum(check.sums.columns.element_size() * (check.inputs + check.outputs) for check in checks)
         return Cost(self.stored_bits(), -(-work // self.every), -(-touched // self.every))
 
 
@@ -156,34 +157,31 @@ def _tightened(
     model: nn.Module, layers: Mapping[str, nn.Linear], checks: Mapping[str, LinearCheck], rows: Any, margin: float
 ) -> dict[str, LinearCheck]:
     """The checks with thresholds learnt from rows."""
-    shares = dict.fromkeys(layers, 0.0)
-    sums = {
-        name: LinearSums(checks[name].columns.to(layer.weight.device), checks[name].offsets.to(layer.weight.device))
-        for name, layer in layers.items()
-    }
+    largest = {name: (0.0, 0.0) for name in layers}
 
-    def watching(name: str):
-        def hook(module: nn.Module, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
-            x = args[0] if args else kwargs["input"]
-            share = largest_share(sums[name], x.reshape(-1, x.shape[-1]), output.reshape(-1, output.shape[-1]))
+    def watching(name: str, check: LinearCheck, layer: nn.Linear) -> Callable[..., None]:
+        look = Differences(LinearSums(*(part.to(layer.weight.device) for part in check.sums)), check.levels)
+
+        def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any], output: torch.Tensor) -> None:
+            difference, share = look.largest(args, kwargs, output)
             if not share < 1:  # NaN included
                 raise ValueError(f"{name}: its outputs on these rows are not those of its weights, or not finite")
-            shares[name] = max(shares[name], share)
+            largest[name] = (max(largest[name][0], difference), max(largest[name][1], share))
 
         return hook
 
     handles = []
     try:
         for name, layer in layers.items():
-            handles.append(layer.register_forward_hook(watching(name), with_kwargs=True))
+            handles.append(layer.register_forward_hook(watching(name, checks[name], layer), with_kwargs=True))
         batches = sum(1 for _ in run(model, rows))
     finally:
         for handle in handles:
             handle.remove()
     if not batches:
         raise ValueError("a calibrated threshold is learnt from rows: there are none")
-    factors = {
-        name: min(1.0, margin * max(share, floor_share(layers[name].in_features, layers[name].out_features)))
-        for name, share in shares.items()
-    }
-    return {name: check.tightened(factors[name]) for name, check in checks.items()}
+    found = {}
+    for name, (difference, share) in largest.items():
+        share = max(share, floor_share(checks[name].inputs, checks[name].outputs))
+        found[name] = checks[name].tightened(min(1.0, margin * share), margin * difference)
+    return found
