@@ -58,6 +58,20 @@ _HOME = {
     "caption": "drsrobust.campaign",
     "clean_table": "drsrobust.campaign",
     "summarise": "drsrobust.campaign",
+    "ABFTEmbeddingBag": "drsrobust.mitigation",
+    "ABFTLinear": "drsrobust.mitigation",
+    "ActivationClipping": "drsrobust.mitigation",
+    "BitProtection": "drsrobust.mitigation",
+    "ECC": "drsrobust.mitigation",
+    "NaNGuard": "drsrobust.mitigation",
+    "ParityZero": "drsrobust.mitigation",
+    "Replication": "drsrobust.mitigation",
+    "SECDED": "drsrobust.mitigation",
+    "Scrubbing": "drsrobust.mitigation",
+    "WeightRange": "drsrobust.mitigation",
+    "ZeroSpaceECC": "drsrobust.mitigation",
+    "make_room": "drsrobust.mitigation",
+    "places": "drsrobust.mitigation",
     "check_parameters": "drsrobust.notebook",
     "provenance": "drsrobust.notebook",
 }
@@ -120,6 +134,22 @@ if TYPE_CHECKING:
         inject,
         resolve,
         restore,
+    )
+    from drsrobust.mitigation import (
+        ECC,
+        SECDED,
+        ABFTEmbeddingBag,
+        ABFTLinear,
+        ActivationClipping,
+        BitProtection,
+        NaNGuard,
+        ParityZero,
+        Replication,
+        Scrubbing,
+        WeightRange,
+        ZeroSpaceECC,
+        make_room,
+        places,
     )
     from drsrobust.notebook import check_parameters, provenance
     from drsrobust.tensors import components

@@ -10,6 +10,7 @@ from drsrobust.mitigation.composed import Composed
 from drsrobust.mitigation.ecc import ECC
 from drsrobust.mitigation.nan_guard import NaNGuard
 from drsrobust.mitigation.parity import ParityZero
+from drsrobust.mitigation.places import KINDS, places
 from drsrobust.mitigation.replication import Replication
 from drsrobust.mitigation.secded import SECDED
 from drsrobust.mitigation.storage import StorageProtection
@@ -18,6 +19,7 @@ from drsrobust.mitigation.zero_space import ZeroSpaceECC, make_room
 
 __all__ = [
     "ECC",
+    "KINDS",
     "SECDED",
     "ABFTEmbeddingBag",
     "ABFTLinear",
@@ -35,4 +37,5 @@ __all__ = [
     "WeightRange",
     "ZeroSpaceECC",
     "make_room",
+    "places",
 ]
