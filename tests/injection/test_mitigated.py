@@ -69,3 +69,21 @@ def test_composed():
         model(torch.ones(1, 4))
         assert watch.detected is True and watch.repaired is True
     assert not model._forward_hooks
+
+
+def test_errors_in_activations_come_before_what_bounds_them():
+    """Whichever was put on first."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    x = torch.randn(200, 8)
+    clip, errors, layer = dr.ActivationClipping(6), dr.BitFlip(0.01), dr.Activations("0")
+    seen = []
+    with torch.no_grad():
+        model[1].register_forward_pre_hook(lambda module, args: seen.append(float(args[0].nan_to_num().abs().max())))
+        with dr.inject(model, errors, target=layer, seed=3):
+            model(x)
+            with clip.attach(model):
+                model(x)
+        with clip.attach(model), dr.inject(model, errors, target=layer, seed=3):
+            model(x)
+    assert seen[0] > 100 and seen[1] <= 6 and seen[2] <= 6

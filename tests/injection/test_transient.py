@@ -423,10 +423,10 @@ def test_an_interrupt_while_hooks_go_on_leaves_none(monkeypatch):
     for failing in range(3):
         calls = iter(range(10))
 
-        def register(self, hook, calls=calls, failing=failing):
+        def register(self, hook, calls=calls, failing=failing, **options):
             if next(calls) == failing:
                 raise KeyboardInterrupt
-            return real(self, hook)
+            return real(self, hook, **options)
 
         monkeypatch.setattr(nn.Module, "register_forward_hook", register)
         with pytest.raises(KeyboardInterrupt), dr.inject(model, [(SIGN, "0"), (SIGN, dr.Activations("*"))], seed=1):

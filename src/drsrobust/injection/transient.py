@@ -110,9 +110,9 @@ class Activations(Transient):
             embedding modules.
         per: errors are drawn for each `"call"`, or for each `"sample"` (row) of it on its own.
 
-    Tensors, TorchRec's KeyedTensor and JaggedTensor, and tuples, lists and dicts of them are hit. The next module sees a
-    changed copy; gradients pass through it as if it were the original. What activation checkpointing computes again is hit
-    again, with other errors.
+    Tensors, TorchRec's KeyedTensor and JaggedTensor, and tuples, lists and dicts of them are hit. The module's other hooks
+    (a mitigation's, as a bound on outputs) and the next module see a changed copy; gradients pass through it as if it were
+    the original. What activation checkpointing computes again is hit again, with other errors.
     """
 
     glob: str
@@ -137,7 +137,8 @@ class Activations(Transient):
             def hook(module: nn.Module, args: tuple, output: Any, name: str = name) -> Any:
                 return _changed(output, name, hit)
 
-            yield name, module.register_forward_hook(hook)
+            # First of all hooks: what stands behind the module, as a bound on its outputs, sees the errors.
+            yield name, module.register_forward_hook(hook, prepend=True)
 
     def _modules(self, model: nn.Module) -> list[tuple[str, nn.Module]]:
         every: dict[str, nn.Module] = {}
