@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch import nn
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from drsrobust.evaluation.intercept import Forward, intercepted
+from drsrobust.evaluation.operations import Escapes, has_memory, storage_of, tensors_in, written
 from drsrobust.models import evaluating, logits_of
 from drsrobust.tensors import listed, named_modules
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
 
 _PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device)
-_TO_PYTHON = {"numpy", "tolist", "__array__", "data_ptr", "__dlpack__"}  # leave PyTorch unseen by the dispatcher
 
 
 @dataclass
@@ -38,6 +37,7 @@ class Dataflow:
         reads: module name -> tensors that its output depends on; of modules whose output can be kept and handed out again.
         parents: module name -> modules whose calls it was called in (None: the model's caller).
         elsewhere: tensors that some operation outside of the modules that own them reads.
+        operations: the different sets of tensors that results of operations depend on.
         problem: why nothing is known; None when all is.
     """
 
@@ -46,6 +46,7 @@ class Dataflow:
     reads: dict[str, int] = field(default_factory=dict)
     parents: dict[str, set[str | None]] = field(default_factory=dict)
     elsewhere: int = 0
+    operations: set[int] = field(default_factory=set)
     problem: str | None = None
 
     def names(self, tensors: int) -> list[str]:
@@ -55,6 +56,14 @@ class Dataflow:
     def unaffected(self, hit: int) -> set[str]:
         """The modules whose outputs errors in a set of tensors leave as they were."""
         return {name for name, reads in self.reads.items() if not reads & hit}
+
+    def rounded(self, hit: int) -> int:
+        """All tensors in which errors reach no other operations than errors in a set of tensors do anyway."""
+        found = self.result | hit
+        for reads in self.operations:
+            if not reads & hit:
+                found &= ~reads
+        return found
 
     def worth_keeping(self) -> set[str]:
         """The modules whose output can stand in for a call when errors are in some one tensor: unaffected by it, inside no
@@ -85,7 +94,7 @@ def trace(model: nn.Module, batch: "Batch") -> tuple[Dataflow, np.ndarray | None
     try:
         seen = _Dispatch({one.name: one.tensor for one in everything}, modules)
         with evaluating(model):
-            with _Escapes(seen), seen, intercepted(dict(modules), seen.around):
+            with Escapes(seen.escaped), seen, intercepted(dict(modules), seen.around):
                 logits = logits_of(model, batch)
             flow.result = seen.depends(logits) | seen.control
     except Exception as error:  # the model's own mistakes show again in the golden run
@@ -93,7 +102,7 @@ def trace(model: nn.Module, batch: "Batch") -> tuple[Dataflow, np.ndarray | None
         return flow, None
     flow.parents = {name: calls.parents for name, calls in seen.calls.items()}
     flow.reads = {name: calls.reads for name, calls in seen.calls.items() if calls.whole}
-    flow.elsewhere, flow.problem = seen.elsewhere, seen.problem
+    flow.elsewhere, flow.operations, flow.problem = seen.elsewhere, seen.operations, seen.problem
     return flow, logits.to("cpu", torch.promote_types(logits.dtype, torch.float32)).numpy()
 
 
@@ -120,6 +129,7 @@ class _Dispatch(TorchDispatchMode):
         super().__init__()
         self.calls: dict[str, _Calls] = {}
         self.control = self.elsewhere = 0
+        self.operations: set[int] = set()
         self.problem: str | None = None
         self._depends: dict[int, int] = {}  # storage -> tensors it depends on
         self._made_in: dict[int, tuple[int, ...]] = {}  # storage -> the calls that were open when it was made
@@ -131,7 +141,7 @@ class _Dispatch(TorchDispatchMode):
         self._own: dict[int, int] = {}
         owners: dict[int, set[str]] = {}
         for i, (name, tensor) in enumerate(tensors.items()):
-            if tensor.layout is not torch.strided or tensor.is_meta or not tensor.numel():
+            if not has_memory(tensor):
                 continue
             key = self._key(tensor)
             self._own[key] = self._own.get(key, 0) | 1 << i
@@ -140,24 +150,24 @@ class _Dispatch(TorchDispatchMode):
         self._depends |= self._own
 
     def _key(self, tensor: torch.Tensor) -> int:
-        try:
-            storage = tensor.untyped_storage()
-        except (NotImplementedError, RuntimeError) as error:
-            raise TypeError(f"a {type(tensor).__name__} has no memory of its own") from error
+        storage = storage_of(tensor)
         self._alive.append(storage)
         return storage.data_ptr()
 
     def depends(self, value: Any) -> int:
         """The tensors that something made of tensors depends on."""
         found = 0
-        for tensor in tree_leaves(value):
-            if isinstance(tensor, torch.Tensor):
-                found |= self._depends.get(self._key(tensor), 0)
+        for tensor in tensors_in(value):
+            found |= self._depends.get(self._key(tensor), 0)
         return found
+
+    def escaped(self, tensor: torch.Tensor) -> None:
+        """Values of a tensor are in Python's hands."""
+        self.control |= self.depends(tensor)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        inputs = {self._key(t) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        inputs = {self._key(tensor) for tensor in tensors_in((args, kwargs))}
         for key in inputs:
             self._read(key)
         result = func(*args, **kwargs)
@@ -166,28 +176,19 @@ class _Dispatch(TorchDispatchMode):
             mask |= self._depends.get(key, 0)
         if func is torch.ops.aten._local_scalar_dense.default:
             self.control = mask
-        written = self._written(func, args, kwargs)
+        changed = {self._key(tensor) for tensor in written(func, args, kwargs)}
         here = tuple(call.number for call in self._open)
-        for key in written:
+        for key in changed:
             self._write(key)
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, torch.Tensor):
-                key = self._key(tensor)
-                if key not in inputs:
-                    self._made_in.setdefault(key, here)
-                written.add(key)
-        for key in written:
+        given = {self._key(tensor) for tensor in tensors_in(result)}
+        for key in given - inputs:
+            self._made_in.setdefault(key, here)
+        changed |= given
+        if not given or not given <= self._own.keys():  # a view of a tensor computes nothing
+            self.operations.add(mask)
+        for key in changed:
             self._depends[key] = self._depends.get(key, 0) | mask
         return result
-
-    def _written(self, func, args: tuple, kwargs: dict) -> set[int]:
-        """The storages that an operation writes to."""
-        found = set()
-        for i, argument in enumerate(func._schema.arguments):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                value = args[i] if i < len(args) else kwargs.get(argument.name)
-                found |= {self._key(t) for t in tree_leaves(value) if isinstance(t, torch.Tensor)}
-        return found
 
     def _read(self, key: int) -> None:
         if key in self._own and not any(call.name in self._owners[key] for call in self._open):
@@ -232,19 +233,6 @@ class _Dispatch(TorchDispatchMode):
             return output
 
         return observed
-
-
-class _Escapes(TorchFunctionMode):
-    """Sees values that leave PyTorch where the dispatcher does not: from then on nothing is known of them."""
-
-    def __init__(self, dispatch: _Dispatch) -> None:
-        super().__init__()
-        self._dispatch = dispatch
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if getattr(func, "__name__", "") in _TO_PYTHON and args and isinstance(args[0], torch.Tensor):
-            self._dispatch.control |= self._dispatch.depends(args[0])
-        return func(*args, **(kwargs or {}))
 
 
 def _owners(name: str, modules: list[tuple[str, nn.Module]], tensor: torch.Tensor) -> set[str]:

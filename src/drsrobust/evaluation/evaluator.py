@@ -34,8 +34,8 @@ class Evaluator:
         split: rows of both classes.
         factory: makes the same module again, in any state, in another process (a function of a module that can be imported, or
             `functools.partial` of one): campaigns give it to their workers. Models of `load_model` need none.
-        memory: how much outputs of the model's modules may take that are kept for `rerun`: bytes, or text as "500MB"; 0: none
-            are kept. Batches that do not fit are scored in full.
+        memory: how much may be kept for `rerun`, of outputs of the model's modules and operations: bytes, or text as "500MB";
+            0: nothing. Batches that do not fit are scored in full.
         k: length of a user's list, for metrics of rankings.
         threshold: probability over which a row counts as a click.
         epsilon: change of a logit over which a score counts as moved.
@@ -110,11 +110,15 @@ class Evaluator:
         return self._judged(scores, None)
 
     def rerun(self, error_map: ErrorMap) -> Evaluation:
-        """What `run` gives, at the price of what errors reach: samples that read a row that was hit, modules that compute with
-        a tensor that was hit. It falls back to `run`, with a warning, where that is not known of the model.
+        """What `run` gives, at the price of what errors reach: samples that read a row that was hit, operations that compute
+        with a tensor that was hit. It falls back to `run`, with a warning, where that is not known of the model.
+
+        The first times that operations are reached, the modules around them are called; then these operations alone are
+        recorded, which takes as long as a full run or two, and run from then on (`drsrobust.evaluation.programs`).
 
         Scores are those of `run`, bit for bit, where a row's score does not depend on its batch (`drsrobust.models.scoring`),
-        else within 1e-5 (1 + |score|). Only errors are looked at: weights that were changed otherwise are not noticed.
+        else within 1e-5 (1 + |score|). Only errors are looked at: weights or settings of the model that were changed otherwise
+        are not noticed.
 
         Args:
             error_map: a map that is in the model now. Others that are there too count as well.

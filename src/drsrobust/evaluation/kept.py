@@ -21,12 +21,14 @@ class KeptOutputs:
 
     Attributes:
         batches: of how many batches outputs are kept.
-        nbytes: memory that they take; what several outputs share counts once.
+        storages: address -> bytes of the memory that they take.
+        nbytes: of all of it; what several outputs share counts once.
     """
 
     def __init__(self, modules: dict[str, nn.Module], budget: int) -> None:
         self._modules, self._budget = modules, budget
         self._kept: list[dict[str, list[Any]]] = []
+        self.storages: dict[int, int] = {}
         self.nbytes = 0
         self._batch: int | None = None
         self._calls: dict[str, int] = {}
@@ -58,11 +60,13 @@ class KeptOutputs:
                     self._kept.append({})
                 yield batch
                 if self._batch is not None:
-                    taken = _memory(self._kept[-1])
+                    found = _memory(self._kept[-1])
+                    taken = sum(size for address, size in found.items() if address not in self.storages)
                     if self.nbytes + taken > self._budget:
                         self._kept.pop()
                         full = True
                     else:
+                        self.storages |= found
                         self.nbytes += taken
             self._batch = None
 
@@ -73,8 +77,9 @@ class KeptOutputs:
             self._batch = None
 
     @contextmanager
-    def replaying(self, names: set[str], batches: list) -> Iterator[Iterator]:
-        """Gives the batches one by one; meanwhile calls of the named modules are answered with what was kept of that batch."""
+    def replaying(self, names: set[str], batches: list, first: int = 0) -> Iterator[Iterator]:
+        """Gives the batches from the first one on; meanwhile calls of the named modules are answered with what was kept of
+        that batch."""
         self._batch = None
 
         def answer(name: str, forward: Forward) -> Forward:
@@ -88,7 +93,7 @@ class KeptOutputs:
             return answered
 
         def one_by_one() -> Iterator:
-            for number, batch in enumerate(batches):
+            for number, batch in enumerate(batches[first:], first):
                 self._batch = number if number < len(self._kept) else None
                 self._calls = {}
                 yield batch
@@ -101,10 +106,11 @@ class KeptOutputs:
             self._batch = None
 
 
-def _memory(outputs: dict[str, list[Any]]) -> int:
+def _memory(outputs: dict[str, list[Any]]) -> dict[int, int]:
+    """Address -> bytes."""
     storages = {}
     for leaf in tree_leaves(list(outputs.values())):
         if isinstance(leaf, torch.Tensor):
             storage = leaf.untyped_storage()
             storages[storage.data_ptr()] = storage.nbytes()
-    return sum(storages.values())
+    return storages

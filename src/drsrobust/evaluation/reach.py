@@ -1,4 +1,4 @@
-"""What an error map reaches: which samples, and which modules' outputs it leaves as they were.
+"""What an error map reaches: which samples, and which operations.
 
 - A tensor that no score depends on reaches nothing.
 - Errors in rows of a table reach the samples that read those rows.
@@ -8,6 +8,7 @@
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from drsrobust.data import Split
 from drsrobust.evaluation.dataflow import trace
 from drsrobust.evaluation.kept import KeptOutputs
 from drsrobust.evaluation.lookups import Lookups
+from drsrobust.evaluation.programs import Programs
 from drsrobust.evaluation.readers import ReadersOf
 from drsrobust.injection import ErrorMap
 from drsrobust.models import padded_batches, score
@@ -53,7 +55,7 @@ class Reach:
     Args:
         model: without errors.
         split: the rows.
-        budget: bytes that kept outputs may take.
+        budget: bytes that kept outputs and programs may take.
 
     Attributes:
         scores: of the golden run, [n].
@@ -83,6 +85,10 @@ class Reach:
         self.all_rows = self.everything or self.all_rows
         self._told: set[str] = set()
         self._readers = ReadersOf(split)
+        together = [sum(1 << self._flow.number[table] for table in tables) for tables in lookups.collections()]
+        self.programs = Programs(
+            model, self.batches, self.n, self._flow, self.kept, together=together, budget=budget - self.kept.nbytes
+        )
         self._features = {name: lookups.features(name) for name in lookups.tables}
 
     @property
@@ -101,10 +107,12 @@ class Reach:
         return None
 
     def intact(self) -> bool:
-        """Whether the model without errors still gives the golden scores: all rows by what is kept of their batches, and a few
-        rows computed anew."""
-        if self.everything is None and not np.array_equal(self._all(0), self.scores):
-            return False
+        """Whether the model without errors still gives the golden scores: all rows by what is kept of their batches and by each
+        program, and a few rows computed anew."""
+        if self.everything is None:
+            found = chain([self.programs.scores(0)], self.programs.of_all_programs())
+            if not all(np.array_equal(scores, self.scores) for scores in found):
+                return False
         if self.all_rows is not None:
             return True  # a few rows by themselves have other scores
         anew = score(self._model, padded_batches(self._split, rows=self._probed), len(self._probed))
@@ -147,17 +155,12 @@ class Reach:
             return self.scores, reached.rows
         changed = None if reached.dense else reached.rows
         if len(reached.rows) > (FEW_BESIDES if reached.dense else FEW) * self.n:
-            return self._all(reached.dense | reached.tables), changed
-        scores = self._all(reached.dense) if reached.dense else self.scores.copy()
+            return self.programs.scores(reached.dense | reached.tables), changed
+        scores = self.programs.scores(reached.dense) if reached.dense else self.scores.copy()
         if len(reached.rows):
             batches = padded_batches(self._split, rows=reached.rows)
             scores[reached.rows] = score(self._model, batches, len(reached.rows))
         return scores, changed
-
-    def _all(self, hit: int) -> np.ndarray:
-        """Scores of all rows, [n], with errors in a set of tensors: what these leave as it was comes from what is kept."""
-        with self.kept.replaying(self._flow.unaffected(hit), self.batches) as batches:
-            return score(self._model, batches, self.n)
 
     def _tell(self, text: str) -> None:
         if text not in self._told:

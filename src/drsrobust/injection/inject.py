@@ -19,12 +19,13 @@ from drsrobust.injection.combine import order, parts_of
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.hooks import Draw, Hooks
 from drsrobust.injection.log import Log
+from drsrobust.injection.region import TargetTensor
 from drsrobust.injection.space import AddressSpace, union_bits
 from drsrobust.injection.storage import stored
 from drsrobust.injection.targets import Target, as_target
 from drsrobust.injection.transient import Transient
 from drsrobust.injection.union import union
-from drsrobust.tensors import span
+from drsrobust.tensors import span, unwrapped
 
 if TYPE_CHECKING:
     from drsrobust.mitigation import Mitigation
@@ -200,13 +201,29 @@ def _pairs(given: object, target: object) -> list[Pair]:
 
 def _check_space(space: AddressSpace, model: nn.Module) -> None:
     """Raises ValueError for an address space whose memory is not the model's (any more)."""
-    now = stored(model)
-    for tensor in space.tensors:
+    plain = unwrapped(model)
+    doubtful = [tensor for tensor in space.tensors if not _still_there(plain, tensor)]
+    now = stored(model) if doubtful else {}
+    for tensor in doubtful:
         here = now.get(tensor.name)
         if here is None or tensor.memory is None or span(tensor.memory) != span(here.tensor):
             raise ValueError(
                 f"{tensor.name}: the address space is of another model, or of a tensor that was replaced since it was resolved"
             )
+
+
+def _still_there(model: nn.Module, tensor: TargetTensor) -> bool:
+    """Whether the tensor of that name is a parameter or buffer of the model, in the same memory: nearly always, and known
+    without listing all of them."""
+    *path, name = tensor.name.split(".")
+    module: nn.Module | None = model
+    for part in path:
+        module = None if module is None else module._modules.get(part)
+    if module is None or tensor.memory is None:
+        return False
+    here = module._parameters.get(name)
+    here = module._buffers.get(name) if here is None else here
+    return here is not None and span(here) == span(tensor.memory)
 
 
 def _name(target: Transient | AddressSpace) -> str:

@@ -1,7 +1,7 @@
 """TorchRec models: forward(dense_features, sparse_features) -> logits [B]; components named alike in all of them."""
 
 from drsrobust.models.registry import MODELS, build_model, default_sizes, describe, model_name
-from drsrobust.models.scoring import evaluating, logits_of, padded_batches, score, state_digest
+from drsrobust.models.scoring import evaluating, gathered, logits_of, padded_batches, score, state_digest
 from drsrobust.tensors import components
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "default_sizes",
     "describe",
     "evaluating",
+    "gathered",
     "logits_of",
     "model_name",
     "padded_batches",

@@ -5,14 +5,14 @@ Matrix products give the same bits for a row whatever its batch, as long as batc
 """
 
 import hashlib
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._modes import evaluating
 from drsrobust.data import Split
 from drsrobust.tensors import named_tensors
 
@@ -36,36 +36,13 @@ def padded_batches(split: Split, size: int = BATCH, rows: np.ndarray | None = No
     return batches
 
 
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model is in evaluation mode, without gradients, while the block runs; each module then has the mode it had."""
-    training = [module for module in model.modules() if module.training]
-    if training:
-        model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
-
-
 def logits_of(model: nn.Module, batch: "Batch") -> torch.Tensor:
     """Logits [B] of one batch, where the model is.
 
     Raises:
         ValueError: the model gives something else than a tensor [B] or [B, 1].
     """
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    if device.type != "cpu":
-        batch = batch.to(device)
-    logits = model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
-    rows = len(batch.labels)
-    if not isinstance(logits, torch.Tensor):
-        raise ValueError(f"the model gave a {type(logits).__name__}; a tensor of logits [{rows}] is expected")
-    if logits.shape not in ((rows,), (rows, 1)):
-        raise ValueError(f"the model gave logits of shape {list(logits.shape)}; [{rows}] is expected")
-    return logits.reshape(rows)
+    return _logits(model, batch, _device(model))
 
 
 def score(model: nn.Module, batches: Iterable["Batch"], n: int) -> np.ndarray:
@@ -75,12 +52,31 @@ def score(model: nn.Module, batches: Iterable["Batch"], n: int) -> np.ndarray:
     Raises:
         ValueError: as `logits_of`.
     """
-    parts = []
+    device = _device(model)
     with evaluating(model):
-        for batch in batches:
-            logits = logits_of(model, batch)
-            parts.append(logits.to("cpu", torch.promote_types(logits.dtype, torch.float32)))
-    return torch.cat(parts).numpy()[:n].copy()
+        return gathered((_logits(model, batch, device) for batch in batches), n)
+
+
+def gathered(logits: Iterable[torch.Tensor], n: int) -> np.ndarray:
+    """The first n of the logits ([B] or [B, 1], all alike) of several batches, as `score` gives them."""
+    joined = torch.cat(list(logits)).reshape(-1)
+    return joined.to("cpu", torch.promote_types(joined.dtype, torch.float32)).numpy()[:n]
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+
+
+def _logits(model: nn.Module, batch: "Batch", device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        batch = batch.to(device)
+    logits = model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
+    rows = len(batch.labels)
+    if not isinstance(logits, torch.Tensor):
+        raise ValueError(f"the model gave a {type(logits).__name__}; a tensor of logits [{rows}] is expected")
+    if logits.shape not in ((rows,), (rows, 1)):
+        raise ValueError(f"the model gave logits of shape {list(logits.shape)}; [{rows}] is expected")
+    return logits.reshape(rows)
 
 
 def state_digest(model: nn.Module) -> str:
