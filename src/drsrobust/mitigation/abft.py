@@ -2,12 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
+from drsrobust._modes import evaluating
 from drsrobust._names import unknown
 from drsrobust.injection.application import open_in
 from drsrobust.mitigation.base import Cost, Current, Handle, Mitigation, Watch
@@ -169,18 +169,7 @@ def run(model: nn.Module, rows: Any) -> Iterator[None]:
         rows: a Split, or batches.
     """
     batches: Iterable[Any] = rows.batches(BATCH) if hasattr(rows, "batches") else rows
-    with _evaluating(model), torch.no_grad():
+    with evaluating(model):
         for batch in batches:
             model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
             yield
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

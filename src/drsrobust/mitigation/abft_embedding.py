@@ -9,9 +9,10 @@ from torch import nn
 
 from drsrobust._names import unknown
 from drsrobust.mitigation.abft import ABFT, Check, check_options, refuse_errors
-from drsrobust.mitigation.bag_check import BagCheck, Feature, ResidueCheck, SumCheck, Table
+from drsrobust.mitigation.bag_check import BagCheck, Feature, SumCheck, Table
 from drsrobust.mitigation.base import Cost
 from drsrobust.mitigation.golden_copy import GoldenCopy
+from drsrobust.mitigation.residue_check import ResidueCheck
 from drsrobust.mitigation.row_sums import quantized_row_sums, row_sums, table_residues
 from drsrobust.quantized import quantized_tables
 from drsrobust.tensors import named_modules

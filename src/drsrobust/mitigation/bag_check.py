@@ -13,8 +13,8 @@ from drsrobust.mitigation.abft import Check, Suspicion
 from drsrobust.mitigation.bag_lookups import Lookup, of_bag, of_embedding, of_keyed
 from drsrobust.mitigation.checksum_bounds import FAR, bag_factor, unit_roundoff
 from drsrobust.mitigation.golden_copy import GoldenCopy
-from drsrobust.mitigation.row_sums import LEAST, ONE, ONE_QUANTIZED, as_bytes, live_bytes, residues
-from drsrobust.quantized import QuantizedTable, quantized_tables
+from drsrobust.mitigation.row_sums import LEAST, ONE, ONE_QUANTIZED
+from drsrobust.quantized import quantized_tables
 
 
 @dataclass(frozen=True)
@@ -202,58 +202,6 @@ class SumCheck(BagCheck):
             return expected, threshold
         divisor = torch.where(means.unsqueeze(1), lengths.clamp(min=1), 1)
         return expected / divisor, (threshold / divisor).add_(LEAST)
-
-
-@dataclass(frozen=True, eq=False)
-class ResidueCheck(BagCheck):
-    """Residues of the memory of the rows that are read, against trusted ones.
-
-    Attributes:
-        residues: of all tables, one below the other.
-        modulus: 2^k - 1.
-    """
-
-    residues: torch.Tensor
-    modulus: int
-
-    def tensors(self) -> dict[str, torch.Tensor]:
-        return {"residues": self.residues}
-
-    @property
-    def multiply_adds(self) -> int:
-        return sum(-(-dim // 4) + 1 for dim in self.dims)
-
-    @property
-    def bytes_touched(self) -> int:
-        return self.values_read + len(self.features) * (4 + self.residues.element_size())
-
-    def on(self, module: nn.Module) -> Suspicion:
-        self.memory(module)
-        there = {table.name: table for table in quantized_tables([("", module)])}
-        mine = [there[table.within] for table in self.tables]
-        trusted = self.residues.to(mine[0].tensor.device)
-        first = self.first.tolist()
-
-        def suspicious(args: tuple, kwargs: dict[str, Any], output: Any) -> torch.Tensor | None:
-            lookup = self.lookup(module, args, kwargs)
-            if not lookup.ids.numel():
-                return None
-            batch = lookup.bags // len(self.features)
-            ends = [
-                batch * number if lookup.offsets is None else int(lookup.offsets[batch * number])
-                for number in range(len(self.features) + 1)
-            ]
-            parts = []
-            for feature, start, begin, end in zip(self.features, first, ends[:-1], ends[1:], strict=True):
-                parts.append(self._present(mine[feature.table], lookup.ids[begin:end] - start))
-            right = torch.cat(parts) == trusted[lookup.ids]
-            return None if right.all() else lookup.bag_of((~right).nonzero().squeeze(1))
-
-        return suspicious
-
-    def _present(self, table: QuantizedTable, ids: torch.Tensor) -> torch.Tensor:
-        """Residues of rows as they are now."""
-        return residues(as_bytes(table).index_select(0, ids), live_bytes(table), self.modulus)
 
 
 def sums_of(values: torch.Tensor, dims: Sequence[int], ones: torch.Tensor) -> torch.Tensor:

@@ -42,6 +42,9 @@ class Watch:
 class Cost:
     """What a mitigation takes, beside the model without it.
 
+    Time and traffic are those of inference. Work on memory itself (encoding, a memory controller's decoder and the check bits
+    that it reads along, votes, scrubbing, loading) is not counted, so protections of storage have only stored bits.
+
     Attributes:
         stored_bits: extra bits in memory, for the whole model.
         multiply_adds: extra multiply-adds per sample.

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._modes import evaluating
 from drsrobust.mitigation.layers import Function, on_layers, on_output
 from drsrobust.mitigation.places import Place
 from drsrobust.tensors import named_modules
@@ -213,16 +214,10 @@ class _Top(_Observer):
 def _watch(model: nn.Module, split: "Split", rows: int, observers: Mapping[Place, _Observer]) -> int:
     """Shows observers what the model gives for the first rows of a split, and says how many rows these were."""
     seen = 0
-    training = [module for module in model.modules() if module.training]
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-    try:
-        model.eval()
-        with torch.no_grad(), attached(model, {place: one.observe for place, one in observers.items()}):
-            for number, batch in batches(split, min(rows, len(split))):
-                batch = batch if device.type == "cpu" else batch.to(device)
-                model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
-                seen += number
-    finally:
-        for module in training:
-            module.training = True
+    with evaluating(model), attached(model, {place: one.observe for place, one in observers.items()}):
+        for number, batch in batches(split, min(rows, len(split))):
+            batch = batch if device.type == "cpu" else batch.to(device)
+            model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
+            seen += number
     return seen

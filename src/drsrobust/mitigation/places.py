@@ -61,6 +61,8 @@ def places(model: nn.Module) -> "pd.DataFrame":
     Args:
         model: any module. nn.Linear, BatchNorm, LayerNorm and tables are found in all; cross networks and interactions by
             their classes (TorchRec's, this library's, and what derives from them).
+            Not found, so never clipped: TorchRec's quantized collections (`make_room`, checks of rows and protected memory work
+            there) and `EmbeddingCollection`, which gives sequences; what is computed of their outputs is.
 
     Returns:
         columns `place` (a kind of `KINDS`), `module` ("" for the model itself), `layer` (of a cross network; else missing),

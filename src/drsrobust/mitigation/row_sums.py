@@ -77,9 +77,14 @@ def residues(rows: torch.Tensor, live: int, modulus: int) -> torch.Tensor:
         >>> residues(torch.tensor([[1, 2, 128], [1, 3, 0]], dtype=torch.uint8), 3, 127)
         tensor([4, 4])
     """
+    return as_words(rows, live).sum(1, dtype=torch.int64).remainder_(modulus)
+
+
+def as_words(rows: torch.Tensor, live: int) -> torch.Tensor:
+    """The words that a residue sums, as a view: int32 [n, live / 4], or bytes [n, live] where they do not fill words."""
     if live % 4 == 0 and rows.shape[1] % 4 == 0:
-        rows, live = rows.view(torch.int32), live // 4
-    return rows[:, :live].sum(1, dtype=torch.int64).remainder_(modulus)
+        return rows.view(torch.int32)[:, : live // 4]
+    return rows[:, :live]
 
 
 def table_residues(table: QuantizedTable, modulus: int) -> torch.Tensor:

@@ -146,6 +146,24 @@ class WeightRange(Mitigation):
         right = not mask[outside].any()
         return error_map.left(error_map.tensor, error_map.word, mask).noted(detected=True, repaired=right)
 
+    def outside(self, model: nn.Module) -> dict[str, int]:
+        """How many words of each checked tensor are out of range as the model stands now: the pass over all weights that a
+        scrubber makes. Tensors without such words are left out.
+
+        Raises:
+            ValueError: the model lacks a checked tensor, or has one of another shape.
+        """
+        memory, found = stored(model), {}
+        for name, one in self.ranges.items():
+            if name not in memory or tuple(memory[name].tensor.shape) != one.shape:
+                raise ValueError(f"{self.name} has a range for {name!r} of {list(one.shape)}, which this model has not")
+            values = _comparable(memory[name].tensor.detach().cpu())
+            shape = (-1, *[1] * (values.dim() - 1)) if len(one.low) > 1 else (1,) * values.dim()
+            inside = (values >= one.low.view(shape)) & (values <= one.high.view(shape))
+            if wrong := int((~inside).sum()):
+                found[name] = wrong
+        return found
+
     def _left(
         self, tensor: torch.Tensor, expected: Range, word: np.ndarray, mask: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:

@@ -42,6 +42,24 @@ class ZeroSpaceECC(StorageProtection):
         target: what is protected.
 
     `report` counts blocks as `ECC` does code words.
+
+    Example:
+        >>> import warnings
+        >>> import drsrobust as dr
+        >>> from drsrobust.mitigation import BitProtection
+        >>> from torchrec import EmbeddingBagCollection as Tables, EmbeddingBagConfig as Table
+        >>> from torchrec.inference.modules import quantize_embeddings
+        >>> tables = Tables(tables=[Table(name="t", embedding_dim=16, num_embeddings=1000, feature_names=["f"])])
+        >>> with warnings.catch_warnings(action="ignore"):
+        ...     int8 = quantize_embeddings(nn.Sequential(tables), dtype=torch.int8, inplace=True)
+        >>> room = make_room(int8, how="rescale")
+        >>> both = ZeroSpaceECC() + BitProtection(("scale", "bias"), code="secded")
+        >>> for protection in (None, ZeroSpaceECC(), both):
+        ...     with dr.inject(int8, dr.BitFlip(1e-4), seed=2, mitigation=protection) as left:
+        ...         print(left.counts("field").to_dict())
+        {'bias': 2, 'scale': 4, 'value': 10}
+        {'bias': 2, 'scale': 4}
+        {}
     """
 
     def __init__(self, uncorrectable: str = "keep", target: str | Target = "all") -> None:
