@@ -1,0 +1,215 @@
+"""Which protection is worth its price: claims of the form "up to so much", rates up to which it holds, storage, and what no
+other one beats."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drsrobust.campaign.conditions import NONE
+from drsrobust.campaign.delong import auc_difference
+from drsrobust.campaign.summary import DROP, ENDS
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import ErrorModel, Target
+from drsrobust.mitigation import Mitigation
+from drsrobust.tensors import listed
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+_WHERE = ["model", "dataset", "protocol", "target"]
+
+
+def up_to(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd.DataFrame":
+    """Whether a claim "up to so much" holds: for each model, data set and protocol the condition in which it is surely most,
+    that is, whose interval has the highest lower end.
+
+    Args:
+        found: as `recovery` returns it, with intervals that hold for the best of its rows (`level`).
+        claimed: how much: 0.30 is 30 % of the lost AUC, or 0.30 AUC.
+        value: `recovery` or `gained`.
+
+    Returns:
+        `mitigation` and `ber` of the best, its `value`, `low` and `high`, `conditions` that it was chosen from, and `verdict`:
+        `reproduced` (the interval lies at the claimed value or above), `partly` (it lies above 0), `not`; `nothing lost`, where
+        no condition has a value.
+    """
+    import pandas as pd
+
+    rows = []
+    for where, here in found.groupby(_WHERE[:3], sort=False):
+        here = here.dropna(subset=[value])
+        row = dict(zip(_WHERE[:3], where, strict=True)) | {"conditions": len(here), "verdict": "nothing lost"}
+        if len(here):
+            surest = here[f"{value}_low"]
+            best = here.loc[(surest if surest.notna().any() else here[value]).idxmax()]
+            row |= {name: best[name] for name in ("mitigation", "ber")}
+            row |= {name: best[f"{value}{end}"] for name, end in zip(("value", "low", "high"), ENDS, strict=True)}
+            row["verdict"] = "reproduced" if row["low"] >= claimed else "partly" if row["low"] > 0 else "not"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def kept_within(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame":
+    """Up to which rate the mean AUC stays within `loss` of the golden one.
+
+    Args:
+        summary: as `summarise` returns it, over several rates.
+        loss: in AUC.
+
+    Returns:
+        one row per model, data set, protocol, target and mitigation: `kept_to`, the highest rate at which the upper end of
+        the mean loss's interval is at most `loss`, there and at all lower rates of the table (NaN: at none); `lost_from`,
+        the lowest rate at which the lower end is over it (NaN: at none). Between the two the trials do not tell. What none of n
+        trials met, no interval knows of: maps rarer than about 3 / n may lose more.
+    """
+    import pandas as pd
+
+    rows = []
+    for where, curve in summary.groupby([*_WHERE, "mitigation"], sort=False):
+        curve = curve.sort_values("ber")
+        kept = (curve["auc_drop_high"] <= loss).cummin()
+        over = curve["auc_drop_low"] > loss
+        row = dict(zip([*_WHERE, "mitigation"], where, strict=True))
+        row |= {"kept_to": curve["ber"][kept].max(), "lost_from": curve["ber"][over].min()}
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def cheapest(kept: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float]) -> "pd.DataFrame":
+    """By rate, what stores least of that which keeps the AUC.
+
+    Args:
+        kept: as `kept_within` returns it, of one model, data set, protocol and target, with the model without mitigation.
+        storage: as `stored` returns it, of the mitigations to choose from; of those that store equally much the first is taken.
+        bers: the rates.
+
+    Returns:
+        one row per rate: `ber`; `lost`, whether the model without mitigation surely loses more there (False: it does not, or
+        the trials do not tell); `mitigation` and `stored_percent` (missing where none of them keeps it).
+    """
+    import pandas as pd
+
+    limits = kept.set_index("mitigation")
+    rows = []
+    for ber in bers:
+        keeps = storage[storage["mitigation"].map(limits["kept_to"]) >= ber].sort_values(
+            "stored_percent", kind="stable"
+        )
+        row = {"ber": ber, "lost": bool(limits["lost_from"][NONE] <= ber), "mitigation": None, "stored_percent": np.nan}
+        rows.append(row | (keeps[["mitigation", "stored_percent"]].iloc[0].to_dict() if len(keeps) else {}))
+    return pd.DataFrame(rows)
+
+
+def auc_under_errors(
+    judge: Evaluator, error: ErrorModel, *, target: str | Target = "all", trials: int = 20, seed: int
+) -> Callable[[Mitigation], float]:
+    """How good a model with a mitigation is under errors, as a score for `ActivationClipping.search`.
+
+    Args:
+        judge: of rows that the mitigation will not be judged on, as `data.valid`.
+        error, target: as in `inject`.
+        trials: error maps, the same for each mitigation.
+        seed: another one than in the campaign that the mitigation will be judged by.
+
+    Returns:
+        mitigation -> mean AUC over the trials (of those in which the model does not raise).
+    """
+    from drsrobust.campaign.campaign import Campaign
+
+    options = {"errors": [error], "targets": [target], "trials": trials, "seed": seed}
+    return lambda mitigation: float(Campaign(judge, mitigations=[mitigation], **options).run(show=False)["auc"].mean())
+
+
+def stored(model: "nn.Module", mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
+    """What mitigations store beside a model.
+
+    Returns:
+        one row each: `mitigation` (its name), `stored_bits` and `stored_percent`, of the bits of the model's parameters.
+    """
+    import pandas as pd
+
+    bits = sum(8 * one.tensor.element_size() * one.tensor.numel() for one in listed(model) if one.parameter)
+    extra = [(mitigation.name, mitigation.cost(model).stored_bits) for mitigation in mitigations]
+    return pd.DataFrame(
+        [(*one, 100 * one[1] / bits) for one in extra], columns=["mitigation", "stored_bits", "stored_percent"]
+    )
+
+
+def without_errors(judge: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
+    """What mitigations cost where there are no errors.
+
+    Returns:
+        one row each: `mitigation`, `auc` with it, `difference` to the AUC without it on the same rows, with `low`, `high` and
+        `p` (paired DeLong, over rows; p is NaN where all rows rank alike).
+    """
+    import pandas as pd
+
+    rows, plain = [], judge.golden
+    for mitigation in mitigations:
+        with judge.under(mitigation) as guarded:
+            scores = guarded.golden.scores
+        difference = auc_difference(judge.split.labels, scores, plain.scores)
+        rows.append((mitigation.name, guarded.golden.auc, *difference))
+    return pd.DataFrame(rows, columns=["mitigation", "auc", "difference", "low", "high", "p"])
+
+
+def priced(found: "pd.DataFrame", storage: "pd.DataFrame", times: "pd.DataFrame") -> "pd.DataFrame":
+    """What mitigations recover beside what they cost, and which of them no other one beats: none has at least the recovery at
+    no more time and storage, and is better in one of these; nor does doing nothing, which recovers nothing.
+
+    Args:
+        found: as `recovery` returns it, at one rate: a row per mitigation.
+        storage: as `stored` returns it.
+        times: of those that run with the model, a row per timing: `mitigation` and `overhead_percent`.
+
+    Returns:
+        the rows of `found` with `stored_bits`, `stored_percent`, `overhead_percent` (median; 0 for what was not timed, since
+        nothing of it runs with the model), `overhead_percent_low` and `overhead_percent_high` (range of the timings), `timed`
+        and `front`.
+
+    Raises:
+        ValueError: a mitigation that stands twice, or has no row in `storage`.
+    """
+    if (doubles := found["mitigation"][found["mitigation"].duplicated()]).size:
+        raise ValueError(
+            f"{doubles.iloc[0]} stands in {1 + doubles.size} rows; give the rows of one rate, target and model"
+        )
+    if missing := sorted({*found["mitigation"]} - {*storage["mitigation"]}):
+        raise ValueError(f"storage has no row for {', '.join(missing)}")
+    spread = times.groupby("mitigation")["overhead_percent"].agg(["median", "min", "max"])
+    ends = [f"overhead_percent{end}" for end in ENDS]
+    points = found.merge(storage, on="mitigation").join(spread.set_axis(ends, axis=1), on="mitigation")
+    points["timed"] = points["overhead_percent"].notna()
+    points[ends] = points[ends].fillna(0.0)
+    points.attrs = dict(found.attrs)
+    points["front"] = front(points, "recovery", ["overhead_percent", "stored_percent"]) & (points["recovery"] > 0)
+    return points
+
+
+def front(points: "pd.DataFrame", value: str, costs: Iterable[str]) -> "pd.Series":
+    """Which points no other one beats: none has at least the value at no more of any cost, and is better in one of these.
+
+    Args:
+        points: one row each.
+        value: the column that should be high.
+        costs: columns that should be low.
+
+    Returns:
+        bool [points]; a point without a value or a cost is not on the front.
+
+    Example:
+        >>> import pandas as pd
+        >>> points = pd.DataFrame({"gain": [0.2, 0.9, 0.8], "time": [0.0, 5.0, 6.0]})
+        >>> front(points, "gain", ["time"]).tolist()
+        [True, True, False]
+    """
+    import pandas as pd
+
+    numbers = np.column_stack([-points[value].to_numpy(float), *(points[cost].to_numpy(float) for cost in costs)])
+    on = []
+    for one in numbers:
+        beaten = (numbers <= one).all(axis=1) & (numbers < one).any(axis=1)
+        on.append(bool(np.isfinite(one).all() and not beaten.any()))
+    return pd.Series(on, points.index, bool, name="front")

@@ -1,0 +1,161 @@
+"""What mitigations keep and give back, against the bit error rate (experiments E5 and E6)."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from drsrobust.plots.style import look, new_panels, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+NONE = "none"  # how tables name the model without protection
+PLAIN = "no protection"
+_KEYS = ["model", "dataset", "protocol", "target", "mitigation", "series", "ber"]
+_AUC = ["auc_golden", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_drop", "auc_drop_low", "auc_drop_high"]
+_RECOVERY = ["lost", "lost_low", "lost_high", "gained", "gained_low", "gained_high", "recovery", "recovery_low"]
+_RECOVERY += ["recovery_high", "harmed", "harmed_low", "harmed_high", "raised"]
+_GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}
+
+
+def mitigated_auc_data(summary: "pd.DataFrame") -> "pd.DataFrame":
+    """What `mitigated_auc` draws: one row per protocol, mitigation and rate; `series` numbers mitigations in their order, the
+    same one alike under all protocols.
+
+    Args:
+        summary: `summarise` of campaigns with mitigations, over rates, of one model.
+    """
+    if "auc_low" not in summary:
+        raise ValueError("the table has no intervals (auc_low): give the summary, as summarise(table)")
+    return _numbered(summary)[[*_KEYS, "n", *_AUC, "share_nonfinite", "share_raised"]].reset_index(drop=True)
+
+
+@styled
+def mitigated_auc(data: "pd.DataFrame", ax: "Axes | None" = None, *, protocol: str = "corrected") -> "Axes":
+    """Mean AUC with its interval against the bit error rate, a curve per mitigation; without protection in black, with the
+    10-90 % quantiles over trials as a band.
+
+    Args:
+        data: as `mitigated_auc_data` returns it; rates of 0 are not drawn. Curves stand a little beside each other, so that no
+            bar hides another.
+        ax: where to draw; None: a new figure. The last one of a row has the legend, of all protocols.
+        protocol: whose curves are drawn.
+    """
+    ax = ax or new_panels()[0]
+    whole, data = data, data[(data["ber"] > 0) & (data["protocol"] == protocol)]
+    plain = data[data["mitigation"] == NONE]
+    ax.fill_between(plain["ber"], plain["auc_q10"], plain["auc_q90"], color="#000000", alpha=0.08, lw=0)
+    _curves(ax, data, "auc")
+    for golden in data["auc_golden"].unique():
+        ax.axhline(golden, linestyle=(0, (6, 3)), **_GUIDE)
+    ax.axhline(0.5, linestyle=":", **_GUIDE)
+    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
+    if len(data):
+        where = {"transform": ax.get_yaxis_transform(), "color": "#666666", "size": 8}
+        ax.text(0.99, data["auc_golden"].max(), "without errors", ha="right", va="bottom", **where)
+        ax.text(0.01, 0.5, "coin toss", ha="left", va="bottom", **where)
+        _finish(ax, data, whole, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")])
+        low, high = ax.get_ylim()
+        ax.set_ylim(max(low, 0.0), min(high, 1.0))
+    return ax
+
+
+def recovery_vs_ber_data(found: "pd.DataFrame") -> "pd.DataFrame":
+    """What `recovery_vs_ber` draws: one row per protocol, mitigation and rate.
+
+    Args:
+        found: `campaign.recovery` of campaigns over rates, of one model.
+    """
+    if "recovery_low" not in found:
+        raise ValueError("the table has no recovery_low: give recovery(table) of a campaign's table")
+    return _numbered(found)[[*_KEYS, "n", "auc_golden", *_RECOVERY]].reset_index(drop=True)
+
+
+@styled
+def recovery_vs_ber(
+    data: "pd.DataFrame",
+    ax: "Axes | None" = None,
+    *,
+    protocol: str = "corrected",
+    quantity: str = "recovery",
+    claimed: float | None = None,
+) -> "Axes":
+    """What comes back of the lost AUC, with its interval, against the bit error rate: a curve per mitigation.
+
+    Args:
+        data: as `recovery_vs_ber_data` returns it; values that are blank or have no interval are not drawn.
+        ax: where to draw; None: a new figure. The last one of a row has the legend, of all protocols.
+        protocol: whose curves are drawn.
+        quantity: `recovery`, as a share of the lost AUC, or `gained`, as AUC.
+        claimed: a value to compare with, as a line.
+    """
+    ax = ax or new_panels()[0]
+    whole = data[data["ber"] > 0].dropna(subset=[quantity, f"{quantity}_low"])
+    data = whole[whole["protocol"] == protocol]
+    _curves(ax, data, quantity)
+    ax.axhline(0, linestyle="-", **_GUIDE)
+    labels = {"recovery": "share of the lost AUC that comes back", "gained": "AUC gained by protection"}
+    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel=labels[quantity])
+    if claimed is not None:
+        ax.axhline(claimed, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1.5)  # above the grid
+        where = {"transform": ax.get_yaxis_transform(), "color": "#333333", "size": 8}
+        ax.text(0.99, claimed, f"claimed: up to {claimed:g}", ha="right", va="bottom", **where)
+    if quantity == "recovery":
+        low, high = ax.get_ylim()
+        ax.set_ylim(max(low, -1.0), min(max(high, 1.05), 1.3))  # where little is lost, bars may reach anywhere
+    if len(data):
+        _finish(ax, data, whole, [])
+    return ax
+
+
+def _numbered(table: "pd.DataFrame") -> "pd.DataFrame":
+    """With `series`. What the published scripts clipped by is the same series as the same bound elsewhere."""
+    if (several := table["model"].nunique()) > 1 or table["dataset"].nunique() > 1:
+        raise ValueError(
+            f"the table is of {several} models, {table['dataset'].nunique()} data sets; give it one by one"
+        )
+    names = table["mitigation"].map(series_name)
+    numbers = {name: number for number, name in enumerate(name for name in dict.fromkeys(names) if name != NONE)}
+    return table.assign(series=names.map(numbers | {NONE: -1}))
+
+
+def series_name(mitigation: str) -> str:
+    """The name of a mitigation without what its panel's title says."""
+    return mitigation.replace("clip as released ", "clip ")
+
+
+def series_look(number: int) -> dict:
+    """Colour, marker, dashes and widths of a series; black without protection."""
+    if number < 0:
+        return {"color": "#000000", "marker": "", "linestyle": "-", "linewidth": 2.4}
+    return look(number + (number >= 6)) | {"linewidth": 1.4, "markersize": 5}  # the seventh colour is black
+
+
+def _curves(ax: "Axes", data: "pd.DataFrame", value: str) -> None:
+    curves = list(data.groupby("series", sort=True))
+    for index, (number, curve) in enumerate(curves):
+        curve = curve.sort_values("ber")
+        place = curve["ber"] * 10 ** (0.045 * (index - (len(curves) - 1) / 2))
+        ends = [curve[value] - curve[f"{value}_low"], curve[f"{value}_high"] - curve[value]]
+        ax.errorbar(place, curve[value], yerr=np.maximum(ends, 0), capsize=2.5, elinewidth=1.2, **series_look(number))
+
+
+def _finish(ax: "Axes", data: "pd.DataFrame", whole: "pd.DataFrame", more: list) -> None:
+    protocol, target = data[["protocol", "target"]].iloc[0]
+    where = "errors in all parameters" if target == "all" else f"errors in {target}"
+    ax.set_title(f"{data['model'].iloc[0]}, {'as in the published scripts' if protocol == 'as_released' else where}")
+    ax.set_xscale("log")
+    ax.label_outer()
+    place = ax.get_subplotspec()
+    if place is None or place.is_last_col():
+        series = whole.drop_duplicates("series").sort_values("series")
+        lines = [
+            Line2D([], [], label=PLAIN if name == NONE else series_name(name), **series_look(number))
+            for number, name in zip(series["series"], series["mitigation"], strict=True)
+        ]
+        beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
+        alone = place is None or place.is_first_col()
+        ax.legend(handles=[*lines, *more], handlelength=3, **({"loc": "best"} if alone else beside))

@@ -1,0 +1,153 @@
+"""What mitigations cost, and what they keep for it (experiments E6 and E8)."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from drsrobust.plots.mitigation import NONE, PLAIN
+from drsrobust.plots.mitigation_labels import spread_labels
+from drsrobust.plots.style import COLOURS, new_panels, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_MEMORY = {"color": COLOURS[0], "marker": "o"}
+_COMPUTING = {"color": COLOURS[1], "marker": "s"}
+_MOST = 0.9999  # recovery over it is drawn there
+_TICKS = (0.0, 0.5, 0.9, 0.99, 0.999)
+_KINDS = {"in memory": _MEMORY, "in the computation": _COMPUTING}
+
+
+def protection_cost_data(kept: "pd.DataFrame", costs: "pd.DataFrame") -> "pd.DataFrame":
+    """What `protection_cost` draws: one row per mitigation, the one that stores least first.
+
+    Args:
+        kept: `campaign.kept_within`, of one model and protocol.
+        costs: `campaign.stored` of the same mitigations; what is not in it stores nothing.
+    """
+    data = kept.merge(costs, on="mitigation", how="left").fillna({"stored_bits": 0, "stored_percent": 0.0})
+    data["order"] = data["mitigation"] != NONE
+    data = data.sort_values(["order", "stored_percent", "kept_to"], kind="stable", na_position="first")
+    columns = ["model", "dataset", "protocol", "target", "mitigation", "stored_bits", "stored_percent"]
+    return data[[*columns, "kept_to", "lost_from"]].reset_index(drop=True)
+
+
+@styled
+def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: float, loss: float = 0.001) -> "Axes":
+    """Up to which bit error rate each mitigation keeps the AUC, with what it stores: a bar to the highest rate at which the
+    loss is surely within bounds, and a cross at the lowest at which it surely is not.
+
+    Args:
+        data: as `protection_cost_data` returns it.
+        ax: where to draw; None: a new figure.
+        lowest: the lowest rate that was tried, where all bars begin.
+        loss: of AUC, that was allowed.
+    """
+    ax = ax or new_panels()[0]
+    place = np.arange(len(data))[::-1]
+    start, width = lowest / 3, 0.56
+    cross = {"marker": "x", "markersize": 7, "markeredgewidth": 2, "linestyle": "", "color": COLOURS[1]}
+    for y, row in zip(place, data.itertuples(), strict=True):
+        if row.kept_to == row.kept_to:
+            ax.barh(y, row.kept_to - start, left=start, height=width, color=COLOURS[0], alpha=0.85, lw=0)
+        if row.lost_from == row.lost_from:
+            ax.plot(row.lost_from, y, **cross)
+    handles = [Patch(color=COLOURS[0], alpha=0.85, lw=0, label=f"loses at most {loss:g} AUC")]
+    handles.append(Line2D([], [], label="loses more", **cross))
+    ax.set_yticks(place, [_with_cost(row.mitigation, row.stored_percent) for row in data.itertuples()])
+    ax.set_ylim(-0.6, len(data) - 0.4)
+    ax.set_xscale("log")
+    most = np.nanmax([lowest, *data["kept_to"], *data["lost_from"]])
+    ax.set_xlim(start, 2.2 * most)
+    ax.grid(False, axis="y")
+    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="protected bits (extra stored bits)")
+    ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.1)
+    return ax
+
+
+def protection_front_data(points: "pd.DataFrame") -> "pd.DataFrame":
+    """What `protection_front` draws: one row per mitigation, the most recovery first.
+
+    Args:
+        points: `campaign.priced`, of one rate, target and model.
+    """
+    keys = ["model", "dataset", "protocol", "target", "ber", "mitigation", "n"]
+    values = [
+        f"{name}{end}" for name in ("lost", "gained", "recovery", "overhead_percent") for end in ("", "_low", "_high")
+    ]
+    data = points[[*keys, *values, "stored_bits", "stored_percent", "timed", "front"]]
+    return data.sort_values("recovery", ascending=False, kind="stable", ignore_index=True)
+
+
+@styled
+def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None, *, cost: str = "overhead_percent") -> "Axes":
+    """Recovery, on an axis that keeps 0.99 and 0.999 apart, against a cost, a point per mitigation; a grey line at the most
+    that can be had for at most so much of this cost alone. Filled points are beaten by no other one in recovery and all costs
+    together.
+
+    Args:
+        data: as `protection_front_data` returns it; without what is blank or has no interval.
+        ax: where to draw; None: a new figure.
+        cost: `overhead_percent`, of inference time: names are given of what was timed; or `stored_percent`, of the parameters'
+            bits (logarithmic): names of what was not, and of what is on the front.
+    """
+    ax = ax or new_panels()[0]
+    ax.figure.set_figheight(5.6)  # room for names
+    data = data.dropna(subset=["recovery", "recovery_low"])
+    stored = cost == "stored_percent"
+    value = np.minimum(data["recovery"].to_numpy(float), _MOST)
+    place = np.maximum(data[cost].to_numpy(float), 1e-4 if stored else -np.inf)
+    if stored:
+        ax.set_xscale("log")
+    ax.set_yscale("function", functions=(lambda y: -np.log10(np.maximum(1 - y, 1e-6)), lambda z: 1 - 10**-z))
+    spans = []
+    for y, x, row in zip(value, place, data.itertuples(), strict=True):
+        style = _KINDS["in the computation" if row.timed else "in memory"]
+        low, high = min(row.recovery_low, y), max(y, min(row.recovery_high, _MOST))
+        ends = {"yerr": [[y - low], [high - y]]}
+        spans.append((x, x, low, high))
+        if row.timed and not stored:
+            ends["xerr"] = [[x - row.overhead_percent_low], [row.overhead_percent_high - x]]
+            spans.append((row.overhead_percent_low, row.overhead_percent_high, y, y))
+        face = style["color"] if row.front else "white"
+        ax.errorbar(x, y, **ends, **style, markerfacecolor=face, markersize=7, capsize=2, elinewidth=0.8, linestyle="")
+    _staircase(ax, place, value)
+    titles = {"overhead_percent": "price in time", "stored_percent": "price in memory"}
+    labels = {
+        "overhead_percent": "longer inference (%), measured",
+        "stored_percent": "extra stored bits (% of the parameters)",
+    }
+    ax.set(title=titles[cost], xlabel=labels[cost], ylabel="share of the lost AUC that comes back")
+    ticks = [tick for tick in _TICKS if tick < value.max(initial=0.5)] + [_MOST] * bool(value.max(initial=0) >= _MOST)
+    ax.set_yticks(ticks, [f"{tick:g}" + (" or more" if tick == _MOST else "") for tick in ticks], minor=False)
+    ax.set_ylim(min(-0.8, value.min(initial=0) - 0.3), 1 - 0.3 * (1 - value.max(initial=0.9)))
+    ax.margins(x=0.15)
+    if not ax.figure.legends:  # before names find their places: it takes room from all panels
+        handles = [
+            ax.plot([], [], linestyle="", label=f"protects {kind}", **style)[0] for kind, style in _KINDS.items()
+        ]
+        hollow = {"marker": "o", "color": "#444444", "markerfacecolor": "white", "linestyle": ""}
+        handles += ax.plot([], [], label="another one is at least as good in all", **hollow)
+        ax.figure.legend(handles=handles, loc="outside right center")
+    ax.label_outer()
+    named = (~data["timed"] | data["front"] if stored else data["timed"]).to_numpy(bool)
+    names = [name.replace(" + ", "\n+ ") if here else "" for name, here in zip(data["mitigation"], named, strict=True)]
+    spread_labels(ax, place, value, names, spans)
+    return ax
+
+
+def _with_cost(mitigation: str, percent: float) -> str:
+    if mitigation == NONE:
+        return PLAIN
+    return f"{mitigation}  (+{percent:.2g} %)" if percent else f"{mitigation}, ideal"
+
+
+def _staircase(ax: "Axes", cost: np.ndarray, value: np.ndarray) -> None:
+    """The best value at each cost or below."""
+    order = np.lexsort((-value, cost))
+    best = np.maximum.accumulate(value[order])
+    on = np.r_[True, np.diff(best) > 0] if len(best) else np.array([], bool)
+    ax.step(cost[order][on], best[on], where="post", color="#999999", linewidth=1.6, zorder=1)
