@@ -1,5 +1,5 @@
 """Command line of the benchmarks: `python -m drsrobust.benchmark injection`, or `make bench BENCH=injection`; `criteo`,
-`training`, `quality` and `campaign` too."""
+`training`, `quality`, `campaign` and `mitigation` too."""
 
 import argparse
 import sys
@@ -154,12 +154,21 @@ def _campaign() -> tuple["pd.DataFrame", str, dict[str, "pd.DataFrame"]]:
     return table, describe(table, growth, parts, remarks), more
 
 
+def _mitigation() -> tuple["pd.DataFrame", str, dict[str, "pd.DataFrame"]]:
+    from drsrobust.benchmark.mitigation import mitigation_cost
+    from drsrobust.benchmark.mitigation_verdicts import describe
+
+    tables = mitigation_cost()
+    return tables["mitigation"], describe(tables), {name: one for name, one in tables.items() if name != "mitigation"}
+
+
 _BENCHMARKS = {
     "injection": _injection,
     "criteo": _criteo,
     "training": _training,
     "quality": _quality,
     "campaign": _campaign,
+    "mitigation": _mitigation,
 }
 _FIGURES = {  # name in drsrobust.plots, and the tables that it draws
     "criteo": ("encoding_memory", "criteo"),

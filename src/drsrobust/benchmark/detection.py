@@ -1,6 +1,8 @@
 """Which single errors a mitigation notices, and whether it is ever alarmed without one."""
 
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,8 @@ from drsrobust.benchmark.planted import planted
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import ErrorMap, SingleBit, resolve
-from drsrobust.mitigation import Mitigation
+from drsrobust.mitigation import Composed, Mitigation
+from drsrobust.mitigation.abft import ABFT
 from drsrobust.models import evaluating, model_name, padded_batches
 
 if TYPE_CHECKING:
@@ -54,9 +57,8 @@ def detection(
         all components together.
     """
     found = single_errors(model, split, mitigations, injections, targets=targets, seed=seed, show=show)
-    batches = padded_batches(split) if clean is None else list(clean)
-    alarms = {one.name: false_alarms(model, one, batches) for one in mitigations}
-    return by_bit(found, threshold, alarms)
+    alarms = false_alarms(model, mitigations, padded_batches(split) if clean is None else clean)
+    return by_bit(found, found["moved"] > threshold, alarms)
 
 
 def single_errors(
@@ -92,32 +94,51 @@ def single_errors(
             )
             bar.update()
         rows = []
-        for mitigation in mitigations:
-            with judge.under(mitigation) as guarded:
+        for group in _in_one_pass(mitigations):
+            with judge.under(Composed(group)) as guarded, warnings.catch_warnings():
+                # By a check that reads rows itself; it costs time alone.
+                warnings.filterwarnings("ignore", ".* are taken to reach every sample")
                 for number, (error_map, about) in enumerate(zip(maps, plain, strict=True)):
-                    left = mitigation.screen(error_map, model, seed=seed + number)
-                    with left.applied(model), mitigation.attach(model) as watch:
-                        result = guarded.rerun(left) if len(left) else guarded.golden
-                    noticed = [one.detected for one in (watch, left) if one.detected is not None]
-                    verdict = {
-                        "detected": any(noticed),
-                        "repaired": watch.repaired,
-                        "moved_left": _moved(guarded, result),
-                    }
-                    rows.append({"mitigation": mitigation.name, "model": name} | about | verdict)
-                    bar.update()
+                    rows += _verdicts(guarded, group, error_map, {"model": name} | about, seed + number)
+                    bar.update(len(group))
     return pd.DataFrame(rows)
 
 
-def by_bit(found: pd.DataFrame, threshold: float, alarms: dict[str, tuple[int, int]]) -> pd.DataFrame:
+def _in_one_pass(mitigations: Sequence[Mitigation]) -> list[list[Mitigation]]:
+    """Those that only look on see the same numbers together as alone; each other one has a pass of its own."""
+    looking = [one for one in mitigations if isinstance(one, ABFT) and one.action == "report" and not one.ordered]
+    return ([looking] if looking else []) + [[one] for one in mitigations if one not in looking]
+
+
+def _verdicts(
+    guarded: Evaluator, group: Sequence[Mitigation], error_map: ErrorMap, about: dict[str, Any], seed: int
+) -> list[dict[str, Any]]:
+    """What each mitigation of a group says of one error."""
+    model, left = guarded.model, error_map
+    for mitigation in group:
+        left = mitigation.screen(left, model, seed=seed)
+    with left.applied(model), ExitStack() as stack:
+        watches = [stack.enter_context(mitigation.attach(model)) for mitigation in group]
+        result = guarded.rerun(left) if len(left) else guarded.golden
+    rows, moved = [], _moved(guarded, result)
+    for mitigation, watch in zip(group, watches, strict=True):
+        noticed = any(one.detected for one in (watch, left) if one.detected is not None)
+        verdict = {"detected": noticed, "repaired": watch.repaired, "moved_left": moved}
+        rows.append({"mitigation": mitigation.name} | about | verdict)
+    return rows
+
+
+def by_bit(found: pd.DataFrame, significant: "pd.Series", alarms: Mapping[str, tuple[int, int]]) -> pd.DataFrame:
     """Counts by component and bit.
 
     Args:
         found: of `single_errors`.
-        threshold: of `detection`.
+        significant: which of its rows are errors that should be noticed, bool.
         alarms: by the mitigation's name, what `false_alarms` gives.
+
+    Returns:
+        the columns `COLUMNS`.
     """
-    significant = found["moved"] > threshold
     table = found.assign(
         injections=1,
         significant=significant.astype(int),
@@ -128,25 +149,35 @@ def by_bit(found: pd.DataFrame, threshold: float, alarms: dict[str, tuple[int, i
     ].sum()
     table["false_alarms"] = [alarms[name][0] for name in table["mitigation"]]
     table["clean_rows"] = [alarms[name][1] for name in table["mitigation"]]
-    return table.sort_values(["mitigation", "model", "component", "bit"], ignore_index=True)[list(COLUMNS)]
+    order = {name: number for number, name in enumerate(found["mitigation"].unique())}
+    table = table.sort_values(
+        ["mitigation", "model", "component", "bit"],
+        key=lambda column: column.map(order) if column.name == "mitigation" else column,
+        ignore_index=True,
+    )
+    return table[list(COLUMNS)]
 
 
-def false_alarms(model: nn.Module, mitigation: Mitigation, batches: Iterable["Batch"]) -> tuple[int, int]:
-    """In how many batches something was noticed, and how many rows there were. For millions of rows give a generator.
+def false_alarms(
+    model: nn.Module, mitigations: Sequence[Mitigation], batches: Iterable["Batch"]
+) -> dict[str, tuple[int, int]]:
+    """By the mitigation's name, in how many batches something was noticed, and how many rows there were. For millions of rows
+    give a generator.
 
     Args:
         model: without errors.
-        mitigation: one that detects.
+        mitigations: those that detect; all are on at a time.
         batches: as `padded_batches(split)`, or generated ones.
     """
-    alarms = rows = 0
-    with mitigation.attach(model), evaluating(model):
+    alarms, rows = [0] * len(mitigations), 0
+    with evaluating(model), Composed(mitigations).attach(model):
         for batch in batches:
-            with mitigation.attach(model) as watch:
+            with ExitStack() as stack:
+                watches = [stack.enter_context(mitigation.attach(model)) for mitigation in mitigations]
                 model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
-            alarms += bool(watch.detected)
+            alarms = [count + bool(watch.detected) for count, watch in zip(alarms, watches, strict=True)]
             rows += len(batch.labels)
-    return alarms, rows
+    return {mitigation.name: (count, rows) for mitigation, count in zip(mitigations, alarms, strict=True)}
 
 
 def generated(table_rows: int, rows: int, batch: int = 2048, *, seed: int = 0) -> Iterator["Batch"]:
@@ -188,7 +219,7 @@ def _about(error_map: ErrorMap, model: nn.Module) -> dict[str, Any]:
     word, mask = int(error_map.word[0]), int(error_map.mask[0])
     change = np.nan
     if fingerprint.format == "float32":
-        before = dict(model.named_parameters())[fingerprint.name].detach().view(-1)[word].numpy()
+        before = model.get_parameter(fingerprint.name).detach().view(-1)[word].numpy()
         after = (before.view(np.uint32) ^ np.uint32(mask)).view(np.float32)
         with np.errstate(over="ignore", invalid="ignore"):
             change = float(abs(np.float64(after) - np.float64(before)))

@@ -1,5 +1,14 @@
 """Figures: for each a `<name>_data` that picks the numbers and a `<name>` that draws them. They know only DataFrames."""
 
+from drsrobust.plots.abft import (
+    abft_alarms,
+    abft_alarms_data,
+    abft_detection,
+    abft_detection_data,
+    abft_overhead,
+    abft_overhead_data,
+)
+from drsrobust.plots.abft_repair import abft_repair, abft_repair_data
 from drsrobust.plots.ber import auc_vs_ber, auc_vs_ber_data
 from drsrobust.plots.bits import bit_sensitivity, bit_sensitivity_data
 from drsrobust.plots.campaign_cost import (
@@ -11,6 +20,14 @@ from drsrobust.plots.campaign_cost import (
 )
 from drsrobust.plots.clean import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 from drsrobust.plots.memory import encoding_memory
+from drsrobust.plots.mitigation import mitigated_auc, mitigated_auc_data, recovery_vs_ber, recovery_vs_ber_data
+from drsrobust.plots.mitigation_cost import (
+    protection_cost,
+    protection_cost_data,
+    protection_front,
+    protection_front_data,
+)
+from drsrobust.plots.mitigation_rows import recovery_rows, recovery_rows_data
 from drsrobust.plots.speed import injection_speed, injection_speed_data
 from drsrobust.plots.style import figures_folder, new_panels, save, save_table
 from drsrobust.plots.vulnerability import (
@@ -25,6 +42,14 @@ from drsrobust.plots.vulnerability import (
 )
 
 __all__ = [
+    "abft_alarms",
+    "abft_alarms_data",
+    "abft_detection",
+    "abft_detection_data",
+    "abft_overhead",
+    "abft_overhead_data",
+    "abft_repair",
+    "abft_repair_data",
     "auc_vs_ber",
     "auc_vs_ber_data",
     "bit_class_pvf",
@@ -48,7 +73,17 @@ __all__ = [
     "layer_loss_data",
     "learning_curves",
     "learning_curves_data",
+    "mitigated_auc",
+    "mitigated_auc_data",
     "new_panels",
+    "protection_cost",
+    "protection_cost_data",
+    "protection_front",
+    "protection_front_data",
+    "recovery_rows",
+    "recovery_rows_data",
+    "recovery_vs_ber",
+    "recovery_vs_ber_data",
     "row_loss",
     "row_loss_data",
     "save",

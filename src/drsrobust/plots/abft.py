@@ -1,0 +1,184 @@
+"""Checksums: what they notice, what they cost, what they repair (experiment E7)."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drsrobust.plots.style import look, new_panels, styled
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}
+_BAR = {"linestyle": "none", "capsize": 2, "elinewidth": 1.1, "markersize": 5}
+
+
+def abft_detection_data(shares: "pd.DataFrame") -> "pd.DataFrame":
+    """What `abft_detection` draws: one row per mitigation, model, component and bit, sorted.
+
+    Args:
+        shares: of single errors by bit, with intervals: `benchmark.abft_claims.noticed_shares`.
+    """
+    if "noticed_low" not in shares:
+        raise ValueError("the table has no intervals (noticed_low): give it as noticed_shares(found)")
+    names = {name: number for number, name in enumerate(shares["mitigation"].unique())}
+    keys = ["mitigation", "model", "component", "bit"]
+    data = shares.sort_values(keys, key=lambda one: one.map(names) if one.name == "mitigation" else one)
+    return data.reset_index(drop=True)
+
+
+@styled
+def abft_detection(
+    data: "pd.DataFrame", ax: "Axes | None" = None, *, mitigation: str, published: float | None = None
+) -> "Axes":
+    """Share of single errors that one check notices, by bit and component: of all of them (pale line), and of those that are
+    significant (points with intervals).
+
+    Args:
+        data: as `abft_detection_data` returns it.
+        ax: where to draw; None: a new figure.
+        mitigation: whose.
+        published: a share to compare with, as a line.
+    """
+    ax = ax or new_panels()[0]
+    data = data[data["mitigation"] == mitigation]
+    components = list(data["component"].unique())
+    for index, component in enumerate(components):
+        here, style = data[data["component"] == component].sort_values("bit"), look(index)
+        place = here["bit"] + 0.26 * (index - (len(components) - 1) / 2)
+        pale = {"color": style["color"], "linestyle": style["linestyle"], "alpha": 0.45, "linewidth": 1.3}
+        ax.plot(place, here["noticed"], **pale)
+        value = here["significant_noticed"]
+        ends = [value - here["significant_noticed_low"], here["significant_noticed_high"] - value]
+        about = {"color": style["color"], "marker": style["marker"], "label": component}
+        ax.errorbar(place, value, yerr=np.maximum(ends, 0), **_BAR | about)
+    highest = int(data["bit"].max()) if len(data) else 31
+    _line(ax, published, "y", "published")
+    ax.set(xlabel="bit position (the highest at the left)", ylabel="share noticed", ylim=(-0.04, 1.08))
+    ax.set_xlim(highest + 0.7, -0.7)
+    ax.set_xticks(range(0, highest + 1, 1 if highest < 8 else 4))
+    ax.set_title(_title(mitigation, data))
+    if len(data):
+        ax.legend(title="errors in (points: significant,\nlines: all)", loc="lower left")
+    ax.label_outer()
+    return ax
+
+
+def _title(mitigation: str, data: "pd.DataFrame") -> str:
+    model = data["model"].iloc[0] if len(data) else ""
+    return f"{mitigation}, {model}"
+
+
+def abft_alarms_data(shares: "pd.DataFrame") -> "pd.DataFrame":
+    """What `abft_alarms` draws: one row per mitigation and model.
+
+    Args:
+        shares: of clean batches with an alarm, with intervals: `benchmark.abft_claims.alarm_shares`.
+    """
+    columns = ["mitigation", "model", "false_alarms", "clean_rows", "batches", "share", "low", "high"]
+    return shares[columns].reset_index(drop=True)
+
+
+@styled
+def abft_alarms(data: "pd.DataFrame", ax: "Axes | None" = None, *, published: float | None = None) -> "Axes":
+    """Share of clean batches that raise an alarm, with its interval, a line per check and model.
+
+    Args:
+        data: as `abft_alarms_data` returns it.
+        ax: where to draw; None: a new figure.
+        published: a share to compare with, as a line.
+    """
+    ax = ax or new_panels()[0]
+    place, style = np.arange(len(data))[::-1], look(0)
+    ends = [data["share"] - data["low"], data["high"] - data["share"]]
+    ax.errorbar(data["share"], place, xerr=np.maximum(ends, 0), color=style["color"], marker=style["marker"], **_BAR)
+    for y, row in zip(place, data.itertuples(), strict=True):
+        text = f"{row.false_alarms:,} of {row.batches:,} batches ({row.clean_rows:,} rows)"
+        ax.annotate(text, (row.low, y), xytext=(6, 5), textcoords="offset points", size=8, color="#444444")
+    ax.set_yticks(place, [f"{row.mitigation}\n{row.model}" for row in data.itertuples()])
+    ax.set_ylim(-0.6, len(data) - 0.4)
+    _line(ax, published, "x", "published")
+    ax.set_xlim(-0.02 * (widest := max([*data["high"], published or 0.0])), 1.25 * widest)
+    ax.set(xlabel="share of clean batches with an alarm", title="False alarms")
+    ax.grid(False, axis="y")
+    return ax
+
+
+def abft_overhead_data(runs: "pd.DataFrame") -> "pd.DataFrame":
+    """What `abft_overhead` draws: one row per scope, mitigation and batch size, the median of several runs.
+
+    Args:
+        runs: of the benchmark `overhead`, with `mitigation` and `model`.
+    """
+    keys = ["model", "scope", "mitigation", "batch"]
+    values = ["plain_ms", "protected_ms", "overhead_percent"]
+    data = runs.groupby(keys, sort=False)[values].median()
+    spread = runs.groupby(keys, sort=False)["overhead_percent"].agg(lowest="min", highest="max")
+    return data.join(spread).reset_index()
+
+
+@styled
+def abft_overhead(
+    data: "pd.DataFrame",
+    ax: "Axes | None" = None,
+    *,
+    scope: str = "model",
+    published: "Mapping[str, float] | None" = None,
+) -> "Axes":
+    """Measured overhead by mitigation, a series per batch size; bars: the range of several runs.
+
+    Args:
+        data: as `abft_overhead_data` returns it.
+        ax: where to draw; None: a new figure.
+        scope: `model` or `operator`: of whose time.
+        published: how names of mitigations begin -> a value to compare with, in per cent.
+    """
+    ax = ax or new_panels()[0]
+    several = data["model"].nunique() > 1
+    labels = data["mitigation"] + ("\n" + data["model"] if several else "")
+    data, names = data.assign(label=labels), list(labels.unique())
+    sizes = sorted(data["batch"].unique())
+    data = data[data["scope"] == scope]
+    for index, size in enumerate(sizes):
+        here, style = data[data["batch"] == size], look(index)
+        place = [len(names) - 1 - names.index(name) for name in here["label"]]
+        place = np.array(place, float) - 0.2 * (index - (len(sizes) - 1) / 2)
+        value = here["overhead_percent"]
+        ends = np.maximum([value - here["lowest"], here["highest"] - value], 0)
+        about = {"color": style["color"], "marker": style["marker"], "label": f"batch {size:,}"}
+        ax.errorbar(value, place, xerr=ends, **_BAR | about)
+    for start, value in (published or {}).items():
+        rows = [len(names) - 1 - number for number, name in enumerate(names) if name.startswith(start)]
+        if rows:
+            ends = [min(rows) - 0.4, max(rows) + 0.4]
+            ax.plot([value] * 2, ends, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1)
+            ax.text(value, ends[1], f" published: under {value:g} %", color="#555555", size=8, va="top")
+    ax.axvline(0, **_GUIDE)
+    ax.set_yticks(range(len(names))[::-1], names)
+    ax.set_ylim(-0.6, len(names) - 0.4)
+    ax.set_xscale("symlog", linthresh=10)  # noise may fall below 0
+    ticks = [tick for tick in (0, 5, 10, 20, 50, 100, 200, 500, 1000) if tick <= max(10, data["highest"].max())]
+    ax.set_xticks(ticks, [f"{tick}" for tick in ticks])
+    ends = [*data["lowest"], *data["highest"], *((published or {}).values())]
+    ax.set_xlim(min([-1.0, *(end - 1 for end in ends)]), 1.4 * max([10.0, *ends]))
+    ax.set(xlabel=f"extra time, per cent of the {scope}'s", title=f"of the {scope}'s time")
+    ax.grid(False, axis="y")
+    if scope == "model":
+        ax.legend(loc="best")
+    ax.label_outer()
+    return ax
+
+
+def _line(ax: "Axes", value: float | None, axis: str, label: str) -> None:
+    """A dashed line at a published value, with its name at the end."""
+    if value is None:
+        return
+    (ax.axhline if axis == "y" else ax.axvline)(value, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1)
+    where = {"color": "#555555", "size": 8}
+    if axis == "y":
+        ax.text(0.99, value, f"{label}: {value:.0%}", transform=ax.get_yaxis_transform(), ha="right", va="top", **where)
+    else:
+        ax.text(value, 0.99, f" {label}: under {value:.0%}", transform=ax.get_xaxis_transform(), va="top", **where)
