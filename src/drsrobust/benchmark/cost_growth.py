@@ -79,7 +79,7 @@ def workers(case: Case, numbers: Sequence[int], seconds: float) -> list[dict[str
 def _pool(judge: Evaluator, error: ErrorModel, target: str, trials: int, processes: int) -> tuple[float, float]:
     """Seconds of a campaign by the wall clock, and of CPU time of this process and of those that it started."""
     with tempfile.TemporaryDirectory() as folder:
-        campaign = campaign_of(judge, error, target, trials, 0, folder)
+        campaign = campaign_of(judge, error, target, trials, 0, f"{folder}/store")
         began, start = os.times(), time.perf_counter()
         campaign.run(workers=processes, show=False)
         wall, ended = time.perf_counter() - start, os.times()

@@ -35,7 +35,9 @@ def repair(case: Case, test_rows: int, trials: int, *, seed: int, show: bool) ->
     judge, mitigation = Evaluator(case.model, case.test.head(min(test_rows, len(case.test)))), restoring(case)
     with tempfile.TemporaryDirectory() as folder:
         options = {"targets": ["all"], "mitigations": [None, mitigation], "trials": trials, "seed": seed}
-        table = Campaign(judge, errors=[FixedCount(1), BitFlip(1e-6)], store=folder, **options).run(show=show)
+        table = Campaign(judge, errors=[FixedCount(1), BitFlip(1e-6)], store=f"{folder}/store", **options).run(
+            show=show
+        )
     rows = []
     for (error_model, rate), group in table.groupby(["error_model", "rate"], sort=False, dropna=False):
         error_model = error_model if np.isnan(rate) else f"{error_model}({rate:g})"

@@ -93,7 +93,7 @@ class TrialCost:
         least, most, trials = -(-LEAST // TURNS), MOST // TURNS, 1
         while True:
             with tempfile.TemporaryDirectory() as folder:
-                campaign = campaign_of(self.judge, error, target, trials, TURNS, folder)
+                campaign = campaign_of(self.judge, error, target, trials, TURNS, f"{folder}/store")
                 campaign.run(workers=1, show=False)
                 took = float(campaign.timings()["seconds"].sum())
             if took > seconds / 3 or trials >= most:
@@ -104,7 +104,9 @@ class TrialCost:
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             table, took = cpu_seconds(
-                lambda: campaign_of(self.judge, error, target, trials, turn, folder).run(workers=1, show=False)
+                lambda: campaign_of(self.judge, error, target, trials, turn, f"{folder}/store").run(
+                    workers=1, show=False
+                )
             )
             times.add("wall", time.perf_counter() - start)
         times.add("campaign", took)
@@ -115,7 +117,7 @@ class TrialCost:
     ) -> None:
         judge = self.judge
         with tempfile.TemporaryDirectory() as folder:
-            campaign = campaign_of(judge, error, target, trials, turn, folder)
+            campaign = campaign_of(judge, error, target, trials, turn, f"{folder}/store")
         (condition,) = campaign.conditions
         for trial in range(min(trials, _SEEDS)):
             seed = trial_seed(judge, condition, trial, seed=turn, coupled=True)
