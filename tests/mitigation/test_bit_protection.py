@@ -156,7 +156,7 @@ def test_settings():
         BitProtection("sign", code="tmr"),
         BitProtection(("sign", 22)),
     ]
-    assert [one.name for one in every] == ["bits 30", "bits 28-31", "bits sign, TMR", "bits 22 sign"]
+    assert [one.name for one in every] == ["bits 30", "bits 28-31", "bits sign, TMR", "bits 22+sign"]
     assert len({one.identity() for one in every}) == 4
     assert pickle.loads(pickle.dumps(every[2])).identity() == every[2].identity()
 

@@ -203,4 +203,4 @@ def _shown(part: tuple[Target, tuple[int | str, ...]]) -> str:
             runs.append([bit])
     shown = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
     shown += [bit for bit in bits if isinstance(bit, str)]
-    return " ".join(shown) + ("" if str(where) == "all" else f" of {where}")
+    return "+".join(shown) + ("" if str(where) == "all" else f" of {where}")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.style import look, new_panels, styled
+from drsrobust.plots.style import look, name_line, new_panels, styled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -97,7 +97,9 @@ def abft_alarms(data: "pd.DataFrame", ax: "Axes | None" = None, *, published: fl
     ax.errorbar(data["share"], place, xerr=np.maximum(ends, 0), color=style["color"], marker=style["marker"], **_BAR)
     for y, row in zip(place, data.itertuples(), strict=True):
         text = f"{row.false_alarms:,} of {row.batches:,} batches ({row.clean_rows:,} rows)"
-        ax.annotate(text, (row.low, y), xytext=(6, 5), textcoords="offset points", size=8, color="#444444")
+        paper = {"facecolor": "white", "alpha": 0.75, "pad": 0.5, "linewidth": 0}
+        about = {"size": 8, "color": "#444444", "bbox": paper, "zorder": 4}
+        ax.annotate(text, (row.low, y), xytext=(6, 5), textcoords="offset points", **about)
     ax.set_yticks(place, [f"{row.mitigation}\n{row.model}" for row in data.itertuples()])
     ax.set_ylim(-0.6, len(data) - 0.4)
     _line(ax, published, "x", "published")
@@ -177,8 +179,7 @@ def _line(ax: "Axes", value: float | None, axis: str, label: str) -> None:
     if value is None:
         return
     (ax.axhline if axis == "y" else ax.axvline)(value, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1)
-    where = {"color": "#555555", "size": 8}
     if axis == "y":
-        ax.text(0.99, value, f"{label}: {value:.0%}", transform=ax.get_yaxis_transform(), ha="right", va="top", **where)
+        name_line(ax, value, f"{label}: {value:.0%}", above=False)
     else:
-        ax.text(value, 0.99, f" {label}: under {value:.0%}", transform=ax.get_xaxis_transform(), va="top", **where)
+        name_line(ax, value, f"{label}: under {value:.0%}", axis="x")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import look, new_panels, styled
+from drsrobust.plots.style import look, name_line, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,9 +51,8 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
     if len(curves):
         # Each where no curve is: all start at the top left and end at the bottom right.
-        where = {"transform": ax.get_yaxis_transform(), "va": "bottom", "color": "#666666", "size": 8}
-        ax.text(0.99, data["auc_golden"].max(), "without errors", ha="right", **where)
-        ax.text(0.01, 0.5, "coin toss", ha="left", **where)
+        name_line(ax, data["auc_golden"].max(), "without errors")
+        name_line(ax, 0.5, "coin toss", at="left")
         ax.set_xscale("log")
         ax.label_outer()
         band = Patch(color="#999999", alpha=0.25, lw=0, label="10-90 % of trials")

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import look, new_panels, styled
+from drsrobust.plots.style import look, name_line, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,9 +54,8 @@ def mitigated_auc(data: "pd.DataFrame", ax: "Axes | None" = None, *, protocol: s
     ax.axhline(0.5, linestyle=":", **_GUIDE)
     ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
     if len(data):
-        where = {"transform": ax.get_yaxis_transform(), "color": "#666666", "size": 8}
-        ax.text(0.99, data["auc_golden"].max(), "without errors", ha="right", va="bottom", **where)
-        ax.text(0.01, 0.5, "coin toss", ha="left", va="bottom", **where)
+        name_line(ax, data["auc_golden"].max(), "without errors")
+        name_line(ax, 0.5, "coin toss", at="left")
         _finish(ax, data, whole, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")])
         low, high = ax.get_ylim()
         ax.set_ylim(max(low, 0.0), min(high, 1.0))
@@ -101,8 +100,7 @@ def recovery_vs_ber(
     ax.set(xlabel="bit error rate (flips per stored bit)", ylabel=labels[quantity])
     if claimed is not None:
         ax.axhline(claimed, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1.5)  # above the grid
-        where = {"transform": ax.get_yaxis_transform(), "color": "#333333", "size": 8}
-        ax.text(0.99, claimed, f"claimed: up to {claimed:g}", ha="right", va="bottom", **where)
+        name_line(ax, claimed, f"claimed: up to {claimed:g}")
     if quantity == "recovery":
         low, high = ax.get_ylim()
         ax.set_ylim(max(low, -1.0), min(max(high, 1.05), 1.3))  # where little is lost, bars may reach anywhere
@@ -157,5 +155,6 @@ def _finish(ax: "Axes", data: "pd.DataFrame", whole: "pd.DataFrame", more: list)
             for number, name in zip(series["series"], series["mitigation"], strict=True)
         ]
         beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
+        within = {"loc": "lower left", "bbox_to_anchor": (0.0, 0.14)}  # above the name of the lowest line
         alone = place is None or place.is_first_col()
-        ax.legend(handles=[*lines, *more], handlelength=3, **({"loc": "best"} if alone else beside))
+        ax.legend(handles=[*lines, *more], handlelength=3, **(within if alone else beside))

@@ -70,6 +70,31 @@ def look(index: int) -> dict:
     }
 
 
+def name_line(ax: "Axes", value: float, text: str, *, axis: str = "y", at: str = "right", above: bool = True) -> None:
+    """Writes the name of a guide line beside it, readable where curves cross it.
+
+    Args:
+        ax: with the line.
+        value: where the line stands, on its axis.
+        text: its name.
+        axis: `y` for a horizontal line, `x` for a vertical one, which is named at its top, to the right.
+        at: `left` or `right` end of a horizontal line.
+        above: whether the name stands over a horizontal line.
+    """
+    paper = {"facecolor": "white", "alpha": 0.75, "pad": 0.5, "linewidth": 0}
+    look = {"color": "#444444", "size": 8, "bbox": paper, "textcoords": "offset points", "zorder": 4}
+    if axis == "x":
+        where = {"xycoords": ax.get_xaxis_transform(), "xytext": (4, 0), "va": "top"}
+        ax.annotate(text, (value, 0.99), **where, **look)
+        return
+    where = {
+        "xycoords": ax.get_yaxis_transform(),
+        "xytext": (0, 2 if above else -2),
+        "va": "bottom" if above else "top",
+    }
+    ax.annotate(text, (0.99 if at == "right" else 0.01, value), ha=at, **where, **look)
+
+
 def figures_folder() -> Path:
     """Where figures go: `$DRSROBUST_FIGURES` (set by `python -m reproduce`), else build/lab/figures below the project's
     root, which is the nearest folder upwards with a pyproject.toml, else the working folder."""
