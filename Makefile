@@ -56,8 +56,10 @@ reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (
 publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
 	@$(BIN)/python -m reproduce --publish --profile $(PROFILE)
 
+# By files, in this order, which begins with those that take longest.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder tests/reproduce tests/campaign tests src reproduce
 test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA names it)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|criteo|training|quality|campaign|mitigation)
 	@$(BIN)/python -m drsrobust.benchmark $(BENCH)
