@@ -33,7 +33,7 @@ def mitigation_cost(
     make_large: Callable[[], Case] = large,
     make_trained: Callable[[], Sequence[Case]] = trained,
     batches: Sequence[int] = BATCHES,
-    turns: int = 9,
+    turns: int = 5,
     injections: int = 10_000,
     int8_injections: int = 2_000,
     test_rows: int = 20_000,
