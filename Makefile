@@ -1,5 +1,5 @@
 # Everything a person types. The work itself is in src/drsrobust and reproduce; this file only sets up and calls.
-# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|criteo|training|quality|campaign|mitigation  PYTHON=interpreter  LOCK=requirements/gpu.txt
+# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|criteo|training|quality|campaign|mitigation|defaults  PYTHON=interpreter  LOCK=requirements/gpu.txt
 
 PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 LOCK    ?= requirements/cpu.txt
@@ -44,8 +44,8 @@ $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 	@$(BIN)/python -m pip check --disable-pip-version-check
 	@touch $@
 
-lab: $(STAMP)  ## open the notebooks in JupyterLab
-	$(BIN)/python -m jupyter lab --notebook-dir=notebooks notebooks/00_quickstart.ipynb
+lab: $(STAMP)  ## open the notebooks in JupyterLab, on their index
+	$(BIN)/python -m jupyter lab --notebook-dir=notebooks notebooks/index.ipynb
 
 data: $(STAMP)  ## download MovieLens into DATA (default: build/data), say where the others are (SETS="ml-20m criteo")
 	@$(BIN)/python -m drsrobust.data $(SETS)
@@ -59,8 +59,8 @@ publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
 test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA names it)
 	$(BIN)/python -m pytest
 
-bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|criteo|training|quality|campaign|mitigation)
-	@$(BIN)/python -m drsrobust.benchmark $(BENCH)
+bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|criteo|training|quality|campaign|mitigation|defaults)
+	@$(BIN)/python -m $(if $(filter defaults,$(BENCH)),reproduce.defaults,drsrobust.benchmark $(BENCH))
 
 lint: $(STAMP)  ## check style (ruff) and the one-way rule of imports (import-linter)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports

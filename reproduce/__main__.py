@@ -34,6 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
 
             print("\n".join(f"figures/{name}" for name in publish(options.profile, build)))
             return 0
+        if options.report:
+            print(_report_again(build / options.profile))
+            return 0
         data = options.data or os.environ.get("DRSROBUST_DATA")
         data = Path(data).expanduser().resolve() if data else None
         profile = load_profile(options.profile, notebooks, data)
@@ -70,7 +73,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
     parser.add_argument("--publish", action="store_true", help="copy the finished run into figures/")
+    parser.add_argument("--report", action="store_true", help="write the report of the profile's last run again")
     return parser
+
+
+def _report_again(folder: Path) -> Path:
+    from reproduce.report import write_report
+
+    record = folder / "run.json"
+    if not record.is_file():
+        raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
+    return write_report(folder, json.loads(record.read_text()))
 
 
 def _list(notebooks: dict[str, Notebook]) -> None:
@@ -97,6 +110,8 @@ def _choose(what: list[str], notebooks: dict[str, Notebook], profile: Profile) -
 
 def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profile, folder: Path) -> int:
     # Here and not above: `--list` and a refused call must not wait for these.
+    import psutil
+
     from reproduce.report import datasets_of, write_report
     from reproduce.runner import run_notebook
 
@@ -121,7 +136,7 @@ def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profi
         "seconds": round(time.monotonic() - start, 1),
         "versions": versions(),
         "commit": made_from,
-        "machine": machine(),
+        "machine": machine() | {"memory_gib": round(psutil.virtual_memory().total / 2**30)},
         "notebooks": [asdict(outcome) for outcome in outcomes],
     }
     report = write_report(folder, run)

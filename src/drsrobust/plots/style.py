@@ -100,7 +100,8 @@ def save(ax: "Axes", name: str, data: "pd.DataFrame", caption: str, *, title: st
     """
     figure, folder = ax.figure, figures_folder()
     width = int(figure.get_figwidth() * 18)
-    figure.supxlabel(textwrap.fill(caption, width), x=0.01, ha="left", fontsize=7.5, color="#444444")
+    below = figure.supxlabel(textwrap.fill(caption, width), x=0.01, ha="left", fontsize=7.5, color="#444444")
+    below.set_gid("caption")  # by which it is found in the SVG
     seen = {"Title": title or description.title(figure), "Shown": description.text(figure)}
     nothing = {"svg": {"Date": None, "Creator": None, "Title": seen["Title"]}, "png": {"Software": None}}
     with mpl.rc_context(SETTINGS):
