@@ -10,6 +10,8 @@ SETS    ?=
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/installed-$(basename $(notdir $(LOCK)))
+BROWSER := $(VENV)/browser-installed
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 SHIM    := requirements/fbgemm-gpu-cpu-shim/pyproject.toml
 
 # One cache for all runs from this checkout; kernels come from this environment only. One thread a process:
@@ -24,11 +26,11 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab data reproduce publish test bench lint format lock clean distclean
+.PHONY: help setup lab data reproduce publish test browser-test bench lint format lock clean distclean
 
 help:  ## show this help
 	@echo "drsrobust: what bit errors do to deep recommenders"; echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo; sed -n 's/^# Settings: */  settings: /p' $(MAKEFILE_LIST)
 
 # A lock, project file or shim that changed since the stamp installs again; nothing else does. The stamp carries the
@@ -58,6 +60,18 @@ publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
 
 test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA names it)
 	$(BIN)/python -m pytest
+
+# On the report of the smoke run, or of the PROFILE named; it is made where it is not there.
+browser-test: PROFILE := smoke
+browser-test: $(STAMP) $(BROWSER)  ## look at the report and at JupyterLab in a real Chromium: links, accessibility, phone, print
+	@test -x "$(CHROMIUM)" || { echo "browser-test: there is no Chromium on PATH; on Debian and Ubuntu: apt-get install chromium"; exit 1; }
+	@test -e build/$(PROFILE)/run.json || $(BIN)/python -m reproduce --profile $(PROFILE)
+	@$(BIN)/python -m reproduce --report --profile $(PROFILE)
+	DRSROBUST_CHROMIUM="$(CHROMIUM)" DRSROBUST_REPORT=build/$(PROFILE)/report $(BIN)/python -m pytest -o addopts=-q tests/browser
+
+$(BROWSER): requirements/browser.txt | $(STAMP)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -r $<
+	@touch $@
 
 bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|criteo|training|quality|campaign|mitigation|defaults)
 	@$(BIN)/python -m $(if $(filter defaults,$(BENCH)),reproduce.defaults,drsrobust.benchmark $(BENCH))

@@ -7,7 +7,11 @@ import nbformat
 from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
 
-_NO_WORDS = "No description has been provided for this image"  # nbconvert's, for every figure
+_BETTER = {  # for those who hear the page, or have no mouse to scroll a wide table with
+    "No description has been provided for this image": "A figure of this notebook; the report says what is seen in it",
+    "<th></th>": "<td></td>",
+    '<div class="output_html': '<div tabindex="0" class="output_html',
+}
 
 
 def opening(notebook: nbformat.NotebookNode) -> str:
@@ -50,7 +54,9 @@ def body(notebook: nbformat.NotebookNode) -> str:
     exporter = HTMLExporter(template_name="basic", embed_images=True, exclude_anchor_links=True)
     exporter.exclude_input_prompt = exporter.exclude_output_prompt = True
     html, _ = exporter.from_notebook_node(quiet)
-    return html.replace(_NO_WORDS, "A figure of this notebook; the report says what is seen in it")
+    for old, new in _BETTER.items():
+        html = html.replace(old, new)
+    return html
 
 
 def _without_progress(output: nbformat.NotebookNode) -> nbformat.NotebookNode | None:

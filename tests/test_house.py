@@ -47,6 +47,8 @@ def test_what_the_project_needs_is_in_the_lock():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = [re.match(r"[\w-]+", need)[0].lower() for need in project["dependencies"]]
     extras = {extra: needs for extra, needs in project["optional-dependencies"].items() if extra != "benchmark"}
+    browser, _ = pins("browser.txt")
+    assert {re.match(r"[\w-]+", need)[0] for need in extras.pop("browser")} <= set(browser)
     names += [re.match(r"[\w-]+", need)[0].lower() for needs in extras.values() for need in needs]
     versions, _ = pins("cpu.txt")
     assert set(names) <= set(versions)

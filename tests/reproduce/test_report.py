@@ -127,7 +127,12 @@ def test_what_is_seen(notebook):
 
 def test_progress_bars_are_left_out_and_warnings_are_not(notebook):
     page = executed.body(notebook)
-    assert "training" not in page and "UserWarning: odd" in page and "a &lt;b&gt; c" in page
+    assert (
+        "training" not in page
+        and "No description" not in page
+        and "UserWarning: odd" in page
+        and "a &lt;b&gt; c" in page
+    )
     assert len(notebook.cells[1].outputs) == 3  # the notebook itself stays as it was
 
 
