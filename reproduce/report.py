@@ -1,10 +1,9 @@
 """The report of a run: one page with claims and all figures, what was run on which data, and the executed notebooks as pages.
 
-The pages take nothing from elsewhere, so they are read without a network. The table of claims is `claims.html.j2`; it sees
-the rows of the run's claims.csv as `claims`, and where either is missing the page has no such part.
+The pages take nothing from elsewhere, so they are read without a network. The table of claims comes first: `claims.html.j2`
+with the rows of the run's claims.csv; a run without that file has no such part.
 """
 
-import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
         notebooks=entries,
         tables=tables,
         seeds=_seeds(run["notebooks"]),
-        claims=_claims(folder / "claims.csv"),
+        claims=_claims(folder / "figures" / "claims.csv"),
     )
     with new_file(report / "index.html") as part:
         part.write_text(page)
@@ -98,9 +97,10 @@ def _seeds(outcomes: list[dict[str, Any]]) -> str:
     return "; ".join([str(usual), *others])
 
 
-def _claims(path: Path) -> list[dict[str, str]]:
-    """The rows of the run's claims.csv."""
+def _claims(path: Path) -> list[dict[str, Any]]:
+    """The rows of the run's table of claims."""
     if not path.is_file():
         return []
-    with open(path, newline="") as handle:
-        return list(csv.DictReader(line for line in handle if not line.startswith("#")))
+    from reproduce.claims_page import read_claims
+
+    return read_claims(path)

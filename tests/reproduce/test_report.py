@@ -106,7 +106,7 @@ def test_the_page_needs_nothing_from_elsewhere_and_its_headings_are_in_order(fol
         for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
             assert link.startswith("data:") or (path.parent / link).is_file(), link
         targets = re.findall(r'href="#([^"]+)"', page)
-        assert targets and set(targets) <= set(re.findall(r'id="([^"]+)"', page))
+        assert set(targets) <= set(re.findall(r'id="([^"]+)"', page))
         assert not re.search(r"https?:|<script|@import|url\(", page)
         levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
         assert levels[0] == 1 and all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
@@ -136,18 +136,22 @@ def test_progress_bars_are_left_out_and_warnings_are_not(notebook):
     assert len(notebook.cells[1].outputs) == 3  # the notebook itself stays as it was
 
 
-def test_claims_have_their_place(folder, monkeypatch, tmp_path):
+def test_claims_come_first(folder, monkeypatch, tmp_path):
+    import sys
+    from types import SimpleNamespace
+
     import jinja2
 
     from reproduce import report
 
-    (folder / "claims.csv").write_text("# words\nclaim,verdict\nC0,partly\n")
+    assert 'id="claims"' not in write_report(folder, run()).read_text()
+    (folder / "figures" / "claims.csv").write_text("C0 is partly true")
+    reader = SimpleNamespace(read_claims=lambda path: [path.read_text()])
+    monkeypatch.setitem(sys.modules, "reproduce.claims_page", reader)
     (tmp_path / "more").mkdir()
-    (tmp_path / "more" / "claims.html.j2").write_text(
-        "{% for c in claims %}{{ c.claim }} is {{ c.verdict }}{% endfor %}"
-    )
+    macro = '{% macro claims_table(rows) %}<section id="claims">{{ rows[0] }}</section>{% endmacro %}'
+    (tmp_path / "more" / "claims.html.j2").write_text(macro)
     here = jinja2.FileSystemLoader([tmp_path / "more", report.Path(report.__file__).parent])
     monkeypatch.setattr(report.jinja2, "FileSystemLoader", lambda _: here)
     page = write_report(folder, run()).read_text()
-    assert 'href="#claims"' in page and "C0 is partly" in page
-    assert page.index("C0 is partly") < page.index('id="00_one"')
+    assert 'href="#claims"' in page and page.index("C0 is partly true") < page.index('id="00_one"')
