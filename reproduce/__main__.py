@@ -110,8 +110,6 @@ def _choose(what: list[str], notebooks: dict[str, Notebook], profile: Profile) -
 
 def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profile, folder: Path) -> int:
     # Here and not above: `--list` and a refused call must not wait for these.
-    import psutil
-
     from reproduce.report import datasets_of, write_report
     from reproduce.runner import run_notebook
 
@@ -136,7 +134,7 @@ def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profi
         "seconds": round(time.monotonic() - start, 1),
         "versions": versions(),
         "commit": made_from,
-        "machine": machine() | {"memory_gib": round(psutil.virtual_memory().total / 2**30)},
+        "machine": machine(),
         "notebooks": [asdict(outcome) for outcome in outcomes],
     }
     report = write_report(folder, run)
