@@ -1,5 +1,5 @@
 # Everything a person types. The work itself is in src/drsrobust and reproduce; this file only sets up and calls.
-# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|criteo|training|quality|campaign|mitigation  PYTHON=interpreter  LOCK=requirements/gpu.txt
+# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|criteo|training|quality|campaign|mitigation|defaults  PYTHON=interpreter  LOCK=requirements/gpu.txt
 
 PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 LOCK    ?= requirements/cpu.txt
@@ -10,6 +10,8 @@ SETS    ?=
 VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/installed-$(basename $(notdir $(LOCK)))
+BROWSER := $(VENV)/browser-installed
+CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 SHIM    := requirements/fbgemm-gpu-cpu-shim/pyproject.toml
 
 # One cache for all runs from this checkout; kernels come from this environment only. One thread a process:
@@ -24,11 +26,11 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab data reproduce publish test bench lint format lock clean distclean
+.PHONY: help setup lab data reproduce publish test browser-test bench lint format lock clean distclean
 
 help:  ## show this help
 	@echo "drsrobust: what bit errors do to deep recommenders"; echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo; sed -n 's/^# Settings: */  settings: /p' $(MAKEFILE_LIST)
 
 # A lock, project file or shim that changed since the stamp installs again; nothing else does. The stamp carries the
@@ -44,8 +46,8 @@ $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 	@$(BIN)/python -m pip check --disable-pip-version-check
 	@touch $@
 
-lab: $(STAMP)  ## open the notebooks in JupyterLab
-	$(BIN)/python -m jupyter lab --notebook-dir=notebooks notebooks/00_quickstart.ipynb
+lab: $(STAMP)  ## open the notebooks in JupyterLab, on their index
+	$(BIN)/python -m jupyter lab --notebook-dir=notebooks notebooks/index.ipynb
 
 data: $(STAMP)  ## download MovieLens into DATA (default: build/data), say where the others are (SETS="ml-20m criteo")
 	@$(BIN)/python -m drsrobust.data $(SETS)
@@ -61,8 +63,20 @@ PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-
 test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA names it)
 	$(BIN)/python -m pytest $(PARALLEL)
 
-bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|criteo|training|quality|campaign|mitigation)
-	@$(BIN)/python -m drsrobust.benchmark $(BENCH)
+# On the report of the smoke run, or of the PROFILE named; it is made where it is not there.
+browser-test: PROFILE := smoke
+browser-test: $(STAMP) $(BROWSER)  ## look at the report and at JupyterLab in a real Chromium: links, accessibility, phone, print
+	@test -x "$(CHROMIUM)" || { echo "browser-test: there is no Chromium on PATH; on Debian and Ubuntu: apt-get install chromium"; exit 1; }
+	@test -e build/$(PROFILE)/run.json || $(BIN)/python -m reproduce --profile $(PROFILE)
+	@$(BIN)/python -m reproduce --report --profile $(PROFILE)
+	DRSROBUST_CHROMIUM="$(CHROMIUM)" DRSROBUST_REPORT=build/$(PROFILE)/report $(BIN)/python -m pytest -o addopts=-q tests/browser
+
+$(BROWSER): requirements/browser.txt | $(STAMP)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -r $<
+	@touch $@
+
+bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|criteo|training|quality|campaign|mitigation|defaults)
+	@$(BIN)/python -m $(if $(filter defaults,$(BENCH)),reproduce.defaults,drsrobust.benchmark $(BENCH))
 
 lint: $(STAMP)  ## check style (ruff) and the one-way rule of imports (import-linter)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports

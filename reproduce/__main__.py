@@ -34,6 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
 
             print("\n".join(f"figures/{name}" for name in publish(options.profile, build)))
             return 0
+        if options.report:
+            print(_report_again(build / options.profile))
+            return 0
         data = options.data or os.environ.get("DRSROBUST_DATA")
         data = Path(data).expanduser().resolve() if data else None
         profile = load_profile(options.profile, notebooks, data)
@@ -70,7 +73,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
     parser.add_argument("--publish", action="store_true", help="copy the finished run into figures/")
+    parser.add_argument("--report", action="store_true", help="write the report of the profile's last run again")
     return parser
+
+
+def _report_again(folder: Path) -> Path:
+    from reproduce.report import write_report
+
+    record = folder / "run.json"
+    if not record.is_file():
+        raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
+    return write_report(folder, json.loads(record.read_text()))
 
 
 def _list(notebooks: dict[str, Notebook]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from reproduce.memory import PeakMemory
 from reproduce.notebooks import Notebook
 
 
@@ -24,6 +25,7 @@ class Outcome:
     output: str  # the executed notebook, relative to the run's folder
     figures: list[str] = field(default_factory=list)  # names, without ending
     error: str = ""
+    peak_mib: int = 0  # the most memory that its processes had
 
 
 def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -> Outcome:
@@ -43,7 +45,8 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
     for old in (done, failed, part, *figures.glob(f"{notebook.name}*.*"), *figures.glob(f"data/{notebook.name}*.*")):
         old.unlink(missing_ok=True)
     start = time.monotonic()
-    error = _execute(notebook, parameters, part, figures)
+    with PeakMemory() as memory:
+        error = _execute(notebook, parameters, part, figures)
     if error is None:
         names = sorted(path.stem for path in figures.glob(f"{notebook.name}*.svg"))
         complete = [n for n in names if (figures / f"{n}.png").is_file() and (figures / "data" / f"{n}.csv").is_file()]
@@ -61,6 +64,7 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
         f"notebooks/{kept.name}",
         names if error is None else [],
         error or "",
+        memory.mib,
     )
 
 

@@ -12,7 +12,7 @@ import yaml
 import drsrobust
 
 ROOT = Path(__file__).resolve().parent.parent
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("[0-9]*.ipynb"))
 tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
 needs_git = pytest.mark.skipif(tracked.returncode != 0, reason="not a git checkout")
 
@@ -47,6 +47,8 @@ def test_what_the_project_needs_is_in_the_lock():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     names = [re.match(r"[\w-]+", need)[0].lower() for need in project["dependencies"]]
     extras = {extra: needs for extra, needs in project["optional-dependencies"].items() if extra != "benchmark"}
+    browser, _ = pins("browser.txt")
+    assert {re.match(r"[\w-]+", need)[0] for need in extras.pop("browser")} <= set(browser)
     names += [re.match(r"[\w-]+", need)[0].lower() for needs in extras.values() for need in needs]
     versions, _ = pins("cpu.txt")
     assert set(names) <= set(versions)
@@ -126,7 +128,8 @@ def test_notebook_hygiene(path):
 
 def test_notebooks_do_not_shadow_modules():
     assert not list((ROOT / "notebooks").glob("*.py"))
-    assert all(re.match(r"\d\d_", path.name) for path in NOTEBOOKS)
+    names = {path.name for path in (ROOT / "notebooks").glob("*.ipynb")}
+    assert all(re.match(r"\d\d_", name) for name in names - {"index.ipynb"})
 
 
 @needs_git

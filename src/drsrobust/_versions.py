@@ -35,5 +35,11 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, str | int | None]:
-    """Architecture and number of cores."""
-    return {"system": platform.system(), "architecture": platform.machine(), "cores": os.cpu_count()}
+    """Architecture, number of cores, and memory in GiB."""
+    memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": memory,
+    }

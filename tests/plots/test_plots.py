@@ -99,7 +99,8 @@ def test_files_are_equal_from_run_to_run(tmp_path, monkeypatch):
         plots.save(plots.auc_vs_ber(data), "figure", data, "Data: d, 5 rows.")
         contents.append({p.name: p.read_bytes() for p in (tmp_path / run).rglob("*") if p.is_file()})
     assert contents[0] == contents[1] and set(contents[0]) == {"figure.svg", "figure.png", "figure.csv"}
-    assert contents[0]["figure.csv"].startswith(b"# Data: d, 5 rows.\nmodel,dataset,error_model,target,ber,realised,")
+    lines = contents[0]["figure.csv"].decode().splitlines()
+    assert lines[0] == "# Data: d, 5 rows." and lines[3].startswith("model,dataset,error_model,target,ber,realised,")
     assert b"0.68" in contents[0]["figure.csv"]
 
 

@@ -72,6 +72,7 @@ def test_assignments(text, value):
         (["03_ber_swep"], "unknown notebook '03_ber_swep'; did you mean '03_ber_sweep'?"),
         (["--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'? known: laptop, smoke"),
         (["--data", "/nowhere/at/all"], "movielens-1m: there is no /nowhere/at/all/ml-1m/ratings.dat"),
+        (["--report", "--profile", "smoke"], "there is no finished run in"),
         (["--publish", "--profile", "smoke"], "a smoke run is not published; only these are: laptop, paper"),
     ],
 )

@@ -86,6 +86,21 @@ def test_report(smoke):
         assert "Traceback" not in page.read_text() and "Warning" not in page.read_text()
 
 
+def test_every_figure_is_shown_in_its_notebook_and_told_in_words(smoke):
+    import nbformat
+
+    folder, _ = smoke
+    for outcome in json.loads((folder / "run.json").read_text())["notebooks"]:
+        cells = nbformat.read(folder / outcome["output"], as_version=4).cells
+        shown = [o for cell in cells for o in cell.get("outputs", []) if "image/png" in o.get("data", {})]
+        assert len(shown) == len(outcome["figures"]), outcome["notebook"]
+        assert 100 < outcome["peak_mib"] < 8000
+        for name in outcome["figures"]:
+            lines = (folder / "figures" / "data" / f"{name}.csv").read_text().splitlines()
+            assert re.match(r"# Title: [A-Z].{15,}\.$", lines[1]) and re.match(r"# Shown: .{30,}\.$", lines[2])
+            assert "othing was measured" not in lines[2], name
+
+
 def test_another_run_from_nothing_gives_the_same_bytes(smoke, tmp_path):
     folder, _ = smoke
     done = reproduce("01_bit_sensitivity", "--out", str(tmp_path / "build"), cache=tmp_path / "cache")

@@ -17,6 +17,7 @@ for name in ("10_test.svg", "10_test.png", "data/10_test.csv"):
 
 
 def run(tmp_path, *cells, **parameters):
+    tmp_path.mkdir(exist_ok=True)
     return run_notebook(read_notebook(write(tmp_path, "a: int = 1", *cells)), parameters, tmp_path / "run")
 
 
@@ -58,3 +59,9 @@ def test_wrong_parameters_start_no_kernel(tmp_path, monkeypatch):
     with pytest.raises(TypeError, match="'a' is '5'"):
         run(tmp_path, a="5")
     assert not Path(tmp_path / "run").exists()
+
+
+def test_peak_memory_is_that_of_the_kernel_and_what_it_starts(tmp_path):
+    grow = "import time; block = bytearray(300 * 2**20); del block; time.sleep(1.2)"
+    plain, grown = run(tmp_path / "plain", DRAW + "\nimport time; time.sleep(1.2)"), run(tmp_path / "grown", DRAW, grow)
+    assert 30 < plain.peak_mib < 300 < grown.peak_mib - plain.peak_mib + 5 < 400

@@ -125,6 +125,10 @@ def series_name(mitigation: str) -> str:
     return mitigation.replace("clip as released ", "clip ")
 
 
+def _label(mitigation: str) -> str:
+    return PLAIN if mitigation == NONE else series_name(mitigation)
+
+
 def series_look(number: int) -> dict:
     """Colour, marker, dashes and widths of a series; black without protection."""
     if number < 0:
@@ -138,7 +142,8 @@ def _curves(ax: "Axes", data: "pd.DataFrame", value: str) -> None:
         curve = curve.sort_values("ber")
         place = curve["ber"] * 10 ** (0.045 * (index - (len(curves) - 1) / 2))
         ends = [curve[value] - curve[f"{value}_low"], curve[f"{value}_high"] - curve[value]]
-        ax.errorbar(place, curve[value], yerr=np.maximum(ends, 0), capsize=2.5, elinewidth=1.2, **series_look(number))
+        bars = {"yerr": np.maximum(ends, 0), "capsize": 2.5, "elinewidth": 1.2}
+        ax.errorbar(place, curve[value], **bars, **series_look(number), label=_label(curve["mitigation"].iloc[0]))
 
 
 def _finish(ax: "Axes", data: "pd.DataFrame", whole: "pd.DataFrame", more: list) -> None:
@@ -151,7 +156,7 @@ def _finish(ax: "Axes", data: "pd.DataFrame", whole: "pd.DataFrame", more: list)
     if place is None or place.is_last_col():
         series = whole.drop_duplicates("series").sort_values("series")
         lines = [
-            Line2D([], [], label=PLAIN if name == NONE else series_name(name), **series_look(number))
+            Line2D([], [], label=_label(name), **series_look(number))
             for number, name in zip(series["series"], series["mitigation"], strict=True)
         ]
         beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}

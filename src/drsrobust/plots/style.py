@@ -12,6 +12,7 @@ import matplotlib.pyplot as plt
 import seaborn as sns
 
 from drsrobust._storage import new_file
+from drsrobust.plots import description
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +47,11 @@ def styled(draw: Callable[..., "Axes"]) -> Callable[..., "Axes"]:
     def drawing(*arguments, **options):
         with mpl.rc_context():
             sns.set_theme(style="ticks", rc=SETTINGS)
-            return draw(*arguments, **options)
+            axes = draw(*arguments, **options)
+            interactive = mpl.is_interactive()
+        # The first figure of a notebook starts its backend, which says here that cells show their figures.
+        mpl.interactive(interactive)
+        return axes
 
     return drawing
 
@@ -105,8 +110,9 @@ def figures_folder() -> Path:
     return root / "build" / "lab" / "figures"
 
 
-def save(ax: "Axes", name: str, data: "pd.DataFrame", caption: str) -> None:
-    """Writes `<name>.svg` and `<name>.png` with the caption below the axes, and `data/<name>.csv` with what was drawn.
+def save(ax: "Axes", name: str, data: "pd.DataFrame", caption: str, *, title: str | None = None) -> None:
+    """Writes `<name>.svg` and `<name>.png` with the caption below the axes, and `data/<name>.csv` with what was drawn; its
+    first lines are the caption, the title, and what is seen, in words.
 
     The bytes depend on the data, the caption and the version of matplotlib alone.
 
@@ -115,16 +121,19 @@ def save(ax: "Axes", name: str, data: "pd.DataFrame", caption: str) -> None:
         name: of the files, without ending.
         data: the frame behind the figure; numbers are written with 6 digits.
         caption: what varies, n, interval and data.
+        title: a sentence; None: it is made from what is drawn.
     """
     figure, folder = ax.figure, figures_folder()
     width = int(figure.get_figwidth() * 18)
-    figure.supxlabel(textwrap.fill(caption, width), x=0.01, ha="left", fontsize=7.5, color="#444444")
-    nothing = {"svg": {"Date": None, "Creator": None}, "png": {"Software": None}}
+    below = figure.supxlabel(textwrap.fill(caption, width), x=0.01, ha="left", fontsize=7.5, color="#444444")
+    below.set_gid("caption")  # by which it is found in the SVG
+    seen = {"Title": title or description.title(figure), "Shown": description.text(figure)}
+    nothing = {"svg": {"Date": None, "Creator": None, "Title": seen["Title"]}, "png": {"Software": None}}
     with mpl.rc_context(SETTINGS):
         for ending, metadata in nothing.items():
             with new_file(folder / f"{name}.{ending}") as part:
                 figure.savefig(part, format=ending, metadata=metadata)
-    _write(folder / "data" / f"{name}.csv", data, caption)
+    _write(folder / "data" / f"{name}.csv", data, caption, *(f"{key}: {words}" for key, words in seen.items()))
 
 
 def save_table(table: "pd.DataFrame", name: str, caption: str) -> None:
@@ -138,7 +147,7 @@ def save_table(table: "pd.DataFrame", name: str, caption: str) -> None:
     _write(figures_folder() / f"{name}.csv", table, caption)
 
 
-def _write(path: Path, table: "pd.DataFrame", caption: str) -> None:
+def _write(path: Path, table: "pd.DataFrame", *comments: str) -> None:
     with new_file(path) as part, open(part, "w", newline="\n") as handle:
-        handle.write(f"# {caption}\n")
+        handle.writelines(f"# {comment}\n" for comment in comments)
         table.to_csv(handle, index=False, float_format="%.6g", lineterminator="\n")

@@ -1,0 +1,73 @@
+"""An executed notebook as parts of the report: its opening words, what it says is seen, and all of it as a page."""
+
+import re
+from pathlib import Path
+
+import nbformat
+from nbconvert import HTMLExporter
+from nbconvert.filters import markdown2html
+
+_BETTER = {  # for those who hear the page, or have no mouse to scroll a wide table with
+    "No description has been provided for this image": "A figure of this notebook; the report says what is seen in it",
+    "<th></th>": "<td></td>",
+    '<div class="output_html': '<div tabindex="0" class="output_html',
+}
+
+
+def opening(notebook: nbformat.NotebookNode) -> str:
+    """HTML of what the first cell says below its title: the claim."""
+    _, _, words = notebook.cells[0].source.partition("\n")
+    return markdown2html(words.strip())
+
+
+def seen(notebook: nbformat.NotebookNode) -> str:
+    """HTML of what the cells below the heading `What is seen` print (or display as Markdown), but for tables and provenance."""
+    below, parts = False, []
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            headings = re.findall(r"^#+ (.*)$", cell.source, re.MULTILINE)
+            below = headings[-1].lower().startswith("what is seen") if headings else below
+        elif below and cell.cell_type == "code" and "provenance(" not in cell.source:
+            parts += [_words(output) for output in cell.outputs]
+    return "".join(parts)
+
+
+def _words(output: nbformat.NotebookNode) -> str:
+    if output.output_type == "stream" and output.name == "stdout":
+        lines = [_escaped(line) for line in output.text.splitlines() if line.strip()]
+        return f"<p>{lines[0]}</p>" if len(lines) == 1 else f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>"
+    if output.output_type in ("display_data", "execute_result") and "text/markdown" in output.data:
+        return markdown2html(output.data["text/markdown"])
+    return ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def body(notebook: nbformat.NotebookNode) -> str:
+    """HTML of all cells with their outputs, without progress bars, scripts and anything from elsewhere."""
+    quiet = nbformat.from_dict(notebook)
+    for cell in quiet.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [output for output in map(_without_progress, cell.outputs) if output is not None]
+    exporter = HTMLExporter(template_name="basic", embed_images=True, exclude_anchor_links=True)
+    exporter.exclude_input_prompt = exporter.exclude_output_prompt = True
+    html, _ = exporter.from_notebook_node(quiet)
+    for old, new in _BETTER.items():
+        html = html.replace(old, new)
+    return html
+
+
+def _without_progress(output: nbformat.NotebookNode) -> nbformat.NotebookNode | None:
+    """The output; of an error stream only the lines that are no progress bar, None where there is none."""
+    if output.output_type != "stream" or output.name != "stderr":
+        return output
+    lines = [line for line in re.split(r"[\r\n]+", output.text) if line.strip() and not re.search(r"\d%\|", line)]
+    output.text = "\n".join(lines)
+    return output if lines else None
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """The notebook in a file."""
+    return nbformat.read(path, as_version=4)

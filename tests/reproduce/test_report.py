@@ -1,0 +1,157 @@
+"""The report of a small made-up run: what it says, that it needs nothing from elsewhere, and what it leaves out."""
+
+import re
+
+import matplotlib as mpl
+import nbformat
+import pandas as pd
+import pytest
+
+from reproduce import executed
+from reproduce.report import write_report
+
+CELLS = [
+    ("markdown", "# E0: a title\n\n**Claim C0: `x` < y.** More."),
+    ("code", "plot()"),
+    ("markdown", "## What is seen\n\nWords."),
+    ("code", "print(1)"),
+    ("code", "print(dr.provenance())"),
+    ("markdown", "## Else"),
+    ("code", "print(2)"),
+]
+OUTPUTS = {
+    1: [
+        ("stderr", "training:   0%|   | 0/4\rtraining: 100%|###| 4/4\n"),
+        ("stderr", "UserWarning: odd\n"),
+        ("image/png", "iVBORw0KGgo="),
+    ],
+    3: [("stdout", "a <b> c\n"), ("stdout", "one\ntwo\n"), ("text/markdown", "It *holds*.")],
+    4: [("stdout", "data d; torch 1\n")],
+    6: [("stdout", "not here\n")],
+}
+
+
+@pytest.fixture
+def notebook():
+    made = nbformat.v4.new_notebook()
+    for number, (kind, source) in enumerate(CELLS):
+        make = nbformat.v4.new_markdown_cell if kind == "markdown" else nbformat.v4.new_code_cell
+        made.cells.append(make(source))
+        for name, text in OUTPUTS.get(number, []):
+            stream = name in ("stdout", "stderr")
+            output = nbformat.v4.new_output("stream", name=name, text=text) if stream else None
+            made.cells[-1].outputs.append(output or nbformat.v4.new_output("display_data", {name: text}))
+    return made
+
+
+@pytest.fixture
+def folder(notebook, tmp_path, monkeypatch):
+    import matplotlib.pyplot as plt
+
+    from drsrobust import plots
+
+    mpl.use("Agg")
+    monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path / "figures"))
+    ax = plots.new_panels()[0]
+    ax.plot([1, 2], [3, 4], label="all")
+    ax.set(xlabel="rate", ylabel="AUC")
+    plots.save(ax, "00_one", pd.DataFrame({"auc": [3, 4]}), "Data: d, 5 < 6 rows.")
+    plt.close("all")
+    (tmp_path / "notebooks").mkdir()
+    nbformat.write(notebook, tmp_path / "notebooks" / "00_one.ipynb")
+    (tmp_path / "run.json").write_text("{}")
+    return tmp_path
+
+
+def run(**changes):
+    done = {"notebook": "00_one", "title": "E0: a title", "ok": True, "seconds": 3.2, "parameters": {"seed": 5}}
+    done |= {"output": "notebooks/00_one.ipynb", "figures": ["00_one"], "error": "", "peak_mib": 2560}
+    failed = {"notebook": "01_two", "title": "E1", "ok": False, "seconds": 200.0, "parameters": {"dataset": "d"}}
+    failed |= {"output": "notebooks/01_two.failed.ipynb", "figures": [], "error": "ValueError: <no>", "peak_mib": 0}
+    machine = {"system": "Linux", "architecture": "x86_64", "cores": 2, "memory_gib": 8}
+    made = {
+        "profile": "smoke",
+        "real": False,
+        "datasets": ["d"],
+        "complete": True,
+        "started": "today",
+        "seconds": 204.0,
+    }
+    return (
+        made | {"versions": {"torch": "1"}, "commit": None, "machine": machine, "notebooks": [done, failed]} | changes
+    )
+
+
+def test_what_the_page_says(folder):
+    page = write_report(folder, run()).read_text()
+    assert "All data of this run are generated" in page and "its curves are not to be read" in page
+    assert "<h3>AUC rises from 3 to 4 (rate 1 to 2).</h3>" in page
+    assert "<figcaption>Data: d, 5 &lt; 6 rows.</figcaption>" in page
+    assert 'alt="AUC against rate. all: from 3 at 1 to 4 at 2."' in page
+    assert "<strong>Claim C0: <code>x</code> &lt; y.</strong>" in page
+    assert "This notebook failed: ValueError: &lt;no&gt;" in page
+    row = re.search(r'href="#00_one">00_one</a></th>(.*)', page)[1]
+    assert re.findall(r">([^<>]+)</td>", row) == ["none", "done", "3 s", "2.5 GiB"]
+    assert ">3.3 min</td>" in page and "8 GiB of memory" in page and "<td>5</td>" in page
+    assert 'href="#claims"' not in page and "make reproduce PROFILE=smoke<" in page
+    real = write_report(folder, run(real=True, profile="laptop")).read_text()
+    assert "generated" not in real and "curves are not to be read" not in real and "DATA=folder<" in real
+
+
+def test_the_page_needs_nothing_from_elsewhere_and_its_headings_are_in_order(folder):
+    index = write_report(folder, run())
+    assert {path.name for path in index.parent.iterdir()} == {"index.html", "00_one.html"}
+    for path in index.parent.iterdir():
+        page = path.read_text()
+        for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
+            assert link.startswith("data:") or (path.parent / link).is_file(), link
+        targets = re.findall(r'href="#([^"]+)"', page)
+        assert set(targets) <= set(re.findall(r'id="([^"]+)"', page))
+        assert not re.search(r"https?:|<script|@import|url\(", page)
+        levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
+        assert levels[0] == 1 and all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+
+
+def test_the_drawing_is_cut_above_its_caption_which_the_page_gives(folder):
+    page = write_report(folder, run()).read_text()
+    width, height = re.search(r'width="(\d+)" height="(\d+)" style="aspect-ratio', page).groups()
+    whole = float(re.search(r'height="([\d.]+)pt"', (folder / "figures" / "00_one.svg").read_text())[1]) * 4 / 3
+    assert int(width) == 691 and 0.9 * whole < int(height) < whole - 10
+
+
+def test_what_is_seen(notebook):
+    assert executed.seen(notebook) == "<p>a &lt;b&gt; c</p><ul><li>one</li><li>two</li></ul><p>It <em>holds</em>.</p>\n"
+    del notebook.cells[2]
+    assert executed.seen(notebook) == ""
+
+
+def test_progress_bars_are_left_out_and_warnings_are_not(notebook):
+    page = executed.body(notebook)
+    assert (
+        "training" not in page
+        and "No description" not in page
+        and "UserWarning: odd" in page
+        and "a &lt;b&gt; c" in page
+    )
+    assert len(notebook.cells[1].outputs) == 3  # the notebook itself stays as it was
+
+
+def test_claims_come_first(folder, monkeypatch, tmp_path):
+    import sys
+    from types import SimpleNamespace
+
+    import jinja2
+
+    from reproduce import report
+
+    assert 'id="claims"' not in write_report(folder, run()).read_text()
+    (folder / "figures" / "claims.csv").write_text("C0 is partly true")
+    reader = SimpleNamespace(read_claims=lambda path: [path.read_text()])
+    monkeypatch.setitem(sys.modules, "reproduce.claims_page", reader)
+    (tmp_path / "more").mkdir()
+    macro = '{% macro claims_table(rows) %}<section id="claims">{{ rows[0] }}</section>{% endmacro %}'
+    (tmp_path / "more" / "claims.html.j2").write_text(macro)
+    here = jinja2.FileSystemLoader([tmp_path / "more", report.Path(report.__file__).parent])
+    monkeypatch.setattr(report.jinja2, "FileSystemLoader", lambda _: here)
+    page = write_report(folder, run()).read_text()
+    assert 'href="#claims"' in page and page.index("C0 is partly true") < page.index('id="00_one"')
