@@ -22,6 +22,10 @@ def in_full(labels, golden, users, scores):
         "calibration": metrics.calibration(labels, scores, PRIOR),
         "flipped": metrics.flipped(scores, golden, THRESHOLD),
         "moved": metrics.moved(scores, golden, EPSILON),
+        "deviated_0.01": metrics.deviated(scores, golden, 0.01),
+        "deviated_0.1": metrics.deviated(scores, golden, 0.1),
+        "median_change": metrics.median_change(scores, golden),
+        "spearman": metrics.spearman(scores, golden),
     }
     of_users = dict.fromkeys(("ndcg", "hit_rate", "overlap", "reranked", "harmed"))
     if users is not None:

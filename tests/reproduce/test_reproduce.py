@@ -42,6 +42,7 @@ def test_what_is_printed(smoke):
 def test_figures_and_their_numbers(smoke):
     folder, _ = smoke
     names = ["00_models", "00_models_learning", "00_quickstart", "01_bit_sensitivity", "03_ber_sweep"]
+    names += [f"02_model_factors{part}" for part in ("", "_components", "_levels")]
     names += [f"04_component_vulnerability{part}" for part in ("", "_ber", "_bits", "_layers", "_rows")]
     names += [f"05_activation_clipping{part}" for part in ("", "_points", "_recovery")]
     names += ["06_selective_bit_protection", "06_selective_bit_protection_cost"]
@@ -55,6 +56,10 @@ def test_figures_and_their_numbers(smoke):
         lines = (folder / "figures" / "data" / f"{name}.csv").read_text().splitlines()
         generated = "# Data: synthetic-movielens/full (generated data, not real clicks), "
         generated += "20,000 test rows." if name.startswith("00_models") else "5,000 of 20,000 test rows."
+        if name.startswith("02_model_factors"):
+            generated = (
+                "# Data: synthetic-dummy (generated inputs, not real clicks), densities 0.001, 0.01; 1,000 inputs."
+            )
         assert lines[0].startswith("# Timed, so not equal from run to run" if name in timed else generated)
         assert len(lines) > 4
     models = (folder / "figures" / "models.csv").read_text().splitlines()
@@ -78,7 +83,7 @@ def test_the_claims_are_seen_even_here(smoke):
 def test_report(smoke):
     folder, _ = smoke
     page = (folder / "report" / "index.html").read_text()
-    assert "All data of this run are generated" in page and page.count("<figure>") == 25
+    assert "All data of this run are generated" in page and page.count("<figure>") == 28
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / "report" / link).is_file(), link
     assert not re.search(r'(?:href|src)="https?:', page)

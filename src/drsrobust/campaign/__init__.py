@@ -22,8 +22,15 @@ _HOME = {
     "caption": "drsrobust.campaign.summary",
     "cheapest": "drsrobust.campaign.protection",
     "clean_table": "drsrobust.campaign.clean",
+    "component_shares": "drsrobust.campaign.deviation",
+    "component_text": "drsrobust.campaign.deviation_text",
     "decades": "drsrobust.campaign.grid",
     "decide": "drsrobust.campaign.sequential",
+    "deviation_caption": "drsrobust.campaign.deviation_text",
+    "deviation_summary": "drsrobust.campaign.deviation",
+    "dummy_trials": "drsrobust.campaign.dummy",
+    "factor_grid": "drsrobust.campaign.factors",
+    "factor_trends": "drsrobust.campaign.deviation",
     "front": "drsrobust.campaign.protection",
     "kept_within": "drsrobust.campaign.protection",
     "ladder": "drsrobust.campaign.conditional",
@@ -33,6 +40,7 @@ _HOME = {
     "mixture": "drsrobust.campaign.conditional",
     "neyman": "drsrobust.campaign.stratified",
     "priced": "drsrobust.campaign.protection",
+    "protocol_text": "drsrobust.campaign.deviation_text",
     "pvf": "drsrobust.campaign.vulnerability",
     "quantile_interval": "drsrobust.campaign.statistics",
     "recovery": "drsrobust.campaign.paired",
@@ -44,6 +52,7 @@ _HOME = {
     "stratified_mean": "drsrobust.campaign.stratified",
     "stratified_proportion": "drsrobust.campaign.stratified",
     "summarise": "drsrobust.campaign.summary",
+    "trend_text": "drsrobust.campaign.deviation_text",
     "unseen": "drsrobust.campaign.statistics",
     "up_to": "drsrobust.campaign.protection",
     "wilson": "drsrobust.campaign.statistics",
@@ -55,6 +64,10 @@ if TYPE_CHECKING:
     from drsrobust.campaign.clean import clean_table
     from drsrobust.campaign.conditional import ladder, mixed, mixture
     from drsrobust.campaign.delong import auc_difference, auc_interval
+    from drsrobust.campaign.deviation import component_shares, deviation_summary, factor_trends
+    from drsrobust.campaign.deviation_text import component_text, deviation_caption, protocol_text, trend_text
+    from drsrobust.campaign.dummy import dummy_trials
+    from drsrobust.campaign.factors import factor_grid
     from drsrobust.campaign.grid import decades
     from drsrobust.campaign.paired import recovery
     from drsrobust.campaign.protection import (
@@ -99,8 +112,15 @@ __all__ = [
     "caption",
     "cheapest",
     "clean_table",
+    "component_shares",
+    "component_text",
     "decades",
     "decide",
+    "deviation_caption",
+    "deviation_summary",
+    "dummy_trials",
+    "factor_grid",
+    "factor_trends",
     "front",
     "kept_within",
     "ladder",
@@ -110,6 +130,7 @@ __all__ = [
     "mixture",
     "neyman",
     "priced",
+    "protocol_text",
     "pvf",
     "quantile_interval",
     "recovery",
@@ -121,6 +142,7 @@ __all__ = [
     "stratified_mean",
     "stratified_proportion",
     "summarise",
+    "trend_text",
     "unseen",
     "up_to",
     "wilson",

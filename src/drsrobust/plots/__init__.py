@@ -28,6 +28,13 @@ from drsrobust.plots.mitigation_cost import (
     protection_front_data,
 )
 from drsrobust.plots.mitigation_rows import recovery_rows, recovery_rows_data
+from drsrobust.plots.model_factors import (
+    component_contribution,
+    component_contribution_data,
+    model_factor_levels,
+    model_factors,
+    model_factors_data,
+)
 from drsrobust.plots.speed import injection_speed, injection_speed_data
 from drsrobust.plots.style import figures_folder, new_panels, save, save_table
 from drsrobust.plots.vulnerability import (
@@ -63,6 +70,8 @@ __all__ = [
     "campaign_trials_data",
     "clean_auc",
     "clean_auc_data",
+    "component_contribution",
+    "component_contribution_data",
     "component_pvf",
     "component_pvf_data",
     "encoding_memory",
@@ -75,6 +84,9 @@ __all__ = [
     "learning_curves_data",
     "mitigated_auc",
     "mitigated_auc_data",
+    "model_factor_levels",
+    "model_factors",
+    "model_factors_data",
     "new_panels",
     "protection_cost",
     "protection_cost_data",

@@ -57,13 +57,19 @@ def styled(draw: Callable[..., "Axes"]) -> Callable[..., "Axes"]:
 
 
 @styled
-def new_panels(n: int = 1, *, sharey: bool = True) -> "list[Axes]":
-    """The axes of a new figure, n beside each other, with a common vertical axis unless `sharey` is false."""
+def new_panels(n: int = 1, *, rows: int = 1, scale: float = 1.0, sharey: bool = True) -> "list[Axes]":
+    """The axes of a new figure, row by row.
+
+    Args:
+        n: how many beside each other.
+        rows: of them.
+        scale: of each panel's width and height.
+        sharey: whether all have a common vertical axis.
+    """
     width, height = SETTINGS["figure.figsize"]
-    figure, axes = plt.subplots(
-        1, n, sharey=sharey, squeeze=False, layout="constrained", figsize=(width * (1 + 0.72 * (n - 1)), height)
-    )
-    return list(axes[0])
+    size = (scale * width * (1 + 0.72 * (n - 1)), scale * height * rows)
+    _, axes = plt.subplots(rows, n, sharey=sharey, squeeze=False, layout="constrained", figsize=size)
+    return list(axes.ravel())
 
 
 def look(index: int) -> dict:

@@ -1,0 +1,75 @@
+import math
+import warnings
+
+import numpy as np
+import pytest
+from scipy.stats import spearmanr
+
+from drsrobust.metrics import auc, deviated, median_change, spearman
+
+
+def test_relative_changes():
+    golden = np.array([100.0, -100.0, 1.0, 0.0, 0.0], np.float32)
+    scores = np.array([101.0, -98.0, 1.001, 0.0, 1e-30], np.float32)
+    assert deviated(scores, golden, 0.01) == 0.4  # 1 % is not over 1 %; of 0 any change is
+    assert deviated(scores, golden, 0.1) == 0.2 and deviated(scores, golden, 0) == 0.8
+    assert deviated(golden, golden, 0.01) == 0.0
+
+
+def test_no_difference_overflows():
+    large = np.array([3e38, -3e38], np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert median_change(-large, large) == pytest.approx(6e38)
+        assert deviated(-large, large, 1.5) == 1.0 and deviated(-large, large, 2.5) == 0.0
+
+
+def test_median_change_counts_what_is_no_number_as_infinitely_far():
+    golden = np.zeros(5, np.float32)
+    assert median_change(np.array([0, 0, 0, np.nan, np.inf], np.float32), golden) == 0.0
+    assert median_change(np.array([-0.5, 0.25, 0, np.nan, -np.inf], np.float32), golden) == 0.5
+    assert median_change(np.array([0, 0, np.nan, np.nan, -np.inf], np.float32), golden) == math.inf
+
+
+def test_spearman_is_scipys_where_all_are_numbers():
+    rng = np.random.default_rng(0)
+    golden = rng.normal(size=500).round(1).astype(np.float32)
+    scores = (golden + rng.normal(size=500)).round(1).astype(np.float32)
+    assert spearman(scores, golden) == pytest.approx(spearmanr(scores, golden).statistic, abs=1e-12)
+    assert spearman(golden, golden) == 1.0 and spearman(-golden, golden) == -1.0
+    assert spearman(np.exp(golden), golden) == 1.0
+
+
+def test_spearman_ties_a_nan_with_every_row():
+    """By pairs: Spearman's ranks are counts of pairs won, in which a NaN counts 1/2 as in AUC."""
+    rng = np.random.default_rng(1)
+    golden, scores = rng.normal(size=(2, 60))
+    scores[rng.random(60) < 0.2], scores[:3] = np.nan, [np.inf, -np.inf, np.inf]
+    others = [np.delete(np.arange(60), row) for row in range(60)]
+    won = [
+        auc(np.append(1, np.zeros(59)), np.append(scores[row], scores[rest])) for row, rest in enumerate(others)
+    ]  # AUC of a single click is the share of the others that it beats, ties counting 1/2
+    expected = np.corrcoef(won, golden.argsort().argsort())[0, 1]
+    assert spearman(scores, golden) == pytest.approx(expected, abs=1e-12)
+
+
+def test_scores_that_tell_nothing():
+    golden = np.arange(4.0)
+    assert spearman(np.full(4, np.nan), golden) == 0.0 and spearman(np.full(4, np.inf), golden) == 0.0
+    assert math.isnan(spearman(golden, np.zeros(4))) and math.isnan(spearman(golden[:1], golden[:1]))
+    none = np.array([])
+    assert all(
+        math.isnan(value) for value in (spearman(none, none), median_change(none, none), deviated(none, none, 0))
+    )
+
+
+@pytest.mark.parametrize("threshold", [-0.1, math.inf, math.nan])
+def test_shares_that_are_refused(threshold):
+    with pytest.raises(ValueError, match=f"threshold is {threshold}; it must be a finite share of the golden score"):
+        deviated(np.zeros(2), np.zeros(2), threshold)
+
+
+@pytest.mark.parametrize("metric", [lambda *given: deviated(*given, 0.01), median_change, spearman])
+def test_lengths_that_differ(metric):
+    with pytest.raises(ValueError, match=r"scores of shape \(2,\) and golden of shape \(3,\); both must be \[n\]"):
+        metric(np.zeros(2), np.zeros(3))
