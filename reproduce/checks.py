@@ -47,7 +47,7 @@ def at_most(rows: "pd.DataFrame", *, bound: float, tolerance: float = 0.0, along
 
 def _all(rows: "pd.DataFrame", worst: int, holds: "pd.Series", sure: "pd.Series", along: str | None) -> Finding:
     place = f"at {along} {number(rows.loc[worst, along])}" if along else ""
-    count = f"{int(holds.sum())} of {len(rows)} hold" if len(rows) > 1 else ""
+    count = "" if holds.all() or len(rows) == 1 else f"{int(holds.sum())} of {len(rows)} hold"
     verdict = REPRODUCED if sure.all() else PARTLY if holds.any() else NOT
     if verdict == PARTLY and holds.all():
         count = "holds by the values, not by their intervals"
@@ -77,7 +77,9 @@ def largest_is(rows: "pd.DataFrame", *, column: str, named: object) -> Finding:
     one, others = ours.iloc[0], ordered[ordered[column] != named]
     first, apart = others.iloc[0], one["low"] > others["high"].max()
     verdict = REPRODUCED if apart else PARTLY if one["value"] > first["value"] else NOT
-    return _finding(one, verdict, f"{'then' if verdict != NOT else 'less than'} {number(first[column])}: {_text(first)}")
+    return _finding(
+        one, verdict, f"{'then' if verdict != NOT else 'less than'} {number(first[column])}: {_text(first)}"
+    )
 
 
 DIRECTIONS = ("rises", "falls", "changes")
@@ -139,7 +141,9 @@ def knee(rows: "pd.DataFrame", *, along: str = "ber", loss: float = 0.001, left:
     last = curve.iloc[-1]
     holds, collapses = kept["kept_to"] == kept["kept_to"], last["high"] - 0.5 <= left * (golden - 0.5)
     detail = f"kept within {loss:g} up to {number(kept['kept_to'])}" if holds else f"{loss:g} is lost at all rates"
-    detail += f", more is surely lost from {number(kept['lost_from'])}" if kept["lost_from"] == kept["lost_from"] else ""
+    detail += (
+        f", more is surely lost from {number(kept['lost_from'])}" if kept["lost_from"] == kept["lost_from"] else ""
+    )
     detail += f"; AUC {_text(last)} at {number(last[along])}"
     verdict = REPRODUCED if holds and collapses else PARTLY if holds or collapses else NOT
     return Finding(*crossings(curve, along, 0.5 + (golden - 0.5) / 2), verdict, detail)
@@ -212,8 +216,12 @@ def number(value: object) -> str:
         return str(value)
     if value != value:
         return "none"
-    text = f"{value:.3g}" if abs(value) < 1e3 or abs(value) >= 1e6 else f"{value:,.0f}"
-    return text.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
+    if value == 0 or 1e-3 <= abs(value) < 1e3:
+        return f"{value:.3g}"
+    if 1e3 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    digits, _, power = f"{value:.2e}".partition("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
 
 
 def interval(value: float, low: float, high: float) -> str:

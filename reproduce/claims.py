@@ -19,6 +19,7 @@ class Quantity:
 
     Attributes:
         value, low, high: columns, or expressions of columns as `auc_golden - auc`; without ends the value is taken for both.
+            Where none of the three is given, they are the columns of these names.
         where: column -> what it must hold: a value, a list of values, or a text with `*`.
         by: columns; the check is made for each of their combinations.
         over: as `where`, of the rows to divide by; they are found by equal values in `match`.
@@ -116,6 +117,8 @@ def _check(place: str, given: dict[str, Any], notebooks: list[str]) -> Check:
     _keys(f"{place}, quantity", quantity, set(Quantity.__dataclass_fields__), set())
     if bool(quantity.get("over")) != bool(quantity.get("match")):
         raise ValueError(f"{place}, quantity: `over` says which rows to divide by, `match` by what; give both or none")
+    if not {"value", "low", "high"} & set(quantity):
+        quantity = quantity | {"low": "low", "high": "high"}
     lists = {key: tuple(quantity.get(key, ())) for key in ("by", "match")}
     options = dict(given["expect"])
     kind = options.pop("kind", None)

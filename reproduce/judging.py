@@ -1,12 +1,14 @@
 """What a run finds of each claim: the rows of `claims.csv`."""
 
+from collections import Counter
 from fnmatch import fnmatchcase
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drsrobust._names import unknown
-from reproduce.checks import KINDS, NOT, NOT_TESTED, PARTLY, REPRODUCED, VERDICTS, Finding, number
+from drsrobust._storage import new_file
+from reproduce.checks import KINDS, NOT, NOT_TESTED, PARTLY, REPRODUCED, Finding, number
 from reproduce.claims import Check, Claim
 from reproduce.publish import PROFILES
 from reproduce.report import datasets_of
@@ -14,7 +16,20 @@ from reproduce.report import datasets_of
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ("claim", "check", "what", "where", "expected", "reads", "value", "low", "high", "verdict", "reason", "detail")
+COLUMNS = (
+    "claim",
+    "check",
+    "what",
+    "where",
+    "expected",
+    "reads",
+    "value",
+    "low",
+    "high",
+    "verdict",
+    "reason",
+    "detail",
+)
 COLUMNS += ("counts", "data", "notebook", "figure", "source")
 
 
@@ -46,32 +61,57 @@ def judge_claims(claims: list[Claim], figures: Path, run: dict[str, Any]) -> "pd
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
+def write_claims(claims: list[Claim], figures: Path, run: dict[str, Any]) -> Path:
+    """Judges the claims and writes `figures`/claims.csv; gives its path. An older one is gone if that fails.
+
+    Raises:
+        ValueError: as `judge_claims`.
+    """
+    path = figures / "claims.csv"
+    path.unlink(missing_ok=True)
+    table = judge_claims(claims, figures, run)
+    data = ", ".join(run["datasets"]) or "none"
+    with new_file(path) as part, open(part, "w", newline="\n") as handle:
+        handle.write(f"# Claims as a {run['profile']} run finds them; check 0 is the claim as a whole. Data: {data}.\n")
+        table.to_csv(handle, index=False, float_format="%.6g", lineterminator="\n")
+    return path
+
+
 def _whole(claim: Claim, found: list[dict]) -> dict:
-    """The claim's own row."""
+    """The claim's own row: `reproduced` where all checks are, `not` where none of those that could be made holds, `partly`
+    between, `not tested` where none could be made."""
     counted = [row for row in found if row["counts"]]
     tested = [row for row in counted if row["verdict"] != NOT_TESTED]
-    reasons = dict.fromkeys(row["reason"] for row in counted if row["verdict"] == NOT_TESTED)
-    words = {row["verdict"] for row in tested}
     data = dict.fromkeys(name for row in tested or counted for name in row["data"].split(", ") if name)
     lacking = [name for name in claim.datasets if not any(fnmatchcase(one, name) for one in data)]
-    verdict = NOT_TESTED if not tested else PARTLY if len(words) > 1 else next(iter(words))
-    if tested and verdict in (REPRODUCED, PARTLY):
-        counts = ", ".join(
-            f"{n} {word}" for word in VERDICTS if (n := sum(one["verdict"] == word for one in counted))
-        )
-        if len(counted) > 1:
-            reasons = {f"of {len(counted)} checks: {counts}": None} | reasons
-        if lacking:
-            reasons[f"of the study's data sets {', '.join(name.rstrip('*/') for name in lacking)} are not here"] = None
-        verdict = PARTLY if verdict == PARTLY or lacking or len(tested) < len(counted) else REPRODUCED
-    elif verdict == NOT and len(tested) < len(counted):
-        reasons = {f"of {len(counted)} checks {len(tested)} could be made": None} | reasons
+    words = {row["verdict"] for row in tested}
+    whole = words == {REPRODUCED} and len(tested) == len(counted) and not lacking
+    verdict = NOT_TESTED if not tested else NOT if words == {NOT} else REPRODUCED if whole else PARTLY
+    reasons = [] if verdict == REPRODUCED else _tally(counted)
+    if lacking and tested and verdict != NOT:
+        reasons.append(f"of the study's data sets {', '.join(name.rstrip('*/') for name in lacking)} are not here")
     first = found[0]
     row = {key: first[key] for key in ("where", "expected", "reads", "value", "low", "high", "detail", "figure")}
-    notebooks = dict.fromkeys(one["notebook"] for one in counted)
     row |= {"claim": claim.id, "check": 0, "what": claim.text, "source": claim.source, "verdict": verdict}
-    row |= {"reason": "; ".join(filter(None, reasons)), "counts": True}
-    return row | {"data": ", ".join(data), "notebook": ", ".join(notebooks)}
+    row |= {"reason": "; ".join(reasons), "counts": True, "data": ", ".join(data)}
+    return row | {"notebook": ", ".join(dict.fromkeys(one["notebook"] for one in counted))}
+
+
+def _tally(counted: list[dict]) -> list[str]:
+    """How many checks are reproduced, and which are not: `4 of 6 checks reproduced; partly: how large it becomes (2 of 3)`."""
+    if all(row["verdict"] == NOT_TESTED for row in counted):
+        return list(dict.fromkeys(row["reason"] for row in counted))
+    if len(counted) == 1:
+        return [] if counted[0]["verdict"] == REPRODUCED else [f"expected: {counted[0]['expected']}"]
+    good = sum(row["verdict"] == REPRODUCED for row in counted)
+    told = [f"{good} of {len(counted)} checks reproduced"]
+    of = Counter(row["what"] for row in counted)
+    for word in (PARTLY, NOT, NOT_TESTED):
+        here = Counter(row["what"] for row in counted if row["verdict"] == word)
+        names = [name if count == of[name] else f"{name} ({count} of {of[name]})" for name, count in here.items()]
+        if names:
+            told.append(f"{word}: {', '.join(names)}")
+    return told
 
 
 def _judged(check: Check, figures: Path, run: dict[str, Any]) -> list[dict]:
@@ -104,9 +144,9 @@ def _judged(check: Check, figures: Path, run: dict[str, Any]) -> list[dict]:
 def _row(finding: Finding, where: str, data: str, reason: str) -> dict:
     """A finding that there is a reason not to rely on is not a test; its number stays."""
     row = {"where": where, "value": finding.value, "low": finding.low, "high": finding.high}
-    detail = finding.detail
+    detail = "" if reason == finding.detail else finding.detail
     if reason and finding.verdict != NOT_TESTED:
-        detail = f"there {finding.verdict}{': ' if detail else ''}{detail}"
+        detail = "; ".join(filter(None, (f"as it stands: {finding.verdict}", detail)))
     row |= {"verdict": NOT_TESTED if reason else finding.verdict, "reason": reason, "detail": detail}
     return row | {"data": data}
 

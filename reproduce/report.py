@@ -6,6 +6,7 @@ from typing import Any
 import jinja2
 
 from drsrobust._storage import new_file
+from reproduce.claims_page import read_claims
 
 
 def write_report(folder: Path, run: dict[str, Any]) -> Path:
@@ -27,8 +28,10 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
             outcome | {"page": page, "drawn": figures, "data": ", ".join(datasets_of(outcome["parameters"]))}
         )
     tables = sorted(path.name for path in (folder / "figures").glob("*.csv"))
+    claims = read_claims(folder / "figures" / "claims.csv") if "claims.csv" in tables else []
+    page = environment.get_template("report.html.j2").render(run=run, notebooks=entries, tables=tables, claims=claims)
     with new_file(report / "index.html") as part:
-        part.write_text(environment.get_template("report.html.j2").render(run=run, notebooks=entries, tables=tables))
+        part.write_text(page)
     return report / "index.html"
 
 

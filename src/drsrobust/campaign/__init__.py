@@ -24,7 +24,9 @@ _HOME = {
     "clean_table": "drsrobust.campaign.clean",
     "decades": "drsrobust.campaign.grid",
     "decide": "drsrobust.campaign.sequential",
+    "flipped_magnitudes": "drsrobust.campaign.magnitudes",
     "front": "drsrobust.campaign.protection",
+    "kept_by": "drsrobust.campaign.protection",
     "kept_within": "drsrobust.campaign.protection",
     "ladder": "drsrobust.campaign.conditional",
     "looks": "drsrobust.campaign.sequential",
@@ -56,11 +58,13 @@ if TYPE_CHECKING:
     from drsrobust.campaign.conditional import ladder, mixed, mixture
     from drsrobust.campaign.delong import auc_difference, auc_interval
     from drsrobust.campaign.grid import decades
+    from drsrobust.campaign.magnitudes import flipped_magnitudes
     from drsrobust.campaign.paired import recovery
     from drsrobust.campaign.protection import (
         auc_under_errors,
         cheapest,
         front,
+        kept_by,
         kept_within,
         priced,
         stored,
@@ -101,7 +105,9 @@ __all__ = [
     "clean_table",
     "decades",
     "decide",
+    "flipped_magnitudes",
     "front",
+    "kept_by",
     "kept_within",
     "ladder",
     "looks",
