@@ -4,14 +4,15 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from reproduce.checks import NOT_TESTED, interval
+from reproduce.checks import NOT, NOT_TESTED, interval
 from reproduce.marked import replaced
 
 BEGIN, END = "<!-- from figures/claims.csv, by make publish -->", "<!-- end of the claims -->"
 
 
 def read_claims(path: Path) -> list[dict[str, Any]]:
-    """The rows of a `claims.csv`: its columns as text, and `got`, the number with its interval and where it was found."""
+    """The rows of a `claims.csv`: its columns as text, and beside them `got`, the number with its interval; `whole`, whether
+    it is a claim's own row; `said`, the verdict as it is shown."""
     with open(path, newline="") as handle:
         next(handle)  # what the table is
         rows = list(csv.DictReader(handle))
@@ -19,7 +20,8 @@ def read_claims(path: Path) -> list[dict[str, Any]]:
         numbers = (float(row[end] or "nan") for end in ("value", "low", "high"))
         row["got"] = interval(*numbers)
         row["whole"] = row["check"] == "0"
-        row["beside"] = row["counts"] == "False"
+        row["said"] = "not reproduced" if row["verdict"] == NOT else row["verdict"]
+        row["data"] = row["data"] or ("none" if row["got"] else "")
     return rows
 
 
@@ -28,9 +30,8 @@ def claims_table(path: Path) -> str:
     lines = ["| claim | verdict | found | data |", "| --- | --- | --- | --- |"]
     for row in read_claims(path):
         if row["whole"]:
-            verdict = row["verdict"] if row["verdict"] == NOT_TESTED else f"**{row['verdict']}**"
-            cells = (f"{row['claim']}: {row['what']}", verdict, _found(row), row["data"] or "none")
-            lines.append(_line(*cells))
+            verdict = row["said"] if row["verdict"] == NOT_TESTED else f"**{row['said']}**"
+            lines.append(_line(f"{row['claim']}: {row['what']}", verdict, _found(row), row["data"]))
     return "\n".join(lines)
 
 
@@ -55,10 +56,10 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
     lines += [_line(*header), _line(*["---"] * len(header))]
     for row in (row for row in rows if row["whole"]):
         notebooks = row["notebook"].split(", ")
-        links = ", ".join(f"[{name}](../notebooks/{name}.ipynb)" for name in notebooks)
+        links = ", ".join(f"[{name}](../notebooks/{name}.ipynb)" if name in minutes else name for name in notebooks)
         took = [f"{minutes[name]:.1f}" for name in notebooks if name in minutes]
         command = f"`.venv/bin/python -m reproduce {' '.join(notebooks)}`"
-        cells = (_anchor(row), row["verdict"], row["expected"], _found(row), row["data"] or "none", links, command)
+        cells = (_anchor(row), row["said"], row["expected"], _found(row), row["data"], links, command)
         lines.append(_line(*cells, ", ".join(took) or "not run"))
     for row in rows:
         if row["whole"]:
@@ -66,7 +67,7 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
                 "",
                 f"## {row['claim']}",
                 "",
-                f"{row['what']} ({row['source']}). **{row['verdict'].capitalize()}**",
+                f"{row['what']} ({row['source']}). **{row['said'].capitalize()}**",
             ]
             lines[-1] += f": {row['reason']}." if row["reason"] else "."
             header = ("check", "where", "expected", "got", "verdict", "data", "figure")
@@ -86,10 +87,10 @@ def with_claims(text: str, path: Path) -> str:
 
 
 def _check(row: dict[str, Any], minutes: dict[str, float]) -> tuple[str, ...]:
-    verdict = f"{row['verdict']}: {row['reason']}" if row["reason"] else row["verdict"]
+    verdict = f"{row['said']}: {row['reason']}" if row["reason"] else row["said"]
     got = "; ".join(filter(None, (f"{row['reads']}: {row['got']}" if row["got"] else "", row["detail"])))
     figure = f"[{row['figure']}]({row['figure']}.svg)" if row["notebook"] in minutes else row["figure"]
-    return row["what"], row["where"], row["expected"], got, verdict, row["data"] or "none", figure
+    return row["what"], row["where"], row["expected"], got, verdict, row["data"], figure
 
 
 def _anchor(row: dict[str, Any]) -> str:
