@@ -12,6 +12,7 @@ from pathlib import Path
 from drsrobust._names import unknown
 from drsrobust._storage import new_file
 from drsrobust._versions import commit, machine, versions
+from reproduce.claims import Claim, load_claims
 from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment
 from reproduce.profiles import Profile, load_profile
 
@@ -20,7 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs what was asked for.
 
     Returns:
-        exit status: 0 when all of it was done, 1 when a notebook failed, 2 for a wrong call, 130 when interrupted.
+        exit status: 0 when all of it was done, 1 when a notebook failed or the claims could not be judged, 2 for a wrong
+        call, 130 when interrupted.
     """
     options = _parser().parse_args(arguments)
     notebooks = all_notebooks()
@@ -28,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.list:
             _list(notebooks)
             return 0
+        claims = load_claims(notebooks)
         build = Path(options.out).resolve()
         if options.publish:
             from reproduce.publish import publish
@@ -49,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
     # What is not the whole profile as it stands goes beside it, so that it never takes the place of a whole run.
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
     try:
-        return _run(chosen, notebooks, profile, build / folder)
+        return _run(chosen, notebooks, profile, build / folder, claims)
     except KeyboardInterrupt:
         print("\nreproduce: stopped; the same command goes on where it was", file=sys.stderr)
         return 130
@@ -108,8 +111,11 @@ def _choose(what: list[str], notebooks: dict[str, Notebook], profile: Profile) -
     return chosen
 
 
-def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profile, folder: Path) -> int:
+def _run(
+    chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profile, folder: Path, claims: list[Claim]
+) -> int:
     # Here and not above: `--list` and a refused call must not wait for these.
+    from reproduce.judging import write_claims
     from reproduce.report import datasets_of, write_report
     from reproduce.runner import run_notebook
 
@@ -137,11 +143,17 @@ def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profi
         "machine": machine(),
         "notebooks": [asdict(outcome) for outcome in outcomes],
     }
+    good = all(outcome.ok for outcome in outcomes)
+    try:
+        write_claims(claims, folder / "figures", run)
+    except ValueError as error:  # a mistake in claims.toml must not cost the report of a long run
+        print(f"reproduce: no table of claims: {error}", file=sys.stderr)
+        good = False
     report = write_report(folder, run)
     with new_file(record) as part:
         part.write_text(json.dumps(run, indent=1))
     print(f"figures: {folder / 'figures'}\nreport:  {report}")
-    return 0 if all(outcome.ok for outcome in outcomes) else 1
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 import csv
 from pathlib import Path
 
+from reproduce.marked import replaced
+
 BEGIN, END = "<!-- from figures/models.csv, by make publish -->", "<!-- end of the table -->"
 
 
@@ -31,8 +33,4 @@ def with_models(text: str, path: Path) -> str:
     Raises:
         ValueError: the marks are not there.
     """
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the README has no place for the table of models: {BEGIN!r} and {END!r} mark it")
-    return f"{before}{BEGIN}\n{models_table(path)}\n{END}{after}"
+    return replaced(text, BEGIN, END, models_table(path), "models")

@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 from drsrobust._storage import exclusive, new_file, new_folder
+from reproduce.claims_page import claims_page, with_claims
 from reproduce.models import with_models
 from reproduce.notebooks import ROOT
 
@@ -13,7 +14,7 @@ PROFILES = ("laptop", "paper")
 
 def publish(profile: str, build: Path, target: Path = ROOT / "figures", readme: Path = ROOT / "README.md") -> list[str]:
     """Copies a run's figures, tables and numbers to `target`, with run.json; what was there is replaced as a whole. The
-    README's table of models is written anew from `models.csv`.
+    README's tables of models and of claims are written anew from `models.csv` and `claims.csv`, and `CLAIMS.md` too.
 
     Returns:
         the names of the files written.
@@ -40,6 +41,11 @@ def publish(profile: str, build: Path, target: Path = ROOT / "figures", readme: 
     if (run["commit"] or "").endswith("-dirty"):
         raise ValueError(f"the {profile} run was made with uncommitted changes; commit, and run it again")
     source = build / profile / "figures"
+    if not (source / "claims.csv").is_file():
+        raise ValueError(f"the {profile} run has no claims.csv: its claims could not be judged; run it again")
+    text = with_claims(readme.read_text(), source / "claims.csv")
+    if (source / "models.csv").is_file():
+        text = with_models(text, source / "models.csv")
     with exclusive(build / "publish"), new_folder(target) as part:
         (part / "data").mkdir()
         for name in (name for outcome in run["notebooks"] for name in outcome["figures"]):
@@ -48,7 +54,7 @@ def publish(profile: str, build: Path, target: Path = ROOT / "figures", readme: 
         for table in source.glob("*.csv"):
             shutil.copy(table, part / table.name)
         (part / "run.json").write_text(json.dumps(run, indent=1) + "\n")
-    if (target / "models.csv").is_file():
-        with new_file(readme) as part:
-            part.write_text(with_models(readme.read_text(), target / "models.csv"))
+        (part / "CLAIMS.md").write_text(claims_page(part / "claims.csv", run))
+    with new_file(readme) as part:
+        part.write_text(text)
     return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())

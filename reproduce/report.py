@@ -12,6 +12,7 @@ import jinja2
 
 from drsrobust._storage import new_file
 from reproduce import executed
+from reproduce.claims_page import read_claims
 
 
 def write_report(folder: Path, run: dict[str, Any]) -> Path:
@@ -36,7 +37,7 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
         notebooks=entries,
         tables=tables,
         seeds=_seeds(run["notebooks"]),
-        claims=_claims(folder / "figures" / "claims.csv"),
+        claims=read_claims(folder / "figures" / "claims.csv") if "claims.csv" in tables else [],
     )
     with new_file(report / "index.html") as part:
         part.write_text(page)
@@ -95,12 +96,3 @@ def _seeds(outcomes: list[dict[str, Any]]) -> str:
     usual = max(given, key=given.count)
     others = [f"{name}: {seed}" for name, seed in seeds.items() if seed not in (None, usual)]
     return "; ".join([str(usual), *others])
-
-
-def _claims(path: Path) -> list[dict[str, Any]]:
-    """The rows of the run's table of claims."""
-    if not path.is_file():
-        return []
-    from reproduce.claims_page import read_claims
-
-    return read_claims(path)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from reproduce import claims_page
 from reproduce.models import BEGIN, END, with_models
 from reproduce.publish import publish
 
@@ -62,6 +63,15 @@ def test_figures_and_their_numbers(smoke):
             )
         assert lines[0].startswith("# Timed, so not equal from run to run" if name in timed else generated)
         assert len(lines) > 4
+    tables = ["01_bit_sensitivity_magnitudes", "04_component_vulnerability_claims", "05_activation_clipping_claims"]
+    tables += [
+        "06_selective_bit_protection_claims",
+        "07_abft_claims",
+        "08_mitigation_recovery_claims",
+        "claims",
+        "models",
+    ]
+    assert sorted(path.stem for path in (folder / "figures").glob("*.csv")) == tables
     models = (folder / "figures" / "models.csv").read_text().splitlines()
     assert models[0].startswith("# AUC without errors") and len(models) == 5
 
@@ -80,10 +90,30 @@ def test_the_claims_are_seen_even_here(smoke):
         assert abs(series["auc"].iloc[-1] - 0.5) < 0.12
 
 
+def test_all_claims_are_judged_and_none_by_a_tiny_run(smoke):
+    import pandas as pd
+
+    folder, _ = smoke
+    table = pd.read_csv(folder / "figures" / "claims.csv", skiprows=1)
+    whole, checks = table[table["check"] == 0], table[table["check"] > 0]
+    assert whole["claim"].tolist() == [f"C{number}" for number in range(1, 10)]
+    assert set(table["verdict"]) == {"not tested"} and table["reason"].notna().all()
+    # All the same each check found its rows, but where its notebook is to come; what it found is told.
+    made = checks[checks["reason"] == "a smoke run is too small to judge by"]
+    assert set(checks["claim"]) - set(made["claim"]) <= {"C1"} and made["detail"].str.startswith("as it stands: ").all()
+    few = checks[~checks.index.isin(made.index) & ~checks["reason"].str.endswith("was not run")]
+    assert set(few["reason"]) <= {"nothing lost", "no values of errors 1000"} and few["value"].isna().all()
+    assert set(made["data"].dropna()) == {"synthetic-movielens/full"} and set(made["claim"][made["data"].isna()]) == {
+        "C7"
+    }
+
+
 def test_report(smoke):
     folder, _ = smoke
     page = (folder / "report" / "index.html").read_text()
     assert "All data of this run are generated" in page and page.count("<figure>") == 28
+    assert 0 < page.index('id="claims"') < page.index("<figure>") and page.index("<main>") < page.index('id="claims"')
+    assert page.count("<b>not tested</b>") == 9
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / "report" / link).is_file(), link
     assert not re.search(r'(?:href|src)="https?:', page)
@@ -140,13 +170,38 @@ def test_publish(laptop, tmp_path):
     (target / "old.svg").touch()
     (laptop() / "laptop" / "figures" / "99_stale.svg").touch()
     readme = tmp_path / "README.md"
-    readme.write_text(f"{BEGIN}\n{END}\n")
+    readme.write_text(f"{claims_page.BEGIN}\n{claims_page.END}\n{BEGIN}\n{END}\n")
     names = publish("laptop", laptop(), target, readme)
+    table = target / "claims.csv"
+    assert "claims.csv" in names and claims_page.with_claims(readme.read_text(), table) == readme.read_text()
+    page = (target / "CLAIMS.md").read_text()
+    assert page == claims_page.claims_page(table, json.loads((target / "run.json").read_text()))
+    assert "| [C9](#c9): In DLRM the over" in page and str(tmp_path) not in page
     assert "models.csv" in names and with_models(readme.read_text(), target / "models.csv") == readme.read_text()
     assert "| synthetic-movielens/full | dlrm | 0." in readme.read_text()
     assert not (target / "99_stale.svg").exists()
     assert "03_ber_sweep.svg" in names and "data/03_ber_sweep.csv" in names and "old.svg" not in names
     assert str(tmp_path) not in (target / "run.json").read_text()
+
+
+def test_a_mistake_in_the_claims_does_not_cost_the_report(tmp_path, monkeypatch, capsys):
+    """It is told, and the exit status is not 0."""
+    from reproduce import __main__, judging, runner
+
+    def failed(*_):
+        raise ValueError("unknown column of x.csv in claims.toml, C3, check 1")
+
+    def nothing(notebook, parameters, folder):
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        return runner.Outcome(notebook.name, notebook.title, True, 1.0, parameters, f"notebooks/{notebook.name}.ipynb")
+
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    monkeypatch.setattr(judging, "judge_claims", failed)
+    monkeypatch.setattr(runner, "run_notebook", nothing)
+    assert __main__.main(["--profile", "smoke", "--out", str(tmp_path)]) == 1
+    assert "no table of claims: unknown column of x.csv in claims.toml, C3, check 1" in capsys.readouterr().err
+    page = (tmp_path / "smoke" / "report" / "index.html").read_text()
+    assert "What was run" in page and 'id="claims"' not in page
 
 
 def test_what_is_not_published(laptop, tmp_path):
@@ -161,4 +216,8 @@ def test_what_is_not_published(laptop, tmp_path):
         publish("laptop", laptop(real=True, complete=True, notebooks=[failed]), tmp_path / "f")
     with pytest.raises(ValueError, match="there is no finished paper run"):
         publish("paper", laptop(), tmp_path / "f")
+    folder = laptop()
+    (folder / "laptop" / "figures" / "claims.csv").unlink()
+    with pytest.raises(ValueError, match=r"no claims\.csv: its claims could not be judged"):
+        publish("laptop", folder, tmp_path / "f")
     assert not (tmp_path / "f").exists()

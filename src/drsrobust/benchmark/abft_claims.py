@@ -52,7 +52,7 @@ def claims(found: "pd.DataFrame", runs: "pd.DataFrame", batch: int) -> "pd.DataF
     """One row per check and model with errors: `part` (`layers` or `tables`), `mitigation`, `model`, `n` significant errors,
     the share that is `noticed` with `low` and `high` (95 %, Wilson), `alarms` (batches) in `clean_rows`, `alarms_high` (the
     upper end of their share of batches), `time` (per cent of the operator's time; missing where it was not measured),
-    `verdict`.
+    `verdict`, and `detail`: the alarms and the time in words.
 
     `reproduced`: the interval of what is noticed lies over the published share, that of alarms under the published one (none
     at all, where none is published), and the time is under the published one. `partly`: the shares themselves hold, but not
@@ -80,7 +80,8 @@ def claims(found: "pd.DataFrame", runs: "pd.DataFrame", batch: int) -> "pd.DataF
         quiet = alarms == 0 if most is None else alarms / -(-clean // batch) < most
         sure = low > least and quiet and (most is None or alarms_high < most)
         word = "not" if not (noticed > least and quiet) else "reproduced" if sure and took < price else "partly"
-        rows.append((part, name, model, n, noticed, low, high, alarms, clean, alarms_high, took, word))
+        detail = f"{n:,} significant errors, {alarms} alarms in {clean:,} rows, {took:.0f} % of the operator's time"
+        rows.append((part, name, model, n, noticed, low, high, alarms, clean, alarms_high, took, word, detail))
     columns = [
         "part",
         "mitigation",
@@ -94,4 +95,4 @@ def claims(found: "pd.DataFrame", runs: "pd.DataFrame", batch: int) -> "pd.DataF
         "alarms_high",
         "time",
     ]
-    return pd.DataFrame(rows, columns=[*columns, "verdict"])
+    return pd.DataFrame(rows, columns=[*columns, "verdict", "detail"])

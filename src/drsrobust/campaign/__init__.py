@@ -31,7 +31,9 @@ _HOME = {
     "dummy_trials": "drsrobust.campaign.dummy",
     "factor_grid": "drsrobust.campaign.factors",
     "factor_trends": "drsrobust.campaign.deviation",
+    "flipped_magnitudes": "drsrobust.campaign.magnitudes",
     "front": "drsrobust.campaign.protection",
+    "kept_by": "drsrobust.campaign.protection",
     "kept_within": "drsrobust.campaign.protection",
     "ladder": "drsrobust.campaign.conditional",
     "looks": "drsrobust.campaign.sequential",
@@ -69,11 +71,13 @@ if TYPE_CHECKING:
     from drsrobust.campaign.dummy import dummy_trials
     from drsrobust.campaign.factors import factor_grid
     from drsrobust.campaign.grid import decades
+    from drsrobust.campaign.magnitudes import flipped_magnitudes
     from drsrobust.campaign.paired import recovery
     from drsrobust.campaign.protection import (
         auc_under_errors,
         cheapest,
         front,
+        kept_by,
         kept_within,
         priced,
         stored,
@@ -121,7 +125,9 @@ __all__ = [
     "dummy_trials",
     "factor_grid",
     "factor_trends",
+    "flipped_magnitudes",
     "front",
+    "kept_by",
     "kept_within",
     "ladder",
     "looks",

@@ -1,7 +1,7 @@
 """Which protection is worth its price: claims of the form "up to so much", rates up to which it holds, storage, and what no
 other one beats."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -31,9 +31,9 @@ def up_to(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd
         value: `recovery` or `gained`.
 
     Returns:
-        `mitigation` and `ber` of the best, its `value`, `low` and `high`, `conditions` that it was chosen from, and `verdict`:
+        `mitigation` and `ber` of the best, its `value`, `low` and `high`, `conditions` that it was chosen from, `verdict`:
         `reproduced` (the interval lies at the claimed value or above), `partly` (it lies above 0), `not`; `nothing lost`, where
-        no condition has a value.
+        no condition has a value; and `detail`, in words.
     """
     import pandas as pd
 
@@ -47,6 +47,7 @@ def up_to(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd
             row |= {name: best[name] for name in ("mitigation", "ber")}
             row |= {name: best[f"{value}{end}"] for name, end in zip(("value", "low", "high"), ENDS, strict=True)}
             row["verdict"] = "reproduced" if row["low"] >= claimed else "partly" if row["low"] > 0 else "not"
+            row["detail"] = f"{row['mitigation']} at {row['ber']:g}, best of {len(here)}"
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -99,6 +100,40 @@ def cheapest(kept: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float
         )
         row = {"ber": ber, "lost": bool(limits["lost_from"][NONE] <= ber), "mitigation": None, "stored_percent": np.nan}
         rows.append(row | (keeps[["mitigation", "stored_percent"]].iloc[0].to_dict() if len(keeps) else {}))
+    return pd.DataFrame(rows)
+
+
+def kept_by(
+    kept: "pd.DataFrame", storage: "pd.DataFrame", families: Mapping[str, Sequence[str]], bers: Sequence[float]
+) -> "pd.DataFrame":
+    """Whether families of mitigations, as the codes of bit protection, keep the AUC wherever it is lost without them.
+
+    Args:
+        kept, storage, bers: as in `cheapest`.
+        families: name -> names of its mitigations.
+
+    Returns:
+        one row per family: `model`, `dataset`, `code` (its name), `value`, the highest rate at which one of its mitigations
+        keeps the AUC (NaN: at none; `low` and `high` are NaN), `verdict`: `reproduced` (kept at all rates at which the
+        model without mitigation surely loses more), `partly` (at some), `not`, or `nothing lost`; and `detail`: by rate,
+        the one that stores least.
+    """
+    import pandas as pd
+
+    rows = []
+    for name, members in families.items():
+        choice = cheapest(kept, storage[storage["mitigation"].isin(members)], bers)
+        lost, some = choice[choice["lost"]], choice[choice["mitigation"].notna()]
+        held = int(lost["mitigation"].notna().sum())
+        row = {"model": kept["model"].iloc[0], "dataset": kept["dataset"].iloc[0], "code": name}
+        row |= {"value": some["ber"].max(), "low": np.nan, "high": np.nan}
+        row["verdict"] = "reproduced" if held == len(lost) else "partly" if held else "not"
+        row["verdict"] = row["verdict"] if len(lost) else "nothing lost"
+        least = []
+        for one in lost.itertuples():
+            what = f"{one.mitigation}, +{one.stored_percent:.2g} % storage" if one.stored_percent >= 0 else "none"
+            least.append(f"{one.ber:g} {what}")
+        rows.append(row | {"detail": f"kept at {held} of {len(lost)} rates: {'; '.join(least)}" if least else ""})
     return pd.DataFrame(rows)
 
 

@@ -1,0 +1,241 @@
+"""The kinds of check that `claims.toml` names: each looks at some rows of a figure's CSV and says what it found.
+
+Rows have columns `value`, `low` and `high` (the ends of its interval; where there is none, the value itself) beside the CSV's
+own. `reproduced` asks that the intervals hold too; what holds by the values alone is `partly`.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from math import exp, log, nan
+from numbers import Real
+from typing import TYPE_CHECKING
+
+from drsrobust._names import unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REPRODUCED, PARTLY, NOT, NOT_TESTED = VERDICTS = ("reproduced", "partly", "not", "not tested")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found: a number with its interval, one of `VERDICTS`, and what else there is to say."""
+
+    value: float
+    low: float
+    high: float
+    verdict: str
+    detail: str = ""
+
+
+def at_least(rows: "pd.DataFrame", *, bound: float, tolerance: float = 0.0, along: str | None = None) -> Finding:
+    """All values are at least `bound` - `tolerance`. The number is the least; `along` names the column that says where.
+
+    `partly`: all values are, but not all lower ends; or only some values are.
+    """
+    limit = bound - tolerance
+    return _all(rows, rows["value"].idxmin(), rows["value"] >= limit, rows["low"] >= limit, along)
+
+
+def at_most(rows: "pd.DataFrame", *, bound: float, tolerance: float = 0.0, along: str | None = None) -> Finding:
+    """All values are at most `bound` + `tolerance`; as `at_least`."""
+    limit = bound + tolerance
+    return _all(rows, rows["value"].idxmax(), rows["value"] <= limit, rows["high"] <= limit, along)
+
+
+def _all(rows: "pd.DataFrame", worst: int, holds: "pd.Series", sure: "pd.Series", along: str | None) -> Finding:
+    place = f"at {along} {number(rows.loc[worst, along])}" if along else ""
+    count = "" if holds.all() or len(rows) == 1 else f"{int(holds.sum())} of {len(rows)} hold"
+    verdict = REPRODUCED if sure.all() else PARTLY if holds.any() else NOT
+    if verdict == PARTLY and holds.all():
+        count = "holds by the values, not by their intervals"
+    return _finding(rows.loc[worst], verdict, ", ".join(filter(None, (place, count))))
+
+
+def between(rows: "pd.DataFrame", *, least: float, most: float, factor: float = 1.0) -> Finding:
+    """The median of the values lies between `least` / `factor` and `most` * `factor`, and so does all of its interval.
+
+    The number is the median; its interval that of the row, of several rows the smallest lower and the largest upper end.
+    """
+    ordered = rows.sort_values("value")
+    value, low, high = float(ordered["value"].median()), float(rows["low"].min()), float(rows["high"].max())
+    inside = [least / factor <= one <= most * factor for one in (value, low, high)]
+    return Finding(value, low, high, REPRODUCED if all(inside) else PARTLY if inside[0] else NOT)
+
+
+def largest_is(rows: "pd.DataFrame", *, column: str, named: object) -> Finding:
+    """The row with the largest value is the one that has `named` in `column`, and its interval lies above all others.
+
+    The number is that of `named`, whether it is the largest or not.
+    """
+    ordered = rows.sort_values("value", ascending=False, kind="stable")
+    ours = ordered[ordered[column] == named]
+    if len(ours) != 1 or len(ordered) < 2:
+        return Finding(nan, nan, nan, NOT_TESTED, f"{len(ours)} rows of {column} {named}, {len(ordered)} in all")
+    one, others = ours.iloc[0], ordered[ordered[column] != named]
+    first, apart = others.iloc[0], one["low"] > others["high"].max()
+    verdict = REPRODUCED if apart else PARTLY if one["value"] > first["value"] else NOT
+    return _finding(
+        one, verdict, f"{'then' if verdict != NOT else 'less than'} {number(first[column])}: {_text(first)}"
+    )
+
+
+DIRECTIONS = ("rises", "falls", "changes")
+
+
+def trend(rows: "pd.DataFrame", *, along: str, direction: str) -> Finding:
+    """From the least to the most of `along` the value rises or falls, or one of both (`changes`).
+
+    The number is the value at the end over that at the start, its interval the widest that both intervals allow.
+    `reproduced`: the two intervals lie apart, and no step on the way surely goes against it; `partly`: the values alone do,
+    or the ends do but a step goes against it. `changes` asks for intervals that lie apart.
+
+    Raises:
+        ValueError: an unknown direction.
+    """
+    if direction not in DIRECTIONS:
+        raise unknown("direction", direction, DIRECTIONS)
+    ordered = rows.sort_values(along, kind="stable")
+    if ordered[along].nunique() < 2:
+        return Finding(nan, nan, nan, NOT_TESTED, f"{along} has one value only")
+    if ordered[along].duplicated().any():
+        raise ValueError(f"several rows at {along} {number(ordered[along][ordered[along].duplicated()].iloc[0])}")
+    start, end = ordered.iloc[0], ordered.iloc[-1]
+    up, down = end["low"] > start["high"], end["high"] < start["low"]
+    if direction == "changes":
+        verdict = REPRODUCED if up or down else NOT
+    else:
+        sign = 1 if direction == "rises" else -1
+        against = any((b.high < a.low) if sign > 0 else (b.low > a.high) for a, b in pairwise(ordered.itertuples()))
+        ends = sign * (end["value"] - start["value"]) > 0
+        verdict = REPRODUCED if (up if sign > 0 else down) and not against else PARTLY if ends else NOT
+    detail = f"{_text(start)} at {along} {number(start[along])}, {_text(end)} at {number(end[along])}"
+    return Finding(*_ratio(start, end), verdict, detail)
+
+
+def _ratio(start: "pd.Series", end: "pd.Series") -> tuple[float, float, float]:
+    """The end over the start; no number where an interval reaches to 0 or below, as losses within noise do."""
+    pairs = ((end["value"], start["value"]), (end["low"], start["high"]), (end["high"], start["low"]))
+    return tuple(float(a / b) if b > 0 else nan for a, b in pairs)
+
+
+def knee(rows: "pd.DataFrame", *, along: str = "ber", loss: float = 0.001, left: float = 0.1) -> Finding:
+    """A curve of AUC holds, then collapses: at the lowest rates the upper end of its loss is at most `loss`
+    (`kept_within`), at the highest the upper end of what is over 0.5 is at most `left` of what it was without errors.
+
+    The number is the rate at which half of the AUC over 0.5 is lost, between rates on the logarithm; its interval is where the
+    ends of the AUC's intervals cross that. `partly`: one of the two.
+
+    Args:
+        rows: one curve, with column `auc_golden`.
+    """
+    from drsrobust.campaign import kept_within
+
+    curve = rows.sort_values(along)
+    golden = float(curve["auc_golden"].iloc[0])
+    same = dict.fromkeys(("model", "dataset", "protocol", "target", "mitigation"), "")
+    lost = curve.assign(auc_drop_low=golden - curve["high"], auc_drop_high=golden - curve["low"], ber=curve[along])
+    kept = kept_within(lost.assign(**same), loss).iloc[0]
+    last = curve.iloc[-1]
+    holds, collapses = kept["kept_to"] == kept["kept_to"], last["high"] - 0.5 <= left * (golden - 0.5)
+    detail = f"kept within {loss:g} up to {number(kept['kept_to'])}" if holds else f"{loss:g} is lost at all rates"
+    detail += (
+        f", more is surely lost from {number(kept['lost_from'])}" if kept["lost_from"] == kept["lost_from"] else ""
+    )
+    detail += f"; AUC {_text(last)} at {number(last[along])}"
+    verdict = REPRODUCED if holds and collapses else PARTLY if holds or collapses else NOT
+    return Finding(*crossings(curve, along, 0.5 + (golden - 0.5) / 2), verdict, detail)
+
+
+def crossings(curve: "pd.DataFrame", along: str, level: float) -> tuple[float, float, float]:
+    """Where a curve and the ends of its interval first fall below a level; NaN where they do not, or begin below it.
+
+    Args:
+        curve: sorted by `along`, whose values are over 0; between them the logarithm is taken.
+    """
+    return tuple(_crossing(curve[along].tolist(), curve[end].tolist(), level) for end in ("value", "low", "high"))
+
+
+def _crossing(places: list[float], values: list[float], level: float) -> float:
+    for (x, y), (next_x, next_y) in pairwise(zip(places, values, strict=True)):
+        if y >= level > next_y:
+            return exp(log(x) + (y - level) / (y - next_y) * (log(next_x) - log(x)))
+    return nan
+
+
+def knees_differ(rows: "pd.DataFrame", *, of: list[str], along: str = "ber") -> Finding:
+    """The rates at which half of the AUC over 0.5 is lost differ between curves: the intervals of the lowest and the highest
+    lie apart. The number is the highest over the lowest.
+
+    Args:
+        rows: several curves, as in `knee`, told apart by the columns `of`.
+    """
+    import pandas as pd
+
+    found = []
+    for name, curve in rows.groupby(of, sort=False):
+        golden = float(curve["auc_golden"].iloc[0])
+        ends = crossings(curve.sort_values(along), along, 0.5 + (golden - 0.5) / 2)
+        found.append((", ".join(map(str, name)), *ends))
+    knees = pd.DataFrame(found, columns=["name", "value", "low", "high"]).dropna().sort_values("value")
+    if len(knees) < 2:
+        return Finding(nan, nan, nan, NOT_TESTED, f"{len(knees)} of {len(found)} curves have a knee; two are compared")
+    first, last = knees.iloc[0], knees.iloc[-1]
+    verdict = REPRODUCED if last["low"] > first["high"] else NOT
+    detail = f"{_text(first)} of {first['name']}, {_text(last)} of {last['name']}"
+    return Finding(*_ratio(first, last), verdict, detail)
+
+
+def stated(rows: "pd.DataFrame") -> Finding:
+    """The notebook has judged: column `verdict`, and `detail` where there is one. A verdict that is none of `VERDICTS`, as
+    `nothing lost`, is the reason why it is not tested.
+
+    Raises:
+        ValueError: several rows.
+    """
+    if len(rows) != 1:
+        raise ValueError(f"{len(rows)} rows state a verdict; `where` and `by` must leave one")
+    row = rows.iloc[0]
+    detail = str(row["detail"]) if "detail" in row and row["detail"] == row["detail"] else ""
+    verdict = str(row["verdict"])
+    if verdict not in VERDICTS:
+        return _finding(row, NOT_TESTED, verdict)
+    return _finding(row, verdict, detail)
+
+
+KINDS: dict[str, Callable[..., Finding]] = {
+    kind.__name__: kind for kind in (at_least, at_most, between, largest_is, trend, knee, knees_differ, stated)
+}
+
+
+def number(value: object) -> str:
+    """A number with three digits; `100` and `1e-5` rather than `1e+02` and `1e-05`; text as it is."""
+    if not isinstance(value, Real):
+        return str(value)
+    if value != value:
+        return "none"
+    if value == 0 or 1e-3 <= abs(value) < 1e3:
+        return f"{value:.3g}"
+    if 1e3 <= abs(value) < 1e6:
+        return f"{value:,.0f}"
+    digits, _, power = f"{value:.2e}".partition("e")
+    return f"{digits.rstrip('0').rstrip('.')}e{int(power)}"
+
+
+def interval(value: float, low: float, high: float) -> str:
+    """`0.3 [0.2, 0.4]`; the value alone where there is no interval, nothing where there is no number."""
+    if value != value:
+        return ""
+    if (low != low and high != high) or low == value == high:
+        return number(value)
+    return f"{number(value)} [{number(low)}, {number(high)}]"
+
+
+def _text(row: "pd.Series") -> str:
+    return interval(row["value"], row["low"], row["high"])
+
+
+def _finding(row: "pd.Series", verdict: str, detail: str = "") -> Finding:
+    return Finding(float(row["value"]), float(row["low"]), float(row["high"]), verdict, detail)

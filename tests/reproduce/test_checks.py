@@ -1,0 +1,159 @@
+"""Each kind of check on a few rows: what is sure, what holds by its values alone, what does not hold."""
+
+import math
+
+import pandas as pd
+import pytest
+
+from reproduce.checks import (
+    at_least,
+    at_most,
+    between,
+    interval,
+    knee,
+    knees_differ,
+    largest_is,
+    number,
+    stated,
+    trend,
+)
+
+
+def rows(*values, **columns):
+    """Rows of (value, low, high), or of a value alone."""
+    triples = [value if isinstance(value, tuple) else (value,) * 3 for value in values]
+    return pd.DataFrame(triples, columns=["value", "low", "high"], dtype=float).assign(**columns)
+
+
+@pytest.mark.parametrize(
+    ("given", "verdict", "least"),
+    [
+        (rows((0.5, 0.4, 0.6), (0.35, 0.3, 0.4)), "reproduced", 0.35),
+        (rows((0.5, 0.4, 0.6), (0.35, 0.2, 0.4)), "partly", 0.35),  # by the values only
+        (rows((0.5, 0.4, 0.6), (0.1, 0.0, 0.2)), "partly", 0.1),  # in some rows
+        (rows((0.1, 0.0, 0.9)), "not", 0.1),
+    ],
+)
+def test_bounds(given, verdict, least):
+    found = at_least(given, bound=0.3)
+    assert (found.verdict, found.value) == (verdict, least)
+    mirrored = given.assign(value=-given["value"], low=-given["high"], high=-given["low"])
+    found = at_most(mirrored, bound=-0.3)
+    assert (found.verdict, found.value) == (verdict, -least)
+
+
+def test_bounds_say_where_and_take_a_tolerance():
+    given = rows(0.0005, 0.002, ber=[1e-5, 1e-4])
+    found = at_most(given, bound=0.0, tolerance=0.001, along="ber")
+    assert found.verdict == "partly" and found.detail == "at ber 1e-4, 1 of 2 hold"
+    assert at_most(given, bound=0.0, tolerance=0.002).verdict == "reproduced"
+    assert at_least(given, bound=0.001, tolerance=0.0005).verdict == "reproduced"
+
+
+def test_between_asks_for_the_interval_too():
+    assert between(rows((3e37, 2e37, 8e37)), least=1e37, most=1e38).verdict == "reproduced"
+    assert between(rows((3e37, 5e36, 8e37)), least=1e37, most=1e38).verdict == "partly"
+    assert between(rows((3e37, 5e36, 8e37)), least=1e37, most=1e38, factor=3).verdict == "reproduced"
+    found = between(rows(2.0, 3.0, 5.0), least=100, most=100, factor=3)
+    assert (found.value, found.low, found.high, found.verdict) == (3, 2, 5, "not")
+
+
+@pytest.mark.parametrize(
+    ("value", "verdict", "detail"),
+    [
+        ((0.2, 0.15, 0.3), "reproduced", "then 29: 0.1 [0.05, 0.12]"),
+        ((0.2, 0.11, 0.3), "partly", "then 29: 0.1 [0.05, 0.12]"),
+        ((0.05, 0.04, 0.06), "not", "less than 29: 0.1 [0.05, 0.12]"),
+    ],
+)
+def test_largest_is(value, verdict, detail):
+    found = largest_is(rows((0.1, 0.05, 0.12), value, 0.0, bit=[29, 30, 3]), column="bit", named=30)
+    assert (found.verdict, found.detail, found.value) == (verdict, detail, value[0])
+
+
+def test_largest_of_what_is_not_there_is_no_test():
+    found = largest_is(rows(1.0, 2.0, bit=[1, 2]), column="bit", named=30)
+    assert found.verdict == "not tested" and found.detail == "0 rows of bit 30, 2 in all"
+    assert largest_is(rows(1.0, bit=[30]), column="bit", named=30).verdict == "not tested"
+
+
+def test_trends():
+    up = rows((0.1, 0.08, 0.12), (0.2, 0.1, 0.3), (0.4, 0.3, 0.5), width=[64, 128, 512])
+    found = trend(up.iloc[::-1], along="width", direction="rises")  # the order of rows does not matter
+    assert found.verdict == "reproduced" and found.value == pytest.approx(4) and found.low == pytest.approx(0.3 / 0.12)
+    assert trend(up, along="width", direction="falls").verdict == "not"
+    assert trend(up, along="width", direction="changes").verdict == "reproduced"
+    down = up.assign(width=[512, 128, 64])
+    assert trend(down, along="width", direction="falls").verdict == "reproduced"
+    near = rows((0.1, 0.0, 0.2), (0.15, 0.1, 0.3), width=[64, 512])
+    assert trend(near, along="width", direction="rises").verdict == "partly"
+    assert trend(near, along="width", direction="changes").verdict == "not"
+    assert math.isnan(trend(near, along="width", direction="rises").high)  # the start may be nothing at all
+    against = rows(0.1, 0.9, 0.5, width=[64, 128, 512])
+    assert trend(against, along="width", direction="rises").verdict == "partly"
+
+
+def test_trends_that_cannot_be_told():
+    assert trend(rows(0.1, 0.2, width=[64, 64]), along="width", direction="rises").verdict == "not tested"
+    with pytest.raises(ValueError, match="several rows at width 64"):
+        trend(rows(1.0, 2.0, 3.0, width=[64, 64, 128]), along="width", direction="rises")
+    with pytest.raises(ValueError, match="unknown direction 'rise'; did you mean 'rises'"):
+        trend(rows(1.0), along="width", direction="rise")
+
+
+BERS = [1e-7, 1e-6, 1e-5, 1e-4, 1e-3]
+
+
+def curve(*aucs, half=0.0002, **columns):
+    values = [(auc, auc - half, auc + half) for auc in aucs]
+    return rows(*values, ber=BERS[: len(aucs)], auc_golden=0.8, **columns)
+
+
+@pytest.mark.parametrize(
+    ("aucs", "verdict"),
+    [
+        ((0.8, 0.8, 0.7, 0.6, 0.5), "reproduced"),
+        ((0.79, 0.78, 0.7, 0.6, 0.5), "partly"),  # lost from the start
+        ((0.8, 0.8, 0.79, 0.78, 0.75), "partly"),  # never collapses
+        ((0.79, 0.79, 0.79, 0.79, 0.79), "not"),
+    ],
+)
+def test_knee(aucs, verdict):
+    assert knee(curve(*aucs)).verdict == verdict
+
+
+def test_where_the_knee_is():
+    found = knee(curve(0.8, 0.8, 0.7, 0.6, 0.5))
+    assert found.value == pytest.approx(10**-4.5)  # 0.65 lies half-way between 0.7 and 0.6
+    assert found.low < found.value < found.high < 1e-4
+    assert found.detail.startswith("kept within 0.001 up to 1e-6, more is surely lost from 1e-5; AUC 0.5 [")
+    unsure = knee(curve(0.8, 0.8, 0.7, 0.6, 0.5, half=0.05))
+    assert unsure.low < found.low and unsure.verdict == "not"  # neither kept nor gone, with intervals like these
+    assert math.isnan(knee(curve(0.8, 0.8, 0.79, 0.78, 0.75)).value)
+
+
+def test_knees_differ():
+    early, late = (0.8, 0.7, 0.6, 0.5, 0.5), (0.8, 0.8, 0.8, 0.6, 0.5)
+    both = pd.concat([curve(*early, model="a"), curve(*late, model="b")])
+    found = knees_differ(both, of=["model"])
+    assert found.verdict == "reproduced" and found.value == pytest.approx(10**1.25)  # 10**-5.5 and 10**-4.25
+    assert found.low < found.value < found.high and " of a, " in found.detail
+    same = pd.concat([curve(*early, model="a"), curve(*early, model="b")])
+    assert knees_differ(same, of=["model"]).verdict == "not"
+    assert knees_differ(curve(*early, model="a"), of=["model"]).verdict == "not tested"
+
+
+def test_a_stated_verdict_is_taken_over():
+    one = rows((0.4, 0.3, 0.5), verdict=["partly"], detail=["clip 6 at 0.001"])
+    assert stated(one).verdict == "partly" and stated(one).detail == "clip 6 at 0.001" and stated(one).low == 0.3
+    nothing = stated(rows(math.nan, verdict=["nothing lost"], detail=[math.nan]))
+    assert nothing.verdict == "not tested" and nothing.detail == "nothing lost"
+    with pytest.raises(ValueError, match="2 rows state a verdict"):
+        stated(pd.concat([one, one]))
+
+
+def test_numbers_are_short():
+    values = [100.0, 1e-5, 0.123456, 12345.6, 3e37, 30, math.nan]
+    assert [number(one) for one in values] == ["100", "1e-5", "0.123", "12,346", "3e37", "30", "none"]
+    assert interval(0.3, 0.2, 0.4) == "0.3 [0.2, 0.4]" and interval(0.3, 0.3, 0.3) == interval(0.3, math.nan, math.nan)
+    assert interval(math.nan, 0.1, 0.2) == ""

@@ -1,0 +1,280 @@
+"""claims.toml, mistakes in it, and the table that a made-up run gives."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from reproduce.claims import FILE, load_claims
+from reproduce.claims_page import BEGIN, END, claims_page, claims_table, with_claims
+from reproduce.judging import judge_claims, write_claims
+from reproduce.notebooks import all_notebooks
+
+ROOT = Path(__file__).resolve().parents[2]
+CLAIM = """
+[[claim]]
+id = "C1"
+text = "|w| falls"
+source = "somewhere"
+[[claim.check]]
+what = "it falls with width"
+figure = "10_test"
+quantity = { value = "loss", low = "loss_low", high = "loss_high", where = { target = "all" }, by = ["dataset"] }
+reads = "loss of the widest over the narrowest"
+expected = "falls"
+expect = { kind = "trend", along = "width", direction = "falls" }
+"""
+STATED = """
+[[claim.check]]
+what = "as the notebook judged"
+figure = "10_test_second"
+table = "10_test_claims"
+quantity = { by = ["kind"] }
+reads = "a share"
+expected = "much"
+expect = { kind = "stated" }
+"""
+CSV = """# Made up, "quoted": data
+model,dataset,target,width,loss,loss_low,loss_high
+m,movielens-1m/full,all,64,0.4,0.3,0.5
+m,movielens-1m/full,all,512,0.1,0.05,0.2
+m,movielens-1m/full,mlp,64,0,0,0
+m,synthetic-x/ids,all,64,0.4,0.3,0.5
+m,synthetic-x/ids,all,512,0.5,0.45,0.6
+"""
+VERDICTS = "# made up\nkind,value,low,high,verdict,detail\na,0.5,0.4,0.6,reproduced,\nb,,,,nothing lost,\n"
+
+
+@pytest.fixture
+def made_up(tmp_path):
+    """A run with one notebook, and a function that judges claims on it."""
+    (tmp_path / "figures" / "data").mkdir(parents=True)
+    (tmp_path / "figures" / "data" / "10_test.csv").write_text(CSV)
+    (tmp_path / "figures" / "10_test_claims.csv").write_text(VERDICTS)
+    outcome = {"notebook": "10_test", "ok": True, "seconds": 90.0, "figures": ["10_test", "10_test_second"]}
+    outcome["parameters"] = {"dataset": "movielens-1m/full"}
+    run = {"profile": "laptop", "started": "2026-01-01 00:00 UTC", "commit": "0123456789ab", "notebooks": [outcome]}
+    run["datasets"] = ["movielens-1m/full"]
+
+    def judge(text, **changes):
+        (tmp_path / "claims.toml").write_text(text)
+        claims = load_claims(["10_test"], tmp_path / "claims.toml")
+        return judge_claims(claims, tmp_path / "figures", run | changes)
+
+    judge.run, judge.outcome, judge.folder = run, outcome, tmp_path
+    return judge
+
+
+def test_a_row_for_the_claim_and_one_per_combination(made_up):
+    table = made_up(CLAIM)
+    assert table["check"].tolist() == [0, 1, 1] and table["claim"].eq("C1").all()
+    whole, real, generated = table.itertuples()
+    assert (real.verdict, real.reason, real.data) == ("reproduced", "", "movielens-1m/full")
+    assert real.value == pytest.approx(0.25) and real.low == pytest.approx(0.1) and real.high == pytest.approx(2 / 3)
+    # Generated data are no test of a claim about real ones; what was found there is told all the same.
+    assert (generated.verdict, generated.reason) == ("not tested", "generated data")
+    assert generated.value == pytest.approx(1.25) and generated.detail.startswith(
+        "as it stands: not; 0.4 [0.3, 0.5] at"
+    )
+    assert (
+        whole.verdict == "partly"
+        and whole.reason == "1 of 2 checks reproduced; not tested: it falls with width (1 of 2)"
+    )
+    assert whole.value == pytest.approx(0.25) and whole.data == "movielens-1m/full" and whole.what == "|w| falls"
+
+
+def test_where_the_study_generates_too(made_up):
+    table = made_up(CLAIM + "generated = true\n")
+    assert table["verdict"].tolist() == ["partly", "reproduced", "not"]
+
+
+def test_a_notebooks_own_verdicts(made_up):
+    table = made_up(CLAIM.replace('by = ["dataset"]', 'by = ["dataset"]').replace('"all" }', '"mlp" }') + STATED)
+    assert table["verdict"].tolist() == ["partly", "not tested", "reproduced", "not tested"]
+    assert table["reason"].tolist()[1:] == ["width has one value only", "", "nothing lost"]
+
+
+def test_what_could_not_be_made_does_not_save_a_claim(made_up):
+    table = made_up(CLAIM.replace('"falls" }', '"rises" }'))
+    assert table["verdict"].tolist() == ["not", "not", "not tested"]
+    single = made_up(
+        CLAIM.replace('"falls" }', '"rises" }')
+        .replace(", by = [", ', by = ["model", ')
+        .replace('target = "all"', 'target = "all", dataset = "movielens*"')
+    )
+    assert single["verdict"].tolist() == ["not", "not"] and single["reason"].iloc[0] == "expected: falls"
+
+
+def test_on_fewer_data_sets_partly_at_best(made_up):
+    real = CLAIM.replace('where = { target = "all" }', 'where = { target = "all", dataset = "movielens*" }')
+    assert made_up(real)["verdict"].tolist() == ["reproduced", "reproduced"]
+    more = real.replace('id = "C1"', 'id = "C1"\ndatasets = ["movielens-1m/*", "criteo-kaggle/*"]')
+    whole = made_up(more).iloc[0]
+    assert whole["verdict"] == "partly" and whole["reason"] == "of the study's data sets criteo-kaggle are not here"
+
+
+def test_a_check_beside_the_claim_has_no_part_in_the_verdict(made_up):
+    """What lies beside is shown, and neither saves nor spoils the claim."""
+    other = CLAIM.replace('"falls" }', '"rises" }').replace("\n[[claim]]", "").replace('id = "C1"', "")
+    other = other.partition("[[claim.check]]")[2]
+    table = made_up(CLAIM + "generated = true\n[[claim.check]]" + other + "generated = true\ncounts = false\n")
+    assert table["verdict"].tolist() == ["partly", "reproduced", "not", "not", "partly"]
+    assert table["reason"].iloc[0] == "1 of 2 checks reproduced; not: it falls with width (1 of 2)"
+
+
+def test_division_of_rows_by_others(made_up):
+    (made_up.folder / "figures" / "data" / "10_test.csv").write_text(
+        "method,rate,ms\nslow,1,30\nslow,2,80\nslow,3,\nfast,2,2\nfast,1,3\n"
+    )
+    text = CLAIM.partition("quantity")[0] + (
+        'quantity = { value = "ms", where = { method = "slow" }, over = { method = "fast" }, match = ["rate"] }\n'
+        'reads = "slow over fast"\nexpected = "10 times"\ngenerated = true\n'
+        'expect = { kind = "at_least", bound = 10.0, along = "rate" }\n'
+    )
+    whole, check = made_up(text).itertuples()
+    assert (check.verdict, check.value, check.detail) == ("reproduced", 10, "at rate 1")
+    made_up.outcome["parameters"] = {}
+    assert made_up(text)["data"].tolist() == ["", ""]
+
+
+def test_what_was_not_made(made_up):
+    for changes, reason in (
+        ({"notebooks": []}, "10_test was not run"),
+        ({"notebooks": [made_up.outcome | {"ok": False, "figures": []}]}, "10_test failed"),
+        ({"profile": "smoke"}, "a smoke run is too small to judge by"),
+    ):
+        table = made_up(CLAIM, **changes)
+        assert set(table["verdict"]) == {"not tested"} and set(table["reason"]) == {reason}
+    table = made_up(CLAIM.replace('"all"', '"cross"'))
+    assert set(table["verdict"]) == {"not tested"} and table["reason"].iloc[1] == "no values of target cross"
+    later = made_up("to_come = ['11_later']\n" + CLAIM.replace("10_test", "11_later"))
+    assert set(later["reason"]) == {"11_later was not run"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        (
+            '"10_test"',
+            '"10_tset"',
+            "unknown notebook in claims.toml, C1, check 1, figure '10_tset'; did you mean '10_t",
+        ),
+        ('"10_test"', '"10_test_curve"', "unknown figure in claims.toml, C1, check 1, figure '10_test_curve'"),
+        (
+            'figure = "10_test"',
+            'figure = "10_test"\ntable = "10_test_claim"',
+            "unknown table in claims.toml, C1, check 1",
+        ),
+        (
+            '"trend"',
+            '"trends"',
+            "unknown kind of check in claims.toml, C1, check 1, expect.kind 'trends'; did you mean",
+        ),
+        (
+            '"trend", ',
+            '"trend", bound = 1, ',
+            "unknown key in claims.toml, C1, check 1, expect and tolerance of trend 'bo",
+        ),
+        (', direction = "falls"', "", "claims.toml, C1, check 1, expect and tolerance of trend: no direction"),
+        ('"falls" }', '"down" }', "claims.toml, C1, check 1, trend: unknown direction 'down'"),
+        ('"width"', '"breadth"', "unknown column of 10_test.csv in claims.toml, C1, check 1, trend 'breadth'"),
+        ('"loss"', '"los"', "10_test.csv in claims.toml, C1, check 1, quantity.value 'los'; did you mean 'loss'?"),
+        ('"loss"', '"loss - "', "quantity.value 'loss - '"),
+        ("target =", "targets =", "claims.toml, C1, check 1, quantity.where 'targets'; did you mean 'target'?"),
+        ('["dataset"]', '["data"]', "claims.toml, C1, check 1, quantity 'data'; did you mean 'dataset'?"),
+        ("by =", "per =", "unknown key in claims.toml, C1, check 1, quantity 'per'"),
+        ("by =", 'over = { target = "mlp" }, by =', "`over` says which rows to divide by"),
+        ("expected =", "awaited =", "unknown key in claims.toml, C1, check 1 'awaited'; known: counts, expect"),
+        ('reads = "loss of the widest over the narrowest"', "", "claims.toml, C1, check 1: no reads"),
+        ('source = "somewhere"', "", "claims.toml, C1: no source"),
+        ('id = "C1"', "", "claims.toml, claim 1: no id"),
+        ("[[claim]]", "[about]\n[[claim]]", "unknown key in claims.toml 'about'"),
+    ],
+)
+def test_mistakes_are_named_with_file_and_key(made_up, old, new, says):
+    assert CLAIM.count(old) == 1
+    with pytest.raises(ValueError, match=re.escape(says)):
+        made_up(CLAIM.replace(old, new))
+
+
+def test_a_claim_stands_once(made_up):
+    with pytest.raises(ValueError, match=re.escape("claims.toml: C1 stands twice")):
+        made_up(CLAIM + CLAIM)
+
+
+def test_pages_from_the_table(made_up):
+    made_up(CLAIM + STATED)
+    claims = load_claims(["10_test"], made_up.folder / "claims.toml")
+    path = write_claims(claims, made_up.folder / "figures", made_up.run)
+    assert path.read_text().startswith(
+        "# Claims as a laptop run finds them; check 0 is the claim as a whole. Data: mov"
+    )
+    line = claims_table(path).splitlines()[2]
+    assert line.startswith(
+        "| C1: \\|w\\| falls | **partly** | loss of the widest over the narrowest: 0.25 [0.1, 0.667]; 2 "
+    )
+    assert line.endswith("| movielens-1m/full |")
+    page = claims_page(path, made_up.run)
+    assert "[10_test](../notebooks/10_test.ipynb) | `.venv/bin/python -m reproduce 10_test` | 1.5 |" in page
+    assert "| as the notebook judged | a | much | a share: 0.5 [0.4, 0.6] | reproduced |" in page
+    assert "| [10_test_second](10_test_second.svg) |" in page and "\n## C1\n" in page
+    text = with_claims(f"before\n{BEGIN}\nold\n{END}\nafter\n", path)
+    assert text == f"before\n{BEGIN}\n{claims_table(path)}\n{END}\nafter\n"
+    with pytest.raises(ValueError, match="no place for the table of claims"):
+        with_claims("no marks", path)
+
+
+def test_an_old_table_does_not_outlive_a_mistake(made_up):
+    figures = made_up.folder / "figures"
+    (figures / "claims.csv").write_text("old")
+    (made_up.folder / "claims.toml").write_text(CLAIM.replace('"loss"', '"los"'))
+    with pytest.raises(ValueError):
+        write_claims(load_claims(["10_test"], made_up.folder / "claims.toml"), figures, made_up.run)
+    assert not (figures / "claims.csv").exists()
+
+
+def test_the_speed_claim_divides_as_the_notebook_does(made_up):
+    """`over` and `match` against `benchmark.ratios`."""
+    from drsrobust.benchmark import ratios
+
+    methods = {"drsrobust": (1.0, 0.5), "dense error map": (60.0, None), "per element loop": (300.0, None)}
+    given = [
+        {"panel": "rate", "method": name, "parameters": 10, "dtype": "float32", "rate": rate, "cpu_ms": ms * rate * 1e6}
+        | {"undo_cpu_ms": undo}
+        for name, (ms, undo) in methods.items()
+        for rate in (1e-6, 1e-4)
+    ]
+    table = pd.DataFrame(given)
+    table["total_ms"] = table["cpu_ms"] + table["undo_cpu_ms"].fillna(0)
+    table.to_csv(made_up.folder / "figures" / "data" / "10_test.csv", index=False)
+    speed = next(one for one in tomllib.loads(FILE.read_text())["claim"] if one["id"] == "C7")
+    checks = (
+        FILE.read_text().partition('id = "C7"')[2].partition("[[claim]]")[0].replace("09_injection_speed", "10_test")
+    )
+    found = made_up(f'[[claim]]\nid = "C7"{checks}')
+    wanted = ratios(table, 10)
+    assert found["value"].iloc[1] == pytest.approx(wanted["loop_over_dense"].median())
+    assert found["value"].iloc[2] == pytest.approx(wanted["dense error map_ratio"].min())
+    assert found["value"].iloc[3] == pytest.approx(wanted["per element loop_ratio"].min())
+    assert len(speed["check"]) == 3 and found["verdict"].iloc[0] == "not"
+
+
+def test_all_claims_of_the_study_are_stated():
+    claims = load_claims(all_notebooks())
+    assert [claim.id for claim in claims] == [f"C{number}" for number in range(1, 10)]
+    to_come = tomllib.loads(FILE.read_text()).get("to_come", [])
+    assert not set(to_come) & set(all_notebooks()), "these are there now: take them out of to_come"
+    for claim in claims:
+        assert "2307.10244" in claim.source or "2405.01741" in claim.source
+
+
+def test_the_published_pages_are_those_of_the_published_table():
+    figures = ROOT / "figures"
+    run = json.loads((figures / "run.json").read_text())
+    text = (ROOT / "README.md").read_text()
+    assert with_claims(text, figures / "claims.csv") == text
+    assert (figures / "CLAIMS.md").read_text() == claims_page(figures / "claims.csv", run)
+    assert not re.search(r"(?<![\w.])/\w+/|~/", (figures / "CLAIMS.md").read_text().replace("](../", "]("))
