@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from drsrobust._names import unknown
+from drsrobust._processes import cores
 from drsrobust._storage import new_file
 from drsrobust._versions import commit, machine, versions
 from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     # What is not the whole profile as it stands goes beside it, so that it never takes the place of a whole run.
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
     try:
-        return _run(chosen, notebooks, profile, build / folder)
+        return _run(chosen, notebooks, profile, build / folder, options.jobs)
     except KeyboardInterrupt:
         print("\nreproduce: stopped; the same command goes on where it was", file=sys.stderr)
         return 130
@@ -68,9 +69,22 @@ def _parser() -> argparse.ArgumentParser:
         default=str(ROOT / "build"),
         help="results go to DIR/PROFILE, those of a part of a profile or of other parameters to DIR/PROFILE-part",
     )
+    parser.add_argument(
+        "--jobs",
+        type=_at_least_one,
+        default=min(2, cores()),
+        metavar="N",
+        help="notebooks at a time, but for those that measure time or use all cores by themselves (default: 2; 1 on one core)",
+    )
     parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
     parser.add_argument("--publish", action="store_true", help="copy the finished run into figures/")
     return parser
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of notebooks: 1 or more")
+    return int(text)
 
 
 def _list(notebooks: dict[str, Notebook]) -> None:
@@ -95,19 +109,21 @@ def _choose(what: list[str], notebooks: dict[str, Notebook], profile: Profile) -
     return chosen
 
 
-def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profile, folder: Path) -> int:
+def _run(chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profile, folder: Path, jobs: int) -> int:
     # Here and not above: `--list` and a refused call must not wait for these.
+    from reproduce.parallel import run_notebooks
     from reproduce.report import datasets_of, write_report
-    from reproduce.runner import run_notebook
 
     record = folder / "run.json"
     record.unlink(missing_ok=True)
     data = ", ".join(profile.datasets) + ("" if profile.real else " (generated; DATA=folder for real data)")
     print(f"profile {profile.name}, data {data}", flush=True)
     started, start, outcomes, made_from = datetime.now(UTC), time.monotonic(), [], commit()
-    for name, parameters in chosen.items():
+
+    def begun(name: str) -> None:
         print(f"  {name} ...", end=" ", flush=True)
-        outcome = run_notebook(notebooks[name], parameters, folder)
+
+    for outcome in run_notebooks(chosen, notebooks, folder, jobs, begun):
         outcomes.append(outcome)
         print(f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s", flush=True)
         if not outcome.ok:

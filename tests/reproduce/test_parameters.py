@@ -134,6 +134,6 @@ def test_an_interrupt_is_one_line(tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
-    monkeypatch.setattr("reproduce.runner.run_notebook", interrupted)
+    monkeypatch.setattr("reproduce.parallel.run_notebook", interrupted)
     assert main(["--profile", "smoke", "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err == "\nreproduce: stopped; the same command goes on where it was\n"
