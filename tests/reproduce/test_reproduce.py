@@ -42,6 +42,7 @@ def test_what_is_printed(smoke):
 def test_figures_and_their_numbers(smoke):
     folder, _ = smoke
     names = ["00_models", "00_models_learning", "00_quickstart", "01_bit_sensitivity", "03_ber_sweep"]
+    names += ["01_bit_sensitivity_models", "03_ber_sweep_knees"]
     names += [f"04_component_vulnerability{part}" for part in ("", "_ber", "_bits", "_layers", "_rows")]
     names += [f"05_activation_clipping{part}" for part in ("", "_points", "_recovery")]
     names += ["06_selective_bit_protection", "06_selective_bit_protection_cost"]
@@ -70,7 +71,7 @@ def test_the_claims_are_seen_even_here(smoke):
     for _, component in bits.groupby("target"):
         assert component.loc[component["auc_drop"].idxmax(), "bit"] == 30
     curve = pd.read_csv(folder / "figures" / "data" / "03_ber_sweep.csv", comment="#")
-    for _, series in curve.groupby(["model", "target"]):
+    for _, series in curve.groupby(["model", "protocol"]):
         assert (series["auc_golden"] - series["auc"])[series["ber"] <= 1e-7].abs().max() < 0.01
         assert abs(series["auc"].iloc[-1] - 0.5) < 0.12
 
@@ -78,7 +79,7 @@ def test_the_claims_are_seen_even_here(smoke):
 def test_report(smoke):
     folder, _ = smoke
     page = (folder / "report" / "index.html").read_text()
-    assert "All data of this run are generated" in page and page.count("<figure>") == 25
+    assert "All data of this run are generated" in page and page.count("<figure>") == 27
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / "report" / link).is_file(), link
     assert not re.search(r'(?:href|src)="https?:', page)

@@ -17,6 +17,7 @@ _HOME = {
     "auc_interval": "drsrobust.campaign.delong",
     "auc_under_errors": "drsrobust.campaign.protection",
     "bit_classes": "drsrobust.campaign.stratified",
+    "bit_verdict": "drsrobust.campaign.magnitudes",
     "bootstrap_interval": "drsrobust.campaign.statistics",
     "bounded_interval": "drsrobust.campaign.statistics",
     "caption": "drsrobust.campaign.summary",
@@ -24,8 +25,12 @@ _HOME = {
     "clean_table": "drsrobust.campaign.clean",
     "decades": "drsrobust.campaign.grid",
     "decide": "drsrobust.campaign.sequential",
+    "flipped_magnitudes": "drsrobust.campaign.magnitudes",
     "front": "drsrobust.campaign.protection",
     "kept_within": "drsrobust.campaign.protection",
+    "has_group": "drsrobust.campaign.knee",
+    "knee_verdict": "drsrobust.campaign.knee",
+    "knees": "drsrobust.campaign.knee",
     "ladder": "drsrobust.campaign.conditional",
     "looks": "drsrobust.campaign.sequential",
     "mean_interval": "drsrobust.campaign.statistics",
@@ -43,6 +48,7 @@ _HOME = {
     "strata": "drsrobust.campaign.stratified",
     "stratified_mean": "drsrobust.campaign.stratified",
     "stratified_proportion": "drsrobust.campaign.stratified",
+    "sweep_caption": "drsrobust.campaign.knee",
     "summarise": "drsrobust.campaign.summary",
     "unseen": "drsrobust.campaign.statistics",
     "up_to": "drsrobust.campaign.protection",
@@ -56,6 +62,8 @@ if TYPE_CHECKING:
     from drsrobust.campaign.conditional import ladder, mixed, mixture
     from drsrobust.campaign.delong import auc_difference, auc_interval
     from drsrobust.campaign.grid import decades
+    from drsrobust.campaign.knee import has_group, knee_verdict, knees, sweep_caption
+    from drsrobust.campaign.magnitudes import bit_verdict, flipped_magnitudes
     from drsrobust.campaign.paired import recovery
     from drsrobust.campaign.protection import (
         auc_under_errors,
@@ -94,6 +102,7 @@ __all__ = [
     "auc_interval",
     "auc_under_errors",
     "bit_classes",
+    "bit_verdict",
     "bootstrap_interval",
     "bounded_interval",
     "caption",
@@ -101,8 +110,12 @@ __all__ = [
     "clean_table",
     "decades",
     "decide",
+    "flipped_magnitudes",
     "front",
+    "has_group",
     "kept_within",
+    "knee_verdict",
+    "knees",
     "ladder",
     "looks",
     "mean_interval",
@@ -121,6 +134,7 @@ __all__ = [
     "stratified_mean",
     "stratified_proportion",
     "summarise",
+    "sweep_caption",
     "unseen",
     "up_to",
     "wilson",

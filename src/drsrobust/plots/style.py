@@ -52,13 +52,13 @@ def styled(draw: Callable[..., "Axes"]) -> Callable[..., "Axes"]:
 
 
 @styled
-def new_panels(n: int = 1, *, sharey: bool = True) -> "list[Axes]":
-    """The axes of a new figure, n beside each other, with a common vertical axis unless `sharey` is false."""
+def new_panels(n: int = 1, *, sharey: bool = True, rows: int = 1) -> "list[Axes]":
+    """The axes of a new figure, n beside each other (in `rows` rows of n), with a common vertical axis unless `sharey` is
+    false."""
     width, height = SETTINGS["figure.figsize"]
-    figure, axes = plt.subplots(
-        1, n, sharey=sharey, squeeze=False, layout="constrained", figsize=(width * (1 + 0.72 * (n - 1)), height)
-    )
-    return list(axes[0])
+    size = width * (1 + 0.72 * (n - 1)), height * (1 + 0.8 * (rows - 1))
+    _, axes = plt.subplots(rows, n, sharex=rows > 1, sharey=sharey, squeeze=False, layout="constrained", figsize=size)
+    return list(axes.flat)
 
 
 def look(index: int) -> dict:
