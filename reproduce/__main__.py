@@ -5,7 +5,7 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from drsrobust._processes import cores
 from drsrobust._storage import new_file
 from drsrobust._versions import commit, machine, versions
 from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment
-from reproduce.profiles import Profile, load_profile
+from reproduce.profiles import Profile, load_profile, missing_data
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,7 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         exit status: 0 when all of it was done, 1 when a notebook failed, 2 for a wrong call, 130 when interrupted.
     """
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_intermixed_args(arguments)  # options may stand anywhere
     notebooks = all_notebooks()
     try:
         if options.list:
@@ -37,13 +37,19 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         data = options.data or os.environ.get("DRSROBUST_DATA")
         data = Path(data).expanduser().resolve() if data else None
-        profile = load_profile(options.profile, notebooks, data)
+        profile = load_profile(options.profile, notebooks, data, check=not options.plan)
         chosen = _choose(options.what, notebooks, profile)
     except (ValueError, TypeError, FileNotFoundError) as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
     if data:
         os.environ["DRSROBUST_DATA"] = str(data)
+    if options.plan:
+        from reproduce.plan import print_plan
+
+        missing = missing_data(profile.datasets, data) if data else []
+        print_plan(replace(profile, parameters=chosen), data, missing)
+        return 0
     # What is not the whole profile as it stands goes beside it, so that it never takes the place of a whole run.
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
     try:
@@ -77,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         help="notebooks at a time, but for those that measure time or use all cores by themselves (default: 2; 1 on one core)",
     )
     parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
+    parser.add_argument("--plan", action="store_true", help="print what would run, how long, and what data is missing")
     parser.add_argument("--publish", action="store_true", help="copy the finished run into figures/")
     return parser
 

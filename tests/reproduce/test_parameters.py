@@ -70,7 +70,7 @@ def test_assignments(text, value):
         (["03_ber_sweep", "models=['dlrm'"], "must be list[str]"),
         (["03_ber_sweep", "models="], "must be list[str]"),
         (["03_ber_swep"], "unknown notebook '03_ber_swep'; did you mean '03_ber_sweep'?"),
-        (["--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'? known: laptop, smoke"),
+        (["--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'? known: laptop, paper, smoke"),
         (["--data", "/nowhere/at/all"], "movielens-1m: there is no /nowhere/at/all/ml-1m/ratings.dat"),
         (["--publish", "--profile", "smoke"], "a smoke run is not published; only these are: laptop, paper"),
     ],
