@@ -1,11 +1,12 @@
 # Everything a person types. The work itself is in src/drsrobust and reproduce; this file only sets up and calls.
-# Settings:  PROFILE=smoke|laptop  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|criteo|training|quality|campaign|mitigation|defaults  PYTHON=interpreter  LOCK=requirements/gpu.txt
+# Settings:  PROFILE=smoke|laptop|paper  PLAN=1 (print the plan alone)  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|criteo|training|quality|campaign|mitigation|defaults  PYTHON=interpreter  LOCK=requirements/gpu.txt
 
 PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 LOCK    ?= requirements/cpu.txt
 PROFILE ?= laptop
 BENCH   ?= injection
 DATA    ?=
+PLAN    ?=
 SETS    ?=
 VENV    := .venv
 BIN     := $(VENV)/bin
@@ -52,8 +53,8 @@ lab: $(STAMP)  ## open the notebooks in JupyterLab, on their index
 data: $(STAMP)  ## download MovieLens into DATA (default: build/data), say where the others are (SETS="ml-20m criteo")
 	@$(BIN)/python -m drsrobust.data $(SETS)
 
-reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (PROFILE=smoke|laptop, DATA=folder)
-	@$(BIN)/python -m reproduce --profile $(PROFILE)
+reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (PROFILE=smoke|laptop|paper, DATA=folder, PLAN=1: how long it will take)
+	@$(BIN)/python -m reproduce --profile $(PROFILE) $(if $(PLAN),--plan)
 
 publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
 	@$(BIN)/python -m reproduce --publish --profile $(PROFILE)

@@ -5,16 +5,17 @@ import json
 import os
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from drsrobust._names import unknown
+from drsrobust._processes import cores
 from drsrobust._storage import new_file
 from drsrobust._versions import commit, machine, versions
 from reproduce.claims import Claim, load_claims
 from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment
-from reproduce.profiles import Profile, load_profile
+from reproduce.profiles import Profile, load_profile, missing_data
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -24,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
         exit status: 0 when all of it was done, 1 when a notebook failed or the claims could not be judged, 2 for a wrong
         call, 130 when interrupted.
     """
-    options = _parser().parse_args(arguments)
+    options = _parser().parse_intermixed_args(arguments)  # options may stand anywhere
     notebooks = all_notebooks()
     try:
         if options.list:
@@ -42,17 +43,23 @@ def main(arguments: list[str] | None = None) -> int:
             return 0
         data = options.data or os.environ.get("DRSROBUST_DATA")
         data = Path(data).expanduser().resolve() if data else None
-        profile = load_profile(options.profile, notebooks, data)
+        profile = load_profile(options.profile, notebooks, data, check=not options.plan)
         chosen = _choose(options.what, notebooks, profile)
     except (ValueError, TypeError, FileNotFoundError) as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
     if data:
         os.environ["DRSROBUST_DATA"] = str(data)
+    if options.plan:
+        from reproduce.plan import print_plan
+
+        missing = missing_data(profile.datasets, data) if data else []
+        print_plan(replace(profile, parameters=chosen), data, missing)
+        return 0
     # What is not the whole profile as it stands goes beside it, so that it never takes the place of a whole run.
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
     try:
-        return _run(chosen, notebooks, profile, build / folder, claims)
+        return _run(chosen, notebooks, profile, build / folder, claims, options.jobs)
     except KeyboardInterrupt:
         print("\nreproduce: stopped; the same command goes on where it was", file=sys.stderr)
         return 130
@@ -74,7 +81,15 @@ def _parser() -> argparse.ArgumentParser:
         default=str(ROOT / "build"),
         help="results go to DIR/PROFILE, those of a part of a profile or of other parameters to DIR/PROFILE-part",
     )
+    parser.add_argument(
+        "--jobs",
+        type=_at_least_one,
+        default=min(2, cores()),
+        metavar="N",
+        help="notebooks at a time, but for those that measure time or use all cores by themselves (default: 2; 1 on one core)",
+    )
     parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
+    parser.add_argument("--plan", action="store_true", help="print what would run, how long, and what data is missing")
     parser.add_argument("--publish", action="store_true", help="copy the finished run into figures/")
     parser.add_argument("--report", action="store_true", help="write the report of the profile's last run again")
     return parser
@@ -87,6 +102,12 @@ def _report_again(folder: Path) -> Path:
     if not record.is_file():
         raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
     return write_report(folder, json.loads(record.read_text()))
+
+
+def _at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of notebooks: 1 or more")
+    return int(text)
 
 
 def _list(notebooks: dict[str, Notebook]) -> None:
@@ -112,21 +133,28 @@ def _choose(what: list[str], notebooks: dict[str, Notebook], profile: Profile) -
 
 
 def _run(
-    chosen: dict[str, dict], notebooks: dict[str, Notebook], profile: Profile, folder: Path, claims: list[Claim]
+    chosen: dict[str, dict],
+    notebooks: dict[str, Notebook],
+    profile: Profile,
+    folder: Path,
+    claims: list[Claim],
+    jobs: int,
 ) -> int:
     # Here and not above: `--list` and a refused call must not wait for these.
     from reproduce.judging import write_claims
+    from reproduce.parallel import run_notebooks
     from reproduce.report import datasets_of, write_report
-    from reproduce.runner import run_notebook
 
     record = folder / "run.json"
     record.unlink(missing_ok=True)
     data = ", ".join(profile.datasets) + ("" if profile.real else " (generated; DATA=folder for real data)")
     print(f"profile {profile.name}, data {data}", flush=True)
     started, start, outcomes, made_from = datetime.now(UTC), time.monotonic(), [], commit()
-    for name, parameters in chosen.items():
+
+    def begun(name: str) -> None:
         print(f"  {name} ...", end=" ", flush=True)
-        outcome = run_notebook(notebooks[name], parameters, folder)
+
+    for outcome in run_notebooks(chosen, notebooks, folder, jobs, begun):
         outcomes.append(outcome)
         print(f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s", flush=True)
         if not outcome.ok:

@@ -7,7 +7,7 @@ own. `reproduced` asks that the intervals hold too; what holds by the values alo
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from math import exp, log, nan
+from math import isinf, nan
 from numbers import Real
 from typing import TYPE_CHECKING
 
@@ -121,73 +121,6 @@ def _ratio(start: "pd.Series", end: "pd.Series") -> tuple[float, float, float]:
     return tuple(float(a / b) if b > 0 else nan for a, b in pairs)
 
 
-def knee(rows: "pd.DataFrame", *, along: str = "ber", loss: float = 0.001, left: float = 0.1) -> Finding:
-    """A curve of AUC holds, then collapses: at the lowest rates the upper end of its loss is at most `loss`
-    (`kept_within`), at the highest the upper end of what is over 0.5 is at most `left` of what it was without errors.
-
-    The number is the rate at which half of the AUC over 0.5 is lost, between rates on the logarithm; its interval is where the
-    ends of the AUC's intervals cross that. `partly`: one of the two.
-
-    Args:
-        rows: one curve, with column `auc_golden`.
-    """
-    from drsrobust.campaign import kept_within
-
-    curve = rows.sort_values(along)
-    golden = float(curve["auc_golden"].iloc[0])
-    same = dict.fromkeys(("model", "dataset", "protocol", "target", "mitigation"), "")
-    lost = curve.assign(auc_drop_low=golden - curve["high"], auc_drop_high=golden - curve["low"], ber=curve[along])
-    kept = kept_within(lost.assign(**same), loss).iloc[0]
-    last = curve.iloc[-1]
-    holds, collapses = kept["kept_to"] == kept["kept_to"], last["high"] - 0.5 <= left * (golden - 0.5)
-    detail = f"kept within {loss:g} up to {number(kept['kept_to'])}" if holds else f"{loss:g} is lost at all rates"
-    detail += (
-        f", more is surely lost from {number(kept['lost_from'])}" if kept["lost_from"] == kept["lost_from"] else ""
-    )
-    detail += f"; AUC {_text(last)} at {number(last[along])}"
-    verdict = REPRODUCED if holds and collapses else PARTLY if holds or collapses else NOT
-    return Finding(*crossings(curve, along, 0.5 + (golden - 0.5) / 2), verdict, detail)
-
-
-def crossings(curve: "pd.DataFrame", along: str, level: float) -> tuple[float, float, float]:
-    """Where a curve and the ends of its interval first fall below a level; NaN where they do not, or begin below it.
-
-    Args:
-        curve: sorted by `along`, whose values are over 0; between them the logarithm is taken.
-    """
-    return tuple(_crossing(curve[along].tolist(), curve[end].tolist(), level) for end in ("value", "low", "high"))
-
-
-def _crossing(places: list[float], values: list[float], level: float) -> float:
-    for (x, y), (next_x, next_y) in pairwise(zip(places, values, strict=True)):
-        if y >= level > next_y:
-            return exp(log(x) + (y - level) / (y - next_y) * (log(next_x) - log(x)))
-    return nan
-
-
-def knees_differ(rows: "pd.DataFrame", *, of: list[str], along: str = "ber") -> Finding:
-    """The rates at which half of the AUC over 0.5 is lost differ between curves: the intervals of the lowest and the highest
-    lie apart. The number is the highest over the lowest.
-
-    Args:
-        rows: several curves, as in `knee`, told apart by the columns `of`.
-    """
-    import pandas as pd
-
-    found = []
-    for name, curve in rows.groupby(of, sort=False):
-        golden = float(curve["auc_golden"].iloc[0])
-        ends = crossings(curve.sort_values(along), along, 0.5 + (golden - 0.5) / 2)
-        found.append((", ".join(map(str, name)), *ends))
-    knees = pd.DataFrame(found, columns=["name", "value", "low", "high"]).dropna().sort_values("value")
-    if len(knees) < 2:
-        return Finding(nan, nan, nan, NOT_TESTED, f"{len(knees)} of {len(found)} curves have a knee; two are compared")
-    first, last = knees.iloc[0], knees.iloc[-1]
-    verdict = REPRODUCED if last["low"] > first["high"] else NOT
-    detail = f"{_text(first)} of {first['name']}, {_text(last)} of {last['name']}"
-    return Finding(*_ratio(first, last), verdict, detail)
-
-
 def stated(rows: "pd.DataFrame") -> Finding:
     """The notebook has judged: column `verdict`, and `detail` where there is one. A verdict that is none of `VERDICTS`, as
     `nothing lost`, is the reason why it is not tested.
@@ -206,7 +139,7 @@ def stated(rows: "pd.DataFrame") -> Finding:
 
 
 KINDS: dict[str, Callable[..., Finding]] = {
-    kind.__name__: kind for kind in (at_least, at_most, between, largest_is, trend, knee, knees_differ, stated)
+    kind.__name__: kind for kind in (at_least, at_most, between, largest_is, trend, stated)
 }
 
 
@@ -216,6 +149,8 @@ def number(value: object) -> str:
         return str(value)
     if value != value:
         return "none"
+    if isinf(value):
+        return "infinite"
     if value == 0 or 1e-3 <= abs(value) < 1e3:
         return f"{value:.3g}"
     if 1e3 <= abs(value) < 1e6:

@@ -1,6 +1,7 @@
 """Profiles: which notebooks run, with which parameters, on which data."""
 
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ class Profile:
     datasets: tuple[str, ...]
 
 
-def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None) -> Profile:
+def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *, check: bool = True) -> Profile:
     """Reads `profiles/<name>.toml`: a table `[datasets]` (role -> the real and the synthetic data set that plays it) and
     a table per notebook with exactly its parameters, in which `dataset` (or each of `datasets`), where the notebook has it,
     names a role.
@@ -30,6 +31,7 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None) -
         name: of the profile.
         notebooks: those there are.
         data: the folder with real data sets; None: the synthetic ones are used, and every caption says so.
+        check: whether the data must be there.
 
     Raises:
         ValueError: an unknown profile, notebook, role or parameter, or a parameter that is missing.
@@ -42,8 +44,8 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None) -
     tables = tomllib.loads(path.read_text())
     roles = tables.pop("datasets")
     kind = "synthetic" if data is None else "real"
-    if data is not None:
-        _check_data([role["real"] for role in roles.values()], data)
+    if data is not None and check and (missing := missing_data([role["real"] for role in roles.values()], data)):
+        raise FileNotFoundError("; ".join(missing))
     chosen = {}
     for notebook, values in tables.items():
         if notebook not in notebooks:
@@ -56,7 +58,7 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None) -
             for role in named:
                 if role not in roles:
                     raise unknown(f"data set role in profile {name}, {notebook}", role, roles)
-            played = [roles[role][kind] for role in named]
+            played = list(dict.fromkeys(roles[role][kind] for role in named))  # one may play two roles
             values = values | {key: played if isinstance(given, list) else played[0]}
         notebooks[notebook].check(values)
         if missing := sorted(set(notebooks[notebook].parameters) - set(values)):
@@ -65,9 +67,15 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None) -
     return Profile(name, chosen, data is not None, tuple(role[kind] for role in roles.values()))
 
 
-def _check_data(names: list[str], data: Path) -> None:
-    """Nothing is silently substituted: data that was asked for is there, or the run does not start."""
+def missing_data(names: Iterable[str], data: Path) -> list[str]:
+    """What a folder lacks of these data sets: of each which file, where it comes from and where to put it. Nothing is silently
+    substituted: data that was asked for is there, or the run does not start."""
     from drsrobust.data.sources import find_files
 
-    for name in names:
-        find_files(name, data)
+    missing = []
+    for name in dict.fromkeys(names):
+        try:
+            find_files(name, data)
+        except FileNotFoundError as error:
+            missing.append(str(error))
+    return list(dict.fromkeys(missing))  # one file may be of several data sets

@@ -23,6 +23,7 @@ _HOME = {
     "Split": "drsrobust.data",
     "components": "drsrobust.tensors",
     "load_model": "drsrobust.training",
+    "load_models": "drsrobust.training",
     "Activations": "drsrobust.injection",
     "BitFlip": "drsrobust.injection",
     "Burst": "drsrobust.injection",
@@ -153,7 +154,7 @@ if TYPE_CHECKING:
     )
     from drsrobust.notebook import check_parameters, provenance
     from drsrobust.tensors import components
-    from drsrobust.training import load_model
+    from drsrobust.training import load_model, load_models
 
 __all__ = ["__version__", *_HOME, *_PACKAGES]
 

@@ -10,8 +10,6 @@ from reproduce.checks import (
     at_most,
     between,
     interval,
-    knee,
-    knees_differ,
     largest_is,
     number,
     stated,
@@ -101,48 +99,6 @@ def test_trends_that_cannot_be_told():
         trend(rows(1.0), along="width", direction="rise")
 
 
-BERS = [1e-7, 1e-6, 1e-5, 1e-4, 1e-3]
-
-
-def curve(*aucs, half=0.0002, **columns):
-    values = [(auc, auc - half, auc + half) for auc in aucs]
-    return rows(*values, ber=BERS[: len(aucs)], auc_golden=0.8, **columns)
-
-
-@pytest.mark.parametrize(
-    ("aucs", "verdict"),
-    [
-        ((0.8, 0.8, 0.7, 0.6, 0.5), "reproduced"),
-        ((0.79, 0.78, 0.7, 0.6, 0.5), "partly"),  # lost from the start
-        ((0.8, 0.8, 0.79, 0.78, 0.75), "partly"),  # never collapses
-        ((0.79, 0.79, 0.79, 0.79, 0.79), "not"),
-    ],
-)
-def test_knee(aucs, verdict):
-    assert knee(curve(*aucs)).verdict == verdict
-
-
-def test_where_the_knee_is():
-    found = knee(curve(0.8, 0.8, 0.7, 0.6, 0.5))
-    assert found.value == pytest.approx(10**-4.5)  # 0.65 lies half-way between 0.7 and 0.6
-    assert found.low < found.value < found.high < 1e-4
-    assert found.detail.startswith("kept within 0.001 up to 1e-6, more is surely lost from 1e-5; AUC 0.5 [")
-    unsure = knee(curve(0.8, 0.8, 0.7, 0.6, 0.5, half=0.05))
-    assert unsure.low < found.low and unsure.verdict == "not"  # neither kept nor gone, with intervals like these
-    assert math.isnan(knee(curve(0.8, 0.8, 0.79, 0.78, 0.75)).value)
-
-
-def test_knees_differ():
-    early, late = (0.8, 0.7, 0.6, 0.5, 0.5), (0.8, 0.8, 0.8, 0.6, 0.5)
-    both = pd.concat([curve(*early, model="a"), curve(*late, model="b")])
-    found = knees_differ(both, of=["model"])
-    assert found.verdict == "reproduced" and found.value == pytest.approx(10**1.25)  # 10**-5.5 and 10**-4.25
-    assert found.low < found.value < found.high and " of a, " in found.detail
-    same = pd.concat([curve(*early, model="a"), curve(*early, model="b")])
-    assert knees_differ(same, of=["model"]).verdict == "not"
-    assert knees_differ(curve(*early, model="a"), of=["model"]).verdict == "not tested"
-
-
 def test_a_stated_verdict_is_taken_over():
     one = rows((0.4, 0.3, 0.5), verdict=["partly"], detail=["clip 6 at 0.001"])
     assert stated(one).verdict == "partly" and stated(one).detail == "clip 6 at 0.001" and stated(one).low == 0.3
@@ -153,7 +109,7 @@ def test_a_stated_verdict_is_taken_over():
 
 
 def test_numbers_are_short():
-    values = [100.0, 1e-5, 0.123456, 12345.6, 3e37, 30, math.nan]
-    assert [number(one) for one in values] == ["100", "1e-5", "0.123", "12,346", "3e37", "30", "none"]
+    values = [100.0, 1e-5, 0.123456, 12345.6, 3e37, 30, math.nan, math.inf]
+    assert [number(one) for one in values] == ["100", "1e-5", "0.123", "12,346", "3e37", "30", "none", "infinite"]
     assert interval(0.3, 0.2, 0.4) == "0.3 [0.2, 0.4]" and interval(0.3, 0.3, 0.3) == interval(0.3, math.nan, math.nan)
     assert interval(math.nan, 0.1, 0.2) == ""

@@ -48,7 +48,7 @@ def test_parameters_that_are_not_plain_are_refused(tmp_path, source):
         ("models=['dlrm']", ["dlrm"]),
         ("models=dlrm", ["dlrm"]),
         ("trials=7", 7),
-        ("dataset=movielens-1m", "movielens-1m"),
+        ("datasets=movielens-1m/ids,criteo-sample/fields", ["movielens-1m/ids", "criteo-sample/fields"]),
     ],
 )
 def test_assignments(text, value):
@@ -62,15 +62,15 @@ def test_assignments(text, value):
     [
         (
             ["03_ber_sweep", "berss=[1e-6]"],
-            "unknown parameter of 03_ber_sweep 'berss'; did you mean 'bers'? known: dataset",
+            "unknown parameter of 03_ber_sweep 'berss'; did you mean 'bers'? known: datasets",
         ),
         (["03_ber_sweep", "trials=many"], "03_ber_sweep: parameter 'trials' is 'many' (str); it must be int"),
         (["03_ber_sweep", "bers=high"], "must be list[float]"),
-        (["03_ber_sweep", "targets=[1,2]"], "'targets' is [1, 2] (list); it must be list[str]"),
+        (["03_ber_sweep", "models=[1,2]"], "'models' is [1, 2] (list); it must be list[str]"),
         (["03_ber_sweep", "models=['dlrm'"], "must be list[str]"),
         (["03_ber_sweep", "models="], "must be list[str]"),
         (["03_ber_swep"], "unknown notebook '03_ber_swep'; did you mean '03_ber_sweep'?"),
-        (["--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'? known: laptop, smoke"),
+        (["--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'? known: laptop, paper, smoke"),
         (["--data", "/nowhere/at/all"], "movielens-1m: there is no /nowhere/at/all/ml-1m/ratings.dat"),
         (["--report", "--profile", "smoke"], "there is no finished run in"),
         (["--publish", "--profile", "smoke"], "a smoke run is not published; only these are: laptop, paper"),
@@ -109,7 +109,8 @@ def test_real_data_is_used_where_it_is_given(real_data):
         "movielens-1m/full",
         "criteo-sample/fields",
     ]
-    assert profile.parameters["03_ber_sweep"]["dataset"] == "movielens-1m/full"
+    assert profile.parameters["03_ber_sweep"]["datasets"] == ["movielens-1m/ids", "criteo-sample/fields"]
+    assert profile.parameters["04_component_vulnerability"]["dataset"] == "movielens-1m/full"
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,6 @@ def test_an_interrupt_is_one_line(tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
-    monkeypatch.setattr("reproduce.runner.run_notebook", interrupted)
+    monkeypatch.setattr("reproduce.parallel.run_notebook", interrupted)
     assert main(["--profile", "smoke", "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err == "\nreproduce: stopped; the same command goes on where it was\n"

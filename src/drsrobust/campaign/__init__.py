@@ -17,6 +17,7 @@ _HOME = {
     "auc_interval": "drsrobust.campaign.delong",
     "auc_under_errors": "drsrobust.campaign.protection",
     "bit_classes": "drsrobust.campaign.stratified",
+    "bit_verdict": "drsrobust.campaign.magnitudes",
     "bootstrap_interval": "drsrobust.campaign.statistics",
     "bounded_interval": "drsrobust.campaign.statistics",
     "caption": "drsrobust.campaign.summary",
@@ -35,6 +36,9 @@ _HOME = {
     "front": "drsrobust.campaign.protection",
     "kept_by": "drsrobust.campaign.protection",
     "kept_within": "drsrobust.campaign.protection",
+    "has_group": "drsrobust.campaign.knee",
+    "knee_verdict": "drsrobust.campaign.knee",
+    "knees": "drsrobust.campaign.knee",
     "ladder": "drsrobust.campaign.conditional",
     "looks": "drsrobust.campaign.sequential",
     "mean_interval": "drsrobust.campaign.statistics",
@@ -53,6 +57,7 @@ _HOME = {
     "strata": "drsrobust.campaign.stratified",
     "stratified_mean": "drsrobust.campaign.stratified",
     "stratified_proportion": "drsrobust.campaign.stratified",
+    "sweep_caption": "drsrobust.campaign.knee",
     "summarise": "drsrobust.campaign.summary",
     "trend_text": "drsrobust.campaign.deviation_text",
     "unseen": "drsrobust.campaign.statistics",
@@ -71,7 +76,8 @@ if TYPE_CHECKING:
     from drsrobust.campaign.dummy import dummy_trials
     from drsrobust.campaign.factors import factor_grid
     from drsrobust.campaign.grid import decades
-    from drsrobust.campaign.magnitudes import flipped_magnitudes
+    from drsrobust.campaign.knee import has_group, knee_verdict, knees, sweep_caption
+    from drsrobust.campaign.magnitudes import bit_verdict, flipped_magnitudes
     from drsrobust.campaign.paired import recovery
     from drsrobust.campaign.protection import (
         auc_under_errors,
@@ -111,6 +117,7 @@ __all__ = [
     "auc_interval",
     "auc_under_errors",
     "bit_classes",
+    "bit_verdict",
     "bootstrap_interval",
     "bounded_interval",
     "caption",
@@ -127,8 +134,11 @@ __all__ = [
     "factor_trends",
     "flipped_magnitudes",
     "front",
+    "has_group",
     "kept_by",
     "kept_within",
+    "knee_verdict",
+    "knees",
     "ladder",
     "looks",
     "mean_interval",
@@ -148,6 +158,7 @@ __all__ = [
     "stratified_mean",
     "stratified_proportion",
     "summarise",
+    "sweep_caption",
     "trend_text",
     "unseen",
     "up_to",

@@ -13,11 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from drsrobust._names import unknown
+from drsrobust._processes import cores
 from drsrobust._storage import cache_folder, digest
 from drsrobust._versions import commit, machine, versions
 from drsrobust.campaign.grid import cells, grid, sharing_maps
 from drsrobust.campaign.report import Report
-from drsrobust.campaign.running import SOON, WorkersDied, cores, run_here, run_in_processes, run_there
+from drsrobust.campaign.running import SOON, WorkersDied, run_here, run_in_processes, run_there
 from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.schema import SCHEMA, stored_schema
 from drsrobust.campaign.sequential import looks

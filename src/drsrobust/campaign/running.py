@@ -1,15 +1,13 @@
 """Computing a schedule's trials: in this process, or by any executor of `concurrent.futures`."""
 
-import multiprocessing
-import os
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 
 import pyarrow as pa
 
+from drsrobust._processes import pool
 from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.shipped import Order
 from drsrobust.campaign.work import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Here, run_chunk
@@ -23,11 +21,6 @@ Finished = Callable[[pa.Table], None]  # stores trials and notes them in the sch
 
 class WorkersDied(RuntimeError):
     """Worker processes ended again and again. What was finished is stored."""
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_here(schedule: Schedule, runner: Here, finished: Finished, *, worth_moving: Callable[[], bool]) -> bool:
@@ -128,9 +121,9 @@ def run_in_processes(schedule: Schedule, order: Order, workers: int, finished: F
         WorkersDied: they died RETRIES times.
     """
     for _ in range(RETRIES):
-        with _pool(workers) as pool:
+        with pool(workers) as executor:
             try:
-                run_there(schedule, order, pool, finished, workers=workers)
+                run_there(schedule, order, executor, finished, workers=workers)
                 return
             except BrokenProcessPool as error:
                 died = error
@@ -138,16 +131,3 @@ def run_in_processes(schedule: Schedule, order: Order, workers: int, finished: F
         f"worker processes died {RETRIES} times (killed, or out of memory?); all finished trials are stored, and run() goes "
         "on from there: workers=1 computes in this process"
     ) from died
-
-
-@contextmanager
-def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
-    try:
-        yield pool
-    except BaseException:
-        for process in list((pool._processes or {}).values()):
-            process.terminate()  # an interrupted run does not wait for trials that nobody stores
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)

@@ -158,6 +158,7 @@ class Dataset:
         fingerprint: SHA-256 (hex) of schema and contents: equal on every machine for equal data.
         facts: what is known of the data (of synthetic ones: `click_rate` and `best_auc` of the planted teacher).
         log: the file that lists the lines left out; None where there are none.
+        folder: the one in the cache that it is mapped from.
     """
 
     name: str
@@ -168,6 +169,7 @@ class Dataset:
     fingerprint: str
     facts: dict[str, float] = field(default_factory=dict)
     log: Path | None = None
+    folder: Path | None = None
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:

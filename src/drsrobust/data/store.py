@@ -98,7 +98,7 @@ def stored(name: str, identity: object, fill: Callable[[Path], Contents], stackl
                     shutil.rmtree(part, ignore_errors=True)
                     raise
             _publish(part, folder)
-    return _open(folder)
+    return open_folder(folder)
 
 
 def save(path: Path, array: np.ndarray) -> None:
@@ -155,7 +155,8 @@ def _publish(part: Path, folder: Path) -> None:
     put_in_place(part, folder)
 
 
-def _open(folder: Path) -> Dataset:
+def open_folder(folder: Path) -> Dataset:
+    """The data set of a finished folder of the cache (`Dataset.folder`), mapped; its hashes are not looked at again."""
     manifest = json.loads((folder / MANIFEST).read_text())
     arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in manifest["arrays"]}
     schema = Schema(
@@ -179,6 +180,5 @@ def _open(folder: Path) -> Dataset:
         for part, start, end in zip(("train", "valid", "test"), ends, ends[1:], strict=False)
     }
     log = folder / skipped.NAME if manifest["skipped"] else None
-    return Dataset(
-        manifest["name"], schema, **parts, fingerprint=manifest["fingerprint"], facts=manifest["facts"], log=log
-    )
+    known = {"fingerprint": manifest["fingerprint"], "facts": manifest["facts"], "log": log, "folder": folder}
+    return Dataset(manifest["name"], schema, **parts, **known)

@@ -10,7 +10,7 @@ from drsrobust.plots.abft import (
 )
 from drsrobust.plots.abft_repair import abft_repair, abft_repair_data
 from drsrobust.plots.ber import auc_vs_ber, auc_vs_ber_data
-from drsrobust.plots.bits import bit_sensitivity, bit_sensitivity_data
+from drsrobust.plots.bits import bit_map, bit_sensitivity, bit_sensitivity_data
 from drsrobust.plots.campaign_cost import (
     campaign_cost,
     campaign_growth,
@@ -19,6 +19,7 @@ from drsrobust.plots.campaign_cost import (
     campaign_trials_data,
 )
 from drsrobust.plots.clean import clean_auc, clean_auc_data, learning_curves, learning_curves_data
+from drsrobust.plots.knee import ber_knees, ber_knees_data, model_curves, model_curves_data
 from drsrobust.plots.memory import encoding_memory
 from drsrobust.plots.mitigation import mitigated_auc, mitigated_auc_data, recovery_vs_ber, recovery_vs_ber_data
 from drsrobust.plots.mitigation_cost import (
@@ -59,8 +60,11 @@ __all__ = [
     "abft_repair_data",
     "auc_vs_ber",
     "auc_vs_ber_data",
+    "ber_knees",
+    "ber_knees_data",
     "bit_class_pvf",
     "bit_class_pvf_data",
+    "bit_map",
     "bit_sensitivity",
     "bit_sensitivity_data",
     "campaign_cost",
@@ -84,6 +88,8 @@ __all__ = [
     "learning_curves_data",
     "mitigated_auc",
     "mitigated_auc_data",
+    "model_curves",
+    "model_curves_data",
     "model_factor_levels",
     "model_factors",
     "model_factors_data",

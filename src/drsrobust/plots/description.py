@@ -4,6 +4,7 @@ import re
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.collections import QuadMesh
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.ticker import FixedLocator
 
@@ -20,7 +21,7 @@ def title(figure: "Figure") -> str:
     """One sentence on the first panel that shows anything: where it is highest, or what its widest series does."""
     ax = next((ax for ax in figure.axes if _series(ax)), None)
     if ax is None:
-        return "Nothing was measured."
+        return next((_capital(f"{told[0]}.") for ax in figure.axes if (told := _map(ax))), "Nothing was measured.")
     found, unit = _series(ax), _unit(ax)
     if None in found and _words(ax.yaxis) is None:  # points of their own, of which none stands for the others
         return _capital(f"{_what(ax)} against {_bare(ax.get_xlabel())}.")
@@ -52,7 +53,7 @@ def _of(name: str | None, found: dict) -> list[str]:
 
 def text(figure: "Figure") -> str:
     """All panels: what is drawn against what, and for each series where it begins, where it ends, and how far it goes."""
-    return " ".join(_panel(ax) for ax in figure.axes)
+    return " ".join(_panel(ax) for ax in figure.axes if ax.get_label() != "<colorbar>")
 
 
 def _panel(ax: "Axes") -> str:
@@ -60,6 +61,8 @@ def _panel(ax: "Axes") -> str:
     drawn = _what(ax)
     if _words(ax.yaxis) is None and ax.get_xlabel():
         drawn += f" against {_bare(ax.get_xlabel())}"
+    if mapped := _map(ax):
+        return f"{_capital('; '.join(mapped))}."
     series = _series(ax)
     told = [_told(ax, name, points) for name, points in list(series.items())[:_MOST]]
     if len(series) > _MOST:
@@ -101,6 +104,25 @@ def _series(ax: "Axes") -> dict[str | None, np.ndarray]:
         found.setdefault(name, []).append(points[np.isfinite(points).all(axis=1)])
     merged = {name: np.concatenate(parts) for name, parts in found.items()}
     return {name: points[np.argsort(points[:, 0], kind="stable")] for name, points in merged.items() if len(points)}
+
+
+def _map(ax: "Axes") -> list[str]:
+    """Of a map of colours: where it is highest, and where its other rows are; blank rows are left out."""
+    grid = next((one for one in ax.collections if isinstance(one, QuadMesh)), None)
+    if grid is None or ax.get_label() == "<colorbar>":
+        return []
+    values, names = np.ma.filled(np.ma.masked_invalid(grid.get_array()), -np.inf), _words(ax.yaxis)
+    edges = grid.get_coordinates()
+    middles = (edges[0, :-1, 0] + edges[0, 1:, 0]) / 2
+    tops = [(row.max(), middles[row.argmax()], names[number]) for number, row in enumerate(values)]
+    tops = sorted((top for top in tops if np.isfinite(top[0])), key=lambda top: -top[0])
+    if not tops:
+        return []
+    value, place, name = tops[0]
+    where = next(text for text in [_bare(one.get_xlabel()) for one in ax.figure.axes] if text)
+    claim = f"{_bare(ax.get_title(loc='left'))} is highest at {where} {place:g} ({_number(value)}; {name})"
+    rest = [f"{name} {_number(value)} at {place:g}" for value, place, name in tops[1:_MOST]]
+    return [claim, *rest]
 
 
 def _values(ax: "Axes", points: np.ndarray) -> np.ndarray:

@@ -58,7 +58,7 @@ def styled(draw: Callable[..., "Axes"]) -> Callable[..., "Axes"]:
 
 @styled
 def new_panels(n: int = 1, *, rows: int = 1, scale: float = 1.0, sharey: bool = True) -> "list[Axes]":
-    """The axes of a new figure, row by row.
+    """The axes of a new figure, row by row; those below each other have a common horizontal axis.
 
     Args:
         n: how many beside each other.
@@ -68,7 +68,7 @@ def new_panels(n: int = 1, *, rows: int = 1, scale: float = 1.0, sharey: bool = 
     """
     width, height = SETTINGS["figure.figsize"]
     size = (scale * width * (1 + 0.72 * (n - 1)), scale * height * rows)
-    _, axes = plt.subplots(rows, n, sharey=sharey, squeeze=False, layout="constrained", figsize=size)
+    _, axes = plt.subplots(rows, n, sharex="col", sharey=sharey, squeeze=False, layout="constrained", figsize=size)
     return list(axes.ravel())
 
 

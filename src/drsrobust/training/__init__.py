@@ -5,6 +5,7 @@ from drsrobust.training.fit import Epoch, fit
 from drsrobust.training.load import default_settings, load_model
 from drsrobust.training.search import search
 from drsrobust.training.settings import Settings
+from drsrobust.training.several import load_models
 
 __all__ = [
     "CheckpointError",
@@ -13,6 +14,7 @@ __all__ = [
     "default_settings",
     "fit",
     "load_model",
+    "load_models",
     "read_checkpoint",
     "save_checkpoint",
     "search",

@@ -58,17 +58,28 @@ def load_model(
         >>> 0.5 < model.manifest["test_auc"] < 0.9
         True
     """
+    folder, identity = checkpoint_of(name, data, settings, sizes)
+    with exclusive(folder):
+        if not (folder / MANIFEST).exists():
+            _train(folder, name, data, settings or default_settings(name, data.name), identity, device, show)
+    return read_checkpoint(folder, identity)
+
+
+def checkpoint_of(
+    name: str, data: Dataset, settings: Settings | None = None, sizes: dict[str, Any] | None = None
+) -> tuple[Path, dict[str, Any]]:
+    """The folder of a model's checkpoint, which is there (with its manifest) once the model is trained, and its identity.
+
+    Raises:
+        ValueError: an unknown name.
+    """
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     settings = settings or default_settings(name, data.name)
     sizes = default_sizes(name, data.name) if sizes is None else {key: _plain(size) for key, size in sizes.items()}
     identity = {"format": FORMAT, "model": name, "sizes": sizes, "settings": asdict(settings), "data": data.fingerprint}
     identity |= {"train": data.train.fingerprint, "valid": data.valid.fingerprint}
-    folder = cache_folder("checkpoints", f"{name}-{data.name.replace('/', '-')}-{digest(identity)[:16]}")
-    with exclusive(folder):
-        if not (folder / MANIFEST).exists():
-            _train(folder, name, data, settings, sizes, identity, device, show)
-    return read_checkpoint(folder, identity)
+    return cache_folder("checkpoints", f"{name}-{data.name.replace('/', '-')}-{digest(identity)[:16]}"), identity
 
 
 def default_settings(name: str, dataset: str) -> Settings:
@@ -84,20 +95,24 @@ def default_settings(name: str, dataset: str) -> Settings:
     return Settings()
 
 
+def training_device(device: str | None) -> torch.device:
+    """Where to train: as asked for, else on the GPU if there is one."""
+    return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
+
 def _train(
     folder: Path,
     name: str,
     data: Dataset,
     settings: Settings,
-    sizes: dict[str, Any],
     identity: dict[str, Any],
     device: str | None,
     show: bool,
 ) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        model = build_model(name, data.schema, **sizes)
-    place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        model = build_model(name, data.schema, **identity["sizes"])
+    place = training_device(device)
     unfinished = folder.with_name(f"{folder.name}.training")
     curve = fit(model.to(place), data, settings, show=show, snapshot=unfinished / "snapshot.safetensors")
     model.cpu()

@@ -1,0 +1,103 @@
+"""Several notebooks at a time, each in a process of its own, without disturbing those that measure time."""
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from drsrobust._processes import end_with_parent
+from reproduce.notebooks import Notebook
+from reproduce.runner import Outcome, run_notebook
+
+# These use both cores by themselves (training), or draw times, which another notebook beside them would spoil.
+ALONE = ("00_models", "07_abft", "08_mitigation_recovery", "09_injection_speed")
+
+Say = Callable[[str], None]
+
+
+def run_notebooks(
+    chosen: dict[str, dict[str, Any]], notebooks: dict[str, Notebook], folder: Path, jobs: int, begun: Say
+) -> Iterator[Outcome]:
+    """Runs notebooks, up to `jobs` at a time; gives their outcomes in their order.
+
+    A notebook that fails stops no other. An interrupt ends all that run, with their kernels.
+
+    Args:
+        chosen: notebook name -> parameters.
+        notebooks: those there are.
+        folder: of the run.
+        jobs: 1 runs one after another, in this process.
+        begun: is told the name of the notebook whose outcome comes next.
+    """
+    for alone, names in groupby(chosen, lambda name: name in ALONE):
+        names = list(names)
+        if alone or jobs == 1 or len(names) == 1:
+            for name in names:
+                begun(name)
+                yield run_notebook(notebooks[name], chosen[name], folder)
+        else:
+            yield from _side_by_side({name: chosen[name] for name in names}, notebooks, folder, jobs, begun)
+
+
+def _side_by_side(
+    chosen: dict[str, dict[str, Any]], notebooks: dict[str, Notebook], folder: Path, jobs: int, begun: Say
+) -> Iterator[Outcome]:
+    context, waiting = multiprocessing.get_context("spawn"), list(chosen)
+    running: dict[str, tuple[Any, Connection]] = {}
+    done: dict[str, Outcome] = {}
+    try:
+        for name in chosen:
+            begun(name)
+            while name not in done:
+                while waiting and len(running) < jobs:
+                    new = waiting.pop(0)
+                    mine, theirs = context.Pipe(duplex=False)
+                    process = context.Process(target=_run, args=(theirs, notebooks[new], chosen[new], folder))
+                    process.start()
+                    theirs.close()
+                    running[new] = process, mine
+                ready = wait([mine for _, mine in running.values()])
+                for one in [key for key, (_, mine) in running.items() if mine in ready]:
+                    process, mine = running.pop(one)
+                    done[one] = _outcome(mine, notebooks[one], chosen[one])
+                    process.join()
+            yield done[name]
+    finally:  # of an interrupt, or of a caller that wants no more
+        for process, _ in running.values():
+            process.terminate()
+        for process, _ in running.values():
+            process.join()
+
+
+def _outcome(mine: Connection, notebook: Notebook, parameters: dict[str, Any]) -> Outcome:
+    try:
+        found = mine.recv()
+    except EOFError:
+        error = "the process that ran it ended (killed, or out of memory?); --jobs 1 runs one at a time"
+        output = f"notebooks/{notebook.name}.ipynb"
+        return Outcome(
+            notebook.name, notebook.title, False, 0.0, parameters, output, figures=[], error=error, peak_mib=0
+        )
+    if isinstance(found, BaseException):
+        raise found
+    return found
+
+
+def _run(theirs: Connection, notebook: Notebook, parameters: dict[str, Any], folder: Path) -> None:
+    """In a process of its own. It is ended by SIGTERM, which lets papermill shut the kernel down as an interrupt does."""
+    signal.signal(signal.SIGTERM, _interrupted)
+    end_with_parent()
+    try:
+        theirs.send(run_notebook(notebook, parameters, folder))
+    except KeyboardInterrupt:
+        pass
+    except Exception as error:
+        theirs.send(error)
+
+
+def _interrupted(*_) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    raise KeyboardInterrupt

@@ -1,0 +1,105 @@
+"""Notebooks beside each other: in order, at the same time, and gone after an interrupt."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from reproduce.notebooks import all_notebooks, read_notebook
+from reproduce.parallel import ALONE, run_notebooks
+from tests.reproduce.test_parameters import write
+
+DRAW = """
+import os, pathlib
+folder = pathlib.Path(os.environ["DRSROBUST_FIGURES"])
+(folder / "data").mkdir(parents=True, exist_ok=True)
+for ending in ("svg", "png"):
+    (folder / f"{name}.{ending}").write_text(name)
+(folder / "data" / f"{name}.csv").write_text(name)
+"""
+# Each says that it is there and waits for the other: alone none of them ends well.
+MEET = """
+import pathlib, time
+place = pathlib.Path(meeting)
+(place / name).touch()
+until = time.monotonic() + 60
+while len(list(place.iterdir())) < 2:
+    assert time.monotonic() < until, "nobody came"
+    time.sleep(0.05)
+"""
+ROOT = Path(__file__).resolve().parents[2]
+CALL = """
+import sys
+from pathlib import Path
+from reproduce.notebooks import read_notebook
+from reproduce.parallel import run_notebooks
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    found = {path.stem: read_notebook(path) for path in sorted(folder.glob("*.ipynb"))}
+    list(run_notebooks({name: {"place": str(folder)} for name in found}, found, folder / "run", 2, print))
+"""
+
+
+def test_at_the_same_time_and_told_in_order(tmp_path):
+    (tmp_path / "meeting").mkdir()
+    names = ["10_one", "11_two", "12_wrong"]
+    for name in names:
+        cells = ["1 / 0"] if name == "12_wrong" else [MEET, DRAW]
+        write(tmp_path, 'name: str = ""\nmeeting: str = ""', *cells, name=f"{name}.ipynb")
+    found = {name: read_notebook(tmp_path / f"{name}.ipynb") for name in names}
+    chosen = {name: {"name": name, "meeting": str(tmp_path / "meeting")} for name in names}
+    said = []
+    outcomes = []
+    for outcome in run_notebooks(chosen, found, tmp_path / "run", 2, said.append):
+        outcomes.append(outcome)
+        said.append(outcome.ok)
+    assert said == ["10_one", True, "11_two", True, "12_wrong", False]
+    assert [outcome.notebook for outcome in outcomes] == names
+    assert "ZeroDivisionError" in outcomes[2].error and outcomes[0].figures == ["10_one"]
+    assert (tmp_path / "run" / "figures" / "11_two.svg").read_text() == "11_two"
+
+
+def test_those_that_measure_run_alone(tmp_path, monkeypatch):
+    """Whatever draws times (its caption says `timed`) stands in the list, and is run in this process."""
+    timed = {name for name, one in all_notebooks().items() if "Timed, so not equal" in one.path.read_text()}
+    assert timed <= set(ALONE) <= set(all_notebooks())
+    ran = []
+    monkeypatch.setattr("reproduce.parallel._side_by_side", lambda chosen, *_: iter([ran.append(list(chosen))]))
+    monkeypatch.setattr("reproduce.parallel.run_notebook", lambda notebook, *_: ran.append(notebook))
+    notebooks = {name: name for name in all_notebooks()}
+    list(run_notebooks(dict.fromkeys(notebooks, {}), notebooks, tmp_path, 2, print))
+    assert ran[0] == "00_models" and ran[-3:] == list(ALONE[1:]) and ran[1] == list(notebooks)[1:-3]
+    ran.clear()
+    list(run_notebooks(dict.fromkeys(notebooks, {}), notebooks, tmp_path, 1, print))
+    assert ran == list(notebooks)
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_end_leaves_no_kernel_behind(how, tmp_path):
+    cell = 'import os, pathlib, time\n(pathlib.Path(place) / f"{os.getpid()}.pid").touch()\ntime.sleep(300)'
+    for name in ("10_one", "11_two"):
+        write(tmp_path, 'place: str = ""', cell, name=f"{name}.ipynb")
+    (tmp_path / "call.py").write_text(CALL)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+    process = subprocess.Popen(
+        [sys.executable, str(tmp_path / "call.py"), str(tmp_path)],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    until = time.monotonic() + 60
+    while len(pids := [int(path.stem) for path in tmp_path.glob("*.pid")]) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(pids) == 2
+    os.kill(process.pid, how) if how == signal.SIGKILL else os.killpg(process.pid, how)
+    _, said = process.communicate(timeout=30)
+    assert said.count("Traceback") == (how == signal.SIGINT), said
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]

@@ -1,0 +1,103 @@
+"""The plan: counted as the notebooks count, measured here, and never stopped by missing data."""
+
+import json
+
+import pytest
+
+from reproduce.__main__ import main
+from reproduce.calibration import Cost, rows_and_ids, stand_in
+from reproduce.notebooks import all_notebooks
+from reproduce.plan import Line, _span, lines
+from reproduce.profiles import FOLDER, Profile, load_profile
+from reproduce.workload import ONE, work_of
+
+NOTEBOOKS = all_notebooks()
+COST = Cost(
+    3, 20, 1000, 100, (0.0, 1e-6), (0.001, 1e-6), dict.fromkeys((1e-8, 1e-6, 1e-4, 1e-2), (0.0, 1e-6)), (1e-3, 1e-6)
+)
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """No time is taken: every model costs the same."""
+    asked = []
+    monkeypatch.setattr("reproduce.plan.measure", lambda *which: asked.append(which) or COST)
+    monkeypatch.setattr("reproduce.plan.rows_and_ids", lambda *_: (200_000, 1000))
+    return asked
+
+
+@pytest.mark.parametrize("profile", sorted(path.stem for path in FOLDER.glob("*.toml")))
+def test_every_notebook_of_every_profile_is_counted(profile, measured):
+    for line in lines(load_profile(profile, NOTEBOOKS, None), None):
+        assert line.known and line.seconds > 0, line.notebook
+        assert line.notebook == "00_models" or line.notebook == "09_injection_speed" or line.trials > 0
+
+
+def test_counts_are_those_of_the_campaigns(data, trained):
+    """E1 and E3 on a small model: trials as they are counted, and as the campaigns have them."""
+    import drsrobust as dr
+
+    judge = dr.Evaluator(trained, data.test)
+    parts = list(dr.components(trained).query("parameters > 0")["component"])
+    campaign = dr.Campaign(judge, errors=[dr.SingleBit(b) for b in (30, 31)], targets=parts, trials=5)
+    p = {"dataset": "d", "models": ["dlrm"], "bits": [30, 31], "trials": 5, "test_rows": 9, "afn_neurons": 5}
+    (work,) = [one for one in work_of("01_bit_sensitivity", p) if one.kind == "trials"]
+    assert work.count * len(parts) == 5 * len(campaign.conditions) and work.per == "component" and work.rate == ONE
+    p = {
+        "datasets": ["d"],
+        "models": ["dlrm", "fm"],
+        "bers": [1e-6, 1e-5],
+        "trials": 5,
+        "leave_out": [],
+        "test_rows": 9,
+    }
+    found = [one for one in work_of("03_ber_sweep", p) if one.kind == "trials"]
+    assert sum(one.count for one in found) == 2 * 5 + 2 * 2 * 5  # fm under both protocols
+    p["leave_out"] = ["fm d"]
+    assert sum(one.count for one in work_of("03_ber_sweep", p) if one.kind == "trials") == 10
+
+
+def test_seconds(measured):
+    """20,000 rows at 1 microsecond each: 20 ms a trial; a model is trained once."""
+    p = {"dataset": "synthetic-movielens/ids", "model_name": "dlrm", "bers": [1e-5], "trials": 100, "test_rows": 10**7}
+    profile = Profile("x", {"00_quickstart": p, "98_unknown": {}}, False, ())
+    one, unknown = lines(profile, None)
+    training = (
+        160_000 / 2048 * (1e-3 * 10 + 2048e-6) * 9
+    )  # DLRM's epochs in figures/models.csv; tables 10 times as large
+    assert one.models == 1 and one.trials == 100 and one.trial_seconds == pytest.approx(2.0)
+    assert one.seconds == pytest.approx(2.0 + training, rel=0.25) and not unknown.known
+    assert Line("x", seconds=100, alone=40).wall(2) == pytest.approx(6 + 40 + 30)
+    assert COST.trial(ONE, 1000) == pytest.approx(0.002) and COST.trial(1e-9, 1000) == pytest.approx(0.001)
+
+
+def test_names_and_durations(tmp_path):
+    assert stand_in("criteo-kaggle/fields", tmp_path) == "synthetic-criteo/dlrm"
+    assert stand_in("synthetic-movielens/full", None) == "synthetic-movielens/full"
+    (tmp_path / "ml-1m").mkdir()
+    (tmp_path / "ml-1m" / "ratings.dat").touch()
+    assert stand_in("movielens-20m/ids", tmp_path) == "movielens-1m/ids"
+    assert rows_and_ids("movielens-20m/ids", tmp_path)[0] == 20_000_263
+    assert [_span(seconds) for seconds in (7, 600, 7200, 86400 * 40)] == ["7 s", "10.0 min", "2.0 hours", "40.0 days"]
+
+
+def test_what_is_missing_is_said_and_the_plan_ends_well(measured, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("DRSROBUST_DATA", "")  # which `main` sets
+    monkeypatch.setattr("reproduce.__main__._run", lambda *_: pytest.fail("something was run"))
+    call = ["--profile", "paper", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
+    assert main([*call, "--plan"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("missing: ") == 3 and "ml-20m.zip from GroupLens" in said and "Kaggle, 2014" in said
+    assert "03_ber_sweep" in said and "in all " in said and not (tmp_path / "out").exists()
+    assert main(call) == 2  # without the plan one error names them all
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and said.count("there is no") == 3
+
+
+def test_a_measured_plan(capsys, monkeypatch, session_cache):
+    """Models of the smoke profile, timed for real (some ten seconds: five models, each at four rates and two sizes)."""
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    assert main(["--profile", "smoke", "--plan", "03_ber_sweep", "models=dlrm"]) == 0
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("03_ber_sweep"))
+    assert line.split()[1:3] == ["1", "48"] and float(line.split()[3]) > 1
+    assert json.dumps(line)

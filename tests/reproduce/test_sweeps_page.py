@@ -1,0 +1,92 @@
+"""What docs/sweeps.md shows: its shell scripts call what there is, its Python runs."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "sweeps.md").read_text()
+SHELL = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+# Stands for the run of the notebooks: all is checked up to there; what would run is written as their table would be.
+INSTEAD = """
+import sys
+import reproduce.__main__ as program
+
+def run(chosen, notebooks, profile, folder, jobs):
+    for name, p in chosen.items():
+        table = folder / "figures" / "data" / f"{name}.csv"
+        table.parent.mkdir(parents=True)
+        lines = [f"{model},{ber},0.{p['seed']}" for model in p["models"] for ber in p["bers"]]
+        table.write_text("\\n".join(["# caption", "model,ber,auc", *lines]))
+    return 0
+
+program._run = run
+assert sys.argv[1:3] == ["-m", "reproduce"], sys.argv
+sys.exit(program.main(sys.argv[3:]))
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A folder in which `.venv/bin/python -m reproduce` runs no notebook."""
+    (tmp_path / "instead.py").write_text(INSTEAD)
+    python = tmp_path / ".venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path}/instead.py" "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "src")]))
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def bash(script, *arguments, **variables):
+    command = ["bash", "-eu", "-c", script, "script", *arguments]
+    done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_array_and_the_reading_of_its_tables(checkout, capsys):
+    (array,) = [script for script in SHELL if "#SBATCH" in script]
+    for task in range(9):
+        bash(array, "--profile", "smoke", "bers=[1e-6]", SLURM_ARRAY_TASK_ID=str(task))
+    names: dict = {}
+    exec(compile(PYTHON[0], "sweeps.md", "exec"), names)
+    table = names["table"]
+    assert sorted(table["task"]) == [str(task) for task in range(9)] and set(table["ber"]) == {1e-6}
+    assert table.groupby("model")["auc"].apply(sorted).to_dict() == dict.fromkeys(
+        ("dlrm", "deepfm", "wide_deep"), [0.0, 0.1, 0.2]
+    )
+    assert "wide_deep" in capsys.readouterr().out
+
+
+def test_the_loop(checkout):
+    (loop,) = [script for script in SHELL if "for seed" in script]
+    bash(loop)
+    tables = sorted(checkout.glob("build/seed-*/laptop-part/figures/data/03_ber_sweep.csv"))
+    assert len(tables) == 3 and "deepfm" in tables[0].read_text()
+
+
+def test_the_task_of_dask(checkout, monkeypatch):
+    names: dict = {}
+    exec(compile(PYTHON[1], "sweeps.md", "exec"), names)
+    monkeypatch.setattr(sys, "executable", str(checkout / ".venv" / "bin" / "python"))
+    assert names["run"]("deepfm", 1, "--profile", "smoke") == ""
+    assert "deepfm" in (checkout / "build/dask/deepfm-1/smoke-part/figures/data/03_ber_sweep.csv").read_text()
+
+
+def test_its_calls_are_understood():
+    """Every `python -m reproduce` of the page names notebooks and parameters that there are."""
+    from reproduce.notebooks import all_notebooks, parse_assignment
+
+    notebooks = all_notebooks()
+    calls = re.findall(r"-m reproduce (\d\d_\w+)(.*)", PAGE)
+    assert calls
+    for name, rest in calls:
+        for quoted, word in re.findall(r"'(\w+=[^']+)'|(?<!\")\b(\w+=[\w,.]+)", rest):
+            parse_assignment(quoted or word, notebooks[name])

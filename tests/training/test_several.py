@@ -1,0 +1,114 @@
+"""Models trained side by side are those that are trained one after another."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from drsrobust._storage import exclusive
+from drsrobust.data import load_dataset
+from drsrobust.models import state_digest
+from drsrobust.training import Settings, load_models
+
+SCRIPT = """
+import drsrobust as dr
+if __name__ == "__main__":
+    data = dr.load_dataset("synthetic-movielens", rows=20_000)
+    settings = dr.training.Settings(epochs=1000, patience=1000, batch_size=64)
+    dr.load_models([{"name": n, "data": data, "settings": settings} for n in ("fm", "dlrm")], workers=2)
+"""
+
+
+def wanted(data):
+    settings = Settings(epochs=1, batch_size=256)
+    return [{"name": name, "data": data, "settings": settings} for name in ("wide_deep", "dlrm", "wide_deep")]
+
+
+def test_the_same_weights_as_one_after_another(tmp_path, monkeypatch):
+    """wide_deep draws dropout; it stands twice and is trained once."""
+    found = {}
+    for workers in (1, 2):
+        monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / f"cache-{workers}"))
+        models = load_models(wanted(load_dataset("synthetic-movielens/full", rows=3000)), workers=workers, show=False)
+        assert [model.manifest["model"] for model in models] == ["wide_deep", "dlrm", "wide_deep"]
+        found[workers] = [state_digest(model) for model in models]
+        folders = {path.name for path in (tmp_path / f"cache-{workers}" / "checkpoints").iterdir() if path.is_dir()}
+        assert len(folders) == 2  # nothing else is left
+    assert found[1] == found[2]
+
+
+def test_what_is_there_needs_no_process(data, trained, monkeypatch):
+    monkeypatch.setattr("drsrobust.training.several.pool", lambda *_: pytest.fail("processes were started"))
+    settings = Settings(epochs=2, batch_size=512)
+    (model,) = load_models([{"name": "dlrm", "data": data, "settings": settings}], workers=2, show=False)
+    assert state_digest(model) == state_digest(trained)
+
+
+def test_other_rows_than_the_cached_ones_are_trained_on_here(empty_cache, monkeypatch):
+    """A worker maps the folder of the data: it would train on rows that were not meant."""
+    monkeypatch.setattr("drsrobust.training.several.pool", lambda *_: pytest.fail("processes were started"))
+    data = load_dataset("synthetic-movielens/full", rows=3000)
+    models = load_models(wanted(replace(data, train=data.train.head(1000))), workers=2, show=False)
+    assert len(models) == 3
+
+
+def test_wrong_wishes_are_told(data):
+    with pytest.raises(ValueError, match="no model is wanted"):
+        load_models([])
+    with pytest.raises(ValueError, match="workers is 0; it must be 1 or more"):
+        load_models([{"name": "dlrm", "data": data}], workers=0)
+    with pytest.raises(ValueError, match="unknown model 'dlmr'; did you mean 'dlrm'"):
+        load_models([{"name": "dlmr", "data": data}])
+    for wrong in ({"name": "dlrm"}, {"name": "dlrm", "data": data, "epochs": 3}):
+        with pytest.raises(TypeError, match="'data'" if len(wrong) == 1 else "'epochs'"):
+            load_models([wrong])
+
+
+def about(pid):
+    """State and parent of a process; Z (a zombie) where there is none."""
+    try:
+        state, parent = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+        return state, int(parent)
+    except (FileNotFoundError, ProcessLookupError):
+        return "Z", 0
+
+
+def workers_of(parent):
+    every = [
+        int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and about(path.name)[1] == parent
+    ]
+    return [pid for pid in every if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+def test_an_end_leaves_no_process_behind_and_training_goes_on(how, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "cache"))
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        env=dict(os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    locks, until = tmp_path / "cache" / "checkpoints", time.monotonic() + 60
+    while len(list(locks.glob("*.lock"))) < 2 and time.monotonic() < until:
+        time.sleep(0.05)
+    workers = workers_of(process.pid)
+    assert len(workers) == 2
+    os.kill(process.pid, how) if how == signal.SIGKILL else os.killpg(process.pid, how)
+    _, said = process.communicate(timeout=30)
+    assert said.count("Traceback") <= 1 and ("KeyboardInterrupt" in said) == (how == signal.SIGINT)
+    while any(about(pid)[0] != "Z" for pid in workers) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert [about(pid)[0] for pid in workers] == ["Z", "Z"]
+    for lock in locks.glob("*.lock"):
+        with exclusive(lock.with_suffix(""), wait=False):  # free: the next call goes on
+            pass
