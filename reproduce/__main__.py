@@ -53,8 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.plan:
         from reproduce.plan import print_plan
 
-        missing = missing_data(profile.datasets, data) if data else []
-        print_plan(replace(profile, parameters=chosen), data, missing)
+        print_plan(replace(profile, parameters=chosen), data, missing_data(profile.wanted, data))
         return 0
     # What is not the whole profile as it stands goes beside it, so that it never takes the place of a whole run.
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"

@@ -13,7 +13,7 @@ import numpy as np
 RATES = (1e-8, 1e-6, 1e-4, 1e-2)  # bit error rates at which trials are timed
 ROWS = (512, 2048)  # of trials and passes
 BATCHES = (256, 1024)  # of steps
-SLOW = 0.5  # seconds of a pass over the fewer rows, beyond which the more are not tried
+SLOW = 0.15  # seconds of a pass over the fewer rows, beyond which the more are not tried
 # Rows and ids (rows of tables) of the study's sets where their files are not there: MovieLens-20M by its README; Criteo
 # by its challenge, its ids an estimate (categories seen 10 times or more).
 KNOWN = {"movielens-20m": (20_000_263, 165_000), "criteo-kaggle": (45_840_617, 1_100_000)}

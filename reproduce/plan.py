@@ -121,6 +121,8 @@ def print_plan(profile: Profile, data: Path | None, missing: list[str]) -> None:
         "its form (trials/s: of one process), scaled to all rows; epochs as in figures/models.csv; "
         f"{', '.join(KNOWN)} by their known sizes"
     )
+    if not profile.real:
+        print("no data folder was given: the run would use generated data, and say so")
     for text in missing:
         print(f"missing: {text}")
 

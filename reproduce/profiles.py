@@ -20,6 +20,7 @@ class Profile:
     parameters: dict[str, dict[str, Any]]
     real: bool
     datasets: tuple[str, ...]
+    wanted: tuple[str, ...]  # the real ones, whether they are there or not
 
 
 def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *, check: bool = True) -> Profile:
@@ -64,12 +65,13 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *
         if missing := sorted(set(notebooks[notebook].parameters) - set(values)):
             raise ValueError(f"profile {name}, {notebook}: no value for {', '.join(missing)}")
         chosen[notebook] = values
-    return Profile(name, chosen, data is not None, tuple(role[kind] for role in roles.values()))
+    played, wanted = (tuple(dict.fromkeys(role[which] for role in roles.values())) for which in (kind, "real"))
+    return Profile(name, chosen, data is not None, played, wanted)
 
 
-def missing_data(names: Iterable[str], data: Path) -> list[str]:
-    """What a folder lacks of these data sets: of each which file, where it comes from and where to put it. Nothing is silently
-    substituted: data that was asked for is there, or the run does not start."""
+def missing_data(names: Iterable[str], data: Path | None) -> list[str]:
+    """What a folder (None: `$DRSROBUST_DATA`, if any) lacks of these data sets: of each which file, where it comes from and
+    where to put it. Nothing is silently substituted: data that was asked for is there, or the run does not start."""
     from drsrobust.data.sources import find_files
 
     missing = []
