@@ -74,13 +74,13 @@ def rows_and_ids(dataset: str, root: Path | None) -> tuple[int, int]:
 
 
 @cache
-def measure(model: str, dataset: str, neurons: int | None, root: Path | None) -> Cost:
+def measure(model: str, dataset: str, sizes: tuple[tuple[str, int], ...], root: Path | None) -> Cost:
     """Times a model on a stand-in (see there); some seconds.
 
     Args:
         model: its name.
         dataset: name of the stand-in.
-        neurons: of the model afn.
+        sizes: of the model, name and value, where they are not its default.
         root: folder of the real data.
     """
     import torch
@@ -93,8 +93,7 @@ def measure(model: str, dataset: str, neurons: int | None, root: Path | None) ->
     torch.set_num_threads(1)
     try:
         data = load_dataset(dataset, root)
-        sizes = default_sizes(model, dataset) | ({"neurons": neurons} if neurons else {})
-        made = build_model(model, data.schema, **sizes).eval()
+        made = build_model(model, data.schema, **(default_sizes(model, dataset) | dict(sizes))).eval()
         parts = list(components(made).query("parameters > 0")["component"])
         forward, one, at = [], [], {rate: [] for rate in RATES}
         for rows in ROWS:

@@ -53,10 +53,10 @@ def _line(name: str, parameters: dict[str, Any], data: Path | None, trained: set
             line.seconds += work.count
             line.alone += work.count
             continue
-        cost = measure(work.model, stand_in(work.dataset, data), work.neurons, data)
+        cost = measure(work.model, stand_in(work.dataset, data), work.sizes, data)
         rows, ids = rows_and_ids(work.dataset, data)
         if work.kind == "training":
-            key = (work.model, work.dataset, work.neurons)
+            key = (work.model, work.dataset, work.sizes)
             if key in trained:
                 continue
             trained.add(key)
@@ -64,7 +64,7 @@ def _line(name: str, parameters: dict[str, Any], data: Path | None, trained: set
             line.seconds += _training(work, cost, rows, ids)
         else:
             count = work.count * {"component": cost.parts, "stratum": cost.strata, "": 1}[work.per]
-            scored = min(work.rows, int(SPLIT[1] * rows))
+            scored = work.rows if work.whole else min(work.rows, int(SPLIT[1] * rows))
             each = (
                 cost.trial(work.rate, scored) if work.kind == "trials" else cost.forward[0] + cost.forward[1] * scored
             )

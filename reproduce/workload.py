@@ -7,6 +7,7 @@ from typing import Any
 ONE = "one error"  # instead of a rate
 PROTOCOLS = {"fm", "dcn", "afm", "afn", "wide_deep", "deepfm"}  # whose published scripts name parts: two protocols
 Parameters = dict[str, Any]
+Sizes = tuple[tuple[str, int], ...]
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class Work:
         model, dataset: what it is done with.
         rows: test rows of a trial or pass; fewer where the data set has fewer.
         rate: bit error rate of the trials, or ONE.
-        neurons: of the model afn.
+        sizes: of the model, name and value, where they are not its default.
+        whole: all `rows` are there, generated for the trials.
         per: `component` or `stratum` (layers times classes of bits): the count is for each of them.
         alone: runs on one core while nothing else does.
     """
@@ -31,9 +33,10 @@ class Work:
     dataset: str = ""
     rows: int = 0
     rate: float | str = ONE
-    neurons: int | None = None
+    sizes: Sizes = ()
     per: str = ""
     alone: bool = False
+    whole: bool = False
 
 
 def work_of(notebook: str, parameters: Parameters) -> list[Work] | None:
@@ -42,13 +45,14 @@ def work_of(notebook: str, parameters: Parameters) -> list[Work] | None:
     return None if counted is None else list(counted(parameters))
 
 
-def _sweep(p: Parameters, model: str, dataset: str, trials: int, neurons: int | None = None, per="") -> Iterator[Work]:
+def _sweep(p: Parameters, model: str, dataset: str, trials: int, sizes: Sizes = (), per="") -> Iterator[Work]:
     for ber in p["bers"]:
-        yield Work("trials", trials, model, dataset, p["test_rows"], ber, neurons, per)
+        yield Work("trials", trials, model, dataset, p["test_rows"], ber, sizes, per)
 
 
 def _training(p: Parameters, model: str, dataset: str) -> Work:
-    return Work("training", 1, model, dataset, neurons=p.get("afn_neurons") if model == "afn" else None)
+    sizes = (("neurons", p["afn_neurons"]),) if model == "afn" and "afn_neurons" in p else ()
+    return Work("training", 1, model, dataset, sizes=sizes)
 
 
 def _pairs(p: Parameters) -> Iterator[tuple[str, str]]:
@@ -71,14 +75,33 @@ def _bits(p: Parameters) -> Iterator[Work]:
         train = _training(p, model, p["dataset"])
         count = len(p["bits"]) * p["trials"]
         yield train
-        yield Work("trials", count, model, p["dataset"], p["test_rows"], ONE, train.neurons, "component")
+        yield Work("trials", count, model, p["dataset"], p["test_rows"], ONE, train.sizes, "component")
+
+
+def _factors(p: Parameters) -> Iterator[Work]:
+    """Every cell is taken to cost as much as the one that is nearest to their mean: all of them would take long to measure."""
+    from drsrobust.campaign import factor_grid
+
+    levels = {
+        "width": p["widths"],
+        "depth": p["depths"],
+        "embedding_dim": p["embedding_dims"],
+        "density": p["densities"],
+    }
+    cells = factor_grid(levels, full=p["full"])
+    means = {name: sum(cell[name] for cell in cells) / len(cells) for name in levels}
+    like = {name: min(given, key=lambda level, name=name: abs(level - means[name])) for name, given in levels.items()}
+    dataset = f"synthetic-dummy/{like.pop('density'):g}"
+    count = 2 * len(cells) * len(p["targets"]) * p["trials"]  # two protocols
+    for ber in p["bers"]:
+        yield Work("trials", count, "dummy", dataset, p["inputs"], ber, tuple(like.items()), whole=True)
 
 
 def _rates(p: Parameters) -> Iterator[Work]:
     for model, dataset in _pairs(p):
         train = _training(p, model, dataset)
         yield train
-        yield from _sweep(p, model, dataset, p["trials"] * (1 + (model in PROTOCOLS)), train.neurons)
+        yield from _sweep(p, model, dataset, p["trials"] * (1 + (model in PROTOCOLS)), train.sizes)
 
 
 def _components(p: Parameters) -> Iterator[Work]:
@@ -135,6 +158,7 @@ _NOTEBOOKS: dict[str, Callable[[Parameters], Iterator[Work]]] = {
     "00_models": _models,
     "00_quickstart": _quickstart,
     "01_bit_sensitivity": _bits,
+    "02_model_factors": _factors,
     "03_ber_sweep": _rates,
     "04_component_vulnerability": _components,
     "05_activation_clipping": _clipping,

@@ -55,6 +55,15 @@ def test_counts_are_those_of_the_campaigns(data, trained):
     assert sum(one.count for one in work_of("03_ber_sweep", p) if one.kind == "trials") == 10
 
 
+def test_cells_of_the_dummy_model_are_counted():
+    p = {"widths": [64, 128, 512], "depths": [1], "embedding_dims": [64], "densities": [0.01, 0.1], "full": True}
+    p |= {"bers": [1e-7, 1e-6], "targets": ["all", "mlp"], "trials": 5, "inputs": 10_000}
+    first, second = work_of("02_model_factors", p)
+    assert first.count == second.count == 2 * 6 * 2 * 5 and (first.rate, second.rate) == (1e-7, 1e-6) and first.whole
+    assert dict(first.sizes) == {"width": 128, "depth": 1, "embedding_dim": 64}  # of a mean width of 235
+    assert sum(one.count for one in work_of("02_model_factors", p | {"full": False})) == 2 * 2 * 4 * 2 * 5
+
+
 def test_seconds(measured):
     """20,000 rows at 1 microsecond each: 20 ms a trial; a model is trained once."""
     p = {"dataset": "synthetic-movielens/ids", "model_name": "dlrm", "bers": [1e-5], "trials": 100, "test_rows": 10**7}
