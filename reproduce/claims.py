@@ -90,8 +90,8 @@ def load_claims(notebooks: Iterable[str], path: Path = FILE) -> list[Claim]:
         ValueError: an unknown or missing key, kind of check or option, or a figure of no notebook; file and key are named.
     """
     tables = tomllib.loads(path.read_text())
-    _keys(path.name, tables, {"claim", "to_come"}, {"claim"})
-    known = [*notebooks, *tables.get("to_come", [])]
+    _keys(path.name, tables, {"claim"}, {"claim"})
+    known = list(notebooks)
     claims = []
     for number, given in enumerate(tables["claim"], 1):
         place = f"{path.name}, {given.get('id', f'claim {number}')}"

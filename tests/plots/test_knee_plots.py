@@ -58,6 +58,8 @@ def test_curves_of_one_panel():
     assert axes[1].get_legend() is None and "published scripts" in axes[2].get_title(loc="left")
     same = [ax.containers[0].lines[0].get_color() for ax in axes]
     assert len(set(same)) == 1  # fm looks alike everywhere
+    title = description.title(axes[0].figure)  # the label of the rates stands below the second row
+    assert title == "AUC falls from 0.8 to 0.6 (bit error rate 1e-5 to 0.001; fm)."
 
 
 def test_knees_the_latest_first_and_arrows():

@@ -24,7 +24,7 @@ def title(figure: "Figure") -> str:
         return next((_capital(f"{told[0]}.") for ax in figure.axes if (told := _map(ax))), "Nothing was measured.")
     found, unit = _series(ax), _unit(ax)
     if None in found and _words(ax.yaxis) is None:  # points of their own, of which none stands for the others
-        return _capital(f"{_what(ax)} against {_bare(ax.get_xlabel())}.")
+        return _capital(f"{_what(ax)} against {_bare(_across(ax))}.")
     top = max(found, key=lambda name: _values(ax, found[name]).max())
     value, at = _values(ax, found[top]), _places(ax, found[top])
     peak, named = _extreme(value), _words(ax.yaxis) is not None or _words(ax.xaxis) is not None
@@ -59,8 +59,8 @@ def text(figure: "Figure") -> str:
 def _panel(ax: "Axes") -> str:
     head = ax.get_title(loc="left") or ax.get_title()
     drawn = _what(ax)
-    if _words(ax.yaxis) is None and ax.get_xlabel():
-        drawn += f" against {_bare(ax.get_xlabel())}"
+    if _words(ax.yaxis) is None and _across(ax):
+        drawn += f" against {_bare(_across(ax))}"
     if mapped := _map(ax):
         return f"{_capital('; '.join(mapped))}."
     series = _series(ax)
@@ -119,8 +119,7 @@ def _map(ax: "Axes") -> list[str]:
     if not tops:
         return []
     value, place, name = tops[0]
-    where = next(text for text in [_bare(one.get_xlabel()) for one in ax.figure.axes] if text)
-    claim = f"{_bare(ax.get_title(loc='left'))} is highest at {where} {place:g} ({_number(value)}; {name})"
+    claim = f"{_bare(ax.get_title(loc='left'))} is highest at {_bare(_across(ax))} {place:g} ({_number(value)}; {name})"
     rest = [f"{name} {_number(value)} at {place:g}" for value, place, name in tops[1:_MOST]]
     return [claim, *rest]
 
@@ -198,6 +197,12 @@ def _label(ax: "Axes") -> str:
     return next((label for label in labels if label), "value")
 
 
+def _across(ax: "Axes") -> str:
+    """The label below, which may stand at another panel that shares the axis."""
+    labels = [one.get_xlabel() for one in (ax, *ax.get_shared_x_axes().get_siblings(ax))]
+    return next((label for label in labels if label), "")
+
+
 def _what(ax: "Axes") -> str:
     return _bare(_label(ax))
 
@@ -210,7 +215,7 @@ def _unit(ax: "Axes") -> str:
 
 def _where(ax: "Axes") -> str:
     """What comes before a place: the name of its axis, unless the place has a name of its own."""
-    label = _bare(ax.get_xlabel())
+    label = _bare(_across(ax))
     return f"{label} " if label and _words(ax.xaxis) is None and _words(ax.yaxis) is None else ""
 
 
