@@ -29,11 +29,16 @@ class Cost:
     parts: int
     strata: int
     parameters: int
+    in_tables: int  # of these
     ids: int
     forward: Line
     one: Line
     at: dict[float, Line]
     step: Line
+
+    def weights(self, ids: int) -> float:
+        """Parameters with tables of so many rows instead."""
+        return self.parameters + self.in_tables * (max(1.0, ids / self.ids) - 1)
 
     def trial(self, rate: float | str, rows: int) -> float:
         """Seconds of a trial at a rate, or of one error: between measured rates linear in the rate's logarithm."""
@@ -94,7 +99,8 @@ def measure(model: str, dataset: str, sizes: tuple[tuple[str, int], ...], root: 
     try:
         data = load_dataset(dataset, root)
         made = build_model(model, data.schema, **(default_sizes(model, dataset) | dict(sizes))).eval()
-        parts = list(components(made).query("parameters > 0")["component"])
+        sizes_of = components(made).query("parameters > 0").set_index("component")["parameters"]
+        parts = list(sizes_of.index)
         forward, one, at = [], [], {rate: [] for rate in RATES}
         for rows in ROWS:
             split = data.test.head(rows)
@@ -115,6 +121,7 @@ def measure(model: str, dataset: str, sizes: tuple[tuple[str, int], ...], root: 
             parts=len(parts),
             strata=len(layer_strata(made)),
             parameters=sum(parameter.numel() for parameter in made.parameters()),
+            in_tables=int(sizes_of["embedding"]),
             ids=_ids(data),
             forward=_line(ROWS, forward),
             one=_line(ROWS, one),
@@ -128,7 +135,7 @@ def measure(model: str, dataset: str, sizes: tuple[tuple[str, int], ...], root: 
 def peak_bytes(cost: Cost, ids: int, *, training: bool) -> float:
     """Memory of one process: the libraries, weights (with gradients and two moments while training; a second copy and what
     reruns keep, 2 GB at most, while trials run)."""
-    weights = 4 * cost.parameters * max(1.0, ids / cost.ids)
+    weights = 4 * cost.weights(ids)
     return 0.7e9 + (4 * weights + 0.5e9 if training else 2 * weights + 2e9)
 
 

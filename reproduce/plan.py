@@ -82,7 +82,7 @@ def _training(work: Work, cost: Cost, rows: int, ids: int) -> float:
     from drsrobust.training import default_settings
 
     batch = default_settings(work.model, work.dataset).batch_size
-    each = cost.step[0] * max(1.0, ids / cost.ids) + cost.step[1] * batch
+    each = cost.step[0] * cost.weights(ids) / cost.parameters + cost.step[1] * batch
     return SPLIT[0] * rows / batch * each * _epochs(work.model)
 
 

@@ -54,8 +54,8 @@ def test_curves_of_one_panel():
         plots.model_curves(data, ax, dataset=dataset, protocol=protocol)
     assert [len(ax.containers) for ax in axes] == [2, 2, 1, 1]
     assert axes[0].containers[1].lines[0].get_ydata().tolist() == [0.8, 0.6]
-    assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["fm", "dlrm"]
-    assert axes[1].get_legend() is None and "published scripts" in axes[2].get_title(loc="left")
+    assert [text.get_text() for text in axes[1].get_legend().get_texts()] == ["fm", "dlrm"]
+    assert axes[0].get_legend() is None and "published scripts" in axes[2].get_title(loc="left")
     same = [ax.containers[0].lines[0].get_color() for ax in axes]
     assert len(set(same)) == 1  # fm looks alike everywhere
     title = description.title(axes[0].figure)  # the label of the rates stands below the second row

@@ -39,17 +39,20 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
 
     Args:
         data: as `model_curves_data` returns it; rates of 0 are not drawn.
-        ax: where to draw; None: a new figure. The first one of a figure has the legend, of all models.
+        ax: where to draw; None: a new figure. The last one of the first row has the legend, of all models. Curves stand a
+            little beside each other, so that no bar hides another.
         dataset, protocol: of the panel.
     """
     ax = ax or new_panels()[0]
     here = data[(data["dataset"] == dataset) & (data["protocol"] == protocol) & (data["ber"] > 0)]
+    several = data["series"].nunique()
     for number, curve in here.groupby("series", sort=True):
         curve = curve.sort_values("ber")
+        place = curve["ber"] * 10 ** (0.05 * (number - (several - 1) / 2))
         ends = [curve["auc"] - curve["auc_low"], curve["auc_high"] - curve["auc"]]
         style = look(number) | {"linewidth": 1.5, "markersize": 4.5}
         style |= {"label": curve["model"].iloc[0], "capsize": 2, "elinewidth": 0.9}
-        ax.errorbar(curve["ber"], curve["auc"], yerr=np.maximum(ends, 0), **style)
+        ax.errorbar(place, curve["auc"], yerr=np.maximum(ends, 0), **style)
     ax.axhline(0.5, linestyle=":", **_GUIDE)
     ax.text(0.01, 0.5, "coin toss", ha="left", va="bottom", transform=ax.get_yaxis_transform(), color="#666666", size=8)
     ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
@@ -58,10 +61,10 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
         ax.set_xscale("log")
     ax.label_outer()
     place = ax.get_subplotspec()
-    if len(data) and (place is None or (place.is_first_row() and place.is_first_col())):
+    if len(data) and (place is None or (place.is_first_row() and place.is_last_col())):
         models = data.drop_duplicates("series").sort_values("series")[["series", "model"]].to_numpy()
         handles = [Line2D([], [], label=model, markersize=4.5, **look(number)) for number, model in models]
-        ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 0.07), handlelength=3)
+        ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=3)
     return ax
 
 
