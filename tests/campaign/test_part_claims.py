@@ -40,26 +40,26 @@ def test_one_row_per_quantity_model_and_definition():
 
 def test_magnitudes_are_those_of_single_flips(trained):
     before = {name: tensor.clone() for name, tensor in trained.state_dict().items()}
-    found = flipped_magnitudes(trained).set_index("component")
+    found = flipped_magnitudes([trained]).set_index("target")
     assert all(torch.equal(tensor, before[name]) for name, tensor in trained.state_dict().items())
     weights = torch.cat([one.detach().reshape(-1) for name, one in trained.named_parameters() if "embedding" in name])
     sizes = weights.double().abs() * 2.0**128  # below 2 in magnitude the top bit of the exponent is 0
     assert found.loc["embedding", "words"] == len(weights)
     middle = (weights != 0) & (weights.abs() > 1e-30)
-    assert found.loc["embedding", "median"] == pytest.approx(float(sizes[middle].median()), rel=1e-2)
-    assert (found["q10"] < found["median"]).all() and (found["median"] < found["q90"]).all()
+    assert found.loc["embedding", "flipped_median"] == pytest.approx(float(sizes[middle].median()), rel=1e-2)
+    low, high = found["flipped_q10"], found["flipped_q90"]
+    assert (low < found["flipped_median"]).all() and (found["flipped_median"] < high).all()
 
 
 def test_magnitudes_of_other_bits_and_types():
     layer = nn.Linear(3, 1, bias=False)
     nn.init.constant_(layer.weight, 1.5)
-    assert flipped_magnitudes(layer, bit=31)["median"].tolist() == [1.5]
-    assert flipped_magnitudes(layer, bit=22)["median"].tolist() == [1.0]
-    assert flipped_magnitudes(layer)["median"].isna().all()  # 1.5 becomes NaN
-    with pytest.raises(ValueError, match="bit is 32; float32 has the bits 0 to 31"):
-        flipped_magnitudes(layer, bit=32)
-    with pytest.raises(ValueError, match=r"weight is torch\.float16; magnitudes are told of float32"):
-        flipped_magnitudes(layer.half())
+    assert flipped_magnitudes([layer], bit=31)["flipped_median"].tolist() == [1.5]
+    assert flipped_magnitudes([layer], bit=22)["flipped_median"].tolist() == [1.0]
+    assert flipped_magnitudes([layer])["infinite"].tolist() == [1.0]  # 1.5 becomes NaN
+    with pytest.raises(ValueError, match="bit is 32; a float32 has bits 0 to 31"):
+        flipped_magnitudes([layer], bit=32)
+    assert flipped_magnitudes([layer.half()]).empty
 
 
 @pytest.mark.parametrize(

@@ -137,19 +137,15 @@ def test_progress_bars_are_left_out_and_warnings_are_not(notebook):
 
 
 def test_claims_come_first(folder, monkeypatch, tmp_path):
-    import sys
-    from types import SimpleNamespace
-
     import jinja2
 
     from reproduce import report
 
     assert 'id="claims"' not in write_report(folder, run()).read_text()
     (folder / "figures" / "claims.csv").write_text("C0 is partly true")
-    reader = SimpleNamespace(read_claims=lambda path: [path.read_text()])
-    monkeypatch.setitem(sys.modules, "reproduce.claims_page", reader)
+    monkeypatch.setattr(report, "read_claims", lambda path: [path.read_text()])
     (tmp_path / "more").mkdir()
-    macro = '{% macro claims_table(rows) %}<section id="claims">{{ rows[0] }}</section>{% endmacro %}'
+    macro = '{% macro claims_table(rows, sections) %}<section id="claims">{{ rows[0] }}</section>{% endmacro %}'
     (tmp_path / "more" / "claims.html.j2").write_text(macro)
     here = jinja2.FileSystemLoader([tmp_path / "more", report.Path(report.__file__).parent])
     monkeypatch.setattr(report.jinja2, "FileSystemLoader", lambda _: here)
