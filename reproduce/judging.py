@@ -2,6 +2,7 @@
 
 from collections import Counter
 from fnmatch import fnmatchcase
+from itertools import takewhile
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -180,7 +181,8 @@ def _read(check: Check, figures: Path, outcome: dict[str, Any]) -> "pd.DataFrame
             tables = sorted(other.stem for other in figures.glob(f"{outcome['notebook']}*.csv"))
             raise unknown(f"table in {check.place}, table", check.table, tables)
     with open(path) as handle:
-        return pd.read_csv(path, skiprows=int(handle.readline().startswith("#")))
+        above = sum(1 for _ in takewhile(lambda line: line.startswith("#"), handle))  # caption, title, what is seen
+    return pd.read_csv(path, skiprows=above)
 
 
 def _rows(check: Check, table: "pd.DataFrame") -> "pd.DataFrame":
