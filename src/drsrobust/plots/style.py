@@ -82,7 +82,13 @@ def name_line(ax: "Axes", value: float, text: str, *, axis: str = "y", at: str =
         above: whether the name stands over a horizontal line.
     """
     paper = {"facecolor": "white", "alpha": 0.75, "pad": 0.5, "linewidth": 0}
-    look = {"color": "#444444", "size": 8, "bbox": paper, "textcoords": "offset points", "zorder": 2.3}  # below the frame
+    look = {
+        "color": "#444444",
+        "size": 8,
+        "bbox": paper,
+        "textcoords": "offset points",
+        "zorder": 2.3,
+    }  # below the frame
     if axis == "x":
         where = {"xycoords": ax.get_xaxis_transform(), "xytext": (4, 0), "va": "top"}
         ax.annotate(text, (value, 0.99), **where, **look)
