@@ -150,7 +150,8 @@ class Application:
 
     def check_order(self) -> None:
         """Raises RuntimeError when a map that was applied later is still in the same memory."""
-        for later in OPEN[OPEN.index(self) + 1 :] if self in OPEN else ():
+        there = list(OPEN)
+        for later in there[there.index(self) + 1 :] if self in there else ():
             if isinstance(later, Application) and later.hits(self.spans):
                 raise RuntimeError(
                     f"error maps are undone last in, first out: {later.error_map!r} was applied after "
@@ -194,12 +195,13 @@ def _version(tensor: torch.Tensor) -> int:
 
 def open_in(model: nn.Module) -> list[Open]:
     """Maps and hooks that are in a model now, in the order in which they came."""
-    if not OPEN:
+    there = list(OPEN)  # other threads may put maps into their models, and take them out, meanwhile
+    if not there:
         return []
-    if len(OPEN) == 1 and getattr(OPEN[0], "model", None) is model:  # nearly always; comparing memory takes longer
-        return list(OPEN)
+    if len(there) == 1 and getattr(there[0], "model", None) is model:  # nearly always; comparing memory takes longer
+        return there
     spans = [span(tensor) for _, tensor in named_tensors(model, buffers=True)]
-    return [one for one in OPEN if one.concerns(model, spans)]
+    return [one for one in there if one.concerns(model, spans)]
 
 
 def applied_maps(model: nn.Module) -> "tuple[ErrorMap, ...]":
