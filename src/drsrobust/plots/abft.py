@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.style import look, name_line, new_panels, styled
+from drsrobust.plots.style import GUIDE, look, name_line, new_panels, styled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}
 _BAR = {"linestyle": "none", "capsize": 2, "elinewidth": 1.1, "markersize": 5}
 
 
@@ -158,7 +157,7 @@ def abft_overhead(
             ends = [min(rows) - 0.4, max(rows) + 0.4]
             ax.plot([value] * 2, ends, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1)
             ax.text(value, ends[1], f" published: under {value:g} %", color="#555555", size=8, va="top")
-    ax.axvline(0, **_GUIDE)
+    ax.axvline(0, **GUIDE)
     ax.set_yticks(range(len(names))[::-1], names)
     ax.set_ylim(-0.6, len(names) - 0.4)
     ax.set_xscale("symlog", linthresh=10)  # noise may fall below 0

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.style import look, new_panels, styled
+from drsrobust.plots.style import GUIDE, auc_guides, look, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 PLAIN = "none"  # how tables name the model without protection
 LEAST = 1e-8  # AUC: a smaller change is drawn here
 _COLUMNS = ["panel", "model", "dataset", "mitigation", "ber", "n", "auc", "auc_low", "auc_high", "auc_golden", "change"]
-_GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}
 
 
 def abft_repair_data(summary: "pd.DataFrame", single: "pd.DataFrame") -> "pd.DataFrame":
@@ -59,12 +58,10 @@ def abft_repair(data: "pd.DataFrame", ax: "Axes | None" = None, *, panel: str = 
             about = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 1.8, "label": label}
             ax.step(np.append(change.clip(LEAST, 1), 1.0), np.append(share, 0.0), where="pre", **about)
     if panel == "rate":
-        for golden in data["auc_golden"].unique():
-            ax.axhline(golden, linestyle=(0, (6, 3)), **_GUIDE)
-        ax.axhline(0.5, linestyle=":", **_GUIDE)
-        ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC", title="errors in all parameters")
+        auc_guides(ax, data["auc_golden"])
+        ax.set_title("errors in all parameters")
     else:
-        ax.axvline(1e-4, linestyle=(0, (6, 3)), **_GUIDE)
+        ax.axvline(1e-4, linestyle=(0, (6, 3)), **GUIDE)
         ax.set(xlabel="|AUC - golden|", ylabel="share of trials with at least that", title="one error per trial")
         ax.set(xlim=(LEAST, 1.0), ylim=(-0.03, 1.03))
     ax.set_xscale("log")

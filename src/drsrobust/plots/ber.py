@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import look, name_line, new_panels, styled
+from drsrobust.plots.style import auc_guides, look, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 _KEYS = ["model", "dataset", "error_model", "target"]
 _NUMBERS = ["ber", "realised", "realised_low", "realised_high", "n", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90"]
 _NUMBERS += ["auc_golden", "share_nonfinite"]
-_GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}
 
 
 def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
@@ -45,14 +44,8 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         errors = [curve["auc"] - curve["auc_low"], curve["auc_high"] - curve["auc"]]
         label = ", ".join(name)
         ax.errorbar(place, curve["auc"], yerr=errors, label=label, capsize=2.5, markersize=5, linewidth=1.6, **style)
-    for golden in data["auc_golden"].unique():
-        ax.axhline(golden, linestyle=(0, (6, 3)), **_GUIDE)
-    ax.axhline(0.5, linestyle=":", **_GUIDE)
-    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
+    auc_guides(ax, data["auc_golden"])
     if len(curves):
-        # Each where no curve is: all start at the top left and end at the bottom right.
-        name_line(ax, data["auc_golden"].max(), "without errors")
-        name_line(ax, 0.5, "coin toss", at="left")
         ax.set_xscale("log")
         ax.label_outer()
         band = Patch(color="#999999", alpha=0.25, lw=0, label="10-90 % of trials")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.lines import Line2D
 
-from drsrobust.plots.style import look, new_panels, styled
+from drsrobust.plots.style import auc_guides, look, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 _KEYS = ["dataset", "protocol", "model", "target"]
 _AUC = ["auc_golden", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_drop", "auc_drop_low", "auc_drop_high"]
 _PROTOCOLS = {"corrected": "errors in all parameters", "as_released": "errors as in the published scripts"}
-_GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}
 # How far it has come: filling tells the thresholds apart, colour and height the protocols.
 _FILLS = ("white", None, "black")
 
@@ -53,9 +52,7 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
         style = look(number) | {"linewidth": 1.5, "markersize": 4.5}
         style |= {"label": curve["model"].iloc[0], "capsize": 2, "elinewidth": 0.9}
         ax.errorbar(place, curve["auc"], yerr=np.maximum(ends, 0), **style)
-    ax.axhline(0.5, linestyle=":", **_GUIDE)
-    ax.text(0.01, 0.5, "coin toss", ha="left", va="bottom", transform=ax.get_yaxis_transform(), color="#666666", size=8)
-    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
+    auc_guides(ax)
     ax.set_title(f"{dataset}: {_PROTOCOLS.get(protocol, protocol)}", fontsize=10)
     if len(here):
         ax.set_xscale("log")

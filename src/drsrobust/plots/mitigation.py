@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import look, name_line, new_panels, styled
+from drsrobust.plots.style import GUIDE, auc_guides, look, name_line, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +18,6 @@ _KEYS = ["model", "dataset", "protocol", "target", "mitigation", "series", "ber"
 _AUC = ["auc_golden", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_drop", "auc_drop_low", "auc_drop_high"]
 _RECOVERY = ["lost", "lost_low", "lost_high", "gained", "gained_low", "gained_high", "recovery", "recovery_low"]
 _RECOVERY += ["recovery_high", "harmed", "harmed_low", "harmed_high", "raised"]
-_GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}
 
 
 def mitigated_auc_data(summary: "pd.DataFrame") -> "pd.DataFrame":
@@ -49,13 +48,8 @@ def mitigated_auc(data: "pd.DataFrame", ax: "Axes | None" = None, *, protocol: s
     plain = data[data["mitigation"] == NONE]
     ax.fill_between(plain["ber"], plain["auc_q10"], plain["auc_q90"], color="#000000", alpha=0.08, lw=0)
     _curves(ax, data, "auc")
-    for golden in data["auc_golden"].unique():
-        ax.axhline(golden, linestyle=(0, (6, 3)), **_GUIDE)
-    ax.axhline(0.5, linestyle=":", **_GUIDE)
-    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
+    auc_guides(ax, data["auc_golden"])
     if len(data):
-        name_line(ax, data["auc_golden"].max(), "without errors")
-        name_line(ax, 0.5, "coin toss", at="left")
         _finish(ax, data, whole, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")])
         low, high = ax.get_ylim()
         ax.set_ylim(max(low, 0.0), min(high, 1.0))
@@ -95,7 +89,7 @@ def recovery_vs_ber(
     whole = data[data["ber"] > 0].dropna(subset=[quantity, f"{quantity}_low"])
     data = whole[whole["protocol"] == protocol]
     _curves(ax, data, quantity)
-    ax.axhline(0, linestyle="-", **_GUIDE)
+    ax.axhline(0, linestyle="-", **GUIDE)
     labels = {"recovery": "share of the lost AUC that comes back", "gained": "AUC gained by protection"}
     ax.set(xlabel="bit error rate (flips per stored bit)", ylabel=labels[quantity])
     if claimed is not None:

@@ -2,7 +2,7 @@
 
 import os
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
+GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}  # lines to compare with
 SETTINGS = {
     "figure.figsize": (7.2, 4.2),
     "figure.dpi": 110,
@@ -110,6 +111,24 @@ def name_line(ax: "Axes", value: float, text: str, *, axis: str = "y", at: str =
         "va": "bottom" if above else "top",
     }
     ax.annotate(text, (0.99 if at == "right" else 0.01, value), ha=at, **where, **look)
+
+
+def auc_guides(ax: "Axes", golden: Iterable[float] = ()) -> None:
+    """Lines at the AUC without errors (dashed) and of a coin toss (dotted), with their names where no curve is: curves start
+    at the top left and end at the bottom right. The y axis is named.
+
+    Args:
+        ax: of AUC against bit error rate.
+        golden: AUC without errors, of each model; the highest line is named.
+    """
+    golden = sorted(set(golden))
+    for value in golden:
+        ax.axhline(value, linestyle=(0, (6, 3)), **GUIDE)
+    ax.axhline(0.5, linestyle=":", **GUIDE)
+    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
+    if golden:
+        name_line(ax, golden[-1], "without errors")
+    name_line(ax, 0.5, "coin toss", at="left")
 
 
 def figures_folder() -> Path:
