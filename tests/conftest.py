@@ -1,6 +1,7 @@
 """Shared fixtures: a cache of its own for each test run, a tiny data set and model, and the real data where it lies."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,19 @@ def real_data():
     if not folder:
         pytest.skip("real data: set DRSROBUST_DATA to the folder that holds ml-1m/ and criteo/")
     return Path(folder)
+
+
+@pytest.fixture
+def run_page(monkeypatch, tmp_path):
+    """Runs the Python of a page of docs/ as written, one block after the other, in an empty folder; gives its names."""
+
+    def run(name: str, blocks: int) -> dict:
+        monkeypatch.chdir(tmp_path)
+        found = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / name).read_text(), re.DOTALL)
+        assert len(found) == blocks
+        names = {"__name__": "page"}
+        for block in found:
+            exec(compile(block, name, "exec"), names)
+        return names
+
+    return run

@@ -1,18 +1,8 @@
 """The Python of docs/protection.md runs as written, one block after the other."""
 
-import re
-from pathlib import Path
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "protection.md"
-
-
-def test_python_runs(capsys, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    names = {"__name__": "page"}
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 3
-    for block in blocks:
-        exec(compile(block, PAGE.name, "exec"), names)
+def test_python_runs(capsys, run_page):
+    names = run_page("protection.md", blocks=3)
     printed = capsys.readouterr().out
     found = names["found"]
     assert "recovery_low" in printed and "noticed: False" in printed  # nothing is wrong while it only serves
