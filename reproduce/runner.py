@@ -68,6 +68,10 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
     )
 
 
+# At its end a kernel is interrupted, and now and then it or its event loop says so as if it were an error.
+_QUIET_END = ["--log-level=50", "--IPKernelApp.exec_lines=__import__('logging').getLogger('asyncio').setLevel(50)"]
+
+
 def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figures: Path) -> str | None:
     """None, or what went wrong in one line. A kernel that never started (a race for ports) is tried once more."""
     import nbformat
@@ -87,8 +91,7 @@ def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figur
                     language="python",
                     progress_bar=False,
                     config=quiet,
-                    # At its end a kernel is interrupted, and now and then says so as if it were an error.
-                    extra_arguments=["--log-level=50"],
+                    extra_arguments=_QUIET_END,
                 )
             return None
         except PapermillExecutionError as error:

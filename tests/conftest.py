@@ -39,10 +39,24 @@ def data():
 
 @pytest.fixture(scope="session")
 def trained(data):
-    """A DLRM after two epochs. Tests leave it as it was."""
+    """A DLRM after two epochs. Tests leave it as it was (`trained_stays`)."""
     from drsrobust.training import Settings, load_model
 
     return load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), show=False)
+
+
+@pytest.fixture(autouse=True)
+def trained_stays(request):
+    """A test that leaves errors in the shared model would fail others, far away."""
+    if "trained" not in request.fixturenames:
+        yield
+        return
+    from drsrobust.models import state_digest
+
+    model = request.getfixturevalue("trained")
+    before = state_digest(model)
+    yield
+    assert state_digest(model) == before
 
 
 @pytest.fixture

@@ -369,6 +369,11 @@ def test_kept_memory_that_is_written_to(data):
     (tape, *_) = serving(judge)[0].tapes
     (kept, _) = tape._versions[0]
     kept.data.view(-1)[5] += 1  # behind PyTorch's back
+    for seconds in (None, 0.0):  # what served last is tried in any case
+        with pytest.raises(RuntimeError, match="its scores without errors are not what they were"):
+            judge.verify(seconds=seconds)
+    trials(judge, "scale", (FixedCount(1),))
+    judge.verify(seconds=0.0)
     with pytest.raises(RuntimeError, match="its scores without errors are not what they were"):
         judge.verify()
 

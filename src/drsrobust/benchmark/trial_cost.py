@@ -8,9 +8,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from statistics import mean
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -22,24 +24,13 @@ from drsrobust.injection import ErrorModel, Injection
 from drsrobust.metrics import auc
 from drsrobust.models import evaluating, padded_batches, score
 
-LEAST, MOST, TURNS = 10, 20_000, 2  # trials of a point at least and at most; turns of them
-_SEEDS = 200  # error maps of a turn that are drawn, applied and undone by themselves
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEAST, MOST, TURNS = 10, 20_000, 5  # trials of a point at least and at most; turns of them
+FIRST = 8  # trials of a point before; a program is made at the third and tried at the fourth, or twice as late
+_SEEDS = 100  # error maps of a turn that are drawn, applied and undone by themselves
 _CALLS, _LONG = 5, 0.25  # of the other parts: calls in a turn, and seconds after which there are no more
-
-
-@dataclass
-class Times:
-    """Seconds of several calls of each of some parts."""
-
-    found: dict[str, list[float]] = field(default_factory=dict)
-
-    def add(self, part: str, seconds: float) -> None:
-        self.found.setdefault(part, []).append(seconds)
-
-    def mean_ms(self, part: str) -> float | None:
-        """Mean time of a call; None of a part that was not measured."""
-        times = self.found.get(part)
-        return 1e3 * sum(times) / len(times) if times else None
 
 
 class TrialCost:
@@ -64,43 +55,54 @@ class TrialCost:
             seconds: CPU time that the trials may take altogether; at least 10 are run.
 
         Returns:
-            `trials`, `ms_per_trial` and `wall_ms_per_trial` (of `Campaign(...).run()`, all included: sampling, injecting, undo,
-            rerun, metrics, storing, the start of the campaign and its table), `rows_reached` (mean), and by themselves
-            `inject_undo_ms` (mean over the maps of the campaign's first trials), `forward_ms` (a plain pass over all rows,
-            batch 2048), `late_ms` (a pass of the modules that errors there reach; None where it is not asked for), `auc_ms`.
+            `first_ms_per_trial` (of the first 8 trials or more at this point, in which what later ones use again is made; they
+            are not counted below), `trials`, `ms_per_trial` and `wall_ms_per_trial` (of `Campaign(...).run()`, all included:
+            sampling, injecting, undo, rerun, metrics, storing, the start of the campaign and its table), `rows_reached` (mean),
+            and by themselves `inject_undo_ms` (mean over the maps of the campaign's first trials), `forward_ms` (a plain pass
+            over all rows, batch 2048), `late_ms` (a pass of the modules that errors there reach, where that is asked for),
+            `auc_ms`; all of them means over the turns. `over_sum` and `over_late` are medians of the turns' own ratios: of a
+            turn's trial over its inject and undo, and the forward (of all, of those modules) and AUC just before and after it.
         """
         with one_thread(), self._late_pass(target) as late:
-            trials = self._trials(error, target, seconds)
-            times, rows = Times(), 0.0
+            trials, first = self._first(error, target, seconds)
+            around, maps, campaigns, walls, rows = [self._parts(late)], [], [], [], []
             for turn in range(TURNS):
-                self._parts(times, error, target, late, turn, trials)
-                table = self._campaign(times, error, target, trials, turn)
-                rows += float(table["rows_reached"].mean()) / TURNS
-            self._parts(times, error, target, late, 0, trials)
-        means = {part: times.mean_ms(part) for part in ("inject_undo", "forward", "late", "auc")}
-        per_trial = {name: times.mean_ms(name) / trials for name in ("campaign", "wall")}
+                maps.append(self._inject_undo(error, target, turn, trials))
+                took, wall, table = self._campaign(error, target, trials, turn)
+                campaigns.append(took / trials)
+                walls.append(wall / trials)
+                rows.append(float(table["rows_reached"].mean()))
+                around.append(self._parts(late))
+        beside = {part: np.array([(one[part] + two[part]) / 2 for one, two in pairwise(around)]) for part in around[0]}
+        trial, least = np.array(campaigns), np.array(maps) + beside["auc"]
         return {
             "trials": TURNS * trials,
-            "ms_per_trial": per_trial["campaign"],
-            "wall_ms_per_trial": per_trial["wall"],
-            "rows_reached": rows,
-            **{f"{part}_ms": mean for part, mean in means.items()},
+            "first_ms_per_trial": 1e3 * first,
+            "ms_per_trial": 1e3 * float(trial.mean()),
+            "wall_ms_per_trial": 1e3 * float(np.mean(walls)),
+            "rows_reached": float(np.mean(rows)),
+            "inject_undo_ms": 1e3 * float(np.mean(maps)),
+            **{f"{part}_ms": 1e3 * float(np.mean([one[part] for one in around])) for part in around[0]},
+            **{
+                name: float(np.median(trial / (least + beside[part])))
+                for name, part in (("over_sum", "forward"), ("over_late", "late"))
+                if part in beside
+            },
         }
 
-    def _trials(self, error: ErrorModel, target: str, seconds: float) -> int:
-        """How many trials a turn may have, by what trials took of a campaign that is run for that, and lets what is made at a
-        first use (an inverted index) be made."""
-        least, most, trials = -(-LEAST // TURNS), MOST // TURNS, 1
+    def _first(self, error: ErrorModel, target: str, seconds: float) -> tuple[int, float]:
+        """Trials in which what others go on using is made (an inverted index, a program of the operations that are reached):
+        how many a turn may have by what the last of them took, and CPU seconds of one of the first."""
+        least, most, trials, first = -(-LEAST // TURNS), MOST // TURNS, FIRST, None
         while True:
-            with tempfile.TemporaryDirectory() as folder:
-                campaign = campaign_of(self.judge, error, target, trials, TURNS, f"{folder}/store")
-                campaign.run(workers=1, show=False)
-                took = float(campaign.timings()["seconds"].sum())
+            took, _, _ = self._campaign(error, target, trials, TURNS)
+            first = took / trials if first is None else first
             if took > seconds / 3 or trials >= most:
-                return max(least, min(most, int(trials * seconds / TURNS / took)))
+                return max(least, min(most, int(trials * seconds / TURNS / took))), first
             trials *= 10
 
-    def _campaign(self, times: Times, error: ErrorModel, target: str, trials: int, turn: int):
+    def _campaign(self, error: ErrorModel, target: str, trials: int, turn: int) -> tuple[float, float, "pd.DataFrame"]:
+        """CPU and wall seconds of a campaign, and its table."""
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             table, took = cpu_seconds(
@@ -108,32 +110,32 @@ class TrialCost:
                     workers=1, show=False
                 )
             )
-            times.add("wall", time.perf_counter() - start)
-        times.add("campaign", took)
-        return table
+            return took, time.perf_counter() - start, table
 
-    def _parts(
-        self, times: Times, error: ErrorModel, target: str, late: Callable[[], None] | None, turn: int, trials: int
-    ) -> None:
+    def _inject_undo(self, error: ErrorModel, target: str, turn: int, trials: int) -> float:
+        """Mean seconds of drawing, applying and undoing an error map of the turn's campaign."""
         judge = self.judge
         with tempfile.TemporaryDirectory() as folder:
             campaign = campaign_of(judge, error, target, trials, turn, f"{folder}/store")
         (condition,) = campaign.conditions
-        for trial in range(min(trials, _SEEDS)):
-            seed = trial_seed(judge, condition, trial, seed=turn, coupled=True)
-            times.add("inject_undo", cpu_seconds(lambda seed=seed: _inject_undo(judge.model, condition, seed))[1])
+        maps = range(min(trials, _SEEDS))
+        seeds = [trial_seed(judge, condition, trial, seed=turn, coupled=True) for trial in maps]
+        return mean(cpu_seconds(lambda seed=seed: _inject_undo(judge.model, condition, seed))[1] for seed in seeds)
+
+    def _parts(self, late: Callable[[], None] | None) -> dict[str, float]:
+        """Mean seconds of an AUC, a forward pass and a late one."""
+        judge = self.judge
         calls = {
             "auc": lambda: auc(judge.split.labels, judge.golden.scores),
             "forward": lambda: score(judge.model, self._batches, len(judge.split)),
-        }
-        for part, call in (calls | ({} if late is None else {"late": late})).items():
-            took = 0.0
-            for _ in range(_CALLS):
-                _, seconds = cpu_seconds(call)
-                times.add(part, seconds)
-                took += seconds
-                if took > _LONG:
-                    break
+        } | ({} if late is None else {"late": late})
+        found = {}
+        for part, call in calls.items():
+            times: list[float] = []
+            while len(times) < _CALLS and sum(times) < _LONG:
+                times.append(cpu_seconds(call)[1])
+            found[part] = mean(times)
+        return found
 
     @contextmanager
     def _late_pass(self, target: str) -> Iterator[Callable[[], None] | None]:

@@ -37,7 +37,10 @@ if TYPE_CHECKING:
 
 FORMAT = 3  # of what a trial computes and stores: raise it when that changes
 FIRST, MAX = 32, 4096  # trials at the first and at the last look, where a precision is asked for
-VERIFIED = 10.0  # seconds of trials after which the golden state is looked at again
+VERIFIED, VERIFYING = (
+    30.0,
+    0.02,
+)  # seconds of trials after which the golden state is looked at again, and the share of them
 GROWTH = 1.25  # from look to look: the interval holds at all of them, so looking often costs nothing and saves trials
 _SCHEDULED = ["condition", "trial", "auc", "seconds"]
 _KEY = ["error_model", "rate", "target", "mitigation", "trial"]
@@ -182,8 +185,8 @@ class Campaign:
                     moving = _Moving(self, schedule, asked=workers is not None)
                     runner = Here(self.judge, self.conditions, self._options)
                     done = run_here(schedule, runner, finished, worth_moving=moving.worth)
-                    if schedule.seconds_since() > VERIFIED:
-                        self.judge.verify()
+                    if (took := schedule.seconds_since()) > VERIFIED:
+                        self.judge.verify(seconds=VERIFYING * took)
                     if done:
                         return self.table()
                     workers = cores()

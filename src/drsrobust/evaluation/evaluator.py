@@ -153,9 +153,13 @@ class Evaluator:
             return self.golden.unreached()
         return self._judged(scores, changed)
 
-    def verify(self) -> None:
+    def verify(self, *, seconds: float | None = None) -> None:
         """Makes sure that nothing is left of all trials: the model's state, the golden scores and what is kept for reruns are
         what they were.
+
+        Args:
+            seconds: after these, recorded operations that were not used lately are no longer tried (each kind of them takes
+                up to a full run); the rest is done in any case. None: all are.
 
         Raises:
             RuntimeError: they are not.
@@ -163,7 +167,7 @@ class Evaluator:
         if state_digest(self.model) != self.checkpoint:
             raise RuntimeError(f"{self.name}: its tensors are not what they were when the evaluator was made")
         self._reference.check(self._reach.scores)
-        if not self._reach.intact():
+        if not self._reach.intact(seconds):
             raise RuntimeError(f"{self.name}: its scores without errors are not what they were")
 
     @contextmanager

@@ -109,9 +109,9 @@ class Programs:
         return scores
 
     def of_all_programs(self) -> Iterator[np.ndarray]:
-        """Scores [n] of the model as it stands, by each program there is."""
+        """Scores [n] of the model as it stands, by each program there is; by the one used last first."""
         if self._unchanged():
-            for hit, program in self._programs.items():
+            for hit, program in reversed(self._programs.items()):
                 if program.tapes:
                     yield self._by_tapes(program, hit)
 
