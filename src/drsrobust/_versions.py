@@ -12,13 +12,15 @@ PACKAGES = ("drsrobust", "torch", "torchrec", "fbgemm-gpu", "numpy", "pandas", "
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that decide the numbers; `absent` for those that are not installed."""
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            found[package] = "absent"
-    return found
+    return {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES}
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "absent"
 
 
 @cache

@@ -272,6 +272,30 @@ def test_few_programs_serve_many_sets_of_tensors(data):
     assert len(programs(judge)) <= 2 + len(layers) * 2
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_sets_that_reach_most_share_one_program(refused, data, monkeypatch):
+    """By a clock on which a run with any errors takes as long as a full one."""
+    judge = Evaluator(made(data.schema), data.test)
+    inner = judge._reach.programs
+    steps = iter(range(10**6))
+    monkeypatch.setattr(programs_file, "time", SimpleNamespace(process_time=lambda: next(steps)))
+    if refused:
+        inner._programs[inner._everything] = programs_file.Program(why_not="it cannot be recorded")
+    targets = ("late.0*", "scale", "first*", "late.4*")
+    for seed in range(2 if not refused else 5):
+        for target in targets:
+            with inject(judge.model, FixedCount(1), target, seed=seed) as error_map:
+                equal(judge, error_map)
+    if refused:
+        assert len(serving(judge)) == len(targets) and inner._everything not in inner._most
+    else:  # the third trial of all makes it; the second of each finds out that it may serve
+        assert [bool(program.tapes) for program in programs(judge)].count(True) == 1
+        assert len(inner._programs[inner._everything].tapes) == len(judge._reach.batches)
+        trials(judge, "scale")
+        assert serving(judge) == [inner._programs[inner._everything]]
+        judge.verify()
+
+
 def test_memory(data):
     model = made(data.schema)
     whole = Evaluator(model, data.test)

@@ -58,7 +58,7 @@ def campaign_cost(
             DeepFM and DLRM on MovieLens-1M, and the DLRM of 26 tables.
         rates: bit error rates; one error in each trial is measured too.
         targets: None: those of each case.
-        seconds: CPU time of the trials of a point; at least 10 are run.
+        seconds: CPU time of the trials of a point; at least 15 are run.
         loop_trials: of the loop, for each model and target.
         growth_rows, growth_table_rows: numbers of rows, and of rows of all tables, of the growth table; none of either: none.
         workers: numbers of processes there.

@@ -27,7 +27,7 @@ from drsrobust.models import evaluating, padded_batches, score
 if TYPE_CHECKING:
     import pandas as pd
 
-LEAST, MOST, TURNS = 10, 20_000, 5  # trials of a point at least and at most; turns of them
+LEAST, MOST, TURNS = 15, 20_000, 5  # trials of a point at least and at most; turns of them
 FIRST = 8  # trials of a point before; a program is made at the third and tried at the fourth, or twice as late
 _SEEDS = 100  # error maps of a turn that are drawn, applied and undone by themselves
 _CALLS, _LONG = 5, 0.25  # of the other parts: calls in a turn, and seconds after which there are no more
@@ -52,7 +52,7 @@ class TrialCost:
         Args:
             error: the error model.
             target: as in `inject`.
-            seconds: CPU time that the trials may take altogether; at least 10 are run.
+            seconds: CPU time that the trials may take altogether; at least 15 are run.
 
         Returns:
             `first_ms_per_trial` (of the first 8 trials or more at this point, in which what later ones use again is made; they

@@ -30,7 +30,6 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
 from drsrobust.metrics import NAMES
 from drsrobust.mitigation import Mitigation
-from drsrobust.models import state_digest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -167,7 +166,7 @@ class Campaign:
         if workers is not None and index(workers) < 1:
             raise ValueError(f"workers is {workers!r}; it must be 1 or more")
         restore_leftovers(self.judge.model)
-        if state_digest(self.judge.model) != self.judge.checkpoint:
+        if not self.judge.unchanged():
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
         self.conditions = grid(self.judge.model, self._cells)  # its tensors may have moved
         if executor is not None or (workers or 1) > 1:

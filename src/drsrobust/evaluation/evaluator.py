@@ -15,7 +15,7 @@ from drsrobust.evaluation.reach import Reach
 from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.metrics import Reference
 from drsrobust.mitigation.base import attached
-from drsrobust.models import model_name, score, state_digest
+from drsrobust.models import model_name, score, state_checksum, state_digest
 
 if TYPE_CHECKING:
     from drsrobust.mitigation import Mitigation
@@ -72,7 +72,7 @@ class Evaluator:
         if clicks in (0, len(split)):
             raise ValueError(f"the split has {clicks} clicks in {len(split)} rows; AUC needs rows of both classes")
         self.model, self.split, self.name, self.factory = model, split, model_name(model), factory
-        self.checkpoint = state_digest(model)
+        self.checkpoint, self._checksum = state_digest(model), state_checksum(model)
         self._attached = attached(model)
         self._reach = Reach(model, split, budget)
         scores = self._reach.scores
@@ -152,6 +152,10 @@ class Evaluator:
         if changed is not None and not len(changed):
             return self.golden.unreached()
         return self._judged(scores, changed)
+
+    def unchanged(self) -> bool:
+        """Whether the model's tensors are, bit for bit, those that the evaluator was made for (by a CRC-32 of them)."""
+        return state_checksum(self.model) == self._checksum
 
     def verify(self, *, seconds: float | None = None) -> None:
         """Makes sure that nothing is left of all trials: the model's state, the golden scores and what is kept for reruns are

@@ -4,6 +4,7 @@ A program is the tapes of the batches for errors in a set of tensors. It serves 
 operations. One is made when such errors come again and again, as in a campaign, not for a single rerun.
 """
 
+import math
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
 
 ASKED = 3  # times that operations must be reached for a program of them; to make and try it takes as long as two trials
+NEARLY = (
+    0.8  # share of a full run's time from which on errors are taken to reach everything, so that one program serves all
+)
 WORTH = 0.95  # share of the model's time that a program may take at most: then some dozens of trials pay for it
 _REMEMBERED = 1000  # sets of tensors
 
@@ -39,6 +43,7 @@ class Program:
         asked: how often errors were there since a program was made last.
         due: how often they must be for one to be made; doubled each time, lest those be made for ever that have to make
             room for others soon, or are no quicker than the model.
+        usual: CPU seconds of the model meanwhile, at least.
         tapes: of the batches from the first on; none before a program is made.
         tried: whether it gave the model's scores, and sooner.
         why_not: why there will be none.
@@ -46,6 +51,7 @@ class Program:
 
     asked: int = 0
     due: int = ASKED
+    usual: float = math.inf
     tapes: list[Tape] = field(default_factory=list)
     tried: bool = False
     why_not: str | None = None
@@ -56,7 +62,8 @@ class Programs:
 
     When operations are reached for the third time, a program is recorded besides; the next time, with other errors, the model
     and the program are both run, and it serves from then on if it gave the same bits in less time. Programs that were not
-    used for longest give way where memory runs out; batches that find no room are left to the model.
+    used for longest give way where memory runs out; batches that find no room are left to the model. Many errors at once reach
+    another set of operations in nearly every trial, but always most of them: one program of all operations serves such sets.
 
     Args:
         model: as it stands, without errors.
@@ -87,6 +94,9 @@ class Programs:
         self._own = [one.tensor for one in listed(model)]  # in the order in which `flow` numbers them
         self._unchanged = Unchanged(model)
         self._programs: OrderedDict[int, Program] = OrderedDict()  # by set of tensors; last used last
+        self._everything = flow.rounded((1 << len(self._own)) - 1)
+        self._most: list[int] = []  # sets that reach nearly everything, as those do that contain one of them
+        self._whole: float | None = None  # CPU seconds of a full run
         self._shared = {*kept.storages, *(address for batch in batches for address in _addresses(batch))}
         self._holders: Counter[int] = Counter()  # address -> tapes that keep this memory
         self.nbytes = 0
@@ -102,11 +112,43 @@ class Programs:
             return self._by_tapes(program, hit) if self._intact(program) else self._by_model(hit)
         if program.tapes:
             return self._try(program, hit)
+        start = time.process_time()
         scores = self._by_model(hit)
+        program.usual = min(program.usual, time.process_time() - start)
         program.asked += 1
+        if self._reaches_most(program):
+            if program.asked > 1 and not self._is_most(hit):
+                self._most.append(self._rounded(hit))
+            program, hit = self._programs.setdefault(self._everything, Program()), self._everything
+            program.asked += not program.tapes
         if program.asked >= program.due:
             self._record(program, self._rounded(hit))
         return scores
+
+    def _reaches_most(self, program: Program) -> bool:
+        """Whether a full run takes hardly longer than the model did with errors in this set of tensors."""
+        if self._refused_everything or self._programs.get(self._everything) is program:
+            return False
+        if self._whole is None:
+            if sum(one.asked for one in self._programs.values()) < ASKED - 1:
+                return False  # a full run is not timed for a single rerun
+            took = []
+            for _ in range(2):
+                start = time.process_time()
+                self._by_model(self._everything)
+                took.append(time.process_time() - start)
+            self._whole = min(took)
+        return program.usual > NEARLY * self._whole
+
+    @property
+    def _refused_everything(self) -> bool:
+        everything = self._programs.get(self._everything)
+        return everything is not None and everything.why_not is not None
+
+    def _is_most(self, hit: int) -> bool:
+        """Whether errors in some of these tensors alone reach nearly everything already."""
+        key = self._rounded(hit)
+        return not self._refused_everything and any(not most & ~key for most in self._most)
 
     def of_all_programs(self) -> Iterator[np.ndarray]:
         """Scores [n] of the model as it stands, by each program there is; by the one used last first."""
@@ -122,7 +164,7 @@ class Programs:
         return self._flow.rounded(hit)
 
     def _program(self, hit: int) -> Program:
-        key = self._rounded(hit)
+        key = self._everything if self._is_most(hit) else self._rounded(hit)
         program = self._programs.setdefault(key, Program())
         self._programs.move_to_end(key)
         if len(self._programs) > _REMEMBERED:

@@ -129,7 +129,7 @@ class Reach:
     def of(self, maps: Iterable[ErrorMap]) -> Reached:
         """What several maps that are in the model together reach."""
         dense = tables = 0
-        hits: list[tuple[float, str, np.ndarray]] = []
+        hits: list[tuple[float, str, np.ndarray, int]] = []
         for error_map in maps:
             for entry, entries in error_map.by_tensor():
                 fingerprint = error_map.fingerprint[entry]
@@ -143,11 +143,14 @@ class Reach:
                     dense |= 1 << number
                 else:
                     tables |= 1 << number
-                    row = error_map.word[entries] // prod(fingerprint.shape[1:])
-                    row = row[np.append(True, row[1:] != row[:-1])]
-                    hits.append((len(row) / fingerprint.shape[0], fingerprint.name, row))
+                    words = error_map.word[entries]
+                    hits.append(
+                        (len(words) / fingerprint.shape[0], fingerprint.name, words, prod(fingerprint.shape[1:]))
+                    )
         rows = []
-        for _, table, row in sorted(hits, key=lambda hit: -hit[0]):
+        for _, table, words, width in sorted(hits, key=lambda hit: -hit[0]):
+            row = words // width
+            row = row[np.append(True, row[1:] != row[:-1])]
             rows += [self._readers[feature].of(row) for feature in self._features[table]]
             if dense and len(rows[-1]) > FEW_BESIDES * self.n:
                 break  # every sample is computed anyway, so no more must be known

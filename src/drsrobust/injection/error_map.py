@@ -114,7 +114,7 @@ class ErrorMap:
         """How many words are hit, as `len`."""
         return len(self.word)
 
-    @property
+    @cached_property
     def bits(self) -> int:
         """How many bits are flipped."""
         return int(np.bitwise_count(self.mask).sum())

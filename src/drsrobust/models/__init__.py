@@ -1,7 +1,15 @@
 """TorchRec models: forward(dense_features, sparse_features) -> logits [B]; components named alike in all of them."""
 
 from drsrobust.models.registry import MODELS, build_model, default_sizes, describe, model_name
-from drsrobust.models.scoring import evaluating, gathered, logits_of, padded_batches, score, state_digest
+from drsrobust.models.scoring import (
+    evaluating,
+    gathered,
+    logits_of,
+    padded_batches,
+    score,
+    state_checksum,
+    state_digest,
+)
 from drsrobust.tensors import components
 
 __all__ = [
@@ -16,5 +24,6 @@ __all__ = [
     "model_name",
     "padded_batches",
     "score",
+    "state_checksum",
     "state_digest",
 ]
