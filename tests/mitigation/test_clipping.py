@@ -99,6 +99,19 @@ def test_other_dtypes(dtype, how):
         assert torch.equal(held[3::7], x[3::7]) and torch.equal(held[4::7], x[4::7])
 
 
+@pytest.mark.parametrize("how", ["saturate zero", "saturate bound", "saturate keep", "zero zero", "zero keep"])
+def test_what_lies_inside_is_handed_on_as_it_is(how):
+    mode, nan = how.split()
+    for dtype in (torch.float32, torch.float64, torch.bfloat16):
+        limit = limiter(-2.0, 1.5, mode, nan)
+        x = torch.linspace(-2.0, 1.5, 1001, dtype=dtype).view(77, 13)
+        assert limit(x, False) is x and limit(x[:0], False).shape == (0, 13)
+        for wrong in (NAN, INF, -INF, 1.52, -2.02):
+            x[50, 7] = wrong
+            held = limit(x, False)
+            assert held is not x and not held[50, 7] == x[50, 7]
+
+
 @pytest.mark.parametrize("shape", [(70_000, 16), (3, 300_000), (5000, 3, 40)])
 def test_large_tensors(shape):
     """Those that are worked on in parts."""

@@ -1,7 +1,9 @@
 """What becomes of a number out of its bounds, in as few passes over memory as PyTorch has kernels for.
 
+Without errors nothing is outside: with one pair of bounds, on a CPU, numbers are read once and not written.
+
 Measured on 2048 x 512 float32 numbers, one thread, NaN replaced: 0.13 ms for saturate, 0.16 ms for zero (0.18 and 0.35 ms with
-bounds per neuron). What says the same in plainer words is slower, as its kernels are not vectorised: `torch.fmin` and
+bounds per neuron); to see that there is nothing to do takes half of that. What says the same in plainer words is slower, as its kernels are not vectorised: `torch.fmin` and
 `torch.fmax`, which drop NaN by themselves, take 3.8 ms, `torch.where` 1.7 ms. In a large model copies cost more than the
 arithmetic, since new memory has to be mapped: with them all places of a 26-table DLRM take 5 to 14 % of its time, by what the
 allocator does, without them 2.5 %.
@@ -34,11 +36,21 @@ def limiter(low: Limit, high: Limit, mode: str, nan: str) -> Callable[[torch.Ten
             `keep`: it stays.
 
     Returns:
-        (tensor, whether it may be written to) -> the tensor with bounds: itself where it may be, else a new one.
+        (tensor, whether it may be written to) -> the tensor with bounds: itself where it may be, or where nothing was outside,
+        else a new one.
     """
     ends = _Ends(low, high)
 
+    def inside(x: torch.Tensor) -> bool:
+        """Whether it is clear that all lies within one pair of bounds: a GPU would have to be waited for."""
+        if ends.several or x.device.type != "cpu" or not x.numel():
+            return False
+        (least, most), (smallest, largest) = ends.of(x), torch.aminmax(x.detach())
+        return smallest.item() >= least and largest.item() <= most  # NaN, which any in x makes of both, is not
+
     def saturated(x: torch.Tensor, fresh: bool) -> torch.Tensor:
+        if inside(x):
+            return x
         if nan != "keep":
             fill = 0.0 if nan == "zero" else torch.inf
             x = (x.nan_to_num_ if fresh else x.nan_to_num)(fill, torch.inf, -torch.inf)
@@ -47,6 +59,8 @@ def limiter(low: Limit, high: Limit, mode: str, nan: str) -> Callable[[torch.Ten
         return x.clamp_(*ends.of(x))
 
     def zeroed(x: torch.Tensor, fresh: bool) -> torch.Tensor:
+        if inside(x):
+            return x
         if nan == "zero" and ends.several and not x.requires_grad:
             held = x if fresh else x.clone()
             for part in _parts(held):  # 1 where a number is what it would be as clamped (NaN is not), else 0
