@@ -12,6 +12,7 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.injection import SingleBit
 from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.abft_linear import ABFTLinear
+from drsrobust.mitigation.linear_check import Differences, LinearCheck
 from drsrobust.models import MODELS, build_model, padded_batches, score
 
 
@@ -94,6 +95,26 @@ def test_calibrated_is_tighter_and_capped(data, trained):
         with close.attach(trained) as watch:
             score(trained, padded_batches(split), len(split))
         assert not watch.detected
+
+
+@pytest.mark.parametrize("levels", [None, (0.2, 1e-5), (1e-3, 1e-3)])
+@pytest.mark.parametrize("bias", [True, False])
+def test_the_quick_look_says_what_the_careful_one_does(bias, levels):
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 32, bias=bias)
+    check = LinearCheck.of("layer", layer)
+    check = check if levels is None else check.tightened(*levels)
+    x, seen = torch.randn(96, 64), set()
+    y = layer(x).detach()
+    for size in [0.0, *(1.5 * 2.0**k for k in range(-26, 4)), float("inf"), float("nan")]:
+        wrong = y.clone()
+        wrong[7, 3] += size
+        quick, careful = (Differences(check.sums, check.levels) for _ in range(2))
+        careful._lowest = 0.0
+        said, expected = (one.suspicious((x,), {}, wrong) for one in (quick, careful))
+        assert (said is None and expected is None) or said.tolist() == expected.tolist() == [7]
+        seen.add((quick._below_all(x, wrong), said is None))
+    assert seen >= {(False, False)} and ((True, True) in seen) == bias and (True, False) not in seen
 
 
 def test_report_changes_nothing():
