@@ -2,6 +2,8 @@
 
 import os
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -83,9 +85,10 @@ def run_page(monkeypatch, tmp_path):
         monkeypatch.chdir(tmp_path)
         found = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / name).read_text(), re.DOTALL)
         assert len(found) == blocks
-        names = {"__name__": "page"}
+        page = types.ModuleType("page")  # classes of the page can be imported from it, by the registry say
+        monkeypatch.setitem(sys.modules, "page", page)
         for block in found:
-            exec(compile(block, name, "exec"), names)
-        return names
+            exec(compile(block, name, "exec"), vars(page))
+        return vars(page)
 
     return run

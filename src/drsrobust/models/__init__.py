@@ -1,6 +1,6 @@
 """TorchRec models: forward(dense_features, sparse_features) -> logits [B]; components named alike in all of them."""
 
-from drsrobust.models.registry import MODELS, build_model, default_sizes, describe, model_name
+from drsrobust.models.registry import MODELS, Entry, build_model, default_sizes, describe, model_name
 from drsrobust.models.scoring import (
     evaluating,
     gathered,
@@ -14,6 +14,7 @@ from drsrobust.tensors import components
 
 __all__ = [
     "MODELS",
+    "Entry",
     "build_model",
     "components",
     "default_sizes",
