@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from drsrobust.campaign import (
+    component_claims,
     component_shares,
     component_text,
     deviation_caption,
@@ -101,6 +102,11 @@ def test_what_components_do_in_total_and_per_bit():
     assert row["per_bit_embedding"] == pytest.approx(0.1 / (2e-6 * 900), rel=0.15)
     text = component_text(found)
     assert text.startswith("mlp does surely more per wrong bit than embedding in 4 of 4 cells") and "reproduced" in text
+    less = found.assign(protocol="other", verdict="less", share=0.2)
+    claims = component_claims(pd.concat([found.assign(protocol="one"), less])).set_index("protocol")
+    assert claims["verdict"].to_dict() == {"one": "reproduced", "other": "not"}
+    assert claims.loc["one", ["value", "low", "high"]].tolist() == row[["share", "share_low", "share_high"]].tolist()
+    assert claims.loc["other", "value"] == 0.2 and f"{claims.loc['one', 'detail']}: reproduced" == text
 
 
 @pytest.mark.parametrize(("silent", "ends"), [("embedding", (1.0, 1.0)), ("mlp", (0.0, 0.0))])

@@ -69,7 +69,8 @@ def test_figures_and_their_numbers(smoke):
         else:
             assert lines[0].startswith(generated)
         assert len(lines) > 4
-    tables = ["01_bit_sensitivity_claims", "02_model_factors_claims", "03_ber_sweep_claims"]
+    tables = ["01_bit_sensitivity_claims", "02_model_factors_claims", "02_model_factors_components_claims"]
+    tables += ["03_ber_sweep_claims"]
     tables += ["04_component_vulnerability_claims", "05_activation_clipping_claims"]
     tables += [
         "06_selective_bit_protection_claims",

@@ -24,6 +24,7 @@ _HOME = {
     "cheapest": "drsrobust.campaign.protection",
     "clean_table": "drsrobust.campaign.clean",
     "component_shares": "drsrobust.campaign.deviation",
+    "component_claims": "drsrobust.campaign.deviation_text",
     "component_text": "drsrobust.campaign.deviation_text",
     "decades": "drsrobust.campaign.grid",
     "decide": "drsrobust.campaign.sequential",
@@ -72,7 +73,13 @@ if TYPE_CHECKING:
     from drsrobust.campaign.conditional import ladder, mixed, mixture
     from drsrobust.campaign.delong import auc_difference, auc_interval
     from drsrobust.campaign.deviation import component_shares, deviation_summary, factor_trends
-    from drsrobust.campaign.deviation_text import component_text, deviation_caption, protocol_text, trend_text
+    from drsrobust.campaign.deviation_text import (
+        component_claims,
+        component_text,
+        deviation_caption,
+        protocol_text,
+        trend_text,
+    )
     from drsrobust.campaign.dummy import dummy_trials
     from drsrobust.campaign.factors import factor_grid
     from drsrobust.campaign.grid import decades
@@ -124,6 +131,7 @@ __all__ = [
     "cheapest",
     "clean_table",
     "component_shares",
+    "component_claims",
     "component_text",
     "decades",
     "decide",

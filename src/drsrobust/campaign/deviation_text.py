@@ -87,6 +87,25 @@ def component_text(shares: "pd.DataFrame", parts: Sequence[str] = ("mlp", "embed
     )
 
 
+def component_claims(shares: "pd.DataFrame") -> "pd.DataFrame":
+    """`component_text` of each protocol as a table: `protocol`, `value`, `low` and `high` (the first component's part of what
+    errors do in either, in the first cell, the middle one), `verdict`, and `detail` in words.
+
+    Args:
+        shares: as `component_shares` returns it, with a column `protocol`.
+    """
+    import pandas as pd
+
+    rows = []
+    for protocol, here in shares.groupby("protocol", sort=False):
+        detail, verdict = component_text(here).rsplit(": ", 1)
+        value, low, high = here[["share", "share_low", "share_high"]].iloc[0]
+        rows.append(
+            {"protocol": protocol, "value": value, "low": low, "high": high, "verdict": verdict, "detail": detail}
+        )
+    return pd.DataFrame(rows)
+
+
 def protocol_text(summary: "pd.DataFrame", *, ber: float) -> str:
     """How the two protocols differ at one nominal rate: bits that are wrong while inputs are scored, and inputs that deviate
     by errors in each target (least and greatest mean over cells).
