@@ -36,10 +36,8 @@ if TYPE_CHECKING:
 
 FORMAT = 3  # of what a trial computes and stores: raise it when that changes
 FIRST, MAX = 32, 4096  # trials at the first and at the last look, where a precision is asked for
-VERIFIED, VERIFYING = (
-    30.0,
-    0.02,
-)  # seconds of trials after which the golden state is looked at again, and the share of them
+VERIFIED = 30.0  # seconds of trials after which the golden state is looked at again
+VERIFYING = 0.02  # share of these seconds that this may take, about
 GROWTH = 1.25  # from look to look: the interval holds at all of them, so looking often costs nothing and saves trials
 _SCHEDULED = ["condition", "trial", "auc", "seconds"]
 _KEY = ["error_model", "rate", "target", "mitigation", "trial"]
