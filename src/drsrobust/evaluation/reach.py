@@ -76,8 +76,10 @@ class Reach:
         modules = dict(named_modules(model))
         keep = set() if self.everything else self._flow.worth_keeping() - {""}
         self.kept = KeptOutputs({name: modules[name] for name in keep}, budget)
+        start = time.process_time()
         with lookups.watched(), self.kept.recording(self.batches) as batches:
             self.scores = score(model, _told(batches, lookups), self.n)
+        golden = time.process_time() - start
         if tried is not None and not self._near(tried[: len(probe)]):
             self.all_rows = "its scores depend on which rows are scored together, or change from run to run"
             again = score(model, self.batches[:1], min(self.n, len(self.batches[0].labels)))
@@ -88,7 +90,14 @@ class Reach:
         self._readers = ReadersOf(split)
         together = [sum(1 << self._flow.number[table] for table in tables) for tables in lookups.collections()]
         self.programs = Programs(
-            model, self.batches, self.n, self._flow, self.kept, together=together, budget=budget - self.kept.nbytes
+            model,
+            self.batches,
+            self.n,
+            self._flow,
+            self.kept,
+            together=together,
+            budget=budget - self.kept.nbytes,
+            golden=golden,
         )
         self._features = {name: lookups.features(name) for name in lookups.tables}
 
