@@ -102,7 +102,7 @@ def abft_alarms(data: "pd.DataFrame", ax: "Axes | None" = None, *, published: fl
     ax.set_yticks(place, [f"{row.mitigation}\n{row.model}" for row in data.itertuples()])
     ax.set_ylim(-0.6, len(data) - 0.4)
     _line(ax, published, "x", "published")
-    ax.set_xlim(-0.02 * (widest := max([*data["high"], published or 0.0])), 1.25 * widest)
+    ax.set_xlim(-0.02 * (widest := max([*data["high"], published or 0.0])), 1.5 * widest)
     ax.set(xlabel="share of clean batches with an alarm", title="False alarms")
     ax.grid(False, axis="y")
     return ax
