@@ -75,6 +75,11 @@ def component_text(shares: "pd.DataFrame", parts: Sequence[str] = ("mlp", "embed
         'mlp does surely more per wrong bit than embedding in 1 of 2 cells, surely less in 0 (medians: 3 % and 0.1 % of inputs);
         in total it causes 30 % to 80 % of what both do, with 4 % to 10 % of the bits: partly'
     """
+    return ": ".join(_component_finding(shares, parts))
+
+
+def _component_finding(shares: "pd.DataFrame", parts: Sequence[str]) -> tuple[str, str]:
+    """What `component_text` says, and its verdict."""
     first, second = parts
     more, less = (int((shares["verdict"] == word).sum()) for word in ("more", "less"))
     verdict = "not" if not more else "reproduced" if more == len(shares) else "partly"
@@ -83,8 +88,8 @@ def component_text(shares: "pd.DataFrame", parts: Sequence[str] = ("mlp", "embed
     return (
         f"{first} does surely more per wrong bit than {second} in {more} of {len(shares)} cells, surely less in {less} "
         f"(medians: {per_bit[0]} and {per_bit[1]} of inputs); in total it causes {ends[0]} of what both do, with {ends[1]} of "
-        f"the bits: {verdict}"
-    )
+        "the bits"
+    ), verdict
 
 
 def component_claims(shares: "pd.DataFrame") -> "pd.DataFrame":
@@ -98,7 +103,7 @@ def component_claims(shares: "pd.DataFrame") -> "pd.DataFrame":
 
     rows = []
     for protocol, here in shares.groupby("protocol", sort=False):
-        detail, verdict = component_text(here).rsplit(": ", 1)
+        detail, verdict = _component_finding(here, ("mlp", "embedding"))
         value, low, high = here[["share", "share_low", "share_high"]].iloc[0]
         rows.append(
             {"protocol": protocol, "value": value, "low": low, "high": high, "verdict": verdict, "detail": detail}

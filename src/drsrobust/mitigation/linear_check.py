@@ -143,9 +143,8 @@ class Differences:
         smallest, largest = torch.aminmax(y.sum(1).sub_(torch.mv(x, self._c)))
         if smallest.item() - self._middle > -self._lowest and largest.item() - self._middle < self._lowest:
             return True
-        self._lowest = (
-            0.0 if bool(smallest.isfinite() & largest.isfinite()) else self._lowest
-        )  # tried in vain from now on
+        if bool(smallest.isfinite() & largest.isfinite()):
+            self._lowest = 0.0  # clean rows go beyond it too, so it would be tried in vain
         return False
 
     def largest(self, args: tuple, kwargs: dict[str, Any], output: torch.Tensor) -> tuple[float, float]:
