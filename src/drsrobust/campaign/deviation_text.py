@@ -84,7 +84,7 @@ def _component_finding(shares: "pd.DataFrame", parts: Sequence[str]) -> tuple[st
     more, less = (int((shares["verdict"] == word).sum()) for word in ("more", "less"))
     verdict = "not" if not more else "reproduced" if more == len(shares) else "partly"
     per_bit = [f"{100 * shares[f'per_bit_{part}'].median():.2g} %" for part in parts]
-    ends = [f"{100 * shares[name].min():.2g} % to {100 * shares[name].max():.2g} %" for name in ("share", "bits_share")]
+    ends = [f"{100 * shares[name].min():.3g} % to {100 * shares[name].max():.3g} %" for name in ("share", "bits_share")]
     return (
         f"{first} does surely more per wrong bit than {second} in {more} of {len(shares)} cells, surely less in {less} "
         f"(medians: {per_bit[0]} and {per_bit[1]} of inputs); in total it causes {ends[0]} of what both do, with {ends[1]} of "
