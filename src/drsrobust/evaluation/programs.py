@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
 
 ASKED = 3  # times that operations must be reached for a program of them; to make and try it takes as long as two trials
-NEARLY = (
-    0.8  # share of a full run's time from which on errors are taken to reach everything, so that one program serves all
-)
+NEARLY = 0.8  # share of a full run's time from which on errors count as reaching everything, which one program serves
 TRIED = 3  # runs of a new program at most, to see whether it is quicker than the model
 WORTH = 0.95  # share of the model's time that a program may take at most: then some dozens of trials pay for it
 _REMEMBERED = 1000  # sets of tensors
@@ -44,7 +42,7 @@ class Program:
         asked: how often errors were there since a program was made last.
         due: how often they must be for one to be made; doubled each time, lest those be made for ever that have to make
             room for others soon, or are no quicker than the model.
-        usual: CPU seconds of the model meanwhile, at least.
+        usual: the least CPU seconds that the model took meanwhile.
         tapes: of the batches from the first on; none before a program is made.
         tried: whether it gave the model's scores, and sooner.
         why_not: why there will be none.
@@ -116,12 +114,11 @@ class Programs:
             return self._by_tapes(program, hit) if self._intact(program) else self._by_model(hit)
         if program.tapes:
             return self._try(program, hit)
-        start = time.process_time()
-        scores = self._by_model(hit)
-        program.usual = min(program.usual, time.process_time() - start)
+        scores, took = self._timed_by_model(hit)
+        program.usual = min(program.usual, took)
         program.asked += 1
         if self._reaches_most(program):
-            if program.asked > 1 and not self._is_most(hit):
+            if program.asked > 1:
                 self._most.append(self._rounded(hit))
             program, hit = self._programs.setdefault(self._everything, Program()), self._everything
             program.asked += not program.tapes
@@ -137,12 +134,7 @@ class Programs:
             few = sum(one.asked for one in self._programs.values()) < ASKED - 1
             if few or program.usual < NEARLY * self._golden / 2:
                 return False  # a full run is not timed for a single rerun, nor where it is clear that it takes longer
-            took = []
-            for _ in range(2):
-                start = time.process_time()
-                self._by_model(self._everything)
-                took.append(time.process_time() - start)
-            self._whole = min(took)
+            self._whole = min(self._timed_by_model(self._everything)[1] for _ in range(2))
         return program.usual > NEARLY * self._whole
 
     @property
@@ -182,6 +174,11 @@ class Programs:
         with self._replaying(hit, first) as batches:
             return score(self._model, batches, self._n - done)
 
+    def _timed_by_model(self, hit: int) -> tuple[np.ndarray, float]:
+        """Scores of all rows, and the CPU seconds that they took."""
+        start = time.process_time()
+        return self._by_model(hit), time.process_time() - start
+
     def _replaying(self, hit: int, first: int, end: int | None = None) -> AbstractContextManager[Iterator["Batch"]]:
         """Batches, during which modules that no error reaches give what is kept of them."""
         return self._kept.replaying(self._flow.unaffected(hit), self._batches[:end], first)
@@ -200,9 +197,7 @@ class Programs:
         return False
 
     def _try(self, program: Program, hit: int) -> np.ndarray:
-        start = time.process_time()
-        scores = self._by_model(hit)
-        usual = time.process_time() - start
+        scores, usual = self._timed_by_model(hit)
         took = math.inf
         try:
             for _ in range(TRIED):  # the first time much of what is kept has to come into the caches
