@@ -21,7 +21,7 @@ def read_claims(path: Path) -> list[dict[str, Any]]:
         row["got"] = interval(*numbers)
         row["whole"] = row["check"] == "0"
         row["said"] = "not reproduced" if row["verdict"] == NOT else row["verdict"]
-        row["data"] = row["data"] or ("none" if row["got"] else "")
+        row["data"] = row["data"] or ("no data set" if row["got"] else "")
     return rows
 
 

@@ -49,6 +49,9 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         ax.set_xscale("log")
         ax.label_outer()
         band = Patch(color="#999999", alpha=0.25, lw=0, label="10-90 % of trials")
-        ax.legend(handles=[*ax.get_legend_handles_labels()[0], band], title="errors in", loc="center left")
+        low, high = ax.get_ylim()
+        above = max(0.0, (0.5 - low) / (high - low)) + 0.07  # the line of a coin toss has its name at the left
+        handles = [*ax.get_legend_handles_labels()[0], band]
+        ax.legend(handles=handles, title="errors in", loc="lower left", bbox_to_anchor=(0.0, above))
         ax.set_title(" / ".join(f"{model} on {name}" for model, name in data[_KEYS[:2]].drop_duplicates().to_numpy()))
     return ax
