@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from drsrobust.notebook import check_parameters, provenance
+from drsrobust.notebook import check_parameters, conclusion, provenance
 
 
 def check(value, annotation):
@@ -55,3 +55,23 @@ def test_provenance(judge):
 
 def test_provenance_of_what_needs_no_data():
     assert re.fullmatch(r"\d+ cores \w+; python 3\.11.*, torch 2\.13.*", provenance())
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (["reproduced", "reproduced"], "Reproduced (2 of 2)."),
+        (["reproduced", "not"], "Partly reproduced (1 of 2)."),
+        (["reproduced", "nothing lost"], "Partly reproduced (1 of 2)."),
+        (["partly", "not"], "Partly reproduced (0 of 2)."),
+        (["not"], "Not reproduced (0 of 1)."),
+        (["nothing lost"], "Not tested."),
+        ([], "Not tested."),
+    ],
+)
+def test_a_conclusion(verdicts, said):
+    assert (
+        conclusion("C3", "AUC holds", iter(["a", "b"]), iter(verdicts))
+        == f"C3. The paper: AUC holds. Here: a; b. {said}"
+    )
+    assert "Here: nothing to see. " in conclusion("C3", "AUC holds", [], verdicts)

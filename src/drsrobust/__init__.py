@@ -74,6 +74,7 @@ _HOME = {
     "make_room": "drsrobust.mitigation",
     "places": "drsrobust.mitigation",
     "check_parameters": "drsrobust.notebook",
+    "conclusion": "drsrobust.notebook",
     "provenance": "drsrobust.notebook",
 }
 _PACKAGES = (
@@ -152,7 +153,7 @@ if TYPE_CHECKING:
         make_room,
         places,
     )
-    from drsrobust.notebook import check_parameters, provenance
+    from drsrobust.notebook import check_parameters, conclusion, provenance
     from drsrobust.tensors import components
     from drsrobust.training import load_model, load_models
 

@@ -1,5 +1,6 @@
 """What every notebook needs besides the library: checked parameters, and a line that says where its numbers are from."""
 
+from collections.abc import Iterable
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin
 
@@ -7,6 +8,8 @@ from drsrobust._versions import machine, versions
 
 if TYPE_CHECKING:
     from drsrobust.evaluation import Evaluator
+
+VERDICTS = ("reproduced", "partly", "not")
 
 
 def check_parameters(namespace: dict[str, Any]) -> None:
@@ -59,3 +62,30 @@ def provenance(judge: "Evaluator | None" = None) -> str:
         f"data {judge.split.dataset} {judge.split.part}, {len(judge.split):,} rows, {judge.split.fingerprint[:12]}; "
         f"model {judge.name}, state {judge.checkpoint[:12]}; {made_with}"
     )
+
+
+def conclusion(claim: str, paper: str, here: str | Iterable[str], verdicts: Iterable[str]) -> str:
+    """The paragraph that ends a notebook: what the paper says, what is seen here, and the verdict.
+
+    Args:
+        claim: its number, as `C8`.
+        paper: what the paper says.
+        here: what is seen, in one or more findings.
+        verdicts: of the findings: `reproduced`, `partly`, `not`; any other word (as `nothing lost`) says why it is no test.
+
+    Returns:
+        one line. The verdict is `reproduced` where all findings are, `not reproduced` where none is, not even partly, and
+        `partly reproduced` else; without any test, `not tested`.
+
+    Example:
+        >>> conclusion("C8", "bit 30 dominates", ["it loses most in 9 of 9 components", "|w| is 1e37"], ["reproduced", "not"])
+        'C8. The paper: bit 30 dominates. Here: it loses most in 9 of 9 components; |w| is 1e37. Partly reproduced (1 of 2).'
+    """
+    verdicts, here = list(verdicts), [here] if isinstance(here, str) else list(here)
+    tested = [verdict for verdict in verdicts if verdict in VERDICTS]
+    good = tested.count("reproduced")
+    word = (
+        "Reproduced" if good == len(verdicts) else "Not reproduced" if set(tested) == {"not"} else "Partly reproduced"
+    )
+    said = f"{word} ({good} of {len(verdicts)})" if tested else "Not tested"
+    return f"{claim}. The paper: {paper}. Here: {'; '.join(here) or 'nothing to see'}. {said}."
