@@ -70,8 +70,10 @@ def claims(found: "pd.DataFrame", runs: "pd.DataFrame", batch: int) -> "pd.DataF
     for (name, model), group in found[found["injections"] > 0].groupby(["mitigation", "model"], sort=False):
         alarms, clean = (int(number) for number in group[["false_alarms", "clean_rows"]].iloc[0])
         part = "layers" if name.startswith("ABFT Linear") else "tables"
-        if part == "tables" and (group["bit"] >= 8).any():
-            group = group[group["bit"] >= 23]  # sign and exponent; of int8 rows all bits
+        where = ""
+        if part == "tables" and (group["bit"] >= 8).any():  # of int8 rows all bits
+            share = f"{int(group['significant_detected'].sum()):,} of {int(group['significant'].sum()):,} over all bits"
+            group, where = group[group["bit"] >= 23], f" of sign and exponent ({share})"
         n = int(group["significant"].sum())
         noticed, low, high = wilson(int(group["significant_detected"].sum()), n) if n else (float("nan"),) * 3
         alarms_high = wilson(alarms, -(-clean // batch))[2]
@@ -80,7 +82,9 @@ def claims(found: "pd.DataFrame", runs: "pd.DataFrame", batch: int) -> "pd.DataF
         quiet = alarms == 0 if most is None else alarms / -(-clean // batch) < most
         sure = low > least and quiet and (most is None or alarms_high < most)
         word = "not" if not (noticed > least and quiet) else "reproduced" if sure and took < price else "partly"
-        detail = f"{n:,} significant errors, {alarms} alarms in {clean:,} rows, {took:.0f} % of the operator's time"
+        detail = (
+            f"{n:,} significant errors{where}, {alarms} alarms in {clean:,} rows, {took:.0f} % of the operator's time"
+        )
         rows.append((part, name, model, n, noticed, low, high, alarms, clean, alarms_high, took, word, detail))
     columns = [
         "part",
