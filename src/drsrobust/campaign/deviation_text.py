@@ -47,7 +47,7 @@ def deviation_caption(summary: "pd.DataFrame", cells: Sequence[Mapping[str, floa
         f"{fewest if fewest == most else f'{fewest} to {most}'} trials per point, each with its own error map. "
         "Off: more than 1 % from the score without errors; NaN and infinities are. Points: means; bars: "
         f"{LEVEL:.0%} intervals over error maps (Student's t; where all trials are alike, what they may have missed). "
-        f"Triangles: none was off; the interval's upper end. Middle: {middle}."
+        f"Triangles, if any: none was off; the interval's upper end. Middle: {middle}."
     )
     released = summary[summary["protocol"] == "as_released"]
     if len(released):
