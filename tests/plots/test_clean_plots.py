@@ -32,8 +32,7 @@ def test_the_best_is_on_top(table):
     assert data["model"].tolist() == ["better", "worse"] and "seconds" not in data  # times differ from run to run
     ax = clean_auc(data)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["better", "worse"]
-    points = ax.containers[0].lines[0]
-    assert points.get_xdata().tolist() == [0.8, 0.7] and points.get_ydata().tolist() == [1, 0]
+    assert [one.lines[0].get_xydata().tolist() for one in ax.containers] == [[[0.8, 1]], [[0.7, 0]]]
     bars = ax.containers[0].lines[2][0].get_segments()
     assert bars[0][:, 0].tolist() == pytest.approx([0.6, 0.9])
 

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.style import GUIDE, look, name_line, new_panels, styled
+from drsrobust.plots.guides import GUIDE, name_line
+from drsrobust.plots.style import look, looks, new_panels, styled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,8 +46,9 @@ def abft_detection(
     ax = ax or new_panels()[0]
     data = data[data["mitigation"] == mitigation]
     components = list(data["component"].unique())
+    styles = looks(components)
     for index, component in enumerate(components):
-        here, style = data[data["component"] == component].sort_values("bit"), look(index)
+        here, style = data[data["component"] == component].sort_values("bit"), styles[component]
         place = here["bit"] + 0.26 * (index - (len(components) - 1) / 2)
         pale = {"color": style["color"], "linestyle": style["linestyle"], "alpha": 0.45, "linewidth": 1.3}
         ax.plot(place, here["noticed"], **pale)

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.style import GUIDE, auc_guides, look, new_panels, styled
+from drsrobust.plots.guides import GUIDE, auc_guides
+from drsrobust.plots.style import apart, look, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +51,7 @@ def abft_repair(data: "pd.DataFrame", ax: "Axes | None" = None, *, panel: str = 
         if panel == "rate":
             here = here[here["ber"] > 0]
             ends = np.maximum([here["auc"] - here["auc_low"], here["auc_high"] - here["auc"]], 0)
-            place = here["ber"] * 10 ** (0.05 * (index - 0.5))
+            place = here["ber"] * apart(index, 2)
             ax.errorbar(place, here["auc"], yerr=ends, label=label, capsize=2.5, markersize=5, linewidth=1.6, **style)
         else:
             change = np.sort(here["change"].fillna(np.inf).to_numpy())

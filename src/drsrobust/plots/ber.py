@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import auc_guides, look, new_panels, styled
+from drsrobust.plots.guides import auc_guides
+from drsrobust.plots.style import apart, looks, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,9 +38,12 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     data = data[data["ber"] > 0]
     differing = [key for key in _KEYS[:3] if data[key].nunique() > 1]
     curves = list(data.groupby([*differing, "target"], sort=False))
+    # Where one target is hit, and models differ, curves look as those of models do.
+    series = [name[:-1] if differing and data["target"].nunique() == 1 else name for name, _ in curves]
+    styles = looks(", ".join(name) for name in series)
     for index, (name, curve) in enumerate(curves):
-        style = look(index)
-        place = curve["ber"] * 10 ** (0.07 * (index - (len(curves) - 1) / 2))
+        style = styles[", ".join(series[index])]
+        place = curve["ber"] * apart(index, len(curves), step=0.07)
         ax.fill_between(place, curve["auc_q10"], curve["auc_q90"], color=style["color"], alpha=0.10, lw=0)
         errors = [curve["auc"] - curve["auc_low"], curve["auc_high"] - curve["auc"]]
         label = ", ".join(name)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
-from drsrobust.plots.style import look, new_panels, styled
+from drsrobust.plots.style import looks, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,9 +58,9 @@ def bit_sensitivity(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity:
     """
     ax = ax or new_panels()[0]
     targets = list(data["target"].unique())
+    styles = looks(targets)
     for index, target in enumerate(targets):
-        curve = data[data["target"] == target]
-        style = look(index)
+        curve, style = data[data["target"] == target], styles[target]
         place = curve["bit"] + 0.22 * (index - (len(targets) - 1) / 2)  # side by side, so that no bar hides another
         errors = [curve[quantity] - curve[f"{quantity}_low"], curve[f"{quantity}_high"] - curve[quantity]]
         ax.errorbar(

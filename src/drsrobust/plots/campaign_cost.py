@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from drsrobust.plots.style import DASHES, SETTINGS, look, styled
+from drsrobust.plots.style import DASHES, SETTINGS, look, looks, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,11 +75,11 @@ def campaign_trials(data: "pd.DataFrame", ax: "Axes | None" = None, *, model: st
         ax.fill_between(band.index, band["min"], band["max"], color=_GREY, alpha=0.45, linewidth=1.6)
         place = (single, float(band["max"].iloc[0]))
         ax.annotate("reload loop, any target", place, (0, 4), textcoords="offset points", color="#555555", fontsize=9)
-    for index, target in enumerate(targets):
+    for target, look_of in looks(targets).items():
         curve = data[(data["method"] == _OURS) & (data["target"] == target)]
         if curve.empty:
             continue
-        style = {"markersize": 5, "linewidth": 1.6} | look(index)
+        style = {"markersize": 5, "linewidth": 1.6} | look_of
         ours = curve.dropna(subset=["rate"]).sort_values("rate")
         ax.plot(ours["rate"], ours["trials_per_s"], label=_target(target), **style)
         one = curve[curve["rate"].isna()]

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from drsrobust.plots.style import look, new_panels, styled
+from drsrobust.plots.style import looks, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,10 +35,12 @@ def clean_auc(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """
     ax = ax or new_panels()[0]
     place = range(len(data))[::-1]
-    errors = [data["auc"] - data["auc_low"], data["auc_high"] - data["auc"]]
-    ax.errorbar(data["auc"], place, xerr=errors, fmt="o", color=look(0)["color"], capsize=3, markersize=6)
-    for row, auc in zip(place, data["auc"], strict=True):
-        ax.annotate(f"{auc:.4f}", (auc, row), (0, 6), textcoords="offset points", ha="center", size=8, color="#444444")
+    styles = looks(data["model"])
+    for y, row in zip(place, data.itertuples(), strict=True):
+        ends = [[row.auc - row.auc_low], [row.auc_high - row.auc]]
+        ax.errorbar(row.auc, y, xerr=ends, capsize=3, markersize=6, **styles[row.model])
+        text = f"{row.auc:.4f}"
+        ax.annotate(text, (row.auc, y), (0, 6), textcoords="offset points", ha="center", size=8, color="#444444")
     ax.set_yticks(list(place), data["model"])
     ax.set_ylim(-0.6, len(data) - 0.3)
     ax.grid(False, axis="y")
@@ -71,15 +73,16 @@ def learning_curves(
         data: as `learning_curves_data` returns it, of one data set.
         ax: where to draw; None: a new figure.
         quantity: `valid_auc`, `valid_loss`, `valid_ne` or `train_loss`.
-        models: in their order, which decides how each looks: give the same to all panels. None: those of `data`.
+        models: in their order: give the same to all panels, so that models that are not the project's look alike in all.
+            None: those of `data`.
     """
     ax = ax or new_panels()[0]
     models = list(data["model"].unique() if models is None else models)
+    styles = looks(models)
     for model, curve in sorted(data.groupby("model"), key=lambda group: models.index(group[0])):
-        style = look(models.index(model))
-        ax.plot(curve["epoch"], curve[quantity], label=model, markersize=3.5, linewidth=1.4, **style)
+        ax.plot(curve["epoch"], curve[quantity], label=model, markersize=3.5, linewidth=1.4, **styles[model])
         best = curve.loc[curve["valid_auc"].idxmax()]
-        ax.plot(best["epoch"], best[quantity], "o", markersize=10, fillstyle="none", color=style["color"])
+        ax.plot(best["epoch"], best[quantity], "o", markersize=10, fillstyle="none", color=styles[model]["color"])
     ax.set(xlabel="epoch", ylabel=_LABELS[quantity])
     ax.xaxis.get_major_locator().set_params(integer=True)
     if len(data):

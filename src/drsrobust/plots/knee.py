@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.lines import Line2D
 
-from drsrobust.plots.style import auc_guides, look, new_panels, styled
+from drsrobust.plots.guides import auc_guides
+from drsrobust.plots.style import apart, look, looks, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,14 +45,14 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
     """
     ax = ax or new_panels()[0]
     here = data[(data["dataset"] == dataset) & (data["protocol"] == protocol) & (data["ber"] > 0)]
-    several = data["series"].nunique()
+    styles, several = looks(data.sort_values("series")["model"]), data["series"].nunique()
     for number, curve in here.groupby("series", sort=True):
         curve = curve.sort_values("ber")
-        place = curve["ber"] * 10 ** (0.05 * (number - (several - 1) / 2))
+        place = curve["ber"] * apart(number, several)
         ends = [curve["auc"] - curve["auc_low"], curve["auc_high"] - curve["auc"]]
-        style = look(number) | {"linewidth": 1.5, "markersize": 4.5}
-        style |= {"label": curve["model"].iloc[0], "capsize": 2, "elinewidth": 0.9}
-        ax.errorbar(place, curve["auc"], yerr=np.maximum(ends, 0), **style)
+        model = curve["model"].iloc[0]
+        style = styles[model] | {"linewidth": 1.5, "markersize": 4.5, "capsize": 2, "elinewidth": 0.9}
+        ax.errorbar(place, curve["auc"], yerr=np.maximum(ends, 0), label=model, **style)
     auc_guides(ax)
     ax.set_title(f"{dataset}: {_PROTOCOLS.get(protocol, protocol)}", fontsize=10)
     if len(here):
@@ -59,8 +60,7 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
     ax.label_outer()
     place = ax.get_subplotspec()
     if len(data) and (place is None or (place.is_first_row() and place.is_last_col())):
-        models = data.drop_duplicates("series").sort_values("series")[["series", "model"]].to_numpy()
-        handles = [Line2D([], [], label=model, markersize=4.5, **look(number)) for number, model in models]
+        handles = [Line2D([], [], label=model, markersize=4.5, **style) for model, style in styles.items()]
         ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=3)
     return ax
 

@@ -6,7 +6,8 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import GUIDE, auc_guides, look, name_line, new_panels, styled
+from drsrobust.plots.guides import GUIDE, auc_guides, name_line
+from drsrobust.plots.style import apart, look, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -134,7 +135,7 @@ def _curves(ax: "Axes", data: "pd.DataFrame", value: str) -> None:
     curves = list(data.groupby("series", sort=True))
     for index, (number, curve) in enumerate(curves):
         curve = curve.sort_values("ber")
-        place = curve["ber"] * 10 ** (0.045 * (index - (len(curves) - 1) / 2))
+        place = curve["ber"] * apart(index, len(curves))
         ends = [curve[value] - curve[f"{value}_low"], curve[f"{value}_high"] - curve[value]]
         bars = {"yerr": np.maximum(ends, 0), "capsize": 2.5, "elinewidth": 1.2}
         ax.errorbar(place, curve[value], **bars, **series_look(number), label=_label(curve["mitigation"].iloc[0]))

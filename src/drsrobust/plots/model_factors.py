@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust._names import unknown
-from drsrobust.plots.style import COLOURS, DASHES, MARKERS, look, new_panels, styled
+from drsrobust.plots.style import DASHES, MARKERS, apart, looks, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +70,7 @@ def model_factors(
         curve = curve.sort_values("ber")
         shade = round(index * (len(_RAMP) - 1) / max(len(curves) - 1, 1))
         style = {"color": _RAMP[shade], "marker": MARKERS[index % len(MARKERS)], "linestyle": DASHES[0]}
-        place = curve["ber"] * 10 ** (0.05 * (index - (len(curves) - 1) / 2))  # no bar hides another
+        place = curve["ber"] * apart(index, len(curves))
         middle, low, high = (curve[f"{value}{end}"].to_numpy(float) for end in _ENDS)
         if share:
             middle, low = np.where(middle > 0, middle, np.nan), np.maximum(low, _FLOOR / 10)
@@ -106,10 +106,9 @@ def model_factor_levels(
         raise unknown("factor", factor, _NAMES)
     ax = ax or new_panels()[0]
     here = data[(data["factor"] == factor) & (data["protocol"] == protocol) & (data["ber"] == ber)]
-    levels = sorted(here["level"].unique())
+    levels, styles = sorted(here["level"].unique()), looks(_TARGETS)
     for index, target in enumerate(name for name in _TARGETS if name in set(here["target"])):
-        curve = here[here["target"] == target].sort_values("level")
-        style = look(index - 1) if target != "all" else {"color": "#000000", "marker": "D", "linestyle": "-"}
+        curve, style = here[here["target"] == target].sort_values("level"), styles[target]
         middle, low, high = (100 * curve[f"deviated_0.01{end}"].to_numpy(float) for end in _ENDS)
         place = curve["level"].map(levels.index) + 0.06 * (index - 1)
         errors = [middle - np.maximum(low, 0), np.minimum(high, 100) - middle]
@@ -153,7 +152,7 @@ def component_contribution(data: "pd.DataFrame", ax: "Axes | None" = None, *, pr
     gaps = here["factor"].map({name: number for number, name in enumerate(here["factor"].unique())})
     place = -(here.index.to_numpy() + 0.6 * gaps.to_numpy(float))
     share, low, high = (100 * here[f"share{end}"].to_numpy(float) for end in _ENDS)
-    ax.barh(place, share, color=COLOURS[0], label="by errors in the MLPs")
+    ax.barh(place, share, color=looks(["mlp"])["mlp"]["color"], label="by errors in the MLPs")
     ax.barh(
         place,
         100 - share,

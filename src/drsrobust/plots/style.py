@@ -2,7 +2,7 @@
 
 import os
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,11 +18,23 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours, told apart with any colour vision; markers and dashes tell them apart in grey.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)), (0, (8, 2)))
-GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0}  # lines to compare with
+# Okabe and Ito's colours first, told apart with any colour vision; markers and dashes tell all of them apart in grey.
+COLOURS = (
+    *("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#8C6D31"),
+    *("#882255", "#332288", "#8A8A00", "#44AA99"),
+)
+MARKERS = ("o", "s", "^", "D", "p", "P", "X", "*", "d", "h", "8", "H")  # triangles that point down or aside are limits
+DASHES = (
+    *("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (8, 2)), (0, (1, 1))),
+    *((0, (4, 1, 1, 1, 1, 1)), (0, (10, 1, 2, 1)), (0, (6, 2, 2, 2)), (0, (2, 2))),
+)
+# Number of the look that each model has in all figures. Components begin anew: they stand in no legend with models.
+_MODELS = {"fm": 0, "dcn": 1, "afm": 2, "wide_deep": 3, "deepfm": 4, "dlrm": 5, "dlrm_dcn": 6, "afn": 7}
+_COMPONENTS = {
+    **{"all": 0, "embedding": 1, "over_mlp": 2, "deep_mlp": 3, "linear": 4, "cross": 5, "mlp": 6, "head": 7},
+    **{"attention": 8, "dense_mlp": 9, "logarithmic": 10, "interaction": 11},
+}
+_DECADES = 0.16  # that all curves of a panel are moved apart on a logarithmic axis, at most
 SETTINGS = {
     "figure.figsize": (7.2, 4.2),
     "figure.dpi": 110,
@@ -75,60 +87,38 @@ def new_panels(n: int = 1, *, rows: int = 1, scale: float = 1.0, sharey: bool = 
 
 def look(index: int) -> dict:
     """Colour, marker and dashes of the index-th series."""
+    lap = index // len(COLOURS)  # from the second on with other markers and dashes, so that no two are alike
     return {
         "color": COLOURS[index % len(COLOURS)],
-        "marker": MARKERS[index % len(MARKERS)],
-        "linestyle": DASHES[index % len(DASHES)],
+        "marker": MARKERS[(index + lap) % len(MARKERS)],
+        "linestyle": DASHES[(index + lap) % len(DASHES)],
     }
 
 
-def name_line(ax: "Axes", value: float, text: str, *, axis: str = "y", at: str = "right", above: bool = True) -> None:
-    """Writes the name of a guide line beside it, readable where curves cross it.
+def looks(names: Iterable[Hashable]) -> dict[Hashable, dict]:
+    """Name -> `look`, for models or components: those that are known look alike in all figures, others have the looks that are
+    left, in their order.
 
     Args:
-        ax: with the line.
-        value: where the line stands, on its axis.
-        text: its name.
-        axis: `y` for a horizontal line, `x` for a vertical one, which is named at its top, to the right.
-        at: `left` or `right` end of a horizontal line.
-        above: whether the name stands over a horizontal line.
+        names: of all series of the figure: models, or components, not both.
     """
-    paper = {"facecolor": "white", "alpha": 0.75, "pad": 0.5, "linewidth": 0}
-    look = {
-        "color": "#444444",
-        "size": 8,
-        "bbox": paper,
-        "textcoords": "offset points",
-        "zorder": 2.3,
-    }  # below the frame
-    if axis == "x":
-        where = {"xycoords": ax.get_xaxis_transform(), "xytext": (4, 0), "va": "top"}
-        ax.annotate(text, (value, 0.99), **where, **look)
-        return
-    where = {
-        "xycoords": ax.get_yaxis_transform(),
-        "xytext": (0, 2 if above else -2),
-        "va": "bottom" if above else "top",
-    }
-    ax.annotate(text, (0.99 if at == "right" else 0.01, value), ha=at, **where, **look)
+    names = list(dict.fromkeys(names))
+    known = _MODELS if any(name in _MODELS for name in names) else _COMPONENTS
+    numbers = {name: known[name] for name in names if name in known}
+    left = (number for number in range(len(names) + len(known)) if number not in numbers.values())
+    return {name: look(numbers[name] if name in numbers else next(left)) for name in names}
 
 
-def auc_guides(ax: "Axes", golden: Iterable[float] = ()) -> None:
-    """Lines at the AUC without errors (dashed) and of a coin toss (dotted), with their names where no curve is: curves start
-    at the top left and end at the bottom right. The y axis is named.
+def apart(index: int, n: int, step: float = 0.05) -> float:
+    """The factor by which the index-th of n curves is moved on a logarithmic axis, so that no bar hides another and each point
+    is still read at its place.
 
     Args:
-        ax: of AUC against bit error rate.
-        golden: AUC without errors, of each model; the highest line is named.
+        index: of the curve.
+        n: how many curves there are.
+        step: decades between neighbours, less where there are many.
     """
-    golden = sorted(set(golden))
-    for value in golden:
-        ax.axhline(value, linestyle=(0, (6, 3)), **GUIDE)
-    ax.axhline(0.5, linestyle=":", **GUIDE)
-    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
-    if golden:
-        name_line(ax, golden[-1], "without errors")
-    name_line(ax, 0.5, "coin toss", at="left")
+    return 10 ** (min(step, _DECADES / max(n - 1, 1)) * (index - (n - 1) / 2))
 
 
 def figures_folder() -> Path:

@@ -1,0 +1,103 @@
+from importlib import import_module
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.text import Annotation
+
+from drsrobust import models, plots
+from drsrobust.plots.guides import auc_guides, name_line
+from drsrobust.plots.style import apart, looks
+
+mpl.use("Agg")
+
+
+@pytest.fixture
+def ax():
+    yield plots.new_panels()[0]
+    plt.close("all")
+
+
+def parts(names):
+    return {(one["color"], one["marker"], str(one["linestyle"])) for one in looks(names).values()}
+
+
+def test_models_look_alike_whatever_stands_beside_them():
+    one, other = looks(["dlrm", "fm", "mine"]), looks(["wide_deep", "fm", "dlrm"])
+    assert one["fm"] == other["fm"] and one["dlrm"] == other["dlrm"]
+    assert looks(["embedding", "over_mlp"])["over_mlp"] == looks(["over_mlp"])["over_mlp"]
+
+
+def test_no_two_look_alike():
+    names = ["fm", "dcn", "afm", "afn", "wide_deep", "deepfm", "dlrm", "dlrm_dcn", "mine", "yours"]
+    assert len({style["color"] for style in looks(names).values()}) == len(names) == len(parts(names))
+    many = [f"part {number}" for number in range(30)]
+    assert len(parts(["all", "embedding", *many])) == 32
+
+
+def test_all_components_of_our_models_have_colours_of_their_own():
+    built = [getattr(import_module(entry.module), entry.attribute) for entry in models.MODELS.values()]
+    declared = [getattr(one, "COMPONENTS", {}) for one in built]
+    names = {"all", "mlp"}.union(*declared)
+    assert len({style["color"] for style in looks(sorted(names)).values()}) == len(names) > 9
+
+
+def test_curves_of_one_rate_stay_near_it():
+    for n in (1, 2, 8, 30):
+        places = [apart(index, n) for index in range(n)]
+        assert np.ptp(np.log10(places)) <= 0.16 + 1e-9 and np.mean(np.log10(places)) == pytest.approx(0)
+        assert len(set(places)) == n
+
+
+@pytest.mark.parametrize("n", [2, 8, 20])
+def test_points_of_many_models_stay_near_their_rate(n):
+    ends = ["", "_low", "_high", "_q10", "_q90", "_golden", "_drop", "_drop_low", "_drop_high"]
+    row = dict.fromkeys([*(f"auc{end}" for end in ends), "share_nonfinite", "share_raised"], 0.7)
+    row |= {"dataset": "d", "protocol": "corrected", "target": "all", "error_model": "BitFlip", "ber": 1e-5, "n": 5}
+    table = pd.DataFrame([row | {"model": f"m{number}", "realised": 1e-5} for number in range(n)])
+    table = table.assign(realised_low=1e-5, realised_high=1e-5)
+    drawn = [plots.model_curves(plots.model_curves_data(table), dataset="d", protocol="corrected")]
+    drawn.append(plots.auc_vs_ber(plots.auc_vs_ber_data(table)))
+    for ax in drawn:
+        x = [container.lines[0].get_xdata()[0] for container in ax.containers]
+        assert len(set(x)) == n and max(x) / min(x) <= 10**0.161
+    plt.close("all")
+
+
+def name(ax):
+    ax.figure.canvas.draw()
+    text = next(one for one in ax.get_children() if isinstance(one, Annotation))
+    return text.get_window_extent(), ax.get_window_extent(), ax.transData.transform((0, text.xy[1]))[1]
+
+
+@pytest.mark.parametrize(("top", "below"), [(1.0, False), (0.505, True), (0.52, True)])
+def test_a_name_stays_in_the_frame(ax, top, below):
+    ax.axhline(0.5)
+    name_line(ax, 0.5, "claimed")
+    ax.set_ylim(0, top)  # later than the name
+    box, frame, line = name(ax)
+    assert (box.y1 <= line) == below
+    assert frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
+
+
+def test_a_name_does_not_lie_on_data_nor_leaves_the_frame_aside(ax):
+    name_line(ax, 0.5, "claimed")
+    ax.plot([0.8, 1.0], [0.52, 0.52])
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    box, _, line = name(ax)
+    assert box.y1 <= line
+    ax = plots.new_panels()[0]
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    name_line(ax, 0.97, "published: under 10 %", axis="x")
+    box, frame, _ = name(ax)
+    assert box.x1 <= frame.x1 and box.x0 >= frame.x0
+
+
+def test_the_coin_toss_is_above_the_grid(ax):
+    auc_guides(ax, [0.8])
+    ax.figure.canvas.draw()
+    dotted = next(line for line in ax.lines if list(line.get_ydata()) == [0.5, 0.5])
+    assert dotted.get_zorder() > ax.yaxis.get_zorder()  # at which an axis draws its grid
+    assert mpl.colors.to_rgb(dotted.get_color())[0] < 0.35
