@@ -76,7 +76,7 @@ def test_curves_over_rates(summary):
     assert [text.get_text() for text in axes[0].get_legend().get_texts()] == ["64", "128", "256"]
     assert axes[0].get_xscale() == axes[0].get_yscale() == "log" and axes[2].get_legend() is None
     assert axes[0].get_title("left") == "MLP width" and axes[2].get_title("left") == ""
-    assert axes[2].get_ylabel().startswith("as released") and axes[3].get_ylabel() == ""
+    assert axes[2].get_ylabel().startswith("as in the published scripts") and axes[3].get_ylabel() == ""
 
 
 def test_a_share_of_zero_is_an_arrow_at_the_intervals_end(summary):
@@ -90,7 +90,7 @@ def test_a_share_of_zero_is_an_arrow_at_the_intervals_end(summary):
 def test_other_metrics(summary):
     data = plots.model_factors_data(summary, MIDDLE)
     ax = plots.model_factors(data, factor="width", value="spearman", target="mlp")
-    assert ax.get_yscale() == "linear" and ax.get_ylabel() == "corrected\nrank correlation"
+    assert ax.get_yscale() == "linear" and ax.get_ylabel() == "fresh errors in each trial\nrank correlation"
     assert "over 10 %" in plots.model_factors(data, factor="width", value="deviated_0.1").get_ylabel()
 
 

@@ -62,10 +62,14 @@ def test_figure_shows_the_numbers(table):
 def test_sizes_and_memory(table):
     data = plots.injection_speed_data(table, parameters=31250, counts=[100, 1000])
     ax = plots.injection_speed(data, panel="size", quantity="peak_mib")
-    assert ax.lines[0].get_xdata().tolist() == [3125, 31250, 125_000] and set(ax.lines[0].get_ydata()) == {2.0}
-    assert ax.lines[0].get_markerfacecolor() != "white" and ax.lines[1].get_markerfacecolor() == "white"
+    assert [line.get_xdata().tolist() for line in ax.lines[:2]] == [
+        [3125, 31250],
+        [125_000],
+    ]  # of two types: not joined
+    assert set(ax.lines[0].get_ydata()) == {2.0}
+    assert ax.lines[0].get_markerfacecolor() != "white" and ax.lines[2].get_markerfacecolor() == "white"
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert texts == ["100 errors", "1,000 errors", "125,000 parameters: int8", "not run"]
+    assert texts == ["ours", "dense", "100 errors", "1,000 errors", "int8 parameters", "not run"]
     assert ax.get_yscale() == "symlog" and "MiB" in ax.get_ylabel()
 
 

@@ -8,11 +8,12 @@ from drsrobust.plots.guides import GUIDE, name_line
 from drsrobust.plots.style import look, looks, new_panels, styled
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     import pandas as pd
     from matplotlib.axes import Axes
 
+_WITH_PUBLISHED_ALARMS = "ABFT EmbeddingBag"  # how the names begin of the checks for which a share is published
 _BAR = {"linestyle": "none", "capsize": 2, "elinewidth": 1.1, "markersize": 5}
 
 
@@ -57,7 +58,7 @@ def abft_detection(
         about = {"color": style["color"], "marker": style["marker"], "label": component}
         ax.errorbar(place, value, yerr=np.maximum(ends, 0), **_BAR | about)
     highest = int(data["bit"].max()) if len(data) else 31
-    _line(ax, published, "y", "published")
+    _line(ax, published, "published")
     ax.set(xlabel="bit position (the highest at the left)", ylabel="share noticed", ylim=(-0.04, 1.08))
     ax.set_xlim(highest + 0.7, -0.7)
     ax.set_xticks(range(0, highest + 1, 1 if highest < 8 else 4))
@@ -90,7 +91,7 @@ def abft_alarms(data: "pd.DataFrame", ax: "Axes | None" = None, *, published: fl
     Args:
         data: as `abft_alarms_data` returns it.
         ax: where to draw; None: a new figure.
-        published: a share to compare with, as a line.
+        published: a share to compare with, as a line at the checks of embedding bags: for others none is published.
     """
     ax = ax or new_panels()[0]
     place, style = np.arange(len(data))[::-1], look(0)
@@ -103,8 +104,9 @@ def abft_alarms(data: "pd.DataFrame", ax: "Axes | None" = None, *, published: fl
         ax.annotate(text, (row.low, y), xytext=(6, 5), textcoords="offset points", **about)
     ax.set_yticks(place, [f"{row.mitigation}\n{row.model}" for row in data.itertuples()])
     ax.set_ylim(-0.6, len(data) - 0.4)
-    _line(ax, published, "x", "published")
-    ax.set_xlim(-0.02 * (widest := max([*data["high"], published or 0.0])), 1.5 * widest)
+    if published is not None:
+        _published(ax, data["mitigation"], _WITH_PUBLISHED_ALARMS, published, f"{100 * published:g} %")
+    ax.set_xlim(-0.02 * (widest := max([*data["high"], published or 0.0])), 1.6 * widest)
     ax.set(xlabel="share of clean batches with an alarm", title="False alarms")
     ax.grid(False, axis="y")
     return ax
@@ -154,20 +156,21 @@ def abft_overhead(
         about = {"color": style["color"], "marker": style["marker"], "label": f"batch {size:,}"}
         ax.errorbar(value, place, xerr=ends, **_BAR | about)
     for start, value in (published or {}).items():
-        rows = [len(names) - 1 - number for number, name in enumerate(names) if name.startswith(start)]
-        if rows:
-            ends = [min(rows) - 0.4, max(rows) + 0.4]
-            ax.plot([value] * 2, ends, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1)
-            ax.text(value, ends[1], f" published: under {value:g} %", color="#555555", size=8, va="top")
-    ax.axvline(0, **GUIDE)
+        _published(ax, names, start, value, f"{value:g} %")
     ax.set_yticks(range(len(names))[::-1], names)
     ax.set_ylim(-0.6, len(names) - 0.4)
-    ax.set_xscale("symlog", linthresh=10)  # noise may fall below 0
-    ticks = [tick for tick in (0, 5, 10, 20, 50, 100, 200, 500, 1000) if tick <= max(10, data["highest"].max())]
-    ax.set_xticks(ticks, [f"{tick}" for tick in ticks])
-    ends = [*data["lowest"], *data["highest"], *((published or {}).values())]
-    ax.set_xlim(min([-1.0, *(end - 1 for end in ends)]), 1.4 * max([10.0, *ends]))
-    ax.set(xlabel=f"extra time, per cent of the {scope}'s", title=f"of the {scope}'s time")
+    ends = np.array([*data["lowest"], *data["highest"], *((published or {}).values())], float)
+    # An operator's overheads span decades; noise may bring them below 0, where a logarithmic axis ends.
+    logarithmic = scope == "operator" and len(ends) > 0 and ends.min() > 0
+    if logarithmic:
+        ax.set_xscale("log")
+        ax.set_xlim(ends.min() / 1.6, 1.6 * ends.max())
+        _plain_ticks(ax)
+    else:
+        ax.set_xlim(min(-1.0, ends.min(initial=0) - 1), 1.1 * ends.max(initial=10))
+        ax.axvline(0, **GUIDE)
+    label = f"extra time, per cent of the {scope}'s{' (logarithmic)' if logarithmic else ''}"
+    ax.set(xlabel=label, title=f"overhead, of the {scope}'s time")
     ax.grid(False, axis="y")
     if scope == "model":
         ax.legend(loc="best")
@@ -175,12 +178,26 @@ def abft_overhead(
     return ax
 
 
-def _line(ax: "Axes", value: float | None, axis: str, label: str) -> None:
-    """A dashed line at a published value, with its name at the end."""
-    if value is None:
-        return
-    (ax.axhline if axis == "y" else ax.axvline)(value, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1)
-    if axis == "y":
-        name_line(ax, value, f"{label}: {value:.0%}", above=False)
-    else:
-        name_line(ax, value, f"{label}: under {value:.0%}", axis="x")
+def _published(ax: "Axes", names: "Iterable[str]", start: str, value: float, text: str) -> None:
+    """A dashed line at a published value, at the rows (the first on top) whose names begin so, with its name at the top."""
+    names = list(names)
+    rows = [len(names) - 1 - number for number, name in enumerate(names) if name.startswith(start)]
+    if rows:
+        ends = [min(rows) - 0.4, max(rows) + 0.4]
+        ax.plot([value] * 2, ends, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1)
+        ax.text(value, ends[1], f" published: under {text}", color="#444444", size=8, va="top")
+
+
+def _plain_ticks(ax: "Axes") -> None:
+    """Ticks 1, 2 and 5 of each decade within the limits."""
+    low, high = ax.get_xlim()
+    ticks = [one * 10.0**power for power in range(-3, 6) for one in (1, 2, 5) if low <= one * 10.0**power <= high]
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
+
+
+def _line(ax: "Axes", value: float | None, label: str) -> None:
+    """A dashed line at a published share, with its name at the end."""
+    if value is not None:
+        ax.axhline(value, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1)
+        name_line(ax, value, f"{label}: {100 * value:g} %", above=False)

@@ -22,6 +22,7 @@ _LABELS = {
     "harmed": "share of flips that lose over 0.001 AUC",
     "pvf": "share of flips that change any decision (PVF)",
 }
+_TITLES = {"auc_drop": "AUC loss", "harmed": "share of flips that do harm", "pvf": "flips that change decisions"}
 _SMALLEST, _LARGEST = 1e-5, 0.5  # AUC losses that colours tell apart
 
 
@@ -86,7 +87,7 @@ def bit_sensitivity(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity:
     ax.set_xticks(range(32))
     ax.tick_params(axis="x", labelsize=7)
     if len(data):
-        ax.set_title(f"{data['model'].iloc[0]} on {data['dataset'].iloc[0]}", pad=18)
+        ax.set_title(f"{_TITLES[quantity]}, {data['model'].iloc[0]} on {data['dataset'].iloc[0]}", pad=18)
         ax.legend(title="flip in", loc="upper right")
     return ax
 

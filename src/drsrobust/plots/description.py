@@ -57,7 +57,7 @@ def text(figure: "Figure") -> str:
 
 
 def _panel(ax: "Axes") -> str:
-    head = ax.get_title(loc="left") or ax.get_title()
+    head = " ".join((ax.get_title(loc="left") or ax.get_title()).split())
     drawn = _what(ax)
     if _words(ax.yaxis) is None and _across(ax):
         drawn += f" against {_bare(_across(ax))}"

@@ -1,5 +1,6 @@
 """What mitigations keep and give back, against the bit error rate (experiments E5 and E6)."""
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -120,8 +121,13 @@ def series_name(mitigation: str) -> str:
     return mitigation.replace("clip as released ", "clip ")
 
 
+def one_bit(mitigation: str) -> str:
+    """The name of a mitigation, with one protected bit in the singular."""
+    return re.sub(r"\bbits (?=\d+(?![-+\d]))", "bit ", mitigation)
+
+
 def _label(mitigation: str) -> str:
-    return PLAIN if mitigation == NONE else series_name(mitigation)
+    return PLAIN if mitigation == NONE else one_bit(series_name(mitigation))
 
 
 def series_look(number: int) -> dict:
@@ -144,7 +150,8 @@ def _curves(ax: "Axes", data: "pd.DataFrame", value: str) -> None:
 def _finish(ax: "Axes", data: "pd.DataFrame", whole: "pd.DataFrame", more: list) -> None:
     protocol, target = data[["protocol", "target"]].iloc[0]
     where = "errors in all parameters" if target == "all" else f"errors in {target}"
-    ax.set_title(f"{data['model'].iloc[0]}, {'as in the published scripts' if protocol == 'as_released' else where}")
+    here = "errors as in the published scripts" if protocol == "as_released" else where
+    ax.set_title(f"{data['model'].iloc[0]} on {data['dataset'].iloc[0]}:\n{here}")  # in one line too long for a panel
     ax.set_xscale("log")
     ax.label_outer()
     place = ax.get_subplotspec()

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.mitigation import NONE, PLAIN
+from drsrobust.plots.mitigation import NONE, PLAIN, one_bit
 from drsrobust.plots.mitigation_labels import spread_labels
 from drsrobust.plots.style import COLOURS, new_panels, styled
 
@@ -38,7 +38,7 @@ def protection_cost_data(kept: "pd.DataFrame", costs: "pd.DataFrame") -> "pd.Dat
 @styled
 def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: float, loss: float = 0.001) -> "Axes":
     """Up to which bit error rate each mitigation keeps the AUC, with what it stores: a bar to the highest rate at which the
-    loss is surely within bounds, and a cross at the lowest at which it surely is not.
+    loss is surely within bounds, a cross at the lowest at which it surely is not, and dots where the trials do not tell.
 
     Args:
         data: as `protection_cost_data` returns it.
@@ -50,13 +50,16 @@ def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: f
     place = np.arange(len(data))[::-1]
     start, width = lowest / 3, 0.56
     cross = {"marker": "x", "markersize": 7, "markeredgewidth": 2, "linestyle": "", "color": COLOURS[1]}
+    untold = {"color": "#777777", "linestyle": ":", "linewidth": 2.0, "zorder": 1.5}
     for y, row in zip(place, data.itertuples(), strict=True):
         if row.kept_to == row.kept_to:
             ax.barh(y, row.kept_to - start, left=start, height=width, color=COLOURS[0], alpha=0.85, lw=0)
         if row.lost_from == row.lost_from:
+            ax.plot([row.kept_to if row.kept_to == row.kept_to else start, row.lost_from], [y, y], **untold)
             ax.plot(row.lost_from, y, **cross)
     handles = [Patch(color=COLOURS[0], alpha=0.85, lw=0, label=f"loses at most {loss:g} AUC")]
     handles.append(Line2D([], [], label="loses more", **cross))
+    handles.append(Line2D([], [], label="the trials do not tell", **untold))
     ax.set_yticks(place, [_with_cost(row.mitigation, row.stored_percent) for row in data.itertuples()])
     ax.set_ylim(-0.6, len(data) - 0.4)
     ax.set_xscale("log")
@@ -64,7 +67,10 @@ def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: f
     ax.set_xlim(start, 2.2 * most)
     ax.grid(False, axis="y")
     ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="protected bits (extra stored bits)")
-    ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, borderaxespad=0.1)
+    tight = {"columnspacing": 1.0, "handletextpad": 0.5, "handlelength": 1.5}
+    ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.1, **tight)
+    if len(data):
+        ax.set_title(f"{data['model'].iloc[0]} on {data['dataset'].iloc[0]}", pad=24)
     return ax
 
 
@@ -86,13 +92,13 @@ def protection_front_data(points: "pd.DataFrame") -> "pd.DataFrame":
 def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None, *, cost: str = "overhead_percent") -> "Axes":
     """Recovery, on an axis that keeps 0.99 and 0.999 apart, against a cost, a point per mitigation; a grey line at the most
     that can be had for at most so much of this cost alone. Filled points are beaten by no other one in recovery and all costs
-    together.
+    together; these have their names.
 
     Args:
         data: as `protection_front_data` returns it; without what is blank or has no interval.
         ax: where to draw; None: a new figure.
-        cost: `overhead_percent`, of inference time: names are given of what was timed; or `stored_percent`, of the parameters'
-            bits (logarithmic): names of what was not, and of what is on the front.
+        cost: `overhead_percent`, of inference time, 0 for what runs nothing beside the model; or `stored_percent`, of the
+            parameters' bits (logarithmic).
     """
     ax = ax or new_panels()[0]
     ax.figure.set_figheight(5.6)  # room for names
@@ -117,7 +123,7 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None, *, cost: st
     _staircase(ax, place, value)
     titles = {"overhead_percent": "price in time", "stored_percent": "price in memory"}
     labels = {
-        "overhead_percent": "longer inference (%), measured",
+        "overhead_percent": "longer inference (%), measured; 0: runs nothing beside the model",
         "stored_percent": "extra stored bits (% of the parameters)",
     }
     ax.set(title=titles[cost], xlabel=labels[cost], ylabel="share of the lost AUC that comes back")
@@ -133,8 +139,11 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None, *, cost: st
         handles += ax.plot([], [], label="another one is at least as good in all", **hollow)
         ax.figure.legend(handles=handles, loc="outside right center")
     ax.label_outer()
-    named = (~data["timed"] | data["front"] if stored else data["timed"]).to_numpy(bool)
-    names = [name.replace(" + ", "\n+ ") if here else "" for name, here in zip(data["mitigation"], named, strict=True)]
+    on_front = data["front"].to_numpy(bool)
+    names = [
+        one_bit(name).replace(" + ", "\n+ ") if here else ""
+        for name, here in zip(data["mitigation"], on_front, strict=True)
+    ]
     spread_labels(ax, place, value, names, spans)
     return ax
 
@@ -142,6 +151,7 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None, *, cost: st
 def _with_cost(mitigation: str, percent: float) -> str:
     if mitigation == NONE:
         return PLAIN
+    mitigation = one_bit(mitigation)
     return f"{mitigation}  (+{percent:.2g} %)" if percent else f"{mitigation}, ideal"
 
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from drsrobust.plots.mitigation import one_bit
 from drsrobust.plots.style import look, new_panels, styled
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def recovery_rows(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
         ax.axhspan(number - 0.5, number + 0.5, color="#F5F5F2", zorder=-1, lw=0)
     for whole in (0.0, 1.0) if quantity == "recovery" else (0.0,):
         ax.axvline(whole, color="#777777", linewidth=0.9, zorder=0)
-    ax.set_yticks(range(len(names))[::-1], names, fontsize=8)
+    ax.set_yticks(range(len(names))[::-1], [one_bit(name) for name in names], fontsize=8)
     ax.set_ylim(-0.6, len(names) - 0.4)
     ax.grid(False, axis="y")
     low, high = _SHOWN[quantity]

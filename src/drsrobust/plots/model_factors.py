@@ -4,13 +4,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.lines import Line2D
 
 from drsrobust._names import unknown
-from drsrobust.plots.style import DASHES, MARKERS, apart, looks, new_panels, styled
+from drsrobust.plots.style import DASHES, LIMIT, MARKERS, apart, looks, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _NAMES = {
     "width": "MLP width",
@@ -18,10 +20,11 @@ _NAMES = {
     "embedding_dim": "embedding dimension",
     "density": "input density",
 }
-_PROTOCOLS = {"corrected": "corrected", "as_released": "as released"}
+_PROTOCOLS = {"corrected": "fresh errors in each trial", "as_released": "as in the published scripts"}
 _TARGETS = {"all": "all parameters", "mlp": "MLPs", "embedding": "embedding table"}
 _RAMP = ("#8DBBDC", "#4A90C4", "#1F5E9E", "#0B2545")  # light to dark, so that levels keep their order in grey
 _ENDS = ("", "_low", "_high")
+_NONE_SEEN = "none in {} trials: below this (95 %)"
 _FLOOR = 1e-4  # of logarithmic shares of inputs: one of 10,000
 
 
@@ -56,7 +59,8 @@ def model_factors(
 
     Args:
         data: as `model_factors_data` returns it.
-        ax: where to draw; None: a new figure. Those of the first row have a legend.
+        ax: where to draw; None: a new figure. Those of the first row have a legend; the first in which none of the trials
+            deviated anywhere says what the hollow triangles there are: the interval's upper end.
         factor, protocol, target: which curves.
         value: `deviated_0.01`, `deviated_0.1` (logarithmic) or `spearman`.
     """
@@ -65,7 +69,7 @@ def model_factors(
     ax = ax or new_panels()[0]
     here = data[(data["factor"] == factor) & (data["protocol"] == protocol) & (data["target"] == target)]
     curves = list(here.groupby("level", sort=True))
-    share = value.startswith("deviated")
+    share, limits = value.startswith("deviated"), False
     for index, (level, curve) in enumerate(curves):
         curve = curve.sort_values("ber")
         shade = round(index * (len(_RAMP) - 1) / max(len(curves) - 1, 1))
@@ -75,7 +79,8 @@ def model_factors(
         if share:
             middle, low = np.where(middle > 0, middle, np.nan), np.maximum(low, _FLOOR / 10)
             none = np.isnan(middle)
-            ax.plot(place[none], high[none], marker="v", markersize=4, linestyle="", color=style["color"])
+            ax.plot(place[none], high[none], marker="v", color=style["color"], markeredgecolor=style["color"], **LIMIT)
+            limits |= bool(none.any())
         errors = [middle - np.minimum(low, middle), high - middle]
         style |= {"capsize": 2, "markersize": 5, "linewidth": 1.7, "elinewidth": 1}
         ax.errorbar(place, middle, yerr=errors, label=f"{level:g}", **style)
@@ -84,8 +89,13 @@ def model_factors(
         if share:
             ax.set_yscale("log")
             ax.set_ylim(_FLOOR, 1.3)
-        if _first_row(ax):
-            ax.legend(loc="upper left" if share else "lower left", ncols=2, columnspacing=1)
+        handles = ax.get_legend_handles_labels()[0] if _first_row(ax) else []
+        if limits and not _told(ax.figure):
+            mark = {"marker": "v", "color": "#444444", "markeredgecolor": "#444444"}
+            handles.append(Line2D([], [], label=_NONE_SEEN.format(here["n"].min()), **mark, **LIMIT))
+        if handles:
+            loc, columns = "upper left" if share else "lower left", 2 if len(handles) > 1 else 1
+            ax.legend(handles=handles, loc=loc, ncols=columns, columnspacing=1, handletextpad=0.4)
     ax.set(xlabel="bit error rate", ylabel=f"{_PROTOCOLS[protocol]}\n{_value_name(value)}", title=_NAMES[factor])
     _outer(ax)
     return ax
@@ -208,6 +218,13 @@ def _outer(ax: "Axes") -> None:
     if not _first_row(ax):
         ax.set_title("")
     ax.label_outer()
+
+
+def _told(figure: "Figure") -> bool:
+    """Whether a legend of the figure says already what a limit is."""
+    legends = [ax.get_legend() for ax in figure.axes if ax.get_legend() is not None]
+    start = _NONE_SEEN.split("{}")[0]
+    return any(text.get_text().startswith(start) for legend in legends for text in legend.get_texts())
 
 
 def _first_row(ax: "Axes") -> bool:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from drsrobust.plots.style import look, new_panels, styled
 
@@ -19,6 +20,9 @@ _LABELS = {
     "total_ms": "CPU time of one injection (ms)",
     "peak_mib": "extra memory of one injection (MiB)",
 }
+_DTYPE = "float32"  # of the models that lines join
+_NO_NAME = {"label": None}
+_BAND = "#E4DFCF"
 _X = {"rate": "rate", "size": "parameters"}
 
 
@@ -80,13 +84,15 @@ def injection_speed(
             curve = here if count is None else here[here["expected_errors"] == count]
             curve = curve.dropna(subset=[quantity])
             most = {"markerfacecolor": "white", "linewidth": 1.0} if count != counts[0] else {"label": method}
-            ax.plot(curve[_X[panel]], curve[quantity], **{"markersize": 5.5, "linewidth": 1.6} | style | most)
+            for dtype, line in curve.groupby("dtype", sort=False):  # models of another type are on no line with these
+                options = {"markersize": 5.5, "linewidth": 1.6} | style | (most if dtype == _DTYPE else most | _NO_NAME)
+                ax.plot(line[_X[panel]], line[quantity], **options)
     ax.set(xlabel=_LABELS[_X[panel]], ylabel=_LABELS[quantity])
     if len(data):
         ax.set_xscale("log")
         # A small injection takes no memory that can be measured: a logarithmic axis alone has no place for it.
         ax.set_yscale("log") if quantity == "total_ms" else ax.set_yscale("symlog", linthresh=1, linscale=0.5)
-        handles = ax.get_legend_handles_labels()[0] if panel == "rate" else _counts(counts, data)
+        handles = ax.get_legend_handles_labels()[0] if panel == "rate" else _entries(ax, styles, counts, data)
         ax.legend(handles=handles + _crosses(ax, data, _X[panel], styles), loc="best")
         model = f"{data['parameters'].iloc[0]:,} float32 parameters"
         ax.set_title(model if panel == "rate" else "at equal numbers of errors")
@@ -109,14 +115,19 @@ def _crosses(ax: "Axes", data: "pd.DataFrame", x: str, styles: dict[str, dict]) 
     return [Line2D([], [], color="#555555", label="not run", **look_of)]
 
 
-def _counts(counts: Sequence[float], data: "pd.DataFrame") -> list[Line2D]:
-    """Legend entries: filled and open markers, and which models are not of float32."""
-    grey = {"color": "#555555", "marker": "o", "markersize": 5.5}
+def _entries(
+    ax: "Axes", styles: dict[str, dict], counts: Sequence[float], data: "pd.DataFrame"
+) -> list[Line2D | Patch]:
+    """Legend entries: methods, filled and open markers, and a band, which is drawn, at models that are not of float32."""
+    some = {"markersize": 5.5, "linewidth": 1.6}
+    entries = [Line2D([], [], label=method, **some | style) for method, style in styles.items()]
+    grey = {"color": "#555555", "marker": "o", "markersize": 5.5, "linestyle": "none"}
     fill = ["#555555"] + ["white"] * (len(counts) - 1)
-    entries = [
-        Line2D([], [], markerfacecolor=face, label=f"{count:,.0f} errors", **grey)
+    entries += [
+        Line2D([], [], markerfacecolor=face, markeredgecolor="#555555", label=f"{count:,.0f} errors", **grey)
         for face, count in zip(fill, counts, strict=True)
     ]
-    others = data.loc[data["dtype"] != "float32", ["parameters", "dtype"]].drop_duplicates()
-    told = [f"{size:,} parameters: {dtype}" for size, dtype in others.to_numpy()]
-    return entries + [Line2D([], [], linestyle="none", label=text) for text in told]
+    others = data.loc[data["dtype"] != _DTYPE, ["parameters", "dtype"]].drop_duplicates()
+    for size in others["parameters"]:
+        ax.axvspan(size / 1.6, size * 1.6, color=_BAND, zorder=0, lw=0)
+    return entries + [Patch(color=_BAND, label=f"{dtype} parameters") for dtype in others["dtype"].unique()]

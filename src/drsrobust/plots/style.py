@@ -34,6 +34,8 @@ _COMPONENTS = {
     **{"all": 0, "embedding": 1, "over_mlp": 2, "deep_mlp": 3, "linear": 4, "cross": 5, "mlp": 6, "head": 7},
     **{"attention": 8, "dense_mlp": 9, "logarithmic": 10, "interaction": 11},
 }
+# Of an upper limit, where nothing was seen: hollow, so that it is not read as a value.
+LIMIT = {"linestyle": "none", "markerfacecolor": "white", "markersize": 5.5, "markeredgewidth": 1.2}
 _DECADES = 0.16  # that all curves of a panel are moved apart on a logarithmic axis, at most
 SETTINGS = {
     "figure.figsize": (7.2, 4.2),
@@ -142,13 +144,13 @@ def save(ax: "Axes", name: str, data: "pd.DataFrame", caption: str, *, title: st
         name: of the files, without ending.
         data: the frame behind the figure; numbers are written with 6 digits.
         caption: what varies, n, interval and data.
-        title: a sentence; None: it is made from what is drawn.
+        title: a sentence; None: it is made from what is drawn, and begins with the data set if all numbers are of one.
     """
     figure, folder = ax.figure, figures_folder()
     width = int(figure.get_figwidth() * 18)
     below = figure.supxlabel(textwrap.fill(caption, width), x=0.01, ha="left", fontsize=7.5, color="#444444")
     below.set_gid("caption")  # by which it is found in the SVG
-    seen = {"Title": title or description.title(figure), "Shown": description.text(figure)}
+    seen = {"Title": title or _of_one_set(description.title(figure), data), "Shown": description.text(figure)}
     nothing = {"svg": {"Date": None, "Creator": None, "Title": seen["Title"]}, "png": {"Software": None}}
     with mpl.rc_context(SETTINGS):
         for ending, metadata in nothing.items():
@@ -166,6 +168,12 @@ def save_table(table: "pd.DataFrame", name: str, caption: str) -> None:
         caption: its first line: what the columns are, and of which data.
     """
     _write(figures_folder() / f"{name}.csv", table, caption)
+
+
+def _of_one_set(sentence: str, data: "pd.DataFrame") -> str:
+    """The sentence, behind the data set's name if there is one alone: figures of other sets may say the same."""
+    names = list(data["dataset"].dropna().unique()) if "dataset" in data else []
+    return f"{names[0]}: {sentence}" if len(names) == 1 else sentence
 
 
 def _write(path: Path, table: "pd.DataFrame", *comments: str) -> None:
