@@ -95,6 +95,15 @@ def test_a_name_does_not_lie_on_data_nor_leaves_the_frame_aside(ax):
     assert box.x1 <= frame.x1 and box.x0 >= frame.x0
 
 
+def test_a_name_beside_curves_without_points(ax):
+    ax.errorbar([1.0, 2.0], [np.nan, np.nan], yerr=[[np.nan] * 2] * 2)
+    ax.plot([], [])
+    ax.set_ylim(0, 1)
+    name_line(ax, 0.5, "claimed")
+    box, _, line = name(ax)
+    assert box.y0 > line
+
+
 def test_the_coin_toss_is_above_the_grid(ax):
     auc_guides(ax, [0.8])
     ax.figure.canvas.draw()

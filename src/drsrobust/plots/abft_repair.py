@@ -46,7 +46,8 @@ def abft_repair(data: "pd.DataFrame", ax: "Axes | None" = None, *, panel: str = 
     ax = ax or new_panels()[0]
     data = data[data["panel"] == panel]
     for index, name in enumerate(data["mitigation"].drop_duplicates().sort_values(key=lambda names: names != PLAIN)):
-        here, style = data[data["mitigation"] == name], look(index)
+        here = data[data["mitigation"] == name]
+        style = look(index) | ({"color": "#000000"} if name == PLAIN else {})  # black without protection, as elsewhere
         label = "no protection" if name == PLAIN else "rows and layers put back"
         if panel == "rate":
             here = here[here["ber"] > 0]

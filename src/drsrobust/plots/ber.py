@@ -56,6 +56,6 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         low, high = ax.get_ylim()
         above = max(0.0, (0.5 - low) / (high - low)) + 0.07  # the line of a coin toss has its name at the left
         handles = [*ax.get_legend_handles_labels()[0], band]
-        ax.legend(handles=handles, title="errors in", loc="lower left", bbox_to_anchor=(0.0, above))
+        ax.legend(handles=handles, title="errors in", loc="lower left", bbox_to_anchor=(0.0, above, 1.0, 1.0 - above))
         ax.set_title(" / ".join(f"{model} on {name}" for model, name in data[_KEYS[:2]].drop_duplicates().to_numpy()))
     return ax

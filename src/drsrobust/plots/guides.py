@@ -86,7 +86,7 @@ def _drawn_points(ax: "Axes") -> np.ndarray:
     points = [np.empty((0, 2))]
     for transform, path in paths:
         with np.errstate(all="ignore"):
-            pixels = transform.transform(np.asarray(path, float))
+            pixels = transform.transform(np.reshape(np.asarray(path, float), (-1, 2)))
         pixels = np.concatenate([pixels[:1], *(one + along * (two - one) for one, two in pairwise(pixels))])
         points.append(pixels[np.isfinite(pixels).all(axis=1)])
     return np.concatenate(points)

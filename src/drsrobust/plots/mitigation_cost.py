@@ -123,7 +123,7 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None, *, cost: st
     _staircase(ax, place, value)
     titles = {"overhead_percent": "price in time", "stored_percent": "price in memory"}
     labels = {
-        "overhead_percent": "longer inference (%), measured; 0: runs nothing beside the model",
+        "overhead_percent": "longer inference (%), measured\n(0: runs nothing beside the model)",
         "stored_percent": "extra stored bits (% of the parameters)",
     }
     ax.set(title=titles[cost], xlabel=labels[cost], ylabel="share of the lost AUC that comes back")

@@ -93,7 +93,9 @@ def injection_speed(
         # A small injection takes no memory that can be measured: a logarithmic axis alone has no place for it.
         ax.set_yscale("log") if quantity == "total_ms" else ax.set_yscale("symlog", linthresh=1, linscale=0.5)
         handles = ax.get_legend_handles_labels()[0] if panel == "rate" else _entries(ax, styles, counts, data)
-        ax.legend(handles=handles + _crosses(ax, data, _X[panel], styles), loc="best")
+        beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
+        handles += _crosses(ax, data, _X[panel], styles)
+        ax.legend(handles=handles, **({"loc": "best"} if panel == "rate" else beside))
         model = f"{data['parameters'].iloc[0]:,} float32 parameters"
         ax.set_title(model if panel == "rate" else "at equal numbers of errors")
         ax.label_outer()

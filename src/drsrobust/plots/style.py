@@ -26,12 +26,12 @@ COLOURS = (
 MARKERS = ("o", "s", "^", "D", "p", "P", "X", "*", "d", "h", "8", "H")  # triangles that point down or aside are limits
 DASHES = (
     *("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (8, 2)), (0, (1, 1))),
-    *((0, (4, 1, 1, 1, 1, 1)), (0, (10, 1, 2, 1)), (0, (6, 2, 2, 2)), (0, (2, 2))),
+    *((0, (4, 1, 1, 1, 1, 1)), (0, (12, 1)), (0, (6, 2, 2, 2)), (0, (2, 2))),
 )
 # Number of the look that each model has in all figures. Components begin anew: they stand in no legend with models.
 _MODELS = {"fm": 0, "dcn": 1, "afm": 2, "wide_deep": 3, "deepfm": 4, "dlrm": 5, "dlrm_dcn": 6, "afn": 7}
 _COMPONENTS = {
-    **{"all": 0, "embedding": 1, "over_mlp": 2, "deep_mlp": 3, "linear": 4, "cross": 5, "mlp": 6, "head": 7},
+    **{"mlp": 0, "embedding": 1, "over_mlp": 2, "deep_mlp": 3, "linear": 4, "cross": 5, "all": 6, "head": 7},
     **{"attention": 8, "dense_mlp": 9, "logarithmic": 10, "interaction": 11},
 }
 # Of an upper limit, where nothing was seen: hollow, so that it is not read as a value.
