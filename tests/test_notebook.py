@@ -60,11 +60,11 @@ def test_provenance_of_what_needs_no_data():
 @pytest.mark.parametrize(
     ("verdicts", "said"),
     [
-        (["reproduced", "reproduced"], "Reproduced (2 of 2)."),
-        (["reproduced", "not"], "Partly reproduced (1 of 2)."),
-        (["reproduced", "nothing lost"], "Partly reproduced (1 of 2)."),
-        (["partly", "not"], "Partly reproduced (0 of 2)."),
-        (["not"], "Not reproduced (0 of 1)."),
+        (["reproduced", "reproduced"], "Reproduced (2 of 2 findings in full)."),
+        (["reproduced", "not"], "Partly reproduced (1 of 2 findings in full)."),
+        (["reproduced", "nothing lost"], "Partly reproduced (1 of 2 findings in full)."),
+        (["partly", "not"], "Partly reproduced (0 of 2 findings in full)."),
+        (["not"], "Not reproduced (0 of 1 findings in full)."),
         (["nothing lost"], "Not tested."),
         ([], "Not tested."),
     ],

@@ -78,8 +78,8 @@ def conclusion(claim: str, paper: str, here: str | Iterable[str], verdicts: Iter
         `partly reproduced` else; without any test, `not tested`.
 
     Example:
-        >>> conclusion("C8", "bit 30 dominates", ["it loses most in 9 of 9 components", "|w| is 1e37"], ["reproduced", "not"])
-        'C8. The paper: bit 30 dominates. Here: it loses most in 9 of 9 components; |w| is 1e37. Partly reproduced (1 of 2).'
+        >>> conclusion("C8", "bit 30 dominates", ["most in 9 of 9 parts", "|w| is 1e37"], ["reproduced", "not"])
+        'C8. The paper: bit 30 dominates. Here: most in 9 of 9 parts; |w| is 1e37. Partly reproduced (1 of 2 findings in full).'
     """
     verdicts, here = list(verdicts), [here] if isinstance(here, str) else list(here)
     tested = [verdict for verdict in verdicts if verdict in VERDICTS]
@@ -87,5 +87,5 @@ def conclusion(claim: str, paper: str, here: str | Iterable[str], verdicts: Iter
     word = (
         "Reproduced" if good == len(verdicts) else "Not reproduced" if set(tested) == {"not"} else "Partly reproduced"
     )
-    said = f"{word} ({good} of {len(verdicts)})" if tested else "Not tested"
+    said = f"{word} ({good} of {len(verdicts)} findings in full)" if tested else "Not tested"
     return f"{claim}. The paper: {paper}. Here: {'; '.join(here) or 'nothing to see'}. {said}."
