@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from drsrobust.campaign import Campaign, post_stratified, pvf
+from drsrobust.evaluation import Evaluator
 from drsrobust.injection import FixedCount, resolve
 
 METRICS = ["flipped", "reranked", "moved"]
@@ -24,8 +25,14 @@ def test_strata_are_a_partition(trained):
         post_stratified.layer_strata(trained, Rows("user", [1, 2]))
 
 
-@pytest.fixture
-def campaigns(judge, tmp_path):
+@pytest.fixture(scope="module")
+def judge(trained, data):
+    return Evaluator(trained, data.test)
+
+
+@pytest.fixture(scope="module")
+def campaigns(judge, tmp_path_factory):
+    tmp_path = tmp_path_factory.mktemp("campaigns")
     strata = post_stratified.layer_strata(judge.model)
     conditions = post_stratified.single_errors(strata)
     stratified = Campaign(judge, conditions=conditions, trials=12, metrics=METRICS, store=tmp_path / "s")

@@ -175,13 +175,13 @@ def test_lists_from_the_command_line(smoke, tmp_path):
 def test_numbers_by_papermill(smoke, tmp_path):
     cache = smoke[0].parents[1] / "cache"
     environment = os.environ | {"DRSROBUST_CACHE": str(cache), "DRSROBUST_FIGURES": str(tmp_path)}
-    command = [sys.executable, "-m", "papermill", "notebooks/01_bit_sensitivity.ipynb", str(tmp_path / "out.ipynb")]
+    command = [sys.executable, "-m", "papermill", "notebooks/00_quickstart.ipynb", str(tmp_path / "out.ipynb")]
     command += ["-p", "trials", "2", "-p", "test_rows", "300", "-p", "dataset", "synthetic-movielens/full"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "300 of 20,000 test rows" in (tmp_path / "data" / "01_bit_sensitivity.csv").read_text()
-    text = "must be list[int]"
-    done = subprocess.run([*command, "-p", "bits", "[30]"], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert "300 of 20,000 test rows" in (tmp_path / "data" / "00_quickstart.csv").read_text()
+    text = "must be list[float]"
+    done = subprocess.run([*command, "-p", "bers", "[1e-6]"], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and text in done.stderr  # a list arrives as text, and is refused
 
 
