@@ -141,7 +141,9 @@ def test_every_figure_is_shown_in_its_notebook_and_told_in_words(smoke):
         assert 100 < outcome["peak_mib"] < 8000
         for name in outcome["figures"]:
             lines = (folder / "figures" / "data" / f"{name}.csv").read_text().splitlines()
-            assert re.match(r"# Title: [A-Z].{15,}\.$", lines[1]) and re.match(r"# Shown: .{30,}\.$", lines[2])
+            assert re.match(r"# Title: (\S+/\S+: )?[A-Z].{15,}\.$", lines[1]) and re.match(
+                r"# Shown: .{30,}\.$", lines[2]
+            )
             nothing = lines[2].count(
                 "Nothing was measured"
             )  # of 02 as released, where so few maps hit nothing that is read
