@@ -11,12 +11,13 @@ from math import isinf, nan
 from numbers import Real
 from typing import TYPE_CHECKING
 
+from drsrobust import notebook
 from drsrobust._names import unknown
 
 if TYPE_CHECKING:
     import pandas as pd
 
-REPRODUCED, PARTLY, NOT, NOT_TESTED = VERDICTS = ("reproduced", "partly", "not", "not tested")
+REPRODUCED, PARTLY, NOT, NOT_TESTED = VERDICTS = (*notebook.VERDICTS, "not tested")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""What every notebook needs besides the library: checked parameters, and a line that says where its numbers are from."""
+"""What every notebook needs besides the library: checked parameters, a paragraph at its end that holds what was seen against
+the paper, and a line that says where its numbers are from."""
 
 from collections.abc import Iterable
 from types import NoneType, UnionType
@@ -9,7 +10,7 @@ from drsrobust._versions import machine, versions
 if TYPE_CHECKING:
     from drsrobust.evaluation import Evaluator
 
-VERDICTS = ("reproduced", "partly", "not")
+VERDICTS = ("reproduced", "partly", "not")  # on a finding that tests a claim
 
 
 def check_parameters(namespace: dict[str, Any]) -> None:
@@ -84,8 +85,15 @@ def conclusion(claim: str, paper: str, here: str | Iterable[str], verdicts: Iter
     verdicts, here = list(verdicts), [here] if isinstance(here, str) else list(here)
     tested = [verdict for verdict in verdicts if verdict in VERDICTS]
     good = tested.count("reproduced")
-    word = (
-        "Reproduced" if good == len(verdicts) else "Not reproduced" if set(tested) == {"not"} else "Partly reproduced"
-    )
-    said = f"{word} ({good} of {len(verdicts)} findings in full)" if tested else "Not tested"
+    if not tested:
+        said = "Not tested"
+    else:
+        start = (
+            "Reproduced"
+            if good == len(verdicts)
+            else "Not reproduced"
+            if set(tested) == {"not"}
+            else "Partly reproduced"
+        )
+        said = f"{start} ({good} of {len(verdicts)} findings in full)"
     return f"{claim}. The paper: {paper}. Here: {'; '.join(here) or 'nothing to see'}. {said}."

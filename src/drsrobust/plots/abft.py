@@ -58,7 +58,7 @@ def abft_detection(
         about = {"color": style["color"], "marker": style["marker"], "label": component}
         ax.errorbar(place, value, yerr=np.maximum(ends, 0), **_BAR | about)
     highest = int(data["bit"].max()) if len(data) else 31
-    _line(ax, published, "published")
+    _published_share(ax, published)
     ax.set(xlabel="bit position (the highest at the left)", ylabel="share noticed", ylim=(-0.04, 1.08))
     ax.set_xlim(highest + 0.7, -0.7)
     ax.set_xticks(range(0, highest + 1, 1 if highest < 8 else 4))
@@ -105,7 +105,7 @@ def abft_alarms(data: "pd.DataFrame", ax: "Axes | None" = None, *, published: fl
     ax.set_yticks(place, [f"{row.mitigation}\n{row.model}" for row in data.itertuples()])
     ax.set_ylim(-0.6, len(data) - 0.4)
     if published is not None:
-        _published(ax, data["mitigation"], _WITH_PUBLISHED_ALARMS, published, f"{100 * published:g} %")
+        _published_limit(ax, data["mitigation"], _WITH_PUBLISHED_ALARMS, published, f"{100 * published:g} %")
     ax.set_xlim(-0.02 * (widest := max([*data["high"], published or 0.0])), 1.6 * widest)
     ax.set(xlabel="share of clean batches with an alarm", title="False alarms")
     ax.grid(False, axis="y")
@@ -156,7 +156,7 @@ def abft_overhead(
         about = {"color": style["color"], "marker": style["marker"], "label": f"batch {size:,}"}
         ax.errorbar(value, place, xerr=ends, **_BAR | about)
     for start, value in (published or {}).items():
-        _published(ax, names, start, value, f"{value:g} %")
+        _published_limit(ax, names, start, value, f"{value:g} %")
     ax.set_yticks(range(len(names))[::-1], names)
     ax.set_ylim(-0.6, len(names) - 0.4)
     ends = np.array([*data["lowest"], *data["highest"], *((published or {}).values())], float)
@@ -178,7 +178,7 @@ def abft_overhead(
     return ax
 
 
-def _published(ax: "Axes", names: "Iterable[str]", start: str, value: float, text: str) -> None:
+def _published_limit(ax: "Axes", names: "Iterable[str]", start: str, value: float, text: str) -> None:
     """A dashed line at a published value, at the rows (the first on top) whose names begin so, with its name at the top."""
     names = list(names)
     rows = [len(names) - 1 - number for number, name in enumerate(names) if name.startswith(start)]
@@ -196,8 +196,8 @@ def _plain_ticks(ax: "Axes") -> None:
     ax.minorticks_off()
 
 
-def _line(ax: "Axes", value: float | None, label: str) -> None:
-    """A dashed line at a published share, with its name at the end."""
+def _published_share(ax: "Axes", value: float | None) -> None:
+    """A dashed line across the panel at a published share, if there is one, with its name at the end."""
     if value is not None:
         ax.axhline(value, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1)
-        name_line(ax, value, f"{label}: {100 * value:g} %", above=False)
+        name_line(ax, value, f"published: {100 * value:g} %", above=False)

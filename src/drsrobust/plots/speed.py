@@ -92,7 +92,9 @@ def injection_speed(
         ax.set_xscale("log")
         # A small injection takes no memory that can be measured: a logarithmic axis alone has no place for it.
         ax.set_yscale("log") if quantity == "total_ms" else ax.set_yscale("symlog", linthresh=1, linscale=0.5)
-        handles = ax.get_legend_handles_labels()[0] if panel == "rate" else _entries(ax, styles, counts, data)
+        if panel == "size":
+            _shade_others(ax, data)
+        handles = ax.get_legend_handles_labels()[0] if panel == "rate" else _entries(styles, counts, data)
         beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
         handles += _crosses(ax, data, _X[panel], styles)
         ax.legend(handles=handles, **({"loc": "best"} if panel == "rate" else beside))
@@ -117,10 +119,14 @@ def _crosses(ax: "Axes", data: "pd.DataFrame", x: str, styles: dict[str, dict]) 
     return [Line2D([], [], color="#555555", label="not run", **look_of)]
 
 
-def _entries(
-    ax: "Axes", styles: dict[str, dict], counts: Sequence[float], data: "pd.DataFrame"
-) -> list[Line2D | Patch]:
-    """Legend entries: methods, filled and open markers, and a band, which is drawn, at models that are not of float32."""
+def _shade_others(ax: "Axes", data: "pd.DataFrame") -> None:
+    """A band at each model that is not of float32."""
+    for size in data.loc[data["dtype"] != _DTYPE, "parameters"].unique():
+        ax.axvspan(size / 1.6, size * 1.6, color=_BAND, zorder=0, lw=0)
+
+
+def _entries(styles: dict[str, dict], counts: Sequence[float], data: "pd.DataFrame") -> list[Line2D | Patch]:
+    """Legend entries: methods, filled and open markers, and the bands of other types."""
     some = {"markersize": 5.5, "linewidth": 1.6}
     entries = [Line2D([], [], label=method, **some | style) for method, style in styles.items()]
     grey = {"color": "#555555", "marker": "o", "markersize": 5.5, "linestyle": "none"}
@@ -129,7 +135,5 @@ def _entries(
         Line2D([], [], markerfacecolor=face, markeredgecolor="#555555", label=f"{count:,.0f} errors", **grey)
         for face, count in zip(fill, counts, strict=True)
     ]
-    others = data.loc[data["dtype"] != _DTYPE, ["parameters", "dtype"]].drop_duplicates()
-    for size in others["parameters"]:
-        ax.axvspan(size / 1.6, size * 1.6, color=_BAND, zorder=0, lw=0)
-    return entries + [Patch(color=_BAND, label=f"{dtype} parameters") for dtype in others["dtype"].unique()]
+    others = data.loc[data["dtype"] != _DTYPE, "dtype"].unique()
+    return entries + [Patch(color=_BAND, label=f"{dtype} parameters") for dtype in others]
