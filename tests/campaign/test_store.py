@@ -2,6 +2,7 @@
 
 import ast
 import errno
+import multiprocessing
 import os
 import shutil
 import signal
@@ -9,6 +10,8 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from random import Random
 
@@ -24,15 +27,23 @@ from tests.campaign import writer
 from tests.campaign.writer import CONDITIONS, TRIALS, store, trials
 from tests.data.test_download import full_disk
 
+FORKS = multiprocessing.get_context("forkserver")  # a new interpreter for each writer would take half a second
+FORKS.set_forkserver_preload([writer.__name__, "pandas"])  # (PyArrow imports pandas with its first table)
+
 
 def start(folder, seed):
-    command = [sys.executable, writer.__file__, str(folder), str(seed)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    """A process that writes, and a generator of what it says: nothing at first, then the keys it stored."""
+    said, ours = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=writer.write_all, args=(folder, seed, ours.send), daemon=True)
+    process.start()
+    ours.close()  # so that the end of the process is the end of what it says
+    return process, iter_said(said)
 
 
-def keys_in(line):
-    condition, *numbers = map(int, line.split())
-    return {(condition, trial) for trial in numbers}
+def iter_said(said):
+    with said, suppress(EOFError):
+        while True:
+            yield said.recv()
 
 
 def keys_of(table):
@@ -125,40 +136,39 @@ def test_kill_9_at_fifty_moments(tmp_path):
     """Nothing that was reported is lost, nothing stands twice, the next writer goes on."""
     random, here, reported, cut = Random(1), store(tmp_path / "s"), set(), 0
     for turn in range(50):
-        with start(here.folder, turn) as child:
-            assert child.stdout.readline() == "ready\n"
-            for _ in range(random.randrange(6)):
-                reported |= keys_in(child.stdout.readline())
-            time.sleep(random.uniform(0, 0.01))
-            child.kill()
-            for line in child.stdout:
-                reported |= keys_in(line)
-        assert child.returncode == -signal.SIGKILL
+        child, said = start(here.folder, turn)
+        reported = reported.union(*islice(said, 1 + random.randrange(6)))
+        time.sleep(random.uniform(0, 0.01))
+        child.kill()
+        reported = reported.union(*said)
+        child.join()
+        assert child.exitcode == -signal.SIGKILL
         found = here.read(["condition", "trial"])  # refuses what stands twice
         assert reported <= keys_of(found) == set(map(tuple, here.keys().tolist()))
         cut += here.folder.exists() and len(hidden(here.folder))
     assert cut and len(reported) < CONDITIONS * TRIALS
-    with start(here.folder, 50) as child:
-        new = [keys_in(line) for line in child.stdout if line != "ready\n"]
-    assert child.returncode == 0 and not hidden(here.folder)
-    assert not reported & set().union(*new)
+    child, said = start(here.folder, 50)
+    new = set().union(*said)
+    child.join()
+    assert child.exitcode == 0 and not hidden(here.folder)
+    assert new and not reported & new
     expected = [trials(condition, range(TRIALS)) for condition in range(CONDITIONS)]
     assert here.read().equals(pa.concat_tables(expected))
 
 
 def test_reading_beside_a_writer(tmp_path):
     """Every read holds all that was reported before it began, and what an earlier one held."""
-    here, lines, reads, before = store(tmp_path / "s"), [], 0, set()
-    with start(here.folder, 1) as child:
-        thread = threading.Thread(target=lambda: lines.extend(iter(child.stdout.readline, "")))
-        thread.start()
-        while child.poll() is None and reads < 60:
-            reported = set().union(*(keys_in(line) for line in list(lines) if line != "ready\n"))
-            found = keys_of(here.read(["condition", "trial"]))
-            assert reported | before <= found
-            before, reads = found, reads + bool(found)
-        child.kill()
-        thread.join()
+    here, heard, reads, before = store(tmp_path / "s"), [], 0, set()
+    child, said = start(here.folder, 1)
+    thread = threading.Thread(target=lambda: heard.extend(said))
+    thread.start()
+    while child.is_alive() and reads < 60:
+        reported = set().union(*list(heard))
+        found = keys_of(here.read(["condition", "trial"]))
+        assert reported | before <= found
+        before, reads = found, reads + bool(found)
+    child.kill()
+    thread.join()
     assert reads > 3
 
 

@@ -1,6 +1,5 @@
 """Made-up trials, and a process that stores them without PyTorch: what the tests of the store kill, starve and read."""
 
-import sys
 from pathlib import Path
 from random import Random
 
@@ -32,10 +31,10 @@ def trials(condition, numbers):
     return chunk(condition, [row(condition, trial) for trial in numbers], stored_schema(["gauc"]))
 
 
-def write_all(folder, seed):
+def write_all(folder, seed, say):
     """Writes what is missing, in chunks of random sizes with gaps between their trials, and says so after each."""
     random = Random(seed)
-    print("ready", flush=True)
+    say({})
     here = store(folder)
     with here.writing() as keys:
         for condition in range(CONDITIONS):
@@ -43,9 +42,5 @@ def write_all(folder, seed):
             while len(missing):
                 taken = missing[: 2 * random.randint(1, 30) : random.choice((1, 2))]
                 here.write(trials(condition, taken.tolist()))
-                print(condition, *taken, flush=True)
+                say({(condition, int(trial)) for trial in taken})
                 missing = np.setdiff1d(missing, taken)
-
-
-if __name__ == "__main__":
-    write_all(sys.argv[1], int(sys.argv[2]))

@@ -97,12 +97,12 @@ from drsrobust.data import load_dataset
 from drsrobust.training import Settings, load_model
 sys.modules["drsrobust.training.fit"].SAVE_EVERY = 0.0
 data = load_dataset("synthetic-movielens/full", rows=6000)
-load_model("dlrm", data, settings=Settings(epochs=40, batch_size=64, patience=40), show=False)
+load_model("dlrm", data, settings=Settings(epochs=15, batch_size=64, patience=15), show=False)
 """
 
 
 def test_killed_and_called_again(data, empty_cache):
-    settings = Settings(epochs=40, batch_size=64, patience=40)
+    settings = Settings(epochs=15, batch_size=64, patience=15)
     child = subprocess.Popen([sys.executable, "-c", CHILD], env=os.environ)
     deadline = time.monotonic() + 60
     while not list(empty_cache.glob("checkpoints/*.training/*.safetensors")) and time.monotonic() < deadline:
