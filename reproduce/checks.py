@@ -55,17 +55,6 @@ def _all(rows: "pd.DataFrame", worst: int, holds: "pd.Series", sure: "pd.Series"
     return _finding(rows.loc[worst], verdict, ", ".join(filter(None, (place, count))))
 
 
-def between(rows: "pd.DataFrame", *, least: float, most: float, factor: float = 1.0) -> Finding:
-    """The median of the values lies between `least` / `factor` and `most` * `factor`, and so does all of its interval.
-
-    The number is the median; its interval that of the row, of several rows the smallest lower and the largest upper end.
-    """
-    ordered = rows.sort_values("value")
-    value, low, high = float(ordered["value"].median()), float(rows["low"].min()), float(rows["high"].max())
-    inside = [least / factor <= one <= most * factor for one in (value, low, high)]
-    return Finding(value, low, high, REPRODUCED if all(inside) else PARTLY if inside[0] else NOT)
-
-
 def largest_is(rows: "pd.DataFrame", *, column: str, named: object) -> Finding:
     """The row with the largest value is the one that has `named` in `column`, and its interval lies above all others.
 
@@ -140,7 +129,7 @@ def stated(rows: "pd.DataFrame") -> Finding:
 
 
 KINDS: dict[str, Callable[..., Finding]] = {
-    kind.__name__: kind for kind in (at_least, at_most, between, largest_is, trend, stated)
+    kind.__name__: kind for kind in (at_least, at_most, largest_is, trend, stated)
 }
 
 

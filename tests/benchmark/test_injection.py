@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from drsrobust.benchmark import caption, growth, injection_speed, ratios
+from drsrobust.benchmark import caption, growth, injection_speed, ratios, speed_claim
 from drsrobust.benchmark.__main__ import describe_injection, main, write
 from drsrobust.benchmark.injection import COLUMNS, STUDY_SIZE
 from drsrobust.benchmark.methods import cannot
@@ -86,6 +86,26 @@ def test_ratios_and_growth(fake):
     assert larger.loc[1000, "ratio"] == pytest.approx((time + 0.5) / 100.5)
     text = describe_injection(table)
     assert "growth" not in text and "at an equal number of errors" in text and f"{STUDY_SIZE:,} float32" in text
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict", "detail"),
+    [
+        ([100, 290], "reproduced", "100 to 290 times at 2 rates"),
+        ([20, 40, 50], "partly", "20 to 50 times at 3 rates"),
+        ([2.5], "not", "at one rate"),
+    ],
+)
+def test_the_claim_about_speed(times, verdict, detail):
+    rows = [
+        {"method": name, "parameters": 10, "dtype": "float32", "rate": 10.0**-i, "cpu_ms": ms, "undo_cpu_ms": 1.0}
+        for i, time in enumerate(times)
+        for name, ms in (("drsrobust", 1.0), ("dense error map", 2.0), ("per element loop", 2.0 * time))
+    ]
+    found = speed_claim(pd.DataFrame(rows), 10).iloc[0]
+    assert (found["value"], found["verdict"]) == (sorted(times)[len(times) // 2] if len(times) != 2 else 195, verdict)
+    assert found["detail"].startswith(detail)
+    assert speed_claim(pd.DataFrame(rows[:2]), 10).empty  # without the loop
 
 
 def test_the_csv_is_whole_or_absent(fake, tmp_path):

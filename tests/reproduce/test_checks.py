@@ -8,7 +8,6 @@ import pytest
 from reproduce.checks import (
     at_least,
     at_most,
-    between,
     interval,
     largest_is,
     number,
@@ -46,14 +45,6 @@ def test_bounds_say_where_and_take_a_tolerance():
     assert found.verdict == "partly" and found.detail == "at ber 1e-4, 1 of 2 hold"
     assert at_most(given, bound=0.0, tolerance=0.002).verdict == "reproduced"
     assert at_least(given, bound=0.001, tolerance=0.0005).verdict == "reproduced"
-
-
-def test_between_asks_for_the_interval_too():
-    assert between(rows((3e37, 2e37, 8e37)), least=1e37, most=1e38).verdict == "reproduced"
-    assert between(rows((3e37, 5e36, 8e37)), least=1e37, most=1e38).verdict == "partly"
-    assert between(rows((3e37, 5e36, 8e37)), least=1e37, most=1e38, factor=3).verdict == "reproduced"
-    found = between(rows(2.0, 3.0, 5.0), least=100, most=100, factor=3)
-    assert (found.value, found.low, found.high, found.verdict) == (3, 2, 5, "not")
 
 
 @pytest.mark.parametrize(

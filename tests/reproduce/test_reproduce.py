@@ -76,6 +76,7 @@ def test_figures_and_their_numbers(smoke):
         "06_selective_bit_protection_claims",
         "07_abft_claims",
         "08_mitigation_recovery_claims",
+        "09_injection_speed_claims",
         "claims",
         "models",
     ]

@@ -134,6 +134,33 @@ def ratios(table: "pd.DataFrame", parameters: int = STUDY_SIZE) -> "pd.DataFrame
     return found.sort_index()
 
 
+def speed_claim(
+    table: "pd.DataFrame", parameters: int = STUDY_SIZE, *, claimed: float = 100.0, factor: float = 3.0
+) -> "pd.DataFrame":
+    """The verdict on claim C7: how many times longer the loop takes than the dense error map.
+
+    Args:
+        table: as `injection_speed` gives it.
+        parameters: of the float32 model to compare on.
+        claimed: the study's number.
+        factor: how far from it, up or down, still counts as its like.
+
+    Returns:
+        one row (none where the two ran at no rate): `value` (the median over rates), `verdict` (`reproduced` where the ratio
+        is like the claimed one at all rates, `partly` where its median is, else `not`), `detail` (the range over rates).
+    """
+    import pandas as pd
+
+    found = ratios(table, parameters).reindex(columns=["loop_over_dense"])["loop_over_dense"].dropna()
+    if found.empty:
+        return pd.DataFrame(columns=["value", "verdict", "detail"])
+    like = found.between(claimed / factor, claimed * factor)
+    middle = found.median()
+    verdict = "reproduced" if like.all() else "partly" if claimed / factor <= middle <= claimed * factor else "not"
+    detail = f"{found.min():.3g} to {found.max():.3g} times at {len(found)} rates" if len(found) > 1 else "at one rate"
+    return pd.DataFrame([{"value": middle, "verdict": verdict, "detail": f"{detail}, by our own two of the kind"}])
+
+
 def growth(table: "pd.DataFrame", counts: Sequence[int] = COUNTS, smallest: int = 1_000_000) -> "pd.DataFrame":
     """How ours, inject and undo together, grows with the model at an equal number of errors.
 
