@@ -50,7 +50,11 @@ def test_tools_that_are_not_installed_are_not_run(fake, monkeypatch):
     table = injection_speed([30_000], [], [1e-3], [], show=False)
     notes = table.set_index("method")["note"]
     assert notes["MRFI"] == notes["PyTorchFI"] == "not run: not installed (pip install -e '.[benchmark]')"
-    assert "MRFI: not run: not installed" in caption(table)
+    assert "MRFI: not run: not installed" in caption(table) and "CPU time of one injection" in caption(table)
+    memory = caption(table, "peak_mib")
+    assert memory.startswith("Timed, so not equal from run to run: the most memory") and "CPU time" not in memory
+    with pytest.raises(ValueError, match="unknown quantity 'mib'"):
+        caption(table, "mib")
 
 
 def test_wrong_calls(fake):

@@ -158,6 +158,7 @@ def test_texts():
     assert text.endswith(
         "The study ran all combinations at 5 rates; here one factor is varied at a time and rates are 1e-06."
     )
+    assert "Bars: parts. Middle" in deviation_caption(summary, factor_grid(LEVELS), marks="Bars: parts.")
     rates = pd.concat([summary.assign(ber=ber) for ber in (1e-8, 5e-8, 1e-7, 5e-7, 1e-6)])
     assert "The study ran" not in deviation_caption(rates, factor_grid(LEVELS, full=True))
     assert protocol_text(summary, ber=1e-6).count("2e-06 of the bits wrong, inputs off by errors in all") == 2

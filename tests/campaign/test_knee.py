@@ -130,6 +130,8 @@ def test_groups_and_caption(trained, judge):
     assert (
         text.count("Data: ") == 2 and text.count("3 trials per point") == 1 and "criteo-sample/fields, 10 test" in text
     )
+    text = sweep_caption(both, [judge.split, other], marks="Knee: there.")
+    assert text.count("Knee: there.") == 1 and "bars" not in text
 
 
 def test_what_bit_30_makes_of_weights(data):

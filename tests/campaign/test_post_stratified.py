@@ -120,3 +120,6 @@ def test_caption_names_what_matters(judge, campaigns):
         "95%",
     ):
         assert part in text, part
+    flipped = post_stratified.strata_caption(table, judge, definitions=["flipped"])
+    assert flipped.endswith("samples. Incorrect: a decision on the other side of probability 0.5.")
+    assert post_stratified.strata_caption(table, judge, definitions=[]).endswith("of stratified samples.")

@@ -116,3 +116,5 @@ def test_caption(table, data):
     assert "Where all 60 trials are alike, up to 0.05 of all maps may still differ" in alike and "stress" not in alike
     real = caption(summarise(table), replace(data.test, dataset="movielens-1m/full"))
     assert "generated" not in real
+    drawn = caption(summarise(table), data.test, marks="Colours: means.")
+    assert "rows are fixed. Colours: means. Rates of" in drawn and "bars" not in drawn

@@ -189,12 +189,26 @@ def growth(table: "pd.DataFrame", counts: Sequence[int] = COUNTS, smallest: int 
     return pd.DataFrame(rows, columns=columns).set_index("errors")
 
 
-def caption(table: "pd.DataFrame") -> str:
-    """What a reader must know of a figure made of this table: what was timed, how, and what was not run."""
+def caption(table: "pd.DataFrame", quantity: str = "cpu_ms") -> str:
+    """What a reader must know of a figure made of this table: what was measured, how, and what was not run.
+
+    Args:
+        table: as `injection_speed` gives it.
+        quantity: `cpu_ms` or `peak_mib`.
+
+    Raises:
+        ValueError: another quantity.
+    """
+    measured = {
+        "cpu_ms": "CPU time of one injection on one thread, median of 3 to 200 calls (2 where one takes over a second); of "
+        "drsrobust with its undo, which the others do not have",
+        "peak_mib": "the most memory beyond model and program during the first injection, one thread",
+    }
+    if quantity not in measured:
+        raise unknown("quantity", quantity, measured)
     text = (
-        "Timed, so not equal from run to run: CPU time of one injection on one thread, median of 3 to 200 calls (2 where one "
-        "takes over a second); of drsrobust with its undo, which the others do not have. A model of the study's shape (26 "
-        "tables of dimension 16, two MLPs); errors in all parameters. "
+        f"Timed, so not equal from run to run: {measured[quantity]}. A model of the study's shape (26 tables of dimension 16, "
+        "two MLPs); errors in all parameters. "
     )
     told = table[table["note"].notna() & (table["note"] != "")].drop_duplicates(["method", "note"])
     # Other sizes of a method are not run for the reason that stopped it first: one of them is enough.

@@ -11,6 +11,11 @@ from drsrobust.campaign.statistics import LEVEL
 if TYPE_CHECKING:
     import pandas as pd
 
+MARKS = (
+    f"Points: means; bars: {LEVEL:.0%} intervals over error maps (Student's t; where all trials are alike, what they may have "
+    "missed)."
+)
+
 
 def trend_text(trends: "pd.DataFrame") -> list[str]:
     """Each row of `factor_trends` in words, with its numbers.
@@ -30,13 +35,16 @@ def trend_text(trends: "pd.DataFrame") -> list[str]:
     ]
 
 
-def deviation_caption(summary: "pd.DataFrame", cells: Sequence[Mapping[str, float]]) -> str:
+def deviation_caption(
+    summary: "pd.DataFrame", cells: Sequence[Mapping[str, float]], *, marks: str | None = None
+) -> str:
     """What a reader must know of a figure made of this summary: data, models, trials, intervals, what varies, what was left
     out of the study's grid.
 
     Args:
         summary: as `deviation_summary` returns it.
         cells: as `factor_grid` gave them, the middle one first.
+        marks: a sentence on what is drawn; None: points are means with Student's t.
     """
     densities, rates = ({f"{one:g}": None for one in sorted(summary[name].unique())} for name in ("density", "ber"))
     fewest, most = summary["n"].min(), summary["n"].max()
@@ -45,9 +53,7 @@ def deviation_caption(summary: "pd.DataFrame", cells: Sequence[Mapping[str, floa
         f"Data: synthetic-dummy (generated inputs, not real clicks), densities {', '.join(densities)}; "
         f"{summary['n_inputs'].iloc[0]:,} inputs. Untrained models, drawn once per cell. "
         f"{fewest if fewest == most else f'{fewest} to {most}'} trials per point, each with its own error map. "
-        "Off: more than 1 % from the score without errors; NaN and infinities are. Points: means; bars: "
-        f"{LEVEL:.0%} intervals over error maps (Student's t; where all trials are alike, what they may have missed). "
-        f"Triangles, if any: none was off; the interval's upper end. Middle: {middle}."
+        f"Off: more than 1 % from the score without errors; NaN and infinities are. {marks or MARKS} Middle: {middle}."
     )
     released = summary[summary["protocol"] == "as_released"]
     if len(released):

@@ -158,14 +158,15 @@ def has_group(model: "nn.Module", name: str) -> bool:
     return name in declared_groups(model)
 
 
-def sweep_caption(summary: "pd.DataFrame", splits: Sequence[Split]) -> str:
+def sweep_caption(summary: "pd.DataFrame", splits: Sequence[Split], *, marks: str | None = None) -> str:
     """As `caption`, of several data sets: their rows, models without errors, trials, interval, what varies.
 
     Args:
         summary: as `summarise` returns it, of campaigns on these splits.
         splits: the rows that were scored, one per data set.
+        marks: as of `caption`.
     """
-    here = [caption(summary[summary["dataset"] == split.dataset], split) for split in splits]
+    here = [caption(summary[summary["dataset"] == split.dataset], split, marks=marks) for split in splits]
     # What is the same of all stands once, at the end.
     parts = [text.partition(f" {summary['n'].min()} trials per point") for text in here]
     if len({rest for _, _, rest in parts}) > 1 or not all(middle for _, middle, _ in parts):

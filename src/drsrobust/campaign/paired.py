@@ -35,7 +35,7 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
         `harmed`, and are in no mean; `auc_golden`; means over the other trials, each with `_low` and `_high`: `lost` (golden -
         faulty), `auc_faulty`, `auc` (protected) and `gained` (protected - faulty, paired) by Student's t, `recovery` by
         bootstrap; and `harmed`, the share of trials that lose over 0.001 AUC (or raise) with the mitigation, and
-        `harmed_faulty`, without it (Wilson).
+        `harmed_faulty`, without it (Wilson). `attrs["interval"]`: of `recovery`, for `caption`.
 
     Raises:
         ValueError: a condition without unprotected trials, mitigations that met other trials than these, trials that stand
@@ -56,8 +56,8 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
         raise ValueError("the table holds no protected trials; give the campaign mitigations=[None, ...]")
     found = pd.DataFrame(rows)
     found.attrs["interval"] = (
-        f"{100 * level:.4g}% intervals over pairs of trials with the same error map (recovery, a ratio of means: bootstrap; "
-        f"others: Student's t); recovery is blank where the mean loss is under {DROP} AUC"
+        f"{100 * level:.4g}% bootstrap intervals of a ratio of means, over pairs of trials with the same error map; blank "
+        f"where the mean loss is under {DROP} AUC"
     )
     return found
 

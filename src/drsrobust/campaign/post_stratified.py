@@ -261,12 +261,13 @@ def verdicts(found: "pd.DataFrame", most: str, least: str) -> "pd.Series":
     return right.map({0: "not", 1: "partly", 2: "partly"}).mask(sure, "reproduced").rename("verdict")
 
 
-def strata_caption(table: "pd.DataFrame", judge: Evaluator) -> str:
+def strata_caption(table: "pd.DataFrame", judge: Evaluator, *, definitions: Sequence[str] = tuple(DEFINITIONS)) -> str:
     """What a reader must know of a figure made from `stratified_pvf` or `stratified_loss`.
 
     Args:
         table: of the campaigns, one or more models.
         judge: the evaluator of one of them.
+        definitions: of what is incorrect, those that the figure is about.
     """
     split, options = judge.split, judge.options
     generated = " (generated data, not real clicks)" if split.dataset.startswith("synthetic-") else ""
@@ -274,6 +275,11 @@ def strata_caption(table: "pd.DataFrame", judge: Evaluator) -> str:
     golden = table.groupby("model", sort=False)["auc_golden"].first()
     trials = table.groupby("model", sort=False).size()
     each = table.groupby(["model", "error_model", "target"]).size()
+    incorrect = {
+        "flipped": f"a decision on the other side of probability {options['threshold']:g}",
+        "reranked": f"a user's list of {options['k']} that differs",
+        "moved": f"a logit that moves by more than {options['epsilon']:g}",
+    }
     each = f"{each.min()}" if each.min() == each.max() else f"{each.min()} to {each.max()}"
     return (
         f"Data: {split.dataset}{generated}, {rows} {split.part} rows. AUC without errors: "
@@ -281,10 +287,8 @@ def strata_caption(table: "pd.DataFrame", judge: Evaluator) -> str:
         "for each "
         f"layer or table and class of bits ({', '.join(f'{n:,} of {model}' for model, n in trials.items())}), weighted by "
         "their numbers of bits; the trained model and the rows are fixed. Points: means; bars: "
-        f"{LEVEL:.0%} intervals of stratified samples. Incorrect is a decision on the other side of probability "
-        f"{options['threshold']:g}, a user's list of {options['k']} that differs, a logit that moves by more than "
-        f"{options['epsilon']:g}."
-    )
+        f"{LEVEL:.0%} intervals of stratified samples."
+    ) + (f" Incorrect: {', '.join(incorrect[name] for name in definitions)}." if definitions else "")
 
 
 def placed(campaign: "Campaign") -> "pd.DataFrame":

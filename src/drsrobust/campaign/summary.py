@@ -115,22 +115,24 @@ def realised_rate(group: "pd.DataFrame") -> tuple[float, float, float]:
     return events / places, float(low / places), float(high / places)
 
 
-def caption(summary: "pd.DataFrame", split: Split) -> str:
+def caption(summary: "pd.DataFrame", split: Split, *, marks: str | None = None) -> str:
     """What a reader must know of a figure made of this summary: data, rows, models, trials, interval, what varies.
 
     Args:
         summary: as `summarise` returns it, of one or more models.
         split: the rows that were scored.
+        marks: a sentence on what is drawn; None: points are means, and bars the summary's intervals.
     """
     generated = " (generated data, not real clicks)" if split.dataset.startswith("synthetic-") else ""
     rows = f"{len(split):,}" if len(split) == split.whole else f"{len(split):,} of {split.whole:,}"
     fewest, most = summary["n"].min(), summary["n"].max()
     trials = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     golden = summary.groupby("model", sort=False)["auc_golden"].first()
+    bars = summary.attrs.get("interval", INTERVAL)
     text = (
         f"Data: {split.dataset}{generated}, {rows} {split.part} rows. AUC without errors: "
         f"{', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}. {trials} trials per point, each with its own "
-        f"error map; the trained model and the rows are fixed. Points: means; bars: {summary.attrs.get('interval', INTERVAL)}."
+        f"error map; the trained model and the rows are fixed. {marks or f'Points: means; bars: {bars}.'}"
     )
     if (summary["auc_low"] == summary["auc_high"]).any():
         text += f" Where all {most} trials are alike, up to {3 / most:.2g} of all maps may still differ."
