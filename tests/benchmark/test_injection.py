@@ -50,6 +50,12 @@ def test_tools_that_are_not_installed_are_not_run(fake, monkeypatch):
     table = injection_speed([30_000], [], [1e-3], [], show=False)
     notes = table.set_index("method")["note"]
     assert notes["MRFI"] == notes["PyTorchFI"] == "not run: not installed (pip install -e '.[benchmark]')"
+    assert [spec["method"] for spec in fake] == [
+        "drsrobust",
+        "dense error map",
+        "per element loop",
+    ]  # no process for them
+    assert tuple(table.columns) == COLUMNS and table["cpu_ms"].notna().sum() == 3
     assert "MRFI: not run: not installed" in caption(table) and "CPU time of one injection" in caption(table)
     memory = caption(table, "peak_mib")
     assert memory.startswith("Timed, so not equal from run to run: the most memory") and "CPU time" not in memory
