@@ -11,6 +11,8 @@ from math import isinf, nan
 from numbers import Real
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from drsrobust import notebook
 from drsrobust._names import unknown
 
@@ -111,6 +113,23 @@ def _ratio(start: "pd.Series", end: "pd.Series") -> tuple[float, float, float]:
     return tuple(float(a / b) if b > 0 else nan for a, b in pairs)
 
 
+def power(rows: "pd.DataFrame", *, along: str) -> Finding:
+    """The value grows as a power of `along` that is surely not 0: least squares of the logarithms, interval by Student's t of
+    what lies off the line (n - 2 degrees of freedom). Values that are not over 0 are left out.
+    """
+    from scipy.stats import linregress, t
+
+    there = rows[(rows["value"] > 0) & (rows[along] > 0)]
+    if there[along].nunique() < 3:
+        return Finding(nan, nan, nan, NOT_TESTED, f"{along} has fewer than 3 values")
+    fit = linregress(np.log10(there[along].astype(float)), np.log10(there["value"].astype(float)))
+    half = float(t.ppf(0.975, len(there) - 2) * fit.stderr)
+    slope, least, most = float(fit.slope), there["value"].min(), there["value"].max()
+    verdict = REPRODUCED if slope - half > 0 or slope + half < 0 else NOT
+    detail = f"{number(least)} to {number(most)} in {len(there)}, {along} {number(there[along].min())} to "
+    return Finding(slope, slope - half, slope + half, verdict, f"{detail}{number(there[along].max())}")
+
+
 def stated(rows: "pd.DataFrame") -> Finding:
     """The notebook has judged: column `verdict`, and `detail` where there is one. A verdict that is none of `VERDICTS`, as
     `nothing lost`, is the reason why it is not tested.
@@ -129,7 +148,7 @@ def stated(rows: "pd.DataFrame") -> Finding:
 
 
 KINDS: dict[str, Callable[..., Finding]] = {
-    kind.__name__: kind for kind in (at_least, at_most, largest_is, trend, stated)
+    kind.__name__: kind for kind in (at_least, at_most, largest_is, trend, power, stated)
 }
 
 

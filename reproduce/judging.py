@@ -99,7 +99,7 @@ def _whole(claim: Claim, found: list[dict]) -> dict:
 
 
 def _tally(counted: list[dict]) -> list[str]:
-    """How many checks are reproduced, and which are not: `4 of 6 checks reproduced; partly: how large it becomes (2 of 3)`."""
+    """How many checks are reproduced, and which are not: `4 of 6 checks reproduced; partly: “how large” (2 of 3)`."""
     if all(row["verdict"] == NOT_TESTED for row in counted):
         return list(dict.fromkeys(row["reason"] for row in counted))
     if len(counted) == 1:
@@ -109,7 +109,7 @@ def _tally(counted: list[dict]) -> list[str]:
     of = Counter(row["what"] for row in counted)
     for word in (PARTLY, NOT, NOT_TESTED):
         here = Counter(row["what"] for row in counted if row["verdict"] == word)
-        names = [name if count == of[name] else f"{name} ({count} of {of[name]})" for name, count in here.items()]
+        names = [f"“{name}”" + ("" if n == of[name] else f" ({n} of {of[name]})") for name, n in here.items()]
         if names:
             told.append(f"{word}: {', '.join(names)}")
     return told

@@ -156,11 +156,12 @@ def test_texts():
     assert "40 trials per point" in text and "Middle: width 128, depth 1, embedding dim 8, density 0.01." in text
     assert "at 1e-06 a share of 2e-06 of all bits is wrong" in text
     assert text.endswith(
-        "The study ran all combinations at 5 rates; here one factor is varied at a time and rates are 1e-06."
+        "The study ran all combinations at 5 rates on 10,000 inputs; here one factor is varied at a time, rates are 1e-06, "
+        "inputs are 500, which vary far less than error maps."
     )
     assert "Bars: parts. Middle" in deviation_caption(summary, factor_grid(LEVELS), marks="Bars: parts.")
     rates = pd.concat([summary.assign(ber=ber) for ber in (1e-8, 5e-8, 1e-7, 5e-7, 1e-6)])
-    assert "The study ran" not in deviation_caption(rates, factor_grid(LEVELS, full=True))
+    assert "The study ran" not in deviation_caption(rates.assign(n_inputs=10_000), factor_grid(LEVELS, full=True))
     assert protocol_text(summary, ber=1e-6).count("2e-06 of the bits wrong, inputs off by errors in all") == 2
     (width, _) = trend_text(factor_trends(table, CLAIMS, ber=1e-6).iloc[:2])
     assert width.startswith("width 64 to 256: ") and "of 2 steps)" in width

@@ -11,7 +11,7 @@ from drsrobust.models import build_model
 RATES = [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
 
 
-def sweep(losses, model="dlrm", dataset="movielens-1m/ids", rates=RATES):
+def sweep(losses, model="dlrm", dataset="movielens-1m/ids", rates=RATES, places=10**6):
     """A table of trials from losses [trials, rates] (NaN: raised)."""
     rows = [
         {"trial": t, "ber": ber, "auc_drop": loss, "auc_golden": 0.8, "auc": 0.8 - loss}
@@ -19,7 +19,7 @@ def sweep(losses, model="dlrm", dataset="movielens-1m/ids", rates=RATES):
         for ber, loss in zip(rates, trial, strict=True)
     ]
     same = {"model": model, "dataset": dataset, "protocol": "corrected", "target": "all", "error_model": "BitFlip"}
-    return pd.DataFrame(rows).assign(places=10**6, **same)
+    return pd.DataFrame(rows).assign(places=places, **same)
 
 
 def test_the_knee_of_a_known_curve():
@@ -85,10 +85,11 @@ def verdicts(*parts):
 
 
 def test_verdicts():
-    parts = [sweep([STEEP] * 3), sweep([LATE] * 3, "fm")]
+    parts = [sweep([STEEP] * 3, places=10**8), sweep([LATE] * 3, "fm", places=10**8)]
     rows = verdicts(*parts).set_index("reading")
     assert rows.loc["knee", "verdict"].tolist() == ["reproduced"] * 2
     assert rows.loc["knee", "value"].tolist() == knees(pd.concat(parts)).query("loss == 'half'")["knee"].tolist()
+    assert rows.loc["knee", "detail"].iloc[0].startswith("mean loss 0, surely under 0.001, at 1e-06 (300 flips in all)")
     differ = rows.loc["models"]
     assert differ["verdict"] == "reproduced" and differ["value"] == pytest.approx(differ["low"])  # all trials agree
     assert "dlrm 5.0e-05" in differ["detail"] and "fm 1.7e-04" in differ["detail"]
@@ -97,6 +98,25 @@ def test_verdicts():
     row = verdicts(*parts).set_index("reading").loc["data sets"]
     assert row["verdict"] == "reproduced" and row["dataset"] == "movielens-1m/ids, criteo-kaggle/fields"
     assert row["detail"].startswith("dlrm, 0.01 AUC lost: movielens-1m/ids 5.0e-05")
+
+
+def test_rates_that_hit_nothing_are_no_test():
+    """300 flips at the rate where AUC still holds, and 3."""
+    rows = [verdicts(sweep([STEEP] * 3, places=places)).iloc[0] for places in (10**8, 10**6)]
+    assert [row["verdict"] for row in rows] == ["reproduced", "partly"]
+    assert rows[1]["detail"] == "at no rate with 100 flips surely under 0.001 lost, half is lost up to 0.01"
+
+
+def test_a_knee_that_was_not_reached_counts_where_no_other_differs():
+    never = [0, 0, 0, 0, 0.001, 0.005]
+    row = verdicts(sweep([STEEP] * 3), sweep([never] * 3, "fm")).set_index("reading").loc["models"]
+    assert row["verdict"] == "reproduced" and row["detail"].endswith("fm not up to the highest rate")
+    row = (
+        verdicts(sweep([STEEP] * 3), sweep([LATE] * 3, "dcn"), sweep([never] * 3, "fm"))
+        .set_index("reading")
+        .loc["models"]
+    )
+    assert row["verdict"] == "reproduced" and "dcn 1.7e-04" in row["detail"]
 
 
 def test_models_that_do_not_surely_differ():

@@ -111,7 +111,14 @@ def test_repair(panel):
     assert labels == ["no protection", "rows and layers put back"]
     if panel == "single":
         plain = ax.lines[0]
-        assert plain.get_xdata().tolist() == [0.01, 0.1, 1.0] and plain.get_ydata().tolist() == [1.0, 0.5, 0.0]
+        assert plain.get_xdata().tolist() == [1e-8, 0.01, 0.1, 1.0] and plain.get_ydata().tolist() == [
+            1.0,
+            1.0,
+            0.5,
+            0.0,
+        ]
+        both = ax.lines[1]  # neither trial changes by as much as is drawn
+        assert both.get_xdata().tolist() == [1e-8, 1.0] and both.get_ydata().tolist() == [0.0, 0.0]
 
 
 def test_claims(found, runs):

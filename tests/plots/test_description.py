@@ -54,6 +54,13 @@ def test_columns_with_names(ax):
     assert description.title(ax.figure) == "Share is highest for sign (0.5)."
 
 
+def test_columns_with_numbers_of_their_own(ax):
+    ax.set_xticks([0, 1, 2], ["64", "128", "512"])
+    ax.set(xlabel="width", ylabel="share")
+    ax.errorbar([0.1, 1.1, 2.1], [0.1, 0.5, 0.2], label="mlp")
+    assert description.text(ax.figure) == "Share against width. mlp: from 0.1 at 64 to 0.2 at 512, highest 0.5 at 128."
+
+
 def test_bars_and_points_without_names(ax):
     ax.barh([1, 0], [2.0, 3.0], left=1.0)
     ax.set_yticks([1, 0], ["bits 30", "all bits"])

@@ -62,6 +62,16 @@ def test_curves_of_one_panel():
     assert title == "AUC falls from 0.8 to 0.6 (bit error rate 1e-5 to 0.001; fm)."
 
 
+def test_points_of_broken_scores_are_hollow():
+    data = summary()
+    data.loc[(data["model"] == "dlrm") & (data["ber"] == 1e-3), "share_nonfinite"] = 0.8
+    ax = plots.model_curves(plots.model_curves_data(data), dataset="one", protocol="corrected")
+    hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
+    assert [line.get_ydata().tolist() for line in hollow] == [[], [0.6]]
+    assert ax.get_legend().get_texts()[-1].get_text().startswith("hollow: most error maps")
+    assert "hollow" not in description.text(ax.figure)
+
+
 def test_knees_the_latest_first_and_arrows():
     data = plots.ber_knees_data(found().iloc[::-1])
     assert list(dict.fromkeys(data["model"])) == ["fm", "dlrm"]
@@ -90,10 +100,12 @@ def test_bit_map():
             for bit, drop in ((30, 0.1), (3, 1e-4)):
                 row = {"model": model, "dataset": "d", "target": target, "bit": bit, "auc_drop": drop, "pvf": drop}
                 rows.append(row | {"auc_drop_low": drop - 0.01})
+            rows.append(row | {"bit": 5, "auc_drop": 9e-6, "auc_drop_low": 8e-6})
     ax = plots.bit_map(pd.DataFrame(rows))
     assert [text.get_text() for text in ax.get_yticklabels()][0] == "fm  embedding" and len(ax.get_yticks()) == 4
     drawn = ax.collections[0].get_array().reshape(4, 32)
     assert drawn[0, 30] == 0.1 and np.ma.getmaskarray(np.ma.masked_invalid(drawn))[0, 3]  # its interval holds 0
+    assert np.ma.getmaskarray(np.ma.masked_invalid(drawn))[:, 5].all()  # less than the palest colour stands for
     whole = plots.bit_map(pd.DataFrame(rows), quantity="pvf").collections[0].get_array().reshape(4, 32)
     assert whole[3, 3] == pytest.approx(1e-4)
     plots.bit_map(pd.DataFrame(rows).iloc[:0])
@@ -110,4 +122,12 @@ def test_knees_in_words():
     ax = plots.ber_knees(plots.ber_knees_data(found()), dataset="one", highest=1e-2)
     told = description.text(ax.figure)
     assert "lost: 0.01 AUC, errors in all parameters: from 3e-5 at dlrm to 0.003 at fm" in told
-    assert "half of AUC - 0.5, errors in all parameters: 0.0003 at dlrm" in told  # fm does not lose it
+    assert "half of AUC - 0.5, errors in all parameters: 0.0003 at dlrm" in told
+    assert "half of AUC - 0.5, errors in all parameters, not reached: 0.01 at fm" in told
+    assert description.title(ax.figure).endswith(
+        "is highest for fm (0.01; lost: half of AUC - 0.5, errors in all parameters, not reached)."
+    )
+    axes = plots.new_panels(2, sharey=False)
+    for one in axes:
+        plots.ber_knees(plots.ber_knees_data(found()), one, dataset="one", highest=1e-2)
+    assert description.title(axes[0].figure).startswith("one: Bit error rate at which")

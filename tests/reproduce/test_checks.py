@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,6 +12,7 @@ from reproduce.checks import (
     interval,
     largest_is,
     number,
+    power,
     stated,
     trend,
 )
@@ -88,6 +90,20 @@ def test_trends_that_cannot_be_told():
         trend(rows(1.0, 2.0, 3.0, width=[64, 64, 128]), along="width", direction="rises")
     with pytest.raises(ValueError, match="unknown direction 'rise'; did you mean 'rises'"):
         trend(rows(1.0), along="width", direction="rise")
+
+
+def test_powers():
+    bits, noise = np.array([1e3, 1e4, 1e5, 1e6]), np.array([1.1, 0.9, 0.9, 1.1])
+    found = power(rows(*(3e-6 * bits**0.5 * noise), bits=bits), along="bits")
+    assert (
+        found.verdict == "reproduced" and found.value == pytest.approx(0.5) and 0.3 < found.low < 0.5 < found.high < 0.7
+    )
+    flat = power(rows(*noise, bits=bits), along="bits")
+    assert flat.verdict == "not" and flat.low < 0 < flat.high and flat.detail == "0.9 to 1.1 in 4, bits 1,000 to 1e6"
+    assert (
+        power(rows(*noise[::-1], 0.0, bits=[*bits, 1e7]), along="bits").detail == flat.detail
+    )  # no logarithm of nothing
+    assert power(rows(0.1, 0.2, 0.3, bits=[64, 64, 128]), along="bits").verdict == "not tested"
 
 
 def test_a_stated_verdict_is_taken_over():

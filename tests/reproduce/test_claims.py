@@ -81,7 +81,7 @@ def test_a_row_for_the_claim_and_one_per_combination(made_up):
     )
     assert (
         whole.verdict == "partly"
-        and whole.reason == "1 of 2 checks reproduced; not tested: it falls with width (1 of 2)"
+        and whole.reason == "1 of 2 checks reproduced; not tested: “it falls with width” (1 of 2)"
     )
     assert whole.value == pytest.approx(0.25) and whole.data == "movielens-1m/full" and whole.what == "|w| falls"
 
@@ -122,7 +122,7 @@ def test_a_check_beside_the_claim_has_no_part_in_the_verdict(made_up):
     other = other.partition("[[claim.check]]")[2]
     table = made_up(CLAIM + "generated = true\n[[claim.check]]" + other + "generated = true\ncounts = false\n")
     assert table["verdict"].tolist() == ["partly", "reproduced", "not", "not", "partly"]
-    assert table["reason"].iloc[0] == "1 of 2 checks reproduced; not: it falls with width (1 of 2)"
+    assert table["reason"].iloc[0] == "1 of 2 checks reproduced; not: “it falls with width” (1 of 2)"
 
 
 def test_division_of_rows_by_others(made_up):
@@ -248,7 +248,7 @@ def test_the_speed_claim_divides_as_the_notebook_does(made_up):
     table = pd.DataFrame(given)
     table["total_ms"] = table["cpu_ms"] + table["undo_cpu_ms"].fillna(0)
     table.to_csv(made_up.folder / "figures" / "data" / "10_test.csv", index=False)
-    speed_claim(table, 10).to_csv(made_up.folder / "figures" / "10_test_claims.csv", index=False)
+    speed_claim(table).to_csv(made_up.folder / "figures" / "10_test_claims.csv", index=False)
     speed = next(one for one in tomllib.loads(FILE.read_text())["claim"] if one["id"] == "C7")
     checks = (
         FILE.read_text().partition('id = "C7"')[2].partition("[[claim]]")[0].replace("09_injection_speed", "10_test")

@@ -11,6 +11,7 @@ from drsrobust.campaign.statistics import LEVEL
 if TYPE_CHECKING:
     import pandas as pd
 
+INPUTS = 10_000  # of the study
 MARKS = (
     f"Points: means; bars: {LEVEL:.0%} intervals over error maps (Student's t; where all trials are alike, what they may have "
     "missed)."
@@ -66,7 +67,11 @@ def deviation_caption(
     left = ([] if every else ["one factor is varied at a time"]) + (
         [f"rates are {', '.join(rates)}"] if len(rates) < 5 else []
     )
-    return text + (f" The study ran all combinations at 5 rates; here {' and '.join(left)}." if left else "")
+    if (inputs := summary["n_inputs"].iloc[0]) < INPUTS:
+        left.append(f"inputs are {inputs:,}, which vary far less than error maps")
+    return text + (
+        f" The study ran all combinations at 5 rates on {INPUTS:,} inputs; here {', '.join(left)}." if left else ""
+    )
 
 
 def component_text(shares: "pd.DataFrame", parts: Sequence[str] = ("mlp", "embedding")) -> str:

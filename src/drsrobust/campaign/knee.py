@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.campaign.statistics import LEVEL
+from drsrobust.campaign.statistics import LEVEL, mean_interval
 from drsrobust.campaign.summary import caption
 from drsrobust.data import Split
 from drsrobust.tensors import declared_groups
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 LOSSES = (0.001, 0.01)  # AUC
 _ONE = {"model": "one model only", "dataset": "one data set only"}
 HALF = "half"  # of what the AUC has over a coin toss's 0.5
+FLIPS = 100  # in all trials of a rate: fewer are no test of whether AUC holds there
 RESAMPLES = 2000
 _KEYS = ["model", "dataset", "protocol", "target"]
 HOW = (
@@ -123,25 +124,23 @@ def knee_verdict(table: "pd.DataFrame", found: "pd.DataFrame") -> "pd.DataFrame"
     Returns:
         rows with `reading`, `protocol`, `model`, `dataset`, `value`, `low`, `high`, `verdict` and `detail` (the sentence that
         says why). `knee`, one per curve: the rate at which half of what the AUC has over 0.5 is lost (NaN where it is not);
-        `reproduced` where it is, and the mean loss at the lowest rate is under the smallest threshold; `partly` where one of
-        both holds, else `not`. `models` and `data sets`, one each per protocol: the highest knee (of the second threshold)
-        over the lowest, between models of one data set and between data sets of one model, where that is surely most;
-        `reproduced` where the intervals of these lie apart, else `not`; where there is one only, the verdict says so.
+        `reproduced` where it is, and there is a rate that is a test (100 flips or more in all its trials together) at which the
+        loss is surely under the smallest threshold; `partly` where one of both holds, else `not`. `models` and `data sets`,
+        one each per protocol: the highest knee (of the second threshold) over the lowest, between models of one data set and
+        between data sets of one model, where that is surely most; `reproduced` where the intervals of these lie apart, else
+        `not`; where there is one only, the verdict says so.
     """
     import pandas as pd
 
     losses = list(dict.fromkeys(found["loss"]))
     limit = found.loc[found["loss"] == losses[0], "auc_drop"].iloc[0]
-    start = table["ber"].min()
-    lowest = table[table["ber"] == start].groupby(_KEYS, sort=False)["auc_drop"].mean()
-    rows = []
+    curves, highest, rows = dict(list(table.groupby(_KEYS, sort=False))), table["ber"].max(), []
     for row in found[found["loss"] == HALF].itertuples():
-        lost = lowest[tuple(getattr(row, key) for key in _KEYS)]
-        holds, gone = bool(lost < limit), bool(np.isfinite(row.knee))
-        verdict = "reproduced" if holds and gone else "partly" if holds or gone else "not"
-        detail = (
-            f"mean loss {lost:.1g} at {start:g}, half is {'lost' if gone else 'not lost'} up to {table['ber'].max():g}"
-        )
+        held = _held(curves[tuple(getattr(row, key) for key in _KEYS)], limit)
+        gone = bool(np.isfinite(row.knee))
+        verdict = "reproduced" if held and gone else "partly" if held or gone else "not"
+        detail = f"{held or f'at no rate with {FLIPS} flips surely under {limit:g} lost'}, "
+        detail += f"half is {'lost' if gone else 'not lost'} up to {highest:g}"
         ends = (row.knee if gone else np.nan, row.knee_low, row.knee_high)
         rows.append(("knee", row.protocol, row.model, row.dataset, *ends, verdict, detail))
     second = losses[min(1, len(losses) - 2)]
@@ -151,6 +150,17 @@ def knee_verdict(table: "pd.DataFrame", found: "pd.DataFrame") -> "pd.DataFrame"
         rows.append(("data sets", protocol, "", *_differ(here, "dataset", "model", second)))
     columns = ["reading", "protocol", "model", "dataset", "value", "low", "high", "verdict", "detail"]
     return pd.DataFrame(rows, columns=columns)
+
+
+def _held(curve: "pd.DataFrame", limit: float) -> str:
+    """The highest rate that is a test and at which less is lost, surely, in words; empty where there is none."""
+    held = ""
+    for ber, trials in curve.groupby("ber"):
+        flips = float(ber * trials["places"].sum())
+        mean, _, high = mean_interval(trials["auc_drop"].dropna().to_numpy(float))
+        if flips >= FLIPS and high < limit:
+            held = f"mean loss {mean:.1g}, surely under {limit:g}, at {ber:g} ({flips:,.0f} flips in all)"
+    return held
 
 
 def has_group(model: "nn.Module", name: str) -> bool:
@@ -176,13 +186,16 @@ def sweep_caption(summary: "pd.DataFrame", splits: Sequence[Split], *, marks: st
 
 def _differ(knees: "pd.DataFrame", name: str, same: str, loss: str) -> tuple[str, float, float, float, str, str]:
     """Data sets, the highest knee over the lowest with the ends that both intervals allow, the verdict, and why: of the
-    group of one `same` in which that is surely most."""
+    group of one `same` in which that is surely most. Knees that were not reached count where reached ones do not differ."""
     found, several = [], False
     for key, group in knees.groupby(same, sort=False):
         several |= len(group) > 1
-        if len(group) > 1 and np.isfinite(group["knee"].min()):
-            first, last = group.loc[group["knee_high"].idxmin()], group.loc[group["knee_low"].idxmax()]
-            found.append((last["knee_low"] / first["knee_high"], key, first, last))
+        for some in (group[np.isfinite(group["knee_high"])], group):
+            if len(some) > 1 and np.isfinite(some["knee"].min()):
+                first, last = some.loc[some["knee_high"].idxmin()], some.loc[some["knee_low"].idxmax()]
+                found.append((last["knee_low"] / first["knee_high"], key, first, last))
+    if reached := [one for one in found if one[0] > 1 and np.isfinite(one[3]["knee_high"])]:
+        found = reached
     if not found:
         return (
             ", ".join(dict.fromkeys(knees["dataset"])),
@@ -191,11 +204,19 @@ def _differ(knees: "pd.DataFrame", name: str, same: str, loss: str) -> tuple[str
             "",
         )
     low, key, first, last = max(found, key=lambda one: one[0])
-    ends = [f"{one[name]} {one['knee']:.1e} [{one['knee_low']:.1e}, {one['knee_high']:.1e}]" for one in (first, last)]
+    ends = [f"{one[name]} {_shown(one)}" for one in (first, last)]
     ratio = last["knee"] / first["knee"] if np.isfinite(last["knee"]) else np.nan
     detail = f"{key}, {loss} AUC lost: {ends[0]}, {ends[1]}"
     sets = ", ".join(dict.fromkeys([first["dataset"], last["dataset"]]))
     return sets, ratio, low, last["knee_high"] / first["knee_low"], "reproduced" if low > 1 else "not", detail
+
+
+def _shown(row: "pd.Series") -> str:
+    if np.isinf(row["knee_low"]):
+        return "not up to the highest rate"
+    high = "over the highest rate" if np.isinf(row["knee_high"]) else f"{row['knee_high']:.1e}"
+    knee = "not up to the highest rate" if np.isinf(row["knee"]) else f"{row['knee']:.1e}"
+    return f"{knee} [{row['knee_low']:.1e}, {high}]"
 
 
 def _means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:

@@ -21,8 +21,8 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
     Trials are paired by their seed, from which their error map follows. Recovery is a ratio of means over trials, (protected -
     faulty) / (golden - faulty), never a mean of ratios; golden is the AUC of the model without errors and without protection,
     so that what a mitigation costs without errors counts against it. Its interval is a bootstrap one over pairs
-    (`bootstrap_interval`). Where the mean loss is under 0.001 AUC there is nothing to recover, and it is blank
-    (NaN); where so few trials lose anything that resamples without loss turn up, its interval is.
+    (`bootstrap_interval`). Where the mean loss is under 0.001 AUC, or not surely over 0 (as where a few trials lose all that is
+    lost, of which no bootstrap can make an interval), there is nothing to take shares of, and it is blank (NaN).
 
     Args:
         table: of one or more campaigns with `mitigations=[None, ...]`, one row per trial.
@@ -57,7 +57,7 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
     found = pd.DataFrame(rows)
     found.attrs["interval"] = (
         f"{100 * level:.4g}% bootstrap intervals of a ratio of means, over pairs of trials with the same error map; blank "
-        f"where the mean loss is under {DROP} AUC"
+        f"where the mean loss is under {DROP} AUC or not surely over 0"
     )
     return found
 
@@ -100,7 +100,7 @@ def _numbers(both: "pd.DataFrame", level: float, resamples: int, seed: int) -> d
     for name, values in (("lost", lost), ("auc_faulty", faulty), ("auc", protected), ("gained", gained)):
         row |= zip((f"{name}{end}" for end in ENDS), mean_interval(values, level), strict=True)
     share = (float("nan"),) * 3
-    if len(judged) and lost.mean() >= DROP:
+    if len(judged) and lost.mean() >= DROP and row["lost_low"] > 0:
         share = bootstrap_interval(_ratio, gained, lost, level=level, resamples=resamples, seed=seed)
     row |= zip((f"recovery{end}" for end in ENDS), share, strict=True)
     for name, column in (("harmed", "auc"), ("harmed_faulty", "auc_faulty")):

@@ -32,8 +32,9 @@ def up_to(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd
 
     Returns:
         `mitigation` and `ber` of the best, its `value`, `low` and `high`, `conditions` that it was chosen from, `verdict`:
-        `reproduced` (the interval lies at the claimed value or above), `partly` (it lies above 0), `not`; `nothing lost`, where
-        no condition has a value; and `detail`, in words.
+        `reproduced` (the interval lies at the claimed value or above), `partly` (it lies above 0), `not`; and `detail`, in
+        words. Two verdicts say why there is no test: `nothing lost`, where no condition has a value, and, of `gained`, that
+        errors cost less than the claimed value on average in all conditions, so that nothing could give back as much.
     """
     import pandas as pd
 
@@ -47,7 +48,12 @@ def up_to(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd
             row |= {name: best[name] for name in ("mitigation", "ber")}
             row |= {name: best[f"{value}{end}"] for name, end in zip(("value", "low", "high"), ENDS, strict=True)}
             row["verdict"] = "reproduced" if row["low"] >= claimed else "partly" if row["low"] > 0 else "not"
-            row["detail"] = f"{row['mitigation']} at {row['ber']:g}, best of {len(here)}"
+            beside = (
+                "more than claimed" if row["low"] > claimed else "less than claimed" if row["high"] < claimed else ""
+            )
+            row["detail"] = f"{row['mitigation']} at {row['ber']:g}, best of {len(here)}{beside and f': {beside}'}"
+            if value == "gained" and (most := here["lost"].max()) < claimed:
+                row["verdict"] = f"errors cost {most:.2g} AUC at most: none could give back {claimed:g}"
         rows.append(row)
     return pd.DataFrame(rows)
 

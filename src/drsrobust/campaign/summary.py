@@ -136,6 +136,6 @@ def caption(summary: "pd.DataFrame", split: Split, *, marks: str | None = None) 
     )
     if (summary["auc_low"] == summary["auc_high"]).any():
         text += f" Where all {most} trials are alike, up to {3 / most:.2g} of all maps may still differ."
-    if (summary["rate"].fillna(0) >= 1e-4).any():
-        text += " Rates of 1e-4 and more are a stress range, far above field rates."
+    if (summary["rate"].fillna(0) >= 1e-4).any():  # the field: `rates.field_rates()`
+        text += " Rates of 1e-4 and more are a stress range; a day in DRAM in the field gives about 1e-9 before ECC."
     return text

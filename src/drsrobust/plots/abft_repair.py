@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.guides import GUIDE, auc_guides
+from drsrobust.plots.guides import GUIDE, auc_guides, name_line
 from drsrobust.plots.style import apart, look, new_panels, styled
 
 if TYPE_CHECKING:
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 PLAIN = "none"  # how tables name the model without protection
 LEAST = 1e-8  # AUC: a smaller change is drawn here
+WITHIN = 1e-4  # AUC: what repair is asked to keep
 _COLUMNS = ["panel", "model", "dataset", "mitigation", "ber", "n", "auc", "auc_low", "auc_high", "auc_golden", "change"]
 
 
@@ -55,15 +56,17 @@ def abft_repair(data: "pd.DataFrame", ax: "Axes | None" = None, *, panel: str = 
             place = here["ber"] * apart(index, 2)
             ax.errorbar(place, here["auc"], yerr=ends, label=label, capsize=2.5, markersize=5, linewidth=1.6, **style)
         else:
-            change = np.sort(here["change"].fillna(np.inf).to_numpy())
-            share = 1 - np.arange(len(change)) / len(change)
+            change = here["change"].fillna(np.inf).to_numpy()
+            least = np.unique(np.append(change[change > LEAST], LEAST))
+            share = (change >= least[:, None]).mean(axis=1)
             about = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 1.8, "label": label}
-            ax.step(np.append(change.clip(LEAST, 1), 1.0), np.append(share, 0.0), where="pre", **about)
+            ax.step(np.append(least.clip(LEAST, 1), 1.0), np.append(share, 0.0), where="pre", **about)
     if panel == "rate":
         auc_guides(ax, data["auc_golden"])
         ax.set_title("errors in all parameters")
     else:
-        ax.axvline(1e-4, linestyle=(0, (6, 3)), **GUIDE)
+        ax.axvline(WITHIN, linestyle=(0, (6, 3)), **GUIDE)
+        name_line(ax, WITHIN, f"within {WITHIN:g}", axis="x")
         ax.set(xlabel="|AUC - golden|", ylabel="share of trials with at least that", title="one error per trial")
         ax.set(xlim=(LEAST, 1.0), ylim=(-0.03, 1.03))
     ax.set_xscale("log")

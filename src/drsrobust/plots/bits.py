@@ -99,13 +99,13 @@ def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "
     Args:
         data: as `bit_sensitivity_data` returns it, of one data set.
         ax: where to draw; None: a new figure.
-        quantity: `auc_drop` (logarithmic; blank where its interval holds 0) or `pvf`.
+        quantity: `auc_drop` (logarithmic; blank where it is under 1e-5 or its interval reaches to 0 or below) or `pvf`.
     """
     ax = ax or new_panels()[0]
     rows = list(dict.fromkeys(data[["model", "target"]].itertuples(index=False, name=None)))
     grid = np.full((len(rows), 32), np.nan)
     for row in data.to_dict("records"):
-        sure = quantity != "auc_drop" or row["auc_drop_low"] > 0
+        sure = quantity != "auc_drop" or (row["auc_drop_low"] > 0 and row["auc_drop"] >= _SMALLEST)
         grid[rows.index((row["model"], row["target"])), row["bit"]] = row[quantity] if sure else np.nan
     scale = LogNorm(_SMALLEST, _LARGEST, clip=True) if quantity == "auc_drop" else Normalize(0, 1)
     if len(rows):

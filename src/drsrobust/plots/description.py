@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.collections import QuadMesh
 from matplotlib.container import BarContainer, ErrorbarContainer
-from matplotlib.ticker import FixedLocator
+from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,10 +18,18 @@ _SEEN = 0.05  # of a curve's range: what lies so far beyond both of its ends is 
 
 
 def title(figure: "Figure") -> str:
-    """One sentence on the first panel that shows anything: where it is highest, or what its widest series does."""
-    ax = next((ax for ax in figure.axes if _series(ax)), None)
-    if ax is None:
+    """One sentence on the first panel that shows anything: where it is highest, or what its widest series does. The panel is
+    named where others show the same of other things by name."""
+    panels = [ax for ax in figure.axes if _series(ax)]
+    if not panels:
         return next((_capital(f"{told[0]}.") for ax in figure.axes if (told := _map(ax))), "Nothing was measured.")
+    ax = panels[0]
+    head = ax.get_title(loc="left") or ax.get_title()
+    alike = len(panels) > 1 and _words(ax.yaxis) is not None and len({_what(one) for one in panels}) == 1
+    return f"{head}: {_sentence(ax)}" if alike and head else _sentence(ax)
+
+
+def _sentence(ax: "Axes") -> str:
     found, unit = _series(ax), _unit(ax)
     if None in found and _words(ax.yaxis) is None:  # points of their own, of which none stands for the others
         return _capital(f"{_what(ax)} against {_bare(_across(ax))}.")
@@ -133,7 +141,7 @@ def _places(ax: "Axes", points: np.ndarray) -> list[str]:
     """Where each point stands on the other axis, without the little shift that keeps series apart."""
     if (rows := _words(ax.yaxis)) is not None:
         return [_nearest(rows, y) for y in points[:, 1]]
-    if (columns := _words(ax.xaxis)) is not None:
+    if (columns := _words(ax.xaxis, numbers=True)) is not None:
         return [_nearest(columns, x) for x in points[:, 0]]
     rounded = _whole if _of_whole_numbers(ax.xaxis) else _decade if ax.get_xscale() == "log" else _number
     return [rounded(x) for x in points[:, 0]]
@@ -154,11 +162,13 @@ def _decade(value: float) -> str:
     return _number(10.0**power if abs(np.log10(value) - power) < 0.2 else value)
 
 
-def _words(axis: "Axis") -> dict[float, str] | None:
-    """Place -> name of an axis whose ticks are words; None: they are numbers."""
+def _words(axis: "Axis", *, numbers: bool = False) -> dict[float, str] | None:
+    """Place -> name of an axis whose ticks are words, or with `numbers` written beside places that are not these; None: they
+    are numbers."""
     places = _ticks(axis)
     names = axis.get_major_formatter().format_ticks(places) if len(places) else []
-    if all(re.match(r"[-−\d.$]", name) for name in names if name):
+    written = numbers and isinstance(axis.get_major_formatter(), (FixedFormatter, FuncFormatter))
+    if all(re.match(r"[-−\d.$]", name) for name in names if name) and not (written and any(names)):
         return None
     return {float(place): " ".join(name.split()) for place, name in zip(places, names, strict=True)}
 

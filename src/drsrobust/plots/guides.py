@@ -42,7 +42,7 @@ class _LineName(Annotation):
             x = {"left": 0.01, "right": 0.99}
             self._places = [((x[end], value), (end, side)) for end in ends for side in sides]
         paper = {"facecolor": "white", "alpha": 0.75, "pad": 0.5, "linewidth": 0}
-        about = {"color": "#444444", "size": 8, "bbox": paper, "zorder": 2.3}  # below the frame
+        about = {"color": "#444444", "size": 8, "bbox": paper, "zorder": 1.2}  # above the line, below data
         super().__init__(text, self._places[0][0], (0, 0), xycoords=coords, textcoords="offset points", **about)
         self._line = (axis, value)
         self.set_in_layout(False)

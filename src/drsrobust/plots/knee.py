@@ -17,6 +17,7 @@ _AUC = ["auc_golden", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_d
 _PROTOCOLS = {"corrected": "errors in all parameters", "as_released": "errors as in the published scripts"}
 # How far it has come: filling tells the thresholds apart, colour and height the protocols.
 _FILLS = ("white", None, "black")
+_BROKEN = {"markerfacecolor": "white", "linestyle": "none", "zorder": 2.2}
 
 
 def model_curves_data(summary: "pd.DataFrame") -> "pd.DataFrame":
@@ -40,7 +41,8 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
     Args:
         data: as `model_curves_data` returns it; rates of 0 are not drawn.
         ax: where to draw; None: a new figure. The last one of the first row has the legend, of all models. Curves stand a
-            little beside each other, so that no bar hides another.
+            little beside each other, so that no bar hides another. Points are hollow where most trials had scores that are not
+            finite: their AUC is what ties make of them.
         dataset, protocol: of the panel.
     """
     ax = ax or new_panels()[0]
@@ -53,6 +55,9 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
         model = curve["model"].iloc[0]
         style = styles[model] | {"linewidth": 1.5, "markersize": 4.5, "capsize": 2, "elinewidth": 0.9}
         ax.errorbar(place, curve["auc"], yerr=np.maximum(ends, 0), label=model, **style)
+        broken = curve["share_nonfinite"] > 0.5
+        about = {"marker": style["marker"], "markersize": 4.5, "markeredgecolor": style["color"]} | _BROKEN
+        ax.plot(place[broken], curve.loc[broken, "auc"], **about)
     auc_guides(ax)
     ax.set_title(f"{dataset}: {_PROTOCOLS.get(protocol, protocol)}", fontsize=10)
     if len(here):
@@ -61,6 +66,11 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
     place = ax.get_subplotspec()
     if len(data) and (place is None or (place.is_first_row() and place.is_last_col())):
         handles = [Line2D([], [], label=model, markersize=4.5, **style) for model, style in styles.items()]
+        if (data["share_nonfinite"] > 0.5).any():
+            label = "hollow: most error maps\nleave NaN or infinite scores"
+            handles.append(
+                Line2D([], [], label=label, marker="o", markersize=4.5, markeredgecolor="#444444", **_BROKEN)
+            )
         ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=3)
     return ax
 
@@ -107,8 +117,8 @@ def ber_knees(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, h
                 ax.plot(ends, [y, y], color=style["color"], marker="|", markersize=7, linewidth=1.1, zorder=1.5)
                 fill = _FILLS[number % 3] or style["color"]
                 mark = {"marker": style["marker"] if np.isfinite(knee) else ">", "markersize": 6.5, "linestyle": "none"}
-                if np.isfinite(knee):
-                    mark["label"] = f"{_lost(loss)}, {_PROTOCOLS.get(protocol, protocol)}"
+                reached = "" if np.isfinite(knee) else ", not reached"
+                mark["label"] = f"{_lost(loss)}, {_PROTOCOLS.get(protocol, protocol)}{reached}"
                 ax.plot(min(knee, highest), y, markerfacecolor=fill, markeredgecolor=style["color"], zorder=2, **mark)
     ax.set_yticks(range(len(models))[::-1], models)
     ax.set_ylim(-0.6, len(models) - 0.4)
@@ -119,9 +129,12 @@ def ber_knees(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, h
         ax.set_xlim(data["knee_low"].min() / 1.6, highest * 1.6)  # of all panels, to compare them
     place = ax.get_subplotspec()
     if len(data) and (place is None or place.is_last_col()):
-        line, mark = {"linewidth": 3, "alpha": 0.5}, {"marker": "o", "linestyle": "none", "markeredgecolor": "#444444"}
+        line, mark = (
+            {"linewidth": 3, "markersize": 7},
+            {"marker": "o", "linestyle": "none", "markeredgecolor": "#444444"},
+        )
         handles = [
-            Line2D([], [], color=look(index)["color"], label=_PROTOCOLS.get(protocol, protocol), **line)
+            Line2D([], [], label=_PROTOCOLS.get(protocol, protocol), **line, **look(index) | {"linestyle": "-"})
             for index, protocol in enumerate(protocols)
         ]
         fills = [_FILLS[number % 3] or "#888888" for number in range(len(losses))]

@@ -66,7 +66,9 @@ def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: f
     most = np.nanmax([lowest, *data["kept_to"], *data["lost_from"]])
     ax.set_xlim(start, 2.2 * most)
     ax.grid(False, axis="y")
-    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="protected bits (extra stored bits)")
+    ax.set(
+        xlabel=f"bit error rate up to which at most {loss:g} AUC is lost", ylabel="protected bits (extra stored bits)"
+    )
     tight = {"columnspacing": 1.0, "handletextpad": 0.5, "handlelength": 1.5}
     ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, borderaxespad=0.1, **tight)
     if len(data):
@@ -119,7 +121,8 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None, *, cost: st
             ends["xerr"] = [[x - row.overhead_percent_low], [row.overhead_percent_high - x]]
             spans.append((row.overhead_percent_low, row.overhead_percent_high, y, y))
         face = style["color"] if row.front else "white"
-        ax.errorbar(x, y, **ends, **style, markerfacecolor=face, markersize=7, capsize=2, elinewidth=0.8, linestyle="")
+        about = {"markersize": 7, "capsize": 2, "elinewidth": 0.8, "linestyle": "", "zorder": 2.2 if row.front else 2.0}
+        ax.errorbar(x, y, **ends, **style, markerfacecolor=face, **about)
     _staircase(ax, place, value)
     titles = {"overhead_percent": "price in time", "stored_percent": "price in memory"}
     labels = {
