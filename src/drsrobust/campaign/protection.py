@@ -53,7 +53,7 @@ def up_to(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd
             )
             row["detail"] = f"{row['mitigation']} at {row['ber']:g}, best of {len(here)}{beside and f': {beside}'}"
             if value == "gained" and (most := here["lost"].max()) < claimed:
-                row["verdict"] = f"errors cost {most:.2g} AUC at most: none could give back {claimed:g}"
+                row["verdict"] = f"errors cost {most:.3g} AUC at most: none could give back {claimed:g}"
         rows.append(row)
     return pd.DataFrame(rows)
 

@@ -49,9 +49,11 @@ def recovery_rows(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
     ax = ax or new_panels()[0]
     names = data.drop_duplicates("mitigation").sort_values("rank")["mitigation"].tolist()
     shown = data.dropna(subset=[quantity, f"{quantity}_low"])
-    rates = sorted(shown["ber"].unique())
+    rates = sorted(data["ber"].unique())  # a rate looks alike in both panels, in whichever of them it is blank
     for index, ber in enumerate(rates):
         here, style = shown[shown["ber"] == ber], look(index)
+        if here.empty:
+            continue
         place = len(names) - 1 - here["mitigation"].map(names.index).to_numpy(float)
         place += 0.2 * ((len(rates) - 1) / 2 - index)
         value = here[quantity].to_numpy()
