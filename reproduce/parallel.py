@@ -1,6 +1,7 @@
 """Several notebooks at a time, each in a process of its own, without disturbing those that measure time."""
 
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable, Iterator
 from itertools import groupby
@@ -21,7 +22,7 @@ Say = Callable[[str], None]
 def run_notebooks(
     chosen: dict[str, dict[str, Any]], notebooks: dict[str, Notebook], folder: Path, jobs: int, begun: Say
 ) -> Iterator[Outcome]:
-    """Runs notebooks, up to `jobs` at a time; gives their outcomes in their order.
+    """Runs notebooks, up to `jobs` at a time, each on its share of the cores; gives their outcomes in their order.
 
     A notebook that fails stops no other. An interrupt ends all that run, with their kernels.
 
@@ -48,6 +49,7 @@ def _side_by_side(
     context, waiting = multiprocessing.get_context("spawn"), list(chosen)
     running: dict[str, tuple[Any, Connection]] = {}
     done: dict[str, Outcome] = {}
+    shares, taken = _shares(jobs), {}
     try:
         for name in chosen:
             begun(name)
@@ -55,7 +57,9 @@ def _side_by_side(
                 while waiting and len(running) < jobs:
                     new = waiting.pop(0)
                     mine, theirs = context.Pipe(duplex=False)
-                    process = context.Process(target=_run, args=(theirs, notebooks[new], chosen[new], folder))
+                    taken[new] = next(number for number in range(jobs) if number not in taken.values())
+                    about = (theirs, notebooks[new], chosen[new], folder, shares[taken[new]])
+                    process = context.Process(target=_run, args=about)
                     process.start()
                     theirs.close()
                     running[new] = process, mine
@@ -64,6 +68,7 @@ def _side_by_side(
                     process, mine = running.pop(one)
                     done[one] = _outcome(mine, notebooks[one], chosen[one])
                     process.join()
+                    del taken[one]
             yield done[name]
     finally:  # of an interrupt, or of a caller that wants no more
         for process, _ in running.values():
@@ -86,9 +91,19 @@ def _outcome(mine: Connection, notebook: Notebook, parameters: dict[str, Any]) -
     return found
 
 
-def _run(theirs: Connection, notebook: Notebook, parameters: dict[str, Any], folder: Path) -> None:
+def _shares(jobs: int) -> list[set[int]]:
+    """Which cores each of `jobs` notebooks may use; none: any. Campaigns start as many processes as they have cores: two
+    notebooks with both cores each were 15 % slower than with one each."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    each = len(cores) // jobs
+    return [set(cores[number * each : (number + 1) * each]) for number in range(jobs)]
+
+
+def _run(theirs: Connection, notebook: Notebook, parameters: dict[str, Any], folder: Path, cores: set[int]) -> None:
     """In a process of its own. It is ended by SIGTERM, which lets papermill shut the kernel down as an interrupt does."""
     signal.signal(signal.SIGTERM, _interrupted)
+    if cores:
+        os.sched_setaffinity(0, cores)
     end_with_parent()
     try:
         theirs.send(run_notebook(notebook, parameters, folder))

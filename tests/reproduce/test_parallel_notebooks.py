@@ -23,9 +23,9 @@ for ending in ("svg", "png"):
 """
 # Each says that it is there and waits for the other: alone none of them ends well.
 MEET = """
-import pathlib, time
+import os, pathlib, time
 place = pathlib.Path(meeting)
-(place / name).touch()
+(place / name).write_text(" ".join(map(str, sorted(os.sched_getaffinity(0)))))
 until = time.monotonic() + 60
 while len(list(place.iterdir())) < 2:
     assert time.monotonic() < until, "nobody came"
@@ -61,6 +61,8 @@ def test_at_the_same_time_and_told_in_order(tmp_path):
     assert [outcome.notebook for outcome in outcomes] == names
     assert "ZeroDivisionError" in outcomes[2].error and outcomes[0].figures == ["10_one"]
     assert (tmp_path / "run" / "figures" / "11_two.svg").read_text() == "11_two"
+    one, two = ((tmp_path / "meeting" / name).read_text().split() for name in names[:2])
+    assert one and (len(os.sched_getaffinity(0)) < 2 or not set(one) & set(two))  # each has its share of the cores
 
 
 def test_those_that_measure_run_alone(tmp_path, monkeypatch):
