@@ -296,6 +296,21 @@ def test_sets_that_reach_most_share_one_program(refused, data, monkeypatch):
         judge.verify()
 
 
+def test_the_program_of_all_is_made_of_all_whatever_was_hit(data):
+    """Made again after it gave way, at a time at which errors were in a few tensors alone."""
+    judge = Evaluator(made(data.schema), data.test)
+    inner = judge._reach.programs
+    last = sum(1 << bit for name, bit in inner._flow.number.items() if name.startswith("late.4"))
+    inner._most = [inner._rounded(last)]
+    trials(judge, "late.4*")
+    assert serving(judge) == [inner._programs[inner._everything]]
+    for target in ("all", "first*", "tables*", "scale"):  # all of them reach what errors in the last layer do
+        for seed in range(3):
+            with inject(judge.model, BitFlip(0.02), target, seed=seed) as error_map:
+                equal(judge, error_map)
+    assert serving(judge) == [inner._programs[inner._everything]]
+
+
 def test_memory(data):
     model = made(data.schema)
     whole = Evaluator(model, data.test)

@@ -107,7 +107,7 @@ class Programs:
         """Scores [n] of the model as it stands, with errors in a set of tensors."""
         if not hit or self._budget <= 0 or not self._unchanged():
             return self._by_model(hit)
-        program = self._program(hit)
+        key, program = self._program(hit)
         if program.why_not is not None:
             return self._by_model(hit)
         if program.tried:
@@ -120,10 +120,10 @@ class Programs:
         if self._reaches_most(program):
             if program.asked > 1:
                 self._most.append(self._rounded(hit))
-            program, hit = self._programs.setdefault(self._everything, Program()), self._everything
+            key, program = self._everything, self._programs.setdefault(self._everything, Program())
             program.asked += not program.tapes
         if program.asked >= program.due:
-            self._record(program, self._rounded(hit))
+            self._record(program, key)  # for all that it serves, which may be more than what was hit this time
         return scores
 
     def _reaches_most(self, program: Program) -> bool:
@@ -160,13 +160,14 @@ class Programs:
                 hit |= tables
         return self._flow.rounded(hit)
 
-    def _program(self, hit: int) -> Program:
+    def _program(self, hit: int) -> tuple[int, Program]:
+        """The set of tensors with whose program errors in these are scored, and that program."""
         key = self._everything if self._is_most(hit) else self._rounded(hit)
         program = self._programs.setdefault(key, Program())
         self._programs.move_to_end(key)
         if len(self._programs) > _REMEMBERED:
             self._drop(self._programs.popitem(last=False)[1])
-        return program
+        return key, program
 
     def _by_model(self, hit: int, first: int = 0) -> np.ndarray:
         """Scores of the rows from a batch on."""
