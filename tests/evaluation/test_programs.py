@@ -311,6 +311,24 @@ def test_the_program_of_all_is_made_of_all_whatever_was_hit(data):
     assert serving(judge) == [inner._programs[inner._everything]]
 
 
+def test_a_program_that_does_not_see_all_errors_is_given_up(data):
+    """It gave the right scores when it was tried, with errors in other tensors."""
+    judge = Evaluator(made(data.schema), data.test)
+    inner = judge._reach.programs
+    last = sum(1 << bit for name, bit in inner._flow.number.items() if name.startswith("late.4"))
+    inner._most = [inner._rounded(last)]
+    program = inner._programs.setdefault(inner._everything, programs_file.Program())
+    with inject(judge.model, FixedCount(1), "late.4*", seed=0):
+        inner._record(program, inner._rounded(last))
+    program.tried = True
+    for target in ("late.4*", "first*"):
+        assert program.why_not is None and program.tapes
+        for seed in range(2):
+            with inject(judge.model, BitFlip(0.02), target, seed=seed) as error_map:
+                equal(judge, error_map)
+    assert program.why_not == "it gave other scores than the model" and not program.tapes
+
+
 def test_memory(data):
     model = made(data.schema)
     whole = Evaluator(model, data.test)

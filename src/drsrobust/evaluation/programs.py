@@ -31,6 +31,7 @@ ASKED = 3  # times that operations must be reached for a program of them; to mak
 NEARLY = 0.8  # share of a full run's time from which on errors count as reaching everything, which one program serves
 TRIED = 3  # runs of a new program at most, to see whether it is quicker than the model
 WORTH = 0.95  # share of the model's time that a program may take at most: then some dozens of trials pay for it
+HELD = 16  # sets of tensors at most that a program in use is held to the model for, once each
 _REMEMBERED = 1000  # sets of tensors
 
 
@@ -45,6 +46,7 @@ class Program:
         usual: the least CPU seconds that the model took meanwhile.
         tapes: of the batches from the first on; none before a program is made.
         tried: whether it gave the model's scores, and sooner.
+        held: sets of tensors with errors in which it was held to the model since.
         why_not: why there will be none.
     """
 
@@ -53,6 +55,7 @@ class Program:
     usual: float = math.inf
     tapes: list[Tape] = field(default_factory=list)
     tried: bool = False
+    held: set[int] = field(default_factory=set)
     why_not: str | None = None
 
 
@@ -60,9 +63,10 @@ class Programs:
     """Scores all batches of a model.
 
     When operations are reached for the third time, a program is recorded besides; the next time, with other errors, the model
-    and the program are both run, and it serves from then on if it gave the same bits in less time. Programs that were not
-    used for longest give way where memory runs out; batches that find no room are left to the model. Many errors at once reach
-    another set of operations in nearly every trial, but always most of them: one program of all operations serves such sets.
+    and the program are both run, and it serves from then on if it gave the same bits in less time; each of the first sets of
+    tensors that it serves is held to the model once more. Programs that were not used for longest give way where memory runs
+    out; batches that find no room are left to the model. Many errors at once reach another set of operations in nearly every
+    trial, but always most of them: one program of all operations serves such sets.
 
     Args:
         model: as it stands, without errors.
@@ -111,7 +115,7 @@ class Programs:
         if program.why_not is not None:
             return self._by_model(hit)
         if program.tried:
-            return self._by_tapes(program, hit) if self._intact(program) else self._by_model(hit)
+            return self._served(program, hit) if self._intact(program) else self._by_model(hit)
         if program.tapes:
             return self._try(program, hit)
         scores, took = self._timed_by_model(hit)
@@ -190,6 +194,17 @@ class Programs:
         if len(program.tapes) == len(self._batches):
             return scores
         return np.concatenate((scores, self._by_model(hit, len(program.tapes))))
+
+    def _served(self, program: Program, hit: int) -> np.ndarray:
+        """What a program gives; of a set of tensors that it serves for the first time held to what the model gives."""
+        found = self._by_tapes(program, hit)
+        if hit in program.held or len(program.held) >= HELD:
+            return found
+        program.held.add(hit)
+        scores = self._by_model(hit)
+        if found.tobytes() != scores.tobytes():
+            self._drop(program, "it gave other scores than the model")
+        return scores
 
     def _intact(self, program: Program) -> bool:
         if all(tape.intact() for tape in program.tapes):
@@ -285,6 +300,7 @@ class Programs:
             self.nbytes -= self._new_bytes(tape)
         self._holders = +self._holders
         program.tapes, program.tried, program.why_not = [], False, why_not
+        program.held.clear()
 
 
 def _addresses(batch: "Batch") -> Iterator[int]:
