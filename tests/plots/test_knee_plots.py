@@ -130,4 +130,6 @@ def test_knees_in_words():
     axes = plots.new_panels(2, sharey=False)
     for one in axes:
         plots.ber_knees(plots.ber_knees_data(found()), one, dataset="one", highest=1e-2)
-    assert description.title(axes[0].figure).startswith("one: Bit error rate at which")
+    assert description.title(axes[0].figure).startswith("One: Bit error rate at which")
+    axes[0].set_title("criteo/ids", loc="left")
+    assert description.title(axes[0].figure).startswith("criteo/ids: Bit error rate at which")

@@ -26,7 +26,9 @@ def title(figure: "Figure") -> str:
     ax = panels[0]
     head = ax.get_title(loc="left") or ax.get_title()
     alike = len(panels) > 1 and _words(ax.yaxis) is not None and len({_what(one) for one in panels}) == 1
-    return f"{head}: {_sentence(ax)}" if alike and head else _sentence(ax)
+    if not (alike and head):
+        return _sentence(ax)
+    return f"{head if '/' in head else _capital(head)}: {_sentence(ax)}"  # names of data sets stay as they are
 
 
 def _sentence(ax: "Axes") -> str:
