@@ -6,7 +6,6 @@ own. `reproduced` asks that the intervals hold too; what holds by the values alo
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from math import isinf, nan
 from numbers import Real
 from typing import TYPE_CHECKING
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust import notebook
-from drsrobust._names import unknown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,45 +72,6 @@ def largest_is(rows: "pd.DataFrame", *, column: str, named: object) -> Finding:
     )
 
 
-DIRECTIONS = ("rises", "falls", "changes")
-
-
-def trend(rows: "pd.DataFrame", *, along: str, direction: str) -> Finding:
-    """From the least to the most of `along` the value rises or falls, or one of both (`changes`).
-
-    The number is the value at the end over that at the start, its interval the widest that both intervals allow.
-    `reproduced`: the two intervals lie apart, and no step on the way surely goes against it; `partly`: the values alone do,
-    or the ends do but a step goes against it. `changes` asks for intervals that lie apart.
-
-    Raises:
-        ValueError: an unknown direction.
-    """
-    if direction not in DIRECTIONS:
-        raise unknown("direction", direction, DIRECTIONS)
-    ordered = rows.sort_values(along, kind="stable")
-    if ordered[along].nunique() < 2:
-        return Finding(nan, nan, nan, NOT_TESTED, f"{along} has one value only")
-    if ordered[along].duplicated().any():
-        raise ValueError(f"several rows at {along} {number(ordered[along][ordered[along].duplicated()].iloc[0])}")
-    start, end = ordered.iloc[0], ordered.iloc[-1]
-    up, down = end["low"] > start["high"], end["high"] < start["low"]
-    if direction == "changes":
-        verdict = REPRODUCED if up or down else NOT
-    else:
-        sign = 1 if direction == "rises" else -1
-        against = any((b.high < a.low) if sign > 0 else (b.low > a.high) for a, b in pairwise(ordered.itertuples()))
-        ends = sign * (end["value"] - start["value"]) > 0
-        verdict = REPRODUCED if (up if sign > 0 else down) and not against else PARTLY if ends else NOT
-    detail = f"{_text(start)} at {along} {number(start[along])}, {_text(end)} at {number(end[along])}"
-    return Finding(*_ratio(start, end), verdict, detail)
-
-
-def _ratio(start: "pd.Series", end: "pd.Series") -> tuple[float, float, float]:
-    """The end over the start; no number where an interval reaches to 0 or below, as losses within noise do."""
-    pairs = ((end["value"], start["value"]), (end["low"], start["high"]), (end["high"], start["low"]))
-    return tuple(float(a / b) if b > 0 else nan for a, b in pairs)
-
-
 def power(rows: "pd.DataFrame", *, along: str) -> Finding:
     """The value grows as a power of `along` that is surely not 0: least squares of the logarithms, interval by Student's t of
     what lies off the line (n - 2 degrees of freedom). Values that are not over 0 are left out.
@@ -148,7 +107,7 @@ def stated(rows: "pd.DataFrame") -> Finding:
 
 
 KINDS: dict[str, Callable[..., Finding]] = {
-    kind.__name__: kind for kind in (at_least, at_most, largest_is, trend, power, stated)
+    kind.__name__: kind for kind in (at_least, at_most, largest_is, power, stated)
 }
 
 

@@ -47,33 +47,31 @@ def _side_by_side(
     chosen: dict[str, dict[str, Any]], notebooks: dict[str, Notebook], folder: Path, jobs: int, begun: Say
 ) -> Iterator[Outcome]:
     context, waiting = multiprocessing.get_context("spawn"), list(chosen)
-    running: dict[str, tuple[Any, Connection]] = {}
+    running: dict[str, tuple[Any, Connection, set[int]]] = {}
     done: dict[str, Outcome] = {}
-    shares, taken = _shares(jobs), {}
+    free = _shares(jobs)
     try:
         for name in chosen:
             begun(name)
             while name not in done:
-                while waiting and len(running) < jobs:
-                    new = waiting.pop(0)
+                while waiting and free:
+                    new, cores = waiting.pop(0), free.pop()
                     mine, theirs = context.Pipe(duplex=False)
-                    taken[new] = next(number for number in range(jobs) if number not in taken.values())
-                    about = (theirs, notebooks[new], chosen[new], folder, shares[taken[new]])
-                    process = context.Process(target=_run, args=about)
+                    process = context.Process(target=_run, args=(theirs, notebooks[new], chosen[new], folder, cores))
                     process.start()
                     theirs.close()
-                    running[new] = process, mine
-                ready = wait([mine for _, mine in running.values()])
-                for one in [key for key, (_, mine) in running.items() if mine in ready]:
-                    process, mine = running.pop(one)
+                    running[new] = process, mine, cores
+                ready = wait([mine for _, mine, _ in running.values()])
+                for one in [key for key, (_, mine, _) in running.items() if mine in ready]:
+                    process, mine, cores = running.pop(one)
                     done[one] = _outcome(mine, notebooks[one], chosen[one])
                     process.join()
-                    del taken[one]
+                    free.append(cores)
             yield done[name]
     finally:  # of an interrupt, or of a caller that wants no more
-        for process, _ in running.values():
+        for process, _, _ in running.values():
             process.terminate()
-        for process, _ in running.values():
+        for process, _, _ in running.values():
             process.join()
 
 

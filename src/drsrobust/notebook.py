@@ -87,13 +87,12 @@ def conclusion(claim: str, paper: str, here: str | Iterable[str], verdicts: Iter
     good = tested.count("reproduced")
     if not tested:
         said = "Not tested"
+    elif good == len(verdicts):
+        said = "Reproduced"
+    elif set(tested) == {"not"}:
+        said = "Not reproduced"
     else:
-        start = (
-            "Reproduced"
-            if good == len(verdicts)
-            else "Not reproduced"
-            if set(tested) == {"not"}
-            else "Partly reproduced"
-        )
-        said = f"{start} ({good} of {len(verdicts)} findings in full)"
+        said = "Partly reproduced"
+    if tested:
+        said += f" ({good} of {len(verdicts)} findings in full)"
     return f"{claim}. The paper: {paper}. Here: {'; '.join(here) or 'nothing to see'}. {said}."

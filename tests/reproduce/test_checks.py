@@ -14,7 +14,6 @@ from reproduce.checks import (
     number,
     power,
     stated,
-    trend,
 )
 
 
@@ -66,30 +65,6 @@ def test_largest_of_what_is_not_there_is_no_test():
     found = largest_is(rows(1.0, 2.0, bit=[1, 2]), column="bit", named=30)
     assert found.verdict == "not tested" and found.detail == "0 rows of bit 30, 2 in all"
     assert largest_is(rows(1.0, bit=[30]), column="bit", named=30).verdict == "not tested"
-
-
-def test_trends():
-    up = rows((0.1, 0.08, 0.12), (0.2, 0.1, 0.3), (0.4, 0.3, 0.5), width=[64, 128, 512])
-    found = trend(up.iloc[::-1], along="width", direction="rises")  # the order of rows does not matter
-    assert found.verdict == "reproduced" and found.value == pytest.approx(4) and found.low == pytest.approx(0.3 / 0.12)
-    assert trend(up, along="width", direction="falls").verdict == "not"
-    assert trend(up, along="width", direction="changes").verdict == "reproduced"
-    down = up.assign(width=[512, 128, 64])
-    assert trend(down, along="width", direction="falls").verdict == "reproduced"
-    near = rows((0.1, 0.0, 0.2), (0.15, 0.1, 0.3), width=[64, 512])
-    assert trend(near, along="width", direction="rises").verdict == "partly"
-    assert trend(near, along="width", direction="changes").verdict == "not"
-    assert math.isnan(trend(near, along="width", direction="rises").high)  # the start may be nothing at all
-    against = rows(0.1, 0.9, 0.5, width=[64, 128, 512])
-    assert trend(against, along="width", direction="rises").verdict == "partly"
-
-
-def test_trends_that_cannot_be_told():
-    assert trend(rows(0.1, 0.2, width=[64, 64]), along="width", direction="rises").verdict == "not tested"
-    with pytest.raises(ValueError, match="several rows at width 64"):
-        trend(rows(1.0, 2.0, 3.0, width=[64, 64, 128]), along="width", direction="rises")
-    with pytest.raises(ValueError, match="unknown direction 'rise'; did you mean 'rises'"):
-        trend(rows(1.0), along="width", direction="rise")
 
 
 def test_powers():

@@ -23,9 +23,9 @@ source = "somewhere"
 what = "it falls with width"
 figure = "10_test"
 quantity = { value = "loss", low = "loss_low", high = "loss_high", where = { target = "all" }, by = ["dataset"] }
-reads = "loss of the widest over the narrowest"
+reads = "loss of the narrowest"
 expected = "falls"
-expect = { kind = "trend", along = "width", direction = "falls" }
+expect = { kind = "largest_is", column = "width", named = 64 }
 """
 STATED = """
 [[claim.check]]
@@ -73,17 +73,15 @@ def test_a_row_for_the_claim_and_one_per_combination(made_up):
     assert table["check"].tolist() == [0, 1, 1] and table["claim"].eq("C1").all()
     whole, real, generated = table.itertuples()
     assert (real.verdict, real.reason, real.data) == ("reproduced", "", "movielens-1m/full")
-    assert real.value == pytest.approx(0.25) and real.low == pytest.approx(0.1) and real.high == pytest.approx(2 / 3)
+    assert (real.value, real.low, real.high) == pytest.approx((0.4, 0.3, 0.5))
     # Generated data are no test of a claim about real ones; what was found there is told all the same.
     assert (generated.verdict, generated.reason) == ("not tested", "generated data")
-    assert generated.value == pytest.approx(1.25) and generated.detail.startswith(
-        "as it stands: not; 0.4 [0.3, 0.5] at"
-    )
+    assert generated.value == pytest.approx(0.4) and generated.detail.startswith("as it stands: not; less than 512")
     assert (
         whole.verdict == "partly"
         and whole.reason == "1 of 2 checks reproduced; not tested: “it falls with width” (1 of 2)"
     )
-    assert whole.value == pytest.approx(0.25) and whole.data == "movielens-1m/full" and whole.what == "|w| falls"
+    assert whole.value == pytest.approx(0.4) and whole.data == "movielens-1m/full" and whole.what == "|w| falls"
 
 
 def test_where_the_study_generates_too(made_up):
@@ -94,14 +92,14 @@ def test_where_the_study_generates_too(made_up):
 def test_a_notebooks_own_verdicts(made_up):
     table = made_up(CLAIM.replace('by = ["dataset"]', 'by = ["dataset"]').replace('"all" }', '"mlp" }') + STATED)
     assert table["verdict"].tolist() == ["partly", "not tested", "reproduced", "not tested"]
-    assert table["reason"].tolist()[1:] == ["width has one value only", "", "nothing lost"]
+    assert table["reason"].tolist()[1:] == ["1 rows of width 64, 1 in all", "", "nothing lost"]
 
 
 def test_what_could_not_be_made_does_not_save_a_claim(made_up):
-    table = made_up(CLAIM.replace('"falls" }', '"rises" }'))
+    table = made_up(CLAIM.replace("named = 64 }", "named = 512 }"))
     assert table["verdict"].tolist() == ["not", "not", "not tested"]
     single = made_up(
-        CLAIM.replace('"falls" }', '"rises" }')
+        CLAIM.replace("named = 64 }", "named = 512 }")
         .replace(", by = [", ', by = ["model", ')
         .replace('target = "all"', 'target = "all", dataset = "movielens*"')
     )
@@ -118,7 +116,7 @@ def test_on_fewer_data_sets_partly_at_best(made_up):
 
 def test_a_check_beside_the_claim_has_no_part_in_the_verdict(made_up):
     """What lies beside is shown, and neither saves nor spoils the claim."""
-    other = CLAIM.replace('"falls" }', '"rises" }').replace("\n[[claim]]", "").replace('id = "C1"', "")
+    other = CLAIM.replace("named = 64 }", "named = 512 }").replace("\n[[claim]]", "").replace('id = "C1"', "")
     other = other.partition("[[claim.check]]")[2]
     table = made_up(CLAIM + "generated = true\n[[claim.check]]" + other + "generated = true\ncounts = false\n")
     assert table["verdict"].tolist() == ["partly", "reproduced", "not", "not", "partly"]
@@ -167,18 +165,17 @@ def test_what_was_not_made(made_up):
             "unknown table in claims.toml, C1, check 1",
         ),
         (
-            '"trend"',
-            '"trends"',
-            "unknown kind of check in claims.toml, C1, check 1, expect.kind 'trends'; did you mean",
+            '"largest_is"',
+            '"largest"',
+            "unknown kind of check in claims.toml, C1, check 1, expect.kind 'largest'; did you mean",
         ),
         (
-            '"trend", ',
-            '"trend", bound = 1, ',
-            "unknown key in claims.toml, C1, check 1, expect and tolerance of trend 'bo",
+            '"largest_is", ',
+            '"largest_is", bound = 1, ',
+            "unknown key in claims.toml, C1, check 1, expect and tolerance of largest_is 'bo",
         ),
-        (', direction = "falls"', "", "claims.toml, C1, check 1, expect and tolerance of trend: no direction"),
-        ('"falls" }', '"down" }', "claims.toml, C1, check 1, trend: unknown direction 'down'"),
-        ('"width"', '"breadth"', "unknown column of 10_test.csv in claims.toml, C1, check 1, trend 'breadth'"),
+        (", named = 64", "", "claims.toml, C1, check 1, expect and tolerance of largest_is: no named"),
+        ('"width"', '"breadth"', "unknown column of 10_test.csv in claims.toml, C1, check 1, largest_is 'breadth'"),
         ('"loss"', '"los"', "10_test.csv in claims.toml, C1, check 1, quantity.value 'los'; did you mean 'loss'?"),
         ('"loss"', '"loss - "', "quantity.value 'loss - '"),
         ("target =", "targets =", "claims.toml, C1, check 1, quantity.where 'targets'; did you mean 'target'?"),
@@ -186,7 +183,7 @@ def test_what_was_not_made(made_up):
         ("by =", "per =", "unknown key in claims.toml, C1, check 1, quantity 'per'"),
         ("by =", 'over = { target = "mlp" }, by =', "`over` says which rows to divide by"),
         ("expected =", "awaited =", "unknown key in claims.toml, C1, check 1 'awaited'; known: counts, expect"),
-        ('reads = "loss of the widest over the narrowest"', "", "claims.toml, C1, check 1: no reads"),
+        ('reads = "loss of the narrowest"', "", "claims.toml, C1, check 1: no reads"),
         ('source = "somewhere"', "", "claims.toml, C1: no source"),
         ('id = "C1"', "", "claims.toml, claim 1: no id"),
         ("[[claim]]", "[about]\n[[claim]]", "unknown key in claims.toml 'about'"),
@@ -211,9 +208,7 @@ def test_pages_from_the_table(made_up):
         "# Claims as a laptop run finds them; check 0 is the claim as a whole. Data: mov"
     )
     line = claims_table(path).splitlines()[2]
-    assert line.startswith(
-        "| C1: \\|w\\| falls | **partly** | loss of the widest over the narrowest: 0.25 [0.1, 0.667] "
-    )
+    assert line.startswith("| C1: \\|w\\| falls | **partly** | loss of the narrowest: 0.4 [0.3, 0.5], 2 cases")
     assert line.endswith("| movielens-1m/full |")
     page = claims_page(path, made_up.run)
     assert "[10_test](../notebooks/10_test.ipynb) | `.venv/bin/python -m reproduce 10_test` | 1.5 |" in page
