@@ -18,6 +18,9 @@ from drsrobust.training.checkpoint import MANIFEST
 from drsrobust.training.load import checkpoint_of, load_model, training_device
 
 
+LARGE = ("dlrm_dcn", "dlrm")  # the models of the most dense weights, at their default sizes
+
+
 def load_models(
     wanted: Iterable[Mapping[str, Any]], *, workers: int | None = None, device: str | None = None, show: bool = True
 ) -> list[nn.Module]:
@@ -77,8 +80,8 @@ def _as_cached(data: Dataset) -> bool:
 
 
 def _train_side_by_side(missing: list[dict[str, Any]], workers: int, device: str | None, show: bool) -> None:
-    # Those with many features first: they take longest, and a long one should not be the last.
-    missing.sort(key=lambda one: -len(one["data"].schema.features))
+    # Those that take longest first, so that none of them is the last: of many features, then of large layers.
+    missing.sort(key=lambda one: (-len(one["data"].schema.features), one["name"] not in LARGE))
     with progress(len(missing), "training models", show=show) as bar, pool(workers) as executor:
         running = [executor.submit(_train_one, one | {"data": one["data"].folder}, device) for one in missing]
         try:
