@@ -17,7 +17,6 @@ from drsrobust.data.store import open_folder
 from drsrobust.training.checkpoint import MANIFEST
 from drsrobust.training.load import checkpoint_of, load_model, training_device
 
-
 LARGE = ("dlrm_dcn", "dlrm")  # the models of the most dense weights, at their default sizes
 
 
