@@ -1,4 +1,4 @@
-"""Parts of the README that are made from a run's tables, between two marks."""
+"""Parts of a page that are made from a run's tables, between two marks."""
 
 
 def replaced(text: str, begin: str, end: str, table: str, thing: str) -> str:
@@ -18,5 +18,5 @@ def replaced(text: str, begin: str, end: str, table: str, thing: str) -> str:
     before, found, rest = text.partition(begin)
     _, closed, after = rest.partition(end)
     if not found or not closed:
-        raise ValueError(f"the README has no place for the table of {thing}: {begin!r} and {end!r} mark it")
+        raise ValueError(f"there is no place for the table of {thing}: {begin!r} and {end!r} mark it")
     return f"{before}{begin}\n{table}\n{end}{after}"

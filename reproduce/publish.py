@@ -8,13 +8,21 @@ from drsrobust._storage import exclusive, new_file, new_folder
 from reproduce.claims_page import claims_page, with_claims
 from reproduce.models import with_models
 from reproduce.notebooks import ROOT
+from reproduce.protections import FRONT, RECOVERY, with_protections
 
 PROFILES = ("laptop", "paper")
 
 
-def publish(profile: str, build: Path, target: Path = ROOT / "figures", readme: Path = ROOT / "README.md") -> list[str]:
+def publish(
+    profile: str,
+    build: Path,
+    target: Path = ROOT / "figures",
+    readme: Path = ROOT / "README.md",
+    guide: Path = ROOT / "docs" / "protection.md",
+) -> list[str]:
     """Copies a run's figures, tables and numbers to `target`, with run.json; what was there is replaced as a whole. The
-    README's tables of models and of claims are written anew from `models.csv` and `claims.csv`, and `CLAIMS.md` too.
+    README's tables of models and of claims are written anew from `models.csv` and `claims.csv`, the guide's table of
+    protections from the numbers behind 08, and `CLAIMS.md` too.
 
     Returns:
         the names of the files written.
@@ -46,6 +54,9 @@ def publish(profile: str, build: Path, target: Path = ROOT / "figures", readme: 
     text = with_claims(readme.read_text(), source / "claims.csv")
     if (source / "models.csv").is_file():
         text = with_models(text, source / "models.csv")
+    advice = guide.read_text()
+    if all((source / "data" / name).is_file() for name in (RECOVERY, FRONT)):
+        advice = with_protections(advice, source / "data")
     with exclusive(build / "publish"), new_folder(target) as part:
         (part / "data").mkdir()
         for name in (name for outcome in run["notebooks"] for name in outcome["figures"]):
@@ -55,6 +66,7 @@ def publish(profile: str, build: Path, target: Path = ROOT / "figures", readme: 
             shutil.copy(table, part / table.name)
         (part / "run.json").write_text(json.dumps(run, indent=1) + "\n")
         (part / "CLAIMS.md").write_text(claims_page(part / "claims.csv", run))
-    with new_file(readme) as part:
-        part.write_text(text)
+    for page, written in ((readme, text), (guide, advice)):
+        with new_file(page) as part:
+            part.write_text(written)
     return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from reproduce import claims_page
+from reproduce import claims_page, protections
 from reproduce.models import BEGIN, END, with_models
 from reproduce.publish import publish
 
@@ -212,12 +212,18 @@ def test_publish(laptop, tmp_path):
     (laptop() / "laptop" / "figures" / "99_stale.svg").touch()
     readme = tmp_path / "README.md"
     readme.write_text(f"{claims_page.BEGIN}\n{claims_page.END}\n{BEGIN}\n{END}\n")
-    names = publish("laptop", laptop(), target, readme)
+    guide = tmp_path / "guide.md"
+    guide.write_text(f"{protections.BEGIN}\n{protections.END}\n")
+    names = publish("laptop", laptop(), target, readme, guide)
     table = target / "claims.csv"
     assert "claims.csv" in names and claims_page.with_claims(readme.read_text(), table) == readme.read_text()
     page = (target / "CLAIMS.md").read_text()
     assert page == claims_page.claims_page(table, json.loads((target / "run.json").read_text()))
     assert "| [C9](#c9): In DLRM the over" in page and str(tmp_path) not in page
+    assert protections.with_protections(guide.read_text(), target / "data") == guide.read_text()
+    assert re.search(
+        r"^\| range per tensor \|( -?[01]\.\d\d \|| \|){3} 0\.0\d+ % \| none \|$", guide.read_text(), re.MULTILINE
+    )
     assert "models.csv" in names and with_models(readme.read_text(), target / "models.csv") == readme.read_text()
     assert "| synthetic-movielens/full | dlrm | 0." in readme.read_text()
     assert not (target / "99_stale.svg").exists()
