@@ -24,7 +24,7 @@ def test_python_runs(capsys, monkeypatch, tmp_path):
 
 def test_what_it_names_exists():
     makefile = (ROOT / "Makefile").read_text()
-    for target in re.findall(r"\bmake ([a-z-]+)", README):
+    for target in re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
     for notebook in re.findall(r"`(\d\d_\w+)`", README):
         assert (ROOT / "notebooks" / f"{notebook}.ipynb").is_file()

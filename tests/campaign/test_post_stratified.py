@@ -36,12 +36,12 @@ def campaigns(judge, tmp_path_factory):
     strata = post_stratified.layer_strata(judge.model)
     conditions = post_stratified.single_errors(strata)
     stratified = Campaign(judge, conditions=conditions, trials=12, metrics=METRICS, store=tmp_path / "s")
-    plain = Campaign(judge, errors=[FixedCount(1)], trials=1500, metrics=METRICS, store=tmp_path / "p")
+    plain = Campaign(judge, errors=[FixedCount(1)], trials=600, metrics=METRICS, store=tmp_path / "p")
     return strata, stratified.run(show=False), plain, plain.run(show=False)
 
 
 def test_weighted_means_agree_with_plain_draws(judge, campaigns):
-    """The stratified estimate of what one error anywhere does lies in the interval of 1,500 errors drawn anywhere, and the
+    """The stratified estimate of what one error anywhere does lies in the interval of 600 errors drawn anywhere, and the
     other way round; and it is a weighted mean of its strata."""
     strata, table, _, drawn = campaigns
     anywhere = post_stratified.stratified_pvf(table, strata, judge.split, by=[]).set_index("definition")

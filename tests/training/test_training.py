@@ -172,8 +172,8 @@ def test_manifest_is_plain_json(checkpoint):
 
 
 def test_dlrm_on_real_movielens(real_data):
-    """The defaults but for fewer epochs, on the whole of MovieLens-1M."""
+    """The defaults but for a single epoch, on the whole of MovieLens-1M (all of them: `make bench BENCH=quality`)."""
     data = load_dataset("movielens-1m/full", real_data)
-    settings = replace(default_settings("dlrm", data.train.dataset), epochs=3)
+    settings = replace(default_settings("dlrm", data.train.dataset), epochs=1)
     model = load_model("dlrm", data, settings=settings, show=False)
-    assert model.manifest["test_auc"] > 0.80
+    assert model.manifest["test_auc"] > 0.78
