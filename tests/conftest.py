@@ -1,5 +1,6 @@
 """Shared fixtures: a cache of its own for each test run, a tiny data set and model, and the real data where it lies."""
 
+import gc
 import os
 import re
 import sys
@@ -10,6 +11,12 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_finish():
+    """What is imported by now stays: the garbage collector need not go through it again and again, 6 % of the tests' time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
