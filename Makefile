@@ -59,8 +59,8 @@ reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (
 publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
 	@$(BIN)/python -m reproduce --publish --profile $(PROFILE)
 
-# By files, in this order, which begins with those that take longest.
-PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder tests/reproduce tests/campaign tests src reproduce
+# By files, in the order of tests/conftest.py: those that take longest first.
+PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA names it)
 	$(BIN)/python -m pytest $(PARALLEL)
 

@@ -12,6 +12,29 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 ROOT = Path(__file__).resolve().parent.parent
 
+# Files of tests by their seconds, the most first.
+LONGEST = (
+    "reproduce/test_reproduce.py",
+    "campaign/test_parallel.py",
+    "evaluation/test_programs.py",
+    "evaluation/test_reach.py",
+    "data/test_kill_and_resume.py",
+    "training/test_training_resume.py",
+    "test_readme.py",
+    "training/test_several.py",
+    "campaign/test_campaign.py",
+    "reproduce/test_parallel_notebooks.py",
+    "mitigation/test_clipping.py",
+    "campaign/test_store.py",
+)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """The files that take longest are the first, so that no worker is left alone with one at the end."""
+    place = {ROOT / "tests" / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
+
 
 def pytest_collection_finish():
     """What is imported by now stays: the garbage collector need not go through it again and again, 6 % of the tests' time."""
