@@ -1,11 +1,10 @@
 """`CLAIMS.md` and the README's table of results, made from `claims.csv`: nobody types a verdict."""
 
-import csv
 from pathlib import Path
 from typing import Any
 
 from reproduce.checks import NOT, NOT_TESTED, interval
-from reproduce.marked import replaced
+from reproduce.marked import line, read_rows, replaced
 
 BEGIN, END = "<!-- from figures/claims.csv, by make publish -->", "<!-- end of the claims -->"
 
@@ -13,9 +12,7 @@ BEGIN, END = "<!-- from figures/claims.csv, by make publish -->", "<!-- end of t
 def read_claims(path: Path) -> list[dict[str, Any]]:
     """The rows of a `claims.csv`: its columns as text, and beside them `got`, the number with its interval; `whole`, whether
     it is a claim's own row; `said`, the verdict as it is shown; of a claim's own row `found`, what its first check found."""
-    with open(path, newline="") as handle:
-        next(handle)  # what the table is
-        rows = list(csv.DictReader(handle))
+    rows: list[dict[str, Any]] = read_rows(path)
     for row in rows:
         numbers = (float(row[end] or "nan") for end in ("value", "low", "high"))
         row["got"] = interval(*numbers)
@@ -34,7 +31,7 @@ def claims_table(path: Path) -> str:
     for row in read_claims(path):
         if row["whole"]:
             verdict = row["said"] if row["verdict"] == NOT_TESTED else f"**{row['said']}**"
-            lines.append(_line(f"{row['claim']}: {row['what']}", verdict, _found(row), row["data"]))
+            lines.append(line(f"{row['claim']}: {row['what']}", verdict, _found(row), row["data"]))
     return "\n".join(lines)
 
 
@@ -58,14 +55,14 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
         "",
     ]
     header = ("claim", "verdict", "expected", "got", "data", "notebook", "command", "minutes")
-    lines += [_line(*header), _line(*["---"] * len(header))]
+    lines += [line(*header), line(*["---"] * len(header))]
     for row in (row for row in rows if row["whole"]):
         notebooks = row["notebook"].split(", ")
         links = ", ".join(f"[{name}](../notebooks/{name}.ipynb)" if name in minutes else name for name in notebooks)
         took = [f"{minutes[name]:.1f}" for name in notebooks if name in minutes]
         command = f"`.venv/bin/python -m reproduce {' '.join(notebooks)}`"
         cells = (_anchor(row), row["said"], row["expected"], _found(row), row["data"], links, command)
-        lines.append(_line(*cells, ", ".join(took) or "not run"))
+        lines.append(line(*cells, ", ".join(took) or "not run"))
     for row in rows:
         if row["whole"]:
             lines += [
@@ -76,9 +73,9 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
             ]
             lines[-1] += f": {row['reason']}." if row["reason"] else "."
             header = ("check", "where", "expected", "got", "verdict", "data", "figure")
-            lines += ["", _line(*header), _line(*["---"] * len(header))]
+            lines += ["", line(*header), line(*["---"] * len(header))]
         else:
-            lines.append(_line(*_check(row, minutes)))
+            lines.append(line(*_check(row, minutes)))
     return "\n".join(lines) + "\n"
 
 
@@ -117,7 +114,3 @@ def _spread(rows: list[dict[str, Any]]) -> str:
         return f"{there[0]['reads']}: {ends[0]}"
     count = f"{len(there)}" if len(there) == len(rows) else f"{len(there)} of {len(rows)}"
     return f"{there[0]['reads']}: {' to '.join(dict.fromkeys(ends))}, {count} cases"
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -1,5 +1,8 @@
 """Parts of a page that are made from a run's tables, between two marks."""
 
+import csv
+from pathlib import Path
+
 
 def replaced(text: str, begin: str, end: str, table: str, thing: str) -> str:
     """A text with `table` between its two marks, and nothing of what stood there.
@@ -20,3 +23,19 @@ def replaced(text: str, begin: str, end: str, table: str, thing: str) -> str:
     if not found or not closed:
         raise ValueError(f"there is no place for the table of {thing}: {begin!r} and {end!r} mark it")
     return f"{before}{begin}\n{table}\n{end}{after}"
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV as text, without the lines before them that begin with `#`."""
+    with open(path, newline="") as handle:
+        return list(csv.DictReader(line for line in handle if not line.startswith("#")))
+
+
+def line(*cells: str) -> str:
+    """A row of a Markdown table.
+
+    Example:
+        >>> print(line("|w|", "1e37"))
+        | \\|w\\| | 1e37 |
+    """
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -1,17 +1,15 @@
 """The README's table of models, made from `models.csv`: nobody types an AUC."""
 
-import csv
 from pathlib import Path
 
-from reproduce.marked import replaced
+from reproduce.marked import read_rows, replaced
 
 BEGIN, END = "<!-- from figures/models.csv, by make publish -->", "<!-- end of the table -->"
 
 
 def models_table(path: Path) -> str:
     """`models.csv` as a Markdown table, the best of each data set first."""
-    with open(path, newline="") as handle:
-        rows = list(csv.DictReader(line for line in handle if not line.startswith("#")))
+    rows = read_rows(path)
     order = {dataset: number for number, dataset in enumerate(dict.fromkeys(row["dataset"] for row in rows))}
     rows.sort(key=lambda row: (order[row["dataset"]], -float(row["auc"])))
     lines = [

@@ -1,11 +1,10 @@
 """The table of docs/protection.md, made from the numbers behind `08_mitigation_recovery`: nobody types a recovery."""
 
-import csv
 from pathlib import Path
 
 from drsrobust.plots.mitigation import one_bit
 from reproduce.checks import number
-from reproduce.marked import replaced
+from reproduce.marked import line, read_rows, replaced
 
 BEGIN, END = "<!-- from figures/data/08_mitigation_recovery.csv, by make publish -->", "<!-- end of the protections -->"
 RECOVERY, FRONT = "08_mitigation_recovery.csv", "08_mitigation_recovery_front.csv"
@@ -16,27 +15,31 @@ def protections_table(data: Path) -> str:
 
     Args:
         data: folder of the numbers behind figures; the two tables read hold one model, data set and protocol.
+
+    Raises:
+        FileNotFoundError: a table is not there.
+        KeyError: a mitigation of the first is not in the second.
     """
-    recovery = _rows(data / RECOVERY)
-    costs = {row["mitigation"]: row for row in _rows(data / FRONT)}
+    recovery = read_rows(data / RECOVERY)
+    costs = {row["mitigation"]: row for row in read_rows(data / FRONT)}
     rates = sorted({float(row["ber"]) for row in recovery})
     lost = {float(row["ber"]): round(float(row["lost"]), 3) for row in recovery}
     found = {(row["mitigation"], float(row["ber"])): row["recovery"] for row in recovery}
     lines = [
-        _line(
+        line(
             "protection",
             *(f"{rate:.0e}".replace("e-0", "e-") for rate in rates),
             "extra bits",
             "longer inference, this small model",
         ),
-        _line(*["---"] * (len(rates) + 3)),
-        _line("*none: AUC lost*", *(f"*{number(lost[rate])}*" for rate in rates), "", ""),
+        line(*["---"] * (len(rates) + 3)),
+        line("*none: AUC lost*", *(f"*{number(lost[rate])}*" for rate in rates), "", ""),
     ]
     for name in dict.fromkeys(row["mitigation"] for row in recovery):
         shares = [found.get((name, rate)) for rate in rates]
         cost = costs[name]
         lines.append(
-            _line(
+            line(
                 one_bit(name),
                 *(f"{round(float(share), 2) + 0:.2f}" if share else "" for share in shares),
                 _percent(float(cost["stored_percent"])),
@@ -55,14 +58,5 @@ def with_protections(text: str, data: Path) -> str:
     return replaced(text, BEGIN, END, protections_table(data), "protections")
 
 
-def _rows(path: Path) -> list[dict[str, str]]:
-    with open(path, newline="") as handle:
-        return list(csv.DictReader(line for line in handle if not line.startswith("#")))
-
-
 def _percent(share: float) -> str:
     return "under 0.01 %" if 0 < share < 0.01 else f"{number(share)} %"
-
-
-def _line(*cells: str) -> str:
-    return f"| {' | '.join(cells)} |"

@@ -1,9 +1,8 @@
 """The table of protections in docs/protection.md, and what the page says of it."""
 
-import csv
-
 import pytest
 
+from reproduce.marked import read_rows
 from reproduce.notebooks import ROOT
 from reproduce.protections import FRONT, RECOVERY, protections_table, with_protections
 
@@ -56,8 +55,7 @@ def test_the_page_is_that_of_the_published_figures():
     ],
 )
 def test_what_is_said_of_them_was_measured(name, rate, said):
-    with open(ROOT / "figures" / "data" / RECOVERY, newline="") as handle:
-        rows = list(csv.DictReader(line for line in handle if not line.startswith("#")))
+    rows = read_rows(ROOT / "figures" / "data" / RECOVERY)
     (share,) = [row["recovery"] for row in rows if row["mitigation"] == name and float(row["ber"]) == rate]
     text = " ".join((ROOT / "docs" / "protection.md").read_text().split())
     assert said.format(f"{float(share):.2f}") in text
