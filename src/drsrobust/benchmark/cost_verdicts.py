@@ -8,7 +8,8 @@ from drsrobust.benchmark.reload_loop import OneFlipLoop, ReloadLoop
 if TYPE_CHECKING:
     import pandas as pd
 
-OVER_SUM = 1.05  # times inject and undo, a forward pass and an AUC, at most
+OVER_SUM = 1.10  # times inject and undo, a forward pass and an AUC, at most
+OVER_LATE = 1.25  # the same with the forward pass of the affected modules alone
 SMALL, LARGE, ONE = 100, 150, 2000  # times the loop's trials per second, at least
 LARGE_MODEL = "dlrm, 26 tables"
 
@@ -28,8 +29,9 @@ def verdicts(table: "pd.DataFrame") -> "pd.DataFrame":
     rows = []
     for model in ours["model"].unique():
         here = ours[ours["model"] == model]
-        rows.append(_at_most(f"{model}: over the sum of its parts", here, "over_sum"))
-        rows.append(_at_most(f"{model}: late layers alone, over theirs", here[here["late_ms"].notna()], "over_late"))
+        rows.append(_at_most(f"{model}: over the sum of its parts", here, "over_sum", OVER_SUM))
+        late = here[here["late_ms"].notna()]
+        rows.append(_at_most(f"{model}: late layers alone, over theirs", late, "over_late", OVER_LATE))
     up_to = ours[embedding & ~large & (rate <= LOOP_RATE * 1.001)]
     rows += [
         _at_least(f"{model}: embedding up to {LOOP_RATE:g}, over the loop", up_to[up_to["model"] == model], SMALL)
@@ -44,11 +46,11 @@ def verdicts(table: "pd.DataFrame") -> "pd.DataFrame":
     return pd.DataFrame([row for row in rows if row], columns=columns).set_index("what")
 
 
-def _at_most(what: str, here: "pd.DataFrame", column: str) -> tuple | None:
+def _at_most(what: str, here: "pd.DataFrame", column: str, bound: float) -> tuple | None:
     if here.empty:
         return None
     worst = here.loc[here[column].idxmax()]
-    return what, f"<= {OVER_SUM:g}", worst[column], _place(worst), bool(worst[column] <= OVER_SUM)
+    return what, f"<= {bound:g}", worst[column], _place(worst), bool(worst[column] <= bound)
 
 
 def _at_least(what: str, here: "pd.DataFrame", bound: float) -> tuple | None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 LEAST, MOST, TURNS = 15, 20_000, 5  # trials of a point at least and at most; turns of them
-FIRST = 8  # trials of a point before; a program is made at the third and tried at the fourth, or twice as late
+FIRST = 8  # trials of a point before
 _SEEDS = 100  # error maps of a turn that are drawn, applied and undone by themselves
 _CALLS, _LONG = 5, 0.25  # of the other parts: calls in a turn, and seconds after which there are no more
 
@@ -91,8 +91,11 @@ class TrialCost:
         }
 
     def _first(self, error: ErrorModel, target: str, seconds: float) -> tuple[int, float]:
-        """Trials in which what others go on using is made (an inverted index, a program of the operations that are reached):
-        how many a turn may have by what the last of them took, and CPU seconds of one of the first."""
+        """Runs trials in which what later ones use is made, as an inverted index.
+
+        Returns:
+            how many trials a turn may have, by what the last of them took, and CPU seconds of one of the first.
+        """
         least, most, trials, first = -(-LEAST // TURNS), MOST // TURNS, FIRST, None
         while True:
             took, _, _ = self._campaign(error, target, trials, TURNS)

@@ -2,5 +2,6 @@
 
 from drsrobust.evaluation.evaluation import Evaluation
 from drsrobust.evaluation.evaluator import Evaluator
+from drsrobust.evaluation.reach import CoupledRowsError
 
-__all__ = ["Evaluation", "Evaluator"]
+__all__ = ["CoupledRowsError", "Evaluation", "Evaluator"]

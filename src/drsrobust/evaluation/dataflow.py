@@ -37,7 +37,6 @@ class Dataflow:
         reads: module name -> tensors that its output depends on; of modules whose output can be kept and handed out again.
         parents: module name -> modules whose calls it was called in (None: the model's caller).
         elsewhere: tensors that some operation outside of the modules that own them reads.
-        operations: the different sets of tensors that results of operations depend on.
         problem: why nothing is known; None when all is.
     """
 
@@ -46,7 +45,6 @@ class Dataflow:
     reads: dict[str, int] = field(default_factory=dict)
     parents: dict[str, set[str | None]] = field(default_factory=dict)
     elsewhere: int = 0
-    operations: set[int] = field(default_factory=set)
     problem: str | None = None
 
     def names(self, tensors: int) -> list[str]:
@@ -56,14 +54,6 @@ class Dataflow:
     def unaffected(self, hit: int) -> set[str]:
         """The modules whose outputs errors in a set of tensors leave as they were."""
         return {name for name, reads in self.reads.items() if not reads & hit}
-
-    def rounded(self, hit: int) -> int:
-        """All tensors in which errors reach no other operations than errors in a set of tensors do anyway."""
-        found = self.result | hit
-        for reads in self.operations:
-            if not reads & hit:
-                found &= ~reads
-        return found
 
     def worth_keeping(self) -> set[str]:
         """The modules whose output can stand in for a call when errors are in some one tensor: unaffected by it, inside no
@@ -102,7 +92,7 @@ def trace(model: nn.Module, batch: "Batch") -> tuple[Dataflow, np.ndarray | None
         return flow, None
     flow.parents = {name: calls.parents for name, calls in seen.calls.items()}
     flow.reads = {name: calls.reads for name, calls in seen.calls.items() if calls.whole}
-    flow.elsewhere, flow.operations, flow.problem = seen.elsewhere, seen.operations, seen.problem
+    flow.elsewhere, flow.problem = seen.elsewhere, seen.problem
     return flow, logits.to("cpu", torch.promote_types(logits.dtype, torch.float32)).numpy()
 
 
@@ -129,7 +119,6 @@ class _Dispatch(TorchDispatchMode):
         super().__init__()
         self.calls: dict[str, _Calls] = {}
         self.control = self.elsewhere = 0
-        self.operations: set[int] = set()
         self.problem: str | None = None
         self._depends: dict[int, int] = {}  # storage -> tensors it depends on
         self._made_in: dict[int, tuple[int, ...]] = {}  # storage -> the calls that were open when it was made
@@ -184,8 +173,6 @@ class _Dispatch(TorchDispatchMode):
         for key in given - inputs:
             self._made_in.setdefault(key, here)
         changed |= given
-        if not given or not given <= self._own.keys():  # a view of a tensor computes nothing
-            self.operations.add(mask)
         for key in changed:
             self._depends[key] = self._depends.get(key, 0) | mask
         return result

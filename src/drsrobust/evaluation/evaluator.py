@@ -11,9 +11,9 @@ from torch import nn
 
 from drsrobust.data import Split
 from drsrobust.evaluation.evaluation import Evaluation
-from drsrobust.evaluation.reach import Reach
+from drsrobust.evaluation.reach import CoupledRowsError, Reach
 from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, restore_leftovers
-from drsrobust.metrics import Reference
+from drsrobust.metrics import Reference, log_loss
 from drsrobust.mitigation.base import attached
 from drsrobust.models import model_name, score, state_checksum, state_digest
 
@@ -34,8 +34,8 @@ class Evaluator:
         split: rows of both classes.
         factory: makes the same module again, in any state, in another process (a function of a module that can be imported, or
             `functools.partial` of one): campaigns give it to their workers. Models of `load_model` need none.
-        memory: how much may be kept for `rerun`, of outputs of the model's modules and operations: bytes, or text as "500MB";
-            0: nothing. Batches that do not fit are scored in full.
+        memory: how much may be kept for `rerun`, of outputs of the model's modules: bytes, or text as "500MB"; 0: nothing.
+            Batches that do not fit are scored in full.
         k: length of a user's list, for metrics of rankings.
         threshold: probability over which a row counts as a click.
         epsilon: change of a logit over which a score counts as moved.
@@ -44,7 +44,11 @@ class Evaluator:
         golden: the evaluation of the model as it was given.
         name: of the model (its registered name, else its class).
         checkpoint: SHA-256 (hex) of the model's state as it was given.
-        full_run: why every rerun is a full run; None where it is not.
+        full_run: why every rerun is a full run; None where it is not. A rerun that finds out that rows of a batch affect each
+            other sets it.
+
+    Warns:
+        UserWarning: the scores look like probabilities; they must be logits.
 
     Raises:
         TypeError: `split` is not a Split.
@@ -86,8 +90,27 @@ class Evaluator:
         users = split.users
         self._reference = Reference(split.labels, scores, split.prior, users, k=k, threshold=threshold, epsilon=epsilon)
         self.full_run = self._reach.everything
-        self._told = False
+        self._warned = False
         self.golden = self._judged(scores, None)
+        self._warn_of_probabilities()
+
+    def _warn_of_probabilities(self) -> None:
+        """Warns if the golden scores lie in [0, 1] and are better probabilities than the click rate, and than their sigmoid.
+
+        The logits of an untrained model may lie there too, but are no good probabilities.
+        """
+        scores, labels = self._reach.scores.astype(np.float64), self.split.labels
+        if scores.min() < 0 or scores.max() > 1:
+            return
+        with np.errstate(divide="ignore"):
+            as_probabilities = log_loss(labels, np.log(scores) - np.log1p(-scores), self.split.prior)
+        if as_probabilities < min(self.golden.logloss, self._reference.entropy):
+            warnings.warn(
+                f"{self.name}: all scores lie in [{scores.min():.3g}, {scores.max():.3g}] and look like probabilities; forward "
+                "must return logits (leave out the last sigmoid, or return torch.logit of its result), else log loss, "
+                "normalized entropy, threshold and epsilon are wrong",
+                stacklevel=3,
+            )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -110,15 +133,15 @@ class Evaluator:
         return self._judged(scores, None)
 
     def rerun(self, error_map: ErrorMap) -> Evaluation:
-        """What `run` gives, at the price of what errors reach: samples that read a row that was hit, operations that compute
-        with a tensor that was hit. It falls back to `run`, with a warning, where that is not known of the model.
-
-        The first times that operations are reached, the modules around them are called; then these operations alone are
-        recorded, which takes as long as a full run or two, and run from then on (`drsrobust.evaluation.programs`).
+        """Gives what `run` gives, and computes only what the errors reach: samples that read a row that was hit, modules that
+        compute with a tensor that was hit. It falls back to `run`, with a warning, where that is not known of the model.
 
         Scores are those of `run`, bit for bit, where a row's score does not depend on its batch (`drsrobust.models.scoring`),
-        else within 1e-5 (1 + |score|). Only errors are looked at: weights or settings of the model that were changed otherwise
-        are not noticed.
+        else within 1e-5 (1 + |score|). Two checks notice a model whose rows affect each other only while an error is there (a
+        branch or a scale by the largest activation of a batch): unaffected rows are scored with the affected ones, and about
+        one rerun in 50, counted by time, is compared with a full run. Then a warning is given, `full_run` is set, and this
+        rerun and all later ones are full runs. Only errors are looked at: weights or settings of the model that were changed
+        otherwise are not noticed.
 
         Args:
             error_map: a map that is in the model now. Others that are there too count as well.
@@ -138,32 +161,39 @@ class Evaluator:
         if transient or attached(self.model) != self._attached:
             return self.run()
         if self.full_run:
-            if not self._told:
+            if not self._warned:
                 warnings.warn(f"{self.name}: reruns are full runs: {self.full_run}", stacklevel=2)
-                self._told = True
+                self._warned = True
             return self.run()
         reached = self._reach.of(maps)
         try:
             scores, changed = self._reach.score(reached)
         except InjectionError:
             raise
+        except CoupledRowsError:
+            self.use_full_runs("an error in one row of a batch changes the scores of other rows")
+            warnings.warn(
+                f"{self.name}: {self.full_run}: this rerun and all later ones are full runs; earlier reruns may be wrong",
+                stacklevel=2,
+            )
+            return self.run()
         except Exception:  # which rows were together when it raised may matter for what it says
             return self.run()
         if changed is not None and not len(changed):
             return self.golden.unreached()
         return self._judged(scores, changed)
 
+    def use_full_runs(self, why: str) -> None:
+        """Makes all later reruns full runs, without a warning."""
+        self.full_run, self._warned = why, True
+
     def unchanged(self) -> bool:
         """Whether the model's tensors are, bit for bit, those that the evaluator was made for (by a CRC-32 of them)."""
         return state_checksum(self.model) == self._checksum
 
-    def verify(self, *, seconds: float | None = None) -> None:
-        """Makes sure that nothing is left of all trials: the model's state, the golden scores and what is kept for reruns are
-        what they were.
-
-        Args:
-            seconds: after these, recorded operations that were not used lately are no longer tried (each kind of them takes
-                up to a full run); the rest is done in any case. None: all are.
+    def verify(self) -> None:
+        """Checks that no trial left anything behind: the model's state, the golden scores and what is kept for reruns are what
+        they were. It takes about as long as a full run.
 
         Raises:
             RuntimeError: they are not.
@@ -171,7 +201,7 @@ class Evaluator:
         if state_digest(self.model) != self.checkpoint:
             raise RuntimeError(f"{self.name}: its tensors are not what they were when the evaluator was made")
         self._reference.check(self._reach.scores)
-        if not self._reach.intact(seconds):
+        if not self._reach.intact():
             raise RuntimeError(f"{self.name}: its scores without errors are not what they were")
 
     @contextmanager
@@ -180,7 +210,9 @@ class Evaluator:
         with mitigation.attach(self.model):
             guarded = Evaluator(self.model, self.split, self.factory, **self._options)
             if mitigation.ordered:  # reruns would give batches of other rows, in another order
-                guarded.full_run, guarded._told = f"{mitigation.name} depends on the order of batches", True
+                guarded.use_full_runs(f"{mitigation.name} depends on the order of batches")
+            elif self.full_run:
+                guarded.use_full_runs(self.full_run)
             yield guarded
 
     def _judged(self, scores: np.ndarray, changed: np.ndarray | None) -> Evaluation:

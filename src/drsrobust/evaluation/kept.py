@@ -21,14 +21,13 @@ class KeptOutputs:
 
     Attributes:
         batches: of how many batches outputs are kept.
-        storages: address -> bytes of the memory that they take.
-        nbytes: of all of it; what several outputs share counts once.
+        nbytes: memory that they take; what several outputs share counts once.
     """
 
     def __init__(self, modules: dict[str, nn.Module], budget: int) -> None:
         self._modules, self._budget = modules, budget
         self._kept: list[dict[str, list[Any]]] = []
-        self.storages: dict[int, int] = {}
+        self._storages: dict[int, int] = {}
         self.nbytes = 0
         self._batch: int | None = None
         self._calls: dict[str, int] = {}
@@ -61,12 +60,12 @@ class KeptOutputs:
                 yield batch
                 if self._batch is not None:
                     found = _memory(self._kept[-1])
-                    taken = sum(size for address, size in found.items() if address not in self.storages)
+                    taken = sum(size for address, size in found.items() if address not in self._storages)
                     if self.nbytes + taken > self._budget:
                         self._kept.pop()
                         full = True
                     else:
-                        self.storages |= found
+                        self._storages |= found
                         self.nbytes += taken
             self._batch = None
 
@@ -77,9 +76,8 @@ class KeptOutputs:
             self._batch = None
 
     @contextmanager
-    def replaying(self, names: set[str], batches: list, first: int = 0) -> Iterator[Iterator]:
-        """Gives the batches from the first one on; meanwhile calls of the named modules are answered with what was kept of
-        that batch."""
+    def replaying(self, names: set[str], batches: list) -> Iterator[Iterator]:
+        """Gives the batches one by one; meanwhile a call of a named module returns the output kept of that batch."""
         self._batch = None
 
         def answer(name: str, forward: Forward) -> Forward:
@@ -93,7 +91,7 @@ class KeptOutputs:
             return answered
 
         def one_by_one() -> Iterator:
-            for number, batch in enumerate(batches[first:], first):
+            for number, batch in enumerate(batches):
                 self._batch = number if number < len(self._kept) else None
                 self._calls = {}
                 yield batch

@@ -64,10 +64,6 @@ class Lookups:
         }
         self._calls = {}
 
-    def collections(self) -> list[list[str]]:
-        """The tables of each collection."""
-        return [list(tables) for tables in self._configs.values()]
-
     def features(self, table: str) -> list[str] | None:
         """The features that a table is read with; None where that is not known."""
         found: list[str] = []

@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from math import prod
 from typing import TYPE_CHECKING
 
@@ -20,10 +19,10 @@ from drsrobust.data import Split
 from drsrobust.evaluation.dataflow import trace
 from drsrobust.evaluation.kept import KeptOutputs
 from drsrobust.evaluation.lookups import Lookups
-from drsrobust.evaluation.programs import Programs
 from drsrobust.evaluation.readers import ReadersOf
 from drsrobust.injection import ErrorMap
 from drsrobust.models import padded_batches, score
+from drsrobust.models.scoring import BATCH
 from drsrobust.tensors import named_modules
 
 if TYPE_CHECKING:
@@ -32,7 +31,13 @@ if TYPE_CHECKING:
 PROBE = 64  # rows scored once more, in a batch of their own
 BOUND = 1e-5  # how far scores of one row may lie apart in two batches, relative to 1 + |score|
 FEW = 0.5  # up to this share of the rows, samples are scored by themselves
-FEW_BESIDES = 0.1  # the same, where all rows must be scored besides: more would cost what kept look-ups save
+FEW_AND_ALL = 0.1  # the same, where all rows must be scored too: more would cost what kept look-ups save
+WITNESSES = 16  # unaffected rows in each batch of affected ones: their scores must stay what they were
+AUDIT = 50  # reruns take this many times a full run's time between two that are compared with a full run
+
+
+class CoupledRowsError(Exception):
+    """An error in one row changed the scores of other rows in its batch, so rows cannot be scored by themselves."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,7 @@ class Reach:
     Args:
         model: without errors.
         split: the rows.
-        budget: bytes that kept outputs and programs may take.
+        budget: bytes that kept outputs may take.
 
     Attributes:
         scores: of the golden run, [n].
@@ -79,7 +84,9 @@ class Reach:
         start = time.process_time()
         with lookups.watched(), self.kept.recording(self.batches) as batches:
             self.scores = score(model, _told(batches, lookups), self.n)
-        golden = time.process_time() - start
+        self._full_run_s = time.process_time() - start
+        self._unaudited_s = 0.0
+        self._random = np.random.default_rng(0)  # chooses witnesses, on which no result depends
         if tried is not None and not self._near(tried[: len(probe)]):
             self.all_rows = "its scores depend on which rows are scored together, or change from run to run"
             again = score(model, self.batches[:1], min(self.n, len(self.batches[0].labels)))
@@ -88,17 +95,6 @@ class Reach:
         self.all_rows = self.everything or self.all_rows
         self._told: set[str] = set()
         self._readers = ReadersOf(split)
-        together = [sum(1 << self._flow.number[table] for table in tables) for tables in lookups.collections()]
-        self.programs = Programs(
-            model,
-            self.batches,
-            self.n,
-            self._flow,
-            self.kept,
-            together=together,
-            budget=budget - self.kept.nbytes,
-            golden=golden,
-        )
         self._features = {name: lookups.features(name) for name in lookups.tables}
 
     @property
@@ -116,24 +112,18 @@ class Reach:
             return "it reads the table outside of the look-up too"
         return None
 
-    def intact(self, seconds: float | None = None) -> bool:
-        """Whether the model without errors still gives the golden scores: all rows by what is kept of their batches and by each
-        program (until seconds are over; the one used last in any case), and a few rows computed anew."""
-        until = float("inf") if seconds is None else time.monotonic() + seconds
-        if self.everything is None:
-            for tried, scores in enumerate(chain([self.programs.scores(0)], self.programs.of_all_programs())):
-                if not np.array_equal(scores, self.scores):
-                    return False
-                if tried and time.monotonic() > until:
-                    break
+    def intact(self) -> bool:
+        """Whether the model without errors gives the golden scores: all rows with the outputs kept of their batches, and a few
+        rows computed without those."""
+        if self.everything is None and not np.array_equal(self._whole(0), self.scores):
+            return False
         if self.all_rows is not None:
             return True  # a few rows by themselves have other scores
-        anew = score(self._model, padded_batches(self._split, rows=self._probed), len(self._probed))
-        return self._near(anew)
+        return self._near(score(self._model, padded_batches(self._split, rows=self._probed), len(self._probed)))
 
     def _near(self, scores: np.ndarray) -> bool:
         """Whether scores of the probed rows are the golden ones, within `BOUND`."""
-        return np.allclose(scores, self.scores[self._probed], rtol=BOUND, atol=BOUND, equal_nan=True)
+        return _near(scores, self.scores[self._probed])
 
     def of(self, maps: Iterable[ErrorMap]) -> Reached:
         """What several maps that are in the model together reach."""
@@ -161,27 +151,76 @@ class Reach:
             row = words // width
             row = row[np.append(True, row[1:] != row[:-1])]
             rows += [self._readers[feature].of(row) for feature in self._features[table]]
-            if dense and len(rows[-1]) > FEW_BESIDES * self.n:
+            if dense and len(rows[-1]) > FEW_AND_ALL * self.n:
                 break  # every sample is computed anyway, so no more must be known
         return Reached(dense, tables, _union(rows, self.n))
 
     def score(self, reached: Reached) -> tuple[np.ndarray, np.ndarray | None]:
-        """Scores [n] of the model as it stands, and which rows may differ from the golden ones (None: any)."""
+        """Scores [n] of the model as it stands, and which rows may differ from the golden ones (None: any).
+
+        Raises:
+            CoupledRowsError: an error in one row changed other rows of its batch.
+        """
         if not reached.dense and not len(reached.rows):
             return self.scores, reached.rows
-        changed = None if reached.dense else reached.rows
-        if len(reached.rows) > (FEW_BESIDES if reached.dense else FEW) * self.n:
-            return self.programs.scores(reached.dense | reached.tables), changed
-        scores = self.programs.scores(reached.dense) if reached.dense else self.scores.copy()
-        if len(reached.rows):
-            batches = padded_batches(self._split, rows=reached.rows)
-            scores[reached.rows] = score(self._model, batches, len(reached.rows))
-        return scores, changed
+        start = time.process_time()
+        if len(reached.rows) > (FEW_AND_ALL if reached.dense else FEW) * self.n:
+            scores = self._whole(reached.dense | reached.tables)
+        else:
+            scores = self._whole(reached.dense) if reached.dense else self.scores.copy()
+            if len(reached.rows):
+                scores[reached.rows] = self._by_themselves(reached.rows, scores)
+        self._audit(scores, time.process_time() - start)
+        return scores, None if reached.dense else reached.rows
+
+    def _whole(self, hit: int) -> np.ndarray:
+        """Scores [n] of all rows in the golden run's batches, with the kept outputs that errors in a set of tensors leave as
+        they were."""
+        with self.kept.replaying(self._flow.unaffected(hit), self.batches) as batches:
+            return score(self._model, batches, self.n)
+
+    def _by_themselves(self, rows: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """Scores of affected rows [m], in batches that hold unaffected rows too.
+
+        These witnesses show whether an error in one row changes other rows of its batch, as a branch on the largest
+        activation of the batch does: their scores must stay as they are in `scores` [n].
+        """
+        m = len(rows)
+        total = max(64, m + WITNESSES * -(-m // (BATCH - WITNESSES)))
+        total += -total % 32  # no padding is left to do
+        drawn = self._random.integers(self.n, size=4 * (total - m))
+        unaffected = drawn[rows[np.minimum(np.searchsorted(rows, drawn), m - 1)] != drawn]
+        witnesses = np.resize(unaffected, total - m)
+        is_witness = np.zeros(total, bool)
+        is_witness[np.linspace(0, total - 1, total - m).astype(np.int64)] = True
+        together = np.empty(total, np.int64)
+        together[is_witness], together[~is_witness] = witnesses, rows
+        found = score(self._model, padded_batches(self._split, rows=together), total)
+        if not _near(found[is_witness], scores[witnesses]):
+            raise CoupledRowsError
+        return found[~is_witness]
+
+    def _audit(self, scores: np.ndarray, seconds: float) -> None:
+        """Compares scores of a rerun that took some CPU seconds with a full run, once in `AUDIT` times a full run's time."""
+        self._unaudited_s += seconds
+        if self._unaudited_s > AUDIT * self._full_run_s:
+            start = time.process_time()
+            full = score(self._model, self.batches, self.n)
+            self._unaudited_s, self._full_run_s = 0.0, time.process_time() - start
+            if not _near(scores, full):
+                raise CoupledRowsError
 
     def _tell(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
             warnings.warn(text, stacklevel=4)
+
+
+def _near(scores: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether scores are the expected ones within `BOUND`; NaN equals NaN."""
+    if scores.tobytes() == expected.tobytes():
+        return True
+    return np.allclose(scores, expected, rtol=BOUND, atol=BOUND, equal_nan=True)
 
 
 def _indexed(batch: "Batch") -> "Batch":
