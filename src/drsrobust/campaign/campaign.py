@@ -26,7 +26,7 @@ from drsrobust.campaign.shipped import CannotShip, factory_of, shipped
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.summary import summarise
 from drsrobust.campaign.work import Here
-from drsrobust.evaluation import Evaluator
+from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
 from drsrobust.metrics import NAMES
 from drsrobust.mitigation import Mitigation
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 FORMAT = 3  # of what a trial computes and stores: raise it when that changes
 FIRST, MAX = 32, 4096  # trials at the first and at the last look, where a precision is asked for
-VERIFIED = 30.0  # seconds of trials after which the golden state is looked at again
-VERIFYING = 0.02  # share of these seconds that this may take, about
 GROWTH = 1.25  # from look to look: the interval holds at all of them, so looking often costs nothing and saves trials
 _SCHEDULED = ["condition", "trial", "auc", "seconds"]
 _KEY = ["error_model", "rate", "target", "mitigation", "trial"]
@@ -170,25 +168,33 @@ class Campaign:
         if executor is not None or (workers or 1) > 1:
             factory_of(self.judge)  # says at once why it cannot be
         with self.store.writing():
-            schedule = self._schedule()
-            with Report(self, schedule, show=show) as report:
-
-                def finished(table: pa.Table) -> None:
-                    self.store.write(table)
-                    schedule.add(table)
-                    report.update()
-
-                if executor is None and (workers or 1) == 1:
-                    moving = _Moving(self, schedule, asked=workers is not None)
-                    runner = Here(self.judge, self.conditions, self._options)
-                    done = run_here(schedule, runner, finished, worth_moving=moving.worth)
-                    if (took := schedule.seconds_since()) > VERIFIED:
-                        self.judge.verify(seconds=VERIFYING * took)
-                    if done:
-                        return self.table()
-                    workers = cores()
-                self._run_there(schedule, finished, workers, executor)
+            self.judge.full_run = self.judge.full_run or self.store.full_run
+            try:
+                self._compute(workers, executor, show)
+            except CoupledRowsError as coupled:
+                warnings.warn(f"all trials of this campaign are computed again, as full runs: {coupled}", stacklevel=2)
+                self.judge.use_full_runs(str(coupled))
+                self.store.restart(str(coupled))
+                self._compute(workers, executor, show)
         return self.table()
+
+    def _compute(self, workers: int | None, executor: Executor | None, show: bool) -> None:
+        """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
+        schedule = self._schedule()
+        with Report(self, schedule, show=show) as report:
+
+            def finished(table: pa.Table) -> None:
+                self.store.write(table)
+                schedule.add(table)
+                report.update()
+
+            if executor is None and (workers or 1) == 1:
+                moving = _Moving(self, schedule, asked=workers is not None)
+                runner = Here(self.judge, self.conditions, self._options)
+                if run_here(schedule, runner, finished, worth_moving=moving.worth):
+                    return
+                workers = cores()
+            self._run_there(schedule, finished, workers, executor)
 
     def _run_there(self, schedule: Schedule, finished, workers: int | None, executor: Executor | None) -> None:
         folder = self.store.folder.with_name(f"{self.store.folder.name}.workers")

@@ -46,6 +46,7 @@ class Order:
         options: of the evaluator.
         cells: the conditions.
         trial: what `run_trial` takes besides.
+        full_run: why every rerun is a full run; None where it is not.
     """
 
     folder: Path
@@ -54,6 +55,7 @@ class Order:
     options: dict[str, Any]
     cells: tuple[Cell, ...]
     trial: dict[str, Any]
+    full_run: str | None
 
 
 class CannotShip(ValueError):
@@ -127,7 +129,8 @@ def shipped(
                 rows = tuple(rows)
             cells.append(Cell(condition.error_model, str(condition.target), rows, condition.mitigation))
         options = judge.options | {"memory": amount(judge.options["memory"]) // share}
-        yield Order(folder, key, factory, options, tuple(cells), trial)
+        key += "" if judge.full_run is None else " full"  # a worker that stays must make another evaluator
+        yield Order(folder, key, factory, options, tuple(cells), trial, judge.full_run)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -162,6 +165,8 @@ def unpacked(order: Order) -> tuple[Evaluator, list[Condition]]:
     golden = np.load(order.folder / _GOLDEN)
     if not np.allclose(judge.golden.scores, golden, rtol=BOUND, atol=BOUND):
         raise RuntimeError("the model made here gives other scores than the one that was shipped")
+    if order.full_run:
+        judge.use_full_runs(order.full_run)
     return judge, [_condition(order, cell, model) for cell in order.cells]
 
 

@@ -47,6 +47,9 @@ class Store:
         about: what else the manifest records (versions, commit, machine), without being part of the identity.
         schema: of a stored trial, as `stored_schema()` gives it; `condition` and `trial` are int64.
 
+    Attributes:
+        full_run: why all trials of the store are full runs, as `restart` recorded it; None where they need not be.
+
     Raises:
         StoreError: the folder holds another campaign, or cannot be read.
     """
@@ -55,6 +58,7 @@ class Store:
         self.folder, self.identity, self.schema = Path(folder), digest(definition), schema.remove_metadata()
         self._definition, self._about = definition, about
         self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
+        self.full_run: str | None = None
         self._check_manifest()
 
     @property
@@ -64,9 +68,11 @@ class Store:
     def _check_manifest(self) -> bool:
         """Whether there is a manifest. Raises StoreError for one of another campaign."""
         try:
-            found = json.loads(self._manifest.read_text())["definition"]
+            manifest = json.loads(self._manifest.read_text())
+            found = manifest["definition"]
             if not isinstance(found, dict):
                 raise ValueError("its definition is no object")
+            self.full_run = manifest.get("full_run")
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -128,9 +134,31 @@ class Store:
         there = self._check_manifest()  # again: another process may have made the store meanwhile
         keys = self.keys()  # chunks without a manifest may be another campaign's
         if not there:
-            with new_file(self._manifest) as part:
-                part.write_text(json.dumps({"definition": self._definition, "about": self._about}, indent=1))
+            self._write_manifest()
         return keys
+
+    def _write_manifest(self) -> None:
+        manifest = {"definition": self._definition, "about": self._about, "full_run": self.full_run}
+        with new_file(self._manifest) as part:
+            part.write_text(json.dumps(manifest, indent=1))
+
+    def restart(self, full_run: str) -> None:
+        """Deletes all trials, inside of `writing()`, and records why those that follow are full runs.
+
+        The chunks go first: a store that is left without them and without the record computes them again.
+
+        Raises:
+            StoreError: the folder cannot be written to.
+        """
+        if self._known is None:
+            raise StoreError(f"{self.folder} is not held for writing; use `with store.writing():`")
+        try:
+            for chunk in self.folder.glob("*.parquet"):
+                chunk.unlink()
+            self._known, self.full_run = {}, full_run
+            self._write_manifest()
+        except OSError as error:
+            raise StoreError(f"{self.folder} cannot be written to: {_why(error)}") from error
 
     def write(self, table: pa.Table) -> None:
         """Adds finished trials of one condition as one chunk, inside of `writing()`.

@@ -9,7 +9,7 @@ from drsrobust._storage import canonical_json
 from drsrobust.campaign.audit import audit
 from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.schema import SCHEMA
-from drsrobust.evaluation import Evaluation, Evaluator
+from drsrobust.evaluation import CoupledRowsError, Evaluation, Evaluator
 from drsrobust.injection import ErrorMap, Injection
 from drsrobust.mitigation.composed import Together
 
@@ -111,14 +111,20 @@ def run_trial(
 
 
 def _judged(judge: Evaluator, condition: Condition, injection: Injection) -> Evaluation:
-    """The model with these errors. Without any the golden run is the answer, and costs nothing."""
+    """The model with these errors. Without any the golden run is the answer, and costs nothing.
+
+    Raises:
+        CoupledRowsError: the evaluator found out just now that its earlier reruns may be wrong.
+    """
     error_map: ErrorMap = injection.error_map
     if not len(error_map) and error_map.log is None:
         return judge.golden.unreached()
     # Not `with inject(...)`: between its entry and the first statement an interrupt would slip through.
     try:
         injection.apply()
-        result = judge.rerun(error_map)
+        full_run, result = judge.full_run, judge.rerun(error_map)
+        if judge.full_run != full_run:
+            raise CoupledRowsError(judge.full_run)
         if (places := injection.unreached()) and result.outcome != "raised":
             raise ValueError(f"{condition.target}: the model never calls {', '.join(places)}, so nothing is hit there")
     finally:

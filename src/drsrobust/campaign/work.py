@@ -16,6 +16,8 @@ from drsrobust.campaign.trials import run_trial
 from drsrobust.evaluation import Evaluator
 
 CHUNK_TRIALS, CHUNK_SECONDS = 1024, 3.0  # a chunk ends when either is reached
+VERIFY_EVERY = 50  # trials take this many times a verification's time between two
+VERIFY_SECONDS = 0.5  # what a verification is taken to cost before there was one
 
 
 class Chunk(NamedTuple):
@@ -56,11 +58,32 @@ class Here:
     def __init__(self, judge: Evaluator, conditions: Sequence[Condition], options: dict[str, Any]) -> None:
         self._judge, self._conditions, self._options = judge, conditions, options
         self._guarded: dict[int, Evaluator] = {}  # by mitigation: evaluators with golden scores of their own
+        self._unverified_s, self._verify_s = 0.0, VERIFY_SECONDS
 
     def __call__(self, work: Chunk) -> tuple[pa.Table, BaseException | None]:
-        """As `run_trials`."""
-        condition = self._conditions[work.condition]
-        return run_trials(self._judge, self._guard(condition.mitigation), condition, work, self._options)
+        """As `run_trials`.
+
+        Raises:
+            RuntimeError: as `verify_when_due`.
+        """
+        condition, start = self._conditions[work.condition], time.perf_counter()
+        guarded = self._guard(condition.mitigation)
+        table, stopped = run_trials(self._judge, guarded, condition, work, self._options)
+        self._unverified_s += time.perf_counter() - start
+        if stopped is None:
+            self.verify_when_due()
+        return table, stopped
+
+    def verify_when_due(self) -> None:
+        """Verifies the evaluator, so that this takes about 2 % of the time of the trials.
+
+        Raises:
+            RuntimeError: something other than errors changed the model, or what is kept of its golden run.
+        """
+        if self._unverified_s > VERIFY_EVERY * self._verify_s:
+            start = time.perf_counter()
+            self._judge.verify()
+            self._unverified_s, self._verify_s = 0.0, time.perf_counter() - start
 
     def _guard(self, mitigation: Any) -> Evaluator | None:
         """The evaluator of the model under a mitigation. It serves while the mitigation is attached: every trial does that."""

@@ -1,0 +1,140 @@
+"""Models whose rows affect each other only while an error is there: no rerun differs from a full run without a warning."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drsrobust.campaign import Campaign
+from drsrobust.data import load_dataset
+from drsrobust.evaluation import Evaluator, reach
+from drsrobust.injection import BitFlip, FixedCount, inject
+
+COUPLINGS = ("branch", "scale", "guard", "above 1e3", "neighbour")
+WARNING = "changes the scores of other rows: this rerun and all later ones are full runs"
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Three batches of test rows."""
+    return load_dataset("synthetic-movielens/ids", rows=60_000)
+
+
+class Coupled(nn.Module):
+    """Two tables and an MLP; without errors, a row's score does not depend on its batch."""
+
+    def __init__(self, cardinalities, coupling):
+        super().__init__()
+        self.coupling = coupling
+        self.tables = nn.ModuleList(nn.EmbeddingBag(rows, 8, mode="sum") for rows in cardinalities)
+        self.mlp = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
+
+    def forward(self, dense_features, sparse_features):
+        parts = [sparse_features[name] for name in ("user", "movie")]
+        looked_up = [
+            table(part.values().long(), part.offsets()[:-1].long())
+            for table, part in zip(self.tables, parts, strict=True)
+        ]
+        x = torch.cat(looked_up, 1)
+        if self.coupling == "branch" and bool(x.abs().max() > 100):
+            x = x / 2
+        elif self.coupling == "scale":
+            x = x * (100 / x.abs().max()).clamp(max=1)
+        elif self.coupling == "above 1e3":
+            x = torch.where((x.abs() > 1e3).any(), x.tanh(), x)
+        elif self.coupling == "neighbour":
+            x = x + torch.cat((x[1:], x[:1])).abs().gt(100) * 1.0
+        scores = self.mlp(x)[:, 0]
+        if self.coupling == "guard":
+            scores = torch.where(scores.isfinite().all(), scores, torch.zeros_like(scores))
+        return scores
+
+
+def made(data, coupling):
+    torch.manual_seed(3)
+    return Coupled([feature.cardinality for feature in data.schema.features], coupling).eval()
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS)
+@pytest.mark.parametrize("target", ["tables*", "all"])
+def test_no_rerun_differs_without_a_warning(coupling, target, data):
+    """The first rerun that differs warns, and gives the scores of the full run already."""
+    evaluator = Evaluator(made(data, coupling), data.test)
+    assert evaluator.full_run is None
+    differs = 0
+    with pytest.warns(UserWarning, match=WARNING) as warned:
+        for seed in range(40):
+            with inject(evaluator.model, FixedCount(2, bits=(30,)), target, seed=seed) as error_map:
+                full, rerun = evaluator.run(), evaluator.rerun(error_map)
+            differs += not np.array_equal(full.scores, rerun.scores, equal_nan=True)
+    assert differs == 0 and len(warned) == 1 and evaluator.full_run in str(warned[0].message)
+
+
+@pytest.mark.parametrize("coupling", ["", *COUPLINGS])
+def test_errors_that_couple_nothing(coupling, data):
+    """Flips of low bits leave every activation below the limits: reruns stay as quick as they are."""
+    evaluator = Evaluator(made(data, coupling), data.test)
+    for seed in range(10):
+        with inject(evaluator.model, FixedCount(2, bits=(10,)), "tables*", seed=seed) as error_map:
+            full, rerun = evaluator.run(), evaluator.rerun(error_map)
+        assert np.array_equal(full.scores, rerun.scores) and rerun.rows_reached < len(data.test)
+    assert evaluator.full_run is None
+
+
+def test_an_audit_finds_what_witnesses_do_not_see(data, monkeypatch):
+    """Here no unaffected row is near enough to be changed; a comparison with a full run finds the difference."""
+    monkeypatch.setattr(reach, "_near", lambda scores, expected: len(scores) < 1000 or np.array_equal(scores, expected))
+    evaluator = Evaluator(made(data, "branch"), data.test)
+    with pytest.warns(UserWarning, match=WARNING):
+        for seed in range(10_000):
+            with inject(evaluator.model, FixedCount(2, bits=(30,)), "tables*", seed=seed) as error_map:
+                evaluator.rerun(error_map)
+            if evaluator.full_run:
+                break
+
+
+def campaign(evaluator, folder, **options):
+    grid = {"errors": [BitFlip(1e-6), FixedCount(1, bits=(30,))], "targets": ["tables*", "mlp.*"], "trials": 20}
+    return Campaign(evaluator, store=folder, **(grid | options))
+
+
+@pytest.mark.parametrize("executor", [None, ThreadPoolExecutor(2)], ids=["here", "by workers"])
+@pytest.mark.filterwarnings("ignore:Coupled. an error in one row of a batch changes")
+def test_a_campaign_starts_again_with_full_runs(executor, data, tmp_path):
+    factory = partial(Coupled, [feature.cardinality for feature in data.schema.features], "guard")
+    expected = Evaluator(made(data, "guard"), data.test, factory)
+    expected.use_full_runs("to compare with")
+    full = campaign(expected, tmp_path / "full").run(workers=1, show=False)
+    evaluator = Evaluator(made(data, "guard"), data.test, factory)
+    with pytest.warns(UserWarning, match="all trials of this campaign are computed again, as full runs"):
+        table = campaign(evaluator, tmp_path / "t").run(executor=executor, show=False)
+    same = [name for name in table.columns if name != "rows_reached"]
+    assert table[same].equals(full[same])
+    assert (table["rows_reached"][table["bits_flipped"] > 0] == len(data.test)).all()
+
+    again = Evaluator(made(data, "guard"), data.test, factory)  # a later process goes on with full runs
+    with pytest.warns(UserWarning, match="reruns are full runs: an error in one row"):
+        more = campaign(again, tmp_path / "t", trials=21).run(workers=1, show=False)
+    assert len(more) == 4 * 21
+
+
+def test_probabilities_instead_of_logits(data):
+    """A model of click rates by movie, as logits and as probabilities."""
+    movies, labels = data.train.sparse["movie"].values, data.train.labels
+    n = data.schema.features[1].cardinality
+    rates = (np.bincount(movies, labels, n) + 1) / (np.bincount(movies, minlength=n) + 2)
+
+    class Rates(nn.Module):
+        def __init__(self, values):
+            super().__init__()
+            self.table = nn.Embedding.from_pretrained(torch.tensor(values, dtype=torch.float32)[:, None])
+
+        def forward(self, dense_features, sparse_features):
+            return self.table(sparse_features["movie"].values().long())[:, 0]
+
+    assert Evaluator(Rates(np.log(rates / (1 - rates))), data.test).golden.ne < 1
+    with pytest.warns(UserWarning, match="look like probabilities; forward must return logits"):
+        Evaluator(Rates(rates), data.test)
