@@ -8,7 +8,7 @@ from drsrobust._progress import progress
 from drsrobust._versions import machine, versions
 from drsrobust.benchmark import cost_growth
 from drsrobust.benchmark.cost_cases import ROWS, Case, large_case, small_cases
-from drsrobust.benchmark.cost_profile import profile
+from drsrobust.benchmark.cost_profile import price_of_checks, profile
 from drsrobust.benchmark.large_tables import TABLE_ROWS
 from drsrobust.benchmark.reload_loop import LoopTrial, OneFlipLoop, ReloadLoop
 from drsrobust.benchmark.threads import cores
@@ -35,6 +35,7 @@ PROFILED: tuple[tuple[str, ErrorModel], ...] = (
     ("all", BitFlip(1e-4)),
     ("all", BitFlip(1e-2)),
 )
+_PRICED = {None: 150, 1e-6: 100, 1e-4: 5, 1e-2: 3}  # rate -> trials a second of which checks are priced
 
 
 def campaign_cost(
@@ -89,6 +90,13 @@ def campaign_cost(
                 judge = Evaluator(case.model, case.split)
                 rows += _case(case, judge, chosen, errors, seconds, loop_trials, bar.update)
                 parts += _profiles(case, judge, chosen, seconds)
+                for target, error in PROFILED:
+                    if target in chosen:
+                        price = price_of_checks(judge, error, target, max(5, round(_PRICED[error.rate] * seconds)))
+                        what = "one error" if error.rate is None else f"rate {error.rate:g}"
+                        remarks.append(
+                            f"{case.name}: checks for coupled rows, {target}, {what}: {price - 1:+.1%} of a rerun"
+                        )
     grown = []
     if growth_rows and growth_table_rows:
         grown += cost_growth.growth(make, growth_rows, growth_table_rows, seconds)

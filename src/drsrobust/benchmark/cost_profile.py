@@ -11,7 +11,8 @@ from unittest.mock import patch
 from drsrobust.benchmark.trial_cost import campaign_of, one_thread
 from drsrobust.campaign import Campaign, Store, work
 from drsrobust.evaluation import Evaluator, reach
-from drsrobust.injection import ErrorModel, Injection
+from drsrobust.injection import ErrorModel, Injection, resolve
+from drsrobust.models import padded_batches, score
 
 PARTS = {
     "sampling": [(Injection, "__init__")],
@@ -62,6 +63,28 @@ class Clock:
                 return function(*args, **kwargs)
 
         return call
+
+
+def price_of_checks(judge: Evaluator, error: ErrorModel, target: str, trials: int) -> float:
+    """CPU time of reruns that look for coupled rows over that of reruns that do not, on the same error maps in turns."""
+    quick = Evaluator(judge.model, judge.split, **judge.options)
+    unchecked = {
+        "_by_themselves": lambda rows, _: score(judge.model, padded_batches(judge.split, rows=rows), len(rows)),
+        "_audit": lambda *_: None,
+    }
+    space, seconds = resolve(judge.model, target), {judge: 0.0, quick: 0.0}
+    with one_thread(), patch.multiple(quick._reach, **unchecked):
+        for seed in range(trials):
+            injection = Injection(judge.model, [(error, space)], seed=seed)
+            injection.apply()
+            try:
+                for evaluator in (judge, quick) if seed % 2 else (quick, judge):
+                    start = time.process_time()
+                    evaluator.rerun(injection.error_map)
+                    seconds[evaluator] += time.process_time() - start
+            finally:
+                injection.undo()
+    return seconds[judge] / seconds[quick]
 
 
 def profile(judge: Evaluator, error: ErrorModel, target: str, trials: int) -> list[dict[str, Any]]:
