@@ -1,5 +1,6 @@
 """Several notebooks at a time, each in a process of its own, without disturbing those that measure time."""
 
+import logging
 import multiprocessing
 import os
 import signal
@@ -113,4 +114,5 @@ def _run(theirs: Connection, notebook: Notebook, parameters: dict[str, Any], fol
 
 def _interrupted(*_) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    logging.disable()  # nbclient and asyncio report the kernel that is shut down as a failure
     raise KeyboardInterrupt

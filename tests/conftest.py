@@ -1,8 +1,11 @@
 """Shared fixtures: a cache of its own for each test run, a tiny data set and model, and the real data where it lies."""
 
+import contextlib
 import gc
 import os
 import re
+import signal
+import subprocess
 import sys
 import types
 from pathlib import Path
@@ -105,6 +108,23 @@ def real_data():
     if not folder:
         pytest.skip("real data: set DRSROBUST_DATA to the folder that holds ml-1m/ and criteo/")
     return Path(folder)
+
+
+@pytest.fixture
+def start():
+    """Starts a process in a group of its own. The group is killed when the test ends, so a failed test leaves none behind."""
+    started = []
+
+    def popen(command, **options):
+        started.append(subprocess.Popen(command, start_new_session=True, **options))
+        return started[-1]
+
+    yield popen
+    for process in started:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        with process:  # closes its pipes and waits for it
+            pass
 
 
 @pytest.fixture

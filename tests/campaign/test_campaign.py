@@ -1,6 +1,5 @@
 import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -327,7 +326,7 @@ Campaign(Evaluator(model, data.test), store=sys.argv[1], errors=errors, targets=
 """
 
 
-def test_kill_9_loses_and_doubles_nothing(judge, tmp_path):
+def test_kill_9_loses_and_doubles_nothing(judge, tmp_path, start):
     """A campaign killed again and again ends with the table of one that was left alone."""
 
     def chunks():
@@ -336,7 +335,7 @@ def test_kill_9_loses_and_doubles_nothing(judge, tmp_path):
     for pause in (0.0, 0.02):
         before = chunks()
         command = [sys.executable, "-c", KILLED, str(tmp_path / "killed")]
-        child = subprocess.Popen(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        child = start(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
         while chunks() < before + 2:  # it goes on where it was
             assert child.poll() is None
             time.sleep(0.005)

@@ -219,7 +219,7 @@ def test_refusals(server, tmp_path, code, asked):
     assert (tmp_path / "a.zip").read_bytes() == BODY
 
 
-def test_a_killed_process_is_gone_on_from(server, tmp_path):
+def test_a_killed_process_is_gone_on_from(server, tmp_path, start):
     """SIGKILL while the body comes; the next process asks for the rest."""
     release = threading.Event()
 
@@ -232,7 +232,7 @@ def test_a_killed_process_is_gone_on_from(server, tmp_path):
     code = (
         f"from pathlib import Path; from drsrobust.data.download import fetch; fetch({url!r}, Path('a.zip'), {MD5!r})"
     )
-    child = subprocess.Popen([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
+    child = start([sys.executable, "-c", code], cwd=tmp_path, stderr=subprocess.DEVNULL)
     deadline = time.monotonic() + 60
     while not (part.exists() and part.stat().st_size >= 65536) and time.monotonic() < deadline and child.poll() is None:
         time.sleep(0.01)

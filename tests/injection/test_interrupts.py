@@ -38,26 +38,22 @@ while True:
 """
 
 
-def test_two_hundred_interrupts():
+def test_two_hundred_interrupts(start):
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    child = start([sys.executable, "-c", CHILD], env=environment, **pipes)
     moments = random.Random(0)
-    try:
-        assert child.stdout.readline() == "0\n"
-        for caught in range(1, 201):
-            time.sleep(moments.uniform(0.0, 0.004))
-            for _ in range(4):
-                # Python drops an interrupt that falls into the clean-up of a garbage-collected object: send it again.
-                child.send_signal(signal.SIGINT)
-                if select.select([child.stdout], [], [], 5)[0]:
-                    break
-            else:
-                pytest.fail("four interrupts were not answered")
-            if child.stdout.readline() != f"{caught}\n":
+    assert child.stdout.readline() == "0\n"
+    for caught in range(1, 201):
+        time.sleep(moments.uniform(0.0, 0.004))
+        for _ in range(4):
+            # Python drops an interrupt that falls into the clean-up of a garbage-collected object: send it again.
+            child.send_signal(signal.SIGINT)
+            if select.select([child.stdout], [], [], 5)[0]:
                 break
-        errors = child.communicate(timeout=60)[1]
-        assert child.returncode == 0 and caught == 200, errors
-    finally:
-        child.kill()
+        else:
+            pytest.fail("four interrupts were not answered")
+        if child.stdout.readline() != f"{caught}\n":
+            break
+    errors = child.communicate(timeout=60)[1]
+    assert child.returncode == 0 and caught == 200, errors

@@ -33,11 +33,13 @@ while len(list(place.iterdir())) < 2:
 """
 ROOT = Path(__file__).resolve().parents[2]
 CALL = """
+import signal
 import sys
 from pathlib import Path
 from reproduce.notebooks import read_notebook
 from reproduce.parallel import run_notebooks
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits SIG_IGN
     folder = Path(sys.argv[1])
     found = {path.stem: read_notebook(path) for path in sorted(folder.glob("*.ipynb"))}
     list(run_notebooks({name: {"place": str(folder)} for name in found}, found, folder / "run", 2, print))
@@ -81,19 +83,18 @@ def test_those_that_measure_run_alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_end_leaves_no_kernel_behind(how, tmp_path):
+def test_an_end_leaves_no_kernel_behind(how, tmp_path, start):
     cell = 'import os, pathlib, time\n(pathlib.Path(place) / f"{os.getpid()}.pid").touch()\ntime.sleep(300)'
     for name in ("10_one", "11_two"):
         write(tmp_path, 'place: str = ""', cell, name=f"{name}.ipynb")
     (tmp_path / "call.py").write_text(CALL)
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
-    process = subprocess.Popen(
+    process = start(
         [sys.executable, str(tmp_path / "call.py"), str(tmp_path)],
         env=environment,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
-        start_new_session=True,
     )
     until = time.monotonic() + 60
     while len(pids := [int(path.stem) for path in tmp_path.glob("*.pid")]) < 2 and time.monotonic() < until:

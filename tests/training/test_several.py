@@ -16,8 +16,10 @@ from drsrobust.models import state_digest
 from drsrobust.training import Settings, load_models
 
 SCRIPT = """
+import signal
 import drsrobust as dr
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits SIG_IGN
     data = dr.load_dataset("synthetic-movielens", rows=20_000)
     settings = dr.training.Settings(epochs=1000, patience=1000, batch_size=64)
     dr.load_models([{"name": n, "data": data, "settings": settings} for n in ("fm", "dlrm")], workers=2)
@@ -86,18 +88,12 @@ def workers_of(parent):
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_an_end_leaves_no_process_behind_and_training_goes_on(how, tmp_path, monkeypatch):
+def test_an_end_leaves_no_process_behind_and_training_goes_on(how, tmp_path, monkeypatch, start):
     monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "cache"))
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        env=dict(os.environ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = start([sys.executable, str(script)], **pipes)
     locks, until = tmp_path / "cache" / "checkpoints", time.monotonic() + 60
     while len(list(locks.glob("*.lock"))) < 2 and time.monotonic() < until:
         time.sleep(0.05)

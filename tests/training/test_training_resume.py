@@ -1,9 +1,7 @@
 """Training that was killed goes on where it was, and ends with the same weights."""
 
 import json
-import os
 import signal
-import subprocess
 import sys
 import time
 
@@ -101,9 +99,9 @@ load_model("dlrm", data, settings=Settings(epochs=15, batch_size=64, patience=15
 """
 
 
-def test_killed_and_called_again(data, empty_cache):
+def test_killed_and_called_again(data, empty_cache, start):
     settings = Settings(epochs=15, batch_size=64, patience=15)
-    child = subprocess.Popen([sys.executable, "-c", CHILD], env=os.environ)
+    child = start([sys.executable, "-c", CHILD])
     deadline = time.monotonic() + 60
     while not list(empty_cache.glob("checkpoints/*.training/*.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.01)
