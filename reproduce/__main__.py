@@ -13,6 +13,7 @@ from drsrobust._names import unknown
 from drsrobust._processes import cores
 from drsrobust._storage import new_file
 from drsrobust._versions import commit, machine, versions
+from drsrobust.notebook import datasets_of
 from reproduce.claims import Claim, load_claims
 from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment
 from reproduce.profiles import Profile, load_profile, missing_data
@@ -45,6 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
         data = Path(data).expanduser().resolve() if data else None
         profile = load_profile(options.profile, notebooks, data, check=not options.plan)
         chosen = _choose(options.what, notebooks, profile)
+        datasets = [name for parameters in chosen.values() for name in datasets_of(parameters)]
+        if not options.plan and (missing := missing_data(datasets, data)):
+            raise FileNotFoundError("; ".join(missing))
     except (ValueError, TypeError, FileNotFoundError) as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
@@ -126,8 +130,8 @@ def _choose(what: list[str], notebooks: dict[str, Notebook], profile: Profile) -
         if name not in profile.parameters:
             raise ValueError(f"profile {profile.name} has no table for {name}")
         given = dict(parse_assignment(word, notebooks[name]) for word in what if "=" in word)
-        notebooks[name].check(given)
         chosen[name] = profile.parameters[name] | given
+        notebooks[name].check(chosen[name])
     return chosen
 
 
@@ -142,7 +146,7 @@ def _run(
     # Here and not above: `--list` and a refused call must not wait for these.
     from reproduce.judging import write_claims
     from reproduce.parallel import run_notebooks
-    from reproduce.report import datasets_of, write_report
+    from reproduce.report import write_report
 
     record = folder / "run.json"
     record.unlink(missing_ok=True)

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from drsrobust._names import unknown
 from drsrobust._storage import new_file
+from drsrobust.notebook import datasets_of
 from reproduce.checks import KINDS, NOT, NOT_TESTED, PARTLY, REPRODUCED, Finding, number
 from reproduce.claims import Check, Claim
 from reproduce.publish import PROFILES
-from reproduce.report import datasets_of
 
 if TYPE_CHECKING:
     import pandas as pd

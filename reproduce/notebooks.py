@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust._names import unknown
-from drsrobust.notebook import fits, mismatch
+from drsrobust.notebook import check_values, fits
 
 ROOT = Path(__file__).resolve().parent.parent
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "None": None}
@@ -33,17 +33,20 @@ class Notebook:
     parameters: dict[str, Parameter]
 
     def check(self, values: dict[str, Any]) -> None:
-        """Refuses values that the notebook does not know or that are of another type.
+        """Checks values, together with the defaults of the other parameters.
 
         Raises:
-            ValueError: an unknown parameter.
+            ValueError: an unknown parameter; a value that `check_values` refuses.
             TypeError: a value of another type.
         """
-        for name, value in values.items():
+        for name in values:
             if name not in self.parameters:
                 raise unknown(f"parameter of {self.name}", name, self.parameters)
-            if not fits(value, self.parameters[name].annotation):
-                raise TypeError(f"{self.name}: {mismatch(name, value, self.parameters[name].annotation)}")
+        full = {parameter.name: parameter.default for parameter in self.parameters.values()} | values
+        try:
+            check_values(full, {name: parameter.annotation for name, parameter in self.parameters.items()})
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{self.name}: {error}") from None
 
 
 def all_notebooks(folder: Path = ROOT / "notebooks") -> dict[str, Notebook]:
@@ -91,7 +94,8 @@ def parse_assignment(text: str, notebook: Notebook) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     if not equals:
         raise ValueError(f"{text!r} is not of the form name=value")
-    notebook.check({name: notebook.parameters[name].default} if name in notebook.parameters else {name: None})
+    if name not in notebook.parameters:
+        raise unknown(f"parameter of {notebook.name}", name, notebook.parameters)
     annotation = notebook.parameters[name].annotation
     for reading in (_literal(value), value, [_literal(item.strip()) for item in value.split(",")]):
         # A text with a bracket or a gap in it is a mistyped list rather than a list of such words.

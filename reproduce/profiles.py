@@ -35,7 +35,7 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *
         check: whether the data must be there.
 
     Raises:
-        ValueError: an unknown profile, notebook, role or parameter, or a parameter that is missing.
+        ValueError: an unknown profile, notebook or role, a parameter that is missing, unknown or out of range.
         TypeError: a parameter of another type.
         FileNotFoundError: `data` does not hold a data set that the profile names.
     """

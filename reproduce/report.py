@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 
 from drsrobust._storage import new_file
+from drsrobust.notebook import datasets_of
 from reproduce import executed
 from reproduce.claims_page import read_claims
 
@@ -42,13 +43,6 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
     with new_file(report / "index.html") as part:
         part.write_text(page)
     return report / "index.html"
-
-
-def datasets_of(parameters: dict[str, Any]) -> list[str]:
-    """The data sets that a notebook with these parameters reads."""
-    if "datasets" in parameters:
-        return parameters["datasets"]
-    return [parameters["dataset"]] if "dataset" in parameters else []
 
 
 def _entry(environment: jinja2.Environment, folder: Path, outcome: dict[str, Any]) -> dict[str, Any]:

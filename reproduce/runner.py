@@ -35,7 +35,7 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
     kept as <name>.failed.ipynb, up to the cell that failed.
 
     Raises:
-        ValueError, TypeError: a parameter the notebook does not know, or of another type; before a kernel starts.
+        ValueError, TypeError: as `Notebook.check`, before a kernel starts.
     """
     notebook.check(parameters)
     outputs, figures = folder / "notebooks", folder / "figures"

@@ -186,6 +186,8 @@ def test_numbers_by_papermill(smoke, tmp_path):
     text = "must be list[float]"
     done = subprocess.run([*command, "-p", "bers", "[1e-6]"], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and text in done.stderr  # a list arrives as text, and is refused
+    done = subprocess.run([*command, "-p", "trails", "5"], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "unknown parameter 'trails'; did you mean 'trials'" in done.stderr
 
 
 @pytest.fixture

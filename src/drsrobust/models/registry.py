@@ -2,12 +2,14 @@
 
 from importlib import import_module
 from inspect import Parameter, signature
-from typing import Any, NamedTuple
-
-from torch import nn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drsrobust._names import unknown
-from drsrobust.data import Schema
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from drsrobust.data import Schema
 
 
 class Entry(NamedTuple):
@@ -31,7 +33,7 @@ MODELS = {
 }
 
 
-def build_model(name: str, schema: Schema, **sizes: Any) -> nn.Module:
+def build_model(name: str, schema: "Schema", **sizes: Any) -> "nn.Module":
     """An untrained model; `sizes` are the keyword arguments of its class.
 
     Raises:
@@ -66,7 +68,7 @@ def default_sizes(name: str, dataset: str) -> dict[str, Any]:
     return {"embedding_dim": 32, "dense_mlp": [64, 32]} if name == "dlrm_dcn" else {}
 
 
-def model_name(model: nn.Module) -> str:
+def model_name(model: "nn.Module") -> str:
     """The registered name of a model, else the name of its class."""
     for name, entry in MODELS.items():
         if (type(model).__module__, type(model).__qualname__) == (entry.module, entry.attribute):
