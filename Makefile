@@ -53,8 +53,9 @@ lab: $(STAMP)  ## open the notebooks in JupyterLab, on their index
 data: $(STAMP)  ## download MovieLens into DATA (default: build/data), say where the others are (SETS="ml-20m criteo")
 	@$(BIN)/python -m drsrobust.data $(SETS)
 
+# make's pid, so that the run ends with make: see reproduce/lock.py.
 reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (PROFILE=smoke|laptop|paper, DATA=folder, PLAN=1: how long it will take)
-	@$(BIN)/python -m reproduce --profile $(PROFILE) $(if $(PLAN),--plan)
+	@DRSROBUST_MAKE=$$PPID exec $(BIN)/python -m reproduce --profile "$(PROFILE)" $(if $(PLAN),--plan)
 
 publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
 	@$(BIN)/python -m reproduce --publish --profile $(PROFILE)

@@ -15,6 +15,7 @@ from drsrobust._storage import new_file
 from drsrobust._versions import commit, machine, versions
 from drsrobust.notebook import datasets_of
 from reproduce.claims import Claim, load_claims
+from reproduce.lock import end_with_make, locked
 from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment
 from reproduce.profiles import Profile, load_profile, missing_data
 
@@ -24,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     Returns:
         exit status: 0 when all of it was done, 1 when a notebook failed or the claims could not be judged, 2 for a wrong
-        call, 130 when interrupted.
+        call and while another run writes to the same folder, 130 when interrupted.
     """
     options = _parser().parse_intermixed_args(arguments)  # options may stand anywhere
     notebooks = all_notebooks()
@@ -37,10 +38,12 @@ def main(arguments: list[str] | None = None) -> int:
         if options.publish:
             from reproduce.publish import publish
 
-            print("\n".join(f"figures/{name}" for name in publish(options.profile, build)))
+            with locked(build / options.profile):
+                print("\n".join(f"figures/{name}" for name in publish(options.profile, build)))
             return 0
         if options.report:
-            print(_report_again(build / options.profile))
+            with locked(build / options.profile):
+                print(_report_again(build / options.profile))
             return 0
         data = options.data or os.environ.get("DRSROBUST_DATA")
         data = Path(data).expanduser().resolve() if data else None
@@ -49,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
         datasets = [name for parameters in chosen.values() for name in datasets_of(parameters)]
         if not options.plan and (missing := missing_data(datasets, data)):
             raise FileNotFoundError("; ".join(missing))
-    except (ValueError, TypeError, FileNotFoundError) as error:
+    except (ValueError, TypeError, FileNotFoundError, BlockingIOError) as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
     if data:
@@ -62,7 +65,11 @@ def main(arguments: list[str] | None = None) -> int:
     # What is not the whole profile as it stands goes beside it, so that it never takes the place of a whole run.
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
     try:
-        return _run(chosen, notebooks, profile, build / folder, claims, options.jobs)
+        with locked(build / folder):
+            return _run(chosen, notebooks, profile, build / folder, claims, options.jobs)
+    except BlockingIOError as error:
+        print(f"reproduce: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("\nreproduce: stopped; the same command goes on where it was", file=sys.stderr)
         return 130
@@ -188,4 +195,4 @@ def _run(
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main() if end_with_make() else "reproduce: the make that started this has ended")

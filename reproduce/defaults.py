@@ -10,6 +10,7 @@ from pathlib import Path
 from drsrobust._names import unknown
 from drsrobust._storage import new_file
 from drsrobust._versions import machine
+from reproduce.lock import locked
 from reproduce.notebooks import ROOT, Notebook, all_notebooks
 
 LIMIT = 300  # seconds: what a person opens and runs should be done in five minutes
@@ -20,7 +21,8 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the notebooks one after the other; writes `<out>/defaults.csv` after each, in which rows of others stay.
 
     Returns:
-        exit status: 0, 1 when a notebook failed or took over the limit, 2 for a wrong call, 130 when interrupted.
+        exit status: 0, 1 when a notebook failed or took over the limit, 2 for a wrong call and while another one measures
+        into the same folder, 130 when interrupted.
     """
     parser = argparse.ArgumentParser(prog="python -m reproduce.defaults", description="Times notebooks with defaults.")
     parser.add_argument("notebooks", nargs="*", metavar="NOTEBOOK", help="which to run (default: all)")
@@ -34,12 +36,16 @@ def main(arguments: list[str] | None = None) -> int:
     rows = {row["notebook"]: row for row in read_times(out / "defaults.csv")}
     slow = []
     try:
-        for name in options.notebooks or known:
-            row = rows[name] = _timed(known[name], out)
-            write_times([rows[one] for one in known if one in rows], out / "defaults.csv")
-            verdict = row["error"] or ("" if row["seconds"] < LIMIT else f"over the limit of {LIMIT} s")
-            slow += [name] if verdict else []
-            print(f"{name}: {row['seconds']:.0f} s, {row['peak_mib']:,} MiB {verdict}".rstrip(), flush=True)
+        with locked(out / "defaults"):
+            for name in options.notebooks or known:
+                row = rows[name] = _timed(known[name], out)
+                write_times([rows[one] for one in known if one in rows], out / "defaults.csv")
+                verdict = row["error"] or ("" if row["seconds"] < LIMIT else f"over the limit of {LIMIT} s")
+                slow += [name] if verdict else []
+                print(f"{name}: {row['seconds']:.0f} s, {row['peak_mib']:,} MiB {verdict}".rstrip(), flush=True)
+    except BlockingIOError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print(f"\nbench: stopped; what was measured is in {out / 'defaults.csv'}", file=sys.stderr)
         return 130
