@@ -70,6 +70,8 @@ def main(arguments: list[str] | None = None) -> int:
     except BlockingIOError as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
+    except OSError as error:  # no room for the lock
+        return _failed("run", error, build / folder)
     except KeyboardInterrupt:
         print("\nreproduce: stopped; the same command goes on where it was", file=sys.stderr)
         return 130
@@ -155,8 +157,9 @@ def _run(
     from reproduce.parallel import run_notebooks
     from reproduce.report import write_report
 
-    record = folder / "run.json"
-    record.unlink(missing_ok=True)
+    record, report = folder / "run.json", folder / "report" / "index.html"
+    for earlier in (record, report):
+        earlier.unlink(missing_ok=True)
     data = ", ".join(profile.datasets) + ("" if profile.real else " (generated; DATA=folder for real data)")
     print(f"profile {profile.name}, data {data}", flush=True)
     started, start, outcomes, made_from = datetime.now(UTC), time.monotonic(), [], commit()
@@ -168,7 +171,9 @@ def _run(
         outcomes.append(outcome)
         print(f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s", flush=True)
         if not outcome.ok:
-            print(f"    {outcome.error}\n    see {folder / outcome.output}", file=sys.stderr, flush=True)
+            print(f"    {outcome.error}", file=sys.stderr, flush=True)
+            if (folder / outcome.output).exists():
+                print(f"    see {folder / outcome.output}", file=sys.stderr, flush=True)
     run = {
         "profile": profile.name,
         "real": profile.real,
@@ -181,17 +186,41 @@ def _run(
         "machine": machine(),
         "notebooks": [asdict(outcome) for outcome in outcomes],
     }
-    good = all(outcome.ok for outcome in outcomes)
-    try:
-        write_claims(claims, folder / "figures", run)
-    except ValueError as error:  # a mistake in claims.toml must not cost the report of a long run
-        print(f"reproduce: no table of claims: {error}", file=sys.stderr)
-        good = False
-    report = write_report(folder, run)
-    with new_file(record) as part:
-        part.write_text(json.dumps(run, indent=1))
-    print(f"figures: {folder / 'figures'}\nreport:  {report}")
-    return 0 if good else 1
+
+    def write_record() -> None:
+        with new_file(record) as part:
+            part.write_text(json.dumps(run, indent=1))
+
+    good = [outcome.notebook for outcome in outcomes if outcome.ok]
+    failed = [outcome.notebook for outcome in outcomes if not outcome.ok]
+    status = 1 if failed else 0
+    # A mistake in claims.toml or a full disk must not cost what can be written; --report makes the report later.
+    for what, write in (
+        ("table of claims", lambda: write_claims(claims, folder / "figures", run)),
+        ("record of the run", write_record),
+        ("report", lambda: write_report(folder, run)),
+    ):
+        try:
+            write()
+        except (OSError, ValueError) as error:
+            status = _failed(what, error, folder)
+    if failed:
+        print(f"reproduce: {len(failed)} of {len(outcomes)} notebooks failed: {', '.join(failed)}", file=sys.stderr)
+    if good:
+        some = f" (of {len(good)} of {len(outcomes)} notebooks)" if failed else ""
+        print(f"figures: {folder / 'figures'}{some}")
+    if report.exists():
+        print(f"report:  {report}")
+    return status
+
+
+def _failed(what: str, error: Exception, folder: Path) -> int:
+    """Says why something could not be written; gives the exit status."""
+    from reproduce.runner import explained
+
+    said = explained(type(error).__name__, str(error), folder) if isinstance(error, OSError) else str(error)
+    print(f"reproduce: no {what}: {said}", file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 from drsrobust._processes import end_with_parent
 from reproduce.notebooks import Notebook
-from reproduce.runner import Outcome, run_notebook
+from reproduce.runner import MEMORY, Outcome, run_notebook
 
 # These use both cores by themselves (training), or draw times, which another notebook beside them would spoil.
 ALONE = ("00_models", "07_abft", "08_mitigation_recovery", "09_injection_speed")
@@ -65,7 +65,7 @@ def _side_by_side(
                 ready = wait([mine for _, mine, _ in running.values()])
                 for one in [key for key, (_, mine, _) in running.items() if mine in ready]:
                     process, mine, cores = running.pop(one)
-                    done[one] = _outcome(mine, notebooks[one], chosen[one])
+                    done[one] = _outcome(process, mine, notebooks[one], chosen[one])
                     process.join()
                     free.append(cores)
             yield done[name]
@@ -76,11 +76,14 @@ def _side_by_side(
             process.join()
 
 
-def _outcome(mine: Connection, notebook: Notebook, parameters: dict[str, Any]) -> Outcome:
+def _outcome(process: Any, mine: Connection, notebook: Notebook, parameters: dict[str, Any]) -> Outcome:
     try:
         found = mine.recv()
     except EOFError:
-        error = "the process that ran it ended (killed, or out of memory?); --jobs 1 runs one at a time"
+        process.join()
+        code = process.exitcode
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        error = f"the process that ran it {how}; memory may have run out, {MEMORY}"
         output = f"notebooks/{notebook.name}.ipynb"
         return Outcome(
             notebook.name, notebook.title, False, 0.0, parameters, output, figures=[], error=error, peak_mib=0

@@ -67,6 +67,16 @@ def test_at_the_same_time_and_told_in_order(tmp_path):
     assert one and (len(os.sched_getaffinity(0)) < 2 or not set(one) & set(two))  # each has its share of the cores
 
 
+def test_a_process_that_is_killed_is_named_as_such(tmp_path):
+    """The process of the first notebook is killed by its kernel; the other notebook ends well."""
+    cells = {"10_one": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)", "11_two": 'name = "11_two"' + DRAW}
+    for name, cell in cells.items():
+        write(tmp_path, 'own: str = ""', cell, name=f"{name}.ipynb")
+    found = {name: read_notebook(tmp_path / f"{name}.ipynb") for name in cells}
+    killed, good = run_notebooks(dict.fromkeys(found, {}), found, tmp_path / "run", 2, print)
+    assert not killed.ok and "was killed by signal 9; memory may have run out" in killed.error and good.ok
+
+
 def test_those_that_measure_run_alone(tmp_path, monkeypatch):
     """Whatever draws times (its caption says `timed`) stands in the list, and is run in this process."""
     timed = {name for name, one in all_notebooks().items() if "Timed, so not equal" in one.path.read_text()}

@@ -1,5 +1,6 @@
 """The whole way: `python -m reproduce`, its figures, its report, and what may be published."""
 
+import errno
 import json
 import os
 import re
@@ -250,6 +251,36 @@ def test_a_mistake_in_the_claims_does_not_cost_the_report(tmp_path, monkeypatch,
     assert "no table of claims: unknown column of x.csv in claims.toml, C3, check 1" in capsys.readouterr().err
     page = (tmp_path / "smoke" / "report" / "index.html").read_text()
     assert "What was run" in page and 'id="claims"' not in page
+
+
+@pytest.mark.parametrize("what", ["write_report", "write_claims"])
+def test_a_full_disk_costs_only_what_has_no_room(what, tmp_path, monkeypatch, capsys):
+    """What failed and what is there is said; a report of an earlier run does not stay."""
+    from reproduce import __main__, judging, parallel, report, runner
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def run_notebook(notebook, parameters, folder):
+        good = notebook.name == "00_models"
+        return runner.Outcome(notebook.name, notebook.title, good, 1.0, parameters, "notebooks/x.ipynb", error="odd")
+
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    monkeypatch.setattr(parallel, "run_notebook", run_notebook)
+    monkeypatch.setattr(judging if what == "write_claims" else report, what, full)
+    earlier = tmp_path / "smoke-part" / "report" / "index.html"
+    earlier.parent.mkdir(parents=True)
+    earlier.write_text("earlier")
+    call = ["00_models", "07_abft", "--profile", "smoke", "--jobs", "1", "--out", str(tmp_path)]
+    assert __main__.main(call) == 1
+    out, err = capsys.readouterr()
+    name = "report" if what == "write_report" else "table of claims"
+    assert f"reproduce: no {name}: OSError: [Errno 28] No space left on device; free space: " in err
+    assert "    odd\nreproduce: " in err and "1 of 2 notebooks failed: 07_abft" in err  # no notebook to see
+    assert out.endswith("(of 1 of 2 notebooks)\n" + (f"report:  {earlier}\n" if what == "write_claims" else ""))
+    assert earlier.exists() == (what == "write_claims") and json.loads(
+        (tmp_path / "smoke-part" / "run.json").read_text()
+    )
 
 
 def test_what_is_not_published(laptop, tmp_path):

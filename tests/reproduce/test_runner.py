@@ -1,4 +1,6 @@
+import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,9 @@ folder = pathlib.Path(os.environ["DRSROBUST_FIGURES"])
 for name in ("10_test.svg", "10_test.png", "data/10_test.csv"):
     (folder / name).write_text(str(a))
 """
+SMALL = "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**35, 2**35)); "
+# IPython fails to format the exception.
+UNSAID = "get_ipython().showtraceback = lambda *_, **__: None; 1 / 0"
 
 
 def run(tmp_path, *cells, **parameters):
@@ -38,7 +43,16 @@ def test_a_good_run(tmp_path, capfd):
     ("cell", "says"),
     [
         ("1 / 0", "ZeroDivisionError: division by zero"),
-        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "DeadKernelError"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+            "DeadKernelError: Kernel died; memory may have run out",
+        ),
+        (SMALL + "bytearray(2**40)", "MemoryError; memory ran out, the machine's or that of `ulimit -v`"),
+        (
+            SMALL + "import torch; torch.empty(2**38)",
+            "can't allocate memory: you tried to allocate 1099511627776 bytes",
+        ),
+        ("import sys; print('x\\nMemoryError', file=sys.stderr); " + UNSAID, "MemoryError; memory ran out"),
         ("import sys; sys.exit(0)", "ended without its figure"),
         ("pass", "ended without its figure"),
     ],
@@ -59,6 +73,33 @@ def test_wrong_parameters_start_no_kernel(tmp_path, monkeypatch):
     with pytest.raises(TypeError, match="'a' is '5'"):
         run(tmp_path, a="5")
     assert not Path(tmp_path / "run").exists()
+
+
+def test_a_full_disk_is_named_and_leaves_no_part_of_a_notebook(tmp_path, monkeypatch):
+    import papermill
+
+    tried = []
+
+    def full(source, output, **_):
+        tried.append(output)
+        Path(output).write_text('{"cells": [')
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(papermill, "execute_notebook", full)
+    outcome = run(tmp_path, DRAW)
+    assert not outcome.ok and len(tried) == 1 and files(tmp_path) == []
+    said = r"OSError: \[Errno 28\] No space left on device; free space: [\d,.]+ MiB in (\S+), [\d,.]+ MiB in (\S+), "
+    assert re.match(said, outcome.error).groups() == (str(tmp_path / "run"), os.environ["DRSROBUST_CACHE"])
+
+
+def test_no_room_for_a_folder(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    notebook = read_notebook(write(tmp_path, "a: int = 1", DRAW))
+    monkeypatch.setattr(Path, "mkdir", full)
+    outcome = run_notebook(notebook, {}, tmp_path / "run")
+    assert not outcome.ok and "No space left on device; free space: " in outcome.error
 
 
 def test_peak_memory_is_that_of_the_kernel_and_what_it_starts(tmp_path):
