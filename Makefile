@@ -22,7 +22,11 @@ export JUPYTER_PREFER_ENV_PATH := 1
 export OMP_NUM_THREADS ?= 1
 export PYTHONNOUSERSITE := 1
 ifneq ($(DATA),)
-export DRSROBUST_DATA := $(abspath $(patsubst ~%,$(HOME)%,$(DATA)))
+# abspath and patsubst split at spaces, so these are another character meanwhile.
+SPACE := $(subst ,, )
+HOME_ := $(subst $(SPACE),␣,$(HOME))
+DATA_ := $(patsubst ~,$(HOME_),$(patsubst ~/%,$(HOME_)/%,$(subst $(SPACE),␣,$(DATA))))
+export DRSROBUST_DATA := $(subst ␣,$(SPACE),$(abspath $(DATA_)))
 endif
 
 .DEFAULT_GOAL := help
@@ -58,7 +62,7 @@ reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (
 	@DRSROBUST_MAKE=$$PPID exec $(BIN)/python -m reproduce --profile "$(PROFILE)" $(if $(PLAN),--plan)
 
 publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
-	@$(BIN)/python -m reproduce --publish --profile $(PROFILE)
+	@$(BIN)/python -m reproduce --publish --profile "$(PROFILE)"
 
 # By files, in the order of tests/conftest.py: those that take longest first.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
@@ -69,9 +73,9 @@ test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA na
 browser-test: PROFILE := smoke
 browser-test: $(STAMP) $(BROWSER)  ## look at the report and at JupyterLab in a real Chromium: links, accessibility, phone, print
 	@test -x "$(CHROMIUM)" || { echo "browser-test: there is no Chromium on PATH; on Debian and Ubuntu: apt-get install chromium"; exit 1; }
-	@test -e build/$(PROFILE)/run.json || $(BIN)/python -m reproduce --profile $(PROFILE)
-	@$(BIN)/python -m reproduce --report --profile $(PROFILE)
-	DRSROBUST_CHROMIUM="$(CHROMIUM)" DRSROBUST_REPORT=build/$(PROFILE)/report $(BIN)/python -m pytest -o addopts=-q tests/browser
+	@test -e "build/$(PROFILE)/run.json" || $(BIN)/python -m reproduce --profile "$(PROFILE)"
+	@$(BIN)/python -m reproduce --report --profile "$(PROFILE)"
+	DRSROBUST_CHROMIUM="$(CHROMIUM)" DRSROBUST_REPORT="build/$(PROFILE)/report" $(BIN)/python -m pytest -o addopts=-q tests/browser
 
 $(BROWSER): requirements/browser.txt | $(STAMP)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -r $<

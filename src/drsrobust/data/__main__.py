@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
+from shlex import quote
 
 from drsrobust._names import unknown
 from drsrobust.data.by_hand import BY_HAND
@@ -50,7 +51,9 @@ def main(arguments: list[str] | None = None, patience: Patience = PATIENCE) -> i
             if not by_hand.there(root):
                 print(f"\n{by_hand.advice(root)}")
     if not missing:
-        print(f"\nTo use it: make reproduce DATA={root}, or in Python: load_dataset(name, root={str(root)!r})")
+        print(
+            f"\nTo use it: make reproduce DATA={quote(str(root))}, or in Python: load_dataset(name, root={str(root)!r})"
+        )
     else:
         print(f"data: not there: {', '.join(missing)}", file=sys.stderr)
     return 1 if missing else 0
