@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import bleach
 import nbformat
 from nbconvert import HTMLExporter
 from nbconvert.filters import markdown2html
@@ -12,12 +13,36 @@ _BETTER = {  # for those who hear the page, or have no mouse to scroll a wide ta
     "<th></th>": "<td></td>",
     '<div class="output_html': '<div tabindex="0" class="output_html',
 }
+_SHOWN = (
+    "text/html",
+    "text/markdown",
+    "text/plain",
+    "image/png",
+    "image/jpeg",
+)  # kinds of output; no scripts, no widgets
+_TAGS = "a b blockquote br code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr i img li ol p pre span strong sub sup"
+_TAGS += " table tbody td tfoot th thead tr ul"
+_ATTRIBUTES = "alt class colspan height id role rowspan scope start tabindex title width"
+_ADDRESSES = {"href": r"https?://|mailto:|#", "src": r"data:image/(png|jpeg|gif);base64,"}
+
+
+def _clean(html: str) -> str:
+    """HTML with the tags and attributes of text, tables and images only. Notebooks hold HTML of their own in Markdown and in
+    outputs: without scripts, styles and addresses of other images it can neither run anything nor load it."""
+    html = re.sub(r"<(script|style)\b.*?</\1\s*>", "", html, flags=re.DOTALL | re.IGNORECASE)
+    return bleach.clean(html, _TAGS.split(), _allowed, protocols=["http", "https", "mailto", "data"], strip=True)
+
+
+def _allowed(tag: str, name: str, value: str) -> bool:
+    if name in _ADDRESSES:
+        return re.match(_ADDRESSES[name], value) is not None
+    return name in _ATTRIBUTES.split() or name.startswith("aria-")
 
 
 def opening(notebook: nbformat.NotebookNode) -> str:
     """HTML of what the first cell says below its title: the claim."""
     _, _, words = notebook.cells[0].source.partition("\n")
-    return markdown2html(words.strip())
+    return _clean(markdown2html(words.strip()))
 
 
 def seen(notebook: nbformat.NotebookNode) -> str:
@@ -29,7 +54,7 @@ def seen(notebook: nbformat.NotebookNode) -> str:
             below = headings[-1].lower().startswith("what is seen") if headings else below
         elif below and cell.cell_type == "code" and "provenance(" not in cell.source:
             parts += [_words(output) for output in cell.outputs]
-    return "".join(parts)
+    return _clean("".join(parts))
 
 
 def _words(output: nbformat.NotebookNode) -> str:
@@ -46,17 +71,20 @@ def _escaped(text: str) -> str:
 
 
 def body(notebook: nbformat.NotebookNode) -> str:
-    """HTML of all cells with their outputs, without progress bars, scripts and anything from elsewhere."""
+    """HTML of all cells with their outputs, without progress bars, scripts, styles, widgets and images from elsewhere."""
     quiet = nbformat.from_dict(notebook)
     for cell in quiet.cells:
         if cell.cell_type == "code":
             cell.outputs = [output for output in map(_without_progress, cell.outputs) if output is not None]
+            for output in cell.outputs:
+                if "data" in output:
+                    output.data = {kind: output.data[kind] for kind in _SHOWN if kind in output.data}
     exporter = HTMLExporter(template_name="basic", embed_images=True, exclude_anchor_links=True)
     exporter.exclude_input_prompt = exporter.exclude_output_prompt = True
     html, _ = exporter.from_notebook_node(quiet)
     for old, new in _BETTER.items():
         html = html.replace(old, new)
-    return html
+    return _clean(html)
 
 
 def _without_progress(output: nbformat.NotebookNode) -> nbformat.NotebookNode | None:

@@ -14,6 +14,7 @@ from drsrobust._storage import new_file
 from drsrobust.notebook import datasets_of
 from reproduce import executed
 from reproduce.claims_page import read_claims
+from reproduce.runner import tables_of
 
 
 def write_report(folder: Path, run: dict[str, Any]) -> Path:
@@ -31,14 +32,16 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
         trim_blocks=True,
     )
     entries = [_entry(environment, folder, outcome) for outcome in run["notebooks"]]
-    tables = sorted(path.name for path in (folder / "figures").glob("*.csv"))
+    figures = folder / "figures"  # which may hold tables of earlier runs of other notebooks too
+    tables = [path.name for one in run["notebooks"] for path in tables_of(one["notebook"], figures)]
+    tables += ["claims.csv"] if (figures / "claims.csv").is_file() else []
     page = environment.get_template("report.html.j2").render(
         title=f"What bit errors do to deep recommenders: {run['profile']} run",
         run=run,
         notebooks=entries,
-        tables=tables,
+        tables=sorted(tables),
         seeds=_seeds(run["notebooks"]),
-        claims=read_claims(folder / "figures" / "claims.csv") if "claims.csv" in tables else [],
+        claims=read_claims(figures / "claims.csv") if "claims.csv" in tables else [],
     )
     with new_file(report / "index.html") as part:
         part.write_text(page)

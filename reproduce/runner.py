@@ -49,7 +49,8 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
     outputs, figures = folder / "notebooks", folder / "figures"
     done, failed = outputs / f"{notebook.name}.ipynb", outputs / f"{notebook.name}.failed.ipynb"
     part = outputs / f".{notebook.name}.part.ipynb"
-    for old in (done, failed, part, *figures.glob(f"{notebook.name}*.*"), *figures.glob(f"data/{notebook.name}*.*")):
+    drawn = [*figures.glob(f"{notebook.name}*.*"), *figures.glob(f"data/{notebook.name}*.*")]
+    for old in (done, failed, part, *drawn, *tables_of(notebook.name, figures)):
         old.unlink(missing_ok=True)
     start = time.monotonic()
     with PeakMemory() as memory:
@@ -78,6 +79,12 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
         error or "",
         memory.mib,
     )
+
+
+def tables_of(notebook: str, figures: Path) -> list[Path]:
+    """The tables that a notebook wrote: they have its name, but for the models' table of `00_models`."""
+    named = figures.glob("models.csv") if notebook == "00_models" else ()
+    return sorted([*figures.glob(f"{notebook}*.csv"), *named])
 
 
 # At its end a kernel is interrupted, and now and then it or its event loop says so as if it were an error.

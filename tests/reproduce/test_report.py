@@ -136,6 +136,54 @@ def test_progress_bars_are_left_out_and_warnings_are_not(notebook):
     assert len(notebook.cells[1].outputs) == 3  # the notebook itself stays as it was
 
 
+def test_tables_are_those_of_the_notebooks_that_were_run(folder):
+    """Runs of parts share a folder, in which others left theirs."""
+    for name in ("00_one_claims", "02_other_claims", "models", "claims"):
+        (folder / "figures" / f"{name}.csv").write_text("# Claims\nclaim,check\n" if name == "claims" else "")
+    page = write_report(folder, run()).read_text()
+    assert re.findall(r'href="../figures/(\w+)\.csv"', page) == ["00_one_claims", "claims"]
+    models = [one | {"notebook": "00_models"} for one in run()["notebooks"][1:]]
+    assert 'href="../figures/models.csv"' in write_report(folder, run(notebooks=models)).read_text()
+
+
+HARM = """<p id="kept" onclick="x()">text</p><script>steal()</script><img src="https://a.b/c.png" onerror="x()">
+<iframe src="https://a.b"></iframe><a href="javascript:x()">one</a> <a href="https://a.b">two</a>
+<style>p { color: harm }</style><svg onload="x()"><script>y()</script></svg></main></body>"""
+TABLE = (
+    '<table class="dataframe"><thead><tr><th></th><th colspan="2">AUC</th></tr></thead><tr><td>0.5</td></tr></table>'
+)
+
+
+def test_html_of_notebooks_runs_and_loads_nothing(folder, notebook):
+    """In the first cell, in Markdown cells and in outputs of all kinds; tables, images and links stay."""
+    notebook.cells[0].source += "\n\n" + HARM
+    notebook.cells[2].source += "\n\n" + HARM
+    for kind, text in {
+        "text/markdown": HARM + "\n\n[three](javascript:x())\n\n![](https://a.b/d.png)\n\n| a |\n| - |\n| b |",
+        "text/html": HARM + TABLE,
+        "application/javascript": "steal()",
+        "image/svg+xml": HARM,
+    }.items():
+        notebook.cells[3].outputs.append(nbformat.v4.new_output("display_data", {kind: text, "text/plain": "plain"}))
+    nbformat.write(notebook, folder / "notebooks" / "00_one.ipynb")
+    index = write_report(folder, run())
+    for path in index.parent.iterdir():
+        page = path.read_text()
+        for harm in ("steal", "x()", "y()", "<script", "<iframe", "<svg", "javascript:", "color: harm", 'src="http'):
+            assert harm not in page, (path.name, harm)
+        assert page.count("</main>") == page.count("</body>") == 1 and 'href="https://a.b"' in page
+    page = (index.parent / "00_one.html").read_text()
+    for kept in (
+        '<p id="kept">text</p>',
+        'class="dataframe"',
+        '<th colspan="2">AUC</th>',
+        "<td>0.5</td>",
+        "<td>b</td>",
+    ):
+        assert kept in page
+    assert 'src="data:image/png;base64,iVBORw0KGgo="' in page and "It <em>holds</em>." in index.read_text()
+
+
 def test_claims_come_first(folder, monkeypatch, tmp_path):
     import jinja2
 
