@@ -17,7 +17,7 @@ from drsrobust.notebook import datasets_of
 from reproduce.claims import Claim, load_claims
 from reproduce.lock import end_with_make, locked
 from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment
-from reproduce.profiles import Profile, load_profile, missing_data
+from reproduce.profiles import Profile, check_name, load_profile, missing_data
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> int:
         if options.list:
             _list(notebooks)
             return 0
+        check_name(options.profile)
         claims = load_claims(notebooks)
         build = Path(options.out).resolve()
         if options.publish:

@@ -23,6 +23,17 @@ class Profile:
     wanted: tuple[str, ...]  # the real ones, whether they are there or not
 
 
+def check_name(name: str) -> None:
+    """Refuses what is no profile's name: results go to a folder of that name.
+
+    Raises:
+        ValueError: an unknown profile.
+    """
+    known = sorted(file.stem for file in FOLDER.glob("*.toml"))
+    if name not in known:
+        raise unknown("profile", name, known)
+
+
 def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *, check: bool = True) -> Profile:
     """Reads `profiles/<name>.toml`: a table `[datasets]` (role -> the real and the synthetic data set that plays it) and
     a table per notebook with exactly its parameters, in which `dataset` (or each of `datasets`), where the notebook has it,
@@ -39,10 +50,8 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *
         TypeError: a parameter of another type.
         FileNotFoundError: `data` does not hold a data set that the profile names.
     """
-    path = FOLDER / f"{name}.toml"
-    if not path.is_file():
-        raise unknown("profile", name, sorted(file.stem for file in FOLDER.glob("*.toml")))
-    tables = tomllib.loads(path.read_text())
+    check_name(name)
+    tables = tomllib.loads((FOLDER / f"{name}.toml").read_text())
     roles = tables.pop("datasets")
     kind = "synthetic" if data is None else "real"
     if data is not None and check and (missing := missing_data([role["real"] for role in roles.values()], data)):
