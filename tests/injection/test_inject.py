@@ -1,5 +1,8 @@
 import contextlib
 import copy
+import io
+import itertools
+import pickle
 import struct
 
 import numpy as np
@@ -12,12 +15,14 @@ from drsrobust.injection import (
     ErrorMap,
     ErrorMapMismatch,
     FixedCount,
+    Injection,
     SingleBit,
     applied_maps,
     inject,
     resolve,
     restore,
 )
+from drsrobust.mitigation.golden_copy import GoldenCopy
 
 
 @pytest.fixture
@@ -417,6 +422,86 @@ def test_a_model_that_writes_its_own_weights_is_told():
     with pytest.raises(RuntimeError, match=says), torch.no_grad(), inject(table, BitFlip(0.01), seed=0):
         table(torch.arange(100))
     assert applied_maps(table) == ()
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_of_an_optimizer_is_noticed(optimizer, fused):
+    """A fused step, or one that writes through `.data`, is not counted by PyTorch's versions."""
+    model = nn.Linear(16, 4)
+    steps = optimizer(model.parameters(), lr=0.1, fused=fused)
+    with (
+        pytest.raises(RuntimeError, match="written to while errors were in it"),
+        inject(model, FixedCount(3, bits=(10,)), "weight", seed=1),
+    ):
+        model(torch.randn(8, 16)).square().sum().backward()
+        steps.step()
+    assert applied_maps(model) == ()
+
+
+def test_a_repair_is_no_foreign_write():
+    model = nn.Linear(16, 4)
+    before = copy.deepcopy(model.state_dict())
+    golden = GoldenCopy.of(model)
+    with inject(model, FixedCount(3), "weight", seed=1):
+        assert golden.restore(model) == 3
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("made", "applied", "undone"), list(itertools.product([False, True], repeat=3)))
+def test_inference_mode(made, applied, undone):
+    """Whatever of making, applying and undoing happens under `torch.inference_mode()`."""
+    with torch.inference_mode(made):
+        model = nn.Linear(64, 64)
+    before = model.weight.detach().clone()
+    injection = Injection(model, [(FixedCount(5), "weight")], seed=1)
+    with torch.inference_mode(applied):
+        injection.apply()
+    assert not torch.equal(model.weight, before)
+    with torch.inference_mode(undone):
+        assert restore(model) == 1
+    assert torch.equal(model.weight, before)
+
+
+def test_read_only_memory_is_refused(tmp_path):
+    np.save(tmp_path / "weight.npy", np.ones((4, 4), np.float32))
+    model = nn.Linear(4, 4)
+    with pytest.warns(UserWarning, match="not writable"):
+        model.weight.data = torch.from_numpy(np.load(tmp_path / "weight.npy", mmap_mode="r"))
+    with pytest.raises(ValueError, match="weight lies in read-only memory"), inject(model, FixedCount(1), seed=1):
+        pass
+    with pytest.raises(ValueError, match="weight lies in read-only memory"):
+        FixedCount(1).sample(resolve(model, "weight"), seed=1).apply(model)
+    model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)
+    with inject(model, FixedCount(1), "weight", seed=1):
+        assert not (model.weight == 1).all()
+
+
+@pytest.mark.parametrize("way", ["deepcopy", "pickle", "state_dict", "save", "parent"])
+def test_copies_of_a_model_with_errors(way):
+    """They warn once for each open map, carry nothing of the watch, and never warn without errors."""
+    ways = {
+        "deepcopy": lambda model: copy.deepcopy(model),
+        "pickle": lambda model: pickle.loads(pickle.dumps(model)),
+        "state_dict": lambda model: model.state_dict(),
+        "save": lambda model: torch.save(model, io.BytesIO()),
+        "parent": lambda model: copy.deepcopy(nn.ModuleList([model]))[0],
+    }
+    model = nn.Linear(4, 4)
+    attributes = sorted(model.__dict__)
+    for seed in range(2):
+        with inject(model, FixedCount(1), "weight", seed=seed):
+            with pytest.warns(UserWarning, match="Linear was .* while errors are in it: the copy has these errors"):
+                made = ways[way](model)
+            ways[way](model)  # warnings are errors here
+            with inject(model, FixedCount(1), "bias", seed=seed), pytest.warns(UserWarning, match="while errors"):
+                ways[way](model)
+    if isinstance(made, nn.Module):
+        assert sorted(made.__dict__) == attributes
+        assert not torch.equal(made.weight, model.weight)
+        ways[way](made)
+    ways[way](model)
+    assert sorted(model.__dict__) == attributes
 
 
 def test_a_module_that_was_replaced_meanwhile_is_told():

@@ -3,9 +3,11 @@
 import sys
 import threading
 
+import pytest
+import torch
 from torch import nn
 
-from drsrobust.injection import FixedCount, inject
+from drsrobust.injection import BitFlip, FixedCount, inject, restore
 from drsrobust.injection.application import applied_maps
 
 
@@ -29,3 +31,45 @@ def test_a_map_is_seen_while_other_threads_put_theirs_in_and_out():
         done.set()
         thread.join()
         sys.setswitchinterval(interval)
+
+
+def test_a_model_takes_the_errors_of_one_thread_at_a_time():
+    model = nn.Linear(4, 4)
+    before, refused = model.weight.detach().clone(), []
+
+    def other():
+        says = "another thread has errors in this model"
+        with pytest.raises(RuntimeError, match=says), inject(nn.Sequential(model), FixedCount(1), seed=2):
+            pass
+        refused.append(True)
+
+    with inject(model, FixedCount(1), seed=1):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+    assert refused and torch.equal(model.weight, before)
+
+
+def test_threads_that_share_a_model_leave_it_as_it_was():
+    """Reading, noting and writing words are one step: whoever is refused changes nothing."""
+    model = nn.Linear(64, 64)
+    before, interval = model.weight.detach().clone(), sys.getswitchinterval()
+
+    def work(seed):
+        for _ in range(50):
+            try:
+                with inject(model, BitFlip(0.01), seed=seed):
+                    pass
+            except RuntimeError as error:
+                assert "another thread has errors in this model" in str(error)
+
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert restore(model) == 0 and torch.equal(model.weight, before)

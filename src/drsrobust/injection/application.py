@@ -2,11 +2,15 @@
 
 Between entering a `with` and its first statement an interrupt can slip past any `__exit__`. So there is a list of the maps
 that are applied: a map is on it before its first word changes, and leaves it after its last word is back. `restore` undoes
-what is still there. Maps belong together by the memory they hit, so a module and its parent know of each other's.
+what is still there. Maps belong together by the memory they hit, so a module and its parent know of each other's. A lock
+makes apply and undo one step each among threads; a model takes the maps of one thread at a time.
 """
 
+import os
+import threading
 import warnings
 from collections.abc import Iterator, Mapping
+from ctypes import c_char
 from functools import reduce
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -14,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust.injection.copies import unwatch_copies, watch_copies
 from drsrobust.injection.overlap import refuse_overlaps
 from drsrobust.injection.storage import OPTIMIZER, Stored
 from drsrobust.injection.words import Words
@@ -34,6 +39,8 @@ class Open(Protocol):
 
 
 OPEN: list[Open] = []
+LOCK = threading.RLock()  # held while OPEN or a model's words change
+os.register_at_fork(after_in_child=LOCK._at_fork_reinit)  # another thread of the parent may have held it
 
 
 class ErrorMapMismatch(ValueError):
@@ -66,11 +73,12 @@ def hits(error_map: "ErrorMap", memory: Mapping[str, Stored]) -> Iterator[WordsH
                 f"the error map was made for {expected.name!r} of {list(expected.shape)} {expected.format}; in this model "
                 f"it is {list(here.tensor.shape)} {here.format_name}"
             )
-    hit = [error_map.fingerprint[number].name for number, _ in error_map.by_tensor()]
-    refuse_overlaps({name: memory[name].tensor for name in hit})
+    by_name = [(error_map.fingerprint[number].name, entries) for number, entries in error_map.by_tensor()]
+    tensors = {name: memory[name].tensor for name, _ in by_name}
+    refuse_overlaps(tensors)
+    _refuse_read_only(tensors)
     found = []
-    for number, entries in error_map.by_tensor():
-        name = error_map.fingerprint[number].name
+    for name, entries in by_name:
         words = Words(memory[name].tensor)
         index = error_map.word[entries]
         if error_map.original is not None:
@@ -104,20 +112,31 @@ class Application:
     def __init__(self, error_map: "ErrorMap", memory: Mapping[str, Stored], model: nn.Module) -> None:
         self.error_map = error_map
         self.memory, self.model = memory, model
-        self._saved: dict[str, tuple[Words, torch.Tensor, torch.Tensor]] = {}
+        self.thread = threading.get_ident()
+        self._saved: dict[str, tuple[Words, torch.Tensor, torch.Tensor, torch.Tensor]] = {}
         self._versions: dict[str, int] = {}
 
     def apply(self) -> None:
-        """Saves the original words of each tensor, then changes them."""
-        if self in OPEN:
-            raise RuntimeError(f"{self.error_map!r} is in the model already")
-        found = list(hits(self.error_map, self.memory))  # first: it says so when the map does not fit
-        OPEN.append(self)
-        for name, words, index, mask in found:
-            self._versions[name] = _version(self.memory[name].tensor)
-            original = words.read(index)
-            self._saved[name] = (words, index, original)
-            words.write(index, original ^ mask)
+        """Saves the original words of each tensor, then changes them.
+
+        Raises:
+            RuntimeError: the map is applied already, or another thread has errors in the model.
+            ValueError: as `hits`, or a tensor lies in read-only memory.
+        """
+        with LOCK:
+            if self in OPEN:
+                raise RuntimeError(f"{self.error_map!r} is in the model already")
+            found = list(hits(self.error_map, self.memory))  # first: it says so when the map does not fit
+            self.thread = threading.get_ident()
+            refuse_other_threads(self.model)
+            OPEN.append(self)
+            watch_copies(self.model)
+            for name, words, index, mask in found:
+                self._versions[name] = _version(self.memory[name].tensor)
+                original = words.read(index)
+                faulty = original ^ mask
+                self._saved[name] = (words, index, original, faulty)
+                words.write(index, faulty)
 
     def undo(self) -> None:
         """Writes the original words back; nothing when that was done before.
@@ -128,25 +147,38 @@ class Application:
                 the model or its user wrote to it (an optimizer's step, `load_state_dict`, an embedding's `max_norm`): words
                 that were hit are what they were before all the same, others are what was written.
         """
-        if self not in OPEN:
-            return
-        self.check_order()
-        for words, index, original in reversed(list(self._saved.values())):
-            words.write(index, original)
-        OPEN.remove(self)
+        with LOCK:
+            if self not in OPEN:
+                return
+            self.check_order()
+            written = [name for name, saved in self._saved.items() if self._written(name, *saved)]
+            for words, index, original, _ in reversed(list(self._saved.values())):
+                words.write(index, original)
+            OPEN.remove(self)
+            if not any(isinstance(one, Application) and one.model is self.model for one in OPEN):
+                unwatch_copies(self.model)
         replaced = [name for name, (words, *_) in self._saved.items() if self._moved(name, words)]
         if replaced:
             raise RuntimeError(
                 f"{', '.join(replaced)}: replaced while errors were in it (by .to(), .double() or an assignment), so the "
                 "errors could not be undone there. Convert a model before injecting into it"
             )
-        written = [name for name, version in self._versions.items() if _version(self.memory[name].tensor) != version]
         if written:
             raise RuntimeError(
                 f"{', '.join(written)}: written to while errors were in it (by an optimizer's step, load_state_dict, max_norm, "
                 "batch statistics in training mode ...). Words that were hit are what they were before, others are what was "
                 "written. For errors that are to stay, use error_map.apply(model)"
             )
+
+    def _written(
+        self, name: str, words: Words, index: torch.Tensor, original: torch.Tensor, faulty: torch.Tensor
+    ) -> bool:
+        """Whether anything but a repair wrote to a tensor: PyTorch counted a write, or a word that was hit is neither as the
+        map left it nor as it was before. (A fused optimizer's writes are not counted.)"""
+        if _version(self.memory[name].tensor) != self._versions[name]:
+            return True
+        present = words.read(index)
+        return not present.equal(faulty) and bool(((present != faulty) & (present != original)).any())
 
     def check_order(self) -> None:
         """Raises RuntimeError when a map that was applied later is still in the same memory."""
@@ -175,11 +207,47 @@ class Application:
     @property
     def spans(self) -> list[tuple[int, int]]:
         """The memory of the tensors that were hit."""
-        return [words.span for words, _, _ in self._saved.values()]
+        return [words.span for words, *_ in self._saved.values()]
 
     def hits(self, spans: list[tuple[int, int]]) -> bool:
         """Whether a tensor that was hit has memory in common with one of these."""
         return any(overlap(one, other) for one in self.spans for other in spans)
+
+
+def _refuse_read_only(tensors: Mapping[str, torch.Tensor]) -> None:
+    """Raises ValueError for a tensor in read-only memory (a file mapped for reading), where a write would end the process.
+
+    The kernel reads a byte from a pipe into the tensor's first byte, which has that value already; it refuses read-only memory
+    with an error instead of a signal.
+    """
+    source, sink = os.pipe()
+    try:
+        for name, tensor in tensors.items():
+            if not tensor.is_cpu:
+                continue
+            first = c_char.from_address(tensor.data_ptr())
+            os.write(sink, first.value)
+            try:
+                os.readv(source, [first])
+            except OSError:
+                raise ValueError(
+                    f"{name} lies in read-only memory (a file mapped for reading?); errors need a copy: "
+                    f"model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True)"
+                ) from None
+    finally:
+        os.close(source)
+        os.close(sink)
+
+
+def refuse_other_threads(model: nn.Module) -> None:
+    """Raises RuntimeError when another thread has errors in a model, or in a part of it."""
+    mine = threading.get_ident()
+    others = [one for one in OPEN if getattr(one, "thread", mine) != mine]
+    if any(share_modules(model, one.model) for one in others):
+        raise RuntimeError(
+            "another thread has errors in this model; give each thread a copy of the model, or let them take turns. "
+            "drsrobust.restore(model) undoes what a thread left that has ended"
+        )
 
 
 def share_modules(one: nn.Module, other: nn.Module) -> bool:

@@ -14,7 +14,7 @@ from torch import nn
 
 from drsrobust._names import unknown
 from drsrobust._storage import new_file
-from drsrobust.injection.application import Application, ErrorMapMismatch, hits
+from drsrobust.injection.application import LOCK, Application, ErrorMapMismatch, hits
 from drsrobust.injection.formats import Format, bit_set, format_named
 from drsrobust.injection.log import Log
 from drsrobust.injection.storage import stored
@@ -290,8 +290,9 @@ class ErrorMap:
 
     def apply(self, model: nn.Module, *, optimizer: Any = None) -> None:
         """Puts the errors into the model, for good (`applied` takes them out again, also after an interrupt)."""
-        for hit in hits(self, stored(model, optimizer)):
-            hit.words.write(hit.index, hit.words.read(hit.index) ^ hit.mask)
+        with LOCK:
+            for hit in hits(self, stored(model, optimizer)):
+                hit.words.write(hit.index, hit.words.read(hit.index) ^ hit.mask)
 
     def save(self, path: str | Path) -> None:
         """Writes an .npz file (arrays and JSON, no pickle), complete or not at all. The log of transient errors is not part of

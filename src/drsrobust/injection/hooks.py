@@ -1,6 +1,7 @@
 """What puts transient errors in: hooks on a model, and the drawing of errors at each of their calls."""
 
 import hashlib
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust.injection.application import OPEN, share_modules
+from drsrobust.injection.application import LOCK, OPEN, refuse_other_threads, share_modules
 from drsrobust.injection.base import Before, ErrorModel
 from drsrobust.injection.clock import HOOK
 from drsrobust.injection.formats import plain
@@ -121,10 +122,17 @@ class Hooks:
     places: list[str] = field(default_factory=list)
 
     def apply(self) -> None:
-        """Puts the hooks on."""
-        if self in OPEN:
-            raise RuntimeError(f"{self.target} has its hooks on the model already")
-        OPEN.append(self)
+        """Puts the hooks on.
+
+        Raises:
+            RuntimeError: they are on already, or another thread has errors in the model.
+        """
+        with LOCK:
+            if self in OPEN:
+                raise RuntimeError(f"{self.target} has its hooks on the model already")
+            self.thread = threading.get_ident()
+            refuse_other_threads(self.model)
+            OPEN.append(self)
         self.draw.begin()
         self.draw.over, self.places = False, []
         for place, handle in self.target.attach(self.model, self.draw):
@@ -137,8 +145,9 @@ class Hooks:
         while self.handles:
             self.handles[-1].remove()
             self.handles.pop()
-        if self in OPEN:
-            OPEN.remove(self)
+        with LOCK:
+            if self in OPEN:
+                OPEN.remove(self)
 
     def unreached(self) -> list[str]:
         """Places that were never called."""

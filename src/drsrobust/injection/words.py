@@ -13,9 +13,12 @@ class Words:
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.device, self.type, self.span = tensor.device, INTEGERS[tensor.element_size()], span(tensor)
+        self._inference = tensor.is_inference()
         # Not .detach(): its writes would count as changes that autograd knows of. Hardware does not tell autograd.
         view = tensor.data.view(self.type)
-        self._inference = tensor.is_inference()
+        if view.is_inference() and not self._inference:  # made in inference mode, it could not be written to after it
+            with torch.inference_mode(False):
+                view = tensor.data.view(self.type)
         self._shape = view.shape
         self._flat = view.view(-1) if view.is_contiguous() else None
         self._view = view
