@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 from torchmetrics.retrieval import RetrievalHitRate, RetrievalNormalizedDCG
 
-from drsrobust.metrics import UserLists, harmed, hit_rate, ndcg, reranked, topk_overlap
+from drsrobust.metrics import UserLists, hit_rate, ndcg, reranked, topk_overlap, users_harmed
 
 SCORE = st.one_of(st.floats(width=32), st.sampled_from([0.0, -0.0, 1.0, 2.0, math.nan, math.inf, -math.inf]))
 ROW = st.tuples(st.integers(0, 1), SCORE, SCORE, st.sampled_from([3, -7, 2**40, 11, 12, 13]))
@@ -59,7 +59,7 @@ def test_the_definitions_user_by_user(rows, k, dtype):
     assert topk_overlap(scores, golden, users, k) == close(average(overlaps))
     assert reranked(scores, golden, users, k) == close(average(lists[u] != golden_lists[u] for u in lists))
     worse = (own[u] < golden_own[u] - 1e-12 for u in own)
-    assert harmed(labels, scores, golden, users, k) == close(average(worse))
+    assert users_harmed(labels, scores, golden, users, k) == close(average(worse))
 
 
 def test_lists_of_many_users():
@@ -116,7 +116,7 @@ def test_a_row_without_a_score_is_not_shown():
     scores, golden = np.array([nan, 1.0, nan]), np.array([2.0, 1.0, 0.0])
     assert ndcg(labels, scores, users, 5) == hit_rate(labels, scores, users, 5) == 0.0
     assert topk_overlap(scores, golden, users, 5) == 0.25 and reranked(scores, golden, users, 5) == 1.0
-    assert harmed(labels, scores, golden, users, 5) == 1.0
+    assert users_harmed(labels, scores, golden, users, 5) == 1.0
     assert topk_overlap(scores, scores, users, 5) == 0.25 and reranked(scores, scores, users, 5) == 0.0
 
 
@@ -124,7 +124,7 @@ def test_no_user_to_judge():
     nothing, none = np.array([]), np.array([], np.int64)
     assert math.isnan(ndcg(nothing, nothing, none, 5)) and math.isnan(topk_overlap(nothing, nothing, none, 5))
     assert math.isnan(hit_rate(np.zeros(3), np.zeros(3), np.zeros(3, int), 5))
-    assert math.isnan(harmed(np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(3, int), 5))
+    assert math.isnan(users_harmed(np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(3, int), 5))
 
 
 @pytest.mark.parametrize(
@@ -141,9 +141,9 @@ def test_no_user_to_judge():
 )
 def test_input_that_is_refused(change, says):
     good = {"labels": np.array([0, 1, 1]), "scores": np.zeros(3), "golden": np.zeros(3), "users": np.arange(3), "k": 5}
-    assert harmed(**good) == 0.0
+    assert users_harmed(**good) == 0.0
     with pytest.raises(ValueError, match=says):
-        harmed(**good | change)
+        users_harmed(**good | change)
     if "labels" not in change:
         with pytest.raises(ValueError, match=says):
             topk_overlap(**{name: value for name, value in (good | change).items() if name != "labels"})

@@ -27,14 +27,14 @@ def in_full(labels, golden, users, scores):
         "median_change": metrics.median_change(scores, golden),
         "spearman": metrics.spearman(scores, golden),
     }
-    of_users = dict.fromkeys(("ndcg", "hit_rate", "overlap", "reranked", "harmed"))
+    of_users = dict.fromkeys(("ndcg", "hit_rate", "overlap", "reranked", "users_harmed"))
     if users is not None:
         of_users = {
             "ndcg": metrics.ndcg(labels, scores, users, K),
             "hit_rate": metrics.hit_rate(labels, scores, users, K),
             "overlap": metrics.topk_overlap(scores, golden, users, K),
             "reranked": metrics.reranked(scores, golden, users, K),
-            "harmed": metrics.harmed(labels, scores, golden, users, K),
+            "users_harmed": metrics.users_harmed(labels, scores, golden, users, K),
         }
     return found | of_users
 
@@ -155,7 +155,13 @@ def test_scores_of_another_kind():
 def test_rows_without_users():
     reference = Reference(np.array([0, 1]), np.array([0.0, 1.0]), 0.5)
     found = reference.measures(NAMES, np.array([0.0, 1.0]))
-    assert [name for name in NAMES if found[name] is None] == ["ndcg", "hit_rate", "overlap", "reranked", "harmed"]
+    assert [name for name in NAMES if found[name] is None] == [
+        "ndcg",
+        "hit_rate",
+        "overlap",
+        "reranked",
+        "users_harmed",
+    ]
 
 
 def test_a_metric_there_is_not():

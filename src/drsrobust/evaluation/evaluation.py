@@ -40,7 +40,7 @@ class Evaluation:
 
     def metric(self, name: str) -> float | None:
         """A further metric: `calibration`; of users' lists of k rows `ndcg`, `hit_rate`, and against golden lists `overlap`,
-        `reranked`, `harmed`; of rows `flipped`, `moved`; against golden scores `deviated_0.01`, `deviated_0.1`,
+        `reranked`, `users_harmed`; of rows `flipped`, `moved`; against golden scores `deviated_0.01`, `deviated_0.1`,
         `median_change`, `spearman` (see `drsrobust.metrics`). None where the model raised, or where the data has no users.
 
         Raises:

@@ -10,7 +10,7 @@ from drsrobust.metrics.decisions import flipped, moved
 from drsrobust.metrics.deviation import DEVIATIONS, deviated, median_change, spearman
 from drsrobust.metrics.likelihood import P_MIN, calibration, log_loss, normalised_entropy, probabilities
 from drsrobust.metrics.lists import UserLists
-from drsrobust.metrics.ranking import harmed, hit_rate, ndcg, reranked, topk_overlap
+from drsrobust.metrics.ranking import hit_rate, ndcg, reranked, topk_overlap, users_harmed
 from drsrobust.metrics.reference import NAMES, Reference
 from drsrobust.metrics.roc import auc
 
@@ -24,7 +24,7 @@ __all__ = [
     "calibration",
     "deviated",
     "flipped",
-    "harmed",
+    "users_harmed",
     "hit_rate",
     "log_loss",
     "median_change",

@@ -86,7 +86,7 @@ def reranked(scores: np.ndarray, golden: np.ndarray, users: np.ndarray, k: int) 
     return mean(GoldenLists(lists, golden).reranked(lists.top(scores)))
 
 
-def harmed(labels: np.ndarray, scores: np.ndarray, golden: np.ndarray, users: np.ndarray, k: int) -> float:
+def users_harmed(labels: np.ndarray, scores: np.ndarray, golden: np.ndarray, users: np.ndarray, k: int) -> float:
     """Share of users, of those with at least one click, whose `ndcg` is lower than by the golden scores; NaN if there is none.
 
     Args:
@@ -99,7 +99,7 @@ def harmed(labels: np.ndarray, scores: np.ndarray, golden: np.ndarray, users: np
         ValueError: as `ndcg`.
 
     Example:
-        >>> harmed(np.array([1, 0, 1]), np.array([1.0, 2.0, 0.0]), np.array([2.0, 1.0, 0.0]), np.array([5, 5, 6]), k=2)
+        >>> users_harmed(np.array([1, 0, 1]), np.array([1.0, 2.0, 0.0]), np.array([2.0, 1.0, 0.0]), np.array([5, 5, 6]), k=2)
         0.5
     """
     _, golden = columns(labels=labels, golden=golden)

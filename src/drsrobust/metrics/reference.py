@@ -13,7 +13,7 @@ from drsrobust.metrics.likelihood import entropy, factors, mean_log, over_clicks
 from drsrobust.metrics.lists import UserLists
 from drsrobust.metrics.ranking import GoldenLists, UserClicks, mean
 
-RANKING = ("ndcg", "hit_rate", "overlap", "reranked", "harmed")
+RANKING = ("ndcg", "hit_rate", "overlap", "reranked", "users_harmed")
 NAMES = ("calibration", *RANKING, "flipped", "moved", *DEVIATIONS)
 FEW = 0.05  # share of changed rows up to which looking at them alone is quicker than starting over (measured: 4 to 7 %)
 
@@ -82,9 +82,9 @@ class Reference:
             self._clicks, self._golden_lists = UserClicks(self._lists, clicked), GoldenLists(self._lists, self.golden)
             everyone = np.arange(len(self._lists.users))
             self._golden_values = {
-                name: self._values(name, self._golden_lists.top, everyone) for name in RANKING if name != "harmed"
+                name: self._values(name, self._golden_lists.top, everyone) for name in RANKING if name != "users_harmed"
             }
-            self._golden_values["harmed"] = np.zeros(len(everyone), bool)
+            self._golden_values["users_harmed"] = np.zeros(len(everyone), bool)
         for array in self._arrays().values():
             array.setflags(write=False)
 
