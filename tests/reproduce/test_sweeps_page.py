@@ -21,8 +21,14 @@ def run(chosen, notebooks, profile, folder, claims, jobs):
     for name, p in chosen.items():
         table = folder / "figures" / "data" / f"{name}.csv"
         table.parent.mkdir(parents=True)
-        lines = [f"{model},{ber},0.{p['seed']}" for model in p["models"] for ber in p["bers"]]
-        table.write_text("\\n".join(["# caption", "model,ber,auc", *lines]))
+        protocols = [("corrected", "all", 0), ("as_released", "as_released", 5)]
+        lines = [
+            f"synthetic-movielens/ids,{protocol},{model},{target},{ber},0.{p['seed'] + more}"
+            for protocol, target, more in protocols
+            for model in p["models"]
+            for ber in p["bers"]
+        ]
+        table.write_text("\\n".join(["# caption", "dataset,protocol,model,target,ber,auc", *lines]))
     return 0
 
 program._run = run
@@ -58,11 +64,12 @@ def test_the_array_and_the_reading_of_its_tables(checkout, capsys):
     names: dict = {}
     exec(compile(PYTHON[0], "sweeps.md", "exec"), names)
     table = names["table"]
-    assert sorted(table["task"]) == [str(task) for task in range(9)] and set(table["ber"]) == {1e-6}
+    assert sorted(table["task"]) == sorted(2 * [str(task) for task in range(9)]) and set(table["ber"]) == {1e-6}
     assert table.groupby("model")["auc"].apply(sorted).to_dict() == dict.fromkeys(
-        ("dlrm", "deepfm", "wide_deep"), [0.0, 0.1, 0.2]
+        ("dlrm", "deepfm", "wide_deep"), [0.0, 0.1, 0.2, 0.5, 0.6, 0.7]
     )
-    assert "wide_deep" in capsys.readouterr().out
+    printed = [line.split()[-3:] for line in capsys.readouterr().out.splitlines()[2:]]
+    assert sorted(printed) == 3 * [["0.1", "0.0", "0.2"]] + 3 * [["0.6", "0.5", "0.7"]]  # no mean over two protocols
 
 
 def test_the_loop(checkout):
