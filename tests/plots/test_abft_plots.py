@@ -9,6 +9,7 @@ import pytest
 from drsrobust import plots
 from drsrobust.benchmark.abft_claims import alarm_shares, claims, noticed_shares
 from drsrobust.campaign import wilson
+from reproduce.checks import stated
 
 mpl.use("Agg")
 
@@ -138,4 +139,18 @@ def test_claims(found, runs):
     quiet = found.assign(false_alarms=0)
     assert claims(quiet, cheap, batch=2048)["verdict"].tolist() == ["reproduced", "reproduced"]
     few = quiet[quiet["bit"] != 31].assign(bit=31, significant=10, significant_detected=10)
-    assert claims(few.iloc[:1].assign(mitigation="ABFT Linear"), cheap, batch=2048)["verdict"].tolist() == ["partly"]
+    linear = few.iloc[:1].assign(mitigation="ABFT Linear (provable)")
+    assert claims(linear, cheap, batch=2048)["verdict"].tolist() == ["partly"]
+
+
+def test_what_was_not_measured_is_no_test(found, runs):
+    """Neither time nor price may be made of what is not there; `stated` takes such a verdict as "not tested"."""
+    untimed = claims(found, runs[runs["scope"] == "model"], batch=2048)
+    reason = "the operator's time was not measured"
+    assert untimed["verdict"].tolist() == [reason] * 2 and untimed["time"].isna().all()
+    assert untimed["detail"].str.endswith(reason).all() and not untimed["detail"].str.contains("nan").any()
+    blind = found.assign(significant_detected=0)
+    assert claims(blind, runs[:0], batch=2048)["verdict"].tolist() == ["not", "not"]  # whatever it takes
+    harmless = found.assign(significant=0, significant_detected=0, false_alarms=0)
+    assert set(claims(harmless, runs, batch=2048)["verdict"]) == {"no significant errors to notice"}
+    assert stated(untimed[:1].assign(value=0.9, low=0.8, high=1.0)).verdict == "not tested"

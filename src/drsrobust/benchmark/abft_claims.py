@@ -56,7 +56,8 @@ def claims(found: "pd.DataFrame", runs: "pd.DataFrame", batch: int) -> "pd.DataF
 
     `reproduced`: the interval of what is noticed lies over the published share, that of alarms under the published one (none
     at all, where none is published), and the time is under the published one. `partly`: the shares themselves hold, but not
-    surely, or not at that price. `not`: else.
+    surely, or not at that price. `not`: else. Two verdicts say why there is no test: there were no significant errors; or the
+    shares hold, and the time was not measured.
 
     Args:
         found: `in_layers` and `in_tables`, one below the other.
@@ -81,10 +82,14 @@ def claims(found: "pd.DataFrame", runs: "pd.DataFrame", batch: int) -> "pd.DataF
         least, most, price = PUBLISHED[part]
         quiet = alarms == 0 if most is None else alarms / -(-clean // batch) < most
         sure = low > least and quiet and (most is None or alarms_high < most)
+        unmeasured = "the operator's time was not measured"
+        timed = f"{took:.0f} % of the operator's time" if took == took else unmeasured
         word = "not" if not (noticed > least and quiet) else "reproduced" if sure and took < price else "partly"
-        detail = (
-            f"{n:,} significant errors{where}, {alarms} alarms in {clean:,} rows, {took:.0f} % of the operator's time"
-        )
+        if not n and quiet:
+            word = "no significant errors to notice"
+        elif word == "partly" and took != took:
+            word = unmeasured
+        detail = f"{n:,} significant errors{where}, {alarms} alarms in {clean:,} rows, {timed}"
         rows.append((part, name, model, n, noticed, low, high, alarms, clean, alarms_high, took, word, detail))
     columns = [
         "part",
