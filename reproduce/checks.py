@@ -1,7 +1,7 @@
 """The kinds of check that `claims.toml` names: each looks at some rows of a figure's CSV and says what it found.
 
-Rows have columns `value`, `low` and `high` (the ends of its interval; where there is none, the value itself) beside the CSV's
-own. `reproduced` asks that the intervals hold too; what holds by the values alone is `partly`.
+Rows have columns `value`, `low` and `high` (the ends of its interval; where there is none, the value itself, and of a quotient
+NaN) beside the CSV's own. `reproduced` asks that the intervals hold too; what holds by the values alone is `partly`.
 """
 
 from collections.abc import Callable
@@ -51,7 +51,8 @@ def _all(rows: "pd.DataFrame", worst: int, holds: "pd.Series", sure: "pd.Series"
     count = "" if holds.all() or len(rows) == 1 else f"{int(holds.sum())} of {len(rows)} hold"
     verdict = REPRODUCED if sure.all() else PARTLY if holds.any() else NOT
     if verdict == PARTLY and holds.all():
-        count = "holds by the values, not by their intervals"
+        measured = rows[["low", "high"]].notna().all(axis=None)
+        count = f"holds by the values, {'not by their intervals' if measured else 'whose intervals are not known'}"
     return _finding(rows.loc[worst], verdict, ", ".join(filter(None, (place, count))))
 
 

@@ -22,7 +22,8 @@ class Quantity:
             Where none of the three is given, they are the columns of these names.
         where: column -> what it must hold: a value, a list of values, or a text with `*`.
         by: columns; the check is made for each of their combinations.
-        over: as `where`, of the rows to divide by; they are found by equal values in `match`.
+        over: as `where`, of the rows to divide by; they are found by equal values in `match`. The quotient has an interval if
+            `low` and `high` are given, else none: then a bound holds by the values alone.
         match: columns.
     """
 

@@ -138,7 +138,8 @@ def _judged(check: Check, figures: Path, run: dict[str, Any]) -> list[dict]:
         except (KeyError, ValueError) as error:
             raise _wrong(check, group, error) from error
         here = ", ".join(dict.fromkeys(group["dataset"])) if "dataset" in group else data
-        found.append(about | _row(finding, _place(check, name), here, _reason(check, here, run, finding)))
+        row = _row(finding, _place(check, name), here, _reason(check, here, run, finding))
+        found.append(about | row | {"figure": _figure(check, here, outcome)})
     return found
 
 
@@ -161,6 +162,13 @@ def _reason(check: Check, data: str, run: dict[str, Any], finding: Finding) -> s
     if not check.generated and any(name.startswith("synthetic-") for name in data.split(", ")):
         return "generated data"
     return ""
+
+
+def _figure(check: Check, data: str, outcome: dict[str, Any]) -> str:
+    """The figure that shows the check on this data set: `<notebook>_<data set>_<part>` where the notebook made one, as for the
+    second data set of 05 and 06, else the check's own."""
+    own = f"{check.notebook}_{data.partition('/')[0]}{check.figure.removeprefix(check.notebook)}"
+    return own if ", " not in data and own in outcome["figures"] else check.figure
 
 
 def _place(check: Check, name: tuple) -> str:
@@ -186,7 +194,10 @@ def _read(check: Check, figures: Path, outcome: dict[str, Any]) -> "pd.DataFrame
 
 
 def _rows(check: Check, table: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows that the check is about, with `value`, `low` and `high`; those without a value are left out."""
+    """The rows that the check is about, with `value`, `low` and `high`; those without a value are left out. The ends of a
+    quotient are those of its two intervals at their worst; NaN where one has none."""
+    import pandas as pd
+
     quantity = check.quantity
     for key in (*quantity.by, *quantity.match):
         if key not in table:
@@ -197,9 +208,14 @@ def _rows(check: Check, table: "pd.DataFrame") -> "pd.DataFrame":
     rows = _where(check, full, quantity.where)
     if quantity.over:
         match = list(quantity.match)
-        under = _where(check, full, quantity.over).set_index(match)["value"]
-        rows = rows.join(under.rename("_under"), on=match)
-        rows["value"] = rows["low"] = rows["high"] = rows["value"] / rows["_under"]
+        under = _where(check, full, quantity.over).set_index(match)[["value", "low", "high"]]
+        rows = rows.join(under.add_suffix("_under"), on=match)
+        quotients = [rows[one] / rows[f"{other}_under"] for one in ("low", "high") for other in ("low", "high")]
+        rows["value"] /= rows["value_under"]
+        # Else nothing bounds the quotient.
+        known = (rows["low_under"] * rows["high_under"] > 0) & ({"low", "high"} <= set(numbers))
+        rows["low"] = pd.concat(quotients, axis=1).min(axis=1).where(known)
+        rows["high"] = pd.concat(quotients, axis=1).max(axis=1).where(known)
     return rows[rows["value"].notna()] if check.kind != "stated" else rows
 
 

@@ -5,6 +5,7 @@ import re
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -133,9 +134,34 @@ def test_division_of_rows_by_others(made_up):
         'expect = { kind = "at_least", bound = 10.0, along = "rate" }\n'
     )
     whole, check = made_up(text).itertuples()
-    assert (check.verdict, check.value, check.detail) == ("reproduced", 10, "at rate 1")
+    detail = "at rate 1, holds by the values, whose intervals are not known"
+    assert (check.verdict, check.value, check.detail) == ("partly", 10, detail) and np.isnan(check.low)
+    # With intervals: 30 [27, 33] / 3 [2.7, 3] and 80 [40, 90] / 2 [1, 2]; of 80 / 5 [-1, 11] nothing is sure.
+    (made_up.folder / "figures" / "data" / "10_test.csv").write_text(
+        "method,rate,ms,least,most\nslow,1,30,27,33\nslow,2,80,40,90\nfast,2,2,1,2\nfast,1,3,2.7,3\n"
+        "slow,3,80,80,80\nfast,3,5,-1,11\n"
+    )
+    text = text.replace('value = "ms",', 'value = "ms", low = "least", high = "most",')
+    one, two, three = (made_up(text.replace("= 10.0", f"= {x}")).iloc[1] for x in (9.0, 9.5, 20.0))
+    assert (one["low"], one["high"]) == pytest.approx((27 / 3, 33 / 2.7)) and one["verdict"] == "partly"
+    assert two["detail"].startswith("at rate 1, holds by the values") and three["detail"] == "at rate 1, 1 of 3 hold"
+    sure = text.replace('method = "slow" }', 'method = "slow", rate = [1, 2] }')
+    assert made_up(sure.replace("= 10.0", "= 9.0"))["verdict"].iloc[1] == "reproduced"
+    assert made_up(sure.replace("= 10.0", "= 9.5"))["detail"].iloc[1].endswith("not by their intervals")
     made_up.outcome["parameters"] = {}
     assert made_up(text)["data"].tolist() == ["", ""]
+
+
+def test_the_figure_of_a_second_data_set(made_up):
+    """05 and 06 make figures of their own for each further data set; rows of it name these."""
+    table = "dataset,target,value,low,high\ncriteo-sample/fields,all,1,1,2\nmovielens-1m/full,all,1,1,2\n"
+    (made_up.folder / "figures" / "data" / "10_test_second.csv").write_text(table)
+    text = CLAIM.partition("quantity")[0].replace('"10_test"', '"10_test_second"') + (
+        'quantity = { by = ["dataset"] }\nreads = "ms"\nexpected = "1"\nexpect = { kind = "at_least", bound = 1.0 }\n'
+    )
+    assert made_up(text)["figure"].tolist()[1:] == ["10_test_second"] * 2  # one figure for both
+    made_up.outcome["figures"].append("10_test_criteo-sample_second")
+    assert made_up(text)["figure"].tolist()[1:] == ["10_test_criteo-sample_second", "10_test_second"]
 
 
 def test_what_was_not_made(made_up):
