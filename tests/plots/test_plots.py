@@ -26,7 +26,7 @@ def summary(error_models, targets=("all",), models=("dlrm",)):
                 row |= {"auc_q90": auc + 0.05, "auc_golden": 0.8, "share_nonfinite": 0.0, "auc_drop": 0.8 - auc}
                 row |= {"realised": rate, "realised_low": rate, "realised_high": rate}
                 row |= {"auc_drop_low": 0.79 - auc, "auc_drop_high": 0.82 - auc}
-                row |= {"harmed": 0.4, "harmed_low": 0.1, "harmed_high": 0.7}
+                row |= {"trials_harmed": 0.4, "trials_harmed_low": 0.1, "trials_harmed_high": 0.7}
                 rows.append(row)
     return pd.DataFrame(rows)
 
@@ -58,9 +58,20 @@ def test_error_models_are_not_joined_in_one_curve():
     assert labels[:2] == ["BitFlip, all", "BitFlip(bits=[30]), all"]
 
 
+def test_auc_vs_ber_takes_a_summary_and_refuses_trials():
+    frame = summary([*RATES, *BITS], targets=("all", "mlp"))
+    one, other = plots.auc_vs_ber(frame), plots.auc_vs_ber(plots.auc_vs_ber_data(frame))
+    assert [line.get_xydata().tolist() for line in one.lines] == [line.get_xydata().tolist() for line in other.lines]
+    trials = frame.drop(columns=[name for name in frame if name.startswith(("realised", "auc_q", "auc_l", "auc_h"))])
+    with pytest.raises(
+        ValueError, match=r"no column 'realised': auc_vs_ber draws means over trials; .* dr.summarise\(table\)"
+    ):
+        plots.auc_vs_ber(trials)
+
+
 @pytest.mark.parametrize("pick", [plots.auc_vs_ber_data, plots.bit_sensitivity_data])
 def test_a_table_of_trials_is_told(pick):
-    with pytest.raises(ValueError, match=r"give the summary, as summarise\(table\)"):
+    with pytest.raises(ValueError, match=r"give the summary, as (dr\.)?summarise\(table\)"):
         pick(pd.DataFrame({"error_model": ["BitFlip"], "auc": [0.5]}))
 
 
@@ -69,7 +80,7 @@ def test_bit_data_and_figure():
     assert data[["target", "bit"]].to_numpy().tolist() == [["a", 2], ["a", 31], ["b", 2], ["b", 31]]
     ax = plots.bit_sensitivity(data)
     assert ax.containers[1].lines[0].get_ydata().tolist() == pytest.approx([0.1, 0.0])
-    assert plots.bit_sensitivity(data, quantity="harmed").get_yscale() == "linear"
+    assert plots.bit_sensitivity(data, quantity="trials_harmed").get_yscale() == "linear"
 
 
 @pytest.mark.parametrize(("figure", "rows"), [("auc_vs_ber", RATES), ("bit_sensitivity", BITS)])

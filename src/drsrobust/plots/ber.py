@@ -17,10 +17,20 @@ _NUMBERS += ["auc_golden", "share_nonfinite"]
 
 
 def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
-    """What `auc_vs_ber` draws: one row per model, data set, error model, target and rate, sorted; beside the rate stands the
-    one that was drawn, with its binomial range."""
-    if "auc_low" not in summary:
-        raise ValueError("the table has no intervals (auc_low): give the summary, as summarise(table)")
+    """What `auc_vs_ber` draws: one row per model, data set, error model, target and rate, sorted, with the realised rate and
+    its binomial range.
+
+    Args:
+        summary: `dr.summarise` of a campaign's table, or a frame that this function returned.
+
+    Raises:
+        ValueError: a table of trials, or another one without means and intervals.
+    """
+    if missing := [column for column in (*_KEYS, *_NUMBERS) if column not in summary]:
+        raise ValueError(
+            f"the table has no column {missing[0]!r}: auc_vs_ber draws means over trials; give the summary, as "
+            "dr.summarise(table)"
+        )
     data = summary.loc[summary["error_model"].str.startswith("BitFlip"), _KEYS + _NUMBERS]
     return data.sort_values([*_KEYS, "ber"], ignore_index=True)
 
@@ -30,10 +40,14 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """Mean AUC with its interval (bars) and the 10-90 % quantiles over trials (band) against the bit error rate.
 
     Args:
-        data: as `auc_vs_ber_data` returns it, a curve per model, data set and target; rates of 0 are not drawn. Curves
-            stand a little beside each other, so that no bar hides another.
+        data: `dr.summarise` of a campaign's table, or `auc_vs_ber_data` of it; a curve per model, data set and target. Rates
+            of 0 are not drawn. Curves stand a little beside each other, so that no bar hides another.
         ax: where to draw; None: a new figure.
+
+    Raises:
+        ValueError: a table of trials, which have no means and intervals.
     """
+    data = auc_vs_ber_data(data)
     ax = ax or new_panels()[0]
     data = data[data["ber"] > 0]
     differing = [key for key in _KEYS[:3] if data[key].nunique() > 1]
