@@ -156,7 +156,7 @@ def test_an_interrupted_search_for_precision_goes_on(judge, tmp_path, monkeypatc
 def test_metrics(judge, trained, tmp_path):
     runner = Campaign(judge, metrics=NAMES, store=tmp_path / "s", **GRID)
     table = runner.run(show=False)
-    assert tuple(table.columns[-len(NAMES) :]) == NAMES and table.columns[-len(NAMES) - 1] == "events"
+    assert tuple(table.columns[-len(NAMES) :]) == NAMES and table.columns[-len(NAMES) - 1] == "stopping"
     with inject(trained, BitFlip(1e-3), seed=int(table["seed"][4])):
         full = judge.run()
         assert [full.metric(name) for name in NAMES] == table.loc[4, list(NAMES)].tolist()

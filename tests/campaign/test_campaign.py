@@ -28,7 +28,7 @@ def campaign(judge, folder, **options):
 
 def test_table(judge, tmp_path):
     table = campaign(judge, tmp_path / "s").run(show=False)
-    assert list(table.columns) == COLUMNS == SCHEMA.names and len(table) == 36
+    assert list(table.columns) == [*COLUMNS, "stopping"] and SCHEMA.names == COLUMNS and len(table) == 36
     assert table["trial"].tolist() == list(range(6)) * 6
     assert table["seed"].dtype == np.uint64
     single = table[table["error_model"] == "SingleBit(bit=30)"]

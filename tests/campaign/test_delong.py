@@ -67,10 +67,14 @@ def test_intervals_cover_what_they_should():
 def test_alike_and_useless():
     labels = np.array([0, 1, 0, 1, 1, 0])
     scores = np.arange(6.0)
-    assert auc_difference(labels, scores, scores * 2)[:3] == (0, 0, 0) and np.isnan(
-        auc_difference(labels, scores, scores)[3]
-    )
-    assert auc_interval(labels, labels) == (1, 1, 1)
+    # Certain of these rows; of others, 1 - 0.05^(1/3) of either class may be placed anywhere.
+    room = np.sqrt(2) * (1 - 0.05 ** (1 / 3))
+    for others in (scores, scores * 2):
+        difference, low, high, p = auc_difference(labels, scores, others)
+        assert (difference, low, high) == pytest.approx((0, -room, room)) and np.isnan(p)
+    assert auc_interval(labels, labels) == pytest.approx((1, max(0, 1 - room), 1))
+    many = np.repeat(labels, 1000)
+    assert auc_interval(many, many)[1] == pytest.approx(1 - np.sqrt(2) * (1 - 0.05 ** (1 / 3000)))
     with pytest.raises(ValueError, match="6 clicks and 0 other rows; an AUC needs both"):
         placements(np.ones(6), scores)
     with pytest.raises(ValueError, match="1 clicks and 5 other rows; a variance needs two"):

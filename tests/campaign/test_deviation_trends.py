@@ -57,6 +57,33 @@ def test_a_factor_with_which_robustness_falls():
     ]  # the others have one level
 
 
+def test_a_model_that_raised_deviates_in_all_outputs():
+    """Of 256 wide cells half of the trials raised: those that did not say nothing of width, and are not all there is."""
+    table = trials(lambda *_: 0.3)
+    assert verdicts(table).loc["width", "verdict"] == "not"
+    raised = table.assign(
+        **{"deviated_0.01": table["deviated_0.01"].mask((table["width"] == 256) & (table["trial"] < 20))}
+    )
+    width = verdicts(raised).loc["width"]
+    assert width["n"] == 40 and width["change"] == pytest.approx(0.35, abs=0.03) and width["verdict"] == "reproduced"
+    mlp = table["deviated_0.01"].mask((table["target"] == "mlp") & (table["trial"] < 20))
+    shares = component_shares(table.assign(**{"deviated_0.01": mlp}), ber=1e-6).iloc[0]
+    assert shares["n"] == 40 and shares["share"] == pytest.approx(0.65 / 0.95, abs=0.03)
+
+
+def test_a_change_that_is_the_same_in_all_trials_is_not_certain():
+    table = trials(lambda cell, _: 0.2, noise=0.0)
+    table["deviated_0.01"] = 0.2 + 0.1 * np.log2(table["width"] / 64)
+    width = verdicts(table).loc["width"]
+    u = 1 - 0.05 ** (1 / 40)
+    assert (width["change_low"], width["change_high"]) == pytest.approx((0.2 - 1.2 * u, 0.2 + 0.8 * u))
+    shares = component_shares(table, ber=1e-6).iloc[0]
+    assert (
+        np.isnan([shares["share_low"], shares["share_high"]]).all()
+        and shares["per_bit_mlp_low"] < shares["per_bit_mlp"]
+    )
+
+
 def test_a_factor_that_goes_back_is_partly():
     shares = {64: 0.2, 128: 0.4, 256: 0.3}
     found = verdicts(trials(lambda cell, _: shares[cell["width"]]))

@@ -59,6 +59,23 @@ def test_weighted_means_agree_with_plain_draws(judge, campaigns):
     assert parts["bits"].sum() == resolve(judge.model).bits
 
 
+def test_what_no_trial_reached_or_what_raised_is_not_certain(judge, campaigns):
+    strata, table, _, _ = campaigns
+    quiet = {"flipped": 0.0, "reranked": 0.0, "moved": 0.0, "auc_drop": 0.0, "rows_reached": 0, "outcome": "ok"}
+    found = post_stratified.stratified_pvf(table.assign(**quiet), strata, judge.split, by=["layer"])
+    assert (found["incorrect"] == 0).all() and (found["incorrect_high"] > 0).all()
+    losses = post_stratified.stratified_loss(table.assign(**quiet), strata, judge.split, by=["layer"])
+    assert (losses["auc_drop_low"] < 0).all() and (losses["auc_drop_high"] > 0).all()
+    first = table["target"] == table["target"].iloc[0]
+    drops = table["auc_drop"].mask(first & (table["trial"] == 0))
+    outcomes = table["outcome"].mask(first & (table["trial"] == 0), "raised")
+    raised = table.assign(auc_drop=drops, outcome=outcomes)
+    before, after = (
+        post_stratified.stratified_loss(one, strata, judge.split, by=[]).iloc[0] for one in (table, raised)
+    )
+    assert after["auc_drop_high"] > before["auc_drop_high"] and after["n"] < before["n"]
+
+
 def test_errors_are_placed(judge, campaigns):
     _, _, plain, drawn = campaigns
     found = post_stratified.placed(plain)

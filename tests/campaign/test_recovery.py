@@ -19,6 +19,8 @@ from drsrobust.campaign import (
     up_to,
     without_errors,
 )
+from drsrobust.campaign.sequential import stopping_interval
+from drsrobust.campaign.statistics import unseen
 
 GOLDEN = 0.8
 
@@ -27,7 +29,15 @@ def trials(mitigation, aucs, ber=1e-3, first=0, **more):
     """A campaign's table of one condition; seeds say which trials are pairs."""
     base = {"model": "m", "dataset": "synthetic-x", "protocol": "corrected", "error_model": "BitFlip", "rate": ber}
     base |= {"ber": ber, "target": "all", "mitigation": mitigation, "auc_golden": GOLDEN, "logloss": 0.5, "ne": 0.9}
-    base |= {"checkpoint": "c", "data": "d", "nan_rows": 0, "inf_rows": 0, "places": 100, "events": 1} | more
+    base |= {
+        "checkpoint": "c",
+        "data": "d",
+        "nan_rows": 0,
+        "inf_rows": 0,
+        "places": 100,
+        "events": 1,
+        "stopping": "fixed",
+    } | more
     frame = pd.DataFrame([base | {"auc": auc, "trial": i, "seed": first + i} for i, auc in enumerate(aucs)])
     frame["outcome"] = np.where(frame["auc"].isna(), "raised", "ok")
     return frame.assign(auc_drop=GOLDEN - frame["auc"].astype(float))
@@ -43,7 +53,7 @@ def test_a_ratio_of_means_over_pairs():
     assert row["auc_faulty"] == pytest.approx(0.62) and row["auc"] == pytest.approx(0.71)
     gains = np.subtract(guarded, faulty)
     assert row["gained_high"] - row["gained"] == pytest.approx(3.182446 * gains.std(ddof=1) / 2)  # t of 3 degrees
-    assert row["harmed"] == 0.75 and row["harmed_faulty"] == 1 and row["n"] == 4 and row["raised"] == 0
+    assert row["trials_harmed"] == 0.75 and row["trials_harmed_faulty"] == 1 and row["n"] == 4 and row["raised"] == 0
 
 
 def test_pairs_are_found_by_seed_and_not_by_order():
@@ -51,9 +61,44 @@ def test_pairs_are_found_by_seed_and_not_by_order():
     table = pd.concat([trials("none", faulty), trials("a", guarded)])
     mixed = table.sample(frac=1, random_state=1)
     pd.testing.assert_frame_equal(recovery(mixed, resamples=99), recovery(table, resamples=99))
-    # Each protected trial is better by 0.1 exactly: only pairs know that there is no doubt.
+    # Each protected trial is better by 0.1 exactly: only pairs know that they agree. Others may do otherwise.
     steady = recovery(pd.concat([trials("none", faulty), trials("a", np.add(faulty, 0.1))]), resamples=99).iloc[0]
-    assert steady["gained_low"] == pytest.approx(0.1) and steady["gained_high"] == pytest.approx(0.1)
+    assert steady["gained_low"] == pytest.approx(0.1 - 1.1 * unseen(4))
+    assert steady["gained_high"] == pytest.approx(0.1 + 0.9 * unseen(4))
+
+
+def test_an_exact_repair_is_not_certain():
+    """All 100 trials are repaired wholly: what they may have missed loses the whole AUC at worst."""
+    faulty = np.linspace(0.3, 0.7, 100)
+    table = pd.concat([trials("none", faulty), trials("a", [GOLDEN] * 100), trials("b", faulty)])
+    a, b = recovery(table, resamples=99).to_dict("records")
+    assert a["recovery"] == 1 and a["recovery_low"] == pytest.approx(1 - unseen(100) * 0.8 / 0.3)
+    assert b["recovery"] == 0 and b["recovery_low"] < 0 < b["recovery_high"]
+    assert a["auc_low"] == pytest.approx(0.8 - 0.8 * unseen(100))
+
+
+def test_survivors_alone_show_no_recovery():
+    """Where the model survives, all is repaired; in 10 of 100 trials it raises. An end of the interval counts them."""
+    faulty = np.linspace(0.3, 0.7, 100)
+    guarded = np.where(np.arange(100) % 10 == 0, np.nan, GOLDEN)
+    row = recovery(pd.concat([trials("none", faulty), trials("a", guarded)]), resamples=99).iloc[0]
+    assert row["recovery"] == pytest.approx(1) and row["recovery_low"] < 1 - 0.08 / 0.3 < row["recovery_high"]
+    assert row["auc"] == pytest.approx(GOLDEN) and row["auc_low"] < 0.9 * GOLDEN
+    assert up_to(recovery(pd.concat([trials("none", faulty), trials("a", guarded)]), resamples=99), 0.9)[
+        "verdict"
+    ].tolist() == ["partly"]
+    fragile = recovery(pd.concat([trials("none", guarded), trials("a", faulty)]), resamples=99).iloc[0]
+    assert fragile["lost"] == 0 and fragile["lost_high"] > 0.08 and fragile["auc_faulty_low"] < 0.9 * GOLDEN
+
+
+def test_trials_stopped_by_their_auc_have_no_bootstrap():
+    faulty = np.linspace(0.3, 0.7, 100)
+    table = pd.concat([trials("none", faulty), trials("a", faulty + 0.05)]).assign(stopping="precision")
+    row = recovery(table).iloc[0]
+    assert row["recovery"] == pytest.approx(0.05 / 0.3) and np.isnan([row["recovery_low"], row["recovery_high"]]).all()
+    _, *ends = stopping_interval(GOLDEN - faulty, (GOLDEN - 1, GOLDEN))
+    assert [row["lost_low"], row["lost_high"]] == pytest.approx(ends)
+    assert up_to(recovery(table), 0.1)["verdict"].tolist() == ["no interval"]
 
 
 def test_one_row_per_condition_and_mitigation_in_order():
@@ -86,7 +131,7 @@ def test_a_model_that_raises_is_counted_and_in_no_mean():
     row = recovery(table, resamples=99).iloc[0]
     assert row["raised"] == 0.5 and row["n"] == 4
     assert row["recovery"] == pytest.approx(0.31 / 0.41) and row["auc"] == pytest.approx(0.75)
-    assert row["harmed"] == 0.5 and row["harmed_faulty"] == 1  # raised counts as harm
+    assert row["trials_harmed"] == 0.5 and row["trials_harmed_faulty"] == 1  # raised counts as harm
     nothing = recovery(pd.concat([trials("none", [None, None]), trials("a", [0.8, 0.8])])).iloc[0]
     assert nothing["raised"] == 1 and np.isnan(nothing["recovery"]) and np.isnan(nothing["gained"])
 
@@ -156,21 +201,34 @@ def test_up_to():
 def test_what_was_not_lost_cannot_come_back(lost, verdict):
     columns = ["model", "dataset", "protocol", "mitigation", "ber", "lost", "gained", "gained_low", "gained_high"]
     found = pd.DataFrame([("m", "d", "p", "a", 1e-3, lost, 0.25, 0.24, 0.26)], columns=columns)
+    found = found.assign(raised=0.0, lost_high=0.4)
     assert up_to(found, 0.3, "gained")["verdict"].tolist() == [verdict]
+    assert up_to(found.assign(raised=0.1), 0.3, "gained")["verdict"].tolist() == ["partly"]  # what they lost counts
 
 
 def test_kept_within_stops_at_the_first_rate_that_is_not_sure():
-    aucs = {1e-5: [0.8, 0.8, 0.8], 1e-4: [0.8, 0.79, 0.8], 1e-3: [0.8, 0.8, 0.8], 1e-2: [0.6, 0.61, 0.62]}
+    near = [0.8, 0.80001, 0.8]
+    aucs = {1e-6: [0.8] * 3, 1e-5: near, 1e-4: [0.8, 0.79, 0.8], 1e-3: near, 1e-2: [0.6, 0.61, 0.62]}
     table = pd.concat([trials("a", values, ber) for ber, values in aucs.items()] + [trials("none", [0.5, 0.51], 1e-5)])
     kept = kept_within(summarise(table)).set_index("mitigation")
     assert kept.loc["a", ["kept_to", "lost_from"]].tolist() == [1e-5, 1e-2]
     assert np.isnan(kept.loc["none", "kept_to"]) and kept.loc["none", "lost_from"] == 1e-5
     assert kept_within(summarise(table), loss=0.5).set_index("mitigation").loc["a", "kept_to"] == 1e-2
+    alike = kept_within(summarise(table[table["rate"] == 1e-6])).iloc[0]
+    assert np.isnan(alike["kept_to"]) and np.isnan(alike["lost_from"])  # three trials that agree show nothing
     storage = pd.DataFrame({"mitigation": ["b", "a"], "stored_percent": [1.0, 2.0]})
     kept.loc["b"] = kept.loc["a"].to_dict() | {"kept_to": 1e-4}
     choice = cheapest(kept.reset_index(), storage, [1e-5, 1e-4, 1e-3])
     assert choice["stored_percent"].tolist()[:2] == [1.0, 1.0] and choice["mitigation"].isna().tolist() == [0, 0, 1]
     assert choice["lost"].all() and choice["mitigation"].tolist()[:2] == ["b", "b"]
+
+
+def test_what_raises_is_not_kept():
+    near = [0.8, 0.80001, 0.8] * 5
+    aucs = {1e-5: near, 1e-4: [*near[:-1], None], 1e-3: near, 1e-2: [None] * 15}
+    table = pd.concat([trials("a", values, ber) for ber, values in aucs.items()])
+    kept = kept_within(summarise(table)).iloc[0]
+    assert kept[["kept_to", "lost_from"]].tolist() == [1e-5, 1e-2]
 
 
 def test_front_and_prices():
@@ -212,7 +270,7 @@ def judge():
 def test_without_errors(judge):
     small, large = dr.ActivationClipping(1e-3), dr.ActivationClipping(1e6)
     found = without_errors(judge, [small, large]).set_index("mitigation")
-    assert found.loc[large.name, ["difference", "low", "high"]].tolist() == [0, 0, 0]
+    assert found.loc[large.name, "difference"] == 0 and -0.03 < found.loc[large.name, "low"] < 0  # of 400 rows
     row = found.loc[small.name]
     assert row["auc"] != judge.golden.auc and row["difference"] == pytest.approx(row["auc"] - judge.golden.auc)
     assert row["low"] < row["difference"] < row["high"] and 0 <= row["p"] <= 1

@@ -20,7 +20,8 @@ def test_mean_interval():
     assert (mean, low, high) == pytest.approx((5.0, 5.0 - half, 5.0 + half), abs=1e-5)
     assert mean_interval(np.array([3.0]))[0] == 3.0 and math.isnan(mean_interval(np.array([3.0]))[1])
     assert all(math.isnan(value) for value in mean_interval(np.array([])))
-    assert mean_interval(np.full(9, 0.8)) == pytest.approx((0.8, 0.8, 0.8))
+    value, low, high = mean_interval(np.full(9, 0.8))
+    assert value == 0.8 and math.isnan(low) and math.isnan(high)  # without bounds nothing limits what was not seen
 
 
 def test_mean_interval_covers():
@@ -49,7 +50,12 @@ def test_alike_values_with_bounds():
     assert mean_interval(np.full(40, 0.8), bounds=(0, 1)) == pytest.approx((0.8, 0.8 - 0.8 * u, 0.8 + 0.2 * u))
     assert mean_interval(np.array([0.3]), bounds=(0, 1)) == pytest.approx((0.3, 0.015, 0.965))
     values = np.array([0.1, 0.2, 0.4])
-    assert mean_interval(values, bounds=(0, 1)) == mean_interval(values)  # Student's t, as ever
+    wide = mean_interval(values, bounds=(-1, 2))
+    assert wide == mean_interval(values) and wide[1] < 0  # Student's t, as ever
+    assert mean_interval(values, bounds=(0, 1)) == (wide[0], 0, wide[2])  # but nothing that cannot be
+    assert mean_interval(np.full(40, 0.8), bounds=(0, np.inf)) == (0.8, 0.8 - 0.8 * u, np.inf)
+    tenths = np.array([0.9, 0.6, 0.8]) - np.array([0.8, 0.5, 0.7])  # 0.1 but for rounding
+    assert mean_interval(tenths, bounds=(0, 1)) == pytest.approx((0.1, 0.1 - 0.1 * unseen(3), 0.1 + 0.9 * unseen(3)))
     with pytest.raises(ValueError, match=r"1 of 3 values are not between 0 and 0.3, as 0.4"):
         mean_interval(values, bounds=(0, 0.3))
 
@@ -141,10 +147,12 @@ def test_bootstrap_interval():
     assert bootstrap_interval(np.mean, values) == bootstrap_interval(np.mean, values)  # seeded
     assert bootstrap_interval(np.mean, values) != bootstrap_interval(np.mean, values, seed=1)
     lost = rng.exponential(size=50)
-    assert bootstrap_interval(recovery, lost, lost / 4) == pytest.approx((0.75, 0.75, 0.75))  # trials stay together
-    assert bootstrap_interval(np.mean, np.full(9, 0.8)) == pytest.approx((0.8, 0.8, 0.8))
-    one = bootstrap_interval(np.mean, np.array([2.0]))
-    assert one[0] == 2 and math.isnan(one[1]) and math.isnan(one[2])
+    share = lost / 4 + np.where(np.arange(50) % 2, 1e-3, -1e-3)
+    found = bootstrap_interval(recovery, lost, share)
+    assert found == pytest.approx((0.75, 0.75, 0.75), abs=2e-3) and found[1] < found[2]  # trials stay together
+    for samples in ((recovery, lost, lost / 4), (np.mean, np.full(9, 0.8)), (np.mean, np.array([2.0]))):
+        _, low, high = bootstrap_interval(*samples)  # no resample differs from another
+        assert math.isnan(low) and math.isnan(high)
     rare = np.array([0.5] + [0.0] * 9)  # many resamples have no loss to recover from
     value, low, high = bootstrap_interval(recovery, rare, rare / 2)
     assert value == 0.5 and math.isnan(low) and math.isnan(high)

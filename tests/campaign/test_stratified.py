@@ -168,6 +168,14 @@ def test_a_stratum_whose_trials_are_alike_is_not_known():
     assert stratified_mean([1], [0.0], [0], [300], bounds=(-1, 1))[1] == pytest.approx(-unseen(300))
 
 
+def test_a_stratified_mean_stays_within_the_bounds():
+    mean, low, high = stratified_mean([0.5, 0.5], [0.01, 0.98], [0.3, 0.3], [2, 2])
+    assert mean == pytest.approx(0.495) and (low, high) == (0, 1)
+    least, greatest = np.array([0.0, 0.5]), np.array([0.2, 1.0])
+    found = stratified_mean([0.5, 0.5], [0.01, 0.98], [0.3, 0.3], [2, 2], bounds=(least, greatest))
+    assert found[1:] == pytest.approx((0.25, 0.6))
+
+
 def test_stratified_mean_covers_where_harm_is_rare():
     """One error in 50 of a large stratum takes 0.3; of 40 trials there nearly half of all campaigns see none. Exactly, over
     all counts: at least 93 %, where the formula that takes what has no variance as known covers in a little over half."""

@@ -49,7 +49,7 @@ def found():
         row |= {"protocol": "as_released" if "released" in name else "corrected"}
         value = {"clip 6": 0.4, "ECC": 0.9, "clip as released 6": 0.1}[name]
         row |= ends("recovery", value if ber == 1e-3 else NAN) | ends("gained", 0.3 * value * (ber == 1e-3))
-        rows.append(row | ends("lost", 0.3 * (ber == 1e-3)) | ends("harmed", 0.5))
+        rows.append(row | ends("lost", 0.3 * (ber == 1e-3)) | ends("trials_harmed", 0.5))
     return pd.DataFrame(rows)
 
 

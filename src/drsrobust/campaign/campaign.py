@@ -20,7 +20,7 @@ from drsrobust.campaign.grid import cells, grid, sharing_maps
 from drsrobust.campaign.report import Report
 from drsrobust.campaign.running import SOON, WorkersDied, run_here, run_in_processes, run_there
 from drsrobust.campaign.schedule import Schedule
-from drsrobust.campaign.schema import SCHEMA, stored_schema
+from drsrobust.campaign.schema import FIXED, PRECISION, SCHEMA, STOPPING, stored_schema
 from drsrobust.campaign.sequential import looks
 from drsrobust.campaign.shipped import CannotShip, factory_of, shipped
 from drsrobust.campaign.store import Store
@@ -213,12 +213,15 @@ class Campaign:
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. May be read
-        while another process computes."""
-        return _frame(self._stored([*SCHEMA.names, *self.metrics]))
+        while another process computes. The column `stopping` says how the number of trials came about: `fixed`, or
+        `precision`, by their AUC."""
+        found = _frame(self._stored([*SCHEMA.names, *self.metrics]))
+        found.insert(len(SCHEMA.names), STOPPING, FIXED if self.precision is None else PRECISION)
+        return found
 
     def summary(self, metrics: Sequence[str] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":
         """One row per condition, with intervals: see `summarise`."""
-        return summarise(self.table(), tuple(metrics), adaptive=self.precision is not None)
+        return summarise(self.table(), tuple(metrics))
 
     def timings(self) -> "pd.DataFrame":
         """Seconds of each finished trial, with its condition: what is not the same from run to run."""

@@ -130,7 +130,8 @@ def mixed(
         ladder, bits, rates: as in `mixture`.
         level: of confidence.
         bounds: least and greatest value that the metric can have. With them the interval is `bounded_interval`'s (of what
-            differs from no error), which holds also where no trial, or hardly any, has shown harm yet; else Student's t.
+            differs from no error), which holds also where no trial, or hardly any, has shown harm yet; else Student's t, whose
+            ends are NaN where all trials agree.
 
     Returns:
         one row per rate: `rate`, `mean`, `low`, `high`, `interpolation_error` (NaN with fewer than two rungs that could be
@@ -163,7 +164,9 @@ def mixed(
         weight = weights[number]
         there = ~(raised & (weight > NEGLIGIBLE)).any(axis=1)
         mixtures = filled[there] @ weight
-        if bounds is None:
+        if weight[0] == 1:  # no error, and nothing to sample
+            mean = low = high = float(golden)
+        elif bounds is None:
             mean, low, high = mean_interval(mixtures, level)
         else:
             # All but the share without errors lies between the bounds: a mixture is w_0 golden + (1 - w_0) y.

@@ -2,11 +2,15 @@
 
 Sources: E. R. DeLong, D. M. DeLong and D. L. Clarke-Pearson, Biometrics 44(3), 1988; by ranks in O(n log n): X. Sun and W. Xu,
 IEEE Signal Processing Letters 21(11), 2014.
+
+Where all placements of a class are equal, as of scores that separate the classes or of two models that rank all rows alike,
+they have no variance. That is certain of these rows and not of others: a share of up to `unseen(rows of the class)` of all rows
+may be placed anywhere, and widens the interval, added in squares.
 """
 
 import numpy as np
 
-from drsrobust.campaign.statistics import LEVEL
+from drsrobust.campaign.statistics import LEVEL, unseen
 from drsrobust.metrics import auc
 
 
@@ -51,8 +55,7 @@ def auc_interval(labels: np.ndarray, scores: np.ndarray, level: float = LEVEL) -
         (0.88888888888888..., 0.5809..., 1.0)
     """
     value = auc(labels, scores)
-    half = _z(level) * np.sqrt(_variance(*placements(labels, scores)))
-    return value, float(max(0.0, value - half)), float(min(1.0, value + half))
+    return value, *_ends(value, placements(labels, scores), (0.0, 1.0), level)
 
 
 def auc_difference(
@@ -66,7 +69,8 @@ def auc_difference(
         scores, others: [n] each.
 
     Returns:
-        difference, low, high, p (NaN where the scores rank all rows alike, so that the difference is 0 without doubt).
+        difference, low, high, p (NaN where the scores rank all rows alike: the difference is 0 on these rows, and the interval
+        is what other rows may have; for a protection that never touches a score, as memory with ECC, it is 0 on all rows).
 
     Raises:
         ValueError: rows of one class, or fewer than two of either.
@@ -77,8 +81,18 @@ def auc_difference(
     one, two = placements(labels, scores), placements(labels, others)
     error = np.sqrt(_variance(one[0] - two[0], one[1] - two[1]))
     p = float(2 * norm.sf(abs(value) / error)) if error > 0 else float("nan")
-    half = _z(level) * error
-    return value, float(value - half), float(value + half), p
+    low, high = _ends(value, (one[0] - two[0], one[1] - two[1]), (-1.0, 1.0), level)
+    return value, low, high, p
+
+
+def _ends(
+    value: float, classes: tuple[np.ndarray, np.ndarray], bounds: tuple[float, float], level: float
+) -> tuple[float, float]:
+    """Both ends of the interval of a mean placement, or of a mean difference of placements, of clicks and of others."""
+    half = _z(level) * np.sqrt(_variance(*classes))
+    shares = [unseen(len(one), level) for one in classes if np.ptp(one) <= 1e-12]  # of classes without variance
+    below, above = (np.hypot(half, np.linalg.norm(shares) * abs(bound - value)) for bound in bounds)
+    return float(max(bounds[0], value - below)), float(min(bounds[1], value + above))
 
 
 def _variance(clicks: np.ndarray, others: np.ndarray) -> float:

@@ -10,13 +10,13 @@ from drsrobust._names import unknown
 from drsrobust.campaign.dummy import FACTORS
 from drsrobust.campaign.factors import ladders
 from drsrobust.campaign.statistics import LEVEL, bootstrap_interval, mean_interval, quantile_interval
-from drsrobust.campaign.summary import ENDS
+from drsrobust.campaign.summary import BOUNDS, ENDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-BOUNDS = {"deviated_0.01": (0.0, 1.0), "deviated_0.1": (0.0, 1.0), "spearman": (-1.0, 1.0)}
-VALUE = "deviated_0.01"
+SHARES = ("deviated_0.01", "deviated_0.1")
+VALUE = SHARES[0]
 FALLS, DEPENDS = "falls", "depends"
 _CELL = ["protocol", *FACTORS]
 
@@ -42,10 +42,9 @@ def deviation_summary(table: "pd.DataFrame", level: float = LEVEL) -> "pd.DataFr
         row |= {name: trials[name].iloc[0] for name in ("n_inputs", "bits", "present")}
         row |= {"n": len(trials), "raised": float(trials[VALUE].isna().mean())}
         row |= {name: float(trials[name].astype(float).mean()) for name in ("bits_flipped", "nan_inputs", "inf_inputs")}
-        for name, bounds in BOUNDS.items():
-            row |= zip(
-                (f"{name}{end}" for end in ENDS), mean_interval(_known(trials, name), level, bounds), strict=True
-            )
+        for name in (*SHARES, "spearman"):
+            interval = mean_interval(_known(trials, name), level, BOUNDS[name])
+            row |= zip((f"{name}{end}" for end in ENDS), interval, strict=True)
         changes = _known(trials, "median_change")
         with np.errstate(invalid="ignore"):  # between infinities nothing is interpolated
             _, *interval = quantile_interval(changes, 0.5, level)
@@ -67,7 +66,8 @@ def factor_trends(
 
     Robustness falls with a factor where the deviation is larger at its greatest level than at its least. All differences
     are taken within a trial number (errors of one number are alike at all levels), and their mean over trials has an interval
-    by Student's t. In a full grid each is a mean over all settings of the other factors.
+    by Student's t (where all trials agree, with what they may have missed). In a full grid each is a mean over all settings of
+    the other factors. If a model raised, all its outputs count as deviating; by other metrics the trial number is left out.
 
     Args:
         table: as `dummy_trials` returns it.
@@ -98,27 +98,29 @@ def factor_trends(
         raise unknown("rate", f"{ber:g}", [f"{one:g}" for one in table["ber"].unique()])
     rows = []
     for (protocol, target), here in table[table["ber"] == ber].groupby(["protocol", "target"], sort=False):
-        by_cell = here.pivot(index="trial", columns=list(FACTORS), values=value).astype(float).dropna()
+        by_cell = here.pivot(index="trial", columns=list(FACTORS), values=value).astype(float)
+        by_cell = (by_cell.fillna(1.0) if value in SHARES else by_cell).dropna()
         cells = [dict(zip(FACTORS, cell, strict=True)) for cell in by_cell.columns]
         for factor, claim in claims.items():
             if len(levels := sorted({cell[factor] for cell in cells})) < 2:
                 continue
             found = [by_cell[[tuple(cell.values()) for cell in ladder]].to_numpy() for ladder in ladders(cells, factor)]
             row = {"protocol": protocol, "target": target, "factor": factor, "least": levels[0], "greatest": levels[-1]}
-            row |= _trend(np.mean(found, axis=0), level) | {"claim": claim}
+            row |= _trend(np.mean(found, axis=0), level, BOUNDS.get(value)) | {"claim": claim}
             rows.append(row | {"verdict": _verdict(row, claim)})
     return pd.DataFrame(rows)
 
 
-def _trend(values: np.ndarray, level: float) -> dict[str, float]:
-    """Of values [trials, levels]."""
+def _trend(values: np.ndarray, level: float, bounds: tuple[float, float] | None) -> dict[str, float]:
+    """Of values [trials, levels], within bounds."""
+    bounds = bounds and (bounds[0] - bounds[1], bounds[1] - bounds[0])  # of differences
     whole = values[:, -1] - values[:, 0]
-    change = mean_interval(whole, level)
+    change = mean_interval(whole, level, bounds)
     row = {"at_least": float(values[:, 0].mean()), "at_greatest": float(values[:, -1].mean())}
     row |= zip((f"change{end}" for end in ENDS), change, strict=True)
     pairs = [values[:, after] - values[:, before] for before, after in pairwise(range(values.shape[1]))]
-    steps = [mean_interval(pair, 1 - (1 - level) / len(pairs)) for pair in pairs]
-    anywhere = [mean_interval(pair, 1 - (1 - level) / (len(pairs) + 1)) for pair in (whole, *pairs)]
+    steps = [mean_interval(pair, 1 - (1 - level) / len(pairs), bounds) for pair in pairs]
+    anywhere = [mean_interval(pair, 1 - (1 - level) / (len(pairs) + 1), bounds) for pair in (whole, *pairs)]
     up, down = sum(low > 0 for _, low, _ in steps), sum(high < 0 for _, _, high in steps)
     differs = any(low > 0 or high < 0 for _, low, high in anywhere)
     return row | {"up": up, "down": down, "steps": len(steps), "differs": differs, "n": len(values)}
@@ -159,7 +161,7 @@ def component_shares(
         if empty := [part for part, one in zip(parts, trials, strict=True) if not len(one)]:
             raise ValueError(f"the table has no trials with errors in {empty[0]!r} at {ber:g}")
         both = np.stack([one[VALUE].to_numpy(float) for one in trials])
-        first, second = both[:, ~np.isnan(both).any(axis=0)]
+        first, second = np.nan_to_num(both, nan=1.0)  # of a model that raised all outputs count as deviating
         bits = [float(one["bits"].iloc[0]) for one in trials]
         row |= {"n": len(first), "bits_share": bits[0] / sum(bits)}
         row |= zip((f"share{end}" for end in ENDS), _share(first, second, level), strict=True)

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.campaign.conditions import NONE
-from drsrobust.campaign.schema import CONDITION
-from drsrobust.campaign.statistics import LEVEL, bootstrap_interval, mean_interval, wilson
-from drsrobust.campaign.summary import DROP, ENDS
+from drsrobust.campaign.schema import CONDITION, FIXED
+from drsrobust.campaign.sequential import UNIT
+from drsrobust.campaign.statistics import LEVEL, bootstrap_interval, unseen, wilson
+from drsrobust.campaign.summary import DROP, ENDS, metric_interval, stopping_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +23,9 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
     faulty) / (golden - faulty), never a mean of ratios; golden is the AUC of the model without errors and without protection,
     so that what a mitigation costs without errors counts against it. Its interval is a bootstrap one over pairs
     (`bootstrap_interval`). Where the mean loss is under 0.001 AUC, or not surely over 0 (as where a few trials lose all that is
-    lost, of which no bootstrap can make an interval), there is nothing to take shares of, and it is blank (NaN).
+    lost, of which no bootstrap can make an interval), there is nothing to take shares of, and it is blank (NaN). Where all
+    pairs have the same recovery, as with an exact repair, no resample differs: then a share of up to `unseen(n)` of error maps
+    may leave any AUC from 0 to 1. Trials stopped by their AUC (`precision=`) have no bootstrap interval; its ends are NaN.
 
     Args:
         table: of one or more campaigns with `mitigations=[None, ...]`, one row per trial.
@@ -32,10 +35,13 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
     Returns:
         one row per condition and mitigation, in the table's order: the condition's columns; `n` trials; `raised`, the share
         of them in which the model raised, with the mitigation or without, so that there is no AUC: they are counted as
-        `harmed`, and are in no mean; `auc_golden`; means over the other trials, each with `_low` and `_high`: `lost` (golden -
-        faulty), `auc_faulty`, `auc` (protected) and `gained` (protected - faulty, paired) by Student's t, `recovery` by
-        bootstrap; and `harmed`, the share of trials that lose over 0.001 AUC (or raise) with the mitigation, and
-        `harmed_faulty`, without it (Wilson). `attrs["interval"]`: of `recovery`, for `caption`.
+        `trials_harmed`, and are in no mean; `auc_golden`; means over the other trials, each with `_low` and `_high`: `lost`
+        (golden - faulty), `auc_faulty`, `auc` (protected) and `gained` (protected - faulty, paired) by `metric_interval`,
+        `recovery` by bootstrap; and `trials_harmed`, the share of trials that lose over 0.001 AUC (or raise) with the
+        mitigation, and `trials_harmed_faulty`, without it (Wilson). Intervals do not rest on survivors alone: a raised trial
+        counts at the low end of `auc_faulty` and of `auc`, and at the high end of `lost`, as an AUC of 0; at the low ends of
+        `gained` and `recovery` as an AUC of 0 if it is protected, as the golden AUC if not (the errors cost nothing).
+        `attrs["interval"]`: of `recovery`, for `caption`.
 
     Raises:
         ValueError: a condition without unprotected trials, mitigations that met other trials than these, trials that stand
@@ -51,7 +57,8 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
             if name != NONE:
                 both = _paired(about, name, trials)
                 row = {column: about.get(column, name) for column in CONDITION}
-                rows.append(row | _numbers(both, level, resamples, seed))
+                stopping = stopping_of(group, _text(about))
+                rows.append(row | _numbers(both, stopping, level, resamples, seed))
     if not rows:
         raise ValueError("the table holds no protected trials; give the campaign mitigations=[None, ...]")
     found = pd.DataFrame(rows)
@@ -62,9 +69,13 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
     return found
 
 
+def _text(about: dict) -> str:
+    return f"{about['error_model']} at {about['rate']} in {about['target']} of {about['model']} on {about['dataset']}"
+
+
 def _by_seed(about: dict, group: "pd.DataFrame") -> "dict[str, pd.DataFrame]":
     """The trials of one condition by mitigation, each indexed by seed."""
-    text = f"{about['error_model']} at {about['rate']} in {about['target']} of {about['model']} on {about['dataset']}"
+    text = _text(about)
     for column, thing in (("checkpoint", "trained models"), ("data", "sets of rows")):
         if (several := group[column].nunique()) > 1:
             raise ValueError(f"{text} holds trials of {several} {thing} (column {column!r}); judge them one by one")
@@ -92,21 +103,52 @@ def _paired(about: dict, name: str, trials: "dict[str, pd.DataFrame]") -> "pd.Da
     return both.astype(float)
 
 
-def _numbers(both: "pd.DataFrame", level: float, resamples: int, seed: int) -> dict:
+def _numbers(both: "pd.DataFrame", stopping: str, level: float, resamples: int, seed: int) -> dict:
+    golden = float(both["auc_golden"].iloc[0])
     judged = both.dropna()
-    faulty, protected, golden = (judged[column].to_numpy() for column in ("auc_faulty", "auc", "auc_golden"))
-    lost, gained = golden - faulty, protected - faulty
-    row = {"n": len(both), "raised": 1 - len(judged) / len(both), "auc_golden": float(both["auc_golden"].iloc[0])}
-    for name, values in (("lost", lost), ("auc_faulty", faulty), ("auc", protected), ("gained", gained)):
-        row |= zip((f"{name}{end}" for end in ENDS), mean_interval(values, level), strict=True)
+    row = {"n": len(both), "raised": 1 - len(judged) / len(both), "auc_golden": golden}
+    bounds = {"lost": (golden - 1, golden), "auc_faulty": UNIT, "auc": UNIT, "gained": (-1.0, 1.0)}
+    least = _values(both.fillna({"auc": 0.0, "auc_faulty": golden}))
+    worst = _values(both.fillna(0.0)) | {"gained": least["gained"]}
+    values = _values(judged)
+    for name, bound in bounds.items():
+        mean, low, high = metric_interval(values[name], bound, stopping, level)
+        if row["raised"]:
+            _, lowest, highest = metric_interval(worst[name], bound, stopping, level)
+            low, high = (low, np.fmax(high, highest)) if name == "lost" else (np.fmin(low, lowest), high)
+        row |= zip((f"{name}{end}" for end in ENDS), (mean, float(low), float(high)), strict=True)
     share = (float("nan"),) * 3
-    if len(judged) and lost.mean() >= DROP and row["lost_low"] > 0:
-        share = bootstrap_interval(_ratio, gained, lost, level=level, resamples=resamples, seed=seed)
+    if len(judged) and values["lost"].mean() >= DROP and row["lost_low"] > 0:
+        options = {"level": level, "resamples": resamples, "seed": seed}
+        share = _share(values, stopping, golden, **options)
+        if row["raised"] and least["lost"].mean() > 0:
+            share = (share[0], float(np.fmin(share[1], _share(least, stopping, golden, **options)[1])), share[2])
     row |= zip((f"recovery{end}" for end in ENDS), share, strict=True)
-    for name, column in (("harmed", "auc"), ("harmed_faulty", "auc_faulty")):
+    for name, column in (("trials_harmed", "auc"), ("trials_harmed_faulty", "auc_faulty")):
         kept = (both["auc_golden"] - both[column] <= DROP).sum()  # where it raised there is no AUC, and nothing is kept
         row |= zip((f"{name}{end}" for end in ENDS), wilson(len(both) - int(kept), len(both), level), strict=True)
     return row
+
+
+def _values(both: "pd.DataFrame") -> dict[str, np.ndarray]:
+    """What is compared in each pair of trials: float64 [n] each."""
+    faulty, protected, golden = (both[column].to_numpy() for column in ("auc_faulty", "auc", "auc_golden"))
+    return {"lost": golden - faulty, "auc_faulty": faulty, "auc": protected, "gained": protected - faulty}
+
+
+def _share(values: dict[str, np.ndarray], stopping: str, golden: float, **options) -> tuple[float, float, float]:
+    """Recovery and its interval."""
+    gained, lost = values["gained"], values["lost"]
+    mean = float(gained.mean() / lost.mean())
+    if stopping != FIXED:
+        return mean, float("nan"), float("nan")
+    ratios = gained * lost.mean() - lost * gained.mean()
+    if len(lost) > 1 and abs(ratios).max() <= 1e-12:  # no resample differs but for rounding
+        # 1 - left / lost: of the AUC that is left to lose, what was not seen may be anything.
+        left = float((lost - gained).mean())
+        room = unseen(len(lost), options["level"]) / lost.mean()
+        return mean, float(mean - room * (golden - left)), float(mean + room * (left - golden + 1))
+    return bootstrap_interval(_ratio, gained, lost, **options)
 
 
 def _ratio(gained: np.ndarray, lost: np.ndarray, axis: int) -> np.ndarray:

@@ -132,7 +132,7 @@ def stratified_pvf(
     trials = _by_stratum(table, strata)
     sizes = {"flipped": len(split), "moved": len(split)}
     sizes["reranked"] = 0 if split.users is None else len(np.unique(split.users))
-    reach = _reach(table, strata)
+    reach = _reach(table, strata, len(split))
     rows = []
     for about, here, weights in _parts(table, strata, by):
         for name in DEFINITIONS:
@@ -165,9 +165,9 @@ def stratified_loss(
 ) -> "pd.DataFrame":
     """Mean AUC loss of one random error in each part of a model. Arguments as in `stratified_pvf`.
 
-    Trials whose model raised have no AUC and are left out. What was not seen in a stratum whose trials were all alike counts
-    with what r changed rows can do to AUC: r over the rows of the rarer class, where r is as many as any trial of its target
-    reached.
+    Trials whose model raised have no AUC and are in no mean; the high end takes them as an AUC of 0. What was not seen in a
+    stratum whose trials were all alike counts with what r changed rows can do to AUC: r over the rows of the rarer class, where
+    r is as many as any trial of its target reached, or all rows where none reached any.
 
     Returns:
         one row per part: `model`, `dataset`, the columns of `by`, `share` (of all bits), `bits`, `n`, `auc_drop` with `_low`
@@ -177,13 +177,18 @@ def stratified_loss(
 
     trials = _by_stratum(table, strata)
     clicks = int((split.labels > 0.5).sum())
-    most = _reach(table, strata) / max(1, min(clicks, len(split) - clicks))
+    most = _reach(table, strata, len(split)) / max(1, min(clicks, len(split) - clicks))
     golden = float(table["auc_golden"].iloc[0])
     rows = []
     for about, here, weights in _parts(table, strata, by):
-        values = [trials[number]["auc_drop"].dropna().to_numpy(float) for number in here]
+        drops = [trials[number]["auc_drop"].to_numpy(float, na_value=np.nan) for number in here]
+        values, raised = [one[~np.isnan(one)] for one in drops], np.array([np.isnan(one).any() for one in drops])
         bounds = -np.minimum(1 - golden, most[here]), np.minimum(golden, most[here])
         numbers = _mean(weights, values, level, bounds)
+        if raised.any():
+            worst = [np.nan_to_num(one, nan=golden) for one in drops]
+            highest = _mean(weights, worst, level, (bounds[0], np.where(raised, golden, bounds[1])))[2]
+            numbers = (*numbers[:2], float(np.fmax(numbers[2], highest)))
         bits = int(strata["eligible"].to_numpy()[here].sum())
         row = about | {"bits": bits, "n": sum(map(len, values))}
         rows.append(row | dict(zip([f"auc_drop{end}" for end in _ENDS], numbers, strict=True)))
@@ -358,9 +363,10 @@ def _shares(trials: "pd.DataFrame", name: str) -> np.ndarray:
     return values.dropna().to_numpy()
 
 
-def _reach(table: "pd.DataFrame", strata: "pd.DataFrame") -> np.ndarray:
-    """How many rows the errors of each stratum's target reached at most, whatever the bit: float64 [strata]."""
-    most = table.groupby("target")["rows_reached"].max()
+def _reach(table: "pd.DataFrame", strata: "pd.DataFrame", rows: int) -> np.ndarray:
+    """How many rows the errors of each stratum's target reached at most, whatever the bit: float64 [strata]. Where no trial
+    reached a row, or none of those that did not raise tells, all `rows`."""
+    most = table.groupby("target")["rows_reached"].max().replace(0, rows).fillna(rows)
     return np.array([float(most[str(target)]) for target in strata["target"]])
 
 

@@ -33,8 +33,9 @@ def up_to(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd
     Returns:
         `mitigation` and `ber` of the best, its `value`, `low` and `high`, `conditions` that it was chosen from, `verdict`:
         `reproduced` (the interval lies at the claimed value or above), `partly` (it lies above 0), `not`; and `detail`, in
-        words. Two verdicts say why there is no test: `nothing lost`, where no condition has a value, and, of `gained`, that
-        errors cost less than the claimed value on average in all conditions, so that nothing could give back as much.
+        words. Three verdicts say why there is no test: `nothing lost`, where no condition has a value; `no interval`, where
+        none has an interval; and, of `gained`, that errors cost less than the claimed value on average in all conditions (the
+        high end of the cost where some trials raised), so that nothing could give back as much.
     """
     import pandas as pd
 
@@ -48,12 +49,16 @@ def up_to(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd
             row |= {name: best[name] for name in ("mitigation", "ber")}
             row |= {name: best[f"{value}{end}"] for name, end in zip(("value", "low", "high"), ENDS, strict=True)}
             row["verdict"] = "reproduced" if row["low"] >= claimed else "partly" if row["low"] > 0 else "not"
+            if row["low"] != row["low"]:
+                row["verdict"] = "no interval"
             beside = (
                 "more than claimed" if row["low"] > claimed else "less than claimed" if row["high"] < claimed else ""
             )
             row["detail"] = f"{row['mitigation']} at {row['ber']:g}, best of {len(here)}{beside and f': {beside}'}"
-            if value == "gained" and (most := here["lost"].max()) < claimed:
-                row["verdict"] = f"errors cost {most:.3g} AUC at most: none could give back {claimed:g}"
+            if value == "gained":
+                most = here["lost"].where(here["raised"] == 0, here["lost_high"]).max()
+                if most < claimed:
+                    row["verdict"] = f"errors cost {most:.3g} AUC at most: none could give back {claimed:g}"
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -67,17 +72,20 @@ def kept_within(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame":
 
     Returns:
         one row per model, data set, protocol, target and mitigation: `kept_to`, the highest rate at which the upper end of
-        the mean loss's interval is at most `loss`, there and at all lower rates of the table (NaN: at none); `lost_from`,
-        the lowest rate at which the lower end is over it (NaN: at none). Between the two the trials do not tell. What none of n
-        trials met, no interval knows of: maps rarer than about 3 / n may lose more.
+        the mean loss's interval is at most `loss`, if at all lower rates of the table the mean itself is and no trial raised
+        (NaN: at none); `lost_from`, the lowest rate at which the lower end is over `loss`, or the model raised in every trial
+        (NaN: at none). At other rates the trials do not show either. Lower rates need no interval of their own: fewer errors
+        lose less on average, and where all trials agree the interval holds what n trials may have missed, which is more than
+        `loss`. The upper end counts a trial whose model raised as an AUC of 0 (see `summarise`).
     """
     import pandas as pd
 
     rows = []
     for where, curve in summary.groupby([*_WHERE, "mitigation"], sort=False):
         curve = curve.sort_values("ber")
-        kept = (curve["auc_drop_high"] <= loss).cummin()
-        over = curve["auc_drop_low"] > loss
+        within = ((curve["auc_drop"] <= loss) & (curve["share_raised"] == 0)).cummin()
+        kept = within & (curve["auc_drop_high"] <= loss)
+        over = (curve["auc_drop_low"] > loss) | (curve["share_raised"] == 1)
         row = dict(zip([*_WHERE, "mitigation"], where, strict=True))
         row |= {"kept_to": curve["ber"][kept].max(), "lost_from": curve["ber"][over].min()}
         rows.append(row)
@@ -155,12 +163,17 @@ def auc_under_errors(
         seed: another one than in the campaign that the mitigation will be judged by.
 
     Returns:
-        mitigation -> mean AUC over the trials (of those in which the model does not raise).
+        mitigation -> mean AUC over the trials; one in which the model raises counts as an AUC of 0.
     """
     from drsrobust.campaign.campaign import Campaign
 
     options = {"errors": [error], "targets": [target], "trials": trials, "seed": seed}
-    return lambda mitigation: float(Campaign(judge, mitigations=[mitigation], **options).run(show=False)["auc"].mean())
+
+    def score(mitigation: Mitigation) -> float:
+        found = Campaign(judge, mitigations=[mitigation], **options).run(show=False)
+        return float(found["auc"].fillna(0.0).mean())
+
+    return score
 
 
 def stored(model: "nn.Module", mitigations: Iterable[Mitigation]) -> "pd.DataFrame":

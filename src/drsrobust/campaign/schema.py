@@ -35,6 +35,14 @@ SCHEMA = pa.schema(
     ]
 )
 
+# Between these columns and the metrics: how the number of trials came about. Not stored: one store serves campaigns of both
+# kinds, so that one with a precision goes on from the trials of another.
+STOPPING = "stopping"
+FIXED, PRECISION = (
+    "fixed",
+    "precision",
+)  # chosen beforehand; or by looking at the trials' AUC (`Campaign(precision=...)`)
+
 # How many bits of one number (0 the lowest of its word) were flipped in one tensor.
 BIT_COUNT = pa.struct([("component", pa.string()), ("tensor", pa.string()), ("bit", pa.uint8()), ("count", pa.int64())])
 

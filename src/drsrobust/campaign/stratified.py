@@ -172,14 +172,15 @@ def stratified_mean(
     A stratum whose trials were all alike has s_h = 0 and would count as known. It does not: up to u = `unseen(n_h)` of it
     (about 3 / n_h) may differ by as much as the bounds allow, so its mean lies between m_h - u (m_h - least) and
     m_h + u (greatest - m_h). These distances, times W_h, are added in squares to either half (recovered variances, as in
-    `stratified_proportion`). A stratum with hardly any variance has its t interval's troubles still: give it trials enough.
+    `stratified_proportion`). The interval ends at the bounds. A stratum with hardly any variance has its t interval's troubles
+    still: give it trials enough.
 
     Args:
         weights: [strata], summing to 1.
         means, variances: [strata], of the trials; variances with n - 1.
         ns: [strata], trials, at least 2 each.
         level: of confidence.
-        bounds: least and greatest value that can be.
+        bounds: least and greatest value that can be, of all strata or [strata] each.
 
     Raises:
         ValueError: weights that do not sum to 1, arrays of other shapes, fewer than 2 trials, means outside the bounds.
@@ -191,7 +192,7 @@ def stratified_mean(
     from scipy.stats import t
 
     weights, means, variances, ns = _same_strata(weights, means=means, variances=variances, ns=ns)
-    least, greatest = bounds
+    least, greatest = (np.broadcast_to(bound, weights.shape) for bound in bounds)
     if (ns < 2).any():
         raise ValueError(f"strata have {ns.astype(int).tolist()} trials; a variance needs two of each")
     if not ((means >= least) & (means <= greatest) & (variances >= 0)).all():
@@ -205,7 +206,7 @@ def stratified_mean(
     share = np.where(variances == 0, [unseen(n, level) for n in ns], 0.0)
     below = np.hypot(half, np.linalg.norm(weights * share * (means - least)))
     above = np.hypot(half, np.linalg.norm(weights * share * (greatest - means)))
-    return mean, float(mean - below), float(mean + above)
+    return mean, float(max(mean - below, weights @ least)), float(min(mean + above, weights @ greatest))
 
 
 def stratified_proportion(

@@ -1,10 +1,13 @@
 """From one row per trial to one row per condition, every number with its interval; and the caption that says so."""
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from drsrobust._names import unknown
-from drsrobust.campaign.schema import CONDITION
-from drsrobust.campaign.sequential import stopping_interval
+from drsrobust.campaign.schema import CONDITION, FIXED, PRECISION, STOPPING
+from drsrobust.campaign.sequential import UNIT, stopping_interval
 from drsrobust.campaign.statistics import LEVEL, mean_interval, quantile_interval, wilson
 from drsrobust.data import Split
 
@@ -16,34 +19,39 @@ DROP = 0.001  # AUC: a loss over this is counted as harm
 DROPS = (0.01, 0.1)  # AUC: larger losses that are counted too
 QUANTILES = (10, 50, 90)  # percent
 ENDS = ("", "_low", "_high")  # of column names: a value and its interval
-INTERVAL = f"{LEVEL:.0%} interval of the mean over error maps (Student's t)"
+INTERVAL = (
+    f"{LEVEL:.0%} interval of the mean over error maps (Student's t; where all trials agree, what they may have missed)"
+)
 ADAPTIVE = f"{LEVEL:.0%} interval of the mean over error maps, whatever the number of trials (betting, bounded values)"
+INTERVALS = {FIXED: INTERVAL, PRECISION: ADAPTIVE}
+# Least and greatest possible value of each metric; of `auc_drop` they depend on the AUC without errors.
+BOUNDS = dict.fromkeys(("auc", "detected", "repaired", "ndcg", "hit_rate", "overlap", "reranked", "users_harmed"), UNIT)
+BOUNDS |= dict.fromkeys(("flipped", "moved", "deviated_0.01", "deviated_0.1"), UNIT) | {"spearman": (-1.0, 1.0)}
+BOUNDS |= dict.fromkeys(("logloss", "ne", "calibration", "median_change"), (0.0, float("inf")))
 
 
-def summarise(
-    table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_drop", "logloss", "ne"), *, adaptive: bool = False
-) -> "pd.DataFrame":
+def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":
     """One row per condition, in the table's order.
 
     Args:
         table: of one or more campaigns, one row per trial.
         metrics: columns of it to average over trials, as `ndcg` or `flipped` besides these.
-        adaptive: whether the number of trials followed from their AUC, as with `Campaign(precision=...)`. Then the intervals of
-            `auc` and `auc_drop` are those that hold all the same (`stopping_interval`); Student's t would be too narrow.
 
     Returns:
-        the condition's columns, `auc_golden`, `n` (trials), `share_<outcome>`, `nan_rows` and `inf_rows` (mean per
-        trial); for each metric its mean over the trials that have it, `_low` and `_high` (95 % by Student's t) and the
-        quantiles `_q10`, `_q90`; `realised`, the rate that was drawn (all trials' events over all places where errors could
-        begin), with the central 99.9 % range `realised_low`, `realised_high` that Binomial(places, rate) gives it (where the
-        error model has a rate); `harmed`, the share of trials that lost over 0.001 AUC (or raised), with `_low` and
-        `_high` (95 %, Wilson); `harmed_0.01` and `harmed_0.1`, the same for losses over 0.01 and 0.1 AUC; for each metric
-        the median, `_q50`, and for `_q10`, `_q50` and `_q90` the ends `_low` and `_high` of their 95 % intervals between
-        order statistics (NaN where trials are too few for one). How is said in the frame's `attrs` too.
+        the condition's columns, `auc_golden`, `n` (trials), `stopping` (as in the table), `share_<outcome>`, `nan_rows` and
+        `inf_rows` (mean per trial); for each metric its mean over the trials that have it, `_low` and `_high` (see
+        `metric_interval`; of `auc` and `auc_drop` the end that is worse counts a trial whose model raised as an AUC of 0) and
+        the quantiles `_q10`, `_q90`; `realised`, the rate that was drawn (all trials' events over all places where errors
+        could begin), with the central 99.9 % range `realised_low`, `realised_high` that Binomial(places, rate) gives it (where
+        the error model has a rate); `trials_harmed`, the share of trials that lost over 0.001 AUC (or raised), with `_low`
+        and `_high` (95 %, Wilson); `trials_harmed_0.01` and `trials_harmed_0.1`, the same for losses over 0.01 and 0.1 AUC;
+        for each metric the median, `_q50`, and for `_q10`, `_q50` and `_q90` the ends `_low` and `_high` of their 95 %
+        intervals between order statistics (NaN where trials are too few for one). How is said in the frame's `attrs` too.
 
     Raises:
-        ValueError: a metric that the table does not have; one condition holds trials of several trained models or of
-            different rows, which have no common mean.
+        ValueError: a metric that the table does not have, whose columns the summary has already, or with a value outside of
+            its bounds; a table without the column `stopping`; one condition holds trials of several trained models, of
+            different rows, or of several ways of stopping, which have no common mean.
     """
     import pandas as pd
 
@@ -53,45 +61,112 @@ def summarise(
     rows = []
     for condition, group in table.groupby(list(CONDITION), sort=False, dropna=False):
         row = dict(zip(CONDITION, condition, strict=True))
+        where = f"{row['error_model']} at {row['rate']} in {row['target']} of {row['model']} on {row['dataset']}"
         for column, thing in (("checkpoint", "trained models"), ("data", "sets of rows")):
             if (several := group[column].nunique()) > 1:
                 raise ValueError(
-                    f"{row['error_model']} at {row['rate']} in {row['target']} of {row['model']} on {row['dataset']} holds "
-                    f"trials of {several} {thing} (column {column!r}); summarise them one by one"
+                    f"{where} holds trials of {several} {thing} (column {column!r}); summarise them one by one"
                 )
-        row |= {"auc_golden": group["auc_golden"].iloc[0], "n": len(group)}
+        row |= {"auc_golden": group["auc_golden"].iloc[0], "n": len(group), STOPPING: stopping_of(group, where)}
         row |= {f"share_{outcome}": float((group["outcome"] == outcome).mean()) for outcome in OUTCOMES}
         row |= {column: float(group[column].astype(float).mean()) for column in ("nan_rows", "inf_rows")}
         for metric in metrics:
             values = group[metric].dropna().to_numpy(float)
-            interval = mean_interval(values)
-            if adaptive and metric in ("auc", "auc_drop"):
-                golden = group["auc_golden"].iloc[0]
-                interval = stopping_interval(values, (0, 1) if metric == "auc" else (golden - 1, golden))
-            row |= zip((metric, f"{metric}_low", f"{metric}_high"), interval, strict=True)
+            _add(row, metric, zip(ENDS, _interval(group, metric, row), strict=True))
             for quantile in (10, 90):
                 value = pd.Series(values).quantile(quantile / 100) if len(values) else float("nan")
-                row[f"{metric}_q{quantile}"] = value
-        row |= zip(("realised", "realised_low", "realised_high"), realised_rate(group), strict=True)
-        harmed = int(((group["auc_drop"] > DROP) | (group["outcome"] == "raised")).sum())
-        row |= zip(("harmed", "harmed_low", "harmed_high"), wilson(harmed, len(group)), strict=True)
-        for drop in DROPS:
+                _add(row, metric, [(f"_q{quantile}", value)])
+        _add(row, "realised", zip(ENDS, realised_rate(group), strict=True))
+        for drop, name in ((DROP, ""), *((drop, f"_{drop}") for drop in DROPS)):
             harmed = int(((group["auc_drop"] > drop) | (group["outcome"] == "raised")).sum())
-            row |= zip((f"harmed_{drop}{end}" for end in ENDS), wilson(harmed, len(group)), strict=True)
+            _add(row, f"trials_harmed{name}", zip(ENDS, wilson(harmed, len(group)), strict=True))
         for metric in metrics:
             values = group[metric].dropna().to_numpy(float)
             for percent in QUANTILES:
-                for end, value in zip(ENDS, quantile_interval(values, percent / 100), strict=True):
-                    row.setdefault(f"{metric}_q{percent}{end}", value)  # _q10 and _q90 stand above already
+                ends = zip(ENDS, quantile_interval(values, percent / 100), strict=True)
+                # _q10 and _q90 stand above already
+                _add(row, f"{metric}_q{percent}", [one for one in ends if one[0] or percent == 50])
         rows.append(row)
     summary = pd.DataFrame(rows)
     summary.attrs = {
-        "interval": ADAPTIVE if adaptive else INTERVAL,
+        "interval": "; ".join(INTERVALS[one] for one in summary[STOPPING].unique()),
         "realised": "events over places of all trials; central 99.9 % range of Binomial(places, rate)",
-        "harmed": f"lost over {DROP} AUC (or as many as the column says), or the model raised; {LEVEL:.0%} Wilson interval",
+        "trials_harmed": f"share of trials that lost over {DROP} AUC (or as many as the column says), or in which the model "
+        f"raised; {LEVEL:.0%} Wilson interval",
         "quantiles": f"{LEVEL:.0%} interval between order statistics",
     }
     return summary
+
+
+def stopping_of(trials: "pd.DataFrame", where: str) -> str:
+    """How the number of these trials came about: `fixed` or `precision`.
+
+    Args:
+        trials: rows of a campaign's table, of one condition.
+        where: what they are of, for messages.
+
+    Raises:
+        ValueError: there is no column `stopping`, it holds something else, or both.
+    """
+    if STOPPING not in trials:
+        raise ValueError(
+            f"the table has no column {STOPPING!r}, on which intervals depend; add it: {FIXED!r} if the number of trials was "
+            f"chosen beforehand, {PRECISION!r} if it followed from Campaign(precision=...)"
+        )
+    found = trials[STOPPING].unique().tolist()
+    if len(found) != 1 or found[0] not in INTERVALS:
+        raise ValueError(
+            f"{where}: column {STOPPING!r} holds {found}; it must be {FIXED!r} or {PRECISION!r} in all trials"
+        )
+    return found[0]
+
+
+def metric_interval(
+    values: np.ndarray, bounds: tuple[float, float] | None, stopping: str, level: float = LEVEL
+) -> tuple[float, float, float]:
+    """Mean of a metric over trials and its interval, within the bounds of the metric.
+
+    Args:
+        values: [n].
+        bounds: least and greatest possible value, or None.
+        stopping: `fixed`: `mean_interval`. `precision`: `stopping_interval`, since Student's t is too narrow if one stops by
+            looking at the values; without two finite bounds the ends are NaN.
+        level: of confidence.
+
+    Raises:
+        ValueError: values outside the bounds.
+    """
+    if stopping == FIXED:
+        return mean_interval(values, level, bounds)
+    if bounds is None or not np.isfinite(bounds).all():
+        return (float(values.mean()) if len(values) else float("nan")), float("nan"), float("nan")
+    return stopping_interval(values, bounds, level)
+
+
+def _interval(group: "pd.DataFrame", metric: str, row: dict) -> tuple[float, float, float]:
+    """Mean and interval of a metric over the trials of one condition; at a rate of 0 no error map is drawn, and it is known."""
+    golden = row["auc_golden"]
+    bounds = (golden - 1, golden) if metric == "auc_drop" else BOUNDS.get(metric)
+    values = group[metric].astype(float).to_numpy()
+    if row["ber"] == 0 and len(set(values)) == 1:
+        return (float(values[0]),) * 3
+    try:
+        mean, low, high = metric_interval(values[~np.isnan(values)], bounds, row[STOPPING])
+        if metric in ("auc", "auc_drop") and row["share_raised"]:
+            lost = bounds[0] if metric == "auc" else bounds[1]
+            worst = metric_interval(np.where(np.isnan(values), lost, values), bounds, row[STOPPING])
+            low, high = (np.fmin(low, worst[1]), high) if metric == "auc" else (low, np.fmax(high, worst[2]))
+    except ValueError as error:
+        raise ValueError(f"column {metric!r}: {error}") from error
+    return mean, float(low), float(high)
+
+
+def _add(row: dict, name: str, numbers: Iterable[tuple[str, float]]) -> None:
+    """Adds columns `name` + end. Raises ValueError for one that is there already."""
+    for end, number in numbers:
+        if name + end in row:
+            raise ValueError(f"metrics gives the summary two columns {name + end!r}; rename the metric in the table")
+        row[name + end] = number
 
 
 def realised_rate(group: "pd.DataFrame") -> tuple[float, float, float]:
@@ -123,19 +198,21 @@ def caption(summary: "pd.DataFrame", split: Split, *, marks: str | None = None) 
         split: the rows that were scored.
         marks: a sentence on what is drawn; None: points are means, and bars the summary's intervals.
     """
+    import pandas as pd
+
     generated = " (generated data, not real clicks)" if split.dataset.startswith("synthetic-") else ""
     rows = f"{len(split):,}" if len(split) == split.whole else f"{len(split):,} of {split.whole:,}"
     fewest, most = summary["n"].min(), summary["n"].max()
     trials = f"{fewest}" if fewest == most else f"{fewest} to {most}"
     golden = summary.groupby("model", sort=False)["auc_golden"].first()
-    bars = summary.attrs.get("interval", INTERVAL)
+    bars = summary.attrs.get("interval")
+    if bars is None:  # after `concat`, which keeps no attrs
+        bars = "; ".join(INTERVALS[one] for one in summary.get(STOPPING, pd.Series([FIXED])).unique())
     text = (
         f"Data: {split.dataset}{generated}, {rows} {split.part} rows. AUC without errors: "
         f"{', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}. {trials} trials per point, each with its own "
         f"error map; the trained model and the rows are fixed. {marks or f'Points: means; bars: {bars}.'}"
     )
-    if (summary["auc_low"] == summary["auc_high"]).any():
-        text += f" Where all {most} trials are alike, up to {3 / most:.2g} of all maps may still differ."
     if (summary["rate"].fillna(0) >= 1e-4).any():  # the field: `rates.field_rates()`
         text += " Rates of 1e-4 and more are a stress range; a day in DRAM in the field gives about 1e-9 before ECC."
     return text

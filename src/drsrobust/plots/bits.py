@@ -12,17 +12,26 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-_NUMBERS = ["n", "auc_drop", "auc_drop_low", "auc_drop_high", "harmed", "harmed_low", "harmed_high", "share_nonfinite"]
+_NUMBERS = [
+    "n",
+    "auc_drop",
+    "auc_drop_low",
+    "auc_drop_high",
+    "trials_harmed",
+    "trials_harmed_low",
+    "trials_harmed_high",
+]
+_NUMBERS += ["share_nonfinite"]
 _FIELDS = (("sign", 31, 31), ("exponent", 23, 30), ("mantissa", 0, 22))
 
 
 _PVF = ["pvf", "pvf_low", "pvf_high"]
 _LABELS = {
     "auc_drop": "mean AUC loss of one flip",
-    "harmed": "share of flips that lose over 0.001 AUC",
+    "trials_harmed": "share of flips that lose over 0.001 AUC",
     "pvf": "share of flips that change any decision (PVF)",
 }
-_TITLES = {"auc_drop": "AUC loss", "harmed": "share of flips that do harm", "pvf": "flips that change decisions"}
+_TITLES = {"auc_drop": "AUC loss", "trials_harmed": "share of flips that do harm", "pvf": "flips that change decisions"}
 _SMALLEST, _LARGEST = 1e-5, 0.5  # AUC losses that colours tell apart
 
 
@@ -55,7 +64,7 @@ def bit_sensitivity(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity:
     Args:
         data: as `bit_sensitivity_data` returns it, of one model and data set.
         ax: where to draw; None: a new figure.
-        quantity: `auc_drop`, `harmed` or `pvf`.
+        quantity: `auc_drop`, `trials_harmed` or `pvf`.
     """
     ax = ax or new_panels()[0]
     targets = list(data["target"].unique())

@@ -19,7 +19,7 @@ PLAIN = "no protection"
 _KEYS = ["model", "dataset", "protocol", "target", "mitigation", "series", "ber"]
 _AUC = ["auc_golden", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_drop", "auc_drop_low", "auc_drop_high"]
 _RECOVERY = ["lost", "lost_low", "lost_high", "gained", "gained_low", "gained_high", "recovery", "recovery_low"]
-_RECOVERY += ["recovery_high", "harmed", "harmed_low", "harmed_high", "raised"]
+_RECOVERY += ["recovery_high", "trials_harmed", "trials_harmed_low", "trials_harmed_high", "raised"]
 
 
 def mitigated_auc_data(summary: "pd.DataFrame") -> "pd.DataFrame":

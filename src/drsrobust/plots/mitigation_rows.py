@@ -32,7 +32,9 @@ def recovery_rows_data(found: "pd.DataFrame", rank_at: float) -> "pd.DataFrame":
         raise ValueError(f"rank_at is {rank_at!r}; the table has the rates {rates}")
     order = here.set_index("mitigation")["gained"].rank(ascending=False, method="first").astype(int)
     keys = ["model", "dataset", "protocol", "target", "mitigation", "ber", "n", "auc_golden"]
-    values = [f"{name}{end}" for name in ("lost", "gained", "recovery", "harmed") for end in ("", "_low", "_high")]
+    values = [
+        f"{name}{end}" for name in ("lost", "gained", "recovery", "trials_harmed") for end in ("", "_low", "_high")
+    ]
     data = found[[*keys, *values, "raised"]].assign(rank=found["mitigation"].map(order))
     return data.sort_values(["rank", "ber"], kind="stable", ignore_index=True)
 
