@@ -11,7 +11,7 @@ from drsrobust.models import build_model
 RATES = [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
 
 
-def sweep(losses, model="dlrm", dataset="movielens-1m/ids", rates=RATES, places=10**6):
+def sweep(losses, model="dlrm", dataset="movielens-1m/ids", rates=RATES, places=10**6, **more):
     """A table of trials from losses [trials, rates] (NaN: raised)."""
     rows = [
         {"trial": t, "ber": ber, "auc_drop": loss, "auc_golden": 0.8, "auc": 0.8 - loss}
@@ -19,6 +19,7 @@ def sweep(losses, model="dlrm", dataset="movielens-1m/ids", rates=RATES, places=
         for ber, loss in zip(rates, trial, strict=True)
     ]
     same = {"model": model, "dataset": dataset, "protocol": "corrected", "target": "all", "error_model": "BitFlip"}
+    same |= {"mitigation": "none", "stopping": "fixed"} | more
     return pd.DataFrame(rows).assign(places=places, **same)
 
 
@@ -29,9 +30,13 @@ def test_the_knee_of_a_known_curve():
     assert found.loc["0.001", "knee"] == pytest.approx(5e-6) and found.loc["0.01", "knee"] == pytest.approx(5e-5)
     assert found.loc["half", "auc_drop"] == pytest.approx(0.15)
     assert found.loc["half", "knee"] == pytest.approx(1e-4 + (0.15 - 0.02) / (0.2 - 0.02) * 9e-4)
-    assert (found["knee_low"] == found["knee"]).all() and (
-        found["knee_high"] == found["knee"]
-    ).all()  # all trials agree
+    # All trials agree. A share of 0.63 of error maps may lose all the 0.8, or raise AUC to 1.
+    u = 1 - 0.05 ** (1 / 3)
+    rates = np.array(RATES)
+    for limit, name in ((0.001, "0.001"), (0.01, "0.01"), (0.15, "half")):
+        ends = [crossing((loss + u * (worst - loss))[None], rates, limit)[0] for worst in (0.8, -0.2)]
+        assert found.loc[name, ["knee_low", "knee_high"]].tolist() == pytest.approx(ends)
+    assert (found["knee_low"] < found["knee"]).all() and (found["knee"] < found["knee_high"]).all()
     assert found.loc["0.001", "errors"] == pytest.approx(5) and (found["n"] == 3).all()
 
 
@@ -42,10 +47,46 @@ def test_ends_of_the_range():
     assert np.allclose(crossing(np.array([[0.02, 0.005], [0.0, 0.01]]), rates, 0.01), [5e-4, 1e-2])  # the first time
 
 
-def test_trials_that_raised_are_left_out():
-    whole = [[0.0, 0.0, 0.002, 0.02, 0.2, 0.3]] * 4
-    raised = [[0.0, 0.0, np.nan, 0.02, 0.2, 0.3], *whole]
-    assert np.allclose(knees(sweep(raised))["knee"], knees(sweep(whole))["knee"])
+def test_trials_that_raised_are_in_no_mean_but_in_the_interval():
+    whole = [[0.0, 0.0, 0.002, 0.02, 0.2, 0.3], [0.0, 0.0, 0.0025, 0.021, 0.2, 0.3]] * 20
+    raised = [[0.0, 0.0, np.nan, 0.0205, 0.2, 0.3], *whole]
+    one, other = (knees(sweep(losses)).set_index("loss").loc["0.001"] for losses in (raised, whole))
+    assert one["knee"] == pytest.approx(other["knee"]) and one["knee_high"] == pytest.approx(
+        other["knee_high"], rel=0.1
+    )
+    assert one["knee_low"] < other["knee_low"] / 4  # one map of 41 that loses all
+    assert one["raised"] == pytest.approx(1 / 41 / 6) and other["raised"] == 0
+
+
+def test_where_every_trial_raised_nothing_holds():
+    nan = np.nan
+    found = knees(sweep([[0.0, 0.0, 0.0, 0.0, nan, nan]] * 40)).set_index("loss")
+    assert found.loc["half", "knee"] == pytest.approx(1e-4 + 0.15 / 0.8 * 9e-4) and found.loc["half", "raised"] == 1 / 3
+    rows = verdicts(sweep([[nan] * 6] * 40, places=10**8))
+    assert rows["verdict"].iloc[0] == "partly" and rows["detail"].iloc[0].startswith("at no rate with 100 flips surely")
+
+
+def test_mitigations_and_error_models_have_knees_of_their_own():
+    parts = [sweep([STEEP, LATE] * 4, mitigation=name) for name in ("none", "ECC")]
+    parts += [sweep([LATE, STEEP] * 4, error_model="BitFlip(bits=[30])")]
+    found = knees(pd.concat(parts))
+    keys = found[["error_model", "mitigation"]].drop_duplicates().values.tolist()
+    assert keys == [["BitFlip", "none"], ["BitFlip", "ECC"], ["BitFlip(bits=[30])", "none"]] and len(found) == 9
+    pd.testing.assert_frame_equal(knees(parts[0]), found[:3])
+    differ = knee_verdict(pd.concat(parts), found).set_index("reading")["verdict"]
+    assert differ["models"] == "one model only" and differ["data sets"] == "one data set only"
+
+
+def test_a_model_is_not_compared_with_itself():
+    """The knee of one lies within the other's interval: it has the least high end and the greatest low one."""
+    ends = [("wide", 1e-5, 1e-6, 1e-4), ("narrow", 1e-5, 0.9e-5, 1.1e-5)]
+    found = knees(pd.concat([sweep([STEEP, LATE] * 4, model) for model, *_ in ends]))
+    for model, knee, low, high in ends:
+        found.loc[found["model"] == model, ["knee", "knee_low", "knee_high"]] = knee, low, high
+    table = pd.concat([sweep([STEEP, LATE] * 4, model) for model, *_ in ends])
+    row = knee_verdict(table, found).set_index("reading").loc["models"]
+    assert row["verdict"] == "not" and row["detail"].count("wide") == row["detail"].count("narrow") == 1
+    assert row["low"] < 1 < row["high"]
 
 
 def test_the_interval_covers():
@@ -71,6 +112,10 @@ def test_wrong_tables_are_told():
         knees(table.drop(index=3))
     with pytest.raises(ValueError, match="no trial of BitFlip"):
         knees(table.assign(error_model="FixedCount(k=1)"))
+    with pytest.raises(ValueError, match="corrected, all, BitFlip, none: trials were stopped by their AUC"):
+        knees(table.assign(stopping="precision"))
+    with pytest.raises(ValueError, match="a trial has a rate twice"):
+        knees(pd.concat([table, table]))
     for wrong in ([], [0.0, 0.1], [0.1, 0.01]):
         with pytest.raises(ValueError, match="they must ascend from above 0"):
             knees(table, wrong)
@@ -79,44 +124,64 @@ def test_wrong_tables_are_told():
 STEEP, LATE = [0, 0, 0.002, 0.02, 0.2, 0.3], [0, 0, 0, 0.002, 0.1, 0.3]
 
 
+def near(losses):
+    """20 trials that nearly agree: losses [rates] give or take up to 5 %, and up to 2e-5 more."""
+    spread = np.linspace(-1, 1, 20)[:, None]
+    return np.array(losses) * (1 + 0.05 * spread) + 1e-5 * (1 + spread)
+
+
 def verdicts(*parts):
     table = pd.concat(parts)
     return knee_verdict(table, knees(table))
 
 
 def test_verdicts():
-    parts = [sweep([STEEP] * 3, places=10**8), sweep([LATE] * 3, "fm", places=10**8)]
+    parts = [sweep(near(STEEP), places=10**8), sweep(near(LATE), "fm", places=10**8)]
     rows = verdicts(*parts).set_index("reading")
     assert rows.loc["knee", "verdict"].tolist() == ["reproduced"] * 2
     assert rows.loc["knee", "value"].tolist() == knees(pd.concat(parts)).query("loss == 'half'")["knee"].tolist()
-    assert rows.loc["knee", "detail"].iloc[0].startswith("mean loss 0, surely under 0.001, at 1e-06 (300 flips in all)")
+    assert (
+        rows.loc["knee", "detail"]
+        .iloc[0]
+        .startswith("mean loss 1e-05, surely under 0.001, at 1e-06 (2,000 flips in all)")
+    )
     differ = rows.loc["models"]
-    assert differ["verdict"] == "reproduced" and differ["value"] == pytest.approx(differ["low"])  # all trials agree
+    assert differ["verdict"] == "reproduced" and 1 < differ["low"] < differ["value"] < differ["high"]
     assert "dlrm 5.0e-05" in differ["detail"] and "fm 1.7e-04" in differ["detail"]
     assert rows.loc["data sets", "verdict"] == "one data set only" and np.isnan(rows.loc["data sets", "value"])
-    parts += [sweep([LATE] * 3, dataset="criteo-kaggle/fields"), sweep([LATE] * 3, "fm", "criteo-kaggle/fields")]
+    parts += [sweep(near(LATE), dataset="criteo-kaggle/fields"), sweep(near(LATE), "fm", "criteo-kaggle/fields")]
     row = verdicts(*parts).set_index("reading").loc["data sets"]
     assert row["verdict"] == "reproduced" and row["dataset"] == "movielens-1m/ids, criteo-kaggle/fields"
     assert row["detail"].startswith("dlrm, 0.01 AUC lost: movielens-1m/ids 5.0e-05")
 
 
 def test_rates_that_hit_nothing_are_no_test():
-    """300 flips at the rate where AUC still holds, and 3."""
-    rows = [verdicts(sweep([STEEP] * 3, places=places)).iloc[0] for places in (10**8, 10**6)]
+    """2,000 flips at the rate where AUC still holds, and 20."""
+    rows = [verdicts(sweep(near(STEEP), places=places)).iloc[0] for places in (10**8, 10**6)]
     assert [row["verdict"] for row in rows] == ["reproduced", "partly"]
+    alike = verdicts(sweep([STEEP] * 20, places=10**8)).iloc[0]
+    assert alike["verdict"] == "partly"  # 20 trials that agree do not show that 1 in 100 loses nothing
     assert rows[1]["detail"] == "at no rate with 100 flips surely under 0.001 lost, half is lost up to 0.01"
 
 
 def test_a_knee_that_was_not_reached_counts_where_no_other_differs():
     never = [0, 0, 0, 0, 0.001, 0.005]
-    row = verdicts(sweep([STEEP] * 3), sweep([never] * 3, "fm")).set_index("reading").loc["models"]
+    row = verdicts(sweep(near(STEEP)), sweep(near(never), "fm")).set_index("reading").loc["models"]
     assert row["verdict"] == "reproduced" and row["detail"].endswith("fm not up to the highest rate")
     row = (
-        verdicts(sweep([STEEP] * 3), sweep([LATE] * 3, "dcn"), sweep([never] * 3, "fm"))
+        verdicts(sweep(near(STEEP)), sweep(near(LATE), "dcn"), sweep(near(never), "fm"))
         .set_index("reading")
         .loc["models"]
     )
     assert row["verdict"] == "reproduced" and "dcn 1.7e-04" in row["detail"]
+
+
+def test_a_knee_that_no_trial_reached_may_be_reached():
+    """20 trials that lose nothing at any rate: 1 in 7 may lose all, which is more than 0.01 on average."""
+    row = knees(sweep([[0.0] * 6] * 20)).set_index("loss").loc["0.01"]
+    assert row["knee"] == row["knee_high"] == np.inf and row["knee_low"] < 1e-7
+    row = verdicts(sweep(near(STEEP)), sweep([[0.0] * 6] * 20, "fm")).set_index("reading").loc["models"]
+    assert row["verdict"] == "not"
 
 
 def test_models_that_do_not_surely_differ():
@@ -131,7 +196,7 @@ def test_models_that_do_not_surely_differ():
     [([0.1] * 6, "not"), ([0.1] * 5 + [0.3], "partly"), ([0, 0, 0, 0, 0, 0.01], "partly")],
 )
 def test_a_curve_without_a_knee(losses, verdict):
-    rows = verdicts(sweep([losses] * 3))
+    rows = verdicts(sweep(near(losses)))
     assert rows["verdict"].tolist() == [verdict, "one model only", "one data set only"]
     assert np.isnan(rows["value"].iloc[0]) == (max(losses) < 0.15)  # half is not lost
 

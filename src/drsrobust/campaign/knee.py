@@ -1,12 +1,14 @@
 """Where AUC gives way: the bit error rate at which the mean loss passes a threshold (experiment E3)."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import permutations
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drsrobust.campaign.statistics import LEVEL, mean_interval
-from drsrobust.campaign.summary import caption
+from drsrobust.campaign.schema import FIXED
+from drsrobust.campaign.statistics import LEVEL, mean_interval, unseen
+from drsrobust.campaign.summary import caption, stopping_of
 from drsrobust.data import Split
 from drsrobust.tensors import declared_groups
 
@@ -19,10 +21,11 @@ _ONE = {"model": "one model only", "dataset": "one data set only"}
 HALF = "half"  # of what the AUC has over a coin toss's 0.5
 FLIPS = 100  # in all trials of a rate: fewer are no test of whether AUC holds there
 RESAMPLES = 2000
-_KEYS = ["model", "dataset", "protocol", "target"]
+_KEYS = ["model", "dataset", "protocol", "target", "error_model", "mitigation"]
 HOW = (
     "first rate at which the mean AUC loss over error maps reaches the threshold (between two rates it is taken to grow by as "
-    f"much per error); {LEVEL:.0%} interval: percentile bootstrap over error maps, each kept with all its rates"
+    f"much per error); {LEVEL:.0%} interval: percentile bootstrap over error maps, each kept with all its rates; where all "
+    "agree, what they may have missed"
 )
 
 
@@ -34,26 +37,34 @@ def knees(
     Between two rates the mean loss is interpolated linearly in the rate, below the lowest one from 0: exact where errors act
     each for itself, so that twice as many cost twice as much. Trials of one number hold nested error maps over the rates, so
     they are resampled together; the interval speaks of other error maps in the same model. With few harmful maps at low rates
-    it is as uncertain as they are few.
+    it is as uncertain as they are few. Where all trials agree at the rate that decides (the first at which the threshold is
+    reached, else the highest), a share of up to `unseen(n)` of error maps may lose all the AUC, or raise it to 1.
+
+    A trial whose model raised is in no mean, but the low end of the interval takes it as an AUC of 0; where all trials of a
+    rate raised, all the AUC is lost there.
 
     Args:
-        table: of one or more campaigns of `BitFlip` over rates, one row per trial; each trial at each rate.
+        table: of one or more campaigns of `BitFlip` over rates, one row per trial; each trial at each rate. The number of
+            trials must be fixed: the bootstrap does not hold for trials stopped by their AUC (`precision=`).
         losses: thresholds, as AUC, ascending; the rate at which half of what the AUC has over 0.5 is lost is added.
         level: of confidence.
         seed: of the resampling.
 
     Returns:
-        one row per model, data set, protocol, target and threshold: these, `bits` (eligible), `n` (trials), `loss` (the
-        threshold, text), `auc_drop` (the same as AUC), `knee`, `knee_low`, `knee_high` (bit error rates; infinite where
-        the loss stays below up to the highest rate) and `errors` (flips that the knee's rate brings on average).
+        one row per model, data set, protocol, target, error model, mitigation and threshold: these, `bits` (eligible), `n`
+        (trials), `raised` (share of all trials at all rates in which the model raised), `loss` (the threshold, text),
+        `auc_drop` (the same as AUC), `knee`, `knee_low`, `knee_high` (bit error rates; infinite where the loss stays below up
+        to the highest rate) and `errors` (flips that the knee's rate brings on average).
 
     Raises:
-        ValueError: no trials of `BitFlip`, a trial that lacks a rate, or losses that do not ascend from above 0.
+        ValueError: no trials of `BitFlip`, trials that were stopped by their AUC, a trial that lacks a rate or has it twice,
+            or losses that do not ascend from above 0.
 
     Example:
         >>> import pandas as pd
         >>> trials = [{"ber": ber, "trial": t, "auc_drop": d} for t in (0, 1) for ber, d in ((1e-6, 0.0), (1e-5, 0.02))]
-        >>> same = {"model": "m", "dataset": "d", "protocol": "p", "target": "all", "error_model": "BitFlip", "places": 1000}
+        >>> same = {"model": "m", "dataset": "d", "protocol": "p", "target": "all", "error_model": "BitFlip"}
+        >>> same |= {"mitigation": "none", "stopping": "fixed", "places": 1000}
         >>> knees(pd.DataFrame(trials).assign(auc_golden=0.8, **same))[["loss", "knee"]].to_dict("list")
         {'loss': ['0.001', '0.01', 'half'], 'knee': [1.45e-06, 5.5e-06, inf]}
     """
@@ -67,22 +78,37 @@ def knees(
         raise ValueError("the table holds no trial of BitFlip at a rate above 0")
     rows = []
     for keys, group in table.groupby(_KEYS, sort=False):
+        where = ", ".join(keys)
+        if stopping_of(group, where) != FIXED:
+            raise ValueError(
+                f"{where}: trials were stopped by their AUC; knees need a fixed number of trials (trials=)"
+            )
+        if group.duplicated(["trial", "ber"]).any():
+            raise ValueError(f"{where}: a trial has a rate twice; give the table of one campaign seed, without doubles")
         loss = group.pivot(index="trial", columns="ber", values="auc_drop")
         there = group.pivot(index="trial", columns="ber", values="auc_golden").notna()
         if not there.to_numpy().all():
-            raise ValueError(f"{', '.join(keys)}: some trials lack a rate; knees need every trial at every rate")
+            raise ValueError(f"{where}: some trials lack a rate; knees need every trial at every rate")
         values, rates = loss.to_numpy(np.float64), loss.columns.to_numpy(np.float64)
         golden, bits = float(group["auc_golden"].iloc[0]), int(group["places"].iloc[0])
-        means = _means(values, np.ones((1, len(values))))
-        drawn = np.random.default_rng(seed).multinomial(len(values), np.full(len(values), 1 / len(values)), RESAMPLES)
-        again = _means(values, drawn)
+        n, raised = len(values), np.isnan(values)
+        once = np.ones((1, n))
+        drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), RESAMPLES)
+        worst = np.where(raised, golden, values)
+        means, again, least = _means(values, once, golden), _means(values, drawn, golden), _means(worst, drawn, golden)
         for name, limit in [*((f"{loss:g}", loss) for loss in losses), (HALF, (golden - 0.5) / 2)]:
             knee = float(crossing(means, rates, limit)[0])
-            ends = [(1 - level) / 2, (1 + level) / 2]
-            low, high = np.quantile(crossing(again, rates, limit), ends, method="nearest")
+            low = np.quantile(crossing(least, rates, limit), (1 - level) / 2, method="nearest")
+            high = np.quantile(crossing(again, rates, limit), (1 + level) / 2, method="nearest")
+            decides = min(int(np.searchsorted(rates, knee)), len(rates) - 1)
+            if low == high and np.ptp(worst[:, decides]) == 0:
+                share, mean = unseen(n, level), _means(worst, once, golden)
+                low = crossing(mean + share * (golden - mean), rates, limit)[0]
+                high = crossing(means - share * (means - (golden - 1)), rates, limit)[0]
             row = dict(zip(_KEYS, keys, strict=True)) | {
                 "bits": bits,
-                "n": len(values),
+                "n": n,
+                "raised": float(raised.mean()),
                 "loss": name,
                 "auc_drop": limit,
             }
@@ -125,10 +151,11 @@ def knee_verdict(table: "pd.DataFrame", found: "pd.DataFrame") -> "pd.DataFrame"
         rows with `reading`, `protocol`, `model`, `dataset`, `value`, `low`, `high`, `verdict` and `detail` (the sentence that
         says why). `knee`, one per curve: the rate at which half of what the AUC has over 0.5 is lost (NaN where it is not);
         `reproduced` where it is, and there is a rate that is a test (100 flips or more in all its trials together) at which the
-        loss is surely under the smallest threshold; `partly` where one of both holds, else `not`. `models` and `data sets`,
-        one each per protocol: the highest knee (of the second threshold) over the lowest, between models of one data set and
-        between data sets of one model, where that is surely most; `reproduced` where the intervals of these lie apart, else
-        `not`; where there is one only, the verdict says so.
+        loss is surely under the smallest threshold, with raised trials counted as an AUC of 0; `partly` where one of both
+        holds, else `not`. `models` and `data sets`, one each per protocol: the highest knee (of the second threshold) over the
+        lowest, between models of one data set and between data sets of one model, where that is surely most; `reproduced`
+        where the intervals of these lie apart, else `not`; where there is one only, the verdict says so. Knees are compared at
+        the same target, error model and mitigation.
     """
     import pandas as pd
 
@@ -157,7 +184,8 @@ def _held(curve: "pd.DataFrame", limit: float) -> str:
     held = ""
     for ber, trials in curve.groupby("ber"):
         flips = float(ber * trials["places"].sum())
-        mean, _, high = mean_interval(trials["auc_drop"].dropna().to_numpy(float))
+        golden = float(trials["auc_golden"].iloc[0])
+        mean, _, high = mean_interval(trials["auc_drop"].fillna(golden).to_numpy(float), bounds=(golden - 1, golden))
         if flips >= FLIPS and high < limit:
             held = f"mean loss {mean:.1g}, surely under {limit:g}, at {ber:g} ({flips:,.0f} flips in all)"
     return held
@@ -185,15 +213,15 @@ def sweep_caption(summary: "pd.DataFrame", splits: Sequence[Split], *, marks: st
 
 
 def _differ(knees: "pd.DataFrame", name: str, same: str, loss: str) -> tuple[str, float, float, float, str, str]:
-    """Data sets, the highest knee over the lowest with the ends that both intervals allow, the verdict, and why: of the
-    group of one `same` in which that is surely most. Knees that were not reached count where reached ones do not differ."""
+    """Data sets, the highest knee over the lowest with the ends that both intervals allow, the verdict, and why: of the two
+    knees of one `same` that surely differ most. Knees that were not reached count where reached ones do not differ."""
     found, several = [], False
-    for key, group in knees.groupby(same, sort=False):
-        several |= len(group) > 1
-        for some in (group[np.isfinite(group["knee_high"])], group):
-            if len(some) > 1 and np.isfinite(some["knee"].min()):
-                first, last = some.loc[some["knee_high"].idxmin()], some.loc[some["knee_low"].idxmax()]
-                found.append((last["knee_low"] / first["knee_high"], key, first, last))
+    for (key, *_), group in knees.groupby([same, "target", "error_model", "mitigation"], sort=False):
+        several |= group[name].nunique() > 1
+        for first, last in permutations(group.to_dict("records"), 2):
+            if first[name] != last[name] and np.isfinite(first["knee"]):
+                apart = last["knee_low"] / first["knee_high"] if np.isfinite(first["knee_high"]) else 0.0
+                found.append((apart, key, first, last))
     if reached := [one for one in found if one[0] > 1 and np.isfinite(one[3]["knee_high"])]:
         found = reached
     if not found:
@@ -211,7 +239,7 @@ def _differ(knees: "pd.DataFrame", name: str, same: str, loss: str) -> tuple[str
     return sets, ratio, low, last["knee_high"] / first["knee_low"], "reproduced" if low > 1 else "not", detail
 
 
-def _shown(row: "pd.Series") -> str:
+def _shown(row: dict[str, Any]) -> str:
     if np.isinf(row["knee_low"]):
         return "not up to the highest rate"
     high = "over the highest rate" if np.isinf(row["knee_high"]) else f"{row['knee_high']:.1e}"
@@ -219,9 +247,9 @@ def _shown(row: "pd.Series") -> str:
     return f"{knee} [{row['knee_low']:.1e}, {high}]"
 
 
-def _means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def _means(values: np.ndarray, counts: np.ndarray, golden: float) -> np.ndarray:
     """Mean losses [draws, rates] of trials [trials, rates] taken so many times [draws, trials]; trials that raised (NaN) are
-    left out at their rate."""
+    left out at their rate. Where all raised, all the golden AUC is lost."""
     there = ~np.isnan(values)
     n = counts @ there
-    return np.where(n > 0, counts @ np.where(there, values, 0.0) / np.maximum(n, 1), 0.0)
+    return np.where(n > 0, counts @ np.where(there, values, 0.0) / np.maximum(n, 1), golden)
