@@ -214,7 +214,7 @@ def sweep_caption(summary: "pd.DataFrame", splits: Sequence[Split], *, marks: st
 
 def _differ(knees: "pd.DataFrame", name: str, same: str, loss: str) -> tuple[str, float, float, float, str, str]:
     """Data sets, the highest knee over the lowest with the ends that both intervals allow, the verdict, and why: of the two
-    knees of one `same` that surely differ most. Knees that were not reached count where reached ones do not differ."""
+    knees of one `same` that clearly differ most. Knees that were not reached count where reached ones do not differ."""
     found, several = [], False
     for (key, *_), group in knees.groupby([same, "target", "error_model", "mitigation"], sort=False):
         several |= group[name].nunique() > 1

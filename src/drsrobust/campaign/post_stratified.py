@@ -365,7 +365,7 @@ def _shares(trials: "pd.DataFrame", name: str) -> np.ndarray:
 
 def _reach(table: "pd.DataFrame", strata: "pd.DataFrame", rows: int) -> np.ndarray:
     """How many rows the errors of each stratum's target reached at most, whatever the bit: float64 [strata]. Where no trial
-    reached a row, or none of those that did not raise tells, all `rows`."""
+    reached a row, or all raised, all `rows`."""
     most = table.groupby("target")["rows_reached"].max().replace(0, rows).fillna(rows)
     return np.array([float(most[str(target)]) for target in strata["target"]])
 

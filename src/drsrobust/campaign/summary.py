@@ -84,7 +84,7 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
             values = group[metric].dropna().to_numpy(float)
             for percent in QUANTILES:
                 ends = zip(ENDS, quantile_interval(values, percent / 100), strict=True)
-                # _q10 and _q90 stand above already
+                # _q10 and _q90 were added above
                 _add(row, f"{metric}_q{percent}", [one for one in ends if one[0] or percent == 50])
         rows.append(row)
     summary = pd.DataFrame(rows)
