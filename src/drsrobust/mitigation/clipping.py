@@ -182,11 +182,14 @@ class ActivationClipping(Mitigation):
 
     @classmethod
     def as_released(cls, bound: float) -> "ActivationClipping":
-        """The clipping that the published code of arXiv:2307.10244 applied: saturation at -bound and bound behind every
-        nn.Linear but the last one, and nowhere else. So first-order terms, tables, cross layers and the logit are never
-        clipped, nor is anything in FM, which has no such layer (this is no error here). NaN stays, as `torch.clamp` leaves it.
+        """The clipping that the published code of arXiv:2307.10244 applies: behind every nn.Linear but the last one NaN
+        becomes 0, then values saturate at -bound and bound. First-order terms, tables, cross layers and the logit are never
+        clipped, nor is anything in FM, which has no such layer (this is no error here).
+
+        Its bound was 1000 in March 2023, 6 in April 2023 and is 100 in its last commit. Only its version of 3 to 7 March 2023
+        kept NaN: `ActivationClipping(bound, nan="keep", places="linear")`.
         """
-        self = cls(bound, nan="keep", places=("linear",))
+        self = cls(bound, nan="zero", places=("linear",))
         self._needs_a_place = False
         self.name = f"clip as released {bound:g}"
         return self
