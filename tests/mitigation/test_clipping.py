@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from drsrobust.campaign import auc_difference
+from drsrobust.campaign import Campaign, auc_difference
 from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import Activations, BitFlip, FixedCount, inject
+from drsrobust.mitigation.base import shown
 from drsrobust.mitigation.clipping import ActivationClipping
 from drsrobust.mitigation.limits import limiter
 from drsrobust.mitigation.nan_guard import NaNGuard
@@ -376,7 +377,7 @@ def test_search(trained, data):
     best = max(scores, key=lambda m: (scores[m], m))
     for place, one in fitted.learnt.items():
         assert torch.equal(clip.learnt[place].high, one.high * best)
-    assert clip.name == f"clip quantile 0.999 searched ({best:.3g} x)" and clip.identity() != fitted.identity()
+    assert clip.name == f"clip quantile 0.999 searched ({shown(best)} x)" and clip.identity() != fitted.identity()
 
 
 # Identity, names, cost, errors.
@@ -409,6 +410,25 @@ def test_identity_and_names(trained, data):
         again = pickle.loads(pickle.dumps(clip))
         assert again.identity() == clip.identity() and again.name == clip.name
     assert fit(trained, data.train).identity() == clips["clip profiled"].identity()
+
+
+def test_labels_tell_close_numbers_apart(trained, data):
+    fitted = ActivationClipping.fit(trained, data.train)
+    close = ActivationClipping.fit(trained, data.train, margin=1.00000001)
+    assert close.name == "clip profiled x 1.00000001" and close.identity() != fitted.identity()
+    assert fitted.scaled(1.00000001).name == "clip profiled (1.00000001 x)"
+    assert fitted.scaled(0.35).name == "clip profiled (0.35 x)" and fitted.scaled(2.0).name == "clip profiled (2 x)"
+    assert ActivationClipping(6.0000001).name == "clip 6.0000001" != ActivationClipping(6).name
+    assert fitted.scaled(0.1 + 0.2).name == "clip profiled (0.30000000000000004 x)"
+
+
+def test_searched_bounds_may_be_the_fitted_ones(trained, data):
+    """Both are then in one campaign, each under its own label."""
+    fitted = ActivationClipping.fit(trained, data.train)
+    searched = ActivationClipping.search(trained, data.train, lambda clip: 0.5, multipliers=(0.5, 1.0))
+    assert searched.name == "clip profiled searched (1 x)" and searched.identity() != fitted.identity()
+    assert fitted.bounds().equals(searched.bounds())
+    Campaign(Evaluator(trained, data.test), errors=[BitFlip(1e-3)], mitigations=[fitted, searched])
 
 
 def test_another_instance_of_the_model(trained, data):

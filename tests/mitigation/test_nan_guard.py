@@ -2,6 +2,7 @@
 
 import math
 import pickle
+import re
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ from torch import nn
 
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, inject
+from drsrobust.mitigation.abft_linear import ABFTLinear
+from drsrobust.mitigation.golden_copy import GoldenCopy
 from drsrobust.mitigation.nan_guard import NaNGuard
 from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
 
@@ -93,6 +96,18 @@ def test_identity_name_and_cost():
     assert pickle.loads(pickle.dumps(guard)).identity() == guard.identity() and not guard.ordered
     cost = guard.cost(Given())
     assert (cost.stored_bits, cost.multiply_adds, cost.bytes_touched) == (32, 1, 4)
+
+
+def test_repr_shows_settings_and_short_hashes():
+    assert repr(NaNGuard(value=-2.5)) == "<NaNGuard 'NaN guard to -2.5', value=-2.5>"
+    assert repr(NaNGuard(prior=0.2)) != repr(NaNGuard(prior=0.3))
+    assert repr(NaNGuard(value=1) + NaNGuard(value=2)) == f"{NaNGuard(value=1)!r} + {NaNGuard(value=2)!r}"
+    layer = nn.Linear(3, 2)
+    copy = GoldenCopy.of(layer)
+    assert repr(copy) == f"<GoldenCopy of 2 tensors, 256 bits, {copy.digest()[:12]}>"
+    abft = repr(ABFTLinear.fit(layer, action="restore"))
+    assert abft.startswith("<ABFTLinear 'ABFT Linear (provable, restore)', action='restore', every=1, checks='")
+    assert not re.search("[0-9a-f]{13}", abft)
 
 
 def test_mistakes():

@@ -1,5 +1,6 @@
 """What every mitigation is: a side in memory, a side in the computation, and a price."""
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -145,7 +146,26 @@ class Mitigation(ABC):
         return Composed((self, other))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.name}>"
+        """Its class, label and settings; of hashes the first 12 digits."""
+        settings = self.settings()
+        parts = (
+            [f"{name}={value!r}" for name, value in settings.items()]
+            if isinstance(settings, dict)
+            else [repr(settings)]
+        )
+        text = f"<{type(self).__name__} {self.name!r}" + "".join(f", {part}" for part in parts) + ">"
+        return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
+
+
+def shown(number: float) -> str:
+    """A number in a label: six digits, or as many as tell it from every other float.
+
+    Example:
+        >>> shown(1.0), shown(0.35), shown(1.00000001)
+        ('1', '0.35', '1.00000001')
+    """
+    short = f"{number:g}"
+    return short if float(short) == number else repr(float(number))
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from torch import nn
 
 from drsrobust._names import unknown
 from drsrobust.injection import restore_leftovers
-from drsrobust.mitigation.base import Cost, Current, Handle, Mitigation
+from drsrobust.mitigation.base import Cost, Current, Handle, Mitigation, shown
 from drsrobust.mitigation.bounds import Bounds, learn, put_on
 from drsrobust.mitigation.limits import MODES, NANS, limiter
 from drsrobust.mitigation.places import Place, check_kinds, chosen, find
@@ -74,7 +74,7 @@ class ActivationClipping(Mitigation):
     ) -> None:
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < math.inf:
             raise ValueError(f"bound is {bound!r}; it must be a finite number over 0, as 6 or 100")
-        self._set(f"{bound:g}", mode, nan, places)
+        self._set(shown(bound), mode, nan, places)
         self.bound: float | None = float(bound)
 
     def _set(self, what: str, mode: str, nan: str, places: str | Sequence[str] | None) -> None:
@@ -85,6 +85,7 @@ class ActivationClipping(Mitigation):
         self.mode, self.nan, self.kinds = mode, nan, check_kinds(places)
         self.bound, self.scope = None, "layer"
         self.learnt: dict[Place, Bounds] | None = None
+        self._fit: dict[str, Any] | None = None  # how bounds were learnt
         self.tried: list[tuple[float, float]] = []
         self._needs_a_place = True
         parts = [f"clip {what}"]
@@ -132,11 +133,12 @@ class ActivationClipping(Mitigation):
             raise ValueError(f"margin is {margin!r}; it must be a finite number over 0, as 1.5")
         if rows < 1:
             raise ValueError(f"rows is {rows!r}; it must be at least 1")
-        what = "profiled" if quantile is None else f"quantile {quantile:g}"
-        what += ("" if margin == 1 else f" x {margin:g}") + ("" if rows == ROWS else f" from {rows} rows")
+        what = "profiled" if quantile is None else f"quantile {shown(quantile)}"
+        what += ("" if margin == 1 else f" x {shown(margin)}") + ("" if rows == ROWS else f" from {rows} rows")
         self = cls.__new__(cls)
         self._set(what + (" per neuron" if scope == "neuron" else ""), mode, nan, places)
         self.scope = scope
+        self._fit = {"rows": int(rows), "quantile": quantile and float(quantile), "margin": float(margin)}
         restore_leftovers(model)
         there = chosen(model, self.kinds)
         self.learnt = learn(
@@ -178,6 +180,7 @@ class ActivationClipping(Mitigation):
         found = fitted.scaled(best)
         found.name = found.name.replace(fitted.name, f"{fitted.name} searched", 1)
         found.tried = tried
+        found._fit = fitted._fit | {"searched": [float(multiplier) for multiplier, _ in tried]}
         return found
 
     @classmethod
@@ -191,7 +194,7 @@ class ActivationClipping(Mitigation):
         """
         self = cls(bound, nan="zero", places=("linear",))
         self._needs_a_place = False
-        self.name = f"clip as released {bound:g}"
+        self.name = f"clip as released {shown(bound)}"
         return self
 
     def scaled(self, multiplier: float) -> "ActivationClipping":
@@ -205,7 +208,7 @@ class ActivationClipping(Mitigation):
                 place: Bounds(one.low * multiplier, one.high * multiplier, one.values)
                 for place, one in self.learnt.items()
             }
-        other.name = f"{self.name} ({multiplier:.3g} x)"
+        other.name = f"{self.name} ({shown(multiplier)} x)"
         return other
 
     def bounds(self) -> "pd.DataFrame":
@@ -234,7 +237,7 @@ class ActivationClipping(Mitigation):
             for place, one in sorted(self.learnt.items(), key=lambda item: str(item[0])):
                 total.update(f"{place} {list(one.low.shape)}\n".encode())
                 total.update(one.low.numpy().tobytes() + one.high.numpy().tobytes())
-            found["bounds"] = total.hexdigest()
+            found |= {"fit": self._fit, "bounds": total.hexdigest()}
         return found
 
     def put_on(self, model: nn.Module, watch: Current) -> Iterator[Handle]:

@@ -27,6 +27,9 @@ class Composed(Mitigation):
     def settings(self) -> Any:
         return [part.identity() for part in self.parts]
 
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.parts))
+
     def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap:
         for part in self.parts:
             error_map = part.screen(error_map, model, seed=seed)

@@ -27,6 +27,10 @@ class GoldenCopy:
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._tensors = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+        self._digest: str | None = None
+
+    def __repr__(self) -> str:
+        return f"<GoldenCopy of {len(self._tensors)} tensors, {self.stored_bits} bits, {self.digest()[:12]}>"
 
     @classmethod
     def of(cls, model: nn.Module, names: Iterable[str] | None = None) -> "GoldenCopy":
@@ -51,7 +55,9 @@ class GoldenCopy:
 
     def digest(self) -> str:
         """SHA-256 (hex) of names, formats and words."""
-        return tensors_digest(self._tensors)
+        if self._digest is None:
+            self._digest = tensors_digest(self._tensors)
+        return self._digest
 
     def restore(self, model: nn.Module) -> int:
         """Puts all of a model's words back. Returns how many were others.

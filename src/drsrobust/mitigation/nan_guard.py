@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from drsrobust.mitigation.base import Cost, Current, Handle, Mitigation, Watch
+from drsrobust.mitigation.base import Cost, Current, Handle, Mitigation, Watch, shown
 from drsrobust.mitigation.layers import on_output
 
 
@@ -43,7 +43,7 @@ class NaNGuard(Mitigation):
         if value is not None and not math.isfinite(value):
             raise ValueError(f"value is {value!r}; it must be a finite logit")
         self.value = float(value) if prior is None else math.log(prior / (1 - prior))
-        self.name = "NaN guard" if prior is not None else f"NaN guard to {self.value:g}"
+        self.name = "NaN guard" if prior is not None else f"NaN guard to {shown(self.value)}"
 
     def settings(self) -> Any:
         return {"value": self.value}

@@ -18,7 +18,7 @@ from drsrobust._names import unknown
 from drsrobust.injection import ErrorMap, ErrorMapMismatch, restore_leftovers
 from drsrobust.injection.storage import Stored, hittable, stored
 from drsrobust.injection.words import INTEGERS, Words
-from drsrobust.mitigation.base import Cost, Mitigation
+from drsrobust.mitigation.base import Cost, Mitigation, shown
 from drsrobust.mitigation.bounds import widened
 
 PER = ("tensor", "row")
@@ -62,7 +62,7 @@ class WeightRange(Mitigation):
     ) -> None:
         self.ranges, self.unchecked = dict(ranges), unchecked
         self.per, self.margin, self.repair = per, margin, repair
-        self.name = f"range per {per}" + ("" if margin == 1 else f" x {margin:g}")
+        self.name = f"range per {per}" + ("" if margin == 1 else f" x {shown(margin)}")
         self.name += "" if repair == "zero" else ", clamped"
 
     @classmethod
