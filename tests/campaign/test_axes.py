@@ -1,14 +1,18 @@
 """Mitigations, explicit conditions, precision, further metrics."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.campaign import Campaign, looks, stopping_interval
+from drsrobust.campaign import Campaign, StoreError, kept_within, looks, recovery, stopping_interval, summarise
 from drsrobust.campaign.campaign import FIRST, GROWTH
-from drsrobust.injection import BitFlip, FixedCount, inject
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import BitFlip, FixedCount, Rows, inject
 from drsrobust.metrics import NAMES
-from drsrobust.mitigation import Mitigation, Watch
+from drsrobust.mitigation import Mitigation, NaNGuard, Watch
+from drsrobust.plots.mitigation import recovery_vs_ber_data
 
 
 class TopBitProtected(Mitigation):
@@ -78,11 +82,66 @@ def test_a_mitigated_row_by_hand(judge, trained, tmp_path):
     assert not trained._forward_hooks
 
 
-def test_two_settings_of_one_name_are_refused(judge):
-    with pytest.raises(ValueError, match="stands twice in the grid"):
+def test_two_settings_of_one_label(judge, tmp_path):
+    """They meet the same maps, are stored, grouped and looked up apart, and give what each gives by itself."""
+    low, high = NaNGuard(prior=0.2), NaNGuard(prior=0.9)
+    assert low.name == high.name
+    grid = GRID | {"errors": [BitFlip(1e-2)]}
+    runner = Campaign(judge, mitigations=[None, low, high, low + Clamped(2.0)], store=tmp_path / "s", **grid)
+    table = runner.run(show=False)
+    ids = ["", *(one.identity()[:12] for one in (low, high, low + Clamped(2.0)))]
+    assert table["mitigation_id"].fillna("").drop_duplicates().tolist() == ids and len(set(ids)) == 4
+    assert table.loc[table["mitigation"] == "none", "mitigation_id"].isna().all()
+    trials = [group.reset_index(drop=True) for _, group in table.groupby("mitigation_id", sort=False)]
+    assert trials[0]["seed"].tolist() == trials[1]["seed"].tolist() == table["seed"].tolist()[:20]
+    assert trials[0]["logloss"].tolist() != trials[1]["logloss"].tolist()
+    alone = Campaign(judge, mitigations=[high], store=tmp_path / "t", **grid).run(show=False)
+    pd.testing.assert_frame_equal(trials[1], alone)
+
+    summary = summarise(table)
+    assert summary["mitigation_id"].fillna("").tolist() == ids and (summary["n"] == 20).all()
+    assert np.allclose(summary["auc"].tolist()[1:], [one["auc"].mean() for one in trials])
+    found = recovery(table)
+    assert found["mitigation"].tolist() == ["NaN guard", "NaN guard", "NaN guard + clamp 2"]
+    assert found["mitigation_id"].tolist() == ids[1:] and np.allclose(found["auc"], summary["auc"][1:])
+    assert len(kept_within(summary)) == 4
+    assert runner.timings().groupby("mitigation_id", dropna=False).size().tolist() == [20] * 4
+    with pytest.raises(ValueError, match="2 mitigations are labelled 'NaN guard'; give each a `.name` of its own"):
+        recovery_vs_ber_data(found)
+
+
+def test_mitigations_are_told_apart_by_identity(judge, tmp_path):
+    with pytest.raises(ValueError, match=r"duplicate condition: BitFlip\(.* in 'all' with mitigation 'clamp 2'"):
         Campaign(judge, mitigations=[Clamped(2.0), Clamped(2.0)], **GRID)
-    with pytest.raises(TypeError, match="mitigations holds 'clip'; each must be a mitigation or None"):
-        Campaign(judge, mitigations=["clip"], **GRID)
+    guard = {"mitigations": [NaNGuard(prior=0.2)], "store": tmp_path / "s"}
+    Campaign(judge, **guard, **GRID | {"trials": 1}).run(show=False)
+    with pytest.raises(
+        StoreError, match="holds the results of another campaign; they differ in conditions, mitigations"
+    ):
+        Campaign(judge, **guard | {"mitigations": [NaNGuard(prior=0.3)]}, **GRID)
+    # Equal ones in a list of conditions are one: its golden run is made once.
+    listed = [(BitFlip(1e-3), "all", NaNGuard(prior=0.2)), (BitFlip(1e-2), "all", NaNGuard(prior=0.2))]
+    one, other = (condition.mitigation for condition in Campaign(judge, conditions=listed).conditions)
+    assert one is other is listed[0][2]
+
+
+def test_two_targets_of_one_text_are_refused(judge):
+    table = next(name for name in dict(judge.model.named_parameters()) if "embedding_bags" in name)
+    few, more = Rows(table, [1], label="some"), Rows(table, [1, 2], label="some")
+    with pytest.raises(ValueError, match="two different targets are both named 'Rows.* some.'"):
+        Campaign(judge, conditions=[(BitFlip(1e-3), few), (FixedCount(1), more)])
+
+
+def test_a_store_of_another_version(judge, tmp_path):
+    Campaign(judge, store=tmp_path / "s", **GRID | {"trials": 1}).run(show=False)
+    manifest = tmp_path / "s" / "manifest.json"
+    written = json.loads(manifest.read_text())
+    written["definition"]["format"] = 3
+    manifest.write_text(json.dumps(written))
+    with pytest.raises(
+        StoreError, match=r"written by another version of drsrobust \(its format is 3, here it is \d+\)"
+    ):
+        Campaign(judge, store=tmp_path / "s", **GRID)
 
 
 def test_explicit_conditions(judge, tmp_path):
@@ -156,7 +215,8 @@ def test_an_interrupted_search_for_precision_goes_on(judge, tmp_path, monkeypatc
 def test_metrics(judge, trained, tmp_path):
     runner = Campaign(judge, metrics=NAMES, store=tmp_path / "s", **GRID)
     table = runner.run(show=False)
-    assert tuple(table.columns[-len(NAMES) :]) == NAMES and table.columns[-len(NAMES) - 1] == "stopping"
+    assert tuple(table.columns[-len(NAMES) :]) == NAMES
+    assert table.columns[-len(NAMES) - 2 : -len(NAMES)].tolist() == ["mitigation_id", "stopping"]
     with inject(trained, BitFlip(1e-3), seed=int(table["seed"][4])):
         full = judge.run()
         assert [full.metric(name) for name in NAMES] == table.loc[4, list(NAMES)].tolist()
@@ -167,8 +227,6 @@ def test_metrics(judge, trained, tmp_path):
 
 def test_metrics_of_users_are_null_without_users(judge, trained, data, tmp_path):
     from dataclasses import replace
-
-    from drsrobust.evaluation import Evaluator
 
     anonymous = Evaluator(trained, replace(data.test, users=None))
     table = Campaign(anonymous, metrics=["ndcg", "flipped"], store=tmp_path / "s", **GRID).run(show=False)

@@ -17,6 +17,7 @@ COLUMNS = [
     "model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation", "trial", "seed", "outcome",
     "bits_flipped", "words_hit", "realised_rate", "bits_left", "auc", "auc_golden", "auc_drop", "logloss", "ne",
     "nan_rows", "inf_rows", "rows_reached", "detected", "repaired", "checkpoint", "data", "places", "events",
+    "mitigation_id",
 ]
 # fmt: on
 
@@ -164,7 +165,7 @@ def test_bad_grids(judge):
         Campaign(judge, errors=[BitFlip(0.1)], targets="all")
     with pytest.raises(ValueError, match="0 errors x 1 targets x 1 mitigations: nothing to do"):
         Campaign(judge, errors=[])
-    with pytest.raises(ValueError, match="stands twice in the grid"):
+    with pytest.raises(ValueError, match=r"duplicate condition: BitFlip\(ber=0.1.*\) in 'all' with mitigation 'none'"):
         Campaign(judge, errors=[BitFlip(0.1), BitFlip(0.1)])
     with pytest.raises(ValueError, match="target 'tables' matches nothing"):
         Campaign(judge, errors=[BitFlip(0.1)], targets=["tables"])

@@ -16,11 +16,12 @@ from drsrobust._names import unknown
 from drsrobust._processes import cores
 from drsrobust._storage import cache_folder, digest
 from drsrobust._versions import commit, machine, versions
+from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.grid import cells, grid, sharing_maps
 from drsrobust.campaign.report import Report
 from drsrobust.campaign.running import SOON, WorkersDied, run_here, run_in_processes, run_there
 from drsrobust.campaign.schedule import Schedule
-from drsrobust.campaign.schema import FIXED, PRECISION, SCHEMA, STOPPING, stored_schema
+from drsrobust.campaign.schema import FIXED, MITIGATION, PRECISION, SCHEMA, STOPPING, stored_schema
 from drsrobust.campaign.sequential import looks
 from drsrobust.campaign.shipped import CannotShip, factory_of, shipped
 from drsrobust.campaign.store import Store
@@ -34,11 +35,11 @@ from drsrobust.mitigation import Mitigation
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 3  # of what a trial computes and stores: raise it when that changes
+FORMAT = 4  # of what a trial computes and stores: raise it when that changes
 FIRST, MAX = 32, 4096  # trials at the first and at the last look, where a precision is asked for
 GROWTH = 1.25  # from look to look: the interval holds at all of them, so looking often costs nothing and saves trials
 _SCHEDULED = ["condition", "trial", "auc", "seconds"]
-_KEY = ["error_model", "rate", "target", "mitigation", "trial"]
+_KEY = ["error_model", "rate", "target", *MITIGATION, "trial"]
 
 
 class Campaign:
@@ -68,7 +69,8 @@ class Campaign:
     Raises:
         TypeError: an error model or a mitigation that is none.
         ValueError: an empty axis, a number of trials under 1, a target that matches nothing, a bit that its words do not
-            have, a condition that stands twice, an unknown metric, or a precision that is not positive.
+            have, a condition that is there twice (mitigations are told apart by `identity()`, never by their label), an
+            unknown metric, or a precision that is not positive.
         StoreError: `store` holds another campaign.
     """
 
@@ -99,8 +101,7 @@ class Campaign:
         restore_leftovers(judge.model)
         self.judge, self.seed, self.protocol, self.coupled = judge, index(seed), protocol, bool(coupled)
         self.conditions = grid(judge.model, self._cells)
-        if len({condition.key for condition in self.conditions}) < len(self.conditions):
-            raise ValueError("an error model, a target or a mitigation stands twice in the grid")
+        _refuse_doubles(self.conditions)
         for condition in self.conditions:
             condition.check(judge.model)
         definition = self._definition()
@@ -127,7 +128,7 @@ class Campaign:
             "golden": [round(judge.golden.auc, 6), round(judge.golden.logloss, 6)],
             "conditions": [list(condition.key) for condition in self.conditions],
             "targets": targets,
-            "mitigations": {c.protection: c.mitigation.identity() for c in self.conditions if c.mitigation},
+            "mitigations": {c.identity: c.protection for c in self.conditions if c.mitigation},
             "metrics": {name: options for name in self.metrics},
             "seed": self.seed,
             "coupled": self.coupled,
@@ -290,6 +291,21 @@ def _looks(trials: int | None, precision: float | None, max_trials: int | None) 
         raise ValueError(f"precision is {precision!r}; it is the half-width of an interval of the mean AUC, as 0.005")
     first, last = (FIRST if trials is None else index(trials)), (MAX if max_trials is None else index(max_trials))
     return looks(first, last, growth=GROWTH)
+
+
+def _refuse_doubles(conditions: Sequence[Condition]) -> None:
+    """Raises ValueError for a condition that is there twice, and for different targets that one text names."""
+    keys, targets = set(), {}
+    for condition in conditions:
+        if condition.key in keys:
+            raise ValueError(
+                f"duplicate condition: {condition.error_model!r} in {str(condition.target)!r} with mitigation "
+                f"{condition.protection!r}; give each once"
+            )
+        keys.add(condition.key)
+        text = str(condition.target)
+        if targets.setdefault(text, condition.resolved) != condition.resolved:
+            raise ValueError(f"two different targets are both named {text!r}; run each in a campaign of its own")
 
 
 def _frame(table: pa.Table) -> "pd.DataFrame":

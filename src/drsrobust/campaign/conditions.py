@@ -34,14 +34,24 @@ class Condition:
     mitigation: Mitigation | None = None
 
     @property
-    def key(self) -> tuple[str, float | None, str, str]:
-        """How the table names it: error model, rate, target, mitigation."""
-        return str(self.error_model), self.error_model.rate, str(self.target), self.protection
+    def key(self) -> tuple[str, float | None, str, str | None]:
+        """Error model, rate and target as the table names them, and the mitigation's identity."""
+        return str(self.error_model), self.error_model.rate, str(self.target), self.identity
 
     @property
     def protection(self) -> str:
-        """The mitigation's name."""
+        """The mitigation's label, which several settings may share."""
         return NONE if self.mitigation is None else self.mitigation.name
+
+    @cached_property
+    def identity(self) -> str | None:
+        """The mitigation's identity; None without one."""
+        return None if self.mitigation is None else self.mitigation.identity()
+
+    @property
+    def mitigation_id(self) -> str | None:
+        """The identity as tables hold it: its first 12 digits."""
+        return None if self.identity is None else self.identity[:12]
 
     @property
     def ber(self) -> float | None:

@@ -88,12 +88,19 @@ def _cell(entry: Any) -> tuple[ErrorModel, Any, Mitigation | None]:
 
 
 def grid(model: nn.Module, found: list[tuple[ErrorModel, Any, Mitigation | None]]) -> list[Condition]:
-    """The conditions, in the model's present memory. Each target is resolved once."""
+    """The conditions, in the model's present memory. Each target is resolved once; mitigations of one identity become one
+    object, which an evaluator recognises."""
     spaces: dict[int, Any] = {}
-    for _, target, _ in found:
+    first: dict[str, Mitigation] = {}  # by identity
+    same: dict[int, Mitigation] = {}
+    for _, target, mitigation in found:
         if id(target) not in spaces:
             spaces[id(target)] = resolved(model, target)
-    return [Condition(error, target, spaces[id(target)], mitigation) for error, target, mitigation in found]
+        if mitigation is not None and id(mitigation) not in same:
+            same[id(mitigation)] = first.setdefault(mitigation.identity(), mitigation)
+    return [
+        Condition(error, target, spaces[id(target)], same.get(id(mitigation))) for error, target, mitigation in found
+    ]
 
 
 def sharing_maps(conditions: list[Condition]) -> list[list[int]]:

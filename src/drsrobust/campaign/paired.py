@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.campaign.conditions import NONE
-from drsrobust.campaign.schema import CONDITION, FIXED
+from drsrobust.campaign.schema import CONDITION, FIXED, identifying
 from drsrobust.campaign.sequential import UNIT
 from drsrobust.campaign.statistics import LEVEL, bootstrap_interval, unseen, wilson
 from drsrobust.campaign.summary import DROP, ENDS, metric_interval, stopping_of
@@ -33,15 +33,15 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
         resamples, seed: of the bootstrap.
 
     Returns:
-        one row per condition and mitigation, in the table's order: the condition's columns; `n` trials; `raised`, the share
-        of them in which the model raised, with the mitigation or without, so that there is no AUC: they are counted as
-        `trials_harmed`, and are in no mean; `auc_golden`; means over the other trials, each with `_low` and `_high`: `lost`
-        (golden - faulty), `auc_faulty`, `auc` (protected) and `gained` (protected - faulty, paired) by `metric_interval`,
-        `recovery` by bootstrap; and `trials_harmed`, the share of trials that lose over 0.001 AUC (or raise) with the
-        mitigation, and `trials_harmed_faulty`, without it (Wilson). Intervals do not rest on survivors alone: a raised trial
-        counts at the low end of `auc_faulty` and of `auc`, and at the high end of `lost`, as an AUC of 0; at the low ends of
-        `gained` and `recovery` as an AUC of 0 if it is protected, as the golden AUC if not (the errors cost nothing).
-        `attrs["interval"]`: of `recovery`, for `caption`.
+        one row per condition and mitigation, in the table's order: the condition's columns, `mitigation_id`; `n` trials;
+        `raised`, the share of them in which the model raised, with the mitigation or without, so that there is no AUC: they
+        are counted as `trials_harmed`, and are in no mean; `auc_golden`; means over the other trials, each with `_low` and
+        `_high`: `lost` (golden - faulty), `auc_faulty`, `auc` (protected) and `gained` (protected - faulty, paired) by
+        `metric_interval`, `recovery` by bootstrap; and `trials_harmed`, the share of trials that lose over 0.001 AUC (or
+        raise) with the mitigation, and `trials_harmed_faulty`, without it (Wilson). Intervals do not rest on survivors alone:
+        a raised trial counts at the low end of `auc_faulty` and of `auc`, and at the high end of `lost`, as an AUC of 0; at
+        the low ends of `gained` and `recovery` as an AUC of 0 if it is protected, as the golden AUC if not (the errors cost
+        nothing). `attrs["interval"]`: of `recovery`, for `caption`.
 
     Raises:
         ValueError: a condition without unprotected trials, mitigations that met other trials than these, trials that stand
@@ -53,10 +53,10 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
     for condition, group in table.groupby(_SAME, sort=False, dropna=False):
         about = dict(zip(_SAME, condition, strict=True))
         trials = _by_seed(about, group)
-        for name in group["mitigation"].drop_duplicates():
-            if name != NONE:
-                both = _paired(about, name, trials)
-                row = {column: about.get(column, name) for column in CONDITION}
+        for key in trials:
+            if key[0] != NONE:
+                both = _paired(about, key, trials)
+                row = about | dict(zip(identifying(table, ["mitigation"]), key, strict=True))
                 stopping = stopping_of(group, _text(about))
                 rows.append(row | _numbers(both, stopping, level, resamples, seed))
     if not rows:
@@ -73,26 +73,29 @@ def _text(about: dict) -> str:
     return f"{about['error_model']} at {about['rate']} in {about['target']} of {about['model']} on {about['dataset']}"
 
 
-def _by_seed(about: dict, group: "pd.DataFrame") -> "dict[str, pd.DataFrame]":
-    """The trials of one condition by mitigation, each indexed by seed."""
+def _by_seed(about: dict, group: "pd.DataFrame") -> "dict[tuple, pd.DataFrame]":
+    """The trials of one condition by mitigation (its label first), in the table's order, each indexed by seed."""
     text = _text(about)
     for column, thing in (("checkpoint", "trained models"), ("data", "sets of rows")):
         if (several := group[column].nunique()) > 1:
             raise ValueError(f"{text} holds trials of {several} {thing} (column {column!r}); judge them one by one")
-    trials = {name: here.set_index("seed") for name, here in group.groupby("mitigation", sort=False)}
-    if NONE not in trials:
+    keys = identifying(group, ["mitigation"])
+    trials = {key: here.set_index("seed") for key, here in group.groupby(keys, sort=False, dropna=False)}
+    names = [name for name, *_ in trials]
+    if NONE not in names:
         raise ValueError(
-            f"{text} has no unprotected trials to compare {', '.join(trials)} with; give the campaign mitigations=[None, ...]"
+            f"{text} has no unprotected trials to compare {', '.join(names)} with; give the campaign mitigations=[None, ...]"
         )
-    for name, here in trials.items():
+    for (name, *_), here in trials.items():
         if not here.index.is_unique:
             raise ValueError(f"{text}: trials with mitigation {name} stand twice in the table; drop the doubles")
     return trials
 
 
-def _paired(about: dict, name: str, trials: "dict[str, pd.DataFrame]") -> "pd.DataFrame":
+def _paired(about: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd.DataFrame":
     """AUC with the mitigation (`auc`), without (`auc_faulty`) and without errors, by trial."""
-    plain, protected = trials[NONE], trials[name]
+    name, protected = key[0], trials[key]
+    plain = next(here for (label, *_), here in trials.items() if label == NONE)
     if alone := len(plain.index.symmetric_difference(protected.index)):
         raise ValueError(
             f"{about['error_model']} at {about['rate']}: {name} has {len(protected)} trials and no mitigation {len(plain)}, "

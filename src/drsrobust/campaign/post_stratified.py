@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import nn
 
+from drsrobust.campaign.schema import MITIGATION
 from drsrobust.campaign.statistics import LEVEL
 from drsrobust.campaign.stratified import bit_classes, strata, stratified_mean, stratified_proportion
 from drsrobust.campaign.vulnerability import DEFINITIONS
@@ -312,7 +313,7 @@ def placed(campaign: "Campaign") -> "pd.DataFrame":
             f"trial {many['trial'].iloc[0]} of {many['error_model'].iloc[0]} flipped {many['bits_flipped'].iloc[0]} bits; "
             "only a single error fell into one place"
         )
-    keys = ["error_model", "target", "mitigation", "trial"]
+    keys = ["error_model", "target", *MITIGATION, "trial"]
     found = table.merge(errors.drop(columns=["rate", "count"]), on=keys, how="left", validate="one_to_one")
     classes, names = _classes(campaign), layer_names(campaign.judge.model)
     places = list(zip(found["tensor"], found["bit"], strict=True))

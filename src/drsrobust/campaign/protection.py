@@ -8,6 +8,7 @@ import numpy as np
 
 from drsrobust.campaign.conditions import NONE
 from drsrobust.campaign.delong import auc_difference
+from drsrobust.campaign.schema import identifying
 from drsrobust.campaign.summary import DROP, ENDS
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import ErrorModel, Target
@@ -71,22 +72,23 @@ def kept_within(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame":
         loss: in AUC.
 
     Returns:
-        one row per model, data set, protocol, target and mitigation: `kept_to`, the highest rate at which the upper end of
-        the mean loss's interval is at most `loss`, if at all lower rates of the table the mean itself is and no trial raised
-        (NaN: at none); `lost_from`, the lowest rate at which the lower end is over `loss`, or the model raised in every trial
-        (NaN: at none). At other rates the trials do not show either. Lower rates need no interval of their own: fewer errors
-        lose less on average, and where all trials agree the interval holds what n trials may have missed, which is more than
-        `loss`. The upper end counts a trial whose model raised as an AUC of 0 (see `summarise`).
+        one row per model, data set, protocol, target and mitigation (with `mitigation_id`): `kept_to`, the highest rate at
+        which the upper end of the mean loss's interval is at most `loss`, if at all lower rates of the table the mean itself is
+        and no trial raised (NaN: at none); `lost_from`, the lowest rate at which the lower end is over `loss`, or the model
+        raised in every trial (NaN: at none). At other rates the trials do not show either. Lower rates need no interval of their
+        own: fewer errors lose less on average, and where all trials agree the interval holds what n trials may have missed,
+        which is more than `loss`. The upper end counts a trial whose model raised as an AUC of 0 (see `summarise`).
     """
     import pandas as pd
 
     rows = []
-    for where, curve in summary.groupby([*_WHERE, "mitigation"], sort=False):
+    columns = identifying(summary, [*_WHERE, "mitigation"])
+    for where, curve in summary.groupby(columns, sort=False, dropna=False):
         curve = curve.sort_values("ber")
         within = ((curve["auc_drop"] <= loss) & (curve["share_raised"] == 0)).cummin()
         kept = within & (curve["auc_drop_high"] <= loss)
         over = (curve["auc_drop_low"] > loss) | (curve["share_raised"] == 1)
-        row = dict(zip([*_WHERE, "mitigation"], where, strict=True))
+        row = dict(zip(columns, where, strict=True))
         row |= {"kept_to": curve["ber"][kept].max(), "lost_from": curve["ber"][over].min()}
         rows.append(row)
     return pd.DataFrame(rows)
@@ -103,10 +105,18 @@ def cheapest(kept: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float
     Returns:
         one row per rate: `ber`; `lost`, whether the model without mitigation surely loses more there (False: it does not, or
         the trials do not tell); `mitigation` and `stored_percent` (missing where none of them keeps it).
+
+    Raises:
+        ValueError: a mitigation's label that stands in several rows of `kept`.
     """
     import pandas as pd
 
     limits = kept.set_index("mitigation")
+    if len(doubles := limits.index[limits.index.duplicated()]):
+        raise ValueError(
+            f"{doubles[0]} stands in several rows; give the rows of one model, data set, protocol and target, and give "
+            "mitigations of one label names of their own (`.name`)"
+        )
     rows = []
     for ber in bers:
         keeps = storage[storage["mitigation"].map(limits["kept_to"]) >= ber].sort_values(
@@ -226,10 +236,12 @@ def priced(found: "pd.DataFrame", storage: "pd.DataFrame", times: "pd.DataFrame"
     Raises:
         ValueError: a mitigation that stands twice, or has no row in `storage`.
     """
-    if (doubles := found["mitigation"][found["mitigation"].duplicated()]).size:
-        raise ValueError(
-            f"{doubles.iloc[0]} stands in {1 + doubles.size} rows; give the rows of one rate, target and model"
-        )
+    for rows in (found, storage):
+        if (doubles := rows["mitigation"][rows["mitigation"].duplicated()]).size:
+            raise ValueError(
+                f"{doubles.iloc[0]} stands in {1 + doubles.size} rows; give the rows of one rate, target and model, and give "
+                "mitigations of one label names of their own (`.name`)"
+            )
     if missing := sorted({*found["mitigation"]} - {*storage["mitigation"]}):
         raise ValueError(f"storage has no row for {', '.join(missing)}")
     spread = times.groupby("mitigation")["overhead_percent"].agg(["median", "min", "max"])

@@ -1,11 +1,15 @@
 """The columns of a campaign's table, and of what its store holds."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 CONDITION = ("model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation")
+MITIGATION = ("mitigation", "mitigation_id")  # its label, and the hash that tells two settings of one label apart
 
 # One row per trial; the order of the columns is part of the interface. A campaign's own metrics follow behind.
 SCHEMA = pa.schema(
@@ -32,6 +36,7 @@ SCHEMA = pa.schema(
         ("data", pa.string()),
         ("places", pa.int64()),
         ("events", pa.int64()),
+        ("mitigation_id", pa.string()),
     ]
 )
 
@@ -56,6 +61,11 @@ _ASIDE = (
 )
 
 
+def identifying(table: "pd.DataFrame", columns: Sequence[str]) -> list[str]:
+    """Columns to group a table by, with `mitigation_id` where it has one (a table put together by hand may have none)."""
+    return [*columns, *(["mitigation_id"] if "mitigation_id" in table else [])]
+
+
 def stored_schema(metrics: Sequence[str] = ()) -> pa.Schema:
     """The columns of a stored trial: those of SCHEMA, a float64 column for each further metric, then `condition`, `error`,
     `seconds` and `errors`.
@@ -65,7 +75,7 @@ def stored_schema(metrics: Sequence[str] = ()) -> pa.Schema:
 
     Example:
         >>> stored_schema(["gauc"]).names[-6:]
-        ['events', 'gauc', 'condition', 'error', 'seconds', 'errors']
+        ['mitigation_id', 'gauc', 'condition', 'error', 'seconds', 'errors']
     """
     names = [*SCHEMA.names, *(name for name, _ in _ASIDE)]
     for name in metrics:

@@ -79,6 +79,12 @@ class Store:
             raise StoreError(f"{self._manifest} cannot be read: {_why(error)}") from error
         except (ValueError, KeyError, TypeError) as error:
             raise StoreError(f"{self._manifest} is damaged ({error}); delete {self.folder} to start again") from error
+        if found.get("format") != self._definition.get("format"):
+            raise StoreError(
+                f"{self.folder} was written by another version of drsrobust (its format is {found.get('format')}, here it is "
+                f"{self._definition.get('format')}); its trials cannot be used. Give another store=, or none to have one "
+                "named by the definition"
+            )
         if digest(found) != self.identity:
             keys = sorted(set(found) | set(self._definition))
             differing = [key for key in keys if found.get(key) != self._definition.get(key)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust._names import unknown
-from drsrobust.campaign.schema import CONDITION, FIXED, PRECISION, STOPPING
+from drsrobust.campaign.schema import CONDITION, FIXED, PRECISION, STOPPING, identifying
 from drsrobust.campaign.sequential import UNIT, stopping_interval
 from drsrobust.campaign.statistics import LEVEL, mean_interval, quantile_interval, wilson
 from drsrobust.data import Split
@@ -38,10 +38,10 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
         metrics: columns of it to average over trials, as `ndcg` or `flipped` besides these.
 
     Returns:
-        the condition's columns, `auc_golden`, `n` (trials), `stopping` (as in the table), `share_<outcome>`, `nan_rows` and
-        `inf_rows` (mean per trial); for each metric its mean over the trials that have it, `_low` and `_high` (see
-        `metric_interval`; of `auc` and `auc_drop` the end that is worse counts a trial whose model raised as an AUC of 0) and
-        the quantiles `_q10`, `_q90`; `realised`, the rate that was drawn (all trials' events over all places where errors
+        the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), `share_<outcome>`,
+        `nan_rows` and `inf_rows` (mean per trial); for each metric its mean over the trials that have it, `_low` and `_high`
+        (see `metric_interval`; of `auc` and `auc_drop` the end that is worse counts a trial whose model raised as an AUC of 0)
+        and the quantiles `_q10`, `_q90`; `realised`, the rate that was drawn (all trials' events over all places where errors
         could begin), with the central 99.9 % range `realised_low`, `realised_high` that Binomial(places, rate) gives it (where
         the error model has a rate); `trials_harmed`, the share of trials that lost over 0.001 AUC (or raised), with `_low`
         and `_high` (95 %, Wilson); `trials_harmed_0.01` and `trials_harmed_0.1`, the same for losses over 0.01 and 0.1 AUC;
@@ -59,8 +59,9 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
         if metric not in table:
             raise unknown("metric", metric, table.columns)
     rows = []
-    for condition, group in table.groupby(list(CONDITION), sort=False, dropna=False):
-        row = dict(zip(CONDITION, condition, strict=True))
+    columns = identifying(table, CONDITION)
+    for condition, group in table.groupby(columns, sort=False, dropna=False):
+        row = dict(zip(columns, condition, strict=True))
         where = f"{row['error_model']} at {row['rate']} in {row['target']} of {row['model']} on {row['dataset']}"
         for column, thing in (("checkpoint", "trained models"), ("data", "sets of rows")):
             if (several := group[column].nunique()) > 1:

@@ -105,6 +105,7 @@ def run_trial(
         "data": judge.split.fingerprint,
         "places": found.places,
         "events": found.events,
+        "mitigation_id": condition.mitigation_id,
     }
     row |= result.metrics(metrics)
     return row | {"error": result.error, "errors": audit(drawn), "seconds": time.perf_counter() - start}

@@ -111,9 +111,22 @@ def _numbered(table: "pd.DataFrame") -> "pd.DataFrame":
         raise ValueError(
             f"the table is of {several} models, {table['dataset'].nunique()} data sets; give it one by one"
         )
+    refuse_one_label(table)
     names = table["mitigation"].map(series_name)
     numbers = {name: number for number, name in enumerate(name for name in dict.fromkeys(names) if name != NONE)}
     return table.assign(series=names.map(numbers | {NONE: -1}))
+
+
+def refuse_one_label(table: "pd.DataFrame") -> None:
+    """Raises ValueError where several mitigations have one label, which a figure could not show apart."""
+    if "mitigation_id" not in table:
+        return
+    several = table.groupby(["protocol", "target", "mitigation"])["mitigation_id"].nunique()
+    if (several > 1).any():
+        label = several.idxmax()[-1]
+        raise ValueError(
+            f"{several.max()} mitigations are labelled {label!r}; give each a `.name` of its own before run()"
+        )
 
 
 def series_name(mitigation: str) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.mitigation import NONE, PLAIN, one_bit
+from drsrobust.plots.mitigation import NONE, PLAIN, one_bit, refuse_one_label
 from drsrobust.plots.mitigation_labels import spread_labels
 from drsrobust.plots.style import COLOURS, new_panels, styled
 
@@ -28,6 +28,7 @@ def protection_cost_data(kept: "pd.DataFrame", costs: "pd.DataFrame") -> "pd.Dat
         kept: `campaign.kept_within`, of one model and protocol.
         costs: `campaign.stored` of the same mitigations; what is not in it stores nothing.
     """
+    refuse_one_label(kept)
     data = kept.merge(costs, on="mitigation", how="left").fillna({"stored_bits": 0, "stored_percent": 0.0})
     data["order"] = data["mitigation"] != NONE
     data = data.sort_values(["order", "stored_percent", "kept_to"], kind="stable", na_position="first")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.mitigation import one_bit
+from drsrobust.plots.mitigation import one_bit, refuse_one_label
 from drsrobust.plots.style import look, new_panels, styled
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ def recovery_rows_data(found: "pd.DataFrame", rank_at: float) -> "pd.DataFrame":
         rank_at: the rate.
 
     Raises:
-        ValueError: a rate that the table does not have.
+        ValueError: a rate that the table does not have; several mitigations of one label.
     """
+    refuse_one_label(found)
     here = found[found["ber"] == rank_at]
     if not len(here):
         rates = ", ".join(f"{ber:g}" for ber in sorted(found["ber"].unique()))
