@@ -1,6 +1,7 @@
 """Mitigations, explicit conditions, precision, further metrics."""
 
 import json
+from contextlib import nullcontext
 
 import numpy as np
 import pandas as pd
@@ -8,10 +9,12 @@ import pytest
 
 from drsrobust.campaign import Campaign, StoreError, kept_within, looks, recovery, stopping_interval, summarise
 from drsrobust.campaign.campaign import FIRST, GROWTH
+from drsrobust.campaign.work import Chunk, Here
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, Rows, inject
 from drsrobust.metrics import NAMES
 from drsrobust.mitigation import Mitigation, NaNGuard, Watch
+from drsrobust.mitigation.base import attached
 from drsrobust.plots.mitigation import recovery_vs_ber_data
 
 
@@ -142,6 +145,37 @@ def test_a_store_of_another_version(judge, tmp_path):
         StoreError, match=r"written by another version of drsrobust \(its format is 3, here it is \d+\)"
     ):
         Campaign(judge, store=tmp_path / "s", **GRID)
+
+
+def test_an_evaluator_under_a_mitigation_ends_with_its_block(judge, trained):
+    low, high = NaNGuard(prior=0.2), NaNGuard(prior=0.9)
+    with judge.under(low) as guarded:
+        guarded.run()
+    for block in (nullcontext(), high.attach(trained)):
+        with block, inject(trained, BitFlip(1e-3), seed=1) as error_map:
+            for call in (guarded.run, lambda e=error_map: guarded.rerun(e)):
+                with pytest.raises(RuntimeError, match="made under 'NaN guard', which is not attached now"):
+                    call()
+    with judge.under(low, guarded) as again, inject(trained, BitFlip(1e-3), seed=1) as error_map:
+        assert again is guarded and again.rerun(error_map).auc == again.run().auc
+
+
+def test_chunks_take_the_evaluator_of_their_mitigation(judge, monkeypatch):
+    """One golden run for each mitigation, whatever the order of chunks, and never outside of its block."""
+    low, high = NaNGuard(prior=0.2), NaNGuard(prior=0.9)
+    conditions = Campaign(judge, mitigations=[None, low, high], **GRID).conditions
+    here = Here(judge, conditions, {"seed": 0, "coupled": True, "protocol": "p", "metrics": ()})
+    made, real = [], Evaluator.__init__
+    monkeypatch.setattr(
+        Evaluator, "__init__", lambda self, *a, **o: (made.append(attached(a[0])), real(self, *a, **o))[1]
+    )
+    for number in (1, 2, 0, 1, 2, 1):
+        table, stopped = here(Chunk(number, (0,)))
+        assert stopped is None and table["mitigation_id"].to_pylist() == [conditions[number].mitigation_id]
+        assert not attached(judge.model)
+    assert made == [(low,), (high,)]
+    with pytest.raises(TypeError, match="mitigations holds 'clip'; each must be a mitigation or None"):
+        Campaign(judge, mitigations=["clip"], **GRID)
 
 
 def test_explicit_conditions(judge, tmp_path):

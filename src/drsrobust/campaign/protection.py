@@ -75,8 +75,8 @@ def kept_within(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame":
         one row per model, data set, protocol, target and mitigation (with `mitigation_id`): `kept_to`, the highest rate at
         which the upper end of the mean loss's interval is at most `loss`, if at all lower rates of the table the mean itself is
         and no trial raised (NaN: at none); `lost_from`, the lowest rate at which the lower end is over `loss`, or the model
-        raised in every trial (NaN: at none). At other rates the trials do not show either. Lower rates need no interval of their
-        own: fewer errors lose less on average, and where all trials agree the interval holds what n trials may have missed,
+        raised in every trial (NaN: at none). At other rates the trials do not show either. Lower rates need no interval of
+        their own: fewer errors lose less on average, and where all trials agree the interval holds what n trials may miss,
         which is more than `loss`. The upper end counts a trial whose model raised as an AUC of 0 (see `summarise`).
     """
     import pandas as pd

@@ -57,7 +57,7 @@ class Here:
 
     def __init__(self, judge: Evaluator, conditions: Sequence[Condition], options: dict[str, Any]) -> None:
         self._judge, self._conditions, self._options = judge, conditions, options
-        self._guarded: dict[int, Evaluator] = {}  # by mitigation: evaluators with golden scores of their own
+        self._guarded: dict[str, Evaluator] = {}  # by identity of the mitigation: each has golden scores of its own
         self._unverified_s, self._verify_s = 0.0, VERIFY_SECONDS
 
     def __call__(self, work: Chunk) -> tuple[pa.Table, BaseException | None]:
@@ -67,8 +67,12 @@ class Here:
             RuntimeError: as `verify_when_due`.
         """
         condition, start = self._conditions[work.condition], time.perf_counter()
-        guarded = self._guard(condition.mitigation)
-        table, stopped = run_trials(self._judge, guarded, condition, work, self._options)
+        if condition.mitigation is None:
+            table, stopped = run_trials(self._judge, None, condition, work, self._options)
+        else:
+            with self._judge.under(condition.mitigation, self._guarded.get(condition.identity)) as guarded:
+                self._guarded[condition.identity] = guarded
+                table, stopped = run_trials(self._judge, guarded, condition, work, self._options)
         self._unverified_s += time.perf_counter() - start
         if stopped is None:
             self.verify_when_due()
@@ -84,15 +88,6 @@ class Here:
             start = time.perf_counter()
             self._judge.verify()
             self._unverified_s, self._verify_s = 0.0, time.perf_counter() - start
-
-    def _guard(self, mitigation: Any) -> Evaluator | None:
-        """The evaluator of the model under a mitigation. It serves while the mitigation is attached: every trial does that."""
-        if mitigation is None:
-            return None
-        if id(mitigation) not in self._guarded:
-            with self._judge.under(mitigation) as guarded:
-                self._guarded[id(mitigation)] = guarded
-        return self._guarded[id(mitigation)]
 
 
 _MINE = threading.local()  # a thread's order, and what runs it: errors go into a model that no other thread uses

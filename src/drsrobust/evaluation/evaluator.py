@@ -122,7 +122,9 @@ class Evaluator:
 
         Raises:
             InjectionError: errors that were to be drawn meanwhile could not be: not the model's doing.
+            RuntimeError: the evaluator was made under a mitigation that is not attached now.
         """
+        self._check_attached()
         try:
             scores = score(self.model, self._reach.batches, len(self.split))
         except InjectionError:
@@ -148,8 +150,9 @@ class Evaluator:
 
         Raises:
             ValueError: the map is not applied.
-            InjectionError: as `run`.
+            InjectionError, RuntimeError: as `run`.
         """
+        self._check_attached()
         there = open_in(self.model)
         maps = [one.error_map for one in there if isinstance(one, Application)]
         transient = len(maps) < len(there)
@@ -157,7 +160,7 @@ class Evaluator:
             raise ValueError(
                 f"{error_map!r} is not in the model; call rerun inside `with dr.inject(...) as error_map:`"
             )
-        # Errors at each call reach every row; and golden scores say nothing of a model that is protected by now, or no more.
+        # Errors at each call reach every row; and golden scores say nothing of a model that is protected by now.
         if transient or attached(self.model) != self._attached:
             return self.run()
         if self.full_run:
@@ -205,15 +208,31 @@ class Evaluator:
             raise RuntimeError(f"{self.name}: its scores without errors are not what they were")
 
     @contextmanager
-    def under(self, mitigation: "Mitigation") -> Iterator["Evaluator"]:
-        """An evaluator of the model under a mitigation, with golden scores of its own, while the block runs."""
+    def under(self, mitigation: "Mitigation", guarded: "Evaluator | None" = None) -> Iterator["Evaluator"]:
+        """An evaluator of the model under a mitigation, with golden scores of its own, while the block runs. After it `run`
+        and `rerun` of that evaluator raise RuntimeError.
+
+        Args:
+            mitigation: attached while the block runs.
+            guarded: the evaluator of an earlier block with this mitigation, to be used again without another golden run.
+        """
         with mitigation.attach(self.model):
-            guarded = Evaluator(self.model, self.split, self.factory, **self._options)
-            if mitigation.ordered:  # reruns would give batches of other rows, in another order
-                guarded.use_full_runs(f"{mitigation.name} depends on the order of batches")
-            elif self.full_run:
-                guarded.use_full_runs(self.full_run)
+            if guarded is None:
+                guarded = Evaluator(self.model, self.split, self.factory, **self._options)
+                if mitigation.ordered:  # reruns would give batches of other rows, in another order
+                    guarded.use_full_runs(f"{mitigation.name} depends on the order of batches")
+                elif self.full_run:
+                    guarded.use_full_runs(self.full_run)
             yield guarded
+
+    def _check_attached(self) -> None:
+        there = attached(self.model)
+        for mitigation in self._attached:
+            if not any(one is mitigation for one in there):
+                raise RuntimeError(
+                    f"this evaluator was made under {mitigation.name!r}, which is not attached now; use it inside "
+                    "`with evaluator.under(mitigation)`"
+                )
 
     def _judged(self, scores: np.ndarray, changed: np.ndarray | None) -> Evaluation:
         """Metrics of scores [n] of which some rows may differ from the golden ones (None: any)."""
