@@ -276,6 +276,35 @@ def test_without_errors(judge):
     assert row["low"] < row["difference"] < row["high"] and 0 <= row["p"] <= 1
 
 
+class Refuses(dr.mitigation.Mitigation):
+    """Raises where a score is not finite."""
+
+    name = "refuses"
+
+    def settings(self):
+        return None
+
+    def put_on(self, model, watch):
+        def hook(module, args, scores):
+            if not bool(scores.isfinite().all()):
+                raise ArithmeticError("not finite")
+
+        yield model.register_forward_hook(hook)
+
+
+def test_a_search_counts_raised_trials_as_lost(judge, empty_cache):
+    """Each counts as an AUC of 0: what the other trials give is not the whole score."""
+    errors, refuses = dr.BitFlip(1e-3), Refuses()
+    table = dr.Campaign(judge, errors=[errors], mitigations=[None, refuses], trials=20, seed=3).run(show=False)
+    plain, refused = (table[table["mitigation"] == name].reset_index() for name in ("none", "refuses"))
+    raised = refused["outcome"] == "raised"
+    assert 0 < raised.sum() < 20
+    score = auc_under_errors(judge, errors, trials=20, seed=3)
+    assert score(refuses) == pytest.approx(plain["auc"].mask(raised, 0.0).mean())
+    assert score(refuses) != pytest.approx(refused["auc"].mean())
+    assert auc_under_errors(judge, dr.BitFlip(0.5), trials=2, seed=3)(refuses) == 0
+
+
 def test_a_real_campaign(judge, tmp_path):
     """Protection of all bits recovers all; that of none, nothing; and the search's score is the mean AUC."""
     errors, some = [dr.BitFlip(1e-2)], [dr.BitProtection(range(32)), dr.BitProtection.as_released(range(32))]

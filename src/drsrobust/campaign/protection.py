@@ -173,7 +173,8 @@ def auc_under_errors(
         seed: another one than in the campaign that the mitigation will be judged by.
 
     Returns:
-        mitigation -> mean AUC over the trials; one in which the model raises counts as an AUC of 0.
+        mitigation -> mean AUC over all trials. One in which the model raises counts as an AUC of 0: if such trials were left
+        out, a bound that makes the worst of them raise would look better.
     """
     from drsrobust.campaign.campaign import Campaign
 

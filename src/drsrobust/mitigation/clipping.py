@@ -160,9 +160,13 @@ class ActivationClipping(Mitigation):
         """Fitted bounds times the multiplier that a score likes best, as FT-ClipAct searches for its thresholds: first over a
         grid, then, between the neighbours of the best, by golden sections of the multiplier's logarithm.
 
-        The score is the caller's: say, the mean AUC over trials of errors on validation rows. So that bounds are not judged by
-        what they were chosen for, use other error maps there than afterwards, and other rows. Maps follow from seeds: those of
-        a campaign with `seed=1` on `data.valid` are disjoint from those of one with `seed=0` on `data.test`.
+        The score is the caller's: say, the mean AUC over trials of errors on validation rows, as of
+        `drsrobust.campaign.auc_under_errors`. It must count a trial in which the model raises as lost: where such trials are
+        left out, bounds that make more of them raise look better.
+
+        So that bounds are not judged by what they were chosen for, use other error maps there than afterwards, and other rows.
+        Maps follow from seeds: those of a campaign with `seed=1` on `data.valid` are disjoint from those of one with `seed=0` on
+        `data.test`.
 
         Args:
             model, split: as in `fit`.
