@@ -63,7 +63,8 @@ _ASIDE = (
 
 def identifying(table: "pd.DataFrame", columns: Sequence[str]) -> list[str]:
     """Columns to group a table by, with `mitigation_id` where it has one (a table put together by hand may have none)."""
-    return [*columns, *(["mitigation_id"] if "mitigation_id" in table else [])]
+    known = "mitigation_id" in table and "mitigation_id" not in columns
+    return [*columns, *(["mitigation_id"] if known else [])]
 
 
 def stored_schema(metrics: Sequence[str] = ()) -> pa.Schema:

@@ -71,7 +71,7 @@ class Mitigation(ABC):
     has of the two sides, `screen` and `put_on`, and `cost`.
 
     Attributes:
-        name: for tables and legends.
+        name: its label in tables and legends. Several settings may share one; conditions, stores and tables go by `identity`.
         ordered: whether what it does to a sample depends on the batches before (as repair of weights does, or a check of every
             n-th batch): then evaluators score all rows in their order.
     """

@@ -165,8 +165,8 @@ class ActivationClipping(Mitigation):
         left out, bounds that make more of them raise look better.
 
         So that bounds are not judged by what they were chosen for, use other error maps there than afterwards, and other rows.
-        Maps follow from seeds: those of a campaign with `seed=1` on `data.valid` are disjoint from those of one with `seed=0` on
-        `data.test`.
+        Maps follow from seeds: those of a campaign with `seed=1` on `data.valid` are disjoint from those of one with `seed=0`
+        on `data.test`.
 
         Args:
             model, split: as in `fit`.
