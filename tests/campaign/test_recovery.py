@@ -276,6 +276,16 @@ def test_without_errors(judge):
     assert row["low"] < row["difference"] < row["high"] and 0 <= row["p"] <= 1
 
 
+def test_labels_that_are_there_twice_are_refused():
+    storage = pd.DataFrame({"mitigation": ["a", "a"], "stored_bits": [1, 2], "stored_percent": [1.0, 2.0]})
+    times = pd.DataFrame({"mitigation": ["a"], "overhead_percent": [1.0]})
+    with pytest.raises(ValueError, match="a stands in 2 rows; .*names of their own"):
+        priced(pd.DataFrame({"mitigation": ["a"], "recovery": [0.9]}), storage, times)
+    kept = pd.DataFrame({"mitigation": ["none", "a", "a"], "kept_to": [1e-5, 1e-4, 1e-3], "lost_from": 1e-4})
+    with pytest.raises(ValueError, match="a is in several rows; .*names of their own"):
+        cheapest(kept, storage[:1], [1e-4])
+
+
 class Refuses(dr.mitigation.Mitigation):
     """Raises where a score is not finite."""
 

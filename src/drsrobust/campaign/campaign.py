@@ -69,7 +69,7 @@ class Campaign:
     Raises:
         TypeError: an error model or a mitigation that is none.
         ValueError: an empty axis, a number of trials under 1, a target that matches nothing, a bit that its words do not
-            have, a condition that is there twice (mitigations are told apart by `identity()`, never by their label), an
+            have, a condition that is there twice (mitigations differ by `identity()`, not by label), an
             unknown metric, or a precision that is not positive.
         StoreError: `store` holds another campaign.
     """

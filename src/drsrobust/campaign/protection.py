@@ -107,14 +107,14 @@ def cheapest(kept: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float
         the trials do not tell); `mitigation` and `stored_percent` (missing where none of them keeps it).
 
     Raises:
-        ValueError: a mitigation's label that stands in several rows of `kept`.
+        ValueError: a mitigation's label that is in several rows of `kept`.
     """
     import pandas as pd
 
     limits = kept.set_index("mitigation")
     if len(doubles := limits.index[limits.index.duplicated()]):
         raise ValueError(
-            f"{doubles[0]} stands in several rows; give the rows of one model, data set, protocol and target, and give "
+            f"{doubles[0]} is in several rows; give the rows of one model, data set, protocol and target, and give "
             "mitigations of one label names of their own (`.name`)"
         )
     rows = []

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONDITION = ("model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation")
-MITIGATION = ("mitigation", "mitigation_id")  # its label, and the hash that tells two settings of one label apart
+MITIGATION = ("mitigation", "mitigation_id")  # its label, and a hash of its settings
 
 # One row per trial; the order of the columns is part of the interface. A campaign's own metrics follow behind.
 SCHEMA = pa.schema(

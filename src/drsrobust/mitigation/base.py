@@ -158,7 +158,7 @@ class Mitigation(ABC):
 
 
 def shown(number: float) -> str:
-    """A number in a label: six digits, or as many as tell it from every other float.
+    """A number in a label: six digits, or as many as identify the float.
 
     Example:
         >>> shown(1.0), shown(0.35), shown(1.00000001)
