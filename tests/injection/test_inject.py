@@ -361,7 +361,7 @@ def test_bits_out_of_range(model):
 
 def test_text_of_error_models():
     models = [BitFlip(0.1), BitFlip(0.1, bits=(31, 30)), SingleBit(3), FixedCount(2), FixedCount(2, bits="sign")]
-    assert [str(error_model) for error_model in models] == [
+    assert [error_model.label for error_model in models] == [
         "BitFlip",
         "BitFlip(bits=[30, 31])",
         "SingleBit(bit=3)",

@@ -9,7 +9,7 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust._torchrec import torchrec
-from drsrobust.injection import ErrorMapMismatch, resolve
+from drsrobust.injection import ErrorMapMismatch, FixedCount, inject, resolve
 
 CODES = {
     torch.int8: ("int8", 20),
@@ -212,3 +212,25 @@ def test_everything_leaves_out_what_would_end_the_process():
     model.fill_random_weights()
     assert any(name == "weights_tys" for name, _ in model.named_buffers())
     assert [tensor.name for tensor in resolve(model, "everything").tensors] == ["a.weight"]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.quantize_per_tensor")
+def test_weights_that_no_target_holds_are_named_once():
+    """PyTorch's dynamic quantization packs weights into script objects; a plain list hides parameters too."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.EmbeddingBag(10, 4)
+            self.top = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 1))
+            self.side = nn.Identity()
+            self.side.scales = [nn.Parameter(torch.ones(3))]
+
+    model = Model()
+    with pytest.warns(UserWarning, match="errors cannot hit the weights of side:"):
+        assert resolve(model).words == 40 + 32 + 8 + 8 + 1
+    packed = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
+    with pytest.warns(UserWarning, match=r"the weights of top.0._packed_params, top.1._packed_params, side:"):
+        assert [tensor.name for tensor in resolve(packed).tensors] == ["table.weight"]
+    with inject(packed, FixedCount(1), "table*", seed=1) as error_map:  # warnings are errors here
+        assert len(error_map) == 1

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.injection import resolve
+from drsrobust.injection import BitFlip, FixedCount, Injection, MultiBit, resolve
 from drsrobust.injection.region import TargetTensor
 from drsrobust.injection.space import AddressSpace
 
@@ -152,3 +152,13 @@ def test_further_names_of_tied_tensors_mean_the_same_memory():
     shared = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     shared.append(shared[0])
     assert names(resolve(shared, "2.*")) == ["0.bias", "0.weight"]
+
+
+def test_reprs_say_what_a_thing_is():
+    space = resolve(nn.Linear(4, 2))
+    assert repr(space) == "<AddressSpace: 320 bits in 10 words of 2 tensors: bias, weight>"
+    assert str(BitFlip(1e-3)) == "BitFlip(ber=0.001)" and BitFlip(1e-3).label == "BitFlip"
+    assert str(MultiBit(1e-6, 2)) == "MultiBit(rate=1e-06, bits_per_word=2)"
+    assert str(BitFlip(1e-3, bits=(30,)) + FixedCount(2)) == "BitFlip(ber=0.001, bits=[30]) + FixedCount(k=2)"
+    injection = Injection(nn.Linear(4, 2), [(FixedCount(2), "all")], seed=1)
+    assert repr(injection).startswith("<Injection, not applied: <ErrorMap FixedCount(k=2), seed 1: 2 bits")

@@ -189,7 +189,7 @@ def test_sources_of_several_pairs():
     model = nn.ModuleDict({"a": table(50), "b": table(50)})
     pairs = [(dr.BitFlip(0.1), "a.*"), (dr.MultiBit(0.1, 2), "b.*")]
     with dr.inject(model, pairs, seed=1, mitigation=ECC()) as left:
-        assert [str(source.error_model) for source in left.sources] == ["BitFlip", "MultiBit(bits_per_word=2)"]
+        assert [source.error_model.label for source in left.sources] == ["BitFlip", "MultiBit(bits_per_word=2)"]
         assert left.detected and left.bits < left.drawn.bits * 2
     found = beside(ECC(), left.drawn, model)[1]
     assert set(found) == {"a.weight", "b.weight"}

@@ -160,7 +160,7 @@ def _case(
 
 def _row(method: str, about: dict[str, Any], target: str, error: ErrorModel, point: dict[str, Any]) -> dict[str, Any]:
     rate = float("nan") if error.rate is None else error.rate
-    return {"method": method, **about, "target": target, "error_model": str(error), "rate": rate} | point
+    return {"method": method, **about, "target": target, "error_model": error.label, "rate": rate} | point
 
 
 def _loop_point(trials: Sequence[LoopTrial], rows: int) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _profiles(case: Case, judge: Evaluator, targets: Sequence[str], seconds: flo
         if target not in targets:
             continue
         trials = max(5, min(1000, round(200 * seconds))) if error.rate in (None, LOOP_RATE) else 5
-        about = {"model": case.name, "target": target, "error_model": str(error), "rate": error.rate}
+        about = {"model": case.name, "target": target, "error_model": error.label, "rate": error.rate}
         found += [about | part for part in profile(judge, error, target, trials)]
     return found
 

@@ -90,7 +90,7 @@ def _about(case: Case, target: str, error: ErrorModel) -> dict[str, Any]:
     return {
         "model": case.name,
         "target": target,
-        "error_model": str(error),
+        "error_model": error.label,
         "rate": error.rate,
         "rows": len(case.split),
         "parameters": case.parameters,

@@ -135,6 +135,11 @@ class Campaign:
             "protocol": self.protocol,
         }
 
+    def __repr__(self) -> str:
+        asked = f"{self._looks[0]} trials" if self.precision is None else f"precision {self.precision:g}"
+        name = f"{self.judge.name} on {self.judge.split.dataset}"
+        return f"<Campaign {name}: {len(self.conditions)} conditions, {asked}, in {self.store.folder}>"
+
     @property
     def _options(self) -> dict[str, Any]:
         """What `run_trial` takes besides the condition."""

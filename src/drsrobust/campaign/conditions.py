@@ -36,7 +36,7 @@ class Condition:
     @property
     def key(self) -> tuple[str, float | None, str, str | None]:
         """Error model, rate and target as the table names them, and the mitigation's identity."""
-        return str(self.error_model), self.error_model.rate, str(self.target), self.identity
+        return self.error_model.label, self.error_model.rate, str(self.target), self.identity
 
     @property
     def protection(self) -> str:

@@ -340,9 +340,9 @@ def _by_stratum(table: "pd.DataFrame", strata: "pd.DataFrame") -> "list[pd.DataF
     groups = dict(list(table.groupby(["error_model", "target"])))
     found = []
     for error_model, target in single_errors(strata):
-        if (str(error_model), str(target)) not in groups:
+        if (error_model.label, str(target)) not in groups:
             raise ValueError(f"there is no trial of {error_model} in {target}; run single_errors(strata)")
-        found.append(groups[str(error_model), str(target)])
+        found.append(groups[error_model.label, str(target)])
     return found
 
 

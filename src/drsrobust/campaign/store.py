@@ -61,6 +61,9 @@ class Store:
         self.full_run: str | None = None
         self._check_manifest()
 
+    def __repr__(self) -> str:
+        return f"<Store {self.folder}>"
+
     @property
     def _manifest(self) -> Path:
         return self.folder / "manifest.json"

@@ -79,7 +79,7 @@ def run_trial(
         "model": judge.name,
         "dataset": judge.split.dataset,
         "protocol": protocol,
-        "error_model": str(condition.error_model),
+        "error_model": condition.error_model.label,
         "rate": condition.error_model.rate,
         "ber": condition.ber,
         "target": str(condition.target),

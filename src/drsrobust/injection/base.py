@@ -65,11 +65,25 @@ class ErrorModel(ABC):
 
         return Sum((self, other))
 
+    @property
+    def label(self) -> str:
+        """The model without its rate, as tables name it: the rate is a column of its own."""
+        shown = self._settings(name for name in self._fields() if name != self.RATE)
+        return type(self).__name__ + (f"({shown})" if shown else "")
+
     def __str__(self) -> str:
-        """The model without its rate, which stands in a table's own column."""
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name != self.RATE}
-        shown = [f"{name}={list(v) if isinstance(v, tuple) else v!r}" for name, v in given.items() if v is not None]
-        return type(self).__name__ + (f"({', '.join(shown)})" if shown else "")
+        return f"{type(self).__name__}({self._settings(self._fields())})"
+
+    def _fields(self) -> list[str]:
+        return [field.name for field in fields(self)]
+
+    def _settings(self, names: Iterable[str]) -> str:
+        given = {name: getattr(self, name) for name in names}
+        return ", ".join(
+            f"{name}={list(value) if isinstance(value, tuple) else value!r}"
+            for name, value in given.items()
+            if value is not None
+        )
 
     def canonical(self) -> str:
         """The model without its rate or count: what a seed is combined with. JSON without blanks, keys sorted, of
@@ -151,7 +165,7 @@ def make(
         mask,
         tuple(Fingerprint(t.name, t.shape, t.format.name, t.component) for t in space.tensors),
         seed=int(seed),
-        error_model=str(model),
+        error_model=model.label,
         eligible_bits=space.bits,
         sources=(Source(model, {t.name: t.rows for t in space.tensors}),),
         **about,

@@ -38,8 +38,13 @@ class Sum(ErrorModel):
             raise ValueError("a sum of no error models was asked for")
         object.__setattr__(self, "parts", tuple(sorted(flat, key=order)))
 
-    def __str__(self) -> str:
+    @property
+    def label(self) -> str:
+        """The summands with their rates, which no column of a table holds."""
         return " + ".join(repr(part) for part in self.parts)
+
+    def __str__(self) -> str:
+        return " + ".join(str(part) for part in self.parts)
 
     def canonical(self) -> str:
         """The canonical forms of its summands."""
@@ -62,7 +67,7 @@ class Sum(ErrorModel):
         for part in self.parts:
             maps.append(part.sample(space, seed=seed, before=seen))
             seen.update(parts_of(part))
-        return replace(union(maps), error_model=str(self), eligible_bits=self.eligible(space).bits)
+        return replace(union(maps), error_model=self.label, eligible_bits=self.eligible(space).bits)
 
 
 def parts_of(model: ErrorModel) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import nn
 
-from drsrobust.injection.application import Application
+from drsrobust.injection.application import OPEN, Application
 from drsrobust.injection.base import ErrorModel
 from drsrobust.injection.clock import check_seed
 from drsrobust.injection.combine import order, parts_of
@@ -94,7 +94,7 @@ class Injection:
             self._open.insert(0, Application(self.error_map, here, model))
         else:
             nothing = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
-            text = " + ".join(str(error_model) for error_model, _ in ready)
+            text = " + ".join(error_model.label for error_model, _ in ready)
             self.error_map = ErrorMap(*nothing, (), int(seed), text, 0, None, log=log)
 
     def replaced(self, error_map: ErrorMap) -> "Injection":
@@ -114,6 +114,10 @@ class Injection:
         """
         for one in self._open:
             one.apply()
+
+    def __repr__(self) -> str:
+        state = "applied" if any(one in OPEN for one in self._open) else "not applied"
+        return f"<Injection, {state}: {self.error_map!r}>"
 
     def undo(self) -> None:
         """Takes the hooks off and writes the original words back; nothing when that was done before.

@@ -42,6 +42,10 @@ class AddressSpace:
             formats = sorted({tensor.format.name for tensor in self.tensors})
             raise ValueError(f"bits {list(chosen or ())} exist in none of the targeted formats: {', '.join(formats)}")
 
+    def __repr__(self) -> str:
+        names = ", ".join(tensor.name for tensor in self.tensors[:3]) + (", ..." if len(self.tensors) > 3 else "")
+        return f"<AddressSpace: {self.bits:,} bits in {self.words:,} words of {len(self.tensors)} tensors: {names}>"
+
     @property
     def bits(self) -> int:
         """How many eligible bits there are."""

@@ -1,16 +1,20 @@
 """What a model, and an optimizer beside it, keeps in memory: every tensor that errors can lie in, with its format."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
+from torch.utils._pytree import tree_leaves
 
 from drsrobust.injection.formats import Format, plain, quantized_rows
-from drsrobust.tensors import address, component_of, listed, named_tensors
+from drsrobust.tensors import address, component_of, listed, named_modules, named_tensors
 
 OPTIMIZER = "optimizer."  # what names of optimizer states begin with
+_WARNED: WeakSet[nn.Module] = WeakSet()  # models of which `warn_of_hidden_words` has warned
 
 
 class Stored(NamedTuple):
@@ -69,6 +73,35 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
             parameter = name.removeprefix(OPTIMIZER).rpartition(".")[0]
             found.component[name] = found.component.get(parameter, "optimizer")
     return found
+
+
+def warn_of_hidden_words(model: nn.Module) -> None:
+    """Warns once of a model's modules with weights that no target can name: weights packed for a quantized kernel
+    (`torch.ao` keeps them in a script object), and parameters in a plain list or dict."""
+    if model in _WARNED:
+        return
+    _WARNED.add(model)
+    known = {id(parameter) for parameter in model.parameters()}
+    hidden = []
+    for name, module in named_modules(model):
+        own = [value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")]
+        if any(_packs_weights(value) or _is_unknown(value, known) for value in tree_leaves(own)):
+            hidden.append(name or type(module).__name__)
+    if hidden:
+        warnings.warn(
+            f"errors cannot hit the weights of {', '.join(hidden)}: they are packed for a quantized kernel, or not registered "
+            "as parameters; no target holds them, and shares and rates are of the other words alone",
+            stacklevel=4,
+        )
+
+
+def _packs_weights(value: Any) -> bool:
+    """Whether it is a script object, other than the counters of FBGEMM's look-ups."""
+    return isinstance(value, torch.ScriptObject) and ".fbgemm." not in value._type().qualified_name()
+
+
+def _is_unknown(value: Any, known: set[int]) -> bool:
+    return isinstance(value, nn.Parameter) and id(value) not in known
 
 
 def optimizer_states(model: nn.Module, optimizer: Any) -> dict[str, torch.Tensor]:

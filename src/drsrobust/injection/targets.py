@@ -17,7 +17,15 @@ from torch import nn
 from drsrobust.injection.overlap import refuse_overlaps
 from drsrobust.injection.region import TargetTensor
 from drsrobust.injection.space import AddressSpace
-from drsrobust.injection.storage import OPTIMIZER, Memory, check, hittable, optimizer_states, stored
+from drsrobust.injection.storage import (
+    OPTIMIZER,
+    Memory,
+    check,
+    hittable,
+    optimizer_states,
+    stored,
+    warn_of_hidden_words,
+)
 from drsrobust.tensors import GROUPS, declared_groups, group_of
 
 Chosen = dict[str, np.ndarray | None]  # tensor name -> which of its rows (int64, ascending); None: all
@@ -40,10 +48,14 @@ class Target(ABC):
     def resolve(self, model: nn.Module, components: Mapping[str, str] | None = None) -> AddressSpace:
         """The address space of this target in a model.
 
+        Warns:
+            UserWarning: once for a model with weights that no target can hold.
+
         Raises:
             TypeError, ValueError: as `drsrobust.injection.resolve`.
         """
         memory = stored(model, self.optimizer, components)
+        warn_of_hidden_words(model)
         tensors = []
         for name, rows in sorted(self.choose(model, memory).items()):
             here = memory[name]

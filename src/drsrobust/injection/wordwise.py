@@ -230,11 +230,18 @@ class FieldMixture(ErrorModel):
             rate, (Pattern(0.40, 1), Pattern(0.30, 2), Pattern(0.075, 3), Pattern(0.075, 4), Pattern(0.15, None))
         )
 
+    @property
+    def label(self) -> str:
+        """The mixture without its rate: share of each pattern, its number of bits and where they lie."""
+        return f"FieldMixture({self._patterns()})"
+
     def __str__(self) -> str:
-        shown = ", ".join(
+        return f"FieldMixture(rate={self.rate!r}, {self._patterns()})"
+
+    def _patterns(self) -> str:
+        return ", ".join(
             f"{share:g}: {'any' if k is None else k} of {bits or 'all'}" for share, k, bits in self.patterns
         )
-        return f"FieldMixture({shown})"
 
     def expected_share(self, space: AddressSpace) -> float:
         """Sum over patterns of share * rate * (bits that flip), over all words, by bits."""
