@@ -1,7 +1,11 @@
 import json
+import sys
+import warnings
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -9,7 +13,10 @@ from drsrobust.data import load_dataset
 from drsrobust.metrics import auc
 from drsrobust.models import build_model, padded_batches, score, state_digest
 from drsrobust.training import CheckpointError, Settings, default_settings, fit, load_model, read_checkpoint
+from drsrobust.training.fit import Epoch, last_epoch, warn_if_hardly_learned
 
+ROOT = Path(__file__).resolve().parents[2]
+MODULE = sys.modules["drsrobust.training.fit"]  # (the package has the function under this name)
 QUICK = Settings(epochs=2, batch_size=512)
 
 
@@ -37,7 +44,73 @@ def test_early_stopping(data):
     torch.manual_seed(0)
     curve = fit(build_model("dlrm", data.schema), data, Settings(epochs=40, batch_size=256, patience=2), show=False)
     best = max(range(len(curve)), key=lambda i: curve[i].valid_auc)
-    assert len(curve) - 1 - best == 2 and len(curve) < 40
+    assert len(curve) - 1 - best >= 2 and len(curve) < 40
+    assert curve[-1].valid_loss > min(epoch.valid_loss for epoch in curve)
+
+
+def curve_of(aucs, losses, nes=None):
+    """A learning curve of those validation results."""
+    nes = nes or [0.9] * len(aucs)
+    rows = enumerate(zip(aucs, losses, nes, strict=True), 1)
+    return [Epoch(n, 0.6, loss, auc, ne, 1.0) for n, (auc, loss, ne) in rows]
+
+
+@pytest.mark.parametrize(
+    ("aucs", "losses", "last"),
+    [
+        ([0.6, 0.7, 0.69, 0.69, 0.69], [0.6, 0.5, 0.51, 0.52, 0.53], 5),  # the AUC has not risen for 3 epochs
+        ([0.6, 0.7, 0.69, 0.69, 0.69], [0.6, 0.5, 0.51, 0.52, 0.49], 6),  # but the loss is the lowest so far
+        ([0.6, 0.7, 0.69, 0.69, 0.69, 0.69], [0.6, 0.5, 0.4, 0.3, 0.2, 0.2], 6),  # no longer
+        ([0.6, 0.7, 0.69, 0.69, 0.69, 0.71], [0.6, 0.5, 0.4, 0.3, 0.2, 0.3], 9),  # and the AUC rises again
+        ([0.6, 0.5], [0.6, 0.5], 4),
+        ([], [], 3),
+    ],
+)
+def test_training_ends_when_neither_auc_nor_loss_improves(aucs, losses, last):
+    assert last_epoch(curve_of(aucs, losses), Settings(patience=3)) == last
+    assert last_epoch(curve_of(aucs, losses), Settings(patience=3, epochs=2)) == 2
+
+
+def test_the_published_models_end_by_the_rule():
+    """Their curves (19 models, patience 3) end where the rule says, and no earlier."""
+    table = pd.read_csv(ROOT / "figures" / "data" / "00_models_learning.csv", comment="#")
+    for _, rows in table.groupby(["model", "dataset"]):
+        curve = curve_of(rows.valid_auc.tolist(), rows.valid_loss.tolist())
+        going = [last_epoch(curve[:n], Settings()) > n for n in range(1, len(curve) + 1)]
+        assert going == [True] * (len(curve) - 1) + [False]
+
+
+def test_training_goes_on_while_the_loss_falls(data, monkeypatch):
+    """The weights are those of the best AUC all the same."""
+    monkeypatch.setattr(MODULE, "auc", lambda *_: aucs.pop(0))
+    monkeypatch.setattr(MODULE, "log_loss", lambda *_: losses.pop(0))
+    aucs, losses = [0.6, 0.5, 0.5, 0.5, 0.7, 0.6, 0.6, 0.6], [0.6, 0.5, 0.4, 0.3, 0.4, 0.5, 0.6, 0.7]
+    torch.manual_seed(0)
+    curve = fit(build_model("fm", data.schema), data, Settings(epochs=40, patience=2), show=False)
+    assert [epoch.valid_auc for epoch in curve] == [0.6, 0.5, 0.5, 0.5, 0.7, 0.6, 0.6]
+
+
+def test_few_rows_of_real_movielens_are_learned(real_data):
+    """On the first 55,000 ratings the AUC stays under 0.751 from epoch 2 to 6, while the loss falls."""
+    data = load_dataset("movielens-1m/ids", real_data)
+    head = {part: getattr(data, part).take(getattr(data, part).rows < 55_000) for part in ("train", "valid")}
+    settings = replace(default_settings("dlrm", data.name), epochs=9)
+    torch.manual_seed(0)
+    curve = fit(build_model("dlrm", data.schema), replace(data, **head), settings, show=False)
+    assert len(curve) == 9 and curve[-1].valid_auc > 0.75
+
+
+def test_a_model_that_has_hardly_learned_is_warned_of(data, empty_cache):
+    settings = Settings(epochs=1, batch_size=4096)
+    says = r"after 1 epochs the model has hardly learned: its lowest normalised entropy on validation rows is [01]\.\d+, over"
+    with pytest.warns(UserWarning, match=says):
+        load_model("dlrm", data, settings=settings, show=False)
+    with pytest.warns(UserWarning, match=says) as caught:  # from the cache too
+        load_model("dlrm", data, settings=settings, show=False)
+    assert [warning.filename for warning in caught] == [__file__]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_hardly_learned(curve_of([0.6, 0.6], [0.6, 0.6], [1.1, 0.97]), 1)
 
 
 def test_divergence_is_told(data):
@@ -168,7 +241,7 @@ def test_no_checkpoint(tmp_path):
 
 
 def test_manifest_is_plain_json(checkpoint):
-    assert json.loads((checkpoint / "manifest.json").read_text())["format"] == 2
+    assert json.loads((checkpoint / "manifest.json").read_text())["format"] == 3
 
 
 def test_dlrm_on_real_movielens(real_data):

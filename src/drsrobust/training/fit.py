@@ -1,7 +1,8 @@
-"""Training: binary cross-entropy on logits, early stopping on validation AUC, everything from one seed."""
+"""Training: binary cross-entropy on logits, early stopping on validation rows, everything from one seed."""
 
 import math
 import time
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from drsrobust.training.snapshot import (
 from drsrobust.training.step import Trainer
 
 SAVE_EVERY = 60.0  # seconds of training between two snapshots
+HARDLY_LEARNED = 0.98  # normalised entropy; 1 is that of predicting the click rate for every row
 
 
 @dataclass(frozen=True)
@@ -42,10 +44,35 @@ class Epoch:
     seconds: float
 
 
+def last_epoch(curve: list[Epoch], settings: Settings) -> int:
+    """The epoch with which training ends if no later one is better.
+
+    Training goes on until the validation AUC has not risen for `patience` epochs and the validation loss is not the lowest so
+    far. AUC alone can stay level for many epochs while the loss still falls, as on few rows.
+    """
+    best = max(curve, key=lambda epoch: epoch.valid_auc).epoch if curve else 0
+    lowest = min(curve, key=lambda epoch: epoch.valid_loss).epoch if curve else 0
+    return min(settings.epochs, max(best + settings.patience, lowest + 1))
+
+
+def warn_if_hardly_learned(curve: list[Epoch], stacklevel: int) -> None:
+    """Warns where the normalised entropy on validation rows never fell to `HARDLY_LEARNED`."""
+    if (lowest := min(epoch.valid_ne for epoch in curve)) > HARDLY_LEARNED:
+        warnings.warn(
+            f"after {len(curve)} epochs the model has hardly learned: its lowest normalised entropy on validation rows is "
+            f"{lowest:.3f}, over {HARDLY_LEARNED}; predicting the click rate for every row gives 1. More epochs, a higher "
+            "learning_rate, a smaller batch_size or more rows may help",
+            stacklevel=stacklevel + 1,
+        )
+
+
 def fit(
     model: nn.Module, data: Dataset, settings: Settings, *, show: bool = True, snapshot: Path | None = None
 ) -> list[Epoch]:
-    """Trains a model in place, on the device it is on; it ends in evaluation mode with the weights of its best epoch.
+    """Trains a model in place, on the device it is on; it ends in evaluation mode with the weights of its best epoch, that of
+    the highest validation AUC. `last_epoch` has the rule that ends training.
+
+    Warns where the model has hardly learned: where its normalised entropy on validation rows stayed over `HARDLY_LEARNED`.
 
     On a CPU the same seed and number of threads give the same weights, bit for bit, whether training was stopped and taken
     up again or not.
@@ -77,6 +104,7 @@ def fit(
                 bar.total = run.last_epoch() * run.steps  # a better epoch puts the end off
         model.load_state_dict(run.best_state)
     model.eval()
+    warn_if_hardly_learned(run.curve, stacklevel=2)
     return run.curve
 
 
@@ -98,7 +126,7 @@ class _Run:
         self.valid = padded_batches(data.valid)
         self.steps = math.ceil(len(data.train) / settings.batch_size)
         self.curve: list[Epoch] = []
-        self.best, self.best_epoch, self.best_state = -math.inf, 0, {}
+        self.best, self.best_state = -math.inf, {}
         self.epoch, self.step = 1, 0  # of the next batch
         self.total, self.rows, self.seconds = 0.0, 0, 0.0  # of the epoch so far
         self.snapshot = snapshot
@@ -109,8 +137,8 @@ class _Run:
                 self._take_up(*found)
 
     def last_epoch(self) -> int:
-        """The epoch with which training ends unless a better one comes."""
-        return min(self.settings.epochs, self.best_epoch + self.settings.patience)
+        """As `last_epoch`, of this run."""
+        return last_epoch(self.curve, self.settings)
 
     def train_epoch(self, bar) -> None:
         """The rest of one pass over the training rows in a new order."""
@@ -146,7 +174,7 @@ class _Run:
         }
         self.curve.append(Epoch(self.epoch, **measured, seconds=self.seconds + time.perf_counter() - start))
         if self.curve[-1].valid_auc > self.best:
-            self.best, self.best_epoch = self.curve[-1].valid_auc, self.epoch
+            self.best = self.curve[-1].valid_auc
             self.best_state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
         bar.set_postfix_str(f"AUC {self.curve[-1].valid_auc:.4f}, best {self.best:.4f}", refresh=False)
         self.epoch, self.step = self.epoch + 1, 0
@@ -173,7 +201,6 @@ class _Run:
             "seconds": self.seconds,
             "curve": [asdict(epoch) for epoch in self.curve],
             "best": self.best if self.curve else None,
-            "best_epoch": self.best_epoch,
             "order": order,
         }
         save_snapshot(self.snapshot, self.identity, tensors, done)
@@ -190,7 +217,7 @@ class _Run:
                 tensor.copy_(tensors[f"tables.{i}.{j}"])
         set_random_state(self.device, tensors)
         self.order.bit_generator.state = done["order"]
-        for name in ("epoch", "step", "total", "rows", "seconds", "best_epoch"):
+        for name in ("epoch", "step", "total", "rows", "seconds"):
             setattr(self, name, done[name])
         self.curve = [Epoch(**epoch) for epoch in done["curve"]]
         self.best = -math.inf if done["best"] is None else done["best"]

@@ -18,10 +18,10 @@ from drsrobust.data import Dataset
 from drsrobust.metrics import auc, log_loss, normalised_entropy
 from drsrobust.models import MODELS, build_model, default_sizes, padded_batches, score
 from drsrobust.training.checkpoint import MANIFEST, read_checkpoint, save_checkpoint
-from drsrobust.training.fit import fit
+from drsrobust.training.fit import Epoch, fit, warn_if_hardly_learned
 from drsrobust.training.settings import Settings
 
-FORMAT = 2  # of checkpoints and of what training does: raise it when either changes
+FORMAT = 3  # of checkpoints and of what training does: raise it when either changes
 
 
 def load_model(
@@ -37,7 +37,8 @@ def load_model(
 
     The first call trains and stores a checkpoint; it is named by model, sizes, settings and the data's fingerprint, so
     that other ones train anew. Two processes that ask for the same model train it once. Training that was stopped, even by
-    `kill -9`, goes on where it was (within a minute) at the next call.
+    `kill -9`, goes on where it was (within a minute) at the next call. Each call warns where the model has hardly learned,
+    as `fit` does.
 
     Args:
         name: one of `dr.models.MODELS`.
@@ -60,9 +61,13 @@ def load_model(
     """
     folder, identity = checkpoint_of(name, data, settings, sizes)
     with exclusive(folder):
-        if not (folder / MANIFEST).exists():
+        cached = (folder / MANIFEST).exists()
+        if not cached:
             _train(folder, name, data, settings or default_settings(name, data.name), identity, device, show)
-    return read_checkpoint(folder, identity)
+    model = read_checkpoint(folder, identity)
+    if cached:  # else `fit` has warned
+        warn_if_hardly_learned([Epoch(**epoch) for epoch in model.manifest["curve"]], stacklevel=2)
+    return model
 
 
 def checkpoint_of(

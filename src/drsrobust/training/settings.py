@@ -19,7 +19,8 @@ class Settings:
         table_weight_decay: the same for embedding tables; None: `weight_decay` with Adam, 0 with what FBGEMM fuses.
         batch_size: rows per step.
         epochs: at most.
-        patience: epochs without a better validation AUC before training stops (1: at the first).
+        patience: epochs without a better validation AUC before training stops (1: at the first). It does not stop after an
+            epoch of the lowest validation loss so far.
         seed: of the first weights, the order of rows and dropout.
         table_optimizer: `adam`, or what FBGEMM fuses into the backward pass of the embedding tables: `rowwise_adagrad`,
             `adagrad`, `sgd`. Those touch only the rows that a batch reads, which is faster for large tables; they know no
