@@ -1,4 +1,4 @@
-"""Processes beside this one: how many are worth while, and a pool of them that leaves nothing behind."""
+"""Processes and threads: how many are worth while, and a pool of processes that leaves nothing behind."""
 
 import multiprocessing
 import os
@@ -12,6 +12,20 @@ from contextlib import contextmanager
 def cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """PyTorch's operations, MKL's and FBGEMM's kernels use so many threads, whatever OMP_NUM_THREADS says: PyTorch sets the
+    number in the OpenMP runtime that FBGEMM shares with it."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -5,13 +5,13 @@ import pandas as pd
 import pytest
 import torch
 
+from drsrobust._processes import cores, threads
 from drsrobust.benchmark import study_models as study
 from drsrobust.benchmark.__main__ import main
 from drsrobust.benchmark.large_tables import large_tables
 from drsrobust.benchmark.parts import LOOK_UPS, OUTSIDE, PRODUCTS, REST, Operations, bound, parts
 from drsrobust.benchmark.planted import log_uniform, planted
 from drsrobust.benchmark.steps import STEPS, Fused, Ours, OursBfloat16, Plain, has_bfloat16
-from drsrobust.benchmark.threads import cores, threads
 from drsrobust.benchmark.torchfm_models import MODELS, ids_of, installed, set_dropout, torchfm_model
 from drsrobust.benchmark.training import AUC_COLUMNS, COLUMNS, describe, ratios, training_speed
 from drsrobust.data import Feature, Schema, load_dataset

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
+from drsrobust._processes import threads
 from drsrobust.data import load_dataset
 from drsrobust.metrics import auc
 from drsrobust.models import build_model, padded_batches, score, state_digest
@@ -38,6 +39,20 @@ def test_training_is_repeatable_and_learns(data):
     assert best > 0.6
     scores = score(model, padded_batches(data.valid), len(data.valid))
     assert auc(data.valid.labels, scores) == best  # the weights are those of the best epoch
+
+
+@pytest.mark.parametrize("name", ["wide_deep", "deepfm", "dcn"])
+def test_the_number_of_threads_changes_nothing(data, tmp_path, monkeypatch, name):
+    """Neither a weight nor a number of the manifest, times apart."""
+    found = []
+    for number in (1, 2):
+        monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / str(number)))
+        with threads(number):
+            manifest = load_model(name, data, settings=QUICK, show=False).manifest
+            assert torch.get_num_threads() == number
+        manifest["curve"] = [epoch | {"seconds": 0} for epoch in manifest["curve"]]
+        found.append(manifest | {"seconds": 0})
+    assert found[0] == found[1]
 
 
 def test_early_stopping(data):

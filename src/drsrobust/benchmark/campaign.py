@@ -4,6 +4,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from drsrobust._processes import cores
 from drsrobust._progress import progress
 from drsrobust._versions import machine, versions
 from drsrobust.benchmark import cost_growth
@@ -11,7 +12,6 @@ from drsrobust.benchmark.cost_cases import ROWS, Case, large_case, small_cases
 from drsrobust.benchmark.cost_profile import price_of_checks, profile
 from drsrobust.benchmark.large_tables import TABLE_ROWS
 from drsrobust.benchmark.reload_loop import LoopTrial, OneFlipLoop, ReloadLoop
-from drsrobust.benchmark.threads import cores
 from drsrobust.benchmark.trial_cost import TrialCost, one_thread
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorModel, FixedCount

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from drsrobust._names import unknown
+from drsrobust._processes import cores, threads
 from drsrobust._progress import progress
 from drsrobust.benchmark.planted import planted
 from drsrobust.benchmark.steps import STEPS, cannot_step
-from drsrobust.benchmark.threads import cores, threads
 from drsrobust.metrics import auc
 from drsrobust.models import build_model, padded_batches, score
 

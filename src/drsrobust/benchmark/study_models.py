@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from drsrobust._processes import cores, threads
 from drsrobust._progress import progress
-from drsrobust.benchmark.threads import cores, threads
 from drsrobust.benchmark.torchfm_models import MODELS, NAME, NOT_INSTALLED, Rows, installed, torchfm_model
 from drsrobust.data import Dataset, load_dataset
 from drsrobust.models import build_model, padded_batches, score

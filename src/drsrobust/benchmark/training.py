@@ -3,12 +3,12 @@
 import os
 from typing import TYPE_CHECKING, Any
 
+from drsrobust._processes import cores, threads
 from drsrobust._versions import machine, versions
 from drsrobust.benchmark.large_tables import SIZES, large_tables
 from drsrobust.benchmark.parts import parts
 from drsrobust.benchmark.planted import planted
 from drsrobust.benchmark.study_models import OURS, study_models
-from drsrobust.benchmark.threads import cores, threads
 from drsrobust.data import load_dataset
 from drsrobust.models import build_model
 from drsrobust.models.scoring import BATCH

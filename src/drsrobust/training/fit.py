@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._processes import threads
 from drsrobust._progress import progress
 from drsrobust._storage import digest
 from drsrobust.data import Dataset
@@ -74,8 +75,9 @@ def fit(
 
     Warns where the model has hardly learned: where its normalised entropy on validation rows stayed over `HARDLY_LEARNED`.
 
-    On a CPU the same seed and number of threads give the same weights, bit for bit, whether training was stopped and taken
-    up again or not.
+    It uses one thread, since sums over a batch depend on the number of threads; afterwards the number is as before. On one
+    CPU and with the same versions of the libraries, one seed gives the same weights, bit for bit, whether training was
+    stopped and taken up again or not. On another CPU the libraries may choose other kernels, which round differently.
 
     Args:
         model: forward(dense_features, sparse_features) -> logits [B].
@@ -93,7 +95,7 @@ def fit(
         raise ValueError(f"the {len(data.valid)} validation rows are all of one class; early stopping needs their AUC")
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     cuda = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda), fused_tables(model, settings) as fused:
+    with threads(1), torch.random.fork_rng(devices=cuda), fused_tables(model, settings) as fused:
         torch.manual_seed(settings.seed)
         run = _Run(model, data, settings, fused, device, snapshot)
         with progress(run.last_epoch() * run.steps, "training", show=show) as bar:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from drsrobust._names import unknown
+from drsrobust._processes import threads
 from drsrobust._storage import cache_folder, digest, exclusive
 from drsrobust._versions import commit, machine, versions
 from drsrobust.data import Dataset
@@ -122,7 +123,8 @@ def _train(
     curve = fit(model.to(place), data, settings, show=show, snapshot=unfinished / "snapshot.safetensors")
     model.cpu()
     labels, prior = data.test.labels, data.test.prior
-    scores = score(model, padded_batches(data.test), len(labels))
+    with threads(1):  # the test AUC, as the weights, does not depend on the number of threads
+        scores = score(model, padded_batches(data.test), len(labels))
     measured = {
         "test_auc": auc(labels, scores),
         "test_log_loss": log_loss(labels, scores, prior),

@@ -7,7 +7,6 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from drsrobust._processes import cores, pool
@@ -25,9 +24,9 @@ def load_models(
 ) -> list[nn.Module]:
     """As `load_model` for each, in their order; those that are not in the cache yet are trained side by side.
 
-    Every worker is a fresh process that trains on one thread. With one thread here too (`OMP_NUM_THREADS=1`, as `make` sets
-    it) the weights are the same, bit for bit, as trained one after another. What is stopped goes on at the next call, each
-    model where it was. In a script, the call must stand under `if __name__ == "__main__":`, as Python's `spawn` asks.
+    Every worker is a fresh process. As `fit` trains on one thread, the weights are the same, bit for bit, as trained one after
+    another. What is stopped goes on at the next call, each model where it was. In a script, the call must stand under
+    `if __name__ == "__main__":`, as Python's `spawn` asks.
 
     Args:
         wanted: of each model the arguments of `load_model`: `name` and `data`, perhaps `settings` and `sizes`.
@@ -96,6 +95,5 @@ def _train_side_by_side(missing: list[dict[str, Any]], workers: int, device: str
 
 def _train_one(wanted: dict[str, Any], device: str | None) -> None:
     """In a worker: trains and stores one model, of which the data come as their folder."""
-    torch.set_num_threads(1)
     folder: Path = wanted.pop("data")
     load_model(**wanted, data=open_folder(folder), device=device, show=False)
