@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from drsrobust.data import Ids, load_dataset
+from drsrobust._storage import file_digest
+from drsrobust.data import Ids, digests, load_dataset
 from drsrobust.data.encoding import encode_ids, split_order
 
 
@@ -108,6 +109,36 @@ def test_a_damaged_cache_is_made_again(empty_cache, damage):
     with pytest.warns(UserWarning, match="is damaged; the data set is encoded again"):
         assert load_dataset("synthetic-movielens", rows=500).fingerprint == first
     assert load_dataset("synthetic-movielens", rows=500).fingerprint == first
+
+
+@pytest.mark.parametrize("large", [0, digests.LARGE])
+def test_any_flipped_bit_of_an_array_is_found(empty_cache, monkeypatch, large):
+    """Also in arrays that are large: their size alone does not show it."""
+    monkeypatch.setattr(digests, "LARGE", large)
+    first = load_dataset("synthetic-movielens", rows=500).fingerprint
+    folder = next(path for path in (empty_cache / "data").iterdir() if path.is_dir())
+    rng = np.random.default_rng(0)
+    for path in [*sorted(folder.glob("*.npy"))] * 3:
+        content = bytearray(path.read_bytes())
+        if len(content) > 128:  # else an array of no element
+            content[rng.integers(128, len(content))] ^= 1 << rng.integers(8)
+        else:
+            content[-2] ^= 1
+        path.write_bytes(content)
+        with pytest.warns(UserWarning, match="is damaged; the data set is encoded again"):
+            assert load_dataset("synthetic-movielens", rows=500).fingerprint == first
+
+
+def test_large_arrays_are_read_once_per_process(empty_cache, monkeypatch):
+    monkeypatch.setattr(digests, "LARGE", 0)
+    load_dataset("synthetic-movielens", rows=500)
+    read = []
+    monkeypatch.setattr(digests, "file_digest", lambda path: (read.append(path.name), file_digest(path))[1])
+    load_dataset("synthetic-movielens", rows=500)
+    names = [path.name for path in empty_cache.glob("data/*/*.npy")]
+    assert sorted(read) == sorted(names)
+    load_dataset("synthetic-movielens", rows=500)
+    assert len(read) == len(names)
 
 
 def test_missing_files_are_told(tmp_path, monkeypatch):

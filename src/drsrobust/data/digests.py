@@ -1,5 +1,5 @@
-"""The SHA-256 of a source file, which stands in a data set's identity. Of a large one it is kept, since 11 GB take most of a
-minute to read."""
+"""SHA-256 of source files, part of a data set's identity, and of the arrays in the cache. Those of large files are kept, since
+11 GB take most of a minute to read: of a source in the cache, of an array as long as the process lives."""
 
 import time
 from pathlib import Path
@@ -24,6 +24,20 @@ def source_digest(path: Path) -> str:
         with new_file(note) as part:
             part.write_text(found + "\n")
     return found
+
+
+_read: dict[tuple, str] = {}  # state -> SHA-256, of the large files that this process has read
+
+
+def digest_once(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes; a large file is read once per process, and again when size, time of modification or
+    inode change."""
+    state = tuple(_state(path))
+    if state[1] <= LARGE:
+        return file_digest(path)
+    if state not in _read:
+        _read[state] = file_digest(path)
+    return _read[state]
 
 
 def _state(path: Path) -> list:

@@ -14,15 +14,17 @@ from pathlib import Path
 
 import numpy as np
 
+from drsrobust._progress import progress
 from drsrobust._storage import cache_folder, digest, exclusive, file_digest, new_file, put_in_place
 from drsrobust.data import skipped
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
+from drsrobust.data.digests import digest_once
 from drsrobust.data.encoding import Columns
 from drsrobust.data.skipped import Skipped, check_share, write_skipped
 from drsrobust.data.text import DataError
 
 FORMAT = 3  # of the folder and of everything that makes its contents: raise it when an encoder changes
-HASHED = 64 << 20  # bytes: larger arrays are checked by their size alone when they are opened
+SHOWN = 4 << 30  # bytes of arrays from which on progress is shown while they are checked
 MANIFEST = "manifest.json"
 
 
@@ -108,13 +110,16 @@ def save(path: Path, array: np.ndarray) -> None:
 
 
 def _is_whole(folder: Path) -> bool:
-    """Whether every array is the one that was written: by size, and by SHA-256 where that takes no time to speak of."""
+    """Whether every array is the one that was written, by its SHA-256; large ones are read once per process."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
-        for key, (size, sha256) in manifest["arrays"].items():
-            path = folder / f"{key}.npy"
-            if path.stat().st_size != size or (size <= HASHED and file_digest(path) != sha256):
-                return False
+        arrays = manifest["arrays"]
+        with progress(len(arrays), "checking", show=sum(size for size, _ in arrays.values()) > SHOWN) as bar:
+            for key, (size, sha256) in arrays.items():
+                path = folder / f"{key}.npy"
+                if path.stat().st_size != size or digest_once(path) != sha256:
+                    return False
+                bar.update()
         if manifest["skipped"] and file_digest(folder / skipped.NAME) != manifest["skipped_sha256"]:
             return False
         return manifest.pop("manifest_sha256") == digest(manifest)
