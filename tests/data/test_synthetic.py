@@ -32,3 +32,9 @@ def test_ids_have_a_long_tail():
     data = load_dataset("synthetic-movielens")
     counts = np.sort(np.bincount(data.train.sparse["movie"].values))[::-1]
     assert counts[: len(counts) // 10].sum() > 0.3 * counts.sum()
+
+
+@pytest.mark.parametrize("name", ["synthetic-movielens", "synthetic-criteo"])
+def test_one_test_row_has_no_best_auc(name):
+    data = load_dataset(name, rows=10)
+    assert len(data.test) == 1 and data.facts["best_auc"] is None and 0 < data.facts["click_rate"] < 1

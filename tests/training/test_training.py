@@ -117,7 +117,7 @@ def test_few_rows_of_real_movielens_are_learned(real_data):
 
 def test_a_model_that_has_hardly_learned_is_warned_of(data, empty_cache):
     settings = Settings(epochs=1, batch_size=4096)
-    says = r"after 1 epochs the model has hardly learned: its lowest normalised entropy on validation rows is [01]\.\d+, over"
+    says = r"after epoch 1 the model has hardly learned: its lowest normalised entropy on validation rows is [01]\.\d+, over"
     with pytest.warns(UserWarning, match=says):
         load_model("dlrm", data, settings=settings, show=False)
     with pytest.warns(UserWarning, match=says) as caught:  # from the cache too

@@ -156,7 +156,8 @@ class Dataset:
         schema: what the columns are.
         train, valid, test: disjoint seeded random splits, 80/10/10.
         fingerprint: SHA-256 (hex) of schema and contents: equal on every machine for equal data.
-        facts: what is known of the data (of synthetic ones: `click_rate` and `best_auc` of the planted teacher).
+        facts: what is known of the data (of synthetic ones: `click_rate` and `best_auc` of the planted teacher; `best_auc` is
+            None where all test rows are of one class).
         log: the file that lists the lines left out; None where there are none.
         folder: the one in the cache that it is mapped from.
     """
@@ -167,7 +168,7 @@ class Dataset:
     valid: Split
     test: Split
     fingerprint: str
-    facts: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, float | None] = field(default_factory=dict)
     log: Path | None = None
     folder: Path | None = None
 

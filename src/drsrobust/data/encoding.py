@@ -26,7 +26,7 @@ class Columns:
     users: np.ndarray | None
     rows: np.ndarray
     sizes: tuple[int, int, int]
-    facts: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, float | None] = field(default_factory=dict)
 
 
 def split_sizes(n: int) -> tuple[int, int, int]:

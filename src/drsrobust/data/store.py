@@ -34,7 +34,7 @@ class Contents:
 
     schema: Schema
     sizes: tuple[int, int, int]
-    facts: dict[str, float] = field(default_factory=dict)
+    facts: dict[str, float | None] = field(default_factory=dict)
     skipped: Iterable[Skipped] = ()
 
 

@@ -118,8 +118,8 @@ def _labels(rng: np.random.Generator, logit: np.ndarray) -> np.ndarray:
     return (rng.random(len(logit)) < expit(logit)).astype(np.float32)
 
 
-def _facts(logit: np.ndarray, columns: Columns) -> dict[str, float]:
-    """Click rate the teacher expects over all rows, and its AUC on the test rows."""
+def _facts(logit: np.ndarray, columns: Columns) -> dict[str, float | None]:
+    """Click rate the teacher expects over all rows, and its AUC on the test rows (None: they are all of one class)."""
     test = slice(len(logit) - columns.sizes[2], None)
     best = auc(columns.labels[test], logit[columns.rows[test]])
-    return {"click_rate": float(expit(logit).mean()), "best_auc": best}
+    return {"click_rate": float(expit(logit).mean()), "best_auc": None if np.isnan(best) else best}

@@ -60,7 +60,7 @@ def warn_if_hardly_learned(curve: list[Epoch], stacklevel: int) -> None:
     """Warns where the normalised entropy on validation rows never fell to `HARDLY_LEARNED`."""
     if (lowest := min(epoch.valid_ne for epoch in curve)) > HARDLY_LEARNED:
         warnings.warn(
-            f"after {len(curve)} epochs the model has hardly learned: its lowest normalised entropy on validation rows is "
+            f"after epoch {len(curve)} the model has hardly learned: its lowest normalised entropy on validation rows is "
             f"{lowest:.3f}, over {HARDLY_LEARNED}; predicting the click rate for every row gives 1. More epochs, a higher "
             "learning_rate, a smaller batch_size or more rows may help",
             stacklevel=stacklevel + 1,
