@@ -4,8 +4,7 @@ import warnings
 
 import pytest
 
-from drsrobust.data import DataError, load_dataset
-from drsrobust.data import raw as raw_module
+from drsrobust.data import DataError, load_dataset, text
 from tests.data.criteo_lines import line, many
 
 
@@ -66,13 +65,17 @@ def test_several_days_are_told_apart(tmp_path):
     assert [(name, line) for name, line, _ in data.skipped] == [("day_0", 21), ("day_1", 21)]
 
 
-@pytest.mark.parametrize("limit", [raw_module.HOPELESS, 5])
-def test_more_bad_than_good(file, empty_cache, monkeypatch, limit):
-    monkeypatch.setattr(raw_module, "HOPELESS", limit)
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        (text.MOSTLY_BAD, r"^60 of 118 lines are bad, more than .* the first: lines.txt, line 17: 39 fields"),
+        (5, r"lines.txt: 59 of the first 117 lines are bad, more than .* the first: line 17: 39 fields"),
+    ],
+)
+def test_more_bad_than_good(file, empty_cache, monkeypatch, limit, says):
+    monkeypatch.setattr(text, "MOSTLY_BAD", limit)
     file.write_text(file.read_text() + "bad\n" * 58)
-    with pytest.raises(
-        DataError, match=r"60 of 118 lines are bad, more than .* the first: lines.txt, line 17: 39 fields"
-    ):
+    with pytest.raises(DataError, match=says):
         load_dataset("criteo-sample", path=file, bad_lines="skip")
     assert not [path for path in (empty_cache / "data").iterdir() if path.suffix != ".lock"]
     file.write_text("bad\n" * 50)
@@ -83,8 +86,8 @@ def test_more_bad_than_good(file, empty_cache, monkeypatch, limit):
 def test_movielens_too(tmp_path):
     folder = tmp_path / "ml-1m"
     folder.mkdir()
-    good = [f"{i % 5 + 1}::{i % 7 + 1}::{i % 5 + 1}::0\n" for i in range(50)]
-    (folder / "ratings.dat").write_text("".join([*good, "1::2::9::0\n"]))
+    good = [f"{i % 10 + 1}::{i // 10 + 1}::{i % 5 + 1}::0\n" for i in range(50)]
+    (folder / "ratings.dat").write_text("".join([*good, "1::20::9::0\n"]))
     with pytest.warns(
         UserWarning, match=r"1 of 51 lines of ratings.dat was skipped; the first: line 51: field 3"
     ) as caught:

@@ -1,6 +1,5 @@
 """How the lines of a delimited file look: a block of them to columns, and what is wrong with a single line."""
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +7,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from drsrobust.data.kinds import Digits, Empty, Kind
+
+BOM = b"\xef\xbb\xbf"  # the mark that some editors put before UTF-8 text
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,10 @@ class Form:
             return {name: np.empty(0, np.int64) for name in kept}
         if b"0x" in block or b"0X" in block:  # Arrow takes 0x10 for an integer
             return None
-        if all(kind.fits(b"") for kind in self.fields.values()) and re.search(rb"(\A|\n)\r?\n", block):
-            return None  # an empty line: to Arrow one of empty fields
+        if block.startswith(BOM):  # Arrow leaves it out, wherever in the file the block begins
+            return None
+        if block.startswith((b"\n", b"\r\n")) or b"\n\n" in block or b"\n\r\n" in block:
+            return None  # an empty line: to Arrow one of empty fields, each with a place in memory
         if self.quoted and b'"' in block:
             if not _quotes_enclose_fields(block, self.delimiter):
                 return None

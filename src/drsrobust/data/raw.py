@@ -25,7 +25,6 @@ from drsrobust.data.text import BadLines
 
 PARSED = "parsed"  # an empty file that says: all blocks are there
 LABEL = "label"
-HOPELESS = 100_000  # bad lines after which more than half is enough to give up
 SHOWN = 256 << 20  # bytes of source from which on progress is shown
 
 
@@ -79,8 +78,6 @@ def _parse_file(raw: "Raw", table: Table, file: Path, number: int, first: int, b
         raw.add(f"{number:03}-{position:06}", columns, bad.found[seen:])
         seen = len(bad.found)
         bar.update()
-        if raw.bad > HOPELESS:
-            raw.check_share()
 
 
 def _give_back_memory() -> None:

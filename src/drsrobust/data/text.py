@@ -1,10 +1,14 @@
 """Delimited text, plain or .gz, read in blocks by Arrow; a bad line is named by file, line, field and text.
 
+A byte order mark at the beginning of a file is left out. Memory is bounded whatever a file holds: by the block, the longest
+line and the number of bad lines after which a file is given up.
+
 Arrow parses whole blocks at once. Only when it (or a check of a whole column) refuses a block is that block read again,
 line by line, to find the lines that are wrong.
 """
 
 import gzip
+import io
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from drsrobust._names import unknown
-from drsrobust.data.forms import Form, bare, shown
+from drsrobust.data.forms import BOM, Form, bare, shown
 from drsrobust.data.kinds import HEX, INTEGER, LABEL, NOTHING, OPTIONAL_INTEGER, Kind
 
 __all__ = [
@@ -31,6 +35,8 @@ __all__ = [
 
 BLOCK = 32 << 20  # bytes of decompressed text that are parsed at once
 PIECE = 1 << 20  # bytes that are read at once: so much of a truncated file is not told apart
+LINE = 1 << 20  # bytes of the longest line, at least PIECE; those of the known data sets have less than 1,000
+MOSTLY_BAD = 100_000  # bad lines after which more than half is enough to give up
 HOPELESS = 1000  # bad lines before the first good one: then it is another file, and skipping all of it helps nobody
 
 
@@ -96,8 +102,8 @@ def read_columns(
         integer is the smallest int64, missing HEX is -1). `Empty` and `Digits` fields are checked and left out.
 
     Raises:
-        DataError: an unreadable file, another header, a bad line (`strict`), no good line at all (`skip`), or fewer
-            blocks than are to be passed over.
+        DataError: an unreadable file, a line longer than `LINE`, another header, a bad line (`strict`), no good line at all
+            or, after `MOSTLY_BAD` bad ones, more bad than good ones (`skip`), or fewer blocks than are to be passed over.
         ValueError: a negative `first_block`.
     """
     if first_block < 0:
@@ -109,7 +115,7 @@ def read_columns(
             block = _after_header(path, block, header, delimiter)
             line += 1
         if number > first_block:
-            columns = _parse(path, line, block, form, bad)
+            columns = _parse(path, line, block, form, bad, before)
             good += len(next(iter(columns.values())))
             if not good and len(bad.found) - before >= HOPELESS:
                 raise _another_file(path, *bad.found[before])
@@ -127,16 +133,20 @@ def read_text(path: Path, encoding: str, bad: BadLines | None = None) -> Iterato
     """(line number, line) of a small text file.
 
     Raises:
-        DataError: an unreadable or empty file, or (`bad` strict or None) bytes that are not `encoding`.
+        DataError: an unreadable or empty file, a line longer than `LINE`, bytes that are not `encoding` (`strict`), or more
+            bad than good lines, as in `read_columns` (`skip`).
     """
     number, bad = 1, BadLines() if bad is None else bad
+    before = len(bad.found)
     for block in _blocks(path):
-        for raw in block.splitlines():
-            try:
-                yield number, raw.decode(encoding)
-            except UnicodeDecodeError:
-                bad.add(path, number, f"bytes that are not {encoding}: {shown(raw)}")
-            number += 1
+        for line in io.BytesIO(block):  # one by one: a list of them all takes up to 40 times the memory of the block
+            for raw in line.splitlines():
+                try:
+                    yield number, raw.decode(encoding)
+                except UnicodeDecodeError:
+                    bad.add(path, number, f"bytes that are not {encoding}: {shown(raw)}")
+                _check_share(path, bad, before, number)
+                number += 1
 
 
 def beginning(path: Path, size: int = 1 << 16) -> bytes:
@@ -150,10 +160,16 @@ def beginning(path: Path, size: int = 1 << 16) -> bytes:
 
 def _blocks(path: Path) -> Iterator[bytes]:
     """The file's bytes, cut after line ends; the last block may lack one."""
-    line, parts, size = 1, [], 0
+    line, parts, size, unfinished = 1, [], 0, 0  # bytes of the block, and of its last line so far
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as handle:
+            if handle.read(len(BOM)) != BOM:
+                handle.seek(0)
             while piece := handle.read(min(PIECE, BLOCK)):
+                end = piece.find(b"\n")
+                if unfinished + (len(piece) if end < 0 else end) > LINE:
+                    raise DataError(f"{path}, line {line}: longer than {LINE:,} bytes, the most that a line may have")
+                unfinished = unfinished + len(piece) if end < 0 else len(piece) - 1 - piece.rfind(b"\n")
                 parts.append(piece)
                 size += len(piece)
                 line += piece.count(b"\n")
@@ -180,20 +196,32 @@ def _after_header(path: Path, block: bytes, header: tuple[str, ...], delimiter: 
     return rest
 
 
-def _parse(path: Path, line: int, block: bytes, form: Form, bad: BadLines) -> dict[str, np.ndarray]:
-    """The columns of a block whose first line is number `line`, without its bad lines."""
+def _parse(path: Path, line: int, block: bytes, form: Form, bad: BadLines, before: int) -> dict[str, np.ndarray]:
+    """The columns of a block whose first line is number `line`, without its bad lines; `before` were found in other files."""
     columns = form.columns(block)
     if columns is None:
         good = []
-        for number, raw in enumerate(block.removesuffix(b"\n").split(b"\n"), line):
-            if fault := form.fault(raw.removesuffix(b"\r")):
+        for number, raw in enumerate(io.BytesIO(block), line):
+            text = raw.removesuffix(b"\n")
+            if fault := form.fault(text.removesuffix(b"\r")):
                 bad.add(path, number, fault)
+                _check_share(path, bad, before, number)
             else:
-                good.append(raw + b"\n")
+                good.append(text + b"\n")
         columns = form.columns(b"".join(good))
         if columns is None:
             raise DataError(f"{path}, lines {line} to {number}: not readable as {', '.join(form.fields)}")
     return columns
+
+
+def _check_share(path: Path, bad: BadLines, before: int, line: int) -> None:
+    """Raises DataError when of so many lines of a file more than half are bad; `before` were found in other files."""
+    count = len(bad.found) - before
+    if count > MOSTLY_BAD and 2 * count > line:
+        raise DataError(
+            f"{path}: {count:,} of the first {line:,} lines are bad, more than bad_lines='skip' is for; the first: "
+            "line {1}: {2}".format(*bad.found[before])
+        )
 
 
 def _another_file(path: Path, _: str, line: int, wrong: str) -> DataError:
