@@ -51,9 +51,10 @@ def test_avazu(tmp_path):
 
 @pytest.fixture
 def ratings():
-    """200 ratings, as (user, movie, half stars)."""
+    """200 ratings, as (user, movie, half stars); no pair of user and movie stands twice."""
     rng = np.random.default_rng(1)
-    return np.stack([rng.integers(1, 30, 200), rng.integers(1, 20, 200), rng.integers(1, 11, 200)], axis=1).tolist()
+    user, movie = np.divmod(rng.permutation(29 * 19)[:200], 19)
+    return np.stack([user + 1, movie + 1, rng.integers(1, 11, 200)], axis=1).tolist()
 
 
 @pytest.mark.parametrize("kaggle", [False, True])

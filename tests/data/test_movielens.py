@@ -23,8 +23,11 @@ def folder(tmp_path):
 
 
 def big(folder, n=40):
+    """Ratings of 20 users and 3 movies, each pair once at most."""
     rng = np.random.default_rng(0)
-    users, movies, ratings = rng.integers(1, 3, n), rng.choice([10, 20, 30], n), rng.integers(1, 6, n)
+    users, movies = np.divmod(rng.permutation(60)[:n], 3)
+    users, movies, ratings = users + 1, 10 * (movies + 1), rng.integers(1, 6, n)
+    (folder / "users.dat").write_text(USERS + "".join(f"{user}::M::56::16::70072\n" for user in range(3, 21)))
     lines = [f"{u}::{m}::{r}::0\n" for u, m, r in zip(users, movies, ratings, strict=True)]
     (folder / "ratings.dat").write_text("".join(lines))
     return users, movies, ratings
@@ -49,12 +52,25 @@ def test_side(folder):
     [
         ("ratings.dat", RATINGS + "1::10::6::0\n", "line 5, field 3 (rating): '6' is not a rating of 1 to 5"),
         ("ratings.dat", RATINGS + "1,10,5,0\n", "line 5: 1 fields"),
-        ("ratings.dat", RATINGS + "one::10::5::0\n", "line 5, field 1 (user): 'one' is not an integer"),
+        ("ratings.dat", RATINGS + "one::10::5::0\n", "line 5, field 1 (user): 'one' is not an id, a whole number"),
+        (
+            "ratings.dat",
+            RATINGS + "-1::10::5::0\n",
+            "line 5, field 1 (user): '-1' is not an id, a whole number of at least 0",
+        ),
+        ("ratings.dat", RATINGS + "1::-10::5::0\n", "line 5, field 2 (movie): '-10' is not an id"),
+        (
+            "ratings.dat",
+            RATINGS + "1::30::5::9783007\n",
+            "line 5, field 4 (timestamp): '9783007' is not 0 or a time in sec",
+        ),
+        ("ratings.dat", RATINGS + "1::30::5::97830076097\n", "line 5, field 4 (timestamp): '97830076097'"),
+        ("ratings.dat", RATINGS + "1::20::5::0\n", "line 5, field 2 (movie): user 1 has rated 20 in line 2 already"),
         ("users.dat", USERS + "3::M::1::2\n", "line 3: 4 fields where 5 are expected"),
         ("users.dat", USERS + "x::M::1::2::3\n", "line 3, field 1 (id): 'x' is not an integer"),
         ("users.dat", USERS + "3::\xe9::1::2::3\n", "line 3: bytes that are not ascii"),
         ("movies.dat", MOVIES + "40::No genre\n", "line 4: 2 fields where 3 are expected"),
-        ("users.dat", "1::F::1::10::48067\n", "field user: 2 is not in users.dat"),
+        ("users.dat", "1::F::1::10::48067\n", "is not in users.dat"),
         ("users.dat", USERS + "3::Q::1::2::3\n", "line 3, field 2 (gender): 'Q' is not F or M"),
         ("users.dat", USERS + "3::F::abc::2::3\n", "line 3, field 3 (age): 'abc' is not an integer"),
         ("users.dat", USERS + "3::F::1::2::\n", "line 3, field 5 (zip code): '' is not a zip code"),
@@ -117,10 +133,10 @@ def test_rates_leave_the_own_label_out(folder):
 
 ROWS = [
     (1, 10, "4.0", 964982703),
-    (1, 20, "3.5", 1),
+    (1, 20, "3.5", 789652004),
     (2**31, 10, "0.5", 1427784002),
     (3, 30, "3", 0),
-    (3, 10, "5.0", 7),
+    (3, 10, "5.0", 4102444800),
 ]
 PLAIN = "userId,movieId,rating,timestamp"
 MOVIE_CSV = (
@@ -209,10 +225,12 @@ def test_lines_keep_their_numbers_when_others_are_skipped(folder):
     lines, good, unread, unknown = [], [], [], []
     for number in range(1, 201):
         kind = rng.choice(["good", "bad", "user", "movie"], p=[0.7, 0.1, 0.1, 0.1])
-        user, movie = 9 if kind == "user" else 1, 99 if kind == "movie" else 10
+        user = number + (1000 if kind == "user" else 0)  # of each number one: no pair stands twice
+        movie = 99 if kind == "movie" else 10
         lines.append("bad\n" if kind == "bad" else f"{user}::{movie}::{1 + number % 5}::0\n")
         {"good": good, "bad": unread}.get(kind, unknown).append(number)
     (folder / "ratings.dat").write_text("".join(lines))
+    (folder / "users.dat").write_text("".join(f"{user}::M::56::16::70072\n" for user in range(1, 201)))
     bad = BadLines("skip")
     ratings, side = (
         read_ratings(folder / "ratings.dat", bad),
@@ -220,21 +238,52 @@ def test_lines_keep_their_numbers_when_others_are_skipped(folder):
     )
     assert [line for _, line, _ in bad.found] == unread
     read = sorted(good + unknown)
-    assert [ratings.line(row) for row in range(len(ratings.label))] == read
+    assert ratings.lines(np.arange(len(ratings.label))) == read
     first = next(number for number in read if number in unknown)
-    with pytest.raises(DataError, match=rf"ratings.dat, line {first}, field \w+: 99? is not in \w+.dat"):
+    with pytest.raises(DataError, match=rf"ratings.dat, line {first}, field \w+: \d+ is not in \w+.dat"):
         encode(ratings, side, 0)
     columns = encode(ratings, side, 0, bad)
     assert [line for _, line, _ in bad.found] == unread + unknown
     assert columns.labels[np.argsort(columns.rows)].tolist() == [float(number % 5 >= 3) for number in good]
     known = ratings.take(np.isin(read, good))
-    assert [known.line(row) for row in range(len(good))] == good
+    assert known.lines(np.arange(len(good))) == good
     assert known.skipped == sorted(unread + unknown)
+
+
+def test_ratings_of_the_same_movie_are_left_out_but_the_first(tmp_path):
+    """Under their lines in the file, which a bad line before them moves."""
+    path = tmp_path / "ratings.csv"
+    rows = ["1,10,4.0,0", "bad", "2,10,1.0,0", "1,10,0.5,0", "1,20,5.0,0", "2,10,5.0,0", "1,10,5.0,0"]
+    path.write_text("\n".join([PLAIN, *rows]))
+    with pytest.raises(DataError, match=r"ratings.csv, line 3: 1 fields"):
+        read_ratings(path)
+    bad = BadLines("skip")
+    ratings = read_ratings(path, bad)
+    assert list(zip(ratings.user, ratings.movie, ratings.label, strict=True)) == [(1, 10, 1), (2, 10, 0), (1, 20, 1)]
+    assert ratings.lines(np.arange(3)) == [2, 4, 6]
+    assert [line for _, line, _ in bad.found] == [3, 5, 7, 8]
+    assert bad.found[3][2] == "field 2 (movie): user 1 has rated 10 in line 5 already"
+
+
+@pytest.mark.parametrize("name", ["ml-1m", "csv"])
+def test_a_byte_order_mark_is_left_out(folder, name):
+    """Editors on Windows put it before text."""
+    contents = {"ratings.dat": RATINGS.encode(), "movies.dat": MOVIES.encode("latin-1"), "users.dat": USERS.encode()}
+    if name == "csv":
+        contents = {"ratings.csv": f"{PLAIN}\n1,10,4.0,0\n".encode(), "movies.csv": MOVIE_CSV.encode()}
+    read = []
+    for mark in (b"", b"\xef\xbb\xbf"):
+        for file, content in contents.items():
+            (folder / file).write_bytes(mark + content)
+        ratings, movies, *users = (folder / file for file in contents)
+        found = read_ratings(ratings)
+        read.append((found.user.tolist(), found.movie.tolist(), read_side(users[0] if users else None, movies)))
+    assert read[0] == read[1] and read[0][0][0] == 1
 
 
 def test_full_schema_without_users(tmp_path):
     (tmp_path / "movies.csv").write_text(MOVIE_CSV)
-    rows = [f"{i % 4},{10 * (1 + i % 3)},{1 + i % 5}.0,0\n" for i in range(60)]
+    rows = [f"{i // 3},{10 * (1 + i % 3)},{1 + i % 5}.0,0\n" for i in range(60)]
     (tmp_path / "ratings.csv").write_text(PLAIN + "\n" + "".join(rows) + "1,77,4.0,0\n")
     ratings, side = read_ratings(tmp_path / "ratings.csv"), read_side(None, tmp_path / "movies.csv")
     with pytest.raises(DataError, match="ratings.csv, line 62, field movie: 77 is not in movies.csv"):

@@ -1,5 +1,7 @@
 import gzip
 import re
+import subprocess
+import sys
 from datetime import datetime
 
 import numpy as np
@@ -18,6 +20,7 @@ from drsrobust.data.kinds import (
     NOTHING,
     OPTIONAL_INTEGER,
     RATING,
+    SECONDS,
     TIME,
 )
 from drsrobust.data.text import BadLines, DataError, read_columns, read_text
@@ -86,6 +89,61 @@ def test_a_bad_line_is_named(file, monkeypatch, line, says, block):
         read(path)
     assert str(caught.value).startswith(f"{path}, line 10")
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["rows.txt", "rows.txt.gz"])
+@pytest.mark.parametrize("block", [16, text.BLOCK])
+def test_a_line_may_be_so_long_and_no_longer(file, monkeypatch, name, block):
+    monkeypatch.setattr(text, "BLOCK", block)
+    monkeypatch.setattr(text, "PIECE", 16)
+    monkeypatch.setattr(text, "LINE", 40)
+    longest = b"1\t" + b" " * 28 + b"7\t0000000a"
+    assert len(longest) == 40 and read(file(GOOD + longest + b"\n", name))["count"] == [*PARSED["count"], 7]
+    path = file(GOOD + longest.replace(b"7", b" 7") + b"\n" + GOOD, name)
+    for mode in ("strict", "skip"):
+        with pytest.raises(
+            DataError, match=r"rows.txt(.gz)?, line 4: longer than 40 bytes, the most that a line may have"
+        ):
+            read(path, bad=BadLines(mode))
+
+
+CHILD = """
+import resource, sys
+from pathlib import Path
+from drsrobust.data.kinds import HEX, LABEL
+from drsrobust.data.text import BadLines, DataError, read_columns
+fields = {"label": LABEL} | {f"field {i}": HEX for i in range(39)}
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+try:
+    list(read_columns(Path(sys.argv[1]), fields, "\\t", bad=BadLines(sys.argv[2])))
+except DataError as error:
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("byte", "mode", "says"),
+    [
+        (b"\0", "strict", "line 1: longer than 1,048,576 bytes"),
+        (b"\n", "strict", "line 1: 1 fields where 40 are expected"),
+        (b"\n", "skip", "100,001 of the first 100,001 lines are bad"),
+    ],
+)
+def test_a_small_file_of_much_text_takes_little_memory(tmp_path, byte, mode, says):
+    """512 MiB of a single line, or of empty lines."""
+    path = tmp_path / "bomb.txt.gz"
+    path.write_bytes(gzip.compress(byte * (1 << 24), 1) * 32)
+    child = subprocess.run([sys.executable, "-c", CHILD, path, mode], capture_output=True, text=True, check=True)
+    memory, _, error = child.stdout.partition(" ")
+    assert says in error and int(memory) < 300 << 10  # KiB
+
+
+def test_a_mark_is_left_out_at_the_beginning_alone(file, monkeypatch):
+    mark = b"\xef\xbb\xbf"
+    assert read(file(mark + GOOD)) == PARSED
+    monkeypatch.setattr(text, "BLOCK", 1)  # each line is a block
+    with pytest.raises(DataError, match=r"line 4, field 1 \(label\): '\\xef\\xbb\\xbf1' is not a label"):
+        read(file(GOOD + mark + GOOD))
 
 
 def test_empty_file(file):
@@ -264,6 +322,7 @@ VALUES = {  # what each kind stands for, said by Python alone; KeyError, ValueEr
     OPTIONAL_INTEGER: lambda part: -(2**63) if not part else whole(part),
     LABEL: lambda part: (0, 1)[[0, 1].index(whole(part))],
     RATING: lambda part: 1 + range(1, 6).index(whole(part)),
+    SECONDS: lambda part: [whole(part)][whole(part) != 0 and not 788918400 <= whole(part) <= 4102444800],
     HEX: lambda part: -1 if not part else int(re.fullmatch(rb"[0-9a-fA-F]{8}", part)[0], 16),
     FULL_HEX: lambda part: int(re.fullmatch(rb"[0-9a-fA-F]{8}", part)[0], 16),
     HALF_STARS: lambda part: 1 + [i / 2 for i in range(1, 11)].index(float(re.fullmatch(rb"\d(\.\d+)?", part)[0])),
@@ -293,6 +352,7 @@ PARTS = {
     INTEGER: ["0", "12", " 1", "1 ", "-5", "+5", "0x1", "0X1", "1e3", "1.0", "", " ", "9223372036854775808", "-0", "007"],
     LABEL: ["0", "1", "2", "-1", "-0", "01", ""],
     RATING: ["1", "5", "0", "6", "3.0", ""],
+    SECONDS: ["0", "978300760", "97830076", "-0", "788918400", "788918399", "4102444800", "4102444801", "", "-978300760"],
     HEX: ["00000000", "ABCDEF01", "abcdef0", "abcdef012", "0000000x", "", "0x000000"],
     HALF_STARS: ["0.5", "5.0", "3", "3.50", "5.5", "0", "0.0", "nan", "4e0", " 4", "5.", ".5", ""],
     TIME: ["2014-04-20 14:47:38", "2014-04-31 14:47:38", "2014-04-20T14:47:38", "2014-04-20 14:47", "1970-01-01 00:00:00",

@@ -32,18 +32,20 @@ class Kind(ABC):
 
 @dataclass(frozen=True)
 class Integer(Kind):
-    """A whole number from `low` to `high`; when it is `optional`, an empty field is the smallest int64."""
+    """A whole number from `low` to `high`, or with `or_zero` 0; when it is `optional`, an empty field is the smallest int64."""
 
     low: int = -(2**63)
     high: int = 2**63 - 1
     optional: bool = False
+    or_zero: bool = False
     type: ClassVar[pa.DataType] = pa.int64()
 
     def column(self, column: pa.ChunkedArray) -> np.ndarray:
         if column.null_count and not self.optional:
             raise ValueError("a missing value")
         values = column.fill_null(-(2**63)).to_numpy() if column.null_count else column.to_numpy()
-        if self.low > -(2**63) and len(values) and (values.min() < self.low or values.max() > self.high):
+        bounded = values[values != 0] if self.or_zero else values
+        if self.low > -(2**63) and len(bounded) and (bounded.min() < self.low or bounded.max() > self.high):
             raise ValueError("a value out of range")
         return values
 
@@ -51,7 +53,9 @@ class Integer(Kind):
         if not part:
             return self.optional
         digits = part.strip(b" \t")  # what Arrow takes off a number
-        return bool(re.fullmatch(rb"-?[0-9]{1,999}", digits)) and self.low <= int(digits) <= self.high
+        if not re.fullmatch(rb"-?[0-9]{1,999}", digits):
+            return False
+        return self.low <= int(digits) <= self.high or (self.or_zero and int(digits) == 0)
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,10 @@ def _text(column: pa.ChunkedArray) -> np.ndarray:
 INTEGER = Integer("an integer")
 OPTIONAL_INTEGER = Integer("an integer or empty", optional=True)
 LABEL = Integer("a label, 0 or 1", 0, 1)
+ID = Integer("an id, a whole number of at least 0", 0)
+SECONDS = Integer(
+    "0 or a time in seconds since 1970, from 788918400 (1995) to 4102444800 (2100)", 788918400, 4102444800, or_zero=True
+)
 RATING = Integer("a rating of 1 to 5", 1, 5)
 HALF_STARS = Few(
     "a rating of 0.5 to 5.0 in steps of a half",

@@ -63,11 +63,12 @@ def _known(ratings: Ratings, side: Side, bad: BadLines) -> Ratings:
     unknown = ~np.isin(ratings.movie, list(side.movie))
     if side.user is not None:
         unknown |= ~np.isin(ratings.user, list(side.user))
-    for row in np.flatnonzero(unknown).tolist():
+    rows = np.flatnonzero(unknown)
+    for row, line in zip(rows.tolist(), ratings.lines(rows), strict=True):
         thing, key, file = "movie", ratings.movie[row], side.files[1]
         if side.user is not None and ratings.user[row] not in side.user:
             thing, key, file = "user", ratings.user[row], side.files[0]
-        bad.add(ratings.path, ratings.line(row), f"field {thing}: {key} is not in {file}")
+        bad.add(ratings.path, line, f"field {thing}: {key} is not in {file}")
     return ratings.take(~unknown) if unknown.any() else ratings
 
 

@@ -12,20 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from drsrobust.data.kinds import HALF_STARS, INTEGER, NOTHING, RATING, TIME
+from drsrobust.data.kinds import HALF_STARS, ID, NOTHING, RATING, SECONDS, TIME
 from drsrobust.data.text import BadLines, DataError, beginning, read_columns, read_text
 
 # '::' separates the fields; to a parser of single characters that is a field of nothing between two.
 _DAT = {
-    "user": INTEGER,
+    "user": ID,
     "gap 1": NOTHING,
-    "movie": INTEGER,
+    "movie": ID,
     "gap 2": NOTHING,
     "rating": RATING,
     "gap 3": NOTHING,
-    "timestamp": INTEGER,
+    "timestamp": SECONDS,
 }
-_CSV = {"user": INTEGER, "movie": INTEGER, "rating": HALF_STARS, "timestamp": INTEGER}
+_CSV = {"user": ID, "movie": ID, "rating": HALF_STARS, "timestamp": SECONDS}
 _RATING_HEADER = ("userId", "movieId", "rating", "timestamp")
 _MOVIE_HEADER = ["movieId", "title", "genres"]
 _NUMBER = (re.compile(r"[0-9]{1,18}"), "an integer")
@@ -55,14 +55,14 @@ class Ratings:
     first_line: int = 1  # from which line on,
     skipped: list[int] = field(default_factory=list)  # and, ascending, which lines after it are not among them
 
-    def line(self, row: int) -> int:
-        """The line of a row, both as people count them: lines from 1, rows from 0."""
+    def lines(self, rows: np.ndarray) -> list[int]:
+        """The lines of some rows, both as people count them: lines from 1, rows from 0."""
         rows_before = np.array(self.skipped, np.int64) - self.first_line - np.arange(len(self.skipped))
-        return int(row + self.first_line + np.searchsorted(rows_before, row, side="right"))
+        return (rows + self.first_line + np.searchsorted(rows_before, rows, side="right")).tolist()
 
     def take(self, keep: np.ndarray) -> "Ratings":
         """The rows at which `keep` (bool [n]) is true."""
-        left_out = [self.line(row) for row in np.flatnonzero(~keep)]
+        left_out = self.lines(np.flatnonzero(~keep))
         arrays = {"user": self.user[keep], "movie": self.movie[keep], "label": self.label[keep]}
         return replace(self, **arrays, skipped=sorted(self.skipped + left_out))
 
@@ -83,11 +83,13 @@ def read_ratings(path: Path, bad: BadLines | None = None) -> Ratings:
     Args:
         path: `*.dat`: `UserID::MovieID::Rating::Timestamp`, ratings 1..5. Any other: CSV with the header
             `userId,movieId,rating,timestamp`, ratings 0.5..5.0 in steps of a half, times in epoch seconds (GroupLens) or
-            as `YYYY-MM-DD HH:MM:SS` (Kaggle); header and fields may stand in double quotes.
+            as `YYYY-MM-DD HH:MM:SS` (Kaggle); header and fields may stand in double quotes. Times in seconds are 0
+            (unknown) or from 1995 to 2100: a time that lost digits is in neither.
         bad: what to do with bad lines; None: `BadLines("strict")`.
 
     Raises:
-        DataError: another header, or a line that is not of its form (`strict`).
+        DataError: another header, or (`strict`) a line that is not of its form or that rates what its user has rated in
+            an earlier line.
     """
     bad = BadLines() if bad is None else bad
     before = len(bad.found)
@@ -95,13 +97,29 @@ def read_ratings(path: Path, bad: BadLines | None = None) -> Ratings:
         blocks, above, first_line = read_columns(path, _DAT, ":", bad=bad), 3, 1
     else:
         start = beginning(path)
-        times = TIME if start.count(b":") >= start.count(b"\n") else INTEGER  # two colons a line against none
+        times = TIME if start.count(b":") >= start.count(b"\n") else SECONDS  # two colons a line against none
         fields = _CSV | {"timestamp": times}
         blocks = read_columns(path, fields, ",", header=_RATING_HEADER, quoted=True, bad=bad)
         above, first_line = 6, 2  # half stars
     parts = [(_small(b["user"]), _small(b["movie"]), (b["rating"] > above).astype(np.float32)) for b in blocks]
     user, movie, label = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Ratings(user, movie, label, path, first_line, [line for _, line, _ in bad.found[before:]])
+    return _rated_once(Ratings(user, movie, label, path, first_line, [n for _, n, _ in bad.found[before:]]), bad)
+
+
+def _rated_once(ratings: Ratings, bad: BadLines) -> Ratings:
+    """The first rating of each user and movie; later ones are bad lines."""
+    order = np.lexsort((ratings.movie, ratings.user))  # stable: rows of one pair stay in their order
+    user, movie = ratings.user[order], ratings.movie[order]
+    again = np.flatnonzero((user[1:] == user[:-1]) & (movie[1:] == movie[:-1])) + 1
+    if not len(again):
+        return ratings
+    again = again[np.argsort(order[again])]  # in the order of the file
+    rows = order[again]
+    lines, earlier = ratings.lines(rows), ratings.lines(order[again - 1])
+    for row, line, other in zip(rows.tolist(), lines, earlier, strict=True):
+        wrong = f"field 2 (movie): user {ratings.user[row]} has rated {ratings.movie[row]} in line {other} already"
+        bad.add(ratings.path, line, wrong)
+    return ratings.take(~np.isin(np.arange(len(order)), rows))
 
 
 def _small(values: np.ndarray) -> np.ndarray:

@@ -23,7 +23,7 @@ from drsrobust.data.encoding import Columns
 from drsrobust.data.skipped import Skipped, check_share, write_skipped
 from drsrobust.data.text import DataError
 
-FORMAT = 3  # of the folder and of everything that makes its contents: raise it when an encoder changes
+FORMAT = 4  # of the folder and of everything that makes its contents: raise it when an encoder changes
 SHOWN = 4 << 30  # bytes of arrays from which on progress is shown while they are checked
 MANIFEST = "manifest.json"
 
