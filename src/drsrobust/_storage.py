@@ -1,10 +1,13 @@
 """Files and folders that are complete or absent: write aside, fsync, rename. Caches and locks."""
 
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import shutil
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,14 +64,51 @@ def put_in_place(part: Path, path: Path) -> None:
 
 @contextmanager
 def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds the lock `path`.lock. The system drops it when the process ends, however it ends.
+    """Holds the lock of `path`. The system drops it when the process ends, however it ends.
+
+    The lock is a file, `path`.lock, and a name in the kernel. The file keeps out processes on other machines that share the
+    folder. The name keeps out those on this machine also when somebody deletes the file while the lock is held.
 
     Raises:
-        BlockingIOError: another process holds it and `wait` is false.
+        BlockingIOError: another process (or thread) holds it and `wait` is false.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(path.name + ".lock"), "a") as handle:
-        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    with _locked_file(path.with_name(path.name + ".lock"), wait), _taken_name(path, wait):
+        yield
+
+
+@contextmanager
+def _locked_file(lock: Path, wait: bool) -> Iterator[None]:
+    while True:
+        with open(lock, "a") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if _is_at(handle.fileno(), lock):
+                yield
+                return
+        # The file was deleted while this process waited for it: others lock the one that has its path now.
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _taken_name(path: Path, wait: bool) -> Iterator[None]:
+    name = b"\0drsrobust-" + hashlib.sha256(os.fsencode(path.resolve())).hexdigest().encode()  # in no folder: abstract
+    with socket.socket(socket.AF_UNIX) as holder:
+        while True:
+            try:
+                holder.bind(name)
+                break
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                if not wait:
+                    raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process") from error
+            time.sleep(0.1)
         yield
 
 
