@@ -31,7 +31,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab data reproduce publish test browser-test bench lint format lock clean distclean
+.PHONY: help setup lab data reproduce publish test browser-test bench same lint format lock clean distclean
 
 help:  ## show this help
 	@echo "drsrobust: what bit errors do to deep recommenders"; echo
@@ -70,7 +70,7 @@ test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA na
 	$(BIN)/python -m pytest $(PARALLEL)
 
 # On the report of the smoke run, or of the PROFILE named; it is made where it is not there.
-browser-test: PROFILE := smoke
+browser-test same: PROFILE := smoke
 browser-test: $(STAMP) $(BROWSER)  ## look at the report and at JupyterLab in a real Chromium: links, accessibility, phone, print
 	@test -x "$(CHROMIUM)" || { echo "browser-test: there is no Chromium on PATH; on Debian and Ubuntu: apt-get install chromium"; exit 1; }
 	@test -e "build/$(PROFILE)/run.json" || $(BIN)/python -m reproduce --profile "$(PROFILE)"
@@ -83,6 +83,10 @@ $(BROWSER): requirements/browser.txt | $(STAMP)
 
 bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|criteo|training|quality|campaign|mitigation|defaults)
 	@$(BIN)/python -m $(if $(filter defaults,$(BENCH)),reproduce.defaults,drsrobust.benchmark $(BENCH))
+
+same: $(STAMP)  ## run PROFILE (default: smoke) at commit BASE and here, and compare all numbers of figures bit for bit
+	@test -n "$(BASE)" || { echo "same: name the commit to compare with: make same BASE=main"; exit 2; }
+	@$(BIN)/python -m reproduce.same "$(BASE)" --profile "$(PROFILE)"
 
 lint: $(STAMP)  ## check style (ruff) and the one-way rule of imports (import-linter)
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports

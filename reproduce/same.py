@@ -1,0 +1,132 @@
+"""Do the numbers of this work tree equal those of an earlier commit? `make same BASE=commit`.
+
+The commit is unpacked into `build/base/<commit>` and runs the same profile there, on the same machine, with one thread a
+process and caches of its own. Then every table of figures is compared in the columns that both have, bit for bit. A refactoring
+leaves all of them as they are.
+"""
+
+import argparse
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+from reproduce.notebooks import ROOT
+
+# What is measured on the clock differs from run to run: tables that hold or quote times, rows of claims.csv, a column.
+TIMED_TABLES = ("07_abft_overhead", "07_abft_claims", "08_mitigation_recovery_front", "09_injection_speed")
+TIMED_NOTEBOOKS = ("07_abft", "09_injection_speed")
+TIMED_COLUMN = "seconds"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs base and work tree and compares them.
+
+    Returns:
+        exit status: 0 when all numbers are equal, 1 when some differ or a run failed, 2 for a wrong call.
+    """
+    parser = argparse.ArgumentParser(prog="python -m reproduce.same", description=__doc__.splitlines()[0])
+    parser.add_argument("base", help="the commit to compare with")
+    parser.add_argument("--profile", default="smoke", help="profile that both run (default: smoke)")
+    options = parser.parse_args(arguments)
+    found = subprocess.run(
+        ["git", "rev-parse", "--verify", "-q", f"{options.base}^{{commit}}"], cwd=ROOT, capture_output=True, text=True
+    )
+    if found.returncode:
+        print(f"same: {options.base!r} is no commit of this repository", file=sys.stderr)
+        return 2
+    base = unpacked(found.stdout.strip())
+    for tree, out in ((base, base / "build"), (ROOT, ROOT / "build" / "same")):
+        if not run(tree, out, options.profile):
+            return 1
+    folders = (out / options.profile / "figures" for out in (base / "build", ROOT / "build" / "same"))
+    text, differing = compared(*folders)
+    print(text)
+    return 1 if differing else 0
+
+
+def unpacked(commit: str) -> Path:
+    """The folder with the files of a commit, complete or absent."""
+    folder = ROOT / "build" / "base" / commit[:12]
+    if not folder.is_dir():
+        part = folder.with_name(f".{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        packed = part.with_suffix(".tar")
+        subprocess.run(["git", "archive", "-o", packed, commit], cwd=ROOT, check=True)
+        with tarfile.open(packed) as archive:
+            archive.extractall(part, filter="data")
+        packed.unlink()
+        part.rename(folder)
+    return folder
+
+
+def run(tree: Path, out: Path, profile: str) -> bool:
+    """Runs a profile in a tree, unless the base has a finished run of it; whether it is there then."""
+    record = out / profile / "run.json"
+    if tree != ROOT and record.is_file() and all(one["ok"] for one in json.loads(record.read_text())["notebooks"]):
+        print(f"base: {out / profile}, as it was run before", flush=True)
+        return True
+    for stale in (out / profile, out / "cache"):  # trials that a cache holds would not be computed
+        shutil.rmtree(stale, ignore_errors=True)
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join((str(tree / "src"), str(tree))),
+        "DRSROBUST_CACHE": str(out / "cache"),
+        "OMP_NUM_THREADS": "1",
+    }
+    print(f"{'work tree' if tree == ROOT else 'base'}: profile {profile} in {out / profile}", flush=True)
+    command = [sys.executable, "-m", "reproduce", "--profile", profile, "--out", str(out)]
+    done = subprocess.run(command, cwd=tree, env=environment)
+    if done.returncode:
+        print(f"same: the run in {tree} failed", file=sys.stderr)
+    return not done.returncode
+
+
+def compared(base: Path, here: Path) -> tuple[str, bool]:
+    """What differs between the tables of two folders of figures, as text; and whether anything does.
+
+    A table or a column that only one folder has is named, and is no difference: a refactoring may rename it.
+    """
+    import pandas as pd
+
+    def table(folder: Path, name: str) -> pd.DataFrame:
+        # Not comment="#": it would cut a value with that sign in it.
+        lines = (folder / name).read_text().splitlines(keepends=True)
+        text = "".join(line for line in lines if not line.startswith("#"))
+        found = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+        if "notebook" in found:
+            found = found[~found["notebook"].isin(TIMED_NOTEBOOKS)].reset_index(drop=True)
+        return found.drop(columns=TIMED_COLUMN, errors="ignore")
+
+    lines, differing = [], set()
+    names = [{str(path.relative_to(folder)) for path in folder.rglob("*.csv")} for folder in (base, here)]
+    both = {name for name in names[0] & names[1] if not Path(name).name.startswith(TIMED_TABLES)}
+    lines += [f"{name}: only in {_side(name in names[0])}" for name in sorted(names[0] ^ names[1])]
+    for name in sorted(both):
+        one, other = table(base, name), table(here, name)
+        lines += [
+            f"{name}: column {c} only in {_side(c in one)}" for c in sorted(set(one.columns) ^ set(other.columns))
+        ]
+        if len(one) != len(other):
+            lines.append(f"{name}: {len(one)} rows in base, {len(other)} in the work tree")
+            differing.add(name)
+            continue
+        for column in [column for column in one if column in other and not one[column].equals(other[column])]:
+            row = int((one[column] != other[column]).to_numpy().argmax())
+            values = f"{one[column][row]!r} in base, {other[column][row]!r} in the work tree"
+            lines.append(f"{name}: {column} differs, first in row {row}: {values}")
+            differing.add(name)
+    lines.append(f"{len(differing)} of {len(both)} tables differ; tables with measured times are left out")
+    return "\n".join(lines), bool(differing)
+
+
+def _side(base: bool) -> str:
+    return "base" if base else "the work tree"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
