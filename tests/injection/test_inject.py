@@ -16,6 +16,7 @@ from drsrobust.injection import (
     ErrorMapMismatch,
     FixedCount,
     Injection,
+    Rows,
     SingleBit,
     applied_maps,
     inject,
@@ -427,7 +428,7 @@ def test_a_model_that_writes_its_own_weights_is_told():
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adagrad])
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_step_of_an_optimizer_is_noticed(optimizer, fused):
-    """A fused step, or one that writes through `.data`, is not counted by PyTorch's versions."""
+    """PyTorch's versions do not count a fused step."""
     model = nn.Linear(16, 4)
     steps = optimizer(model.parameters(), lr=0.1, fused=fused)
     with (
@@ -437,6 +438,55 @@ def test_a_step_of_an_optimizer_is_noticed(optimizer, fused):
         model(torch.randn(8, 16)).square().sum().backward()
         steps.step()
     assert applied_maps(model) == ()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_reads_no_row_with_errors_is_noticed(fused):
+    table = nn.Embedding(1000, 4)
+    steps = torch.optim.SGD(table.parameters(), lr=0.1, fused=fused)
+    with (
+        pytest.raises(RuntimeError, match="written to while errors were in it"),
+        inject(table, [(FixedCount(1), Rows("weight", [999]))], seed=1),
+    ):
+        table(torch.arange(20)).sum().backward()
+        steps.step()
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_leaves_the_faulty_word_as_it_is_is_noticed(fused):
+    """1e37 - 0.1 is 1e37 in float32."""
+    model = nn.Linear(16, 4)
+    steps = torch.optim.Adam(model.parameters(), lr=0.1, fused=fused)
+    with (
+        pytest.raises(RuntimeError, match="written to while errors were in it"),
+        inject(model, FixedCount(1, bits=(30,)), "weight", seed=1),
+    ):
+        model.weight.grad = torch.ones_like(model.weight)
+        steps.step()
+
+
+def test_an_interrupt_while_the_watch_is_removed(monkeypatch):
+    model = nn.Linear(4, 4)
+    attributes = sorted(model.__dict__)
+    injection = Injection(model, [(FixedCount(1), "all")], seed=1)
+    injection.apply()
+
+    def interrupt(model):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("drsrobust.injection.application.unwatch_copies", interrupt)
+        injection.undo()
+    assert restore(model) == 1 and sorted(model.__dict__) == attributes
+    model.state_dict()  # warnings are errors here
+
+
+def test_a_repair_that_writes_zeros_is_no_foreign_write():
+    model = nn.Linear(16, 4)
+    before = model.weight.detach().clone()
+    with inject(model, FixedCount(1, bits=(30,)), "weight", seed=1):
+        model.weight.data[model.weight.abs() > 1e3] = 0
+    assert torch.equal(model.weight, before)
 
 
 def test_a_repair_is_no_foreign_write():

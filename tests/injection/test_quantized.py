@@ -234,3 +234,9 @@ def test_weights_that_no_target_holds_are_named_once():
         assert [tensor.name for tensor in resolve(packed).tensors] == ["table.weight"]
     with inject(packed, FixedCount(1), "table*", seed=1) as error_map:  # warnings are errors here
         assert len(error_map) == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_scripted_modules_have_no_hidden_weights():
+    """A scripted module is a script object itself; its parameters are targets."""
+    assert resolve(torch.jit.script(nn.Sequential(nn.Linear(4, 4)))).words == 20  # warnings are errors here

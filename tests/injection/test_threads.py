@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.injection import BitFlip, FixedCount, inject, restore
+from drsrobust.injection import BitFlip, FixedCount, application, inject, restore
 from drsrobust.injection.application import applied_maps
 
 
@@ -48,6 +48,35 @@ def test_a_model_takes_the_errors_of_one_thread_at_a_time():
         thread.start()
         thread.join()
     assert refused and torch.equal(model.weight, before)
+
+
+def test_applying_is_one_step_among_threads(monkeypatch):
+    """A second thread tries to apply a map between the reading and the writing of the first."""
+    model = nn.Linear(4, 4)
+    before, write, reached, result = model.weight.detach().clone(), application.Words.write, [], []
+
+    def second():
+        try:
+            with inject(model, FixedCount(3), "weight", seed=2):
+                result.append("applied")
+        except RuntimeError as error:
+            result.append(str(error))
+
+    thread = threading.Thread(target=second)
+
+    def paused(words, index, values):
+        reached.append(threading.current_thread())
+        if len(reached) == 1:  # the first thread is about to write
+            thread.start()
+            thread.join(0.2)  # a lock keeps the second one waiting, so this is how long the test takes
+            assert reached == [threading.main_thread()]
+        write(words, index, values)
+
+    monkeypatch.setattr(application.Words, "write", paused)
+    with inject(model, FixedCount(3), "weight", seed=1):
+        thread.join()
+    assert len(result) == 1 and "another thread has errors in this model" in result[0]
+    assert restore(model) == 0 and torch.equal(model.weight, before)
 
 
 def test_threads_that_share_a_model_leave_it_as_it_was():

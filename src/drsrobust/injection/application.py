@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.graph import increment_version
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from drsrobust.injection.copies import unwatch_copies, watch_copies
 from drsrobust.injection.overlap import refuse_overlaps
@@ -113,7 +115,7 @@ class Application:
         self.error_map = error_map
         self.memory, self.model = memory, model
         self.thread = threading.get_ident()
-        self._saved: dict[str, tuple[Words, torch.Tensor, torch.Tensor, torch.Tensor]] = {}
+        self._saved: dict[str, tuple[Words, torch.Tensor, torch.Tensor]] = {}
         self._versions: dict[str, int] = {}
 
     def apply(self) -> None:
@@ -134,9 +136,8 @@ class Application:
             for name, words, index, mask in found:
                 self._versions[name] = _version(self.memory[name].tensor)
                 original = words.read(index)
-                faulty = original ^ mask
-                self._saved[name] = (words, index, original, faulty)
-                words.write(index, faulty)
+                self._saved[name] = (words, index, original)
+                words.write(index, original ^ mask)
 
     def undo(self) -> None:
         """Writes the original words back; nothing when that was done before.
@@ -151,34 +152,25 @@ class Application:
             if self not in OPEN:
                 return
             self.check_order()
-            written = [name for name, saved in self._saved.items() if self._written(name, *saved)]
-            for words, index, original, _ in reversed(list(self._saved.values())):
+            for words, index, original in reversed(list(self._saved.values())):
                 words.write(index, original)
-            OPEN.remove(self)
-            if not any(isinstance(one, Application) and one.model is self.model for one in OPEN):
+            others = [one for one in OPEN if isinstance(one, Application) and one is not self]
+            if not any(one.model is self.model for one in others):
                 unwatch_copies(self.model)
+            OPEN.remove(self)  # last: after an interrupt above, `restore` still finds the map
         replaced = [name for name, (words, *_) in self._saved.items() if self._moved(name, words)]
         if replaced:
             raise RuntimeError(
                 f"{', '.join(replaced)}: replaced while errors were in it (by .to(), .double() or an assignment), so the "
                 "errors could not be undone there. Convert a model before injecting into it"
             )
+        written = [name for name, version in self._versions.items() if _version(self.memory[name].tensor) != version]
         if written:
             raise RuntimeError(
                 f"{', '.join(written)}: written to while errors were in it (by an optimizer's step, load_state_dict, max_norm, "
                 "batch statistics in training mode ...). Words that were hit are what they were before, others are what was "
                 "written. For errors that are to stay, use error_map.apply(model)"
             )
-
-    def _written(
-        self, name: str, words: Words, index: torch.Tensor, original: torch.Tensor, faulty: torch.Tensor
-    ) -> bool:
-        """Whether anything but a repair wrote to a tensor: PyTorch counted a write, or a word that was hit is neither as the
-        map left it nor as it was before. (A fused optimizer's writes are not counted.)"""
-        if _version(self.memory[name].tensor) != self._versions[name]:
-            return True
-        present = words.read(index)
-        return not present.equal(faulty) and bool(((present != faulty) & (present != original)).any())
 
     def check_order(self) -> None:
         """Raises RuntimeError when a map that was applied later is still in the same memory."""
@@ -212,6 +204,22 @@ class Application:
     def hits(self, spans: list[tuple[int, int]]) -> bool:
         """Whether a tensor that was hit has memory in common with one of these."""
         return any(overlap(one, other) for one in self.spans for other in spans)
+
+
+def _count_fused_step(optimizer: Optimizer, args: tuple, kwargs: dict) -> None:
+    """Counts the writes of a fused step while errors are in some model; PyTorch counts those of other steps only. (Comparing
+    words would not do: in a step a word of 1e37 may keep its value, and a repair writes words too.)"""
+    if not OPEN:
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("fused") else ():
+            state = optimizer.state.get(parameter, {}).values()
+            for tensor in (parameter, *state) if parameter.grad is not None else ():
+                if isinstance(tensor, torch.Tensor) and not tensor.is_inference():
+                    increment_version(tensor)
+
+
+register_optimizer_step_post_hook(_count_fused_step)
 
 
 def _refuse_read_only(tensors: Mapping[str, torch.Tensor]) -> None:

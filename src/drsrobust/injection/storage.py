@@ -96,7 +96,9 @@ def warn_of_hidden_words(model: nn.Module) -> None:
 
 
 def _packs_weights(value: Any) -> bool:
-    """Whether it is a script object, other than the counters of FBGEMM's look-ups."""
+    """Whether it is a script object, other than a scripted module itself and the counters of FBGEMM's look-ups."""
+    if isinstance(value, torch._C.ScriptModule):
+        return False
     return isinstance(value, torch.ScriptObject) and ".fbgemm." not in value._type().qualified_name()
 
 

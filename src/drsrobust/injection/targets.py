@@ -6,7 +6,7 @@ transient (inputs, activations, gradients) is in `drsrobust.injection.transient`
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -167,7 +167,7 @@ class OptimizerState(Target):
         glob: on names without `optimizer.`, as `*.exp_avg_sq`.
     """
 
-    optimizer: Any
+    optimizer: Any = field(repr=False)
     glob: str = "*"
 
     def __str__(self) -> str:
