@@ -51,7 +51,7 @@ def test_avazu(tmp_path):
 
 @pytest.fixture
 def ratings():
-    """200 ratings, as (user, movie, half stars); no pair of user and movie stands twice."""
+    """200 ratings, as (user, movie, half stars); no pair of user and movie occurs twice."""
     rng = np.random.default_rng(1)
     user, movie = np.divmod(rng.permutation(29 * 19)[:200], 19)
     return np.stack([user + 1, movie + 1, rng.integers(1, 11, 200)], axis=1).tolist()

@@ -225,7 +225,7 @@ def test_lines_keep_their_numbers_when_others_are_skipped(folder):
     lines, good, unread, unknown = [], [], [], []
     for number in range(1, 201):
         kind = rng.choice(["good", "bad", "user", "movie"], p=[0.7, 0.1, 0.1, 0.1])
-        user = number + (1000 if kind == "user" else 0)  # of each number one: no pair stands twice
+        user = number + (1000 if kind == "user" else 0)  # of each number one: no pair occurs twice
         movie = 99 if kind == "movie" else 10
         lines.append("bad\n" if kind == "bad" else f"{user}::{movie}::{1 + number % 5}::0\n")
         {"good": good, "bad": unread}.get(kind, unknown).append(number)
