@@ -26,7 +26,7 @@ class BitFlip(ErrorModel):
 
     Example:
         >>> BitFlip(1e-6, bits="exponent"), str(BitFlip(1e-6, bits=("sign", 30)))
-        (BitFlip(ber=1e-06, bits=('exponent',)), "BitFlip(bits=[30, 'sign'])")
+        (BitFlip(ber=1e-06, bits=('exponent',)), "BitFlip(ber=1e-06, bits=[30, 'sign'])")
     """
 
     RATE = "ber"
