@@ -7,6 +7,7 @@ import pytest
 from torch import nn
 
 import drsrobust as dr
+from drsrobust.injection.space import AddressSpace
 from drsrobust.mitigation.bit_protection import BitProtection
 from drsrobust.mitigation.secded import SECDED
 from tests.injection.oracle import FORMATS, field
@@ -176,3 +177,12 @@ def test_mistakes():
     ):
         with pytest.raises(ValueError, match=message):
             make()
+
+
+def test_two_sets_of_bits_in_one_process_have_copies_of_their_own():
+    """Formats of the same name and other masks were one format to a cache, so the second set had the copies of the first."""
+    model = table(1000)
+    for bits, each in (((30,), 1), ("exponent", 8), ((30, 31), 2)):
+        protection = dr.BitProtection(bits, code="tmr")
+        (area,) = protection.areas(model)
+        assert AddressSpace(protection.beside(area, None)).bits == 2 * each * area.words

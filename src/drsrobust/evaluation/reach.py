@@ -86,7 +86,6 @@ class Reach:
             self.scores = score(model, _told(batches, lookups), self.n)
         self._full_run_s = time.process_time() - start
         self._unaudited_s = 0.0
-        self._random = np.random.default_rng(0)  # chooses witnesses, on which no result depends
         if tried is not None and not self._near(tried[: len(probe)]):
             self.all_rows = "its scores depend on which rows are scored together, or change from run to run"
             again = score(model, self.batches[:1], min(self.n, len(self.batches[0].labels)))
@@ -188,7 +187,8 @@ class Reach:
         m = len(rows)
         total = max(64, m + WITNESSES * -(-m // (BATCH - WITNESSES)))
         total += -total % 32  # no padding is left to do
-        drawn = self._random.integers(self.n, size=4 * (total - m))
+        random = np.random.default_rng([m, int(rows[0]), int(rows[-1])])  # the same witnesses whoever scores these rows
+        drawn = random.integers(self.n, size=4 * (total - m))
         unaffected = drawn[rows[np.minimum(np.searchsorted(rows, drawn), m - 1)] != drawn]
         witnesses = np.resize(unaffected, total - m)
         is_witness = np.zeros(total, bool)

@@ -44,6 +44,13 @@ class Format:
     name: str
     dtype: torch.dtype
     fields: Mapping[str, np.ndarray] = field(compare=False, repr=False)
+    _masks: tuple[tuple[str, bytes], ...] = field(
+        init=False, repr=False
+    )  # of the fields: what a cache tells formats by
+
+    def __post_init__(self) -> None:
+        masks = tuple((name, np.asarray(mask, np.uint64).tobytes()) for name, mask in self.fields.items())
+        object.__setattr__(self, "_masks", masks)
 
     @property
     def width(self) -> int:
