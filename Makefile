@@ -55,7 +55,7 @@ lab: $(STAMP)  ## open the notebooks in JupyterLab, on their index
 	$(BIN)/python -m jupyter lab --notebook-dir=notebooks notebooks/index.ipynb
 
 data: $(STAMP)  ## download MovieLens into DATA (default: build/data), say where the others are (SETS="ml-20m criteo")
-	@$(BIN)/python -m drsrobust.data $(SETS)
+	@$(BIN)/python -m drsrobust.data.download $(SETS)
 
 # make's pid, so that the run ends with make: see reproduce/lock.py.
 reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (PROFILE=smoke|laptop|paper, DATA=folder, PLAN=1: how long it will take)
@@ -82,7 +82,7 @@ $(BROWSER): requirements/browser.txt | $(STAMP)
 	@touch $@
 
 bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|criteo|training|quality|campaign|mitigation|defaults)
-	@$(BIN)/python -m $(if $(filter defaults,$(BENCH)),reproduce.defaults,drsrobust.benchmark $(BENCH))
+	@$(BIN)/python -m $(if $(filter defaults,$(BENCH)),reproduce.defaults,benchmarks $(BENCH))
 
 same: $(STAMP)  ## run PROFILE (default: smoke) at commit BASE and here, and compare all numbers of figures bit for bit
 	@test -n "$(BASE)" || { echo "same: name the commit to compare with: make same BASE=main"; exit 2; }

@@ -9,11 +9,9 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from drsrobust._names import unknown
-from drsrobust._processes import cores
-from drsrobust._storage import new_file
-from drsrobust._versions import commit, machine, versions
-from drsrobust.notebook import datasets_of
+from drsrobust._environment import commit, cores, machine, unknown, versions
+from drsrobust._files import new_file
+from drsrobust.study.notebook import datasets_of
 from reproduce.claims import Claim, load_claims
 from reproduce.lock import end_with_make, locked
 from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment

@@ -50,7 +50,7 @@ class Cost:
 def stand_in(dataset: str, root: Path | None) -> str:
     """The data set on which another one's costs are measured: itself where it is there and small, one of its family, else a
     generated one."""
-    from drsrobust.data.sources import SOURCES, find_files, split_name
+    from drsrobust.data.registry import SOURCES, find_files, split_name
 
     name, schema = split_name(dataset)
     if not SOURCES[name].files:
@@ -69,7 +69,7 @@ def stand_in(dataset: str, root: Path | None) -> str:
 def rows_and_ids(dataset: str, root: Path | None) -> tuple[int, int]:
     """How many rows a data set has, and how many ids in all: read where it is there and small, else as it is known."""
     from drsrobust import load_dataset
-    from drsrobust.data.sources import split_name
+    from drsrobust.data.registry import split_name
 
     name, _ = split_name(dataset)
     if name in KNOWN:
@@ -91,8 +91,8 @@ def measure(model: str, dataset: str, sizes: tuple[tuple[str, int], ...], root: 
     import torch
 
     from drsrobust import BitFlip, Evaluator, FixedCount, components, inject, load_dataset
-    from drsrobust.campaign.post_stratified import layer_strata
     from drsrobust.models import build_model, default_sizes, padded_batches, score
+    from drsrobust.study.components import layer_strata
 
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -146,8 +146,8 @@ def memory_of_machine() -> int:
 
 def _steps(name: str, model: Any, data: Any) -> Line:
     from drsrobust.training import default_settings
+    from drsrobust.training.fit import Trainer
     from drsrobust.training.fused import fused_tables
-    from drsrobust.training.step import Trainer
 
     settings, seconds = default_settings(name, data.name), []
     model.train()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust import notebook
+from drsrobust.study import notebook
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
-from drsrobust._names import unknown
+from drsrobust._environment import unknown
 from reproduce.checks import KINDS
 
 FILE = Path(__file__).resolve().parent / "claims.toml"

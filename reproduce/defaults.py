@@ -7,9 +7,8 @@ import shutil
 import sys
 from pathlib import Path
 
-from drsrobust._names import unknown
-from drsrobust._storage import new_file
-from drsrobust._versions import machine
+from drsrobust._environment import machine, unknown
+from drsrobust._files import new_file
 from reproduce.lock import locked
 from reproduce.notebooks import ROOT, Notebook, all_notebooks
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import nbformat
 
-from drsrobust._storage import new_file
+from drsrobust._files import new_file
 from reproduce.defaults import read_times, write_times
 from reproduce.notebooks import ROOT, Notebook, all_notebooks
 

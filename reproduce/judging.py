@@ -7,9 +7,9 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drsrobust._names import unknown
-from drsrobust._storage import new_file
-from drsrobust.notebook import datasets_of
+from drsrobust._environment import unknown
+from drsrobust._files import new_file
+from drsrobust.study.notebook import datasets_of
 from reproduce.checks import KINDS, NOT, NOT_TESTED, PARTLY, REPRODUCED, Finding, number
 from reproduce.claims import Check, Claim
 from reproduce.publish import PROFILES

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drsrobust._names import unknown
-from drsrobust.notebook import check_values, fits
+from drsrobust._environment import unknown
+from drsrobust.study.notebook import check_values, fits
 
 ROOT = Path(__file__).resolve().parent.parent
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "None": None}

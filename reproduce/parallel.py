@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from drsrobust._processes import end_with_parent
+from drsrobust._environment import end_with_parent
 from reproduce.notebooks import Notebook
 from reproduce.runner import MEMORY, Outcome, run_notebook
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drsrobust._processes import cores
+from drsrobust._environment import cores
 from reproduce.calibration import KNOWN, Cost, measure, memory_of_machine, peak_bytes, rows_and_ids, stand_in
 from reproduce.notebooks import ROOT
 from reproduce.profiles import Profile

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from drsrobust.plots.mitigation import one_bit
+from drsrobust.plots.curves import one_bit
 from reproduce.checks import number
 from reproduce.marked import line, read_rows, replaced
 

@@ -4,7 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
-from drsrobust._storage import exclusive, new_file, new_folder
+from drsrobust._files import exclusive, new_file, new_folder
 from reproduce.claims_page import claims_page, with_claims
 from reproduce.models import with_models
 from reproduce.notebooks import ROOT

@@ -10,8 +10,8 @@ from typing import Any
 
 import jinja2
 
-from drsrobust._storage import new_file
-from drsrobust.notebook import datasets_of
+from drsrobust._files import new_file
+from drsrobust.study.notebook import datasets_of
 from reproduce import executed
 from reproduce.claims_page import read_claims
 from reproduce.runner import tables_of

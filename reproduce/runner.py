@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drsrobust._storage import cache_folder
+from drsrobust._files import cache_folder
 from reproduce.memory import PeakMemory
 from reproduce.notebooks import Notebook
 

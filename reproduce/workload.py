@@ -80,7 +80,7 @@ def _bits(p: Parameters) -> Iterator[Work]:
 
 def _factors(p: Parameters) -> Iterator[Work]:
     """Every cell is taken to cost as much as the one that is nearest to their mean: all of them would take long to measure."""
-    from drsrobust.campaign import factor_grid
+    from drsrobust.study.model_factors import factor_grid
 
     levels = {
         "width": p["widths"],

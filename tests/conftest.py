@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
     "reproduce/test_reproduce.py",
     "campaign/test_parallel.py",
-    "evaluation/test_kept_outputs.py",
-    "evaluation/test_reach.py",
+    "evaluation/test_cached_outputs.py",
+    "evaluation/test_affected.py",
     "data/test_kill_and_resume.py",
     "training/test_training_resume.py",
     "test_readme.py",

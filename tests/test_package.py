@@ -1,13 +1,9 @@
-import ast
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import drsrobust
-
-SOURCE = Path(drsrobust.__file__)
 
 
 def python(code, *flags):
@@ -34,15 +30,10 @@ assert not logging.getLogger().handlers, "basicConfig would do nothing"
     assert done.returncode == 0 and done.stdout == "" and done.stderr == ""
 
 
-def test_names_for_editors_and_for_use_are_the_same():
-    tree = ast.parse(SOURCE.read_text())
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    typed = {(node.module, name.name) for node in block.body for name in node.names}
-    lazy = {(module, name) for name, module in drsrobust._HOME.items()}
-    assert typed == lazy | {("drsrobust", name) for name in drsrobust._PACKAGES}
+def test_every_name_of_the_stub_is_there():
     for name in drsrobust.__all__:
         assert getattr(drsrobust, name) is not None and name in dir(drsrobust)
-    with pytest.raises(AttributeError, match="module 'drsrobust' has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="No drsrobust attribute nothing"):
         drsrobust.nothing  # noqa: B018
 
 

@@ -3,8 +3,8 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.campaign.audit import audit, count_bits, errors_by_bit
-from drsrobust.campaign.schema import BIT_COUNT
+from drsrobust.campaign.table import BIT_COUNT
+from drsrobust.campaign.trial import audit, count_bits, errors_by_bit
 from drsrobust.injection import Activations, BitFlip, FixedCount, Inputs, SingleBit, inject, resolve
 
 

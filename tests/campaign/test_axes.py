@@ -7,15 +7,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.campaign import Campaign, StoreError, kept_within, looks, recovery, stopping_interval, summarise
+from drsrobust.campaign import Campaign, StoreError
 from drsrobust.campaign.campaign import FIRST, GROWTH
-from drsrobust.campaign.work import Chunk, Here
+from drsrobust.campaign.queue import Chunk
+from drsrobust.campaign.workers import Here
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, Rows, inject
 from drsrobust.metrics import NAMES
 from drsrobust.mitigation import Mitigation, NaNGuard, Watch
 from drsrobust.mitigation.base import attached
-from drsrobust.plots.mitigation import recovery_vs_ber_data
+from drsrobust.plots.curves import recovery_vs_ber_data
+from drsrobust.statistics.recovery import recovery
+from drsrobust.statistics.stopping import looks, stopping_interval
+from drsrobust.statistics.summary import summarise
+from drsrobust.study.protection import kept_within
 
 
 class TopBitProtected(Mitigation):
@@ -229,7 +234,7 @@ def test_precision(judge, tmp_path):
 
 
 def test_an_interrupted_search_for_precision_goes_on(judge, tmp_path, monkeypatch):
-    from drsrobust.campaign import work
+    from drsrobust.campaign import workers as work
 
     grid = {"errors": [BitFlip(1e-3)], "precision": 0.05, "max_trials": 300}
     expected = Campaign(judge, store=tmp_path / "s", **grid).run(show=False)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from drsrobust.campaign import Campaign, StoreError, decades
-from drsrobust.campaign.trials import SCHEMA
+from drsrobust.campaign.trial import SCHEMA
 from drsrobust.injection import BitFlip, Injection, SingleBit, applied_maps, inject, resolve
 
 # fmt: off
@@ -67,7 +67,7 @@ def test_nothing_is_computed_twice(judge, tmp_path, monkeypatch):
     more = campaign(judge, tmp_path / "s").run(show=False)
     pd.testing.assert_frame_equal(more[more["trial"] < 3].reset_index(drop=True), first)
     pd.testing.assert_frame_equal(more, campaign(judge, tmp_path / "fresh").run(show=False))
-    monkeypatch.setattr("drsrobust.campaign.work.run_trial", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr("drsrobust.campaign.workers.run_trial", lambda *_, **__: pytest.fail("computed again"))
     pd.testing.assert_frame_equal(campaign(judge, tmp_path / "s").run(show=False), more)
     pd.testing.assert_frame_equal(campaign(judge, tmp_path / "s", trials=3).run(show=False), first)
     timings = campaign(judge, tmp_path / "s").timings()
@@ -75,8 +75,8 @@ def test_nothing_is_computed_twice(judge, tmp_path, monkeypatch):
 
 
 def test_an_interrupted_run_goes_on(judge, tmp_path, monkeypatch):
-    from drsrobust.campaign import running
-    from drsrobust.campaign import work as module
+    from drsrobust.campaign import workers as module
+    from drsrobust.campaign import workers as running
 
     real, calls = module.run_trial, iter(range(1000))
 
@@ -313,7 +313,7 @@ def test_two_campaigns_made_for_one_fresh_folder(judge, tmp_path):
 
 KILLED = """
 import sys
-from drsrobust.campaign import Campaign, work
+from drsrobust.campaign import Campaign, workers as work
 from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip

@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.campaign import Campaign, CannotShip, WorkersDied, running
+from drsrobust.campaign import Campaign, CannotShip, WorkersDied
+from drsrobust.campaign import workers as running
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, Inputs, Rows, SingleBit
 
@@ -169,7 +170,7 @@ def test_long_campaigns_move_to_processes(judge, expected, tmp_path, monkeypatch
 
     monkeypatch.setattr("drsrobust.campaign.campaign.SOON", 0.0)
     monkeypatch.setattr(running, "TRIED", 0.05)
-    monkeypatch.setattr("drsrobust.campaign.work.CHUNK_SECONDS", 0.02)
+    monkeypatch.setattr("drsrobust.campaign.queue.CHUNK_SECONDS", 0.02)
     monkeypatch.setattr("drsrobust.campaign.campaign.run_in_processes", noted)
     monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
     same(campaign(judge, tmp_path / "s").run(show=False), expected)
@@ -181,7 +182,7 @@ def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch)
     judge = Evaluator(Tower(data.schema.features), data.test)
     monkeypatch.setattr("drsrobust.campaign.campaign.SOON", 0.0)
     monkeypatch.setattr(running, "TRIED", 0.0)
-    monkeypatch.setattr("drsrobust.campaign.work.CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr("drsrobust.campaign.queue.CHUNK_SECONDS", 0.0)
     monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
     with pytest.warns(UserWarning, match="minutes are left, and run in this process alone: how to make a Tower"):
         table = Campaign(judge, errors=[FixedCount(1)], trials=5, store=tmp_path / "s").run(show=False)
@@ -190,7 +191,7 @@ def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch)
 
 def test_an_interrupt_keeps_what_is_finished(judge, expected, tmp_path, monkeypatch):
     """Ctrl-C while workers compute: chunks that came are stored, no process is left, the next run goes on."""
-    from drsrobust.campaign.report import Report
+    from drsrobust.campaign.progress import Report
 
     updates = iter(range(1000))
 

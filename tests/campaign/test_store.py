@@ -22,7 +22,7 @@ import pytest
 
 import drsrobust.campaign
 from drsrobust.campaign import Store, StoreError
-from drsrobust.campaign.schema import SCHEMA, stored_schema
+from drsrobust.campaign.table import SCHEMA, stored_schema
 from tests.campaign import writer
 from tests.campaign.writer import CONDITIONS, TRIALS, store, trials
 from tests.data.test_download import full_disk

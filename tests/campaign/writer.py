@@ -6,8 +6,8 @@ from random import Random
 import numpy as np
 import pyarrow as pa
 
-from drsrobust.campaign.schema import BIT_COUNT, SCHEMA, chunk, stored_schema
 from drsrobust.campaign.store import Store
+from drsrobust.campaign.table import BIT_COUNT, SCHEMA, chunk, stored_schema
 
 CONDITIONS, TRIALS = 4, 1500
 

@@ -3,9 +3,9 @@ import gzip
 import numpy as np
 import pytest
 
-from drsrobust.data import text
-from drsrobust.data.avazu import FEATURES, HEADER, read_blocks
-from drsrobust.data.text import BadLines, DataError
+from drsrobust.data import text_files as text
+from drsrobust.data.click_logs import FEATURES, HEADER, read_blocks
+from drsrobust.data.text_files import BadLines, DataError
 
 FIRST = (
     "1000009418151094273,0,14102100,1005,0,1fbe01fe,f3845767,28905ebd,ecad2386,7801e8d9,07d7df22,"

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from drsrobust.data import DataError, load_dataset
-from drsrobust.data.criteo import CATEGORIES, INTEGERS, MISSING, buckets, log_counts
+from drsrobust.data.click_logs import CATEGORIES, INTEGERS, MISSING, buckets, log_counts
 from tests.data.criteo_lines import line, many
 
 

@@ -1,9 +1,11 @@
 import numpy as np
 import pytest
 
-from drsrobust._storage import file_digest
-from drsrobust.data import Ids, digests, load_dataset
-from drsrobust.data.encoding import encode_ids, split_order
+from drsrobust._hashing import file_digest
+from drsrobust.data import cache as digests
+from drsrobust.data import load_dataset
+from drsrobust.data.dataset import Ids
+from drsrobust.data.large_files import encode_ids, split_order
 
 
 def test_ids_take_rows_of_different_lengths():

@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from drsrobust._storage import file_digest
-from drsrobust.data import digests
+from drsrobust._hashing import file_digest
+from drsrobust.data import cache as digests
 
 
 @pytest.fixture

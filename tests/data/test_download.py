@@ -15,11 +15,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from drsrobust.data import __main__ as cli
 from drsrobust.data import download
-from drsrobust.data.by_hand import BY_HAND
-from drsrobust.data.download import DownloadError, Patience, fetch
-from drsrobust.data.grouplens import ARCHIVES, Archive, get
+from drsrobust.data import download as cli
+from drsrobust.data.download import ARCHIVES, Archive, DownloadError, Patience, fetch, get
+from drsrobust.data.registry import BY_HAND
 
 QUICK = Patience(timeout=5, attempts=3, pause=0)
 SHORT = Patience(timeout=0.5, attempts=4, pause=0)
@@ -531,7 +530,7 @@ def test_a_checksum_that_is_none(grouplens, tmp_path):
 
 
 def test_two_at_once(grouplens, tmp_path):
-    from drsrobust._storage import exclusive
+    from drsrobust._files import exclusive
 
     with exclusive(tmp_path / ".ml-1m"), pytest.raises(DownloadError, match="another process is downloading it"):
         get("ml-1m", tmp_path, grouplens.url, QUICK)

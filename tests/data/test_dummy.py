@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from drsrobust.data import dummy, load_dataset
+from drsrobust.data import load_dataset
+from drsrobust.data import synthetic as dummy
 
 
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])

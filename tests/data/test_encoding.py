@@ -6,11 +6,13 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from drsrobust.benchmark.criteo_text import write_lines
-from drsrobust.data import columnwise, load_dataset, text
-from drsrobust.data.criteo import TABLES
-from drsrobust.data.encoding import encode_ids, hash_ids, splitmix64
-from drsrobust.data.raw import Table, parse
+from benchmarks.encoding import write_lines
+from drsrobust._hashing import splitmix64
+from drsrobust.data import large_files as columnwise
+from drsrobust.data import load_dataset
+from drsrobust.data import text_files as text
+from drsrobust.data.click_logs import TABLES
+from drsrobust.data.large_files import Table, encode_ids, hash_ids, parse
 
 
 def test_splitmix64_is_the_published_generator():

@@ -6,14 +6,17 @@ import signal
 import numpy as np
 import pytest
 
-from drsrobust._storage import file_digest
-from drsrobust.data import DataError, columnwise, load_dataset, raw, text
+from drsrobust._hashing import file_digest
+from drsrobust.data import DataError, load_dataset
+from drsrobust.data import large_files as columnwise
+from drsrobust.data import large_files as raw
+from drsrobust.data import text_files as text
 from tests.data.criteo_lines import line, many, run
 
 # Kills itself, as kill -9 does, when `what` of the module is called for the n-th time; before it does its work.
 KILLED = """
 import os, signal
-from drsrobust.data import columnwise, load_dataset, raw, store, text
+from drsrobust.data import large_files as columnwise, load_dataset, large_files as raw, cache as store, text_files as text
 text.BLOCK = 4000
 calls, real = [0], {what}
 def killer(*arguments, **options):
@@ -161,8 +164,8 @@ def test_block_size_does_not_show(file, tmp_path, monkeypatch):
         monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / str(size)))
         monkeypatch.setattr(text, "BLOCK", size)
         monkeypatch.setattr(columnwise, "STRIPE", size // 50)
-        monkeypatch.setattr("drsrobust.data.encoding.CHUNK", size // 70)
-        monkeypatch.setattr("drsrobust.data.encoding.HASH_CHUNK", size // 90)
+        monkeypatch.setattr("drsrobust.data.large_files.CHUNK", size // 70)
+        monkeypatch.setattr("drsrobust.data.large_files.HASH_CHUNK", size // 90)
         with pytest.warns(UserWarning, match="2 of 300"):
             prints.append(
                 [

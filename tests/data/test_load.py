@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from drsrobust.data import DataError, load_dataset
-from drsrobust.data.avazu import FEATURES, HEADER
+from drsrobust.data.click_logs import FEATURES, HEADER
 
 
 def avazu(n):

@@ -4,7 +4,8 @@ import warnings
 
 import pytest
 
-from drsrobust.data import DataError, load_dataset, text
+from drsrobust.data import DataError, load_dataset
+from drsrobust.data import text_files as text
 from tests.data.criteo_lines import line, many
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drsrobust.data import text
-from drsrobust.data.kinds import (
+from drsrobust.data import text_files as text
+from drsrobust.data.text_files import (
     DIGITS,
     FULL_HEX,
     HALF_STARS,
@@ -22,8 +22,11 @@ from drsrobust.data.kinds import (
     RATING,
     SECONDS,
     TIME,
+    BadLines,
+    DataError,
+    read_columns,
+    read_text,
 )
-from drsrobust.data.text import BadLines, DataError, read_columns, read_text
 
 FIELDS = {"label": LABEL, "count": OPTIONAL_INTEGER, "category": HEX}
 
@@ -110,8 +113,8 @@ def test_a_line_may_be_so_long_and_no_longer(file, monkeypatch, name, block):
 CHILD = """
 import resource, sys
 from pathlib import Path
-from drsrobust.data.kinds import HEX, LABEL
-from drsrobust.data.text import BadLines, DataError, read_columns
+from drsrobust.data.text_files import HEX, LABEL
+from drsrobust.data.text_files import BadLines, DataError, read_columns
 fields = {"label": LABEL} | {f"field {i}": HEX for i in range(39)}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:

@@ -10,7 +10,8 @@ from torch import nn
 
 from drsrobust.campaign import Campaign
 from drsrobust.data import load_dataset
-from drsrobust.evaluation import Evaluator, reach
+from drsrobust.evaluation import Evaluator
+from drsrobust.evaluation import affected as reach
 from drsrobust.injection import BitFlip, FixedCount, inject
 
 COUPLINGS = ("branch", "scale", "guard", "above 1e3", "neighbour")

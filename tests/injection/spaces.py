@@ -6,9 +6,8 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust._torchrec import torchrec
-from drsrobust.injection.region import TargetTensor
-from drsrobust.injection.space import AddressSpace
+from drsrobust.injection.address_space import AddressSpace, TargetTensor
+from drsrobust.introspection.embedding_modules import torchrec
 from tests.injection.oracle import FORMATS, Memory, raw, width
 
 

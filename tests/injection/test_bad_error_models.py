@@ -8,13 +8,12 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.injection import Sum
-from drsrobust.injection.region import TargetTensor
-from drsrobust.injection.space import AddressSpace
+from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from tests.injection.spaces import COUNTED, space_of
 
 
 def quantized():
-    from drsrobust.injection.formats import quantized_rows
+    from drsrobust.injection.number_formats import quantized_rows
 
     return AddressSpace([TargetTensor("t", "t", (3, 16), quantized_rows("int8", 8, 4, 16))])
 

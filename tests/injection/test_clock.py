@@ -52,7 +52,7 @@ def test_known_answers():
 
 def test_cutting_the_stream_changes_nothing(monkeypatch):
     whole = ErrorClock(5000, seed=3).until(0.3)
-    monkeypatch.setattr("drsrobust.injection.clock._CHUNK", 37)
+    monkeypatch.setattr("drsrobust.injection.error_clock._CHUNK", 37)
     assert np.array_equal(ErrorClock(5000, seed=3).until(0.3), whole)
 
 

@@ -12,9 +12,7 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.injection import ErrorMapMismatch, resolve
-from drsrobust.injection.region import TargetTensor
-from drsrobust.injection.space import AddressSpace
-from drsrobust.injection.storage import Stored
+from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor
 from tests.injection.oracle import FLOATS, FORMATS, entries, width
 from tests.injection.spaces import COUNTED, filled, holder, one_format, space_of, words
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from drsrobust.injection.formats import format_named, plain, quantized_rows
+from drsrobust.injection.number_formats import format_named, plain, quantized_rows
 
 
 def numbers(mask):

@@ -23,7 +23,7 @@ from drsrobust.injection import (
     resolve,
     restore,
 )
-from drsrobust.mitigation.golden_copy import GoldenCopy
+from drsrobust.mitigation.memory.golden_copy import GoldenCopy
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_a_wrapper_that_is_gone_does_not_take_its_open_map_along():
     import gc
 
     from drsrobust.injection import Application
-    from drsrobust.injection.storage import stored
+    from drsrobust.injection.address_space import stored
 
     layer = nn.Linear(8, 8)
     before = words(layer)
@@ -236,7 +236,7 @@ def test_not_an_error_model(model):
 
 def test_a_fault_at_each_write_in_turn(model, monkeypatch):
     """Whichever write fails, of applying or of undoing, restore puts every word back."""
-    from drsrobust.injection import application
+    from drsrobust.injection import apply as application
 
     before, real = words(model), application.Words.write
     for failing in range(8):
@@ -475,7 +475,7 @@ def test_an_interrupt_while_the_watch_is_removed(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("drsrobust.injection.application.unwatch_copies", interrupt)
+        patched.setattr("drsrobust.injection.apply.unwatch_copies", interrupt)
         injection.undo()
     assert restore(model) == 1 and sorted(model.__dict__) == attributes
     model.state_dict()  # warnings are errors here

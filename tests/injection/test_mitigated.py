@@ -37,7 +37,7 @@ def test_both_sides():
     with torch.no_grad(), dr.inject(model, dr.BitFlip(0.3), seed=1, mitigation=mitigation) as left:
         assert left.bits == left.drawn.bits - left.drawn.restrict("sign").bits < left.drawn.bits
         assert left.realised_rate == left.drawn.realised_rate
-        assert dr.applied_maps(model) == (left,)
+        assert dr.injection.applied_maps(model) == (left,)
         with mitigation.attach(model) as watch:
             assert model(x).isfinite().all()
             assert len(model._forward_hooks) == 1

@@ -12,8 +12,7 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.injection import ErrorMap, applied_maps, resolve
-from drsrobust.injection.region import TargetTensor
-from drsrobust.injection.space import AddressSpace
+from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from tests.injection.oracle import entries, flipped, raw
 
 NEARLY_SURE = [0.00005, 0.99995]

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust._torchrec import torchrec
 from drsrobust.injection import ErrorMapMismatch, FixedCount, inject, resolve
+from drsrobust.introspection.embedding_modules import torchrec
 
 CODES = {
     torch.int8: ("int8", 20),

@@ -4,8 +4,7 @@ import torch
 from torch import nn
 
 from drsrobust.injection import BitFlip, FixedCount, Injection, MultiBit, resolve
-from drsrobust.injection.region import TargetTensor
-from drsrobust.injection.space import AddressSpace
+from drsrobust.injection.address_space import AddressSpace, TargetTensor
 
 
 class Mixed(nn.Module):

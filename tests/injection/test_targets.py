@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust._torchrec import torchrec
 from drsrobust.injection import resolve
+from drsrobust.introspection.embedding_modules import torchrec
 from tests.injection.spaces import fused_collection
 
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.injection import BitFlip, FixedCount, application, inject, restore
-from drsrobust.injection.application import applied_maps
+from drsrobust.injection import BitFlip, FixedCount, inject, restore
+from drsrobust.injection import apply as application
+from drsrobust.injection.apply import applied_maps
 
 
 def test_a_map_is_seen_while_other_threads_put_theirs_in_and_out():

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust._torchrec import torchrec
 from drsrobust.injection import applied_maps, restore
+from drsrobust.introspection.embedding_modules import torchrec
 from tests.injection.spaces import fused_collection
 
 
@@ -475,7 +475,7 @@ def test_a_fused_collection_is_hit_as_a_whole():
 def test_mistakes_are_not_the_models_doing(judge, tmp_path):
     """They stop a campaign rather than count as models that raised."""
     grid = {"errors": [dr.BitFlip(1e-3, bits=(40,))], "trials": 1}
-    with pytest.raises(dr.InjectionError, match="cannot hit dense_arch.*bit 40 does not exist in float32"):
+    with pytest.raises(dr.injection.InjectionError, match="cannot hit dense_arch.*bit 40 does not exist in float32"):
         dr.Campaign(judge, targets=[dr.Activations("dense_arch*")], store=tmp_path / "a", **grid).run(show=False)
     with pytest.raises(ValueError, match="no module matches 'typo'"):
         dr.Campaign(judge, targets=[dr.Activations("typo")], store=tmp_path / "b", **grid)
@@ -523,7 +523,9 @@ def test_inputs_in_lists_and_dicts(x):
 def test_an_injection_may_be_used_again(x):
     model = net()
     before = copy.deepcopy(model.state_dict())
-    injection = dr.Injection(model, [(dr.BitFlip(0.05), "all"), (dr.BitFlip(0.05), dr.Activations("1"))], seed=3)
+    injection = dr.injection.Injection(
+        model, [(dr.BitFlip(0.05), "all"), (dr.BitFlip(0.05), dr.Activations("1"))], seed=3
+    )
     outputs = []
     for _ in range(2):
         injection.apply()
@@ -537,8 +539,8 @@ def test_an_injection_may_be_used_again(x):
 
 def test_a_wrong_order_of_undoing_undoes_nothing(x):
     model = net()
-    outer = dr.Injection(model, [(SIGN, "0"), (SIGN, dr.Activations("1"))], seed=1)
-    inner = dr.Injection(model, [(SIGN, "0")], seed=1)
+    outer = dr.injection.Injection(model, [(SIGN, "0"), (SIGN, dr.Activations("1"))], seed=1)
+    inner = dr.injection.Injection(model, [(SIGN, "0")], seed=1)
     outer.apply()
     inner.apply()
     with pytest.raises(RuntimeError, match="last in, first out"):
@@ -553,12 +555,12 @@ def test_pairs_nest_in_each_rate():
     model = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32))
 
     def drawn(rate):
-        return dr.Injection(model, [(dr.BitFlip(1e-2), "0.*"), (dr.BitFlip(rate), "1.*")], seed=0).error_map
+        return dr.injection.Injection(model, [(dr.BitFlip(1e-2), "0.*"), (dr.BitFlip(rate), "1.*")], seed=0).error_map
 
     low, high = drawn(5e-3), drawn(2e-2)
     assert (low | high).bits == high.bits > low.bits
     rows = [(dr.BitFlip(0.05), dr.Rows("0.weight", numbers)) for numbers in ([0, 1], [5, 6])]
-    one, other = (dr.Injection(model, pairs, seed=0).error_map for pairs in (rows, rows[::-1]))
+    one, other = (dr.injection.Injection(model, pairs, seed=0).error_map for pairs in (rows, rows[::-1]))
     assert one.frame().equals(other.frame())
 
 
@@ -577,7 +579,7 @@ def test_realised_rate_of_several_errors(pairs, eligible):
     model = nn.Linear(32, 32)
     targets = {"all": "all", "weight": "weight", "row 0": dr.Rows("weight", [0]), "row 1": dr.Rows("weight", [1])}
     pairs = [(dr.BitFlip(1.0, bits=bits), targets[target]) for bits, target in pairs]
-    error_map = dr.Injection(model, pairs, seed=0).error_map
+    error_map = dr.injection.Injection(model, pairs, seed=0).error_map
     assert error_map.eligible_bits == error_map.bits == eligible and error_map.realised_rate == 1.0
 
 
@@ -587,6 +589,6 @@ def test_errors_in_an_optimizer_are_found_from_any_wrapper():
     model(torch.randn(8, 3)).sum().backward()
     optimizer.step()
     before = optimizer.state[model.weight]["momentum_buffer"].clone()
-    dr.Injection(model, [(SIGN, dr.OptimizerState(optimizer))], seed=1).apply()
+    dr.injection.Injection(model, [(SIGN, dr.OptimizerState(optimizer))], seed=1).apply()
     assert restore(nn.Sequential(model)) == 1
     assert torch.equal(optimizer.state[model.weight]["momentum_buffer"], before)

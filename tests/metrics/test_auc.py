@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from drsrobust.metrics import auc, calibration, log_loss, normalised_entropy
-from drsrobust.metrics.order import argsort_keys, best_first_keys
+from drsrobust.metrics.auc import argsort_keys, best_first_keys
 
 
 def pairwise(labels, scores):

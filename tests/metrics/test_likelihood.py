@@ -8,7 +8,7 @@ from scipy.special import expit
 from sklearn.metrics import log_loss as sklearn_log_loss
 
 from drsrobust.metrics import P_MIN, calibration, log_loss, normalised_entropy, probabilities
-from drsrobust.metrics.likelihood import factors
+from drsrobust.metrics.log_loss import factors
 
 
 def test_log_loss_and_entropy():

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import drsrobust.metrics as metrics
 from drsrobust.metrics import NAMES, Reference
-from drsrobust.metrics import reference as module
+from drsrobust.metrics import incremental as module
 
 EXTREMES = np.array([0.0, -0.0, 1.0, math.nan, math.inf, -math.inf])
 K, THRESHOLD, EPSILON, PRIOR = 3, 0.3, 0.01, 0.25

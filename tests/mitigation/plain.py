@@ -6,8 +6,8 @@ import numpy as np
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.mitigation.errors import Errors
-from drsrobust.mitigation.storage import Trial
+from drsrobust.mitigation.memory.protected_words import Errors
+from drsrobust.mitigation.memory.storage import Trial
 from tests.injection.oracle import raw, width
 from tests.injection.spaces import filled, holder
 

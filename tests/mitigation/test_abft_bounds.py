@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from drsrobust.mitigation.abft_embedding import ABFTEmbeddingBag
-from drsrobust.mitigation.abft_linear import ABFTLinear
-from drsrobust.mitigation.checksum_bounds import bag_factor, gamma
-from drsrobust.mitigation.linear_check import LinearCheck
+from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
+from drsrobust.mitigation.abft.linear import ABFTLinear, LinearCheck
+from drsrobust.mitigation.abft.rounding_bounds import bag_factor, gamma
 
 SIZES = st.integers(0, 70)
 

@@ -5,14 +5,14 @@ import copy
 import pandas as pd
 import pytest
 
-from drsrobust.benchmark.detection import COLUMNS, detection, false_alarms, single_errors
-from drsrobust.benchmark.overhead import overhead
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount
-from drsrobust.mitigation.abft_embedding import ABFTEmbeddingBag
-from drsrobust.mitigation.abft_linear import ABFTLinear
+from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
+from drsrobust.mitigation.abft.linear import ABFTLinear
 from drsrobust.models import padded_batches
+from drsrobust.study.abft import COLUMNS, detection, false_alarms, single_errors
+from drsrobust.timing import overhead
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,12 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust._torchrec import torchrec
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import SingleBit
-from drsrobust.mitigation.abft_embedding import ABFTEmbeddingBag
-from drsrobust.mitigation.row_sums import quantized_row_sums, residues, row_sums
+from drsrobust.introspection.embedding_modules import quantized_tables, torchrec
+from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
+from drsrobust.mitigation.abft.quantized_rows import quantized_row_sums, residues, row_sums
 from drsrobust.models import MODELS, build_model, padded_batches, score
-from drsrobust.quantized import quantized_tables
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
 FEATURES = {"a": 50, "b": 70, "c": 50}  # c reads the table of a
@@ -291,7 +290,7 @@ def test_evaluators_look_at_reached_rows_only(data, trained):
 
 
 def test_composed_and_nested(data, trained):
-    from drsrobust.mitigation.abft_linear import ABFTLinear
+    from drsrobust.mitigation.abft.linear import ABFTLinear
 
     both = ABFTLinear.fit(trained, action="restore") + ABFTEmbeddingBag.fit(trained, action="restore")
     judge = Evaluator(trained, data.test)

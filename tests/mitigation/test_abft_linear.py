@@ -11,8 +11,7 @@ import drsrobust as dr
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import SingleBit
 from drsrobust.mitigation import Mitigation
-from drsrobust.mitigation.abft_linear import ABFTLinear
-from drsrobust.mitigation.linear_check import Differences, LinearCheck
+from drsrobust.mitigation.abft.linear import ABFTLinear, Differences, LinearCheck
 from drsrobust.models import MODELS, build_model, padded_batches, score
 
 

@@ -7,9 +7,9 @@ import pytest
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.injection.space import AddressSpace
-from drsrobust.mitigation.bit_protection import BitProtection
-from drsrobust.mitigation.secded import SECDED
+from drsrobust.injection.address_space import AddressSpace
+from drsrobust.mitigation.memory.bit_protection import BitProtection
+from drsrobust.mitigation.memory.ecc import SECDED
 from tests.injection.oracle import FORMATS, field
 from tests.mitigation.plain import TRIAL, area_of, errors_of, masks_of, memory_bits, model_of, random_masks, table
 
@@ -139,7 +139,7 @@ def test_composed():
     """From left to right: what protected bits leave is decoded; bits that are not protected are left to the code alone."""
     layer = table(2000)
     drawn = dr.BitFlip(3e-3).sample(dr.resolve(layer), seed=1)
-    from drsrobust.mitigation.ecc import ECC
+    from drsrobust.mitigation.memory.ecc import ECC
 
     bits, ecc = BitProtection("exponent"), ECC()
     both = (bits + ecc).screen(drawn, layer, seed=1)

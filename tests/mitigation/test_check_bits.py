@@ -5,12 +5,11 @@ import pytest
 from scipy.stats import hypergeom
 
 import drsrobust as dr
-from drsrobust.mitigation.beside import copy_name
-from drsrobust.mitigation.check_bits import check_errors
-from drsrobust.mitigation.ecc import ECC
-from drsrobust.mitigation.errors import Area
-from drsrobust.mitigation.parity import ParityZero
-from drsrobust.mitigation.replication import Replication
+from drsrobust.mitigation.memory.check_memory import check_errors, copy_name
+from drsrobust.mitigation.memory.ecc import ECC
+from drsrobust.mitigation.memory.parity import ParityZero
+from drsrobust.mitigation.memory.protected_words import Area
+from drsrobust.mitigation.memory.replication import Replication
 from tests.mitigation.plain import masks_of, table
 
 

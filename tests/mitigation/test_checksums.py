@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.mitigation.checksums import Scrubbing
+from drsrobust.mitigation.memory.scrubbing import Scrubbing
 from tests.injection.oracle import FORMATS
 from tests.injection.spaces import filled, holder
 from tests.mitigation.plain import TRIAL, area_of, errors_of, masks_of, memory_bits, model_of, random_masks, table

@@ -11,18 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from drsrobust.campaign import Campaign, auc_difference
+from drsrobust.campaign import Campaign
 from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import Activations, BitFlip, FixedCount, inject
+from drsrobust.introspection.tensors import components
+from drsrobust.metrics.auc import auc_difference
+from drsrobust.mitigation.activations.clipping import ActivationClipping, best_multiplier
+from drsrobust.mitigation.activations.limits import limiter
+from drsrobust.mitigation.activations.nan_guard import NaNGuard
+from drsrobust.mitigation.activations.sites import find
 from drsrobust.mitigation.base import shown
-from drsrobust.mitigation.clipping import ActivationClipping
-from drsrobust.mitigation.limits import limiter
-from drsrobust.mitigation.nan_guard import NaNGuard
-from drsrobust.mitigation.places import find
-from drsrobust.mitigation.searched import best_multiplier
 from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
-from drsrobust.tensors import components
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 NAMES = [name for name in MODELS if name != "dummy"]

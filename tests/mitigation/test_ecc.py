@@ -8,8 +8,7 @@ import torch
 from scipy.stats import binom
 
 import drsrobust as dr
-from drsrobust.mitigation.ecc import ECC
-from drsrobust.mitigation.secded import SECDED
+from drsrobust.mitigation.memory.ecc import ECC, SECDED
 from tests.injection.oracle import FORMATS
 from tests.mitigation.plain import (
     TRIAL,

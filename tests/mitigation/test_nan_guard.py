@@ -11,9 +11,9 @@ from torch import nn
 
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, inject
-from drsrobust.mitigation.abft_linear import ABFTLinear
-from drsrobust.mitigation.golden_copy import GoldenCopy
-from drsrobust.mitigation.nan_guard import NaNGuard
+from drsrobust.mitigation.abft.linear import ABFTLinear
+from drsrobust.mitigation.activations.nan_guard import NaNGuard
+from drsrobust.mitigation.memory.golden_copy import GoldenCopy
 from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}

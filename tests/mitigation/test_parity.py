@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import drsrobust as dr
-from drsrobust.mitigation.parity import ParityZero
+from drsrobust.mitigation.memory.parity import ParityZero
 from tests.injection.oracle import FORMATS
 from tests.mitigation.plain import TRIAL, area_of, errors_of, masks_of, memory_bits, model_of, table
 

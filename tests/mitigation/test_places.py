@@ -4,9 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust._torchrec import torchrec
-from drsrobust.mitigation.layers import layer_count, on_layers, on_output
-from drsrobust.mitigation.places import KINDS, check_kinds, chosen, find, places
+from drsrobust.introspection.embedding_modules import torchrec
+from drsrobust.mitigation.activations.sites import (
+    KINDS,
+    check_kinds,
+    chosen,
+    find,
+    layer_count,
+    on_layers,
+    on_output,
+    places,
+)
 from drsrobust.models import MODELS, build_model
 from drsrobust.models.dcn import VectorCross
 

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import drsrobust as dr
-from drsrobust.injection.formats import plain
-from drsrobust.mitigation.replication import Replication
-from drsrobust.mitigation.voting import majority, median
+from drsrobust.injection.number_formats import plain
+from drsrobust.mitigation.memory.replication import Replication, majority, median
 from tests.injection.oracle import FORMATS
 from tests.mitigation.plain import TRIAL, area_of, errors_of, masks_of, memory_bits, model_of, random_masks, table
 

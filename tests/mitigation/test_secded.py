@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drsrobust.mitigation.secded import CLEAN, CORRECTED, SECDED, UNCORRECTABLE
+from drsrobust.mitigation.memory.ecc import CLEAN, CORRECTED, SECDED, UNCORRECTABLE
 
 SIZES = [1, 8, 32, 57, 63, 64]
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorMapMismatch, FixedCount, inject, resolve
-from drsrobust.mitigation.weight_range import WeightRange
+from drsrobust.mitigation.memory.weight_range import WeightRange
 from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}

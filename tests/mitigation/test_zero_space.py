@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import drsrobust as dr
-from drsrobust.mitigation.secded import SECDED
-from drsrobust.mitigation.zero_space import ZeroSpaceECC, make_room
+from drsrobust.mitigation.memory.ecc import SECDED
+from drsrobust.mitigation.memory.zero_space import ZeroSpaceECC, make_room
 from tests.injection.spaces import filled, holder
 from tests.injection.test_quantized import Model, ids, quantized, table
 from tests.mitigation.plain import TRIAL, area_of, errors_of, map_of, masks_of, random_masks
@@ -161,7 +161,7 @@ def test_rescaling_rows_changes_no_value_by_more_than_half_a_step():
 
 
 def test_the_header_can_be_protected_beside():
-    from drsrobust.mitigation.bit_protection import BitProtection
+    from drsrobust.mitigation.memory.bit_protection import BitProtection
 
     model = quantized(torch.int8)
     make_room(model, "embedding", how="rescale")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from drsrobust.data import Feature, Schema
+from drsrobust.data.dataset import Feature, Schema
 from drsrobust.models import build_model
 
 ROWS = 40
@@ -191,7 +191,7 @@ DUMMY = Schema(tuple(f"d{i}" for i in range(128)), (Feature("id", IDS, multi_hot
 
 def dummy_inputs(density, rows=5):
     """Dense columns, 0/1 vectors and the batch made of them; the first row has no id, the second all of them."""
-    from drsrobust._torchrec import torchrec
+    from drsrobust.introspection.embedding_modules import torchrec
 
     random = np.random.default_rng(0)
     ones = random.random((rows, IDS)) < density

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from drsrobust._torchrec import torchrec
-from drsrobust.models.interaction import FlatInteractionArch
+from drsrobust.introspection.embedding_modules import torchrec
+from drsrobust.models.layers import FlatInteractionArch
 
 
 def both(features):

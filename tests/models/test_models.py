@@ -7,6 +7,7 @@ import torch
 from drsrobust.data import load_dataset
 from drsrobust.injection import resolve
 from drsrobust.injection.targets import as_target
+from drsrobust.introspection.tensors import component_of
 from drsrobust.models import (
     MODELS,
     build_model,
@@ -17,7 +18,6 @@ from drsrobust.models import (
     score,
     state_digest,
 )
-from drsrobust.tensors import component_of
 
 COMPONENTS = {
     "fm": {"embedding", "linear"},
@@ -98,7 +98,7 @@ def test_what_a_seed_draws_stays(data):
     from torch import nn
     from torchrec.models import dlrm
 
-    from drsrobust.models.embedding import embedding_tables
+    from drsrobust.models.layers import embedding_tables
 
     torch.manual_seed(3)
     theirs = dlrm.DLRM(embedding_tables(data.schema, 16, 0.01), 4, [64, 16], [64, 32, 1])
@@ -151,7 +151,7 @@ def test_dlrm_is_torchrecs(data):
     """The same weights in TorchRec's own class give the same logits."""
     from torchrec.models.dlrm import DLRM
 
-    from drsrobust.models.embedding import embedding_tables
+    from drsrobust.models.layers import embedding_tables
 
     torch.manual_seed(0)
     ours = build_model("dlrm", data.schema)

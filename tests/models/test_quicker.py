@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drsrobust._torchrec import torchrec
+from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.models.afm import BLOCK, AttentionalPooling
 from drsrobust.models.dcn import VectorCross
 

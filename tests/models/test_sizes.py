@@ -2,7 +2,7 @@
 
 import pytest
 
-from drsrobust.data import Feature, Schema
+from drsrobust.data.dataset import Feature, Schema
 from drsrobust.models import build_model
 from drsrobust.models.dlrm import DLRM
 

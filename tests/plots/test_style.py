@@ -8,8 +8,8 @@ import pytest
 from matplotlib.text import Annotation
 
 from drsrobust import models, plots
-from drsrobust.plots.guides import auc_guides, name_line
-from drsrobust.plots.style import apart, looks
+from drsrobust.plots.style import apart, auc_guides, looks, name_line
+from drsrobust.study import figures
 
 mpl.use("Agg")
 
@@ -58,7 +58,7 @@ def test_points_of_many_models_stay_near_their_rate(n):
     row |= {"dataset": "d", "protocol": "corrected", "target": "all", "error_model": "BitFlip", "ber": 1e-5, "n": 5}
     table = pd.DataFrame([row | {"model": f"m{number}", "realised": 1e-5} for number in range(n)])
     table = table.assign(realised_low=1e-5, realised_high=1e-5)
-    drawn = [plots.model_curves(plots.model_curves_data(table), dataset="d", protocol="corrected")]
+    drawn = [figures.model_curves(figures.model_curves_data(table), dataset="d", protocol="corrected")]
     drawn.append(plots.auc_vs_ber(plots.auc_vs_ber_data(table)))
     for ax in drawn:
         x = [container.lines[0].get_xdata()[0] for container in ax.containers]

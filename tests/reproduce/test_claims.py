@@ -257,7 +257,7 @@ def test_an_old_table_does_not_outlive_a_mistake(made_up):
 
 def test_the_speed_claim_divides_as_the_notebook_does(made_up):
     """`over` and `match` against `benchmark.ratios`."""
-    from drsrobust.benchmark import ratios, speed_claim
+    from drsrobust.study.injection_speed import ratios, speed_claim
 
     methods = {"drsrobust": (1.0, 0.5), "dense error map": (60.0, None), "per element loop": (300.0, None)}
     given = [

@@ -15,7 +15,7 @@ CELLS = [
     ("code", "plot()"),
     ("markdown", "## What is seen\n\nWords."),
     ("code", "print(1)"),
-    ("code", "print(dr.provenance())"),
+    ("code", "print(dr.study.provenance())"),
     ("markdown", "## Else"),
     ("code", "print(2)"),
 ]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drsrobust._torchrec import torchrec
+from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.models import build_model, state_digest
 from drsrobust.training import Settings, fit
 from drsrobust.training.fused import fused_tables

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from drsrobust._storage import exclusive
+from drsrobust._files import exclusive
 from drsrobust.data import load_dataset
 from drsrobust.models import state_digest
 from drsrobust.training import Settings, load_models
@@ -45,7 +45,7 @@ def test_the_same_weights_as_one_after_another(tmp_path, monkeypatch):
 
 
 def test_what_is_there_needs_no_process(data, trained, monkeypatch):
-    monkeypatch.setattr("drsrobust.training.several.pool", lambda *_: pytest.fail("processes were started"))
+    monkeypatch.setattr("drsrobust.training.load.pool", lambda *_: pytest.fail("processes were started"))
     settings = Settings(epochs=2, batch_size=512)
     (model,) = load_models([{"name": "dlrm", "data": data, "settings": settings}], workers=2, show=False)
     assert state_digest(model) == state_digest(trained)
@@ -53,7 +53,7 @@ def test_what_is_there_needs_no_process(data, trained, monkeypatch):
 
 def test_other_rows_than_the_cached_ones_are_trained_on_here(empty_cache, monkeypatch):
     """A worker maps the folder of the data: it would train on rows that were not meant."""
-    monkeypatch.setattr("drsrobust.training.several.pool", lambda *_: pytest.fail("processes were started"))
+    monkeypatch.setattr("drsrobust.training.load.pool", lambda *_: pytest.fail("processes were started"))
     data = load_dataset("synthetic-movielens/full", rows=3000)
     models = load_models(wanted(replace(data, train=data.train.head(1000))), workers=2, show=False)
     assert len(models) == 3

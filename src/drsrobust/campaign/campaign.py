@@ -1,7 +1,7 @@
 """A campaign: all trials of a grid of error models, targets and mitigations on one evaluator, stored as they finish."""
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from operator import index
 from os import PathLike
@@ -12,25 +12,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drsrobust._names import unknown
-from drsrobust._processes import cores
-from drsrobust._storage import cache_folder, digest
-from drsrobust._versions import commit, machine, versions
-from drsrobust.campaign.conditions import Condition
-from drsrobust.campaign.grid import cells, grid, sharing_maps
-from drsrobust.campaign.report import Report
-from drsrobust.campaign.running import SOON, WorkersDied, run_here, run_in_processes, run_there
-from drsrobust.campaign.schedule import Schedule
-from drsrobust.campaign.schema import FIXED, MITIGATION, PRECISION, SCHEMA, STOPPING, stored_schema
-from drsrobust.campaign.sequential import looks
-from drsrobust.campaign.shipped import CannotShip, factory_of, shipped
+from drsrobust._environment import commit, cores, machine, unknown, versions
+from drsrobust._files import cache_folder
+from drsrobust._hashing import digest
+from drsrobust.campaign.conditions import Condition, cells, grid, sharing_maps
+from drsrobust.campaign.progress import Report
+from drsrobust.campaign.queue import Schedule
 from drsrobust.campaign.store import Store
-from drsrobust.campaign.summary import summarise
-from drsrobust.campaign.work import Here
+from drsrobust.campaign.table import SCHEMA, stored_schema
+from drsrobust.campaign.workers import (
+    SOON,
+    CannotShip,
+    Here,
+    factory_of,
+    run_here,
+    run_in_processes,
+    run_there,
+    shipped,
+)
 from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
 from drsrobust.metrics import NAMES
 from drsrobust.mitigation import Mitigation
+from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING
+from drsrobust.statistics.stopping import looks
+from drsrobust.statistics.summary import summarise
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +64,7 @@ class Campaign:
             with the keys error, target, mitigation.
         trials: how many for each condition (default 100); with `precision`, how many at least (default 32).
         precision: go on until the 95 % interval of every condition's mean AUC has at most this half-width (see
-            `drsrobust.campaign.sequential`). Conditions on the same maps stop together.
+            `drsrobust.statistics.stopping`). Conditions on the same maps stop together.
         max_trials: with `precision`, how many at most (default 4096).
         metrics: further columns of the table, of `drsrobust.metrics.NAMES`, as `["ndcg", "flipped"]`.
         seed: all error maps follow from it.
@@ -321,4 +327,27 @@ def _frame(table: pa.Table) -> "pd.DataFrame":
     return table.to_pandas(types_mapper=types.get)
 
 
-__all__ = ["Campaign", "WorkersDied"]
+def auc_under_errors(
+    judge: Evaluator, error: ErrorModel, *, target: str | Target = "all", trials: int = 20, seed: int
+) -> Callable[[Mitigation], float]:
+    """How good a model with a mitigation is under errors, as a score for `ActivationClipping.search`.
+
+    Args:
+        judge: of rows that the mitigation will not be judged on, as `data.valid`.
+        error, target: as in `inject`.
+        trials: error maps, the same for each mitigation.
+        seed: another one than in the campaign that the mitigation will be judged by.
+
+    Returns:
+        mitigation -> mean AUC over all trials. One in which the model raises counts as an AUC of 0: if such trials were left
+        out, a bound that makes the worst of them raise would look better.
+    """
+    pass
+
+    options = {"errors": [error], "targets": [target], "trials": trials, "seed": seed}
+
+    def score(mitigation: Mitigation) -> float:
+        found = Campaign(judge, mitigations=[mitigation], **options).run(show=False)
+        return float(found["auc"].fillna(0.0).mean())
+
+    return score

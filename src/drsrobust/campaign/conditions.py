@@ -1,9 +1,14 @@
-"""The conditions of a campaign: what goes wrong, where, and under which protection."""
+"""The conditions of a campaign: what goes wrong, where, and under which protection.
+
+The grid of a campaign, from axes or from an explicit list."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from math import log10
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
@@ -11,17 +16,22 @@ from torch import nn
 from drsrobust.injection import (
     AddressSpace,
     BitFlip,
+    Dtype,
     ErrorModel,
     Gradients,
     Injection,
     Target,
     Transient,
+    as_target,
     resolve,
 )
-from drsrobust.injection.storage import Memory
+from drsrobust.injection.address_space import Memory
+from drsrobust.injection.number_formats import bit_classes
 from drsrobust.mitigation import Mitigation
+from drsrobust.statistics.columns import NONE
 
-NONE = "none"  # what the column `mitigation` holds where there is none
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -102,3 +112,177 @@ class Named(Target):
 
     def choose(self, model: nn.Module, memory: Memory) -> dict[str, np.ndarray | None]:
         return dict(self.rows)
+
+
+def decades(low: float, high: float) -> list[float]:
+    """Powers of ten from low to high, both included.
+
+    Raises:
+        ValueError: an end that is not a power of ten, or low > high.
+
+    Example:
+        >>> decades(1e-4, 1e-2)
+        [0.0001, 0.001, 0.01]
+    """
+    ends = []
+    for value in (low, high):
+        exponent = round(log10(value)) if value > 0 else 0
+        if value != float(f"1e{exponent}"):
+            raise ValueError(f"decades({low!r}, {high!r}): {value!r} is not a power of ten")
+        ends.append(exponent)
+    if ends[0] > ends[1]:
+        raise ValueError(f"decades({low!r}, {high!r}): the first is larger than the second")
+    return [float(f"1e{exponent}") for exponent in range(ends[0], ends[1] + 1)]
+
+
+def cells(
+    errors: Iterable[ErrorModel] | None,
+    targets: Iterable[Any],
+    mitigations: Iterable[Mitigation | None],
+    conditions: Iterable[Any] | None,
+) -> list[tuple[ErrorModel, Any, Mitigation | None]]:
+    """(error model, target, mitigation) of every condition: targets x errors x mitigations, or those of an explicit list.
+
+    Args:
+        errors, targets, mitigations: axes.
+        conditions: pairs (error model, target), triples with a mitigation, or mappings with the keys `error`, `target` and
+            `mitigation` (the latter two may be left out: all, none).
+
+    Raises:
+        TypeError: something that is no error model, or no mitigation.
+        ValueError: an empty axis, axes beside a list, or an entry of another form.
+    """
+    if conditions is None:
+        for name, axis in (("targets", targets), ("errors", errors), ("mitigations", mitigations)):
+            if isinstance(axis, str):
+                raise ValueError(f"{name} is the text {axis!r}; it must be a list, as [{axis!r}]")
+        errors, targets, mitigations = list(errors or ()), list(targets), list(mitigations)
+        found = [(error, target, one) for target, error, one in product(targets, errors, mitigations)]
+        if not found:
+            raise ValueError(
+                f"{len(errors)} errors x {len(targets)} targets x {len(mitigations)} mitigations: nothing to do"
+            )
+    else:
+        if errors is not None:
+            raise ValueError("errors and conditions were both given; conditions is the whole list by itself")
+        found = [_cell(entry) for entry in conditions]
+        if not found:
+            raise ValueError("conditions is empty: nothing to do")
+    for error, _, mitigation in found:
+        if not isinstance(error, ErrorModel):
+            raise TypeError(f"errors holds {error!r}; each must be an error model, as BitFlip(ber=1e-6)")
+        if mitigation is not None and not isinstance(mitigation, Mitigation):
+            raise TypeError(f"mitigations holds {mitigation!r}; each must be a mitigation or None")
+    return found
+
+
+def _cell(entry: Any) -> tuple[ErrorModel, Any, Mitigation | None]:
+    keys = ("error", "target", "mitigation")
+    if isinstance(entry, Mapping):
+        if "error" in entry and set(entry) <= set(keys):
+            return entry["error"], entry.get("target", "all"), entry.get("mitigation")
+    elif isinstance(entry, tuple | list) and len(entry) in (2, 3):
+        return entry[0], entry[1], entry[2] if len(entry) == 3 else None
+    raise ValueError(
+        f"conditions holds {entry!r}; each must be (error model, target), (error model, target, mitigation) or a mapping with "
+        "error, target, mitigation"
+    )
+
+
+def grid(model: nn.Module, found: list[tuple[ErrorModel, Any, Mitigation | None]]) -> list[Condition]:
+    """The conditions, in the model's present memory. Each target is resolved once; mitigations of one identity become one
+    object, which an evaluator recognises."""
+    spaces: dict[int, Any] = {}
+    first: dict[str, Mitigation] = {}  # by identity
+    same: dict[int, Mitigation] = {}
+    for _, target, mitigation in found:
+        if id(target) not in spaces:
+            spaces[id(target)] = resolved(model, target)
+        if mitigation is not None and id(mitigation) not in same:
+            same[id(mitigation)] = first.setdefault(mitigation.identity(), mitigation)
+    return [
+        Condition(error, target, spaces[id(target)], same.get(id(mitigation))) for error, target, mitigation in found
+    ]
+
+
+def sharing_maps(conditions: list[Condition]) -> list[list[int]]:
+    """Numbers of the conditions that differ in their mitigation alone: they are judged on the same maps."""
+    groups: dict[tuple, list[int]] = {}
+    for number, condition in enumerate(conditions):
+        groups.setdefault(condition.key[:3], []).append(number)
+    return list(groups.values())
+
+
+def strata(
+    model: "nn.Module", target: "str | Target" = "all", components: Mapping[str, str] | None = None
+) -> "pd.DataFrame":
+    """Components times number formats times classes of bits: a partition of the bits that errors may hit.
+
+    A trial of a stratum is `FixedCount(1, bits=bits)` in its `target`.
+
+    Args:
+        model: any module.
+        target: what may be hit.
+        components: overrides, as in `components()`.
+
+    Returns:
+        one row per stratum: `component`, `format` (`float32`, `int8 rows`), `bit_class`, `bits` (a tuple), `target` (string
+        or Target), `eligible` (bits), `weight` (their share of all).
+
+    Raises:
+        ValueError: as `drsrobust.injection.resolve`; a target that takes chosen rows of several components.
+
+    Example:
+        >>> from torch import nn
+        >>> model = nn.ModuleDict({"bottom": nn.Linear(4, 8), "top": nn.Linear(8, 1)})
+        >>> strata(model)[["component", "bit_class", "eligible", "weight"]].head(3)
+          component      bit_class  eligible    weight
+        0    bottom           sign        40  0.025510
+        1    bottom   exponent_top        40  0.025510
+        2    bottom  exponent_high       120  0.076531
+    """
+    import pandas as pd
+
+    whole = as_target(target).resolve(model, components)
+    parts: dict[tuple[str, str], list] = {}
+    for tensor in whole.tensors:
+        parts.setdefault((tensor.component, tensor.format.name.partition(":")[0]), []).append(tensor)
+    rows = []
+    for (component, kind), tensors in sorted(parts.items()):
+        here = _target(model, target, component, tensors, components)
+        for name, bits in bit_classes(tensors[0].format).items():
+            eligible = AddressSpace(tensors, bits).bits
+            rows.append({"component": component, "format": kind, "bit_class": name, "bits": bits, "target": here})
+            rows[-1] |= {"eligible": eligible, "weight": eligible / whole.bits}
+    return pd.DataFrame(rows)
+
+
+def _target(
+    model: "nn.Module",
+    whole: "str | Target",
+    component: str,
+    tensors: list,
+    components: Mapping[str, str] | None,
+) -> "str | Target":
+    """The simplest target that means these tensors of a component, and these rows of them."""
+    dtype = tensors[0].format.dtype
+    candidates: list[str | Target] = [component, whole, Dtype(dtype, component), Dtype(dtype, whole)]
+    if all(tensor.rows is None for tensor in tensors):
+        named: str | Target = tensors[0].name
+        for tensor in tensors[1:]:
+            named = as_target(named) | tensor.name
+        candidates.append(named)
+    wanted = _places(tensors)
+    for candidate in candidates:
+        try:
+            if _places(as_target(candidate).resolve(model, components).tensors) == wanted:
+                return candidate
+        except ValueError:  # another component of this name's group holds something that cannot be hit
+            continue
+    raise ValueError(
+        f"{whole}: no target means its rows in {component} alone; take the strata of one component's rows at a time"
+    )
+
+
+def _places(tensors: Sequence) -> set:
+    return {(tensor.name, None if tensor.rows is None else tensor.rows.tobytes()) for tensor in tensors}

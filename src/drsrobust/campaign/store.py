@@ -6,8 +6,7 @@ trials that stand twice are refused by name, never averaged in.
 
 A chunk is named `condition-first-last-crc.parquet`: its condition, its first and last trial (not all between need be in it),
 and the CRC-32 of the file. Pages have checksums of their own, but the footer has none: of 25,000 bit flips in a chunk one
-gave other values and no error.
-"""
+gave other values and no error."""
 
 import json
 import os
@@ -25,7 +24,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drsrobust._storage import digest, exclusive, new_file
+from drsrobust._files import exclusive, new_file
+from drsrobust._hashing import digest
 
 _IDENTITY = b"drsrobust.campaign"
 _NAME = re.compile(r"(?P<content>\d{5,}-\d{8,}-\d{8,})-(?P<crc>[0-9a-f]{8})\.parquet")

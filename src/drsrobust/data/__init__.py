@@ -2,7 +2,7 @@
 
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
 from drsrobust.data.load import load_dataset
-from drsrobust.data.sources import SOURCES, describe
-from drsrobust.data.text import DataError
+from drsrobust.data.registry import SOURCES, describe
+from drsrobust.data.text_files import DataError
 
 __all__ = ["SOURCES", "DataError", "Dataset", "Feature", "Ids", "Schema", "Split", "describe", "load_dataset"]

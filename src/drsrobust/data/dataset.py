@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from drsrobust._storage import digest
-from drsrobust._torchrec import torchrec
-from drsrobust.data.skipped import Skipped, read_skipped
+from drsrobust._hashing import digest
+from drsrobust.data.text_files import Skipped, read_skipped
+from drsrobust.introspection.embedding_modules import torchrec
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch

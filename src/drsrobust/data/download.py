@@ -2,24 +2,38 @@
 
 What has come so far lies in `<name>.part`; beside it `<name>.part.json` says of which file on the server it is the start. A
 later call goes on from there, in the same process or, after a kill, in another.
-"""
 
+The MovieLens archives of GroupLens: what there is, and from the server to a folder of files.
+
+Source: https://grouplens.org/datasets/movielens/. Checksums as published there, in `<name>.zip.md5`.
+
+Command line of the data sets: `python -m drsrobust.data --root DIR ml-1m`, or `make data DATA=DIR SETS=ml-1m`."""
+
+import argparse
 import hashlib
 import json
 import os
 import re
+import shutil
+import stat
+import sys
 import time
+import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import TypeVar
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from tqdm import tqdm
 
-from drsrobust._storage import new_file
+from drsrobust._environment import unknown
+from drsrobust._files import exclusive, new_file, new_folder
+from drsrobust.data.registry import BY_HAND
 
 T = TypeVar("T")
 PIECE = 1 << 16  # bytes
@@ -210,3 +224,186 @@ def _forget(part: Path, note: Path, message: str) -> DownloadError:
     part.unlink(missing_ok=True)
     note.unlink(missing_ok=True)
     return DownloadError(message)
+
+
+BASE = "https://files.grouplens.org/datasets/movielens"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """A zip file: the files that must be in it, and its MD5. None: it changes from time to time, ask the server."""
+
+    files: tuple[str, ...]
+    md5: str | None
+
+
+ARCHIVES = {
+    "ml-1m": Archive(("ratings.dat", "users.dat", "movies.dat"), "c4d9eecfca2ab87c1945afe126590906"),
+    "ml-20m": Archive(("ratings.csv", "movies.csv"), "cd245b17a1ae2cc31bb14903e1204af3"),
+    "ml-latest-small": Archive(("ratings.csv", "movies.csv"), None),
+}
+
+
+def get(name: str, root: Path, base: str = BASE, patience: Patience = PATIENCE) -> bool:
+    """Sees to it that the folder `root/name` is there, complete.
+
+    An archive `root/<name>.zip` of the right checksum is used, whoever put it there.
+
+    Args:
+        name: one of `ARCHIVES`.
+        root: the folder of the data folders.
+        base: the address below which the archives lie.
+        patience: with the network.
+
+    Returns:
+        Whether anything had to be done.
+
+    Raises:
+        DownloadError: it is not to be had, or something else is in the way.
+    """
+    folder, archive = root / name, ARCHIVES[name]
+    if _complete(folder, archive.files):
+        return False
+    try:
+        with exclusive(root / f".{name}", wait=False):
+            _get(folder, archive, f"{base}/{name}.zip", patience)
+    except BlockingIOError as error:
+        raise DownloadError(f"{name}: another process is downloading it into {root}") from error
+    except OSError as error:
+        raise DownloadError(f"{name}: {root} cannot be written to: {error}") from error
+    return True
+
+
+def _complete(folder: Path, files: tuple[str, ...]) -> bool:
+    """Whether all files are there; raises where something else is."""
+    missing = _missing(folder, files)
+    if missing and (folder.is_file() or (folder.is_dir() and any(folder.iterdir()))):
+        raise DownloadError(f"{folder} is there, but has no {', '.join(missing)}; put that there, or move it away")
+    return not missing
+
+
+def _missing(folder: Path, files: tuple[str, ...]) -> list[str]:
+    """Which files are there neither as they are nor as .gz."""
+    return [file for file in files if not ((folder / file).is_file() or (folder / f"{file}.gz").is_file())]
+
+
+def _get(folder: Path, archive: Archive, url: str, patience: Patience) -> None:
+    path = folder.with_name(f"{folder.name}.zip")
+    md5 = archive.md5 or _published_md5(f"{url}.md5", patience)
+    if not path.exists():
+        fetch(url, path, md5, patience)
+    elif file_md5(path) != md5:
+        raise DownloadError(f"{path} has the MD5 {file_md5(path)}, not {md5}; remove it, and it is downloaded anew")
+    with new_folder(folder) as part:
+        unpack(path, folder.name, part)
+        if missing := _missing(part, archive.files):
+            raise DownloadError(f"{path} holds no {', '.join(f'{folder.name}/{file}' for file in missing)}")
+    path.unlink()
+
+
+def _published_md5(url: str, patience: Patience) -> str:
+    text = fetch_text(url, patience)
+    found = re.findall(r"\b[0-9a-fA-F]{32}\b", text)
+    if len(found) != 1:
+        raise DownloadError(f"{url}: no MD5 in what came: {text[:80]!r}")
+    return found[0].lower()
+
+
+def unpack(path: Path, name: str, into: Path) -> None:
+    """Unpacks what lies below the folder `name` of a zip file.
+
+    Raises:
+        DownloadError: no whole zip file, a file that would land elsewhere, a link, or nothing below `name`.
+        OSError: it cannot be written.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entries = [(entry, _place(path, entry)) for entry in archive.infolist() if not entry.is_dir()]
+            ours = [(entry, place) for entry, place in entries if place.parts[0] == name and len(place.parts) > 1]
+            for entry, place in ours:
+                target = into.joinpath(*place.parts[1:])
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(entry) as source, open(target, "xb") as handle:
+                    shutil.copyfileobj(source, handle)
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, FileExistsError) as error:
+        raise DownloadError(f"{path} cannot be unpacked: {error}") from error
+    if not ours:
+        raise DownloadError(f"{path} holds no {name}/")
+
+
+def _place(path: Path, entry: zipfile.ZipInfo) -> PurePosixPath:
+    """Where an entry belongs, below the folder it is unpacked into."""
+    place = PurePosixPath(entry.filename)
+    odd = not place.parts or place.is_absolute() or ".." in place.parts or "\\" in entry.filename or os.sep != "/"
+    if odd or stat.S_ISLNK(entry.external_attr >> 16):
+        raise DownloadError(f"{path} cannot be unpacked: {entry.filename!r} would lead out of the folder")
+    return place
+
+
+DEFAULT = ("ml-1m", "ml-latest-small")
+
+
+def main(arguments: list[str] | None = None, patience: Patience = PATIENCE) -> int:
+    """Downloads the sets that may be, says what to do for the others.
+
+    Returns:
+        exit status: 0 when all that was asked for is there, 1 when not, 2 for a wrong call, 130 when interrupted.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m drsrobust.data",
+        description="Downloads MovieLens from GroupLens (research use; its README holds the terms), and says what to do for "
+        "data sets whose terms a person must accept. What is there already is left as it is.",
+    )
+    known = [*ARCHIVES, *BY_HAND]
+    parser.add_argument("sets", nargs="*", help=f"{', '.join(known)} (default: {' '.join(DEFAULT)})")
+    parser.add_argument("--root", metavar="DIR", help="where to (default: $DRSROBUST_DATA, else build/data)")
+    parser.add_argument("--mirror", metavar="URL", default=BASE, help=f"where from (default: {BASE})")
+    options = parser.parse_args(arguments)
+    root = Path(options.root or os.environ.get("DRSROBUST_DATA") or "build/data").expanduser()
+    for name in options.sets:
+        if name not in known:
+            print(f"data: {unknown('data set', name, known)}", file=sys.stderr)
+            return 2
+    if not options.mirror.startswith(("https://", "http://")):
+        print(f"data: --mirror {options.mirror!r} is not an address that begins with https://", file=sys.stderr)
+        return 2
+    missing = []
+    try:
+        for name in dict.fromkeys(options.sets or DEFAULT):
+            if not _see_to(name, root, options.mirror.rstrip("/"), patience):
+                missing.append(name)
+    except KeyboardInterrupt:
+        print("\ndata: stopped; the same call goes on from here", file=sys.stderr)
+        return 130
+    if not options.sets:
+        for by_hand in BY_HAND.values():
+            if not by_hand.there(root):
+                print(f"\n{by_hand.advice(root)}")
+    if not missing:
+        print(
+            f"\nTo use it: make reproduce DATA={quote(str(root))}, or in Python: load_dataset(name, root={str(root)!r})"
+        )
+    else:
+        print(f"data: not there: {', '.join(missing)}", file=sys.stderr)
+    return 1 if missing else 0
+
+
+def _see_to(name: str, root: Path, mirror: str, patience: Patience) -> bool:
+    """Whether the data set is there, now."""
+    if name in BY_HAND:
+        there = BY_HAND[name].there(root)
+        print(f"{name}: {root / BY_HAND[name].file} is there" if there else BY_HAND[name].advice(root))
+        return there
+    try:
+        new = get(name, root, mirror, patience)
+    except DownloadError as error:
+        print(f"data: {error}", file=sys.stderr)
+        return False
+    print(
+        f"{name}: {root / name} " + (f"is new, from {mirror}/{name}.zip, checksum as published" if new else "is there")
+    )
+    return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

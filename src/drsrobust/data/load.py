@@ -5,16 +5,16 @@ from collections.abc import Iterable
 from operator import index
 from pathlib import Path
 
-from drsrobust._names import unknown
-from drsrobust.data import avazu, criteo, movielens, skipped, synthetic
-from drsrobust.data.columnwise import encode
+from drsrobust._environment import unknown
+from drsrobust.data import click_logs as avazu
+from drsrobust.data import click_logs as criteo
+from drsrobust.data import movielens, synthetic
+from drsrobust.data import text_files as skipped
+from drsrobust.data.cache import Columns, Contents, encoded, source_digest, stored
 from drsrobust.data.dataset import Dataset
-from drsrobust.data.digests import source_digest
-from drsrobust.data.encoding import Columns
-from drsrobust.data.raw import Table, parse
-from drsrobust.data.sources import SOURCES, check_days, find_files, split_name
-from drsrobust.data.store import Contents, encoded, stored
-from drsrobust.data.text import BadLines
+from drsrobust.data.large_files import Table, encode, parse
+from drsrobust.data.registry import SOURCES, check_days, find_files, split_name
+from drsrobust.data.text_files import BadLines
 
 BAD_LINES = ("strict", "skip")
 CLICK_LOGS = {

@@ -1,13 +1,236 @@
-"""MovieLens: its two schemas. What the files hold is read in `movielens_files`."""
+"""The files of MovieLens, as GroupLens gives them out (1M; 20M and the later CSV sets) and as Kaggle copies them.
+
+Source: F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Context", ACM TiiS 5(4), 2015. A row is one
+rating; it is positive when the rating is over 3, as in arXiv:2307.10244.
+
+MovieLens: its two schemas. What the files hold is read in `movielens_files`."""
+
+import csv
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
+from drsrobust.data.cache import Columns
 from drsrobust.data.dataset import Feature, Ids, Schema
-from drsrobust.data.encoding import Columns, encode_ids, split_order
-from drsrobust.data.movielens_files import Ratings, Side, read_ratings, read_side
-from drsrobust.data.text import BadLines
+from drsrobust.data.large_files import encode_ids, split_order
+from drsrobust.data.text_files import (
+    HALF_STARS,
+    ID,
+    NOTHING,
+    RATING,
+    SECONDS,
+    TIME,
+    BadLines,
+    DataError,
+    beginning,
+    read_columns,
+    read_text,
+)
 
-__all__ = ["RATE_COLUMNS", "RATE_WEIGHT", "Ratings", "Side", "encode", "read_ratings", "read_side"]
+# '::' separates the fields; to a parser of single characters that is a field of nothing between two.
+_DAT = {
+    "user": ID,
+    "gap 1": NOTHING,
+    "movie": ID,
+    "gap 2": NOTHING,
+    "rating": RATING,
+    "gap 3": NOTHING,
+    "timestamp": SECONDS,
+}
+_CSV = {"user": ID, "movie": ID, "rating": HALF_STARS, "timestamp": SECONDS}
+_RATING_HEADER = ("userId", "movieId", "rating", "timestamp")
+_MOVIE_HEADER = ["movieId", "title", "genres"]
+_NUMBER = (re.compile(r"[0-9]{1,18}"), "an integer")
+_USER = {
+    "id": _NUMBER,
+    "gender": (re.compile("[FM]"), "F or M"),
+    "age": _NUMBER,
+    "occupation": _NUMBER,
+    "zip code": (re.compile(r"\S+"), "a zip code"),
+}
+_MOVIE = {
+    "id": _NUMBER,
+    "title": (re.compile(r".+"), "a title"),
+    "genres": (re.compile(r"[^|]+(\|[^|]+)*"), "one or more genres, separated by '|'"),
+}
+_YEAR = re.compile(r"\((\d{4})\)\s*$")
+
+
+@dataclass
+class Ratings:
+    """What people did. Arrays [n]: user and movie ids (int32 where they fit, else int64), label float32 (1: liked)."""
+
+    user: np.ndarray
+    movie: np.ndarray
+    label: np.ndarray
+    path: Path = Path("ratings.dat")  # where they stand,
+    first_line: int = 1  # from which line on,
+    skipped: list[int] = field(default_factory=list)  # and, ascending, which lines after it are not among them
+
+    def lines(self, rows: np.ndarray) -> list[int]:
+        """The lines of some rows, both as people count them: lines from 1, rows from 0."""
+        rows_before = np.array(self.skipped, np.int64) - self.first_line - np.arange(len(self.skipped))
+        return (rows + self.first_line + np.searchsorted(rows_before, rows, side="right")).tolist()
+
+    def take(self, keep: np.ndarray) -> "Ratings":
+        """The rows at which `keep` (bool [n]) is true."""
+        left_out = self.lines(np.flatnonzero(~keep))
+        arrays = {"user": self.user[keep], "movie": self.movie[keep], "label": self.label[keep]}
+        return replace(self, **arrays, skipped=sorted(self.skipped + left_out))
+
+
+@dataclass
+class Side:
+    """What is known of users and movies: id -> attributes. Genres and years are text and numbers as in the files."""
+
+    # Gender, age group, occupation, first three characters of the zip code; None: nothing is known of users.
+    user: dict[int, tuple[str, str, str, str]] | None
+    movie: dict[int, tuple[tuple[str, ...], int]]  # genres, release year (0: unknown)
+    files: tuple[str, str] = ("users.dat", "movies.dat")  # their names
+
+
+def read_ratings(path: Path, bad: BadLines | None = None) -> Ratings:
+    """Parses ratings in any of their forms, plain or .gz.
+
+    Args:
+        path: `*.dat`: `UserID::MovieID::Rating::Timestamp`, ratings 1..5. Any other: CSV with the header
+            `userId,movieId,rating,timestamp`, ratings 0.5..5.0 in steps of a half, times in epoch seconds (GroupLens) or
+            as `YYYY-MM-DD HH:MM:SS` (Kaggle); header and fields may stand in double quotes. Times in seconds are 0
+            (unknown) or from 1995 to 2100: a time that lost digits is in neither.
+        bad: what to do with bad lines; None: `BadLines("strict")`.
+
+    Raises:
+        DataError: another header, or (`strict`) a line that is not of its form or that rates what its user has rated in
+            an earlier line.
+    """
+    bad = BadLines() if bad is None else bad
+    before = len(bad.found)
+    if path.name.removesuffix(".gz").endswith(".dat"):
+        blocks, above, first_line = read_columns(path, _DAT, ":", bad=bad), 3, 1
+    else:
+        start = beginning(path)
+        times = TIME if start.count(b":") >= start.count(b"\n") else SECONDS  # two colons a line against none
+        fields = _CSV | {"timestamp": times}
+        blocks = read_columns(path, fields, ",", header=_RATING_HEADER, quoted=True, bad=bad)
+        above, first_line = 6, 2  # half stars
+    parts = [(_small(b["user"]), _small(b["movie"]), (b["rating"] > above).astype(np.float32)) for b in blocks]
+    user, movie, label = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return _rated_once(Ratings(user, movie, label, path, first_line, [n for _, n, _ in bad.found[before:]]), bad)
+
+
+def _rated_once(ratings: Ratings, bad: BadLines) -> Ratings:
+    """The first rating of each user and movie; later ones are bad lines."""
+    order = np.lexsort((ratings.movie, ratings.user))  # stable: rows of one pair stay in their order
+    user, movie = ratings.user[order], ratings.movie[order]
+    again = np.flatnonzero((user[1:] == user[:-1]) & (movie[1:] == movie[:-1])) + 1
+    if not len(again):
+        return ratings
+    again = again[np.argsort(order[again])]  # in the order of the file
+    rows = order[again]
+    lines, earlier = ratings.lines(rows), ratings.lines(order[again - 1])
+    for row, line, other in zip(rows.tolist(), lines, earlier, strict=True):
+        wrong = f"field 2 (movie): user {ratings.user[row]} has rated {ratings.movie[row]} in line {other} already"
+        bad.add(ratings.path, line, wrong)
+    return ratings.take(~np.isin(np.arange(len(order)), rows))
+
+
+def _small(values: np.ndarray) -> np.ndarray:
+    """As int32 where they fit: tens of millions of them are kept."""
+    limits = np.iinfo(np.int32)
+    fits = not len(values) or (values.min() >= limits.min and values.max() <= limits.max)
+    return values.astype(np.int32) if fits else values
+
+
+def read_side(users: Path | None, movies: Path, bad: BadLines | None = None) -> Side:
+    """Parses what is known of users and movies.
+
+    Args:
+        users: `users.dat` (`UserID::Gender::Age::Occupation::Zip-code`), or None: the CSV sets know nothing of users.
+        movies: `*.dat` (`MovieID::Title::Genres`, Latin-1), or CSV with the header `movieId,title,genres` (UTF-8).
+            `(no genres listed)` counts as a genre.
+        bad: what to do with bad lines; None: `BadLines("strict")`.
+
+    Raises:
+        DataError: another header, or a line that is not of its form (`strict`).
+    """
+    bad = BadLines() if bad is None else bad
+    user = None
+    if users is not None:
+        lines = _fields(users, "ascii", _split, _USER, bad)
+        user = _table(
+            users, lines, lambda gender, age, occupation, zip_code: (gender, age, occupation, zip_code[:3]), bad
+        )
+    if movies.name.removesuffix(".gz").endswith(".dat"):
+        lines = _fields(movies, "latin-1", _split, _MOVIE, bad)
+    else:
+        lines = _fields(movies, "utf-8", _csv_row, _MOVIE, bad, _MOVIE_HEADER)
+    movie = _table(movies, lines, lambda title, genres: (tuple(genres.split("|")), _year(title)), bad)
+    return Side(user, movie, (users.name if users is not None else "", movies.name))
+
+
+def _split(text: str) -> list[str]:
+    return text.split("::")
+
+
+def _csv_row(text: str) -> list[str]:
+    """The fields of one CSV line; csv.Error where the quotes are wrong."""
+    return next(csv.reader([text], strict=True)) or [""]
+
+
+def _year(title: str) -> int:
+    found = _YEAR.search(title)
+    return int(found[1]) if found else 0
+
+
+def _fields(
+    path: Path,
+    encoding: str,
+    split: Callable[[str], list[str]],
+    fields: dict[str, tuple[re.Pattern[str], str]],
+    bad: BadLines,
+    header: list[str] | None = None,
+) -> Iterator[tuple[int, list[str]]]:
+    """(line number, fields) of the good lines of a small file, each field held to its pattern."""
+    for line, text in read_text(path, encoding, bad):
+        try:
+            parts = split(text)
+        except csv.Error as error:
+            parts, wrong = [], f"not a line of a CSV file ({error}): {text[:80]!r}"
+        else:
+            wrong = _fault(parts, fields, text)
+        if line == 1 and header is not None:
+            if parts != header:
+                raise DataError(f"{path}, line 1: {text[:80]!r} is not the header {','.join(header)!r}")
+        elif wrong:
+            bad.add(path, line, wrong)
+        else:
+            yield line, parts
+
+
+def _fault(parts: list[str], fields: dict[str, tuple[re.Pattern[str], str]], text: str) -> str | None:
+    if len(parts) != len(fields):
+        return f"{len(parts)} fields where {len(fields)} are expected: {text[:80]!r}"
+    for position, (part, (name, (pattern, meaning))) in enumerate(zip(parts, fields.items(), strict=True), 1):
+        if not pattern.fullmatch(part):
+            return f"field {position} ({name}): {part[:80]!r} is not {meaning}"
+    return None
+
+
+def _table(path: Path, lines: Iterator[tuple[int, list[str]]], attributes: Callable, bad: BadLines) -> dict[int, tuple]:
+    """id -> attributes; an id that stands twice is a bad line."""
+    table = {}
+    for line, (key, *rest) in lines:
+        if int(key) in table:
+            bad.add(path, line, f"field 1 (id): {key} stands twice")
+        else:
+            table[int(key)] = attributes(*rest)
+    if not table:
+        raise DataError(f"{path}: no line is of the form, so it is another file")
+    return table
+
 
 RATE_WEIGHT = 10.0  # rows of the overall click rate mixed into each user's and movie's rate
 RATE_COLUMNS = ("user_count", "movie_count", "user_rate", "movie_rate")

@@ -1,22 +1,122 @@
-"""Generated data of the two shapes, for machines without the real files: long-tailed ids and a planted teacher.
+"""Rows for the training benchmark: large tables, long-tailed ids, and a planted teacher, so that an AUC means something.
+
+Input of the study's untrained dummy model: dense noise and one multi-hot feature of a given density.
+
+Source: D. Ma et al., arXiv:2307.10244 (the dummy DRS: 128 dense values and a 0/1 vector of 8192). The study passes that vector
+as look-up indices, so that only rows 0 and 1 of its table are read; here it is a true multi-hot.
+
+Generated data of the two shapes, for machines without the real files: long-tailed ids and a planted teacher.
 
 A teacher is a known function from a row to its click probability, with interactions between features; labels are drawn
 from it. So the click rate and the best AUC any model can reach are known: the teacher's own, in `Dataset.facts`. With the
 defaults (seed 0): `synthetic-movielens` 200,000 rows, click rate 0.53, best AUC 0.86; `synthetic-criteo` 100,000 rows,
-click rate 0.23, best AUC 0.84. `synthetic-dummy` (in `dummy.py`) has no teacher.
-"""
+click rate 0.23, best AUC 0.84. `synthetic-dummy` (in `dummy.py`) has no teacher."""
 
 import numpy as np
 from scipy.special import expit
 
-from drsrobust.data import criteo, dummy, movielens
-from drsrobust.data.dataset import Dataset
-from drsrobust.data.encoding import Columns
-from drsrobust.data.store import encoded
+from drsrobust.data import Split, movielens
+from drsrobust.data import click_logs as criteo
+from drsrobust.data.cache import Columns, encoded
+from drsrobust.data.dataset import Dataset, Feature, Ids, Schema
+from drsrobust.data.large_files import split_order
 from drsrobust.metrics import auc
 
+PLANTED_TABLES, PLANTED_DENSE, PLANTED_FACTORS, PLANTED_PAIRS = 26, 13, 4, 6
+
+
+def planted(table_rows: int, train: int, valid: int, *, seed: int = 0) -> tuple[Schema, Split, Split, float]:
+    """Clicks on 13 normal numbers and 26 log-uniform ids, drawn from a teacher whose logit is linear in the numbers, with a
+    bias for each id and products of id vectors for six pairs of features.
+
+    Args:
+        table_rows: of all 26 tables together.
+        train, valid: numbers of rows.
+        seed: of everything.
+
+    Returns:
+        the schema, the training rows, the validation rows, and the teacher's own AUC on the latter (the best there is).
+    """
+    rng = np.random.default_rng(seed)
+    each, more = divmod(table_rows, PLANTED_TABLES)
+    sizes = [each + (i < more) for i in range(PLANTED_TABLES)]
+    schema = Schema(
+        tuple(f"I{i + 1}" for i in range(PLANTED_DENSE)), tuple(Feature(f"C{i + 1}", n) for i, n in enumerate(sizes))
+    )
+    rows = train + valid
+    dense = rng.standard_normal((rows, PLANTED_DENSE), np.float32)
+    logit = -1.2 + dense @ rng.normal(0.0, 0.15, PLANTED_DENSE)
+    ids = [log_uniform(rng, n, rows) for n in sizes]
+    for column, n in zip(ids, sizes, strict=True):
+        logit += rng.normal(0.0, 0.25, n)[column]
+    for left in range(0, 2 * PLANTED_PAIRS, 2):
+        one, other = (rng.normal(0.0, 0.5, (sizes[i], PLANTED_FACTORS))[ids[i]] for i in (left, left + 1))
+        logit += (one * other).sum(axis=1)
+    labels = (rng.random(rows) < expit(logit)).astype(np.float32)
+
+    def part(name: str, here: slice) -> Split:
+        sparse = {feature.name: Ids(column[here]) for feature, column in zip(schema.features, ids, strict=True)}
+        numbers, prior = np.arange(rows)[here], float(labels[:train].mean())
+        source = f"planted {table_rows} {train} {valid} {seed}"
+        return Split(
+            dense[here], sparse, labels[here], None, numbers, "planted/dlrm", name, prior, source, len(numbers)
+        )
+
+    best = auc(labels[train:], logit[train:])
+    return schema, part("train", slice(train)), part("valid", slice(train, None)), best
+
+
+def log_uniform(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
+    """Ids 0 .. n - 1, int32 [size]: id k with a probability of log((k + 2) / (k + 1)) / log(n + 1)."""
+    drawn = np.exp(rng.random(size) * np.log(n + 1)) - 1
+    return np.minimum(drawn, n - 1).astype(np.int32)
+
+
+DUMMY_VERSION = 1  # of the generator: raise it when it draws differently
+DUMMY_ROWS = 10_000
+DUMMY_DENSE = 128
+DUMMY_CARDINALITY = 8192
+
+
+def dummy_columns(rows: int, seed: int, density: float) -> Columns:
+    """Inputs without a meaning: what is looked at is how far errors move the model's output.
+
+    Dense values `x0` .. `x127` are drawn from N(0, 1). In a row, each of the 8192 ids of `id` is present with probability
+    `density`, independently (no id stands for unknown ones; a row may have none). Labels are coin tosses: no model does
+    better than AUC 0.5.
+
+    Args:
+        rows: how many.
+        seed: of the values and of the split.
+        density: share of ids that are present, over 0 and under 1.
+    """
+    rng = np.random.default_rng((seed, DUMMY_VERSION))
+    order, sizes = split_order(rows, seed)
+    dense = rng.standard_normal((rows, DUMMY_DENSE), np.float32)
+    labels = rng.integers(0, 2, rows).astype(np.float32)
+    row, present = np.divmod(_successes(rng, rows * DUMMY_CARDINALITY, density), DUMMY_CARDINALITY)
+    ids = Ids(present.astype(np.int32), np.bincount(row, minlength=rows).astype(np.int32))
+    schema = Schema(tuple(f"x{i}" for i in range(DUMMY_DENSE)), (Feature("id", DUMMY_CARDINALITY, multi_hot=True),))
+    facts = {"click_rate": 0.5, "best_auc": 0.5, "density": density}
+    # Rows are alike, so the first ones may be the training rows; `order` says which row of a file they would have been.
+    return Columns(schema, dense, {"id": ids}, labels, None, order, sizes, facts)
+
+
+def _successes(rng: np.random.Generator, trials: int, probability: float) -> np.ndarray:
+    """The numbers (int64, ascending) of the successes among independent trials 0 .. trials - 1: gaps between successes
+    are geometric, so that drawing costs the successes and not the trials."""
+    parts, last = [], -1
+    while last < trials:
+        left = trials - last
+        gaps = rng.geometric(probability, int(left * probability + 4 * np.sqrt(left * probability)) + 16)
+        parts.append(last + np.cumsum(gaps))
+        last = int(parts[-1][-1])
+    places = np.concatenate(parts)
+    return places[: np.searchsorted(places, trials)]
+
+
 VERSION = 1  # of the generators: raise it when one draws differently
-ROWS = {"synthetic-movielens": 200_000, "synthetic-criteo": 100_000, "synthetic-dummy": dummy.ROWS}
+ROWS = {"synthetic-movielens": 200_000, "synthetic-criteo": 100_000, "synthetic-dummy": DUMMY_ROWS}
 
 USERS, MOVIES, GENRES, FACTORS = 1_000, 600, 18, 2
 INTERACTING = (4, 5, 8, 13, 16, 19, 21, 22)  # places of C5, C6, C9, ...: paired in the teacher of the Criteo shape
@@ -37,12 +137,12 @@ def load(name: str, options: dict) -> Dataset:
 
     def make() -> Columns:
         if base == "synthetic-dummy":
-            return dummy.columns(rows, seed, float(schema))
+            return dummy_columns(rows, seed, float(schema))
         if base == "synthetic-criteo":
             return criteo_columns(rows, seed, options.get("min_count"), options.get("hash_size"))
         return movielens_columns(rows, seed, schema == "full")
 
-    version = dummy.VERSION if base == "synthetic-dummy" else VERSION
+    version = DUMMY_VERSION if base == "synthetic-dummy" else VERSION
     return encoded(name, options | {"generator": version}, make, stacklevel=4)
 
 

@@ -1,24 +1,79 @@
-"""The evaluator: golden scores once, then the model as it stands, errors and all."""
+"""What comes out of scoring the rows of a split once.
+
+The evaluator: golden scores once, then the model as it stands, errors and all."""
 
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
 
+from drsrobust._environment import unknown
 from drsrobust.data import Split
-from drsrobust.evaluation.evaluation import Evaluation
-from drsrobust.evaluation.reach import CoupledRowsError, Reach
+from drsrobust.evaluation.affected import CoupledRowsError, Reach
 from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, restore_leftovers
-from drsrobust.metrics import Reference, log_loss
+from drsrobust.metrics import NAMES, Reference, log_loss
+from drsrobust.metrics.auc import auc_difference
+from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import attached
 from drsrobust.models import model_name, score, state_checksum, state_digest
 
 if TYPE_CHECKING:
-    from drsrobust.mitigation import Mitigation
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What came out of one evaluation of n rows.
+
+    Attributes:
+        outcome: `ok`; `nonfinite` (a score is NaN or infinite); `raised` (the model raised: metrics are None).
+        rows_reached: rows whose scores errors may have changed; only these were computed anew.
+        auc, logloss (nats per row), ne: metrics under the rules of `drsrobust.metrics`.
+        nan_rows, inf_rows: rows whose score is NaN, or infinite.
+        scores: logits float32 [n]; do not write to them.
+        error: text of the exception, if any.
+    """
+
+    outcome: str
+    rows_reached: int
+    auc: float | None = None
+    logloss: float | None = None
+    ne: float | None = None
+    nan_rows: int | None = None
+    inf_rows: int | None = None
+    scores: np.ndarray | None = field(default=None, repr=False)
+    error: str | None = None
+    _reference: Reference | None = field(default=None, repr=False)
+    _changed: np.ndarray | None = field(default=None, repr=False)
+
+    def unreached(self) -> "Evaluation":
+        """The same, as the answer for errors that reach no row."""
+        return replace(self, rows_reached=0, _changed=np.empty(0, np.int64))
+
+    def metric(self, name: str) -> float | None:
+        """A further metric: `calibration`; of users' lists of k rows `ndcg`, `hit_rate`, and against golden lists `overlap`,
+        `reranked`, `users_harmed`; of rows `flipped`, `moved`; against golden scores `deviated_0.01`, `deviated_0.1`,
+        `median_change`, `spearman` (see `drsrobust.metrics`). None where the model raised, or where the data has no users.
+
+        Raises:
+            ValueError: an unknown name.
+        """
+        return self.metrics([name])[name]
+
+    def metrics(self, names: Sequence[str]) -> dict[str, float | None]:
+        """Several of them at once, which takes less time than one by one."""
+        for name in names:
+            if name not in NAMES:
+                raise unknown("metric", name, NAMES)
+        if self._reference is None:
+            return dict.fromkeys(names)
+        return self._reference.measures(names, self.scores, self._changed)
+
 
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
@@ -276,3 +331,21 @@ def amount(memory: int | str) -> int:
     if not found or found[2].upper() not in _UNITS:
         raise ValueError(f'memory is {memory!r}; it must be a number of bytes or text as "500MB" or "2GB"')
     return int(float(found[1]) * _UNITS[found[2].upper()])
+
+
+def without_errors(judge: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
+    """What mitigations cost where there are no errors.
+
+    Returns:
+        one row each: `mitigation`, `auc` with it, `difference` to the AUC without it on the same rows, with `low`, `high` and
+        `p` (paired DeLong, over rows; p is NaN where all rows rank alike).
+    """
+    import pandas as pd
+
+    rows, plain = [], judge.golden
+    for mitigation in mitigations:
+        with judge.under(mitigation) as guarded:
+            scores = guarded.golden.scores
+        difference = auc_difference(judge.split.labels, scores, plain.scores)
+        rows.append((mitigation.name, guarded.golden.auc, *difference))
+    return pd.DataFrame(rows, columns=["mitigation", "auc", "difference", "low", "high", "p"])

@@ -1,26 +1,23 @@
 """Error models, targets, error maps: exact, reversible errors in the memory of any PyTorch module."""
 
-from drsrobust.injection.application import (
-    Application,
-    ErrorMapMismatch,
-    applied_maps,
-    open_in,
-    restore,
-    restore_leftovers,
-)
-from drsrobust.injection.base import ErrorModel
-from drsrobust.injection.clock import ErrorClock
-from drsrobust.injection.combine import Sum
+from drsrobust.injection.address_space import AddressSpace
+from drsrobust.injection.apply import Application, ErrorMapMismatch, applied_maps, open_in, restore, restore_leftovers
+from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.flips import BitFlip, FixedCount, SingleBit, StuckAt
-from drsrobust.injection.hooks import InjectionError
+from drsrobust.injection.error_models import BitFlip, ErrorModel, FixedCount, SingleBit, StuckAt, Sum
+from drsrobust.injection.field_errors import (
+    Burst,
+    FieldMixture,
+    MultiBit,
+    Pattern,
+    RandomValue,
+    RandomWord,
+    RowError,
+    Strided,
+)
 from drsrobust.injection.inject import Injection, inject
-from drsrobust.injection.rows import Rows
-from drsrobust.injection.space import AddressSpace, resolve
-from drsrobust.injection.spatial import Burst, RowError, Strided
-from drsrobust.injection.targets import Dtype, OptimizerState, Target, as_target
-from drsrobust.injection.transient import Activations, Gradients, Inputs, Transient
-from drsrobust.injection.wordwise import FieldMixture, MultiBit, Pattern, RandomValue, RandomWord
+from drsrobust.injection.targets import Dtype, OptimizerState, Rows, Target, as_target, resolve
+from drsrobust.injection.transient import Activations, Gradients, InjectionError, Inputs, Transient
 
 __all__ = [
     "Activations",

@@ -1,4 +1,8 @@
-"""The sampled errors of one trial: sparse, ordered, saved without pickle, applied and undone exactly."""
+"""What transient errors hit, call by call.
+
+The sampled errors of one trial: sparse, ordered, saved without pickle, applied and undone exactly.
+
+The union of error maps."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,17 +16,94 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import nn
 
-from drsrobust._names import unknown
-from drsrobust._storage import new_file
-from drsrobust.injection.application import LOCK, Application, ErrorMapMismatch, hits
-from drsrobust.injection.formats import Format, bit_set, format_named
-from drsrobust.injection.log import Log
-from drsrobust.injection.storage import stored
+from drsrobust._environment import unknown
+from drsrobust._files import new_file
+from drsrobust.injection.address_space import stored
+from drsrobust.injection.apply import LOCK, Application, hits
+from drsrobust.injection.number_formats import Format, bit_set, format_named
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from drsrobust.injection.base import ErrorModel
+    from drsrobust.injection.error_models import ErrorModel
+
+
+@dataclass(frozen=True, eq=False)
+class Hit:
+    """The errors of one call (of one sample of it).
+
+    Attributes:
+        where: what was hit, as `dense`, `ids`, `over_arch.model.0` or `gradient of 0.weight`.
+        call: number of the call, from 0.
+        sample: number of the sample over all calls, from 0; None where errors are drawn per call.
+        word: int64 [n], flat index of the word in the tensor of that call (or in the sample's words).
+        mask: uint64 [n], XOR mask of the word.
+    """
+
+    where: str
+    call: int
+    sample: int | None
+    word: np.ndarray
+    mask: np.ndarray
+
+
+@dataclass(eq=False)
+class Log:
+    """All calls of all transient targets of one injection. It grows while the model is used.
+
+    Attributes:
+        pairs: how many transient (error model, target) pairs it is of.
+        hits: calls (or samples) with at least one error, in the order in which they came.
+        calls: how many calls there were, by what could be hit.
+        eligible_bits: over all calls.
+        places, events: over all calls, as in `ErrorMap`; None for sums of error models, and where several pairs are drawn.
+    """
+
+    pairs: int = 1
+    hits: list[Hit] = field(default_factory=list)
+    calls: dict[str, int] = field(default_factory=dict)
+    eligible_bits: int = 0
+    places: int | None = 0
+    events: int | None = 0
+
+    def __post_init__(self) -> None:
+        if self.pairs > 1:
+            self.places = self.events = None
+
+    @property
+    def words(self) -> int:
+        """How many words were hit."""
+        return sum(len(hit.word) for hit in self.hits)
+
+    @property
+    def bits(self) -> int:
+        """How many bits were flipped."""
+        return sum(int(np.bitwise_count(hit.mask).sum()) for hit in self.hits)
+
+    @property
+    def realised_rate(self) -> float:
+        """Flipped bits over eligible bits."""
+        return self.bits / self.eligible_bits if self.eligible_bits else 0.0
+
+    def __str__(self) -> str:
+        return f"{self.bits:,} bits in {self.words:,} words in {sum(self.calls.values()):,} calls"
+
+    def frame(self) -> "pd.DataFrame":
+        """One row per word: where, call, sample (absent where errors are drawn per call), word, mask."""
+        import pandas as pd
+
+        sizes = [len(hit.word) for hit in self.hits]
+        columns = {
+            "where": np.repeat(np.array([hit.where for hit in self.hits], object), sizes),
+            "call": np.repeat(np.array([hit.call for hit in self.hits], np.int64), sizes),
+            "sample": pd.array(
+                [h.sample for h, n in zip(self.hits, sizes, strict=True) for _ in range(n)], pd.Int64Dtype()
+            ),
+            "word": np.concatenate([np.empty(0, np.int64), *(hit.word for hit in self.hits)]),
+            "mask": np.concatenate([np.empty(0, np.uint64), *(hit.mask for hit in self.hits)]),
+        }
+        return pd.DataFrame(columns)
+
 
 _FORMAT = 2  # of saved files
 _ARRAYS = ("tensor", "word", "mask", "original", "depends")
@@ -265,7 +346,7 @@ class ErrorMap:
         """
         if not isinstance(other, ErrorMap):
             return NotImplemented
-        from drsrobust.injection.union import union
+        pass
 
         return union([self, other])
 
@@ -380,4 +461,76 @@ class ErrorMap:
         return replace(self, **arrays, drawn_bits=drawn_bits, _drawn=self.drawn)
 
 
-__all__ = ["ErrorMap", "ErrorMapMismatch", "Fingerprint"]
+def union(maps: list[ErrorMap]) -> ErrorMap:
+    """The errors of some maps (at least one) in one. Its error model is their sum; seed and log are the first one's.
+
+    Raises:
+        ValueError: the maps do not fit together.
+    """
+    known: dict[str, Fingerprint] = {}
+    for entry in (entry for one in maps for entry in one.fingerprint):
+        other = known.setdefault(entry.name, entry)
+        if (other.shape, other.format) != (entry.shape, entry.format):
+            raise ValueError(
+                f"the maps were made for different models: {entry.name!r} is {list(other.shape)} {other.format} in one, "
+                f"{list(entry.shape)} {entry.format} in the other"
+            )
+    names = sorted(known)
+    number = {name: index for index, name in enumerate(names)}
+    places = [np.array([number[name] for name in one.targets] or [0], np.int32)[one.tensor] for one in maps]
+    tensor, word = np.concatenate(places), np.concatenate([one.word for one in maps])
+    mask = np.concatenate([one.mask for one in maps])
+    order = np.lexsort((word, tensor))
+    tensor, word, mask = tensor[order], word[order], mask[order]
+    starts = first_of_runs(tensor, word)
+    original = depends = None
+    if any(one.original is not None for one in maps):
+        nothing = [np.zeros(len(one), np.uint64) for one in maps]
+        original = np.concatenate(
+            [z if o.original is None else o.original for o, z in zip(maps, nothing, strict=True)]
+        )[order]
+        depends = np.concatenate([_depends(one) for one in maps])[order]
+        run = np.cumsum(np.isin(np.arange(len(word)), starts)) - 1
+        value = np.zeros(len(starts), np.uint64)
+        value[run[depends]] = original[depends]
+        if (value[run[depends]] != original[depends]).any():
+            raise ValueError("the maps were made for two states of a model: a word that both were made from differs")
+        original, depends = value, np.logical_or.reduceat(depends, starts) if len(starts) else depends
+    if len(starts):
+        tensor, word, mask = tensor[starts], word[starts], np.bitwise_or.reduceat(mask, starts)
+    first = maps[0]
+    # Where targets overlap, how many bits are eligible in both is not known any more.
+    hit = [name for one in maps for name in one.targets]
+    sizes = [one.eligible_bits for one in maps]
+    eligible = sum(sizes) if len(set(hit)) == len(hit) and None not in sizes else None
+    joined = ErrorMap(
+        tensor,
+        word,
+        mask,
+        tuple(known[name] for name in names),
+        first.seed,
+        " + ".join(sorted(one.error_model for one in maps)),
+        eligible,
+        None,
+        original=original,
+        depends=depends,
+        log=next((one.log for one in maps if one.log is not None), None),
+        sources=tuple(source for one in maps for source in one.sources),
+    )
+    if any(one.drawn is not one for one in maps):  # of parts of maps: what all were drawn as
+        drawn = union([one.drawn for one in maps])
+        return replace(joined, drawn_bits=drawn.bits, _drawn=drawn)
+    return joined
+
+
+def first_of_runs(tensor: np.ndarray, word: np.ndarray) -> np.ndarray:
+    """Where each word's entries begin, in entries sorted by (tensor, word)."""
+    if not len(word):
+        return np.empty(0, np.int64)
+    return np.flatnonzero(np.concatenate(([True], (word[1:] != word[:-1]) | (tensor[1:] != tensor[:-1]))))
+
+
+def _depends(error_map: ErrorMap) -> np.ndarray:
+    if error_map.original is None:
+        return np.zeros(len(error_map), bool)
+    return np.ones(len(error_map), bool) if error_map.depends is None else error_map.depends

@@ -4,33 +4,32 @@ import hashlib
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 from torch import nn
 
-from drsrobust.injection.application import OPEN, Application
-from drsrobust.injection.base import ErrorModel
-from drsrobust.injection.clock import check_seed
-from drsrobust.injection.combine import order, parts_of
-from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.hooks import Draw, Hooks
-from drsrobust.injection.log import Log
-from drsrobust.injection.region import TargetTensor
-from drsrobust.injection.space import AddressSpace, union_bits
-from drsrobust.injection.storage import stored
+from drsrobust.injection.address_space import AddressSpace, TargetTensor, stored, union_bits
+from drsrobust.injection.apply import OPEN, Application
+from drsrobust.injection.error_clock import check_seed
+from drsrobust.injection.error_map import ErrorMap, Log, union
+from drsrobust.injection.error_models import ErrorModel, order, parts_of
 from drsrobust.injection.targets import Target, as_target
-from drsrobust.injection.transient import Transient
-from drsrobust.injection.union import union
-from drsrobust.tensors import span, unwrapped
-
-if TYPE_CHECKING:
-    from drsrobust.mitigation import Mitigation
+from drsrobust.injection.transient import Draw, Hooks, Transient
+from drsrobust.introspection.tensors import span, unwrapped
 
 Pair = tuple[ErrorModel, str | Target | Transient]
+
+
+class Mitigation(Protocol):
+    """What `inject` uses of a mitigation. `drsrobust.mitigation.Mitigation` has both sides."""
+
+    def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap: ...
+
+    def attach(self, model: nn.Module) -> AbstractContextManager[Any]: ...
 
 
 class Injection:
@@ -144,7 +143,7 @@ def inject(
     *,
     seed: int,
     components: Mapping[str, str] | None = None,
-    mitigation: "Mitigation | None" = None,
+    mitigation: Mitigation | None = None,
 ) -> Iterator[ErrorMap]:
     """Errors in a model inside a `with` block; afterwards the model is bit for bit what it was, also when the block
     raises or is interrupted (at any point: `restore(model)` undoes what a rare interrupt between two instructions left).

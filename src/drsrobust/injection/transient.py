@@ -1,27 +1,281 @@
-"""Transient targets: what is hit while the model runs, through hooks, at each call or for each sample.
+"""Ids that a table does not have: found before the look-up, in TorchRec's collections and PyTorch's embedding modules.
+
+What puts transient errors in: hooks on a model, and the drawing of errors at each of their calls.
+
+Transient targets: what is hit while the model runs, through hooks, at each call or for each sample.
 
 Errors are drawn anew each time. The n-th call (or sample) of a place draws with a seed of its own, raw word n (from 0) of
 `PCG64(SeedSequence(seed, spawn_key=(place, 3)))`, where `place` is the first 4 bytes (big-endian) of SHA-256 over the place's
-name: so what is hit depends on the seed and on how many calls there were, on nothing else.
-"""
+name: so what is hit depends on the seed and on how many calls there were, on nothing else."""
 
 import copy
+import hashlib
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._names import unknown
-from drsrobust.injection.hooks import Draw
-from drsrobust.injection.lookups import OUT_OF_RANGE, guard, refuse_compiled
-from drsrobust.injection.storage import hittable
-from drsrobust.tensors import listed, named_modules
+from drsrobust._environment import unknown
+from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor, Words, check, hittable
+from drsrobust.injection.apply import LOCK, OPEN, refuse_other_threads, share_modules
+from drsrobust.injection.error_clock import HOOK
+from drsrobust.injection.error_map import Hit, Log
+from drsrobust.injection.error_models import Before, ErrorModel
+from drsrobust.injection.number_formats import plain
+from drsrobust.introspection.tensors import listed, named_modules, plain_name, unwrapped
+
+OUT_OF_RANGE = ("raise", "first", "wrap", "as_is")
+
+
+def guard(model: nn.Module, out_of_range: str) -> Iterator[Any]:
+    """Puts hooks on all look-ups of a model that treat ids out of range.
+
+    Args:
+        model: any module.
+        out_of_range: `raise` (IndexError), `first` (row 0) or `wrap` (modulo the number of rows).
+
+    Yields:
+        the hooks' handles.
+
+    Raises:
+        ValueError: the model has no look-up that is known here, or it is compiled.
+    """
+    lookups, inside = [], []
+    for name, module in dict(reversed(named_modules(model))).items():
+        if (rows := _rows_by_feature(module)) is not None:
+            lookups.append((name, module, _of_collection(name, rows, out_of_range)))
+            inside.append(f"{name}." if name else "")
+        elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            lookups.append((name, module, _of_module(name, module.num_embeddings, out_of_range)))
+    lookups = [one for one in lookups if not any(one[0].startswith(outer) and one[0] != outer[:-1] for outer in inside)]
+    if not lookups:
+        raise ValueError(
+            "the model has no nn.Embedding, nn.EmbeddingBag or TorchRec collection whose ids could be checked; "
+            "out_of_range='as_is' leaves ids as they are, at your own risk"
+        )
+    refuse_compiled(model, [name for name, *_ in lookups])
+    for _, module, hook in lookups:
+        yield module.register_forward_pre_hook(hook, with_kwargs=True)
+
+
+def refuse_compiled(model: nn.Module, names: list[str]) -> None:
+    """Raises ValueError when one of these modules is compiled, or inside a compiled one: hooks put on after compiling are
+    silently left out there."""
+    inner = unwrapped(model)
+    for outer, module in [("", model), *((plain_name(name), module) for name, module in inner.named_modules())]:
+        compiled = "_orig_mod" in module._modules or module._compiled_call_impl is not None
+        inside = [name for name in names if not outer or name == outer or name.startswith(f"{outer}.")]
+        if compiled and inside:
+            place = inside[0] or type(inner).__name__
+            raise ValueError(
+                f"{place} is compiled, which leaves out hooks; inject into the module before torch.compile"
+            )
+
+
+def _rows_by_feature(module: nn.Module) -> dict[str, int] | None:
+    """Feature -> rows of the smallest table that it reads; None for modules that are no collection."""
+    for method in ("embedding_bag_configs", "embedding_configs"):
+        configs = getattr(module, method, None)
+        if callable(configs):
+            rows: dict[str, int] = {}
+            for config in configs():
+                for feature in config.feature_names:
+                    rows[feature] = min(config.num_embeddings, rows.get(feature, config.num_embeddings))
+            return rows
+    return None
+
+
+def _of_collection(name: str, rows: Mapping[str, int], out_of_range: str) -> Callable:
+    def within(jagged: Any) -> Any:
+        if type(jagged).__name__ != "KeyedJaggedTensor":
+            return jagged
+        keys, values = jagged.keys(), jagged.values()
+        counts = torch.tensor(jagged.length_per_key(), device=values.device)
+        limit = torch.tensor([rows.get(key, -1) for key in keys], device=values.device)  # -1: no table reads it
+        changed = _within(name, values, torch.repeat_interleave(limit, counts), out_of_range)
+        if changed is values:
+            return jagged
+        given = {"keys": keys, "weights": jagged.weights_or_none(), "lengths": jagged.lengths()}
+        return type(jagged)(values=changed, stride=jagged.stride(), **given)
+
+    def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        return tuple(within(value) for value in args), {key: within(value) for key, value in kwargs.items()}
+
+    return hook
+
+
+def _of_module(name: str, rows: int, out_of_range: str) -> Callable:
+    def within(ids: torch.Tensor) -> torch.Tensor:
+        return _within(name, ids, torch.tensor(rows, device=ids.device), out_of_range)
+
+    def hook(module: nn.Module, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        if args:
+            return (within(args[0]), *args[1:]), kwargs
+        return args, kwargs | {"input": within(kwargs["input"])}
+
+    return hook
+
+
+def _within(name: str, ids: torch.Tensor, rows: torch.Tensor, out_of_range: str) -> torch.Tensor:
+    """Ids, all of which their tables have (those of tables with -1 rows are left alone).
+
+    Raises:
+        IndexError: an id out of range, where that is asked for.
+    """
+    outside = ((ids < 0) | (ids >= rows)) & (rows >= 0)
+    if not outside.any():
+        return ids
+    if out_of_range == "raise":
+        first = ids[outside][0].item()
+        limit = rows.expand(ids.shape)[outside][0].item()
+        raise IndexError(f"{name}: id {first} is out of range; the table has rows 0 to {limit - 1}")
+    other = ids % rows if out_of_range == "wrap" else torch.zeros_like(ids)
+    return torch.where(outside, other.to(ids.dtype), ids)
+
+
+class InjectionError(ValueError):
+    """Errors could not be drawn while a model ran: a mistake in what was asked for, not something that the model did."""
+
+
+class Attachable(Protocol):
+    """What hooks are put on for: a transient target."""
+
+    def attach(self, model: nn.Module, draw: "Draw") -> Iterator[tuple[str | None, Any]]:
+        """Puts hooks on the model, and gives the place (None: none of its own) and the handle of each as soon as it is on."""
+
+
+class Draw:
+    """Draws the errors of each call of one (error model, transient target) pair, and writes them down."""
+
+    def __init__(self, error_model: ErrorModel, seed: int, before: Before, log: Log) -> None:
+        self.error_model, self.seed, self.before, self.log = error_model, seed, before, log
+        self.over = True  # a hook that an interrupt left behind does nothing any more
+        self.begin()
+
+    def begin(self) -> None:
+        """Starts from the first call (again)."""
+        self._seeds: dict[str, np.random.PCG64] = {}
+        self._calls: dict[str, int] = {}
+        self._samples: dict[str, int] = {}
+
+    def reached(self, place: str) -> bool:
+        """Whether something of that place was there to be hit, at any call."""
+        return any(call == place or call.startswith(f"{place}[") for call in self._calls)
+
+    def hit(self, where: str, tensor: torch.Tensor, samples: Sequence[np.ndarray] | None = None) -> torch.Tensor:
+        """A copy of a tensor with the errors of this call in it; the tensor itself when there are none.
+
+        Args:
+            where: the place's name.
+            tensor: any plain tensor.
+            samples: for each sample, which words (flat indices) are its own; None: errors are drawn per call.
+        """
+        if torch.compiler.is_compiling():  # a compiler would trace the drawing of errors, and draw them once for ever
+            return torch.compiler.disable(self._hit)(where, tensor, samples)
+        return self._hit(where, tensor, samples)
+
+    def _hit(self, where: str, tensor: torch.Tensor, samples: Sequence[np.ndarray] | None) -> torch.Tensor:
+        if self.over:
+            return tensor
+        call = self._calls.get(where, 0)
+        self._calls[where] = call + 1
+        self.log.calls[where] = self.log.calls.get(where, 0) + 1
+        flat = tensor.detach().reshape(-1)
+        found = []
+        for part in [None] if samples is None else samples:
+            number = None
+            seed = self._next_seed(where)
+            if part is not None:
+                number = self._samples.get(where, 0)
+                self._samples[where] = number + 1
+            memory = flat if part is None else flat[torch.from_numpy(part).to(flat.device)]
+            if not memory.numel():
+                continue
+            shape = tuple(tensor.shape) if part is None else (memory.numel(),)
+            try:
+                check(where, tensor)
+                target = TargetTensor(where, where, shape or (1,), plain(tensor.dtype), None, Stored(memory))
+                drawn = self.error_model.sample(AddressSpace([target]), seed=seed, before=self.before)
+            except ValueError as error:
+                raise InjectionError(f"{self.error_model} cannot hit {where}: {error}") from error
+            self._count(drawn)
+            if len(drawn):
+                self.log.hits.append(Hit(where, call, number, drawn.word, drawn.mask))
+                found.append((drawn.word if part is None else part[drawn.word], drawn.mask))
+        if not found:
+            return tensor
+        copy = tensor.clone(memory_format=torch.contiguous_format)
+        words = Words(copy)
+        index = torch.from_numpy(np.concatenate([word for word, _ in found])).to(words.device)
+        words.write(index, words.read(index) ^ words.masks(np.concatenate([mask for _, mask in found])))
+        return copy
+
+    def _next_seed(self, where: str) -> int:
+        if where not in self._seeds:
+            place = int.from_bytes(hashlib.sha256(where.encode()).digest()[:4], "big")
+            self._seeds[where] = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(place, HOOK)))
+        return int(self._seeds[where].random_raw())
+
+    def _count(self, drawn: Any) -> None:
+        self.log.eligible_bits += drawn.eligible_bits
+        for name in ("places", "events"):
+            now, more = getattr(self.log, name), getattr(drawn, name)
+            setattr(self.log, name, None if now is None or more is None else now + more)
+
+
+@dataclass(eq=False)
+class Hooks:
+    """The hooks of one transient target on one model. `undo` may run twice."""
+
+    model: nn.Module
+    target: Attachable
+    draw: Draw
+    handles: list[Any] = field(default_factory=list)
+    places: list[str] = field(default_factory=list)
+
+    def apply(self) -> None:
+        """Puts the hooks on.
+
+        Raises:
+            RuntimeError: they are on already, or another thread has errors in the model.
+        """
+        with LOCK:
+            if self in OPEN:
+                raise RuntimeError(f"{self.target} has its hooks on the model already")
+            self.thread = threading.get_ident()
+            refuse_other_threads(self.model)
+            OPEN.append(self)
+        self.draw.begin()
+        self.draw.over, self.places = False, []
+        for place, handle in self.target.attach(self.model, self.draw):
+            self.handles.append(handle)
+            self.places += [] if place is None else [place]
+
+    def undo(self) -> None:
+        """Takes them off."""
+        self.draw.over = True
+        while self.handles:
+            self.handles[-1].remove()
+            self.handles.pop()
+        with LOCK:
+            if self in OPEN:
+                OPEN.remove(self)
+
+    def unreached(self) -> list[str]:
+        """Places that were never called."""
+        return [place for place in self.places if not self.draw.reached(place)]
+
+    def concerns(self, model: nn.Module, spans: list[tuple[int, int]]) -> bool:
+        """Whether the model is, holds or is held by the one that has the hooks."""
+        return share_modules(model, self.model)
+
 
 _PER = ("call", "sample")
 
@@ -202,10 +456,10 @@ class Gradients(Transient):
 
 
 # Gives a tensor with errors: its place, the tensor, and what tells which words belong to each sample.
-Hit = Callable[[str, torch.Tensor, Callable[[], list[np.ndarray]]], torch.Tensor]
+_CheckHit = Callable[[str, torch.Tensor, Callable[[], list[np.ndarray]]], torch.Tensor]
 
 
-def _changed(value: Any, where: str, hit: Hit) -> Any:
+def _changed(value: Any, where: str, hit: _CheckHit) -> Any:
     """A value with all tensors in it hit: plain ones, TorchRec's KeyedTensor, JaggedTensor and KeyedJaggedTensor, and those in
     tuples, lists and dicts. What has no bits to hit stays as it is."""
     if isinstance(value, torch.Tensor):

@@ -6,13 +6,11 @@ decision it is incorrect; beside the golden score it is infinitely far, in a ran
 `Reference` answers all of them for scores that differ from the golden ones in few rows.
 """
 
-from drsrobust.metrics.decisions import flipped, moved
-from drsrobust.metrics.deviation import DEVIATIONS, deviated, median_change, spearman
-from drsrobust.metrics.likelihood import P_MIN, calibration, log_loss, normalised_entropy, probabilities
-from drsrobust.metrics.lists import UserLists
-from drsrobust.metrics.ranking import hit_rate, ndcg, reranked, topk_overlap, users_harmed
-from drsrobust.metrics.reference import NAMES, Reference
-from drsrobust.metrics.roc import auc
+from drsrobust.metrics.auc import auc
+from drsrobust.metrics.changes import DEVIATIONS, deviated, flipped, median_change, moved, spearman
+from drsrobust.metrics.incremental import NAMES, Reference
+from drsrobust.metrics.log_loss import P_MIN, calibration, log_loss, normalised_entropy, probabilities
+from drsrobust.metrics.ranking import UserLists, hit_rate, ndcg, reranked, topk_overlap, users_harmed
 
 __all__ = [
     "DEVIATIONS",

@@ -1,15 +1,19 @@
-"""What every mitigation is: a side in memory, a side in the computation, and a price."""
+"""What every mitigation is: a side in memory, a side in the computation, and a price.
+
+Several mitigations as one."""
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any, Protocol
 
 from torch import nn
 
-from drsrobust._storage import digest
+from drsrobust._hashing import digest
 from drsrobust.injection import ErrorMap
 
 
@@ -141,7 +145,7 @@ class Mitigation(ABC):
     def __add__(self, other: "Mitigation") -> "Mitigation":
         if not isinstance(other, Mitigation):
             return NotImplemented
-        from drsrobust.mitigation.composed import Composed
+        pass
 
         return Composed((self, other))
 
@@ -183,3 +187,58 @@ _ON: list[Current] = []
 def attached(model: nn.Module) -> tuple[Mitigation, ...]:
     """The mitigations that are on a model now, in the order in which they came."""
     return tuple(current.mitigation for current in _ON if current.model is model)
+
+
+class Composed(Mitigation):
+    """Mitigations that screen and attach from left to right.
+
+    Args:
+        parts: which; those that are composed themselves count by their parts.
+    """
+
+    def __init__(self, parts: Sequence[Mitigation]) -> None:
+        self.parts = tuple(one for part in parts for one in (part.parts if isinstance(part, Composed) else (part,)))
+        self.name = " + ".join(part.name for part in self.parts)
+        self.ordered = any(part.ordered for part in self.parts)
+
+    def settings(self) -> Any:
+        return [part.identity() for part in self.parts]
+
+    def __repr__(self) -> str:
+        return " + ".join(map(repr, self.parts))
+
+    def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap:
+        for part in self.parts:
+            error_map = part.screen(error_map, model, seed=seed)
+        return error_map
+
+    def cost(self, model: nn.Module) -> Cost:
+        return reduce(add, (part.cost(model) for part in self.parts))
+
+    @contextmanager
+    def attach(self, model: nn.Module) -> Iterator[Watch]:
+        with ExitStack() as stack:
+            yield Together([stack.enter_context(part.attach(model)) for part in self.parts])
+
+
+class Together(Watch):
+    """What several watches noticed together.
+
+    Args:
+        watches: whatever has `detected` and `repaired`, as an error map that protected memory left.
+    """
+
+    def __init__(self, watches: Sequence[Any]) -> None:
+        self._watches = watches
+
+    @property
+    def detected(self) -> bool | None:
+        """True if any noticed something, None if none can tell."""
+        found = [one.detected for one in self._watches if one.detected is not None]
+        return any(found) if found else None
+
+    @property
+    def repaired(self) -> bool | None:
+        """True if all that tried put right what they noticed, None if none tried."""
+        found = [one.repaired for one in self._watches if one.repaired is not None]
+        return all(found) if found else None

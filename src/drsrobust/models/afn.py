@@ -6,11 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from drsrobust.data import Schema
-from drsrobust.models.fields import Fields
-from drsrobust.models.first_order import FirstOrderModel
-from drsrobust.models.mlp import mlp
-from drsrobust.models.sizes import check_sizes
+from drsrobust.data.dataset import Schema
+from drsrobust.models.layers import Fields, FirstOrderModel, check_sizes, mlp
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor

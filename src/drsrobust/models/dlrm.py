@@ -1,4 +1,6 @@
-"""DLRM (Naumov et al., arXiv:1906.00091): TorchRec's module behind the common forward."""
+"""DLRM (Naumov et al., arXiv:1906.00091): TorchRec's module behind the common forward.
+
+DLRM with a deep & cross interaction (DLRM: arXiv:1906.00091; cross layers: Wang et al., arXiv:2008.13535)."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -7,11 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from drsrobust._torchrec import torchrec
-from drsrobust.data import Schema
-from drsrobust.models.embedding import embedding_tables
-from drsrobust.models.interaction import FlatInteractionArch
-from drsrobust.models.sizes import check_dlrm_sizes, check_sizes
+from drsrobust.data.dataset import Schema
+from drsrobust.introspection.embedding_modules import torchrec
+from drsrobust.models.layers import FlatInteractionArch, check_dlrm_sizes, check_sizes, embedding_tables
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
@@ -64,6 +64,57 @@ class DLRM(torchrec().models.dlrm.DLRM):
                 over_arch_layer_sizes=list(over_mlp),
             )
         self.inter_arch = FlatInteractionArch(len(schema.features))
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
+        """Logits [B] of dense features [B, D] and B rows of ids."""
+        return super().forward(dense_features, sparse_features).squeeze(1)
+
+
+class DLRM_DCN(torchrec().models.dlrm.DLRM_DCN):
+    """Bottom MLP on the dense columns; low-rank cross layers x_{l+1} = x_0 * (W_l (V_l x_l) + b_l) + x_l on its output and
+    all embeddings side by side (arXiv:2008.13535, equation 2); top MLP.
+
+    Args:
+        schema: of the data.
+        embedding_dim: of every table, and the width of the bottom MLP's output.
+        dense_mlp: widths of the bottom MLP (ReLU after each); the last is `embedding_dim`.
+        over_mlp: widths of the top MLP (at least two); the last is 1.
+        layers: number of cross layers.
+        rank: of the matrices W_l [(features + 1) * embedding_dim, rank] and V_l (its transpose's shape).
+        std: standard deviation of the tables' first values.
+
+    The tensors are named as in TorchRec: `sparse_arch.*`, `dense_arch.*`, `inter_arch.crossnet.*`, `over_arch.*`.
+    """
+
+    COMPONENTS = {
+        "embedding": ("sparse_arch.*",),
+        "dense_mlp": ("dense_arch.*",),
+        "cross": ("inter_arch.*",),
+        "over_mlp": ("over_arch.*",),
+    }
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        embedding_dim: int = 16,
+        dense_mlp: Sequence[int] = (64, 16),
+        over_mlp: Sequence[int] = (64, 32, 1),
+        layers: int = 3,
+        rank: int = 16,
+        std: float = 0.01,
+    ) -> None:
+        check_dlrm_sizes(embedding_dim, dense_mlp, over_mlp)
+        check_sizes(layers=layers, rank=rank, std=std)
+        with empty_layers():
+            super().__init__(
+                embedding_bag_collection=embedding_tables(schema, embedding_dim, std),
+                dense_in_features=len(schema.dense),
+                dense_arch_layer_sizes=list(dense_mlp),
+                over_arch_layer_sizes=list(over_mlp),
+                dcn_num_layers=layers,
+                dcn_low_rank_dim=rank,
+            )
 
     def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
         """Logits [B] of dense features [B, D] and B rows of ids."""

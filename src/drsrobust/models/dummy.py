@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from drsrobust._torchrec import torchrec
-from drsrobust.data import Schema
-from drsrobust.models.embedding import embedding_tables
-from drsrobust.models.sizes import check_sizes
+from drsrobust.data.dataset import Schema
+from drsrobust.introspection.embedding_modules import torchrec
+from drsrobust.models.layers import check_sizes, embedding_tables
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor

@@ -4,12 +4,12 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drsrobust._names import unknown
+from drsrobust._environment import unknown
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from drsrobust.data import Schema
+    from drsrobust.data.dataset import Schema
 
 
 class Entry(NamedTuple):
@@ -25,10 +25,10 @@ MODELS = {
     "dcn": Entry("drsrobust.models.dcn", "DCN", "Deep & Cross Network (arXiv:1708.05123)"),
     "afm": Entry("drsrobust.models.afm", "AFM", "attentional factorization machine (arXiv:1708.04617)"),
     "afn": Entry("drsrobust.models.afn", "AFN", "adaptive factorization network (arXiv:1909.03276)"),
-    "wide_deep": Entry("drsrobust.models.wide_deep", "WideDeep", "Wide & Deep (arXiv:1606.07792)"),
-    "deepfm": Entry("drsrobust.models.deepfm", "DeepFM", "factorization machine and MLP (arXiv:1703.04247)"),
+    "wide_deep": Entry("drsrobust.models.fm", "WideDeep", "Wide & Deep (arXiv:1606.07792)"),
+    "deepfm": Entry("drsrobust.models.fm", "DeepFM", "factorization machine and MLP (arXiv:1703.04247)"),
     "dlrm": Entry("drsrobust.models.dlrm", "DLRM", "TorchRec's DLRM (arXiv:1906.00091)"),
-    "dlrm_dcn": Entry("drsrobust.models.dlrm_dcn", "DLRM_DCN", "TorchRec's DLRM with cross layers (arXiv:2008.13535)"),
+    "dlrm_dcn": Entry("drsrobust.models.dlrm", "DLRM_DCN", "TorchRec's DLRM with cross layers (arXiv:2008.13535)"),
     "dummy": Entry("drsrobust.models.dummy", "Dummy", "the study's untrained recommender (arXiv:2307.10244)"),
 }
 

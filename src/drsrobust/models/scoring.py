@@ -1,8 +1,7 @@
 """Scores of many rows, such that a row's score does not depend on which rows are beside it.
 
 Matrix products give the same bits for a row whatever its batch, as long as batch sizes are multiples of 32, from 64 up
-(measured on CPUs with AVX2; elsewhere a bound of a few float32 roundings holds). So batches are padded to that.
-"""
+(measured on CPUs with AVX2; elsewhere a bound of a few float32 roundings holds). So batches are padded to that."""
 
 import hashlib
 import zlib
@@ -13,9 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._modes import evaluating
 from drsrobust.data import Split
-from drsrobust.tensors import named_tensors
+from drsrobust.introspection.tensors import named_tensors
+from drsrobust.introspection.wrappers import evaluating
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch

@@ -1,22 +1,120 @@
-"""One look for all figures, and files that are equal byte for byte from run to run."""
+"""Lines to compare with, and their names.
 
-import os
-import textwrap
+One look for all figures, and files that are equal byte for byte from run to run."""
+
 from collections.abc import Callable, Hashable, Iterable
 from functools import wraps
-from pathlib import Path
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+import numpy as np
 import seaborn as sns
-
-from drsrobust._storage import new_file
-from drsrobust.plots import description
+from matplotlib.text import Annotation
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
+
+GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0.9}  # lines to compare with: above the grid, below data
+_COIN = GUIDE | {"color": "#333333", "linewidth": 1.4}  # dots need more ink than dashes to be seen over a grid
+
+
+def name_line(ax: "Axes", value: float, text: str, *, axis: str = "y", at: str = "right", above: bool = True) -> None:
+    """Writes the name of a guide line beside it: where it should stand, unless it would leave the frame or cover more data
+    there than at another end or side of the line.
+
+    Args:
+        ax: with the line.
+        value: where the line stands, on its axis.
+        text: its name.
+        axis: `y` for a horizontal line, `x` for a vertical one, which is named at its top, to the right.
+        at: `left` or `right` end of a horizontal line.
+        above: whether the name stands over a horizontal line.
+    """
+    ax.add_artist(_LineName(ax, value, text, axis, at, above))
+
+
+class _LineName(Annotation):
+    """The name of a guide line. It finds its place when it is drawn: other curves and panels move the limits until then."""
+
+    def __init__(self, ax: "Axes", value: float, text: str, axis: str, at: str, above: bool):
+        if axis == "x":
+            coords, ends = ax.get_xaxis_transform(), [("left", "top"), ("right", "top")]
+            self._places = [((value, 0.99), end) for end in ends]
+        else:
+            coords, side = ax.get_yaxis_transform(), "bottom" if above else "top"
+            ends, sides = (at, _other(at, "left", "right")), (side, _other(side, "bottom", "top"))
+            x = {"left": 0.01, "right": 0.99}
+            self._places = [((x[end], value), (end, side)) for end in ends for side in sides]
+        paper = {"facecolor": "white", "alpha": 0.75, "pad": 0.5, "linewidth": 0}
+        about = {"color": "#444444", "size": 8, "bbox": paper, "zorder": 1.2}  # above the line, below data
+        super().__init__(text, self._places[0][0], (0, 0), xycoords=coords, textcoords="offset points", **about)
+        self._line = (axis, value)
+        self.set_in_layout(False)
+
+    def draw(self, renderer) -> None:
+        axis, value = self._line
+        low, high = sorted(getattr(self.axes, f"get_{axis}lim")())
+        if low <= value <= high:  # else the line is not in the panel
+            self._settle(renderer)
+            super().draw(renderer)
+
+    def _settle(self, renderer) -> None:
+        """Takes the first of the places that hide least."""
+        frame, points = self.axes.get_window_extent(renderer), _drawn_points(self.axes)
+        hidden = []
+        for place in self._places:
+            self._stand(*place)
+            box = self.get_window_extent(renderer).padded(self.figure.dpi / 36)
+            out = box.x0 < frame.x0 or box.x1 > frame.x1 or box.y0 < frame.y0 or box.y1 > frame.y1
+            hidden.append((out, box.count_contains(points)))
+        self._stand(*self._places[hidden.index(min(hidden))])
+
+    def _stand(self, xy: tuple[float, float], end: tuple[str, str]) -> None:
+        across, up = end
+        self.xy = xy
+        aside = {"left": 4, "right": -4}[across] if self._line[0] == "x" else 0
+        self.set(ha=across, va=up, position=(aside, 0 if self._line[0] == "x" else {"bottom": 2, "top": -2}[up]))
+
+
+def _other(one: str, *both: str) -> str:
+    return both[1 - both.index(one)]
+
+
+def _drawn_points(ax: "Axes") -> np.ndarray:
+    """Points [n, 2] along all curves and error bars of a panel, in pixels, close enough that no text fits between them."""
+    paths = [(line.get_transform(), line.get_xydata()) for line in ax.lines if line.get_xydata().size]
+    for bars in ax.containers:
+        for some in bars[2] if len(bars) == 3 and isinstance(bars[2], tuple) else ():
+            paths += [(ax.transData, segment) for segment in some.get_segments()]
+    along = np.linspace(0, 1, 60)[:, None]
+    points = [np.empty((0, 2))]
+    for transform, path in paths:
+        with np.errstate(all="ignore"):
+            pixels = transform.transform(np.reshape(np.asarray(path, float), (-1, 2)))
+        pixels = np.concatenate([pixels[:1], *(one + along * (two - one) for one, two in pairwise(pixels))])
+        points.append(pixels[np.isfinite(pixels).all(axis=1)])
+    return np.concatenate(points)
+
+
+def auc_guides(ax: "Axes", golden: Iterable[float] = ()) -> None:
+    """Lines at the AUC without errors (dashed) and of a coin toss (dotted), with their names where curves are seldom: these
+    start at the top left and end at the bottom right. Both axes are named.
+
+    Args:
+        ax: of AUC against bit error rate.
+        golden: AUC without errors, of each model; the highest line is named.
+    """
+    golden = sorted(set(golden))
+    for value in golden:
+        ax.axhline(value, linestyle=(0, (6, 3)), **GUIDE)
+    ax.axhline(0.5, linestyle=":", **_COIN)
+    ax.set(xlabel="bit error rate (flips per stored bit)", ylabel="AUC")
+    if golden:
+        name_line(ax, golden[-1], "without errors")
+    name_line(ax, 0.5, "coin toss", at="left")
+
 
 # Okabe and Ito's colours first, told apart with any colour vision; markers and dashes tell all of them apart in grey.
 COLOURS = (
@@ -121,62 +219,3 @@ def apart(index: int, n: int, step: float = 0.05) -> float:
         step: decades between neighbours, less where there are many.
     """
     return 10 ** (min(step, _DECADES / max(n - 1, 1)) * (index - (n - 1) / 2))
-
-
-def figures_folder() -> Path:
-    """Where figures go: `$DRSROBUST_FIGURES` (set by `python -m reproduce`), else build/lab/figures below the project's
-    root, which is the nearest folder upwards with a pyproject.toml, else the working folder."""
-    if folder := os.environ.get("DRSROBUST_FIGURES"):
-        return Path(folder)
-    here = Path.cwd()
-    root = next((place for place in (here, *here.parents) if (place / "pyproject.toml").is_file()), here)
-    return root / "build" / "lab" / "figures"
-
-
-def save(ax: "Axes", name: str, data: "pd.DataFrame", caption: str, *, title: str | None = None) -> None:
-    """Writes `<name>.svg` and `<name>.png` with the caption below the axes, and `data/<name>.csv` with what was drawn; its
-    first lines are the caption, the title, and what is seen, in words.
-
-    The bytes depend on the data, the caption and the version of matplotlib alone.
-
-    Args:
-        ax: any axes of the figure.
-        name: of the files, without ending.
-        data: the frame behind the figure; numbers are written with 6 digits.
-        caption: what varies, n, interval and data.
-        title: a sentence; None: it is made from what is drawn, and begins with the data set if all numbers are of one.
-    """
-    figure, folder = ax.figure, figures_folder()
-    width = int(figure.get_figwidth() * 18)
-    below = figure.supxlabel(textwrap.fill(caption, width), x=0.01, ha="left", fontsize=7.5, color="#444444")
-    below.set_gid("caption")  # by which it is found in the SVG
-    seen = {"Title": title or _of_one_set(description.title(figure), data), "Shown": description.text(figure)}
-    nothing = {"svg": {"Date": None, "Creator": None, "Title": seen["Title"]}, "png": {"Software": None}}
-    with mpl.rc_context(SETTINGS):
-        for ending, metadata in nothing.items():
-            with new_file(folder / f"{name}.{ending}") as part:
-                figure.savefig(part, format=ending, metadata=metadata)
-    _write(folder / "data" / f"{name}.csv", data, caption, *(f"{key}: {words}" for key, words in seen.items()))
-
-
-def save_table(table: "pd.DataFrame", name: str, caption: str) -> None:
-    """Writes `<name>.csv` beside the figures: a table that is read as it is.
-
-    Args:
-        table: numbers are written with 6 digits.
-        name: of the file, without ending.
-        caption: its first line: what the columns are, and of which data.
-    """
-    _write(figures_folder() / f"{name}.csv", table, caption)
-
-
-def _of_one_set(sentence: str, data: "pd.DataFrame") -> str:
-    """The sentence, behind the data set's name if there is one alone: figures of other sets may say the same."""
-    names = list(data["dataset"].dropna().unique()) if "dataset" in data else []
-    return f"{names[0]}: {sentence}" if len(names) == 1 else sentence
-
-
-def _write(path: Path, table: "pd.DataFrame", *comments: str) -> None:
-    with new_file(path) as part, open(part, "w", newline="\n") as handle:
-        handle.writelines(f"# {comment}\n" for comment in comments)
-        table.to_csv(handle, index=False, float_format="%.6g", lineterminator="\n")

@@ -2,10 +2,8 @@
 
 from drsrobust.training.checkpoint import CheckpointError, read_checkpoint, save_checkpoint
 from drsrobust.training.fit import Epoch, fit
-from drsrobust.training.load import default_settings, load_model
-from drsrobust.training.search import search
+from drsrobust.training.load import default_settings, load_model, load_models
 from drsrobust.training.settings import Settings
-from drsrobust.training.several import load_models
 
 __all__ = [
     "CheckpointError",
@@ -17,5 +15,4 @@ __all__ = [
     "load_models",
     "read_checkpoint",
     "save_checkpoint",
-    "search",
 ]

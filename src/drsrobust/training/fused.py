@@ -1,8 +1,7 @@
 """Tables that update themselves in their backward pass: FBGEMM's table-batched embedding, for as long as a model is trained.
 
 TorchRec's `EmbeddingBagCollection` gives every table a gradient of its own size, zeros and all, which an optimizer then walks
-through. FBGEMM's kernel looks up all tables at once and updates only the rows that were read.
-"""
+through. FBGEMM's kernel looks up all tables at once and updates only the rows that were read."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from drsrobust._torchrec import torchrec
+from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.training.settings import Settings
 
 if TYPE_CHECKING:

@@ -1,0 +1,319 @@
+"""Mitigations of memory: what they store, and how long it takes to look at all of a model's words once.
+
+What mitigations do to the AUC: repair under errors, and what they cost without any.
+
+What is read from the benchmark `mitigation`: each target with its number, and the tables as text.
+
+What mitigations cost and what they are worth: time at inference, memory, detection, repair, clean AUC."""
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import nn
+
+from drsrobust._environment import machine, progress, versions
+from drsrobust.campaign import Campaign
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import BitFlip, FixedCount, resolve
+from drsrobust.metrics import auc
+from drsrobust.metrics.auc import auc_difference
+from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, Mitigation, NaNGuard, WeightRange, make_room
+from drsrobust.mitigation.memory.storage import StorageProtection
+from drsrobust.models import padded_batches, score
+from drsrobust.statistics.intervals import wilson
+from drsrobust.study.abft import detected
+from drsrobust.study.mitigations import (
+    BATCHES,
+    COLUMNS,
+    INT8,
+    LARGE,
+    Case,
+    checks,
+    clipping,
+    in_memory,
+    large,
+    time_cost,
+    trained,
+    with_int8_tables,
+)
+from drsrobust.timing import cpu_seconds
+
+_AT_ONCE = 1 << 16  # units whose check bits are reckoned at once
+
+
+def memory_cost(cases: Sequence[Case]) -> pd.DataFrame:
+    """One row per mitigation and model: `mitigation`, `model`, `stored_bits_percent` (of the parameters' bits), `scrub_ms`: the
+    CPU time of one pass of this library over all words, which makes their check bits (or compares them with their ranges); null
+    for what hardware votes on at each read. None of them takes time at inference.
+    """
+    rows = []
+    for case in cases:
+        bits = resolve(case.model, "all").bits
+        for mitigation in in_memory(case):
+            stored = 100 * mitigation.cost(case.model).stored_bits / bits
+            rows.append((mitigation.name, case.name, stored, _scrub_ms(mitigation, case.model)))
+    return pd.DataFrame(rows, columns=["mitigation", "model", "stored_bits_percent", "scrub_ms"])
+
+
+def _scrub_ms(mitigation: Mitigation, model: nn.Module) -> float | None:
+    if isinstance(mitigation, WeightRange):
+        return 1e3 * cpu_seconds(lambda: mitigation.outside(model))[1]
+    areas = list(mitigation.areas(model)) if isinstance(mitigation, StorageProtection) else []
+    found = [(area, mitigation.checks(area)) for area in areas]
+    if not found or any(one is None for _, one in found):
+        return None
+
+    def scrub() -> None:
+        for area, one in found:
+            for start in range(0, one.units, _AT_ONCE):
+                mitigation.content(area, np.arange(start, min(one.units, start + _AT_ONCE)))
+
+    return 1e3 * cpu_seconds(scrub)[1]
+
+
+REPAIR_COLUMNS = ("mitigation", "model", "error_model", "trials", "auc_golden", "auc_faulty", "auc_repaired")
+REPAIR_COLUMNS += ("largest_difference",)
+
+
+def restoring(case: Case) -> Mitigation:
+    """Checksums of linear layers and of tables that put layers and rows back from a golden copy."""
+    return ABFTLinear.fit(case.model, action="restore") + ABFTEmbeddingBag.fit(case.model, action="restore")
+
+
+def repair(case: Case, test_rows: int, trials: int, *, seed: int, show: bool) -> pd.DataFrame:
+    """AUC without and with repair, on the same error maps over the whole model: one flip, and a bit error rate of 1e-6.
+
+    Returns:
+        the columns `REPAIR_COLUMNS`: means over trials, and the largest |AUC - golden| of any repaired trial.
+    """
+    judge, mitigation = Evaluator(case.model, case.test.head(min(test_rows, len(case.test)))), restoring(case)
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"targets": ["all"], "mitigations": [None, mitigation], "trials": trials, "seed": seed}
+        table = Campaign(judge, errors=[FixedCount(1), BitFlip(1e-6)], store=f"{folder}/store", **options).run(
+            show=show
+        )
+    rows = []
+    for (error_model, rate), group in table.groupby(["error_model", "rate"], sort=False, dropna=False):
+        error_model = error_model if np.isnan(rate) else f"{error_model}({rate:g})"
+        faulty, repaired = (group[group["mitigation"] == name] for name in ("none", mitigation.name))
+        means = (faulty["auc_golden"].mean(), faulty["auc"].mean(), repaired["auc"].mean())
+        worst = float(repaired["auc_drop"].abs().max()) if (repaired["outcome"] != "raised").all() else np.nan
+        rows.append((mitigation.name, case.name, error_model, len(repaired), *means, worst))
+    return pd.DataFrame(rows, columns=list(REPAIR_COLUMNS))
+
+
+def clean_auc(cases: Sequence[Case], *, show: bool) -> pd.DataFrame:
+    """AUC on all test rows without errors, with each mitigation against without.
+
+    int8 rows whose spare bits zero-space ECC needs (`make_room`) are compared with the int8 rows as they were.
+
+    Returns:
+        `mitigation`, `model`, `data`, `auc`, `difference` (to the AUC without it) with `low`, `high` (95 %, paired DeLong),
+        `bit_equal` (all scores).
+    """
+    rows = []
+    with progress(len(cases), "clean AUC", show=show) as bar:
+        for number, case in enumerate(cases):
+            plain = _scores(case)
+            guarding = [*checks(case), *clipping(case), NaNGuard(case.train.prior)]
+            rows += [_compared(one.name, case, _scores(case, one), plain) for one in guarding]
+            if number == 0:
+                rows += _without_room(case)
+            bar.update()
+    return pd.DataFrame(rows)
+
+
+def _without_room(case: Case) -> list[dict[str, Any]]:
+    small = with_int8_tables(case)
+    plain, rows = _scores(small), []
+    for how in ("clip", "rescale"):
+        changed = Case(small.name, case.data, deepcopy(small.model), case.train, case.test)
+        make_room(changed.model, "embedding", how=how)
+        rows.append(_compared(f"zero-space SECDED, room by {how}", small, _scores(changed), plain))
+    return rows
+
+
+def _scores(case: Case, mitigation: Mitigation | None = None) -> np.ndarray:
+    batches = padded_batches(case.test)
+    if mitigation is None:
+        return score(case.model, batches, len(case.test))
+    with mitigation.attach(case.model):
+        return score(case.model, batches, len(case.test))
+
+
+def _compared(name: str, case: Case, scores: np.ndarray, plain: np.ndarray) -> dict[str, Any]:
+    difference, low, high, _ = auc_difference(case.test.labels, scores, plain)
+    value = auc(case.test.labels, scores)
+    equal = bool(np.array_equal(scores.view(np.uint32), plain.view(np.uint32)))
+    about = {"mitigation": name, "model": case.name, "data": case.data, "auc": value}
+    return about | {"difference": difference, "low": low, "high": high, "bit_equal": equal}
+
+
+BATCH = 2048  # rows of the batch that the targets on time are about
+CLEAN = 1e-4  # of AUC, that profiled bounds may cost, and that repair may leave
+SLOWEST = {"provable": 10.0, "calibrated": 8.0, "bag": 3.0, "clip": 5.0}  # per cent of the 26-table DLRM's time
+NOTICED = {"provable": 1.0, "calibrated": 0.999, "bag": 0.999, "int8": 0.999}  # share of significant errors
+
+
+def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+    """One row per target: `what`, `asked`, `found`, `met`.
+
+    Args:
+        tables: of `mitigation_cost`.
+    """
+    rows = [*_time(tables["mitigation"]), *_noticed(tables["detection"]), *_quiet(tables["detection"])]
+    for row in tables["mitigation_repair"].itertuples():
+        worst = row.largest_difference
+        rows.append((f"repair, {row.error_model}: |AUC - golden|", f"<= {CLEAN:g}", f"{worst:.2g}", worst <= CLEAN))
+    return pd.DataFrame([*rows, *_clean(tables["mitigation_clean"])], columns=["what", "asked", "found", "met"])
+
+
+def kind(name: str) -> str | None:
+    """Which target a mitigation falls under: a key of `SLOWEST`; None for sums and others."""
+    if " + " in name:
+        return None
+    if name.startswith("ABFT Linear"):
+        return "calibrated" if "calibrated" in name else "provable"
+    if name.startswith("ABFT EmbeddingBag"):
+        return "bag"
+    return "clip" if name.startswith("clip") else None
+
+
+def _time(table: pd.DataFrame) -> list[tuple]:
+    here = table[table["model"].isin([LARGE, LARGE + INT8]) & (table["batch"] == BATCH) & (table["scope"] == "model")]
+    found = []
+    for row in here.itertuples():
+        if (which := kind(row.mitigation)) is not None:
+            most, took = SLOWEST[which], row.overhead_percent
+            found.append((f"{row.mitigation}: time", f"<= {most:g} %", f"{took:.1f} %", took <= most))
+    return found
+
+
+def _noticed(table: pd.DataFrame) -> list[tuple]:
+    found = []
+    for (name, model), group in table[table["injections"] > 0].groupby(["mitigation", "model"], sort=False):
+        which, about = kind(name), ""
+        if which == "bag":
+            int8 = model.endswith(INT8)
+            which, about = ("int8", ", int8 rows") if int8 else ("bag", ", sign and exponent")
+            group = group if int8 else group[group["bit"] >= 23]
+        n, seen = int(group["significant"].sum()), int(group["significant_detected"].sum())
+        share, least = (seen / n if n else float("nan")), NOTICED[which]
+        low = wilson(seen, n)[1] if n else float("nan")
+        asked = "all" if least == 1 else f">= {least:.1%}"
+        text = f"{seen:,} of {n:,} significant ({share:.2%}, 95 % from {low:.2%})"
+        found.append((f"{name}{about}: detected", asked, text, share >= least))
+    return found
+
+
+def _quiet(table: pd.DataFrame) -> list[tuple]:
+    counts = table.drop_duplicates(["mitigation", "model"]).groupby("mitigation", sort=False)
+    return [
+        (
+            f"{name}: false alarms",
+            "0",
+            f"{row.false_alarms:,} batches in {row.clean_rows:,} rows",
+            row.false_alarms == 0,
+        )
+        for name, row in zip(counts.groups, counts[["false_alarms", "clean_rows"]].sum().itertuples(), strict=True)
+    ]
+
+
+def _clean(table: pd.DataFrame) -> list[tuple]:
+    found = []
+    for name, group in table.groupby("mitigation", sort=False):
+        worst = group.loc[group["difference"].abs().idxmax()]
+        text = (
+            f"{worst['difference']:+.2g} [{worst['low']:.2g}, {worst['high']:.2g}] ({worst['model']}, {worst['data']})"
+        )
+        if name.startswith("clip profiled"):
+            met = bool((group["difference"].abs() <= CLEAN).all())
+            found.append((f"{name}: clean AUC", f"within {CLEAN:g}", text, met))
+        elif name.startswith(("clip", "zero-space")):
+            found.append((f"{name}: clean AUC", "stated", text, True))
+        else:
+            equal = int(group["bit_equal"].sum())
+            found.append((f"{name}: clean scores", "bit-equal", f"{equal} of {len(group)}", equal == len(group)))
+    return found
+
+
+def describe(tables: Mapping[str, pd.DataFrame]) -> str:
+    """The tables as text, and a verdict on each target."""
+    parts = [
+        f"{machine()['cores']} cores {machine()['architecture']}, torch {versions()['torch']}; CPU time, one thread"
+    ]
+    if not os.environ.get("DRSROBUST_DATA"):
+        parts[0] += "; DRSROBUST_DATA is not set: generated data"
+    for scope in ("model", "operator"):
+        here = tables["mitigation"][tables["mitigation"]["scope"] == scope]
+        if here.empty:
+            continue
+        wide = here.pivot_table(index=["model", "mitigation"], columns="batch", values="overhead_percent", sort=False)
+        wide = wide.sort_index(axis=1)
+        wide["stored bits"] = here.groupby(["model", "mitigation"])["stored_bits_percent"].first()
+        parts.append(
+            f"Per cent of the {scope}'s time, by batch; stored bits in per cent of the parameters'\n{_text(wide)}"
+        )
+    storage = tables["mitigation_storage"].set_index(["model", "mitigation"])
+    parts.append(f"In memory: nothing at inference; CPU time of one pass over all words (ms)\n{_text(storage)}")
+    repaired = tables["mitigation_repair"].set_index("error_model").drop(columns=["mitigation"])
+    parts.append(f"Repair, AUC\n{repaired.to_string(float_format='{:.6f}'.format)}")
+    found = verdicts(tables).assign(met=lambda frame: frame["met"].map({True: "met", False: "MISSED"}))
+    text = found.set_index("what").to_string(max_colwidth=None)
+    return "\n\n".join([*parts, f"Asked and measured, every batch checked; times at batch {BATCH}\n{text}"])
+
+
+def _text(frame: pd.DataFrame) -> str:
+    return frame.to_string(float_format="{:,.2f}".format, na_rep="-")
+
+
+COLUMNS += ("stored_bits_percent",)
+
+
+def mitigation_cost(
+    make_large: Callable[[], Case] = large,
+    make_trained: Callable[[], Sequence[Case]] = trained,
+    batches: Sequence[int] = BATCHES,
+    turns: int = 5,
+    injections: int = 10_000,
+    int8_injections: int = 2_000,
+    test_rows: int = 20_000,
+    generated_rows: int = 10_000_000,
+    trials: int = 300,
+    *,
+    seed: int = 0,
+    show: bool = True,
+) -> dict[str, pd.DataFrame]:
+    """All tables of the benchmark.
+
+    Args:
+        make_large: the 26-table DLRM.
+        make_trained: trained models; the first is a DLRM, the one that errors are put into.
+        batches: sizes at which time is measured.
+        turns: of each measurement.
+        injections: single errors in the linear layers, and as many in the tables, of the first trained model.
+        int8_injections: the same in its tables quantized to int8.
+        test_rows: on which errors are judged, and repair; clean rows and clean AUC are of all test rows.
+        generated_rows: clean rows for the 26-table DLRM.
+        trials: error maps of each error model that are repaired.
+        seed: of errors.
+        show: progress bars.
+
+    Returns:
+        `mitigation` (`COLUMNS`), `detection`, `mitigation_repair`, `mitigation_clean`, `mitigation_storage`.
+    """
+    big, fitted = make_large(), list(make_trained())
+    first = fitted[0]
+    timed = [big, with_int8_tables(big), *(case for case in fitted if case.data == first.data)]
+    return {
+        "mitigation": time_cost(timed, batches, turns, show=show),
+        "detection": detected(big, fitted, injections, int8_injections, test_rows, generated_rows, seed, show),
+        "mitigation_repair": repair(first, test_rows, trials, seed=seed, show=show),
+        "mitigation_clean": clean_auc(fitted, show=show),
+        "mitigation_storage": memory_cost([first, big]),
+    }

@@ -1,0 +1,481 @@
+"""Ways to train a DLRM with large tables: TorchRec as it comes, its fused tables, ours. All start from the same weights.
+
+How fast the study's five models are trained and scored: ours, and torchfm's classes in torchfm's way.
+
+How fast a DLRM with large tables is trained, by several methods that take turns, and how good each model is then.
+
+How fast models are trained and scored, ours and others' side by side in one run."""
+
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from copy import deepcopy
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from benchmarks.op_profile import parts
+from benchmarks.quality import NAME, NOT_INSTALLED, Rows, installed, torchfm_model
+from benchmarks.quality import TORCHFM_MODELS as MODELS
+from drsrobust._environment import cores, machine, progress, threads, unknown, versions
+from drsrobust.data import Dataset, load_dataset
+from drsrobust.data.dataset import Schema
+from drsrobust.data.synthetic import planted
+from drsrobust.introspection.embedding_modules import torchrec
+from drsrobust.metrics import auc
+from drsrobust.models import build_model, padded_batches, score
+from drsrobust.models.scoring import BATCH
+from drsrobust.study.mitigations import SIZES, TABLE_ROWS
+from drsrobust.training.fit import Trainer
+from drsrobust.training.fused import fused_tables
+from drsrobust.training.settings import Settings
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torchrec.datasets.utils import Batch
+
+_BF16 = ("avx512_bf16", "amx_bf16")  # flags of processors that multiply bfloat16 matrices
+
+
+class Plain:
+    """TorchRec's DLRM on a plain collection, `torch.optim.Adam` with its defaults over all parameters, a plain loop.
+
+    Args:
+        start: our DLRM with the weights to start from; it is not changed.
+        schema: of the data.
+    """
+
+    name: ClassVar[str] = "plain EmbeddingBagCollection, Adam"
+    learning_rate: ClassVar[float] = 1e-3
+
+    def __init__(self, start: nn.Module, schema: Schema) -> None:
+        self.model = _dlrm(start, torchrec().EmbeddingBagCollection(tables=_tables(start)), schema)
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=self.learning_rate)
+
+    def step(self, batch: "Batch") -> float:
+        """One update; gives the mean loss before it."""
+        self.optimizer.zero_grad()
+        logits = self.model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
+        loss = binary_cross_entropy_with_logits(logits.squeeze(1), batch.labels)
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+
+    def close(self) -> None:
+        """The end of training."""
+
+
+class Fused(Plain):
+    """TorchRec's DLRM on its FusedEmbeddingBagCollection with row-wise Adagrad, fused Adam for all else, a plain loop."""
+
+    name = "TorchRec fused collection"
+    table_learning_rate: ClassVar[float] = 0.02
+
+    def __init__(self, start: nn.Module, schema: Schema) -> None:
+        from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+        from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
+        from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+
+        collection = FusedEmbeddingBagCollection(
+            tables=_tables(start),
+            optimizer_type=RowWiseAdagrad,
+            optimizer_kwargs={"lr": self.table_learning_rate, "eps": 1e-8},
+            device=torch.device("cpu"),
+            location=EmbeddingLocation.HOST,
+        )
+        self.model = _dlrm(start, collection, schema)
+        # The tables update themselves in the backward pass.
+        rest = [parameter for name, parameter in self.model.named_parameters() if not name.startswith("sparse_arch.")]
+        self.optimizer = torch.optim.Adam(rest, lr=self.learning_rate, fused=True)
+
+
+class OursStep:
+    """Our DLRM and `Trainer`, with `fused_tables` and row-wise Adagrad."""
+
+    name: ClassVar[str] = "drsrobust"
+    settings: ClassVar[Settings] = Settings(
+        learning_rate=1e-3, weight_decay=0.0, table_optimizer="rowwise_adagrad", table_learning_rate=0.02
+    )
+
+    def __init__(self, start: nn.Module, schema: Schema) -> None:
+        self.model = deepcopy(start)
+        self._open = ExitStack()
+        fused = self._open.enter_context(fused_tables(self.model, self.settings))
+        self.step = Trainer(self.model, self.settings, fused).step
+
+    def close(self) -> None:
+        """The end of training: the tables are the model's own again."""
+        self._open.close()
+
+
+class OursBfloat16(OursStep):
+    """The same, with matrix products in bfloat16."""
+
+    name = "drsrobust, bfloat16"
+    settings = replace(OursStep.settings, precision="bfloat16")
+
+
+STEP_KINDS = {method.name: method for method in (Plain, Fused, OursStep, OursBfloat16)}
+
+
+def cannot_step(name: str) -> str | None:
+    """Why a method is not run on this machine; None when it is."""
+    if name == OursBfloat16.name and not has_bfloat16():
+        return f"this processor ({platform.machine()}) has no AVX512-BF16 or AMX"
+    return None
+
+
+def has_bfloat16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the processor multiplies bfloat16 matrices, by what Linux says of it."""
+    text = cpuinfo.read_text() if cpuinfo.is_file() else ""
+    flags = {flag for line in text.splitlines() if line.startswith("flags") for flag in line.split(":")[1].split()}
+    return not flags.isdisjoint(_BF16)
+
+
+def _tables(start: nn.Module) -> list:
+    """Fresh table configurations like those of a model of ours, drawn as TorchRec draws (the weights are then replaced)."""
+    return [
+        torchrec().EmbeddingBagConfig(
+            name=config.name,
+            embedding_dim=config.embedding_dim,
+            num_embeddings=config.num_embeddings,
+            feature_names=config.feature_names,
+        )
+        for config in start.sparse_arch.embedding_bag_collection.embedding_bag_configs()
+    ]
+
+
+def _dlrm(start: nn.Module, collection: nn.Module, schema: Schema) -> nn.Module:
+    """TorchRec's own class with the shapes and the weights of a DLRM of ours."""
+
+    def widths(part: nn.Module) -> list[int]:
+        return [layer.out_features for layer in part.modules() if isinstance(layer, nn.Linear)]
+
+    model = torchrec().models.dlrm.DLRM(
+        embedding_bag_collection=collection,
+        dense_in_features=len(schema.dense),
+        dense_arch_layer_sizes=widths(start.dense_arch),
+        over_arch_layer_sizes=widths(start.over_arch),
+    )
+    model.load_state_dict(start.state_dict())
+    return model
+
+
+OURS = "drsrobust"
+STEPS, SCORED, SCORE_BATCH, REPEATS = 40, 100_000, 2048, 2
+
+
+class Ours:
+    """Our model, trained by `Trainer` on `Split.batches` in a random order, scored by `padded_batches` and `score`."""
+
+    def __init__(self, name: str, data: Dataset, settings: Settings) -> None:
+        self.data, self.settings = data, settings
+        self.model = build_model(name, data.schema)
+        self.order = np.random.default_rng(settings.seed)
+
+    def train(self, steps: int) -> float:
+        """Rows per second of so many steps after a first one."""
+        order = self.order.permutation(len(self.data.train))
+        batches = self.data.train.batches(self.settings.batch_size, order=order)
+        self.model.train()
+        with fused_tables(self.model, self.settings) as fused:
+            trainer = Trainer(self.model, self.settings, fused)
+            return after_the_first(islice(batches, steps + 1), trainer.step, lambda batch: len(batch.labels))
+
+    def score(self, split, batch: int) -> tuple[np.ndarray, float]:
+        """Logits of the rows, and rows per second of all of it."""
+        start = time.perf_counter()
+        scores = score(self.model, padded_batches(split, batch), len(split))
+        return scores, len(split) / (time.perf_counter() - start)
+
+
+class Torchfm:
+    """torchfm's model, fed row by row by a DataLoader, with probabilities and `BCELoss`."""
+
+    def __init__(self, name: str, data: Dataset, settings: Settings, workers: int) -> None:
+        self.data, self.settings, self.workers = data, settings, workers
+        self.model = torchfm_model(name, data.schema)
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), lr=settings.learning_rate, weight_decay=settings.weight_decay
+        )
+        self.rows = Rows(data.train)
+
+    def train(self, steps: int) -> float:
+        """Rows per second of so many steps after a first one, whose wait for the workers to start does not count."""
+        loss = torch.nn.BCELoss()
+
+        def step(batch) -> None:
+            ids, labels = batch
+            value = loss(self.model(ids), labels)
+            self.model.zero_grad()
+            value.backward()
+            self.optimizer.step()
+            value.item()
+
+        # Workers make no more than what is counted: a loader over just these rows.
+        taken = (steps + 1) * self.settings.batch_size
+        rows = torch.utils.data.Subset(self.rows, range(min(taken, len(self.rows))))
+        self.model.train()
+        loader = torch.utils.data.DataLoader(rows, self.settings.batch_size, shuffle=True, num_workers=self.workers)
+        return after_the_first(loader, step, lambda batch: len(batch[1]))
+
+    def score(self, split, batch: int) -> tuple[np.ndarray, float]:
+        """Probabilities of the rows, and rows per second of all batches after the first."""
+        parts = []
+        self.model.eval()
+        loader = torch.utils.data.DataLoader(Rows(split), batch, num_workers=self.workers)
+        with torch.no_grad():
+            rate = after_the_first(loader, lambda made: parts.append(self.model(made[0])), lambda made: len(made[1]))
+        return torch.cat(parts).numpy(), rate
+
+
+def after_the_first(batches: Iterable[Any], work: Callable[[Any], Any], rows: Callable[[Any], int]) -> float:
+    """Rows per second of all batches but the first, of waiting for them and of work on them."""
+    iterator = iter(batches)
+    work(next(iterator))
+    seen, start = 0, time.perf_counter()
+    for batch in iterator:
+        work(batch)
+        seen += rows(batch)
+    return seen / (time.perf_counter() - start)
+
+
+def study_models(
+    dataset: str,
+    models: Sequence[str] = MODELS,
+    *,
+    steps: int = STEPS,
+    scored: int = SCORED,
+    settings: Settings | None = None,
+    repeats: int = REPEATS,
+    workers: int | None = None,
+    show: bool = True,
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Trains and scores each model by each method, in turns; of the repeats the fastest counts, for all alike.
+
+    Args:
+        dataset: `movielens-1m/ids` or `synthetic-movielens/ids`.
+        models: of the study's five.
+        steps: of training that are counted, in each repeat.
+        scored: rows that are scored, in each repeat.
+        settings: of training; None: the study's.
+        repeats: how often all is measured.
+        workers: of torchfm's loader beside 0; None: one per core.
+        show: a progress bar.
+
+    Returns:
+        rows of the table (`method`, `model`, `phase`, `batch`, `rows_per_s`), and remarks for a reader.
+    """
+    data, settings = load_dataset(dataset), settings or Settings()
+    split = data.train.head(scored)  # of these there are enough in either data set
+    workers = cores() if workers is None else workers
+    remarks = [f"{', '.join(models)} on {dataset}; scored: {len(split):,} rows in batches of {SCORE_BATCH}"]
+    methods: dict[str, Callable[[str], Any]] = {OURS: lambda name: Ours(name, data, settings)}
+    if installed():
+        for number, words in ((0, "0 workers"), (workers, f"{workers} worker{'s' if workers != 1 else ''}")):
+            methods[f"{NAME}, {words}"] = lambda name, number=number: Torchfm(name, data, settings, number)
+    else:
+        remarks.append(f"not run: {NOT_INSTALLED}")
+    rows = []
+    with (
+        threads(cores()),
+        torch.random.fork_rng(devices=[]),
+        progress(len(models) * len(methods) * repeats, "models", show=show) as bar,
+    ):
+        torch.manual_seed(settings.seed)
+        for name in models:
+            made = {method: make(name) for method, make in methods.items()}
+            rates: dict[tuple[str, str], list[float]] = {}
+            for _ in range(repeats):
+                for method, one in made.items():
+                    rates.setdefault((method, "train"), []).append(one.train(steps))
+                    rates.setdefault((method, "score"), []).append(one.score(split, SCORE_BATCH)[1])
+                    bar.update()
+            for (method, phase), found in rates.items():
+                batch = settings.batch_size if phase == "train" else SCORE_BATCH
+                rows.append({"method": method, "model": name, "phase": phase, "batch": batch, "rows_per_s": max(found)})
+    return rows, remarks
+
+
+TABLE_BATCH, ROWS, VALID = 2048, 819_200, 100_000
+TURN = 8  # steps of one method before the next one's turn
+
+
+def large_tables(
+    table_rows: int = TABLE_ROWS,
+    rows: int = ROWS,
+    valid: int = VALID,
+    batch: int = TABLE_BATCH,
+    sizes: dict[str, Any] | None = None,
+    methods: Sequence[str] | None = None,
+    *,
+    seed: int = 0,
+    show: bool = True,
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
+    """Trains the same DLRM from the same weights on the same rows in the same order, once by each method.
+
+    Methods take turns of a few steps, so that what else the machine does meets all alike. A step's time is the wall clock's,
+    with the making of its batch.
+
+    Args:
+        table_rows: of all 26 tables together.
+        rows: to train on, once each.
+        valid: rows of validation.
+        batch: rows per step.
+        sizes: of the model; None: MLPs 512-256-16 and 512-256-1.
+        methods: names; None: all that this machine can run.
+        seed: of data, first weights and order.
+        show: a progress bar.
+
+    Returns:
+        rows of the table (`method`, `model`, `phase`, `batch`, `rows_per_s` by the median step), rows of the AUC table
+        (`method`, `model`, `rows`, `valid_auc`), and remarks for a reader.
+    """
+    names = list(STEPS) if methods is None else list(methods)
+    for name in names:
+        if name not in STEPS:
+            raise unknown("method", name, STEPS)
+    remarks = [f"{name}: not run: {why}" for name in names if (why := cannot_step(name))]
+    names = [name for name in names if cannot_step(name) is None]
+    schema, train, validation, best = planted(table_rows, rows, valid, seed=seed)
+    remarks.append(f"the planted teacher's own AUC on these {valid:,} validation rows is {best:.4f}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        start = build_model("dlrm", schema, **(SIZES if sizes is None else sizes))
+    order = np.random.default_rng(seed).permutation(rows)
+    running = {name: STEPS[name](start, schema) for name in names}
+    try:
+        with threads(cores()):
+            times = _take_turns(running, {name: train.batches(batch, order=order) for name in names}, rows, batch, show)
+            judged = padded_batches(validation)
+            areas = {name: auc(validation.labels, score(one.model, judged, valid)) for name, one in running.items()}
+    finally:
+        for one in running.values():
+            one.close()
+    speeds = [
+        {
+            "method": name,
+            "model": "dlrm",
+            "phase": "train",
+            "batch": batch,
+            "rows_per_s": batch / float(np.median(took)),
+        }
+        for name, (took, _) in times.items()
+    ]
+    judged = [
+        {"method": name, "model": "dlrm", "rows": times[name][1], "valid_auc": area} for name, area in areas.items()
+    ]
+    return speeds, judged, remarks
+
+
+def _take_turns(running, batches, rows: int, batch: int, show: bool) -> dict[str, tuple[list[float], int]]:
+    """Per method the seconds of each step on a whole batch, and how many rows it saw."""
+    times: dict[str, tuple[list[float], int]] = {name: ([], 0) for name in running}
+    for one in running.values():
+        one.model.train()
+    steps = -(-rows // batch)
+    with progress(steps * len(running), "training", show=show) as bar:
+        for first in range(0, steps, TURN):
+            for name, one in running.items():
+                took, seen = times[name]
+                for _ in range(min(TURN, steps - first)):
+                    start = time.perf_counter()
+                    made = next(batches[name])
+                    one.step(made)
+                    end = time.perf_counter()
+                    seen += len(made.labels)
+                    if len(made.labels) == batch:
+                        took.append(end - start)
+                    bar.update()
+                times[name] = (took, seen)
+    return times
+
+
+COLUMNS = ("method", "model", "phase", "batch", "rows_per_s")
+AUC_COLUMNS = ("method", "model", "rows", "valid_auc")
+PARTS_OF = ("deepfm", "afm")  # of the study's models
+
+
+def training_speed(
+    large: dict[str, Any] | None = None,
+    small: dict[str, Any] | None = None,
+    dataset: str | None = None,
+    *,
+    table_rows: int = 1_000_000,
+    parts_of: tuple[str, ...] = PARTS_OF,
+    show: bool = True,
+) -> tuple["pd.DataFrame", "pd.DataFrame", dict[str, "pd.DataFrame"], list[str]]:
+    """The benchmark `training`.
+
+    Args:
+        large: arguments of `large_tables` other than its defaults.
+        small: arguments of `study_models` other than its defaults.
+        dataset: for the study's models; None: MovieLens-1M where DRSROBUST_DATA is set, else generated ratings.
+        table_rows: of the DLRM whose scoring is looked at in parts.
+        parts_of: models of the study whose scoring is looked at in parts.
+        show: progress bars.
+
+    Returns:
+        speeds (`COLUMNS`), AUC after training of the DLRM (`AUC_COLUMNS`), the parts of scoring by model, and remarks.
+    """
+    import pandas as pd
+
+    if dataset is None:
+        dataset = "movielens-1m/ids" if os.environ.get("DRSROBUST_DATA") else "synthetic-movielens/ids"
+    remarks = [
+        f"{cores()} threads on {machine()['cores']} cores {machine()['architecture']}, torch {versions()['torch']}"
+    ]
+    speeds, areas, said = large_tables(**(large or {}), show=show)
+    more, heard = study_models(dataset, **(small or {}), show=show)
+    remarks += said + heard
+    table = pd.DataFrame(speeds + more, columns=list(COLUMNS))
+    sizes = (large or {}).get("sizes") or SIZES
+    schema, rows, *_ = planted(table_rows, BATCH, 64)
+    data = load_dataset(dataset)
+    with threads(cores()):
+        looked = {"dlrm, 26 tables": parts(build_model("dlrm", schema, **sizes), rows.batch())}
+        for name in parts_of:
+            looked[f"{name}, {dataset}"] = parts(build_model(name, data.schema), data.test.head(BATCH).batch())
+    return table, pd.DataFrame(areas, columns=list(AUC_COLUMNS)), looked, remarks
+
+
+def ratios(table: "pd.DataFrame") -> "pd.DataFrame":
+    """How many times the rows per second of each other method ours reaches.
+
+    Args:
+        table: as `training_speed` gives it.
+
+    Returns:
+        by `model` and `phase`: a column for each other method, and `best`, the least of them (`drsrobust, bfloat16` counts as
+        ours and is left out).
+    """
+    wide = table.pivot_table(index=["model", "phase"], columns="method", values="rows_per_s", sort=False)
+    others = [method for method in wide if not method.startswith(OURS)]
+    found = wide[others].rdiv(wide[OURS], axis=0)
+    return found.assign(best=found.min(axis=1))
+
+
+def describe(
+    table: "pd.DataFrame", areas: "pd.DataFrame", looked: dict[str, "pd.DataFrame"], remarks: list[str]
+) -> str:
+    """All of it as text."""
+    lines = [*remarks[:1], *(f"  {remark}" for remark in remarks[1:])]
+    shown = table.assign(rows_per_s=table["rows_per_s"].map("{:,.0f}".format))
+    text = ["\n".join(lines), f"Rows per second\n{shown.to_string(index=False)}"]
+    text.append(
+        f"{OURS}'s rows per second over the others' (best: over the best of them)\n"
+        + ratios(table).to_string(float_format="{:.2f}".format, na_rep="-")
+    )
+    text.append(f"AUC on validation rows after the same training rows\n{areas.to_string(index=False)}")
+    for name, frame in looked.items():
+        frame = frame.assign(share=frame["share"].map(lambda share: "" if share != share else f"{share:.0%}"))
+        text.append(f"Scoring {BATCH:,} rows: {name}\n" + frame.to_string(float_format="{:,.1f}".format, na_rep="-"))
+    return "\n\n".join(text)

@@ -1,0 +1,8 @@
+from .campaign import Campaign as Campaign
+from .campaign import auc_under_errors as auc_under_errors
+from .conditions import decades as decades
+from .conditions import strata as strata
+from .store import Store as Store
+from .store import StoreError as StoreError
+from .workers import CannotShip as CannotShip
+from .workers import WorkersDied as WorkersDied

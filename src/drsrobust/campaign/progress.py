@@ -1,0 +1,64 @@
+"""What a person sees of a running campaign."""
+
+import time
+from typing import TYPE_CHECKING
+
+from drsrobust._environment import progress
+from drsrobust.campaign.queue import Schedule
+from drsrobust.statistics.stopping import stopping_interval
+
+if TYPE_CHECKING:
+    from drsrobust.campaign.campaign import Campaign
+
+
+class Report:
+    """A progress bar of trials, with conditions done, the widest interval of a mean AUC (where a precision is asked for) and
+    the time left."""
+
+    def __init__(self, campaign: "Campaign", schedule: Schedule, *, show: bool) -> None:
+        self._schedule, self._precision = schedule, campaign.precision
+        self._conditions = len(campaign.conditions)
+        name = f"{campaign.judge.name} on {campaign.judge.split.dataset}"
+        self._bar = progress(schedule.total, name, show=show)
+        self._since, self._before, self._looked = time.monotonic(), schedule.computed, 0.0
+
+    def __enter__(self) -> "Report":
+        self.update()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.close()
+
+    def update(self) -> None:
+        """Shows the schedule as it stands."""
+        if self._bar.disable:
+            return
+        self._bar.total = self._schedule.total
+        self._bar.update(self._schedule.computed - self._bar.n)
+        now = time.monotonic()
+        if now - self._looked > 0.5:
+            self._looked = now
+            self._bar.set_postfix_str(self.text(now - self._since), refresh=False)
+
+    def text(self, elapsed: float) -> str:
+        """As `3/12 conditions, ±0.0041, 2:10 left`."""
+        parts = [f"{self._schedule.conditions_done}/{self._conditions} conditions"]
+        if self._precision is not None and (width := self._widest()) is not None:
+            parts.append(f"±{width:.2g}")
+        left = self._schedule.seconds_left()
+        computed = self._schedule.computed - self._before
+        if left is not None and computed and elapsed:
+            # Trials of several workers go on side by side.
+            left /= max(self._schedule.seconds_since() / elapsed, 0.1)
+            parts.append(f"{int(left // 60)}:{int(left % 60):02d} left")
+        return ", ".join(parts)
+
+    def _widest(self) -> float | None:
+        """The largest half-width of an interval of the conditions that are not done."""
+        widths = []
+        for condition in self._schedule.unfinished():
+            values = self._schedule.values(condition, self._schedule.limit(condition))
+            if len(values) > 1:
+                _, low, high = stopping_interval(values)
+                widths.append((high - low) / 2)
+        return max(widths, default=None)

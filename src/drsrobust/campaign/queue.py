@@ -1,0 +1,150 @@
+"""Which trials are to be computed next."""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from drsrobust.statistics.stopping import decide
+
+
+class Chunk(NamedTuple):
+    """Trials of one condition (its number in the grid) that are computed together."""
+
+    condition: int
+    trials: tuple[int, ...]
+
+
+class Schedule:
+    """The trials of all conditions, look by look.
+
+    Conditions that share their error maps stop together. How many trials they need rests on their first trials alone, so it
+    is the same whoever computed them, in whatever order.
+
+    Args:
+        groups: numbers of the conditions that stop together.
+        looks: ascending numbers of trials; one: how many there are to be.
+        precision: half-width of the mean AUC's interval at which a group stops; None: at the last look.
+    """
+
+    def __init__(self, groups: Sequence[Sequence[int]], looks: Sequence[int], precision: float | None) -> None:
+        self._groups, self._looks, self._precision = groups, looks, precision
+        self._group_of = {condition: number for number, group in enumerate(groups) for condition in group}
+        self._auc: dict[int, dict[int, float]] = {condition: {} for condition in self._group_of}
+        self._seconds: dict[int, list[float]] = {condition: [0.0, 0] for condition in self._group_of}
+        self._new = 0.0  # seconds of the trials that came after the first addition: not of those found in a store
+        self._additions = 0
+        self._given: dict[int, set[int]] = {condition: set() for condition in self._group_of}
+        self._limit = [looks[0]] * len(groups)
+        self._finished = [False] * len(groups)
+
+    def add(self, table: pa.Table) -> None:
+        """Notes finished trials: `condition`, `trial`, `auc` and `seconds` of each."""
+        self._additions += 1
+        columns = (table[name].to_pylist() for name in ("condition", "trial", "auc", "seconds"))
+        touched = set()
+        for condition, trial, auc, seconds in zip(*columns, strict=True):
+            self._auc[condition][trial] = float("nan") if auc is None else auc
+            self._seconds[condition][0] += seconds
+            self._seconds[condition][1] += 1
+            self._new += seconds if self._additions > 1 else 0.0
+            touched.add(self._group_of[condition])
+        for number in touched:
+            self._look(number)
+
+    def _look(self, number: int) -> None:
+        """Moves a group's limit on, or finishes it, when all trials below its limit are there."""
+        group = self._groups[number]
+        while not self._finished[number]:
+            limit = self._limit[number]
+            if any(len(self._auc[condition]) < limit for condition in group):
+                return  # the quick answer
+            if any(trial not in self._auc[condition] for condition in group for trial in range(limit)):
+                return
+            if self._precision is None:
+                self._finished[number] = True
+                return
+            values = [self.values(condition, limit) for condition in group]
+            needed = decide(values, self._looks, self._precision)
+            self._limit[number] = needed
+            self._finished[number] = needed <= limit
+
+    def values(self, condition: int, n: int) -> np.ndarray:
+        """AUC of the first n trials of a condition that are there; NaN where the model raised."""
+        there = self._auc[condition]
+        return np.array([there[trial] for trial in range(n) if trial in there], np.float64)
+
+    def pending(self, size: int) -> Iterator[Chunk]:
+        """Chunks of up to `size` trials that are asked for now and were neither computed nor given out before; group by group,
+        in the grid's order."""
+        for number, group in enumerate(self._groups):
+            if self._finished[number]:
+                continue
+            for condition in group:
+                there, given = self._auc[condition], self._given[condition]
+                missing = [t for t in range(self._limit[number]) if t not in there and t not in given]
+                for start in range(0, len(missing), size):
+                    part = tuple(missing[start : start + size])
+                    given.update(part)
+                    yield Chunk(condition, part)
+
+    def take_back(self, work: Chunk) -> None:
+        """Trials of a chunk that was given out and is not computed: they will be given again."""
+        self._given[work.condition].difference_update(work.trials)
+
+    def limit(self, condition: int) -> int:
+        """How many trials of a condition belong to the campaign, as far as is known."""
+        return self._limit[self._group_of[condition]]
+
+    @property
+    def done(self) -> bool:
+        """Whether all are computed."""
+        return all(self._finished)
+
+    @property
+    def total(self) -> int:
+        """Trials asked for so far."""
+        return sum(self._limit[number] * len(group) for number, group in enumerate(self._groups))
+
+    @property
+    def computed(self) -> int:
+        """Trials of these that are there."""
+        return sum(self._there(condition) for condition in self._group_of)
+
+    def _there(self, condition: int) -> int:
+        return min(len(self._auc[condition]), self.limit(condition))
+
+    @property
+    def conditions_done(self) -> int:
+        """Conditions whose trials are all there."""
+        return sum(len(group) for number, group in enumerate(self._groups) if self._finished[number])
+
+    def seconds_left(self) -> float | None:
+        """What the trials that are missing will take one after the other; None before any was computed.
+
+        A condition of which nothing is known is taken to cost what the dearest known one does.
+        """
+        means = [total / n for total, n in self._seconds.values() if n]
+        if not means:
+            return None
+        left = 0.0
+        for condition, (total, n) in self._seconds.items():
+            left += (self.limit(condition) - self._there(condition)) * (total / n if n else max(means))
+        return left
+
+    def seconds_per_trial(self) -> float | None:
+        """Of the trials that are known, on average; None when there are none."""
+        total, n = (sum(column) for column in zip(*self._seconds.values(), strict=True))
+        return total / n if n else None
+
+    def seconds_since(self) -> float:
+        """What the trials took that came after the first addition."""
+        return self._new
+
+    def unfinished(self) -> list[int]:
+        """Conditions of which trials are missing."""
+        return [c for number, group in enumerate(self._groups) if not self._finished[number] for c in group]
+
+
+CHUNK_TRIALS, CHUNK_SECONDS = 1024, 3.0  # a chunk ends when either is reached

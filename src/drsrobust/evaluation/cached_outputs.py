@@ -1,0 +1,407 @@
+"""What is seen of the operations of a forward pass: the memory that each writes to, and values that leave PyTorch.
+
+Which of a model's tensors each of its modules' outputs depends on, seen from the operations of one forward pass.
+
+One small batch is scored under PyTorch's dispatch mode, which shows every operation with its operands. Dependence is kept by
+storage, so that views and writes in place are followed; a number read back into Python (`.item()`, `if x.any()`) may steer all
+that comes after it, which therefore depends on it too. What cannot be followed is a `problem`: then nothing is known.
+
+Outputs of a model's modules, kept from the golden run and handed out again where errors leave them as they were."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from drsrobust.introspection.tensors import listed, named_modules
+from drsrobust.introspection.wrappers import Forward, evaluating, intercepted
+from drsrobust.models import logits_of
+
+if TYPE_CHECKING:
+    from torchrec.datasets.utils import Batch
+
+_TO_PYTHON = {"numpy", "tolist", "__array__", "data_ptr", "__dlpack__"}  # leave PyTorch unseen by the dispatcher
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in what an operation is given or gives: lists, tuples and dictionaries within each other."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [tensor for one in value for tensor in tensors_in(one)]
+
+
+def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """The memory of a tensor, which its views share.
+
+    Raises:
+        TypeError: it has none of its own (a sparse tensor, a wrapper around others).
+    """
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError) as error:
+        raise TypeError(f"a {type(tensor).__name__} has no memory of its own") from error
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether there is plain memory that values lie in: not so for tensors that are empty, sparse or on the meta device."""
+    return tensor.layout is torch.strided and not tensor.is_meta and bool(tensor.numel())
+
+
+def written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
+    """The tensors that an operation writes to, as its schema says."""
+    if not func._schema.is_mutable:
+        return
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from tensors_in(args[i] if i < len(args) else kwargs.get(argument.name))
+
+
+class Escapes(TorchFunctionMode):
+    """Sees values that leave PyTorch where the dispatcher does not: from then on nothing is known of them.
+
+    Args:
+        seen: is told of each tensor of which values leave.
+    """
+
+    def __init__(self, seen: Callable[[torch.Tensor], None]) -> None:
+        super().__init__()
+        self._seen = seen
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if getattr(func, "__name__", "") in _TO_PYTHON and args and isinstance(args[0], torch.Tensor):
+            self._seen(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+_PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device)
+
+
+@dataclass
+class Dataflow:
+    """What one forward pass showed. Sets of tensors are integers: bit i stands for the i-th name of `number`.
+
+    Attributes:
+        number: tensor name (its first one, as `listed` gives it) -> its bit.
+        result: the tensors that the logits depend on.
+        reads: module name -> tensors that its output depends on; of modules whose output can be kept and handed out again.
+        parents: module name -> modules whose calls it was called in (None: the model's caller).
+        elsewhere: tensors that some operation outside of the modules that own them reads.
+        problem: why nothing is known; None when all is.
+    """
+
+    number: dict[str, int]
+    result: int = 0
+    reads: dict[str, int] = field(default_factory=dict)
+    parents: dict[str, set[str | None]] = field(default_factory=dict)
+    elsewhere: int = 0
+    problem: str | None = None
+
+    def names(self, tensors: int) -> list[str]:
+        """The names of a set of tensors."""
+        return [name for name, bit in self.number.items() if tensors >> bit & 1]
+
+    def unaffected(self, hit: int) -> set[str]:
+        """The modules whose outputs errors in a set of tensors leave as they were."""
+        return {name for name, reads in self.reads.items() if not reads & hit}
+
+    def worth_keeping(self) -> set[str]:
+        """The modules whose output can stand in for a call when errors are in some one tensor: unaffected by it, inside no
+        other that is. (Of errors in several tensors, the outermost unaffected modules are among these too.)"""
+        kept = set()
+        for bit in range(len(self.number)):
+            if self.result >> bit & 1:
+                skipped = self.unaffected(1 << bit)
+                kept |= {name for name in skipped if not self.parents[name] <= skipped}
+        return kept
+
+
+def trace(model: nn.Module, batch: "Batch") -> tuple[Dataflow, np.ndarray | None]:
+    """Follows one forward pass.
+
+    Args:
+        model: any module.
+        batch: some rows.
+
+    Returns:
+        what was seen, and the logits [B] of the batch; None for these where there is a problem.
+    """
+    everything, modules = listed(model), named_modules(model)
+    flow = Dataflow({one.name: i for i, one in enumerate(everything)})
+    if any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in model.modules()):
+        flow.problem = "the model is compiled"
+        return flow, None
+    try:
+        seen = _Dispatch({one.name: one.tensor for one in everything}, modules)
+        with evaluating(model):
+            with Escapes(seen.escaped), seen, intercepted(dict(modules), seen.around):
+                logits = logits_of(model, batch)
+            flow.result = seen.depends(logits) | seen.control
+    except Exception as error:  # the model's own mistakes show again in the golden run
+        flow.problem = f"its operations could not be followed ({type(error).__name__}: {error})"
+        return flow, None
+    flow.parents = {name: calls.parents for name, calls in seen.calls.items()}
+    flow.reads = {name: calls.reads for name, calls in seen.calls.items() if calls.whole}
+    flow.elsewhere, flow.problem = seen.elsewhere, seen.problem
+    return flow, logits.to("cpu", torch.promote_types(logits.dtype, torch.float32)).numpy()
+
+
+@dataclass
+class _Calls:
+    """All calls of one module."""
+
+    reads: int = 0
+    whole: bool = True  # its output is all that it does, and nobody changes that output
+    parents: set[str | None] = field(default_factory=set)
+
+
+@dataclass
+class _Call:
+    name: str
+    number: int
+    outputs: set[int] = field(default_factory=set)
+
+
+class _Dispatch(TorchDispatchMode):
+    """Sees every operation."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], modules: list[tuple[str, nn.Module]]) -> None:
+        super().__init__()
+        self.calls: dict[str, _Calls] = {}
+        self.control = self.elsewhere = 0
+        self.problem: str | None = None
+        self._depends: dict[int, int] = {}  # storage -> tensors it depends on
+        self._made_in: dict[int, tuple[int, ...]] = {}  # storage -> the calls that were open when it was made
+        self._alive: list[Any] = []  # so that no two storages have one address
+        self._numbers = count()
+        self._open: list[_Call] = []
+        self._ended: dict[int, _Call] = {}
+        self._kept_by: dict[int, list[_Call]] = {}  # storage -> ended calls whose output it is
+        self._own: dict[int, int] = {}
+        owners: dict[int, set[str]] = {}
+        for i, (name, tensor) in enumerate(tensors.items()):
+            if not has_memory(tensor):
+                continue
+            key = self._key(tensor)
+            self._own[key] = self._own.get(key, 0) | 1 << i
+            owners.setdefault(key, set()).update(_owners(name, modules, tensor))
+        self._owners = owners
+        self._depends |= self._own
+
+    def _key(self, tensor: torch.Tensor) -> int:
+        storage = storage_of(tensor)
+        self._alive.append(storage)
+        return storage.data_ptr()
+
+    def depends(self, value: Any) -> int:
+        """The tensors that something made of tensors depends on."""
+        found = 0
+        for tensor in tensors_in(value):
+            found |= self._depends.get(self._key(tensor), 0)
+        return found
+
+    def escaped(self, tensor: torch.Tensor) -> None:
+        """Values of a tensor are in Python's hands."""
+        self.control |= self.depends(tensor)
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        inputs = {self._key(tensor) for tensor in tensors_in((args, kwargs))}
+        for key in inputs:
+            self._read(key)
+        result = func(*args, **kwargs)
+        mask = self.control
+        for key in inputs:
+            mask |= self._depends.get(key, 0)
+        if func is torch.ops.aten._local_scalar_dense.default:
+            self.control = mask
+        changed = {self._key(tensor) for tensor in written(func, args, kwargs)}
+        here = tuple(call.number for call in self._open)
+        for key in changed:
+            self._write(key)
+        given = {self._key(tensor) for tensor in tensors_in(result)}
+        for key in given - inputs:
+            self._made_in.setdefault(key, here)
+        changed |= given
+        for key in changed:
+            self._depends[key] = self._depends.get(key, 0) | mask
+        return result
+
+    def _read(self, key: int) -> None:
+        if key in self._own and not any(call.name in self._owners[key] for call in self._open):
+            self.elsewhere |= self._own[key]
+        open_now = {call.number for call in self._open}
+        for number in self._made_in.get(key, ()):
+            if number not in open_now and key not in self._ended[number].outputs:
+                self.calls[self._ended[number].name].whole = False  # handed on behind the caller's back
+
+    def _write(self, key: int) -> None:
+        if key in self._own:
+            self.problem = "it writes to its own tensors while it scores"
+        made_in = self._made_in.get(key, ())
+        for call in self._open:
+            if call.number not in made_in:
+                self.calls[call.name].whole = False  # changes what it was given
+        for call in self._kept_by.get(key, ()):
+            self.calls[call.name].whole = False  # its output is changed afterwards
+
+    def around(self, name: str, forward: Forward) -> Forward:
+        """What stands in for a module's forward: the same, with its beginning and end noted."""
+
+        def observed(*args, **kwargs):
+            call = _Call(name, next(self._numbers))
+            calls = self.calls.setdefault(name, _Calls())
+            calls.parents.add(self._open[-1].name if self._open else None)
+            self._open.append(call)
+            try:
+                output = forward(*args, **kwargs)
+            finally:
+                self._open.remove(call)
+                self._ended[call.number] = call
+            calls.reads |= self.control
+            for leaf in tree_leaves(output):
+                if isinstance(leaf, torch.Tensor):
+                    key = self._key(leaf)
+                    call.outputs.add(key)
+                    self._kept_by.setdefault(key, []).append(call)
+                    calls.reads |= self._depends.get(key, 0)
+                elif not isinstance(leaf, _PLAIN):
+                    calls.whole = False
+            return output
+
+        return observed
+
+
+def _owners(name: str, modules: list[tuple[str, nn.Module]], tensor: torch.Tensor) -> set[str]:
+    """The modules that hold a tensor as their own, the outermost collection of tables among them."""
+    direct = {
+        module_name
+        for module_name, module in modules
+        if any(one is tensor for one in (*module._parameters.values(), *module._buffers.values()))
+    }
+    collections = {
+        module_name
+        for module_name, module in modules
+        if name.startswith(f"{module_name}." if module_name else "") and _is_collection(module)
+    }
+    return direct | collections
+
+
+def _is_collection(module: nn.Module) -> bool:
+    return callable(getattr(module, "embedding_bag_configs", None)) or callable(
+        getattr(module, "embedding_configs", None)
+    )
+
+
+class KeptOutputs:
+    """What some modules gave for each batch, within a budget of memory. Batches are kept whole, from the first on; those that
+    the budget has no room for are scored in full later.
+
+    Args:
+        modules: name -> module whose outputs are kept.
+        budget: bytes.
+
+    Attributes:
+        batches: of how many batches outputs are kept.
+        nbytes: memory that they take; what several outputs share counts once.
+    """
+
+    def __init__(self, modules: dict[str, nn.Module], budget: int) -> None:
+        self._modules, self._budget = modules, budget
+        self._kept: list[dict[str, list[Any]]] = []
+        self._storages: dict[int, int] = {}
+        self.nbytes = 0
+        self._batch: int | None = None
+        self._calls: dict[str, int] = {}
+
+    @property
+    def batches(self) -> int:
+        return len(self._kept)
+
+    @contextmanager
+    def recording(self, batches: list) -> Iterator[Iterator]:
+        """Gives the batches one by one, and keeps what the modules give meanwhile."""
+        full = not self._modules or not self._budget
+
+        def record(name: str, forward: Forward) -> Forward:
+            def recorded(*args, **kwargs):
+                output = forward(*args, **kwargs)
+                if self._batch is not None:
+                    self._kept[self._batch].setdefault(name, []).append(output)
+                return output
+
+            return recorded
+
+        def one_by_one() -> Iterator:
+            nonlocal full
+            for batch in batches:
+                self._batch = None
+                if not full:
+                    self._batch = len(self._kept)
+                    self._kept.append({})
+                yield batch
+                if self._batch is not None:
+                    found = _memory(self._kept[-1])
+                    taken = sum(size for address, size in found.items() if address not in self._storages)
+                    if self.nbytes + taken > self._budget:
+                        self._kept.pop()
+                        full = True
+                    else:
+                        self._storages |= found
+                        self.nbytes += taken
+            self._batch = None
+
+        try:
+            with intercepted({} if full else self._modules, record):
+                yield one_by_one()
+        finally:
+            self._batch = None
+
+    @contextmanager
+    def replaying(self, names: set[str], batches: list) -> Iterator[Iterator]:
+        """Gives the batches one by one; meanwhile a call of a named module returns the output kept of that batch."""
+        self._batch = None
+
+        def answer(name: str, forward: Forward) -> Forward:
+            def answered(*args, **kwargs):
+                if self._batch is None:  # also when an interrupt left this standing in for the forward
+                    return forward(*args, **kwargs)
+                number = self._calls.get(name, 0)
+                self._calls[name] = number + 1
+                return self._kept[self._batch][name][number]
+
+            return answered
+
+        def one_by_one() -> Iterator:
+            for number, batch in enumerate(batches):
+                self._batch = number if number < len(self._kept) else None
+                self._calls = {}
+                yield batch
+            self._batch = None
+
+        try:
+            with intercepted({name: module for name, module in self._modules.items() if name in names}, answer):
+                yield one_by_one()
+        finally:
+            self._batch = None
+
+
+def _memory(outputs: dict[str, list[Any]]) -> dict[int, int]:
+    """Address -> bytes."""
+    storages = {}
+    for leaf in tree_leaves(list(outputs.values())):
+        if isinstance(leaf, torch.Tensor):
+            storage = leaf.untyped_storage()
+            storages[storage.data_ptr()] = storage.nbytes()
+    return storages

@@ -1,0 +1,227 @@
+"""The tensors of a model: what they are called, which share memory, and which component each belongs to.
+
+Our models say so themselves, by a class attribute `COMPONENTS` (component -> glob patterns on tensor names); `GROUPS`, of
+the same form, names sets of parameters that cut across components. In a model we do not know, weights of embedding modules
+are `embedding` and every other tensor belongs to its top-level child."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_tables
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Names for several components at once: each stands for the components whose names end so.
+GROUPS = {"mlp": "_mlp"}
+
+_PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
+_LOOKUP = "TableBatchedEmbedding"  # in the names of FBGEMM's modules
+_COLLECTION = re.compile(f"Embedding(Bag)?Collection|{_LOOKUP}")  # TorchRec's and FBGEMM's modules
+
+# Attributes in which wrappers (torch.compile, TorchRec's DistributedModelParallel, FSDP, checkpointing) keep the module they
+# wrap. Names leave them out, so that a tensor has one name whether its model is wrapped or not.
+_WRAPPERS = {"_orig_mod", "_dmp_wrapped_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside `torch.compile`, DistributedModelParallel, DistributedDataParallel or DataParallel."""
+    while True:
+        inner = next((model._modules[name] for name in _WRAPPERS if name in model._modules), None)
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def plain_name(name: str) -> str:
+    """A tensor's or module's name without the attributes of wrappers."""
+    if "_orig_mod" not in name and "_wrapped_module" not in name:
+        return name
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """All modules with their names, as if nothing were wrapped."""
+    return [(plain_name(name), module) for name, module in unwrapped(model).named_modules()]
+
+
+class Listed(NamedTuple):
+    """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, and further
+    names of it (tied weights, modules that stand in two places)."""
+
+    name: str
+    tensor: torch.Tensor
+    parameter: bool
+    table: QuantizedTable | None
+    aliases: list[str]
+
+
+def listed(model: nn.Module) -> list[Listed]:
+    """Parameters, quantized tables (as their memory, see `embedding_modules`) and buffers, in this order, by their first name.
+
+    Tensors that share all of their memory are listed once. FBGEMM's bookkeeping buffers are not listed."""
+    modules = [(plain_name(name), module) for name, module in unwrapped(model).named_modules(remove_duplicate=False)]
+    tables = {table.name: table for table in quantized_tables(modules)}
+    parameters, buffers = [], []
+    for prefix, module in modules:
+        start = f"{prefix}." if prefix else ""
+        parameters += [(start + n, t, True, None) for n, t in module._parameters.items() if t is not None]
+        own = {start + n: t for n, t in module._buffers.items() if t is not None}
+        if _LOOKUP in type(module).__name__:
+            # Offsets, types and counters of FBGEMM's kernels, which trust them: errors there end the process.
+            own = {name: tensor for name, tensor in own.items() if tensor.is_floating_point()}
+        buffers += [(name, tensor, False, None) for name, tensor in own.items() if name not in tables]
+    quantized = [(table.name, table.tensor, True, table) for table in tables.values()]
+    seen: dict[int, list[Listed]] = {}
+    once = []
+    for name, tensor, parameter, table in (*parameters, *quantized, *buffers):
+        place = address(tensor)
+        there = [] if place is None else seen.setdefault(place, [])
+        known = next((one for one in there if _same_memory(one.tensor, tensor)), None)
+        if known is None:
+            once.append(Listed(name, tensor, parameter, table, []))
+            there.append(once[-1])
+        elif known.name != name:
+            known.aliases.append(name)
+    return once
+
+
+def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors that begin at one address are the same words."""
+    return one is other or (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+
+
+def named_tensors(model: nn.Module, *, buffers: bool) -> Iterator[tuple[str, torch.Tensor]]:
+    """Names and tensors of what `listed` gives, buffers if asked for."""
+    return ((one.name, one.tensor) for one in listed(model) if one.parameter or buffers)
+
+
+def address(tensor: torch.Tensor) -> int | None:
+    """Where a tensor's memory begins; None when it has no plain memory of its own (uninitialised, sparse, on meta, empty,
+    a wrapper around other tensors)."""
+    if type(tensor) in _PLAIN and tensor.layout is torch.strided:  # nearly all: no need to ask further
+        return (tensor.data_ptr() or None) if tensor.numel() else None
+    if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
+        return None
+    return tensor.data_ptr() or None
+
+
+def span(tensor: torch.Tensor) -> tuple[int, int]:
+    """First byte and end of the memory that a tensor reaches over; gaps between its words count."""
+    start = address(tensor)
+    if start is None:
+        return 0, 0
+    if tensor.is_contiguous():
+        return start, start + tensor.numel() * tensor.element_size()
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + (last + 1) * tensor.element_size()
+
+
+def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+    """Whether two spans have a byte in common."""
+    return one[0] < other[1] and other[0] < one[1]
+
+
+def component_of(
+    model: nn.Module, components: Mapping[str, str] | None = None, everything: Sequence[Listed] | None = None
+) -> dict[str, str]:
+    """Tensor name -> component, for every parameter and buffer. Further names of a tensor stand beside its first one, each
+    with the component that it belongs to by that name.
+
+    Args:
+        model: any module.
+        components: component -> glob on tensor names; goes before what the model or the rule says.
+        everything: what `listed` gives, where it is at hand.
+
+    Raises:
+        ValueError: a glob that matches no tensor, or a tensor that two of them match.
+    """
+    everything = listed(model) if everything is None else everything
+    names = [name for one in everything for name in (one.name, *one.aliases)]
+    found: dict[str, str] = {}
+    for component, pattern in (components or {}).items():
+        matches = [name for name in names if fnmatchcase(name, pattern)]
+        if not matches:
+            raise ValueError(f"component {component!r}: no tensor matches {pattern!r}; there are: {', '.join(names)}")
+        for name in matches:
+            if name in found:
+                raise ValueError(f"tensor {name!r} belongs to two components: {found[name]!r} and {component!r}")
+            found[name] = component
+    for one in everything:  # an override of any name goes for the tensor
+        if overridden := [found[name] for name in (one.name, *one.aliases) if name in found]:
+            found |= dict.fromkeys((one.name, *one.aliases), overridden[0])
+    declared = getattr(type(unwrapped(model)), "COMPONENTS", {})
+    for component, patterns in declared.items():
+        for name in names:
+            if name not in found and any(fnmatchcase(name, pattern) for pattern in patterns):
+                found[name] = component
+    embeddings = _embedding_modules(model) if len(found) < len(names) else set()
+    for name in names:
+        if name not in found:
+            parts = name.split(".")
+            parents = {".".join(parts[:end]) for end in range(len(parts))}
+            found[name] = parts[0] if embeddings.isdisjoint(parents) else "embedding"
+    return found
+
+
+def _embedding_modules(model: nn.Module) -> set[str]:
+    """Names of the embedding modules of PyTorch, TorchRec or FBGEMM; the model itself is ""."""
+    return {
+        name
+        for name, module in named_modules(model)
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) or _COLLECTION.search(type(module).__name__)
+    }
+
+
+def group_of(component: str) -> set[str]:
+    """The groups that a component belongs to."""
+    return {group for group, end in GROUPS.items() if component.endswith(end)}
+
+
+def declared_groups(model: nn.Module) -> Mapping[str, Sequence[str]]:
+    """The groups that a model itself declares, by a class attribute `GROUPS`: name -> globs on the names of parameters."""
+    declared = getattr(type(unwrapped(model)), "GROUPS", {})
+    return declared if isinstance(declared, Mapping) else {}
+
+
+def components(model: nn.Module, components: Mapping[str, str] | None = None) -> "pd.DataFrame":
+    """The components of a model with their sizes.
+
+    Returns:
+        columns `component`, `parameters` (quantized tables among them) and `buffers` (how many numbers), `bits` (of the
+        parameters, as they are stored) and `share` (of all these bits). A component as a target means its parameters, or its
+        buffers when it has no others.
+
+    Example:
+        >>> components(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))[["component", "parameters", "buffers"]].values
+        array([['0', 8, 0],
+               ['1', 4, 5]], dtype=object)
+    """
+    import pandas as pd
+
+    everything = listed(model)
+    home = component_of(model, components, everything)
+    rows = [
+        {
+            "component": home[name],
+            "parameters": (tensor.shape[0] * table.dim if table else tensor.numel()) * parameter,
+            "buffers": tensor.numel() * (not parameter),
+            "bits": 8 * tensor.numel() * tensor.element_size() * parameter,
+        }
+        for name, tensor, parameter, table, _ in everything
+    ]
+    frame = pd.DataFrame(rows).groupby("component", sort=False, as_index=False).sum()
+    return frame.assign(share=frame["bits"] / frame["bits"].sum())
+
+
+def has_group(model: "nn.Module", name: str) -> bool:
+    """Whether a model declares a group of parameters, as the study's models declare `as_released`."""
+    return name in declared_groups(model)

@@ -1,0 +1,184 @@
+"""Decisions that errors change: what counts as an incorrect output of a recommender.
+
+The parameter vulnerability factor (PVF) is the share of injections that give an incorrect output (Jiao et al.,
+arXiv:2405.01741); what is incorrect is a choice: a row on the other side of the click threshold, or a logit that moved.
+
+How far scores are from the golden ones, whatever they mean: for models that were never trained."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from drsrobust.metrics._inputs import columns
+
+THRESHOLD = 0.5
+EPSILON = 1e-3
+
+
+def flipped(scores: np.ndarray, golden: np.ndarray, threshold: float = THRESHOLD) -> float:
+    """Share of rows whose click decision, probability > threshold, is not the golden one; NaN without rows.
+
+    Logits are compared with log(threshold / (1 - threshold)), so that no sigmoid rounds. A score that is NaN is an incorrect
+    decision always.
+
+    Args:
+        scores, golden: logits [n] each.
+        threshold: a probability, in (0, 1).
+
+    Raises:
+        ValueError: arrays of different lengths, or a threshold outside (0, 1).
+
+    Example:
+        >>> flipped(np.array([1.0, -1.0, np.nan, 5.0]), np.array([2.0, 2.0, -2.0, 0.1]))
+        0.5
+    """
+    scores, golden = columns(scores=scores, golden=golden)
+    return _share(is_flipped(scores, golden, cut(threshold)))
+
+
+def moved(scores: np.ndarray, golden: np.ndarray, epsilon: float = EPSILON) -> float:
+    """Share of rows whose logit is more than epsilon away from the golden one; NaN and infinities have always moved. NaN
+    without rows.
+
+    Args:
+        scores, golden: logits [n] each.
+        epsilon: in logits, 0 or more.
+
+    Raises:
+        ValueError: arrays of different lengths, or an epsilon that is negative or not finite.
+
+    Example:
+        >>> moved(np.array([1.0, 1.01, np.inf, np.nan]), np.array([1.0, 1.0, 1.0, 1.0]))
+        0.75
+    """
+    scores, golden = columns(scores=scores, golden=golden)
+    return _share(is_moved(scores, golden, checked_epsilon(epsilon)))
+
+
+def cut(threshold: float) -> np.float64:
+    """The logit of a probability in (0, 1).
+
+    Raises:
+        ValueError: another number.
+    """
+    if not 0 < threshold < 1:
+        raise ValueError(f"threshold is {threshold}; it must be a probability between 0 and 1, both excluded")
+    return np.float64(math.log(threshold) - math.log1p(-threshold))
+
+
+def checked_epsilon(epsilon: float) -> float:
+    """A distance in logits, finite, 0 or more.
+
+    Raises:
+        ValueError: another number.
+    """
+    if not 0 <= epsilon < math.inf:
+        raise ValueError(f"epsilon is {epsilon}; it must be a finite distance in logits, 0 or more")
+    return float(epsilon)
+
+
+def is_flipped(scores: np.ndarray, golden: np.ndarray, at: np.float64) -> np.ndarray:
+    """Rows, bool [n], on the other side of the logit `at` than golden, or NaN. In float64, lest the cut be rounded."""
+    with np.errstate(invalid="ignore"):
+        return ((scores > at) != (golden > at)) | np.isnan(scores) | np.isnan(golden)
+
+
+def is_moved(scores: np.ndarray, golden: np.ndarray, epsilon: float) -> np.ndarray:
+    """Rows, bool [n], more than epsilon away from golden, or not finite. In float64, where no float32 difference overflows."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return ~(np.abs(np.subtract(scores, golden, dtype=np.float64)) <= epsilon)
+
+
+def _share(rows: np.ndarray) -> float:
+    return float(np.count_nonzero(rows) / len(rows)) if len(rows) else float("nan")
+
+
+def deviated(scores: np.ndarray, golden: np.ndarray, threshold: float) -> float:
+    """Share of rows whose score differs from the golden one by more than `threshold` times the golden one's size; NaN and
+    infinities always do. NaN without rows.
+
+    Args:
+        scores, golden: [n] each; golden ones finite.
+        threshold: relative, 0 or more: 0.01 is 1 %.
+
+    Raises:
+        ValueError: arrays of different lengths, or a threshold that is negative or not finite.
+
+    Example:
+        >>> deviated(np.array([1.0, 1.02, np.inf, np.nan]), np.array([1.0, 1.0, 1.0, 1.0]), threshold=0.01)
+        0.75
+    """
+    if not 0 <= threshold < np.inf:
+        raise ValueError(f"threshold is {threshold}; it must be a finite share of the golden score, 0 or more")
+    change, golden = _change(scores, golden)
+    return float(np.count_nonzero(~(change <= threshold * np.abs(golden))) / len(golden)) if len(golden) else np.nan
+
+
+def median_change(scores: np.ndarray, golden: np.ndarray) -> float:
+    """Median over rows of |score - golden score|; a NaN counts as infinitely far. NaN without rows.
+
+    Args:
+        scores, golden: [n] each; golden ones finite.
+
+    Raises:
+        ValueError: arrays of different lengths.
+
+    Example:
+        >>> median_change(np.array([1.0, 1.5, np.nan]), np.array([1.0, 1.0, 1.0]))
+        0.5
+    """
+    change, _ = _change(scores, golden)
+    return float(np.median(np.where(np.isnan(change), np.inf, change))) if len(change) else np.nan
+
+
+def spearman(scores: np.ndarray, golden: np.ndarray) -> float:
+    """Rank correlation (C. Spearman, American Journal of Psychology 15, 1904): Pearson's correlation of ranks, equal scores
+    sharing the mean of theirs.
+
+    Infinities keep their order. A NaN carries no information: it is tied with every other row, as in AUC, so it has the middle
+    rank and moves all others half a place. 0 where all scores are tied; NaN where the golden ones are, or with fewer than 2
+    rows.
+
+    Args:
+        scores, golden: [n] each.
+
+    Raises:
+        ValueError: arrays of different lengths.
+
+    Example:
+        >>> spearman(np.array([1.0, 2.0, np.inf, 3.0]), np.array([0.1, 0.2, 0.3, 0.4]))
+        0.8
+    """
+    scores, golden = columns(scores=scores, golden=golden)
+    found, wanted = _centred_ranks(scores), _centred_ranks(golden)
+    scale = np.sqrt((found @ found) * (wanted @ wanted))
+    if not wanted.any():
+        return float("nan")
+    return float(np.clip(found @ wanted / scale, -1.0, 1.0)) if scale else 0.0
+
+
+# Those that campaigns know by name: (scores, golden) -> number.
+DEVIATIONS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "deviated_0.01": lambda scores, golden: deviated(scores, golden, 0.01),
+    "deviated_0.1": lambda scores, golden: deviated(scores, golden, 0.1),
+    "median_change": median_change,
+    "spearman": spearman,
+}
+
+
+def _change(scores: np.ndarray, golden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """|scores - golden| and golden, float64 [n] each: there no difference of float32 overflows."""
+    scores, golden = columns(scores=scores, golden=golden)
+    with np.errstate(invalid="ignore", over="ignore"):  # a NaN with its quiet bit off; float64 scores
+        return np.abs(np.subtract(scores, golden, dtype=np.float64)), golden.astype(np.float64)
+
+
+def _centred_ranks(scores: np.ndarray) -> np.ndarray:
+    """Ranks less their mean (n + 1) / 2, float64 [n]; 0 for NaN. All are multiples of 1/2, so their sums are exact."""
+    from scipy.stats import rankdata
+
+    known = ~np.isnan(scores)
+    ranks = np.zeros(len(scores))
+    ranks[known] = rankdata(scores[known]) - (np.count_nonzero(known) + 1) / 2
+    return ranks

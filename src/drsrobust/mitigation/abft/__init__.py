@@ -1,0 +1,1 @@
+"""Algorithm-based fault tolerance: checksums of linear layers and embedding look-ups."""

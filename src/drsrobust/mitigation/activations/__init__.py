@@ -1,0 +1,1 @@
+"""Protections of computed values: clipping and NaN guards at the outputs of layers."""

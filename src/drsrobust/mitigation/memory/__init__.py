@@ -1,0 +1,1 @@
+"""Protections of stored words: codes, copies, checksums, range checks."""

@@ -1,0 +1,187 @@
+"""Checks of the sizes that a model is asked to have; each failure is one ValueError with the name and the value.
+
+The multilayer perceptron of arXiv:2307.10244: each layer is Linear, BatchNorm, ReLU, Dropout.
+
+Embedding tables of a schema as one TorchRec `EmbeddingBagCollection`.
+
+Fields: one vector for each sparse feature and each dense column of a row.
+
+The first-order part that many models share: a weight for each id and each dense column, and a bias.
+
+DLRM's pairwise products, with a quicker choice of the pairs."""
+
+from collections.abc import Sequence
+from functools import partial
+from math import isfinite
+from numbers import Integral, Real
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import nn
+
+from drsrobust.data.dataset import Schema
+from drsrobust.introspection.embedding_modules import torchrec
+
+if TYPE_CHECKING:
+    from torchrec import EmbeddingBagCollection, KeyedJaggedTensor
+
+
+def check_sizes(**sizes: object) -> None:
+    """Checks sizes by what their names say: `*_mlp` is one or more widths, `dropout` a share below 1, `std` over 0, all others
+    are whole numbers from 1."""
+    for name, value in sizes.items():
+        if name.endswith("_mlp"):
+            good = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value)
+            good, right = good and all(map(_counts, value)), "one or more layer widths, each a whole number from 1"
+        elif name == "dropout":
+            good, right = _real(value) and 0 <= value < 1, "in [0, 1)"
+        elif name == "std":
+            good, right = _real(value) and value > 0, "over 0"
+        else:
+            good, right = _counts(value), "a whole number from 1"
+        if not good:
+            raise ValueError(f"{name} is {value!r}; it must be {right}")
+
+
+def check_dlrm_sizes(embedding_dim: int, dense_mlp: Sequence[int], over_mlp: Sequence[int]) -> None:
+    """What DLRM's MLPs must fit to: the embeddings, and one logit."""
+    check_sizes(embedding_dim=embedding_dim, dense_mlp=dense_mlp, over_mlp=over_mlp)
+    if dense_mlp[-1] != embedding_dim:
+        raise ValueError(
+            f"dense_mlp is {list(dense_mlp)}; its last width must be embedding_dim, {embedding_dim}: its output stands "
+            "beside the embeddings"
+        )
+    if len(over_mlp) < 2 or over_mlp[-1] != 1:
+        raise ValueError(f"over_mlp is {list(over_mlp)}; it must have at least two widths, the last one 1 (the logit)")
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and value >= 1
+
+
+def _real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+
+
+def mlp(width: int, hidden: Sequence[int], dropout: float, *, project: bool = True) -> nn.Sequential:
+    """Hidden layers on inputs [B, width], by default with a last projection to [B, 1] (else the output is [B, hidden[-1]]).
+
+    Args:
+        width: of the input.
+        hidden: widths of the hidden layers.
+        dropout: probability of dropping a hidden unit while training.
+        project: whether a Linear to 1 follows, without BatchNorm or ReLU.
+    """
+    layers: list[nn.Module] = []
+    for size in hidden:
+        layers += [nn.Linear(width, size), nn.BatchNorm1d(size), nn.ReLU(), nn.Dropout(dropout)]
+        width = size
+    return nn.Sequential(*layers, *([nn.Linear(width, 1)] if project else []))
+
+
+def embedding_tables(
+    schema: Schema, dim: int, std: float, *, multi_hot: str = "mean", weighted: bool = False
+) -> "EmbeddingBagCollection":
+    """One table per feature, named like it. Rows are drawn from N(0, std).
+
+    Its forward takes a KeyedJaggedTensor and gives a KeyedTensor whose `values()` are [B, features * dim].
+
+    Args:
+        schema: of the data.
+        dim: width of the tables.
+        std: standard deviation of the rows.
+        multi_hot: how a multi-hot feature's rows are pooled, `mean` or `sum`.
+        weighted: whether each looked-up row is multiplied by the KeyedJaggedTensor's weight (then `sum` pools).
+    """
+    pooling = torchrec().PoolingType
+    return torchrec().EmbeddingBagCollection(
+        tables=[
+            torchrec().EmbeddingBagConfig(
+                name=feature.name,
+                embedding_dim=dim,
+                num_embeddings=feature.cardinality,
+                feature_names=[feature.name],
+                pooling=pooling.MEAN if feature.multi_hot and multi_hot == "mean" else pooling.SUM,
+                init_fn=partial(torch.nn.init.normal_, std=std),
+            )
+            for feature in schema.features
+        ],
+        is_weighted=weighted,
+    )
+
+
+class Fields(nn.Module):
+    """Vectors [B, F + D, dim]: the F sparse features' embeddings, then for each of D dense columns its value times a
+    learnt vector, as factorization machines treat numbers (Rendle 2010; DeepFM, arXiv:1703.04247, section 2).
+
+    Args:
+        schema: of the data.
+        dim: of the vectors.
+        std: standard deviation of the tables' and the vectors' first values.
+    """
+
+    def __init__(self, schema: Schema, dim: int, std: float) -> None:
+        super().__init__()
+        self.dim = dim
+        self.number = len(schema.features) + len(schema.dense)
+        self.embeddings = embedding_tables(schema, dim, std)
+        self.dense = nn.Parameter(torch.randn(len(schema.dense), dim) * std) if schema.dense else None
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
+        """Vectors [B, F + D, dim] of dense features [B, D] and B rows of ids."""
+        embedded = self.embeddings(sparse_features).values().unflatten(1, (-1, self.dim))
+        if self.dense is None:
+            return embedded
+        return torch.cat((embedded, dense_features.unsqueeze(2) * self.dense), dim=1)
+
+
+class FirstOrderModel(nn.Module):
+    """A model that has the first-order part w_0 + sum_i w_i x_i: linear in one-hot ids and dense columns.
+
+    The weights of ids lie in tables of width 1, one per feature (of a multi-hot one the mean counts).
+    """
+
+    LINEAR = ("first_order.*", "first_order_dense.*", "bias")  # its tensors: the component `linear`
+    LINEAR_WEIGHTS = ("first_order.*", "first_order_dense.*")
+
+    def add_first_order(self, schema: Schema, std: float) -> None:
+        """Makes its tensors. (No submodule, so that they are named alike in all models.)
+
+        Args:
+            schema: of the data.
+            std: standard deviation of the ids' first weights.
+        """
+        self.first_order = embedding_tables(schema, 1, std)
+        self.first_order_dense = nn.Linear(len(schema.dense), 1, bias=False) if schema.dense else None
+        self.bias = nn.Parameter(torch.zeros(1))
+
+    def first_order_logit(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
+        """w_0 + sum_i w_i x_i [B] of dense features [B, D] and B rows of ids."""
+        logit = self.first_order(sparse_features).values().sum(dim=1) + self.bias
+        if self.first_order_dense is not None:
+            logit = logit + self.first_order_dense(dense_features).squeeze(1)
+        return logit
+
+
+class FlatInteractionArch(torchrec().models.dlrm.InteractionArch):
+    """TorchRec's `InteractionArch`, the same numbers in the same order, forwards and backwards.
+
+    TorchRec picks the pairs by two index vectors; the gradient of that adds up element by element. Here one index picks them
+    from the flattened products. The buffer `triu_indices` still decides which pairs are read.
+    """
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: torch.Tensor) -> torch.Tensor:
+        """The dense vector and all pairwise products [B, D + F + F (F - 1) / 2] of a dense vector [B, D] and F embeddings
+        [B, F, D].
+
+        Raises:
+            RuntimeError: an error made the buffer name a vector that is not there (a negative number counts from the end).
+        """
+        vectors = torch.cat((dense_features.unsqueeze(1), sparse_features), dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)  # [B, n * n]
+        n = self.F + 1
+        pairs = torch.where(self.triu_indices < 0, self.triu_indices + n, self.triu_indices)
+        there = ((pairs >= 0) & (pairs < n)).all(dim=0)
+        flat = torch.where(there, pairs[0] * n + pairs[1], n * n)  # n * n is refused by index_select
+        return torch.cat((dense_features, products.index_select(1, flat)), dim=1)

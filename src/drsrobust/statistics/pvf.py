@@ -1,0 +1,89 @@
+"""Parameter vulnerability factor: what share of injections makes an output incorrect (Jiao et al., "PVF (Parameter
+Vulnerability Factor): A Scalable Metric for Understanding AI Vulnerability Against SDCs in Model Parameters",
+arXiv:2405.01741)."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drsrobust.statistics.columns import identifying
+from drsrobust.statistics.intervals import LEVEL, mean_interval, wilson
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# What counts as an incorrect output; each is a column, the share of incorrect outputs in a trial.
+DEFINITIONS = {
+    "flipped": "rows whose decision at the threshold is another one",
+    "reranked": "users whose top-k list is another one",
+    "moved": "rows whose score moves by more than epsilon",
+}
+
+
+def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), level: float = LEVEL) -> "pd.DataFrame":
+    """PVF of each group of trials, by three definitions of an incorrect output.
+
+    `pvf` is the source's D / N: the share of injections that made at least one output incorrect, with its Wilson interval. It
+    grows with the number of outputs that are looked at, so `incorrect` says what share of the outputs an injection makes
+    incorrect on average, with an interval by Student's t (where all trials are alike, by what n trials may have missed). A
+    trial whose model raised gave no output: it counts as incorrect in all of them.
+
+    Args:
+        table: a campaign's, one row per trial, with columns `outcome`, `flipped`, `reranked` and `moved` (shares in [0, 1];
+            null where the model raised, and where there is nothing to tell by, as no users).
+        by: columns to group by, one or more; `mitigation` brings `mitigation_id` with it, where the table has one.
+        level: of confidence.
+
+    Returns:
+        one row per group and definition, in the table's order: the group's columns, `definition`, `n` (trials that tell),
+        `pvf`, `pvf_low`, `pvf_high`, `incorrect`, `incorrect_low`, `incorrect_high`. Where a definition is null in all trials
+        that did not raise, it is null here, and n is 0.
+
+    Raises:
+        ValueError: columns that the table does not have; shares outside of [0, 1].
+
+    Example:
+        >>> import pandas as pd
+        >>> trials = pd.DataFrame({"target": "all", "outcome": ["ok", "ok", "raised"], "flipped": [0.0, 0.5, None]})
+        >>> trials = trials.assign(reranked=None, moved=[0.0, 1.0, None])
+        >>> pvf(trials)[["target", "definition", "n", "pvf", "incorrect"]]
+          target definition  n       pvf  incorrect
+        0    all    flipped  3  0.666667   0.500000
+        1    all   reranked  0       NaN        NaN
+        2    all      moved  3  0.666667   0.666667
+    """
+    import pandas as pd
+
+    by = identifying(table, by) if "mitigation" in by else list(by)
+    missing = [column for column in (*by, "outcome", *DEFINITIONS) if column not in table]
+    if missing or not by:
+        raise ValueError(f"PVF needs columns {', '.join(missing) or 'to group by'}; there are: {', '.join(table)}")
+    defined = {name: bool(table[name].notna().any()) for name in DEFINITIONS}
+    rows = []
+    for group, trials in table.groupby(by, sort=False, dropna=False):
+        raised = (trials["outcome"] == "raised").to_numpy()
+        for name in DEFINITIONS:
+            shares = pd.to_numeric(trials[name]).to_numpy(np.float64, na_value=np.nan).copy()
+            # Of a group that raised throughout, only the other groups can tell whether the definition applies.
+            applies = not np.isnan(shares[~raised]).all() if (~raised).any() else defined[name]
+            shares[raised] = 1.0
+            known = shares[~np.isnan(shares)] if applies else shares[:0]
+            if not ((known >= 0) & (known <= 1)).all():
+                raise ValueError(
+                    f"column {name!r} holds {known.min():g} to {known.max():g}; shares lie between 0 and 1"
+                )
+            row = dict(zip(by, group, strict=True)) | {"definition": name, "n": len(known)}
+            row |= zip(("pvf", "pvf_low", "pvf_high"), wilson(int((known > 0).sum()), len(known), level), strict=True)
+            bounds = (0.0, 1.0) if len(known) else None
+            interval = mean_interval(known, level, bounds)
+            row |= zip(("incorrect", "incorrect_low", "incorrect_high"), interval, strict=True)
+            rows.append(row)
+    found = pd.DataFrame(rows)
+    found.attrs = {
+        "pvf": f"share of trials with an incorrect output, or that raised; {level:.0%} Wilson interval",
+        "incorrect": f"mean share of incorrect outputs per trial; {level:.0%} interval by Student's t (where all trials agree, "
+        "what they may have missed)",
+        **DEFINITIONS,
+    }
+    return found

@@ -1,0 +1,157 @@
+"""What protection is worth: the share of lost AUC that comes back, judged on the same error maps with it and without."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, NONE, identifying
+from drsrobust.statistics.intervals import LEVEL, bootstrap_interval, unseen, wilson
+from drsrobust.statistics.stopping import UNIT
+from drsrobust.statistics.summary import DROP, metric_interval, stopping_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SAME = [column for column in CONDITION if column != "mitigation"]
+
+
+def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 9999, seed: int = 0) -> "pd.DataFrame":
+    """What each mitigation gives back of the AUC that the same errors cost without it.
+
+    Trials are paired by their seed, from which their error map follows. Recovery is a ratio of means over trials, (protected -
+    faulty) / (golden - faulty), never a mean of ratios; golden is the AUC of the model without errors and without protection,
+    so that what a mitigation costs without errors counts against it. Its interval is a bootstrap one over pairs
+    (`bootstrap_interval`). Where the mean loss is under 0.001 AUC, or not surely over 0 (as where a few trials lose all that is
+    lost, of which no bootstrap can make an interval), there is nothing to take shares of, and it is blank (NaN). Where all
+    pairs have the same recovery, as with an exact repair, no resample differs: then a share of up to `unseen(n)` of error maps
+    may leave any AUC from 0 to 1. Trials stopped by their AUC (`precision=`) have no bootstrap interval; its ends are NaN.
+
+    Args:
+        table: of one or more campaigns with `mitigations=[None, ...]`, one row per trial.
+        level: of the intervals. Of the best of k rows use 1 - 0.05 / k (Bonferroni): it was chosen after the fact.
+        resamples, seed: of the bootstrap.
+
+    Returns:
+        one row per condition and mitigation, in the table's order: the condition's columns, `mitigation_id`; `n` trials;
+        `raised`, the share of them in which the model raised, with the mitigation or without, so that there is no AUC: they
+        are counted as `trials_harmed`, and are in no mean; `auc_golden`; means over the other trials, each with `_low` and
+        `_high`: `lost` (golden - faulty), `auc_faulty`, `auc` (protected) and `gained` (protected - faulty, paired) by
+        `metric_interval`, `recovery` by bootstrap; and `trials_harmed`, the share of trials that lose over 0.001 AUC (or
+        raise) with the mitigation, and `trials_harmed_faulty`, without it (Wilson). Intervals do not rest on survivors alone:
+        a raised trial counts at the low end of `auc_faulty` and of `auc`, and at the high end of `lost`, as an AUC of 0; at
+        the low ends of `gained` and `recovery` as an AUC of 0 if it is protected, as the golden AUC if not (the errors cost
+        nothing). `attrs["interval"]`: of `recovery`, for `caption`.
+
+    Raises:
+        ValueError: a condition without unprotected trials, mitigations that met other trials than these, trials that stand
+            twice, several trained models or sets of rows in one condition, or no mitigation at all.
+    """
+    import pandas as pd
+
+    rows = []
+    for condition, group in table.groupby(_SAME, sort=False, dropna=False):
+        about = dict(zip(_SAME, condition, strict=True))
+        trials = _by_seed(about, group)
+        for key in trials:
+            if key[0] != NONE:
+                both = _paired(about, key, trials)
+                row = about | dict(zip(identifying(table, ["mitigation"]), key, strict=True))
+                stopping = stopping_of(group, _text(about))
+                rows.append(row | _numbers(both, stopping, level, resamples, seed))
+    if not rows:
+        raise ValueError("the table holds no protected trials; give the campaign mitigations=[None, ...]")
+    found = pd.DataFrame(rows)
+    found.attrs["interval"] = (
+        f"{100 * level:.4g}% bootstrap intervals of a ratio of means, over pairs of trials with the same error map; blank "
+        f"where the mean loss is under {DROP} AUC or not surely over 0"
+    )
+    return found
+
+
+def _text(about: dict) -> str:
+    return f"{about['error_model']} at {about['rate']} in {about['target']} of {about['model']} on {about['dataset']}"
+
+
+def _by_seed(about: dict, group: "pd.DataFrame") -> "dict[tuple, pd.DataFrame]":
+    """The trials of one condition by mitigation (its label first), in the table's order, each indexed by seed."""
+    text = _text(about)
+    for column, thing in (("checkpoint", "trained models"), ("data", "sets of rows")):
+        if (several := group[column].nunique()) > 1:
+            raise ValueError(f"{text} holds trials of {several} {thing} (column {column!r}); judge them one by one")
+    keys = identifying(group, ["mitigation"])
+    trials = {key: here.set_index("seed") for key, here in group.groupby(keys, sort=False, dropna=False)}
+    names = [name for name, *_ in trials]
+    if NONE not in names:
+        raise ValueError(
+            f"{text} has no unprotected trials to compare {', '.join(names)} with; give the campaign mitigations=[None, ...]"
+        )
+    for (name, *_), here in trials.items():
+        if not here.index.is_unique:
+            raise ValueError(f"{text}: trials with mitigation {name} stand twice in the table; drop the doubles")
+    return trials
+
+
+def _paired(about: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd.DataFrame":
+    """AUC with the mitigation (`auc`), without (`auc_faulty`) and without errors, by trial."""
+    name, protected = key[0], trials[key]
+    plain = next(here for (label, *_), here in trials.items() if label == NONE)
+    if alone := len(plain.index.symmetric_difference(protected.index)):
+        raise ValueError(
+            f"{about['error_model']} at {about['rate']}: {name} has {len(protected)} trials and no mitigation {len(plain)}, "
+            f"and {alone} of them have no partner with the same seed; run both to the same number of trials, with one seed"
+        )
+    # In the order of seeds: a table in another order gives the same bootstrap.
+    both = plain[["auc", "auc_golden"]].rename(columns={"auc": "auc_faulty"}).join(protected[["auc"]]).sort_index()
+    return both.astype(float)
+
+
+def _numbers(both: "pd.DataFrame", stopping: str, level: float, resamples: int, seed: int) -> dict:
+    golden = float(both["auc_golden"].iloc[0])
+    judged = both.dropna()
+    row = {"n": len(both), "raised": 1 - len(judged) / len(both), "auc_golden": golden}
+    bounds = {"lost": (golden - 1, golden), "auc_faulty": UNIT, "auc": UNIT, "gained": (-1.0, 1.0)}
+    least = _values(both.fillna({"auc": 0.0, "auc_faulty": golden}))
+    worst = _values(both.fillna(0.0)) | {"gained": least["gained"]}
+    values = _values(judged)
+    for name, bound in bounds.items():
+        mean, low, high = metric_interval(values[name], bound, stopping, level)
+        if row["raised"]:
+            _, lowest, highest = metric_interval(worst[name], bound, stopping, level)
+            low, high = (low, np.fmax(high, highest)) if name == "lost" else (np.fmin(low, lowest), high)
+        row |= zip((f"{name}{end}" for end in ENDS), (mean, float(low), float(high)), strict=True)
+    share = (float("nan"),) * 3
+    if len(judged) and values["lost"].mean() >= DROP and row["lost_low"] > 0:
+        options = {"level": level, "resamples": resamples, "seed": seed}
+        share = _share(values, stopping, golden, **options)
+        if row["raised"] and least["lost"].mean() > 0:
+            share = (share[0], float(np.fmin(share[1], _share(least, stopping, golden, **options)[1])), share[2])
+    row |= zip((f"recovery{end}" for end in ENDS), share, strict=True)
+    for name, column in (("trials_harmed", "auc"), ("trials_harmed_faulty", "auc_faulty")):
+        kept = (both["auc_golden"] - both[column] <= DROP).sum()  # where it raised there is no AUC, and nothing is kept
+        row |= zip((f"{name}{end}" for end in ENDS), wilson(len(both) - int(kept), len(both), level), strict=True)
+    return row
+
+
+def _values(both: "pd.DataFrame") -> dict[str, np.ndarray]:
+    """What is compared in each pair of trials: float64 [n] each."""
+    faulty, protected, golden = (both[column].to_numpy() for column in ("auc_faulty", "auc", "auc_golden"))
+    return {"lost": golden - faulty, "auc_faulty": faulty, "auc": protected, "gained": protected - faulty}
+
+
+def _share(values: dict[str, np.ndarray], stopping: str, golden: float, **options) -> tuple[float, float, float]:
+    """Recovery and its interval."""
+    gained, lost = values["gained"], values["lost"]
+    mean = float(gained.mean() / lost.mean())
+    if stopping != FIXED:
+        return mean, float("nan"), float("nan")
+    ratios = gained * lost.mean() - lost * gained.mean()
+    if len(lost) > 1 and abs(ratios).max() <= 1e-12:  # no resample differs but for rounding
+        # 1 - left / lost: of the AUC that is left to lose, what was not seen may be anything.
+        left = float((lost - gained).mean())
+        room = unseen(len(lost), options["level"]) / lost.mean()
+        return mean, float(mean - room * (golden - left)), float(mean + room * (left - golden + 1))
+    return bootstrap_interval(_ratio, gained, lost, **options)
+
+
+def _ratio(gained: np.ndarray, lost: np.ndarray, axis: int) -> np.ndarray:
+    return gained.mean(axis) / lost.mean(axis)

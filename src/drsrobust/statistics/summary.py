@@ -1,0 +1,189 @@
+"""From one row per trial to one row per condition, every number with its interval; and the caption that says so."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drsrobust._environment import unknown
+from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, PRECISION, STOPPING, identifying
+from drsrobust.statistics.intervals import LEVEL, mean_interval, quantile_interval, wilson
+from drsrobust.statistics.stopping import UNIT, stopping_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OUTCOMES = ("ok", "nonfinite", "raised")
+DROP = 0.001  # AUC: a loss over this is counted as harm
+DROPS = (0.01, 0.1)  # AUC: larger losses that are counted too
+QUANTILES = (10, 50, 90)  # percent
+INTERVAL = (
+    f"{LEVEL:.0%} interval of the mean over error maps (Student's t; where all trials agree, what they may have missed)"
+)
+ADAPTIVE = f"{LEVEL:.0%} interval of the mean over error maps, whatever the number of trials (betting, bounded values)"
+INTERVALS = {FIXED: INTERVAL, PRECISION: ADAPTIVE}
+# Least and greatest possible value of each metric; of `auc_drop` they depend on the AUC without errors.
+BOUNDS = dict.fromkeys(("auc", "detected", "repaired", "ndcg", "hit_rate", "overlap", "reranked", "users_harmed"), UNIT)
+BOUNDS |= dict.fromkeys(("flipped", "moved", "deviated_0.01", "deviated_0.1"), UNIT) | {"spearman": (-1.0, 1.0)}
+BOUNDS |= dict.fromkeys(("logloss", "ne", "calibration", "median_change"), (0.0, float("inf")))
+
+
+def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":
+    """One row per condition, in the table's order.
+
+    Args:
+        table: of one or more campaigns, one row per trial.
+        metrics: columns of it to average over trials, as `ndcg` or `flipped` besides these.
+
+    Returns:
+        the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), `share_<outcome>`,
+        `nan_rows` and `inf_rows` (mean per trial); for each metric its mean over the trials that have it, `_low` and `_high`
+        (see `metric_interval`; of `auc` and `auc_drop` the end that is worse counts a trial whose model raised as an AUC of 0)
+        and the quantiles `_q10`, `_q90`; `realised`, the rate that was drawn (all trials' events over all places where errors
+        could begin), with the central 99.9 % range `realised_low`, `realised_high` that Binomial(places, rate) gives it (where
+        the error model has a rate); `trials_harmed`, the share of trials that lost over 0.001 AUC (or raised), with `_low`
+        and `_high` (95 %, Wilson); `trials_harmed_0.01` and `trials_harmed_0.1`, the same for losses over 0.01 and 0.1 AUC;
+        for each metric the median, `_q50`, and for `_q10`, `_q50` and `_q90` the ends `_low` and `_high` of their 95 %
+        intervals between order statistics (NaN where trials are too few for one). How is said in the frame's `attrs` too.
+
+    Raises:
+        ValueError: a metric that the table does not have, whose columns the summary has already, or with a value outside of
+            its bounds; a table without the column `stopping`; one condition holds trials of several trained models, of
+            different rows, or of several ways of stopping, which have no common mean.
+    """
+    import pandas as pd
+
+    for metric in metrics:
+        if metric not in table:
+            raise unknown("metric", metric, table.columns)
+    rows = []
+    columns = identifying(table, CONDITION)
+    for condition, group in table.groupby(columns, sort=False, dropna=False):
+        row = dict(zip(columns, condition, strict=True))
+        where = f"{row['error_model']} at {row['rate']} in {row['target']} of {row['model']} on {row['dataset']}"
+        for column, thing in (("checkpoint", "trained models"), ("data", "sets of rows")):
+            if (several := group[column].nunique()) > 1:
+                raise ValueError(
+                    f"{where} holds trials of {several} {thing} (column {column!r}); summarise them one by one"
+                )
+        row |= {"auc_golden": group["auc_golden"].iloc[0], "n": len(group), STOPPING: stopping_of(group, where)}
+        row |= {f"share_{outcome}": float((group["outcome"] == outcome).mean()) for outcome in OUTCOMES}
+        row |= {column: float(group[column].astype(float).mean()) for column in ("nan_rows", "inf_rows")}
+        for metric in metrics:
+            values = group[metric].dropna().to_numpy(float)
+            _add(row, metric, zip(ENDS, _interval(group, metric, row), strict=True))
+            for quantile in (10, 90):
+                value = pd.Series(values).quantile(quantile / 100) if len(values) else float("nan")
+                _add(row, metric, [(f"_q{quantile}", value)])
+        _add(row, "realised", zip(ENDS, realised_rate(group), strict=True))
+        for drop, name in ((DROP, ""), *((drop, f"_{drop}") for drop in DROPS)):
+            harmed = int(((group["auc_drop"] > drop) | (group["outcome"] == "raised")).sum())
+            _add(row, f"trials_harmed{name}", zip(ENDS, wilson(harmed, len(group)), strict=True))
+        for metric in metrics:
+            values = group[metric].dropna().to_numpy(float)
+            for percent in QUANTILES:
+                ends = zip(ENDS, quantile_interval(values, percent / 100), strict=True)
+                # _q10 and _q90 were added above
+                _add(row, f"{metric}_q{percent}", [one for one in ends if one[0] or percent == 50])
+        rows.append(row)
+    summary = pd.DataFrame(rows)
+    summary.attrs = {
+        "interval": "; ".join(INTERVALS[one] for one in summary[STOPPING].unique()),
+        "realised": "events over places of all trials; central 99.9 % range of Binomial(places, rate)",
+        "trials_harmed": f"share of trials that lost over {DROP} AUC (or as many as the column says), or in which the model "
+        f"raised; {LEVEL:.0%} Wilson interval",
+        "quantiles": f"{LEVEL:.0%} interval between order statistics",
+    }
+    return summary
+
+
+def stopping_of(trials: "pd.DataFrame", where: str) -> str:
+    """How the number of these trials came about: `fixed` or `precision`.
+
+    Args:
+        trials: rows of a campaign's table, of one condition.
+        where: what they are of, for messages.
+
+    Raises:
+        ValueError: there is no column `stopping`, it holds something else, or both.
+    """
+    if STOPPING not in trials:
+        raise ValueError(
+            f"the table has no column {STOPPING!r}, on which intervals depend; add it: {FIXED!r} if the number of trials was "
+            f"chosen beforehand, {PRECISION!r} if it followed from Campaign(precision=...)"
+        )
+    found = trials[STOPPING].unique().tolist()
+    if len(found) != 1 or found[0] not in INTERVALS:
+        raise ValueError(
+            f"{where}: column {STOPPING!r} holds {found}; it must be {FIXED!r} or {PRECISION!r} in all trials"
+        )
+    return found[0]
+
+
+def metric_interval(
+    values: np.ndarray, bounds: tuple[float, float] | None, stopping: str, level: float = LEVEL
+) -> tuple[float, float, float]:
+    """Mean of a metric over trials and its interval, within the bounds of the metric.
+
+    Args:
+        values: [n].
+        bounds: least and greatest possible value, or None.
+        stopping: `fixed`: `mean_interval`. `precision`: `stopping_interval`, since Student's t is too narrow if one stops by
+            looking at the values; without two finite bounds the ends are NaN.
+        level: of confidence.
+
+    Raises:
+        ValueError: values outside the bounds.
+    """
+    if stopping == FIXED:
+        return mean_interval(values, level, bounds)
+    if bounds is None or not np.isfinite(bounds).all():
+        return (float(values.mean()) if len(values) else float("nan")), float("nan"), float("nan")
+    return stopping_interval(values, bounds, level)
+
+
+def _interval(group: "pd.DataFrame", metric: str, row: dict) -> tuple[float, float, float]:
+    """Mean and interval of a metric over the trials of one condition; at a rate of 0 no error map is drawn, and it is known."""
+    golden = row["auc_golden"]
+    bounds = (golden - 1, golden) if metric == "auc_drop" else BOUNDS.get(metric)
+    values = group[metric].astype(float).to_numpy()
+    if row["ber"] == 0 and len(set(values)) == 1:
+        return (float(values[0]),) * 3
+    try:
+        mean, low, high = metric_interval(values[~np.isnan(values)], bounds, row[STOPPING])
+        if metric in ("auc", "auc_drop") and row["share_raised"]:
+            lost = bounds[0] if metric == "auc" else bounds[1]
+            worst = metric_interval(np.where(np.isnan(values), lost, values), bounds, row[STOPPING])
+            low, high = (np.fmin(low, worst[1]), high) if metric == "auc" else (low, np.fmax(high, worst[2]))
+    except ValueError as error:
+        raise ValueError(f"column {metric!r}: {error}") from error
+    return mean, float(low), float(high)
+
+
+def _add(row: dict, name: str, numbers: Iterable[tuple[str, float]]) -> None:
+    """Adds columns `name` + end. Raises ValueError for one that is there already."""
+    for end, number in numbers:
+        if name + end in row:
+            raise ValueError(f"metrics gives the summary two columns {name + end!r}; rename the metric in the table")
+        row[name + end] = number
+
+
+def realised_rate(group: "pd.DataFrame") -> tuple[float, float, float]:
+    """The rate at which errors began in the trials of one condition, and the central 99.9 % range of Binomial(places, rate).
+
+    Args:
+        group: rows of a campaign's table, of one condition.
+
+    Returns:
+        events over places, low, high; NaN where the error model is a sum, or nothing was there to be hit; no range where it
+        has a fixed count.
+    """
+    from scipy.stats import binom
+
+    if group["places"].isna().any() or not group["places"].sum():
+        return float("nan"), float("nan"), float("nan")
+    places, events, rate = int(group["places"].sum()), int(group["events"].sum()), group["rate"].iloc[0]
+    if rate is None or rate != rate:
+        return events / places, float("nan"), float("nan")
+    low, high = binom.ppf([0.0005, 0.9995], places, rate)
+    return events / places, float(low / places), float(high / places)

@@ -1,0 +1,14 @@
+from . import abft as abft
+from . import ber_sweep as ber_sweep
+from . import bit_sensitivity as bit_sensitivity
+from . import clean_models as clean_models
+from . import components as components
+from . import figures as figures
+from . import injection_speed as injection_speed
+from . import mitigations as mitigations
+from . import model_factors as model_factors
+from . import protection as protection
+from .captions import caption as caption
+from .notebook import check_parameters as check_parameters
+from .notebook import conclusion as conclusion
+from .notebook import provenance as provenance

@@ -1,0 +1,83 @@
+"""The study's figures: for each a `<name>_data` that picks the numbers and a `<name>` that draws them."""
+
+from drsrobust.study.figures.abft import (
+    abft_alarms,
+    abft_alarms_data,
+    abft_detection,
+    abft_detection_data,
+    abft_overhead,
+    abft_overhead_data,
+    abft_repair,
+    abft_repair_data,
+)
+from drsrobust.study.figures.ber_sweep import ber_knees, ber_knees_data, model_curves, model_curves_data
+from drsrobust.study.figures.bit_sensitivity import bit_map, bit_sensitivity, bit_sensitivity_data
+from drsrobust.study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
+from drsrobust.study.figures.components import (
+    bit_class_pvf,
+    bit_class_pvf_data,
+    component_pvf,
+    component_pvf_data,
+    layer_loss,
+    layer_loss_data,
+    row_loss,
+    row_loss_data,
+)
+from drsrobust.study.figures.injection_speed import injection_speed, injection_speed_data
+from drsrobust.study.figures.mitigations import recovery_rows, recovery_rows_data
+from drsrobust.study.figures.model_factors import (
+    component_contribution,
+    component_contribution_data,
+    model_factor_levels,
+    model_factors,
+    model_factors_data,
+)
+from drsrobust.study.figures.protection import (
+    protection_cost,
+    protection_cost_data,
+    protection_front,
+    protection_front_data,
+)
+
+__all__ = [
+    "abft_alarms",
+    "abft_alarms_data",
+    "abft_detection",
+    "abft_detection_data",
+    "abft_overhead",
+    "abft_overhead_data",
+    "abft_repair",
+    "abft_repair_data",
+    "ber_knees",
+    "ber_knees_data",
+    "bit_class_pvf",
+    "bit_class_pvf_data",
+    "bit_map",
+    "bit_sensitivity",
+    "bit_sensitivity_data",
+    "clean_auc",
+    "clean_auc_data",
+    "component_contribution",
+    "component_contribution_data",
+    "component_pvf",
+    "component_pvf_data",
+    "injection_speed",
+    "injection_speed_data",
+    "layer_loss",
+    "layer_loss_data",
+    "learning_curves",
+    "learning_curves_data",
+    "model_curves",
+    "model_curves_data",
+    "model_factor_levels",
+    "model_factors",
+    "model_factors_data",
+    "protection_cost",
+    "protection_cost_data",
+    "protection_front",
+    "protection_front_data",
+    "recovery_rows",
+    "recovery_rows_data",
+    "row_loss",
+    "row_loss_data",
+]

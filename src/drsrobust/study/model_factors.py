@@ -1,0 +1,525 @@
+"""Trials of the study's untrained dummy recommender (experiment E2), under both protocols.
+
+`corrected`: every trial draws a fresh error map for a model without errors, and scores all inputs with it.
+
+`as_released`: what the published script did. It never restored the model: before every batch of inputs it drew another map
+at the nominal rate and put it on top of all maps before, of earlier batches and of lower rates. And it looked up the 0/1
+vector itself (`as_released` of the model). With maps m = 1, 2, ... of rates p_m behind it a bit is wrong when it was hit an odd
+number of times, with probability (1 - prod_m (1 - 2 p_m)) / 2. So each batch is a campaign of its own at these rates, and one
+trial number draws nested maps in all of them: what was wrong in an earlier batch is wrong still. (In the script a second hit
+puts a bit right again. At the study's rates this happens to fewer than one in 100,000 of the bits hit; here, to none.)
+
+Grids over the sizes of a model: every combination, or one factor at a time around a middle.
+
+How far outputs deviate by a model's sizes: intervals, trends over factors, and what each component contributes (E2).
+
+What trials of the dummy model show, in words with their numbers (E2)."""
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise, product
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drsrobust._environment import progress, unknown
+from drsrobust.campaign.campaign import Campaign
+from drsrobust.data import Split, load_dataset
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import BitFlip
+from drsrobust.metrics import DEVIATIONS
+from drsrobust.models import build_model
+from drsrobust.statistics.columns import ENDS
+from drsrobust.statistics.intervals import LEVEL, bootstrap_interval, mean_interval, quantile_interval
+from drsrobust.statistics.summary import BOUNDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PROTOCOLS = ("corrected", "as_released")
+FACTORS = ("width", "depth", "embedding_dim", "density")
+BATCH = 2048  # inputs, as in the study
+_OF_A_TRIAL = ["target", "ber", "trial"]
+
+
+def accumulated(bers: Sequence[float], batches: int) -> np.ndarray:
+    """The rate at which bits are wrong while each batch is scored, if the model is never restored: float64
+    [len(bers), batches]. Before every batch errors are drawn anew at the nominal rate, on top of those that are there.
+
+    Args:
+        bers: nominal bit error rates, in the order in which they were run.
+        batches: of inputs, per rate.
+
+    Example:
+        >>> accumulated([1e-8, 1e-6], batches=3).round(10)
+        array([[1.00e-08, 2.00e-08, 3.00e-08],
+               [1.03e-06, 2.03e-06, 3.03e-06]])
+    """
+    drawn = np.repeat(np.asarray(bers, np.float64), batches)
+    return (-np.expm1(np.cumsum(np.log1p(-2 * drawn))) / 2).reshape(len(bers), batches)
+
+
+def dummy_trials(
+    cells: Iterable[Mapping[str, float]],
+    *,
+    bers: Sequence[float],
+    targets: Sequence[str] = ("all", "mlp", "embedding"),
+    protocol: str = "corrected",
+    inputs: int = 10_000,
+    batch: int = BATCH,
+    trials: int = 100,
+    seed: int = 0,
+    show: bool = True,
+) -> "pd.DataFrame":
+    """How far errors move the outputs of the dummy model, by its sizes: a campaign per cell, stored as it goes.
+
+    Trials of one number share what can be shared: over rates nested error maps, under both protocols the same models and
+    seeds.
+
+    Args:
+        cells: each with `width`, `depth`, `embedding_dim` of `Dummy` and `density` of its inputs, as `factor_grid` gives
+            them.
+        bers: bit error rates, ascending (`as_released` runs them in this order).
+        targets: where errors fall.
+        protocol: `corrected` or `as_released`.
+        inputs: how many are scored in each trial.
+        batch: of `as_released`, inputs per batch: a multiple of 32 from 64 up.
+        trials: how many per cell, rate and target.
+        seed: decides parameters, inputs and errors.
+        show: a progress bar.
+
+    Returns:
+        one row per cell, target, rate and trial: `protocol`, the cell, `target`, `ber` (nominal), `trial`, `n_inputs`; `bits`
+        that could be hit, `present` (the rate at which they are wrong while inputs are scored, `ber` in `corrected`) and
+        `bits_flipped`; the metrics of `drsrobust.metrics.DEVIATIONS`, `nan_inputs` and `inf_inputs` (shares). Of `as_released`
+        all but `bits` are means over inputs' batches: medians and rank correlations are of one batch. A model that raised
+        has no metrics.
+
+    Raises:
+        ValueError: an unknown protocol; rates that do not ascend; else as `load_dataset`, `build_model`, `Campaign`.
+    """
+    import pandas as pd
+
+    if protocol not in PROTOCOLS:
+        raise unknown("protocol", protocol, PROTOCOLS)
+    if not len(bers) or any(one >= other for one, other in zip(bers, bers[1:], strict=False)):
+        raise ValueError(f"bers is {list(bers)}; it must hold one rate or more, ascending, none twice")
+    cells, found = list(cells), []
+    with progress(len(cells), f"dummy, {protocol}", show=show) as bar:
+        for cell in cells:
+            judges = _judges(cell, inputs, batch if protocol == "as_released" else inputs, protocol, seed)
+            rates = accumulated(bers, len(judges)) if protocol == "as_released" else np.asarray(bers)[:, None]
+            parts = []
+            for number, judge in enumerate(judges):
+                options = {"targets": targets, "trials": trials, "seed": seed, "protocol": protocol}
+                errors = [BitFlip(float(rate)) for rate in rates[:, number]]
+                with warnings.catch_warnings():
+                    # Every input reads rows 0 and 1, so this is no news.
+                    warnings.filterwarnings("ignore", "errors in .* are taken to reach every sample")
+                    table = Campaign(judge, errors=errors, metrics=list(DEVIATIONS), **options).run(show=False)
+                nominal = table["ber"].map(dict(zip(rates[:, number], bers, strict=True)))
+                parts.append(_batch(table, len(judge.split)).assign(ber=nominal))
+            found.append(_joined(parts).assign(protocol=protocol, **cell))
+            bar.update()
+    table = pd.concat(found, ignore_index=True)
+    return table[["protocol", *FACTORS, *(name for name in table if name not in ("protocol", *FACTORS))]]
+
+
+def _judges(cell: Mapping[str, float], inputs: int, batch: int, protocol: str, seed: int) -> list[Evaluator]:
+    """The model of a cell on its inputs, an evaluator per batch."""
+    import torch
+
+    sizes = {name: cell[name] for name in FACTORS if name != "density"} | {"as_released": protocol == "as_released"}
+    # Rows are alike in all splits: the training rows are the first 80 %.
+    data = load_dataset(f"synthetic-dummy/{cell['density']:g}", rows=-(-inputs * 10 // 8) + 10, seed=seed)
+    rows: Split = data.train.head(inputs)
+    make = partial(build_model, "dummy", data.schema, **sizes)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = make().eval()
+    return [Evaluator(model, rows.take(slice(at, at + batch)), make) for at in range(0, len(rows), batch)]
+
+
+def _batch(table: "pd.DataFrame", inputs: int) -> "pd.DataFrame":
+    """What is kept of a campaign's table."""
+    about = {"n_inputs": inputs, "bits": table["places"], "present": table["ber"]}
+    shares = {f"{kind}_inputs": table[f"{kind}_rows"].astype(float) / inputs for kind in ("nan", "inf")}
+    columns = [*_OF_A_TRIAL, *about, "bits_flipped", *DEVIATIONS, *shares]
+    return table.assign(**about, **shares)[columns]
+
+
+def _joined(parts: "list[pd.DataFrame]") -> "pd.DataFrame":
+    """Batches as one: means over them, weighted by their inputs."""
+    import pandas as pd
+
+    if len(parts) == 1:
+        return parts[0]
+    keys = [*_OF_A_TRIAL, "bits"]
+    total = sum(part["n_inputs"].iloc[0] for part in parts)
+    weighted = [
+        part.set_index(keys).drop(columns="n_inputs").astype(float).mul(part["n_inputs"].iloc[0] / total, axis=0)
+        for part in parts
+    ]
+    joined = pd.concat(weighted).groupby(level=keys, sort=False).sum(min_count=len(parts)).reset_index()
+    joined.insert(len(_OF_A_TRIAL), "n_inputs", total)
+    return joined
+
+
+def factor_grid(levels: Mapping[str, Sequence[float]], *, full: bool = False) -> list[dict[str, float]]:
+    """Cells of a grid over several factors, the middle one first.
+
+    Args:
+        levels: of each factor. The middle cell has the middle one of each (of an even number the lower of the two).
+        full: every combination; False: all levels of one factor after the other, the others at their middle.
+
+    Raises:
+        ValueError: a factor without levels, with one that stands twice, or with levels that do not ascend.
+
+    Example:
+        >>> factor_grid({"width": [64, 128, 256, 512], "depth": [1, 2]})
+        ... # doctest: +NORMALIZE_WHITESPACE
+        [{'width': 128, 'depth': 1}, {'width': 64, 'depth': 1}, {'width': 256, 'depth': 1}, {'width': 512, 'depth': 1},
+         {'width': 128, 'depth': 2}]
+    """
+    for factor, given in levels.items():
+        if not given or any(one >= other for one, other in zip(given, given[1:], strict=False)):
+            raise ValueError(f"levels of {factor} are {list(given)}; there must be one or more, ascending, none twice")
+    middle = {factor: given[(len(given) - 1) // 2] for factor, given in levels.items()}
+    if full:
+        cells = [dict(zip(levels, one, strict=True)) for one in product(*levels.values())]
+    else:
+        cells = [middle | {factor: level} for factor, given in levels.items() for level in given]
+    return [middle, *(cell for number, cell in enumerate(cells) if cell != middle and cell not in cells[:number])]
+
+
+def ladders(cells: Sequence[Mapping[str, float]], factor: str) -> Iterator[list[dict[str, float]]]:
+    """The cells of a grid that differ in one factor alone, ascending: each list has all of the factor's levels.
+
+    Example:
+        >>> [[one["depth"] for one in ladder] for ladder in ladders(factor_grid({"width": [1, 2], "depth": [1, 2]}), "depth")]
+        [[1, 2]]
+    """
+    levels = {cell[factor] for cell in cells}
+    found: dict[tuple, list[dict[str, float]]] = {}
+    for cell in cells:
+        found.setdefault(tuple((name, cell[name]) for name in cell if name != factor), []).append(dict(cell))
+    for ladder in found.values():
+        if len(ladder) == len(levels):
+            yield sorted(ladder, key=lambda cell: cell[factor])
+
+
+SHARES = ("deviated_0.01", "deviated_0.1")
+VALUE = SHARES[0]
+FALLS, DEPENDS = "falls", "depends"
+_CELL = ["protocol", *FACTORS]
+
+
+def deviation_summary(table: "pd.DataFrame", level: float = LEVEL) -> "pd.DataFrame":
+    """One row per protocol, cell, target and rate.
+
+    Args:
+        table: as `dummy_trials` returns it, of one or both protocols.
+        level: of the intervals.
+
+    Returns:
+        the columns that name the condition; `n_inputs`, `bits`, `present`, `n` (trials); `raised` (share of them); means over
+        the trials that did not raise: `bits_flipped`, `nan_inputs`, `inf_inputs`, and with `_low` and `_high` (Student's t;
+        where all trials are alike, what n trials may have missed) `deviated_0.01`, `deviated_0.1` and `spearman`; and the
+        median over trials of `median_change`, with its interval between order statistics.
+    """
+    import pandas as pd
+
+    rows = []
+    for condition, trials in table.groupby([*_CELL, "target", "ber"], sort=False):
+        row = dict(zip([*_CELL, "target", "ber"], condition, strict=True))
+        row |= {name: trials[name].iloc[0] for name in ("n_inputs", "bits", "present")}
+        row |= {"n": len(trials), "raised": float(trials[VALUE].isna().mean())}
+        row |= {name: float(trials[name].astype(float).mean()) for name in ("bits_flipped", "nan_inputs", "inf_inputs")}
+        for name in (*SHARES, "spearman"):
+            interval = mean_interval(_known(trials, name), level, BOUNDS[name])
+            row |= zip((f"{name}{end}" for end in ENDS), interval, strict=True)
+        changes = _known(trials, "median_change")
+        with np.errstate(invalid="ignore"):  # between infinities nothing is interpolated
+            _, *interval = quantile_interval(changes, 0.5, level)
+        median = float(np.median(changes)) if len(changes) else float("nan")
+        row |= zip((f"median_change{end}" for end in ENDS), (median, *interval), strict=True)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def factor_trends(
+    table: "pd.DataFrame",
+    claims: Mapping[str, str],
+    *,
+    ber: float,
+    value: str = VALUE,
+    level: float = LEVEL,
+) -> "pd.DataFrame":
+    """What each factor does to the deviation at one rate, by protocol and target.
+
+    Robustness falls with a factor where the deviation is larger at its greatest level than at its least. All differences
+    are taken within a trial number (errors of one number are alike at all levels), and their mean over trials has an interval
+    by Student's t (where all trials agree, with what they may have missed). In a full grid each is a mean over all settings of
+    the other factors. If a model raised, all its outputs count as deviating; by other metrics the trial number is left out.
+
+    Args:
+        table: as `dummy_trials` returns it.
+        claims: factor -> `falls` (robustness falls with it) or `depends` (it changes, in whichever direction).
+        ber: nominal rate.
+        value: which metric; a larger one is a larger deviation.
+        level: of the intervals.
+
+    Returns:
+        one row per protocol, target and factor with two levels or more: `least`, `greatest` level, the mean deviation there
+        (`at_least`, `at_greatest`), their difference `change` with `change_low` and `change_high`; `up` and `down`, numbers of
+        steps between neighbouring levels at which the deviation surely rises or falls (level 1 - (1 - level) / steps each,
+        Bonferroni), of `steps`; `differs`, whether the change or any step is surely not 0 (Bonferroni over all of them);
+        `n` trials; `claim`; and `verdict`. Of `falls`: `reproduced` where the change is surely positive and no step goes
+        down, `partly` where one does, `not` else. Of `depends`: `reproduced` where it `differs`, else `not`.
+
+    Raises:
+        ValueError: an unknown factor or claim, or a rate that the table does not hold.
+    """
+    import pandas as pd
+
+    for factor, claim in claims.items():
+        if factor not in FACTORS:
+            raise unknown("factor", factor, FACTORS)
+        if claim not in (FALLS, DEPENDS):
+            raise unknown(f"claim of {factor}", claim, (FALLS, DEPENDS))
+    if not (table["ber"] == ber).any():
+        raise unknown("rate", f"{ber:g}", [f"{one:g}" for one in table["ber"].unique()])
+    rows = []
+    for (protocol, target), here in table[table["ber"] == ber].groupby(["protocol", "target"], sort=False):
+        by_cell = here.pivot(index="trial", columns=list(FACTORS), values=value).astype(float)
+        by_cell = (by_cell.fillna(1.0) if value in SHARES else by_cell).dropna()
+        cells = [dict(zip(FACTORS, cell, strict=True)) for cell in by_cell.columns]
+        for factor, claim in claims.items():
+            if len(levels := sorted({cell[factor] for cell in cells})) < 2:
+                continue
+            found = [by_cell[[tuple(cell.values()) for cell in ladder]].to_numpy() for ladder in ladders(cells, factor)]
+            row = {"protocol": protocol, "target": target, "factor": factor, "least": levels[0], "greatest": levels[-1]}
+            row |= _trend(np.mean(found, axis=0), level, BOUNDS.get(value)) | {"claim": claim}
+            rows.append(row | {"verdict": _verdict(row, claim)})
+    return pd.DataFrame(rows)
+
+
+def _trend(values: np.ndarray, level: float, bounds: tuple[float, float] | None) -> dict[str, float]:
+    """Of values [trials, levels], within bounds."""
+    bounds = bounds and (bounds[0] - bounds[1], bounds[1] - bounds[0])  # of differences
+    whole = values[:, -1] - values[:, 0]
+    change = mean_interval(whole, level, bounds)
+    row = {"at_least": float(values[:, 0].mean()), "at_greatest": float(values[:, -1].mean())}
+    row |= zip((f"change{end}" for end in ENDS), change, strict=True)
+    pairs = [values[:, after] - values[:, before] for before, after in pairwise(range(values.shape[1]))]
+    steps = [mean_interval(pair, 1 - (1 - level) / len(pairs), bounds) for pair in pairs]
+    anywhere = [mean_interval(pair, 1 - (1 - level) / (len(pairs) + 1), bounds) for pair in (whole, *pairs)]
+    up, down = sum(low > 0 for _, low, _ in steps), sum(high < 0 for _, _, high in steps)
+    differs = any(low > 0 or high < 0 for _, low, high in anywhere)
+    return row | {"up": up, "down": down, "steps": len(steps), "differs": differs, "n": len(values)}
+
+
+def _verdict(row: Mapping[str, float], claim: str) -> str:
+    if claim == DEPENDS:
+        return "reproduced" if row["differs"] else "not"
+    if not row["change_low"] > 0:
+        return "not"
+    return "partly" if row["down"] else "reproduced"
+
+
+def component_shares(
+    table: "pd.DataFrame", parts: Sequence[str] = ("mlp", "embedding"), *, ber: float, level: float = LEVEL
+) -> "pd.DataFrame":
+    """What errors in each of two components do at one rate: in total, and per bit that is wrong.
+
+    Args:
+        table: as `dummy_trials` returns it, with trials of both.
+        parts: the two targets; shares are of the first.
+        ber: nominal rate.
+        level: of the intervals.
+
+    Returns:
+        one row per protocol and cell: `n` trials; `bits_share`, the share of the two components' bits that are the first's;
+        `share`, its part of what errors do in either: mean deviation by errors in it, over the sum of both means (bootstrap
+        over trials; NaN where no trial deviated); `per_bit_<part>`, inputs' share that deviates by over 1 % per bit that is
+        wrong, on average (the rate times all bits), each with `_low` and `_high`; `verdict`: whether the first does `more`
+        per bit than the second, or `less`, or `unclear`, by whether these two intervals overlap.
+    """
+    import pandas as pd
+
+    rows = []
+    for cell, here in table[table["ber"] == ber].groupby(_CELL, sort=False):
+        row = dict(zip(_CELL, cell, strict=True))
+        trials = [here[here["target"] == part].sort_values("trial") for part in parts]
+        if empty := [part for part, one in zip(parts, trials, strict=True) if not len(one)]:
+            raise ValueError(f"the table has no trials with errors in {empty[0]!r} at {ber:g}")
+        both = np.stack([one[VALUE].to_numpy(float) for one in trials])
+        first, second = np.nan_to_num(both, nan=1.0)  # of a model that raised all outputs count as deviating
+        bits = [float(one["bits"].iloc[0]) for one in trials]
+        row |= {"n": len(first), "bits_share": bits[0] / sum(bits)}
+        row |= zip((f"share{end}" for end in ENDS), _share(first, second, level), strict=True)
+        ends = []
+        for part, values, one, size in zip(parts, (first, second), trials, bits, strict=True):
+            wrong = float(one["present"].iloc[0]) * size
+            per_bit = [number / wrong for number in mean_interval(values, level, (0.0, 1.0))]
+            row |= zip((f"per_bit_{part}{end}" for end in ENDS), per_bit, strict=True)
+            ends.append(per_bit)
+        (_, low, high), (_, other_low, other_high) = ends
+        row["verdict"] = "more" if low > other_high else "less" if high < other_low else "unclear"
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _share(first: np.ndarray, second: np.ndarray, level: float) -> tuple[float, float, float]:
+    """Mean of first over the sum of both means, and its interval. Where one of them never deviated, n trials may have missed
+    what its own interval leaves room for."""
+    if not (first.any() or second.any()):
+        return (float("nan"),) * 3
+    if first.any() and second.any():
+        return bootstrap_interval(_of_both, first, second, level=level)
+    seen, unseen = (first, second) if first.any() else (second, first)
+    _, _, most = mean_interval(unseen, level, (0.0, 1.0))
+    room = most / (most + seen.mean())
+    return (1.0, 1.0 - room, 1.0) if first.any() else (0.0, 0.0, room)
+
+
+def _of_both(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
+    return first.mean(axis) / (first.mean(axis) + second.mean(axis))
+
+
+def _known(trials: "pd.DataFrame", name: str) -> np.ndarray:
+    return trials[name].dropna().to_numpy(float)
+
+
+INPUTS = 10_000  # of the study
+MARKS = (
+    f"Points: means; bars: {LEVEL:.0%} intervals over error maps (Student's t; where all trials are alike, what they may have "
+    "missed)."
+)
+
+
+def trend_text(trends: "pd.DataFrame") -> list[str]:
+    """Each row of `factor_trends` in words, with its numbers.
+
+    Example:
+        >>> import pandas as pd
+        >>> one = {"factor": "width", "least": 64, "greatest": 512, "at_least": 0.1, "at_greatest": 0.3, "change": 0.2}
+        >>> one |= {"change_low": 0.15, "change_high": 0.25, "up": 2, "down": 0, "steps": 3}
+        >>> trend_text(pd.DataFrame([one]))
+        ['width 64 to 512: 10.0 % to 30.0 % of inputs (+20.0 [+15.0, +25.0] points; surely up at 2, down at 0 of 3 steps)']
+    """
+    return [
+        f"{row.factor} {row.least:g} to {row.greatest:g}: {100 * row.at_least:.1f} % to {100 * row.at_greatest:.1f} % of "
+        f"inputs ({100 * row.change:+.1f} [{100 * row.change_low:+.1f}, {100 * row.change_high:+.1f}] points; surely up at "
+        f"{row.up}, down at {row.down} of {row.steps} steps)"
+        for row in trends.itertuples()
+    ]
+
+
+def deviation_caption(
+    summary: "pd.DataFrame", cells: Sequence[Mapping[str, float]], *, marks: str | None = None
+) -> str:
+    """What a reader must know of a figure made of this summary: data, models, trials, intervals, what varies, what was left
+    out of the study's grid.
+
+    Args:
+        summary: as `deviation_summary` returns it.
+        cells: as `factor_grid` gave them, the middle one first.
+        marks: a sentence on what is drawn; None: points are means with Student's t.
+    """
+    densities, rates = ({f"{one:g}": None for one in sorted(summary[name].unique())} for name in ("density", "ber"))
+    fewest, most = summary["n"].min(), summary["n"].max()
+    middle = ", ".join(f"{name.replace('_', ' ')} {level:g}" for name, level in cells[0].items())
+    text = (
+        f"Data: synthetic-dummy (generated inputs, not real clicks), densities {', '.join(densities)}; "
+        f"{summary['n_inputs'].iloc[0]:,} inputs. Untrained models, drawn once per cell. "
+        f"{fewest if fewest == most else f'{fewest} to {most}'} trials per point, each with its own error map. "
+        f"Off: more than 1 % from the score without errors; NaN and infinities are. {marks or MARKS} Middle: {middle}."
+    )
+    released = summary[summary["protocol"] == "as_released"]
+    if len(released):
+        last = released.sort_values("ber").iloc[-1]
+        text += (
+            " As released: rows 0 and 1 of the table alone are read, and errors pile up from batch to batch and rate to rate: "
+            f"at {last['ber']:g} a share of {last['present']:.2g} of all bits is wrong on average."
+        )
+    every = len(cells) == np.prod([len({cell[name] for cell in cells}) for name in FACTORS])
+    left = ([] if every else ["one factor is varied at a time"]) + (
+        [f"rates are {', '.join(rates)}"] if len(rates) < 5 else []
+    )
+    if (inputs := summary["n_inputs"].iloc[0]) < INPUTS:
+        left.append(f"inputs are {inputs:,}, which vary far less than error maps")
+    return text + (
+        f" The study ran all combinations at 5 rates on {INPUTS:,} inputs; here {', '.join(left)}." if left else ""
+    )
+
+
+def component_text(shares: "pd.DataFrame", parts: Sequence[str] = ("mlp", "embedding")) -> str:
+    """The rows of `component_shares` of one protocol in words, and the verdict on "per bit the first is the weak part":
+    `reproduced` where it does surely more per wrong bit in every cell, `partly` in some, `not` in none.
+
+    Example:
+        >>> import pandas as pd
+        >>> rows = [{"bits_share": 0.04, "share": 0.3, "per_bit_mlp": 0.01, "per_bit_embedding": 0.001, "verdict": "more"},
+        ...         {"bits_share": 0.10, "share": 0.8, "per_bit_mlp": 0.05, "per_bit_embedding": 0.001, "verdict": "unclear"}]
+        >>> component_text(pd.DataFrame(rows))
+        'mlp does surely more per wrong bit than embedding in 1 of 2 cells, surely less in 0 (medians: 3 % and 0.1 % of inputs);
+        in total it causes 30 % to 80 % of what both do, with 4 % to 10 % of the bits: partly'
+    """
+    return ": ".join(_component_finding(shares, parts))
+
+
+def _component_finding(shares: "pd.DataFrame", parts: Sequence[str]) -> tuple[str, str]:
+    """What `component_text` says, and its verdict."""
+    first, second = parts
+    more, less = (int((shares["verdict"] == word).sum()) for word in ("more", "less"))
+    verdict = "not" if not more else "reproduced" if more == len(shares) else "partly"
+    per_bit = [f"{100 * shares[f'per_bit_{part}'].median():.2g} %" for part in parts]
+    ends = [f"{100 * shares[name].min():.3g} % to {100 * shares[name].max():.3g} %" for name in ("share", "bits_share")]
+    return (
+        f"{first} does surely more per wrong bit than {second} in {more} of {len(shares)} cells, surely less in {less} "
+        f"(medians: {per_bit[0]} and {per_bit[1]} of inputs); in total it causes {ends[0]} of what both do, with {ends[1]} of "
+        "the bits"
+    ), verdict
+
+
+def component_claims(shares: "pd.DataFrame") -> "pd.DataFrame":
+    """`component_text` of each protocol as a table: `protocol`, `value`, `low` and `high` (the first component's part of what
+    errors do in either, in the first cell, the middle one), `verdict`, and `detail` in words.
+
+    Args:
+        shares: as `component_shares` returns it, with a column `protocol`.
+    """
+    import pandas as pd
+
+    rows = []
+    for protocol, here in shares.groupby("protocol", sort=False):
+        detail, verdict = _component_finding(here, ("mlp", "embedding"))
+        value, low, high = here[["share", "share_low", "share_high"]].iloc[0]
+        rows.append(
+            {"protocol": protocol, "value": value, "low": low, "high": high, "verdict": verdict, "detail": detail}
+        )
+    return pd.DataFrame(rows)
+
+
+def protocol_text(summary: "pd.DataFrame", *, ber: float) -> str:
+    """How the two protocols differ at one nominal rate: bits that are wrong while inputs are scored, and inputs that deviate
+    by errors in each target (least and greatest mean over cells).
+
+    Args:
+        summary: as `deviation_summary` returns it, of both protocols.
+        ber: nominal rate.
+    """
+    here = summary[summary["ber"] == ber]
+    said = []
+    for protocol, rows in here.groupby("protocol", sort=False):
+        means = rows.groupby("target", sort=False)["deviated_0.01"]
+        ranges = [
+            f"{target} {100 * low:.2g} to {100 * high:.2g} %"
+            for target, low, high in means.agg(["min", "max"]).itertuples()
+        ]
+        said.append(
+            f"{protocol}: {rows['present'].mean():.2g} of the bits wrong, inputs off by errors in {', '.join(ranges)}"
+        )
+    return f"At {ber:g}, over all cells, {'; '.join(said)}"

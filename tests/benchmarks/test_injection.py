@@ -1,0 +1,153 @@
+"""The table of experiment E9, what is read from it, and the command."""
+
+import pandas as pd
+import pytest
+
+from benchmarks.__main__ import describe_injection, main, write
+from drsrobust.study.injection_speed import COLUMNS, STUDY_SIZE, caption, growth, injection_speed, ratios, speed_claim
+from drsrobust.study.injectors import cannot
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Measuring without a process: one millisecond per ten thousand parameters, ours with an undo; the calls made."""
+    calls = []
+
+    def measure(spec):
+        calls.append(spec)
+        for parameters, dtype, rates in spec["models"]:
+            for rate in rates:
+                row = {"method": spec["method"], "parameters": parameters, "dtype": dtype, "rate": rate, "note": ""}
+                row |= {"errors": 7, "cpu_ms": parameters / 1e4, "undo_cpu_ms": None, "peak_mib": 1.0}
+                if why := cannot(spec["method"], dtype):
+                    row |= dict.fromkeys(COLUMNS[4:]) | {"note": f"not run: {why}"}
+                elif spec["method"] == "drsrobust":
+                    row["undo_cpu_ms"] = 0.5
+                yield row
+
+    monkeypatch.setattr("drsrobust.study.injection_speed._in_a_process", measure)
+    return calls
+
+
+def test_the_grid(fake):
+    table = injection_speed([100_000, 50_000], [400_000], [1e-3], [10], ["drsrobust", "dense error map"], show=False)
+    assert tuple(table.columns) == COLUMNS and COLUMNS[:-1] == (
+        *("method", "parameters", "dtype", "rate", "errors", "cpu_ms", "undo_cpu_ms", "peak_mib"),
+    )
+    ours = table[table["method"] == "drsrobust"]
+    assert ours[["parameters", "dtype"]].drop_duplicates().to_numpy().tolist() == [
+        *([50_000, "float32"], [100_000, "float32"], [400_000, "int8"]),
+    ]
+    assert ours["rate"].tolist() == pytest.approx([10 / 1.6e6, 1e-3, 10 / 3.2e6, 1e-3, 10 / 3.2e6, 1e-3])
+    dense = table[(table["method"] == "dense error map") & (table["dtype"] == "int8")]
+    assert dense["note"].tolist() == ["not run: it hits float32 only"] * 2 and dense["cpu_ms"].isna().all()
+    assert table["errors"].dtype == "Int64" and len(fake) == 2
+
+
+def test_tools_that_are_not_installed_are_not_run(fake, monkeypatch):
+    monkeypatch.setattr("drsrobust.study.injectors.find_spec", lambda name: None)
+    table = injection_speed([30_000], [], [1e-3], [], show=False)
+    notes = table.set_index("method")["note"]
+    assert notes["MRFI"] == notes["PyTorchFI"] == "not run: not installed (pip install -e '.[benchmark]')"
+    assert [spec["method"] for spec in fake] == [
+        "drsrobust",
+        "dense error map",
+        "per element loop",
+    ]  # no process for them
+    assert tuple(table.columns) == COLUMNS and table["cpu_ms"].notna().sum() == 3
+    assert "MRFI: not run: not installed" in caption(table) and "CPU time of one injection" in caption(table)
+    memory = caption(table, "peak_mib")
+    assert memory.startswith("Timed, so not equal from run to run: the most memory") and "CPU time" not in memory
+    with pytest.raises(ValueError, match="unknown quantity 'mib'"):
+        caption(table, "mib")
+
+
+def test_wrong_calls(fake):
+    with pytest.raises(ValueError, match="unknown method 'dense map'; did you mean 'dense error map'"):
+        injection_speed(methods=["dense map"], show=False)
+    with pytest.raises(ValueError, match="rate is 0; it must be a number over 0, up to 1"):
+        injection_speed(rates=[0], show=False)
+    assert fake == []
+
+
+def test_a_process_that_fails_is_told():
+    with pytest.raises(RuntimeError, match=r"measuring drsrobust failed: ValueError: parameters is 20000"):
+        injection_speed([20_000], [], [1e-3], [], ["drsrobust"], show=False)
+
+
+def test_a_real_table():
+    table = injection_speed([30_000], [], [1e-3], [], ["drsrobust", "dense error map"], show=False)
+    assert table["cpu_ms"].notna().all() and table["undo_cpu_ms"].notna().tolist() == [True, False]
+
+
+def test_ratios_and_growth(fake):
+    sizes = [1_000_000, STUDY_SIZE]
+    methods = ["drsrobust", "dense error map", "per element loop"]
+    table = injection_speed(sizes, [], [1e-6, 1e-4], [1000], methods, show=False)
+    table.loc[table["method"] == "dense error map", "cpu_ms"] *= 50
+    found = ratios(table)
+    time = STUDY_SIZE / 1e4
+    assert found.loc[1e-4, "dense error map_ratio"] == pytest.approx(50 * time / (time + 0.5))
+    assert found["drsrobust_ms"].to_numpy() == pytest.approx([time + 0.5] * 3)
+    assert found["loop_over_dense"].to_numpy() == pytest.approx([1 / 50] * 3)
+    larger = growth(table, [1000, 77])
+    assert larger.index.tolist() == [1000] and larger.loc[1000, "to_parameters"] == STUDY_SIZE
+    assert larger.loc[1000, "ratio"] == pytest.approx((time + 0.5) / 100.5)
+    text = describe_injection(table)
+    assert "growth" not in text and "at an equal number of errors" in text and f"{STUDY_SIZE:,} float32" in text
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict", "detail"),
+    [
+        ([100, 290], "reproduced", "100 to 290 times, by"),
+        ([20, 40, 50], "partly", "20 to 50 times, by"),
+        ([2.5], "not", "2.5 times, by"),
+    ],
+)
+def test_the_claim_about_speed(times, verdict, detail):
+    rows = [
+        {"method": name, "parameters": 10, "dtype": "float32", "rate": 10.0**-i, "cpu_ms": ms, "undo_cpu_ms": 1.0}
+        for i, time in enumerate(times)
+        for name, ms in (("drsrobust", 1.0), ("dense error map", 2.0), ("per element loop", 2.0 * time))
+    ]
+    found = speed_claim(pd.DataFrame(rows)).iloc[0]
+    assert (found["value"], found["verdict"]) == (sorted(times)[len(times) // 2] if len(times) != 2 else 195, verdict)
+    assert found["detail"].startswith(detail)
+    assert speed_claim(pd.DataFrame(rows[:2])).empty  # without the loop
+
+
+def test_the_csv_is_whole_or_absent(fake, tmp_path):
+    table = injection_speed([30_000], [], [1e-3], [], ["drsrobust", "MRFI"], show=False)
+    path = tmp_path / "bench" / "injection.csv"
+    write(table, path)
+    assert path.read_text().splitlines()[:2] == [
+        "method,parameters,dtype,rate,errors,cpu_ms,undo_cpu_ms,peak_mib,note",
+        "drsrobust,30000,float32,0.001,7,3,0.5,1,",
+    ]
+    before = path.read_bytes()
+    with pytest.raises(AttributeError):
+        write(None, path)
+    assert path.read_bytes() == before and [file.name for file in path.parent.iterdir()] == ["injection.csv"]
+
+
+def test_the_command(fake, tmp_path, capsys):
+    assert main(["injection", "--out", str(tmp_path)]) == 0
+    table = pd.read_csv(tmp_path / "injection.csv")
+    assert tuple(table.columns) == COLUMNS and table["parameters"].max() == 1_000_000_000
+    out = capsys.readouterr().out
+    assert "CPU time of one injection (ms)" in out and out.endswith(f"wrote {tmp_path / 'injection.csv'}\n")
+
+
+def test_an_unknown_benchmark_and_an_interrupt(capsys, tmp_path, monkeypatch):
+    assert main(["injektion", "--out", str(tmp_path)]) == 2
+    known = "injection, criteo, training, quality, campaign, mitigation"
+    expected = f"bench: unknown benchmark 'injektion'; did you mean 'injection'? known: {known}\n"
+    assert capsys.readouterr().err == expected
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("drsrobust.study.injection_speed._in_a_process", interrupted)
+    assert main(["injection", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err.endswith("\nbench: stopped; nothing was written\n") and not list(tmp_path.iterdir())

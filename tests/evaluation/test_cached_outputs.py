@@ -1,0 +1,224 @@
+"""Reruns with kept outputs, compared with full runs, for models with habits of their own."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drsrobust.data import load_dataset
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import BitFlip, FixedCount, inject
+from drsrobust.introspection.tensors import components
+from drsrobust.models import MODELS, build_model, state_digest
+
+SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
+TRIALS = 3
+ERRORS = (FixedCount(2, bits=(20, 24)), BitFlip(0.02), FixedCount(1, bits=(30,)))
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Three batches of test rows."""
+    return load_dataset("synthetic-movielens/full", rows=60_000)
+
+
+def gate(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.sigmoid(x * weight) + x.tanh()
+
+
+class Late(nn.Module):
+    """Look-ups and a first layer, then something with tensors of its own that has a habit."""
+
+    def __init__(self, schema, habit=""):
+        super().__init__()
+        self.habit, self.names = habit, [feature.name for feature in schema.features]
+        self.tables = nn.ModuleList(nn.EmbeddingBag(feature.cardinality, 8, mode="sum") for feature in schema.features)
+        self.first = nn.Linear(8 * len(self.names), 16)
+        self.late = nn.Sequential(nn.Linear(16, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 1))
+        self.scale = nn.Parameter(torch.full((16,), 0.5))
+        self.place = nn.Parameter(torch.zeros(1))
+        self.work, self.left = torch.zeros(2048, 16), None
+        if habit == "tied":
+            self.late[0].weight = nn.Parameter(self.late[0].weight.detach()[:, :16])
+            self.first.weight = nn.Parameter(torch.randn(16, self.first.in_features) / 8)
+            self.again = nn.Linear(16, 16)
+            self.again.weight = self.late[0].weight
+        if habit == "scripted":
+            with pytest.warns(DeprecationWarning):
+                self.gate = torch.jit.script(gate)
+        if habit == "attention":
+            self.mixing = nn.TransformerEncoderLayer(16, 2, 16, batch_first=True)
+
+    def forward(self, dense_features, sparse_features):
+        habit, ids = self.habit, [sparse_features[name] for name in self.names]
+        found = [table(one.values().long(), one.offsets()[:-1]) for table, one in zip(self.tables, ids, strict=True)]
+        h = torch.relu(self.first(torch.cat(found, dim=1)) + 0.1)
+        rows = len(h)
+        if habit == "in place on kept":
+            h += self.scale
+        elif habit == "written later":
+            y = h * self.scale
+            h.mul_(2)
+            h = h + y
+        elif habit == "in place on results":
+            h = (h * self.scale).add_(self.scale).relu_()
+            h[:, 3:5] = 1
+            h.t()[7].mul_(self.scale[0])
+        elif habit == "residual":
+            y = self.late[0](h * self.scale)
+            h = torch.relu(y) + y
+        elif habit == "views":
+            a, b = (h * self.scale).view(rows, 2, 8).unbind(1)
+            a, c = torch.cat((a, b), 1).t().chunk(2)
+            h = torch.stack((a, c.flip(0)), 1).permute(2, 0, 1).flatten(1)[:, self.scale.argsort()]
+        elif habit == "assembled":
+            whole = torch.empty(rows, 16)
+            whole[:, :8] = (h * self.scale)[:, :8]
+            whole[:, 8:] = h[:, 8:]
+            h = whole
+        elif habit == "steered":
+            y = h * self.scale
+            h = y * 2 if float(y.abs().max()) > 100 else y
+        elif habit == "many or few":
+            y = h * self.scale
+            h = y + y[y > 0.2].sum()
+        elif habit == "numpy":
+            h = h * float(self.scale.detach().numpy().max())
+        elif habit == "remembers":
+            self.left = h * self.scale
+            h = self.left + 1
+        elif habit == "one memory for all":
+            self.work[:rows].copy_(h)
+            h = self.work[:rows] * self.scale
+        elif habit == "random with errors":
+            h = h + torch.rand(rows, 16) * self.place
+        elif habit == "index":
+            h = h * self.scale + h.index_select(1, self.place.round().long())
+        elif habit == "tied":
+            h = self.again(h).tanh()
+        elif habit == "attention":
+            h = self.mixing(h.view(rows, 1, 16)).view(rows, 16)
+        elif habit == "scripted":
+            h = self.gate(h, self.scale)
+        elif habit == "picky" and not (h * self.scale).isfinite().all():
+            raise ArithmeticError("not finite")
+        elif habit == "double":
+            return (self.late(h) * self.scale[0]).double()
+        elif habit == "half":
+            return (self.late(h) * self.scale[0]).bfloat16()
+        return self.late(h * self.scale)[:, 0]
+
+
+def equal(evaluator, error_map):
+    """Whether a rerun gives what a full run gives, bit for bit; the outcome."""
+    full, quick = evaluator.run(), evaluator.rerun(error_map)
+    assert (quick.outcome, quick.error, quick.auc, quick.logloss) == (full.outcome, full.error, full.auc, full.logloss)
+    assert full.outcome == "raised" or np.array_equal(quick.scores, full.scores, equal_nan=True)
+    return full.outcome
+
+
+def trials(evaluator, target, error_models=ERRORS):
+    """Several trials, each compared with a full run; their outcomes."""
+    found = set()
+    for seed in range(TRIALS):
+        for error_model in error_models:
+            with inject(evaluator.model, error_model, target, seed=seed) as error_map:
+                found.add(equal(evaluator, error_map))
+    return found
+
+
+def made(schema, habit=""):
+    torch.manual_seed(3)
+    return Late(schema, habit)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "dummy"])
+def test_all_models_and_components(name, data):
+    torch.manual_seed(1)
+    model = build_model(name, data.schema, **SMALL.get(name, {}))
+    evaluator = Evaluator(model, data.test)
+    for target in ("all", *components(model).query("parameters > 0")["component"]):
+        trials(evaluator, target, (BitFlip(3e-2), FixedCount(3)))
+    assert evaluator.full_run is None
+    evaluator.verify()
+
+
+HABITS = [
+    *("", "in place on results", "residual", "views", "index", "tied", "double", "half", "scripted", "attention"),
+    *("in place on kept", "written later", "assembled", "steered", "numpy", "remembers", "one memory for all", "picky"),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Late. an error in one row of a batch changes the scores of other rows")
+@pytest.mark.parametrize("habit", HABITS)
+def test_habits(habit, data):
+    evaluator = Evaluator(made(data.schema, habit), data.test)
+    before = state_digest(evaluator.model)
+    for target in ("scale", "late*", "first*", "tables*", "all"):
+        trials(evaluator, target)
+    outcomes = trials(evaluator, "place", (FixedCount(1), FixedCount(2, bits=(29, 30))))
+    assert outcomes == ({"ok", "raised"} if habit == "index" else {"ok"})  # 2 of them: index 18446744073709551616
+    assert (evaluator.full_run is not None) == (habit == "steered")
+    assert state_digest(evaluator.model) == before
+    evaluator.verify()
+
+
+def test_attention_after_a_mixture_of_targets(data):
+    """PyTorch computes attention by a fused kernel or not, as it finds the model."""
+    evaluator = Evaluator(made(data.schema, "attention"), data.test)
+    for seed in range(12):
+        target = ("mixing*", "late*", "tables*", "all")[seed % 4]
+        with inject(evaluator.model, FixedCount(1 + seed % 3, bits=(30,)), target, seed=seed) as error_map:
+            equal(evaluator, error_map)
+    evaluator.verify()
+
+
+def replaced_weight(model):
+    model.late[0].weight = nn.Parameter(model.late[0].weight.detach().clone())
+
+
+def replaced_data(model):
+    model.late[0].weight.data = model.late[0].weight.data.clone()
+
+
+def replaced_layer(model):
+    model.late[0] = copy.deepcopy(model.late[0])
+
+
+CHANGES = {
+    "load_state_dict": lambda model: model.load_state_dict(copy.deepcopy(model.state_dict())),
+    "load_state_dict, assigned": lambda model: model.load_state_dict(copy.deepcopy(model.state_dict()), assign=True),
+    "to another type and back": lambda model: model.double().float(),
+    "a new parameter": replaced_weight,
+    "new data": replaced_data,
+    "a new layer": replaced_layer,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_tensors_that_are_replaced(change, data):
+    """Errors in the new tensors count, not what is left in the old ones."""
+    evaluator = Evaluator(made(data.schema), data.test)
+    trials(evaluator, "late*", (FixedCount(1),))
+    CHANGES[change](evaluator.model)
+    assert trials(evaluator, "late*") == {"ok", "nonfinite"}
+
+
+def test_hooks_that_come_later(data):
+    model = made(data.schema)
+    evaluator = Evaluator(model, data.test)
+    seen = []
+    for register in (model.late[4].register_forward_hook, nn.modules.module.register_module_forward_hook):
+        handle = register(
+            lambda module, args, output: seen.append(1) or (output + 1 if module is model.late[4] else None)
+        )
+        try:
+            trials(evaluator, "late*", (FixedCount(1),))
+        finally:
+            handle.remove()
+        assert seen
+        seen.clear()
+        trials(evaluator, "late*", (FixedCount(1),))
+    assert not seen

@@ -1,0 +1,124 @@
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from drsrobust import plots
+from drsrobust.study import figures
+
+mpl.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def summary(error_models, targets=("all",), models=("dlrm",)):
+    rows = []
+    for model in models:
+        for target in targets:
+            for index, (error_model, rate) in enumerate(error_models):
+                auc = 0.8 - 0.1 * index
+                row = {"model": model, "dataset": "d", "target": target, "error_model": error_model, "ber": rate}
+                row |= {"n": 5, "auc": auc, "auc_low": auc - 0.02, "auc_high": auc + 0.01, "auc_q10": auc - 0.05}
+                row |= {"auc_q90": auc + 0.05, "auc_golden": 0.8, "share_nonfinite": 0.0, "auc_drop": 0.8 - auc}
+                row |= {"realised": rate, "realised_low": rate, "realised_high": rate}
+                row |= {"auc_drop_low": 0.79 - auc, "auc_drop_high": 0.82 - auc}
+                row |= {"trials_harmed": 0.4, "trials_harmed_low": 0.1, "trials_harmed_high": 0.7}
+                rows.append(row)
+    return pd.DataFrame(rows)
+
+
+RATES = [("BitFlip", 1e-3), ("BitFlip", 1e-5)]
+BITS = [("SingleBit(bit=31)", 1e-6), ("SingleBit(bit=2)", 1e-6)]
+
+
+def test_ber_data_picks_and_sorts():
+    data = plots.auc_vs_ber_data(summary([*RATES, *BITS], targets=("mlp", "all")))
+    assert data[["target", "ber"]].to_numpy().tolist() == [["all", 1e-5], ["all", 1e-3], ["mlp", 1e-5], ["mlp", 1e-3]]
+
+
+def test_ber_figure_shows_the_numbers():
+    data = plots.auc_vs_ber_data(summary(RATES, targets=("all", "mlp")))
+    ax = plots.auc_vs_ber(data)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["all", "mlp", "10-90 % of trials"]
+    curve = ax.containers[0]
+    assert curve.lines[0].get_ydata().tolist() == pytest.approx([0.7, 0.8])
+    bar = curve.lines[2][0].get_segments()[0]
+    assert bar[:, 1].tolist() == pytest.approx([0.68, 0.71])
+    assert ax.get_xscale() == "log" and ax.get_title(loc="left") == "dlrm on d"
+
+
+def test_error_models_are_not_joined_in_one_curve():
+    other = [("BitFlip(bits=[30])", 1e-3), ("BitFlip(bits=[30])", 1e-5)]
+    data = plots.auc_vs_ber_data(summary([*RATES, *other]))
+    labels = [text.get_text() for text in plots.auc_vs_ber(data).get_legend().get_texts()]
+    assert labels[:2] == ["BitFlip, all", "BitFlip(bits=[30]), all"]
+
+
+def test_auc_vs_ber_takes_a_summary_and_refuses_trials():
+    frame = summary([*RATES, *BITS], targets=("all", "mlp"))
+    one, other = plots.auc_vs_ber(frame), plots.auc_vs_ber(plots.auc_vs_ber_data(frame))
+    assert [line.get_xydata().tolist() for line in one.lines] == [line.get_xydata().tolist() for line in other.lines]
+    trials = frame.drop(columns=[name for name in frame if name.startswith(("realised", "auc_q", "auc_l", "auc_h"))])
+    with pytest.raises(
+        ValueError, match=r"no column 'realised': auc_vs_ber draws means over trials; .* dr.summarise\(table\)"
+    ):
+        plots.auc_vs_ber(trials)
+
+
+@pytest.mark.parametrize("pick", [plots.auc_vs_ber_data, figures.bit_sensitivity_data])
+def test_a_table_of_trials_is_told(pick):
+    with pytest.raises(ValueError, match=r"give the summary, as (dr\.)?summarise\(table\)"):
+        pick(pd.DataFrame({"error_model": ["BitFlip"], "auc": [0.5]}))
+
+
+def test_bit_data_and_figure():
+    data = figures.bit_sensitivity_data(summary([*BITS, *RATES], targets=("a", "b")))
+    assert data[["target", "bit"]].to_numpy().tolist() == [["a", 2], ["a", 31], ["b", 2], ["b", 31]]
+    ax = figures.bit_sensitivity(data)
+    assert ax.containers[1].lines[0].get_ydata().tolist() == pytest.approx([0.1, 0.0])
+    assert figures.bit_sensitivity(data, quantity="trials_harmed").get_yscale() == "linear"
+
+
+@pytest.mark.parametrize(("figure", "rows"), [("auc_vs_ber", RATES), ("bit_sensitivity", BITS)])
+def test_nothing_and_one_row(figure, rows, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))
+    one = getattr(plots, f"{figure}_data")(summary(rows[:1]))
+    for data in (one, one.iloc[:0]):
+        ax = getattr(plots, figure)(data)
+        plots.save(ax, "figure", data, "caption")
+        assert (tmp_path / "figure.svg").stat().st_size > 5000
+
+
+def test_drawing_on_given_axes_and_leaving_settings_alone():
+    before = dict(mpl.rcParams)
+    _, ax = plt.subplots()
+    assert plots.auc_vs_ber(plots.auc_vs_ber_data(summary(RATES)), ax) is ax
+    assert dict(mpl.rcParams) == before
+    assert len(plots.new_panels(3)) == 3
+
+
+def test_files_are_equal_from_run_to_run(tmp_path, monkeypatch):
+    data = plots.auc_vs_ber_data(summary(RATES, targets=("all", "mlp")))
+    contents = []
+    for run in ("one", "two"):
+        monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path / run))
+        np.random.seed(len(run))
+        plots.save(plots.auc_vs_ber(data), "figure", data, "Data: d, 5 rows.")
+        contents.append({p.name: p.read_bytes() for p in (tmp_path / run).rglob("*") if p.is_file()})
+    assert contents[0] == contents[1] and set(contents[0]) == {"figure.svg", "figure.png", "figure.csv"}
+    lines = contents[0]["figure.csv"].decode().splitlines()
+    assert lines[0] == "# Data: d, 5 rows." and lines[3].startswith("model,dataset,error_model,target,ber,realised,")
+    assert b"0.68" in contents[0]["figure.csv"]
+
+
+def test_where_figures_go(tmp_path, monkeypatch):
+    monkeypatch.delenv("DRSROBUST_FIGURES", raising=False)
+    (tmp_path / "pyproject.toml").touch()
+    (tmp_path / "notebooks").mkdir()
+    monkeypatch.chdir(tmp_path / "notebooks")
+    assert plots.figures_folder() == tmp_path / "build" / "lab" / "figures"

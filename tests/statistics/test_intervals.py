@@ -1,0 +1,199 @@
+import math
+
+import numpy as np
+import pytest
+
+from drsrobust.statistics.intervals import (
+    bootstrap_interval,
+    bounded_interval,
+    mean_interval,
+    quantile_interval,
+    sample_size,
+    unseen,
+    wilson,
+)
+
+
+def test_mean_interval():
+    mean, low, high = mean_interval(np.array([2.0, 4.0, 6.0, 8.0]))
+    half = 3.182446 * math.sqrt(20 / 3) / 2  # t_3 from a table; s^2 = 20 / 3
+    assert (mean, low, high) == pytest.approx((5.0, 5.0 - half, 5.0 + half), abs=1e-5)
+    assert mean_interval(np.array([3.0]))[0] == 3.0 and math.isnan(mean_interval(np.array([3.0]))[1])
+    assert all(math.isnan(value) for value in mean_interval(np.array([])))
+    value, low, high = mean_interval(np.full(9, 0.8))
+    assert value == 0.8 and math.isnan(low) and math.isnan(high)  # without bounds nothing limits what was not seen
+
+
+def test_mean_interval_covers():
+    """95 % intervals of the mean of 12 normal values hold the true mean in 95 % of 4,000 simulations."""
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(4000):
+        _, low, high = mean_interval(rng.normal(1.0, 2.0, 12))
+        covered += low <= 1.0 <= high
+    assert abs(covered / 4000 - 0.95) < 4 * math.sqrt(0.95 * 0.05 / 4000)
+
+
+def test_wilson():
+    share, low, high = wilson(3, 20)
+    z = 1.959964
+    centre = (0.15 + z * z / 40) / (1 + z * z / 20)
+    half = z * math.sqrt(0.15 * 0.85 / 20 + z * z / 1600) / (1 + z * z / 20)
+    assert (share, low, high) == pytest.approx((0.15, centre - half, centre + half), abs=1e-6)
+    assert wilson(0, 10)[1] == 0 and wilson(0, 10)[2] > 0.2  # never of no width
+    assert math.isnan(wilson(0, 0)[0])
+
+
+def test_alike_values_with_bounds():
+    assert (1 - unseen(77)) ** 77 == pytest.approx(0.05) and unseen(10**6) == pytest.approx(3e-6, rel=0.01)
+    u = unseen(40)
+    assert mean_interval(np.full(40, 0.8), bounds=(0, 1)) == pytest.approx((0.8, 0.8 - 0.8 * u, 0.8 + 0.2 * u))
+    assert mean_interval(np.array([0.3]), bounds=(0, 1)) == pytest.approx((0.3, 0.015, 0.965))
+    values = np.array([0.1, 0.2, 0.4])
+    wide = mean_interval(values, bounds=(-1, 2))
+    assert wide == mean_interval(values) and wide[1] < 0  # Student's t, as ever
+    assert mean_interval(values, bounds=(0, 1)) == (wide[0], 0, wide[2])  # but nothing that cannot be
+    assert mean_interval(np.full(40, 0.8), bounds=(0, np.inf)) == (0.8, 0.8 - 0.8 * u, np.inf)
+    tenths = np.array([0.9, 0.6, 0.8]) - np.array([0.8, 0.5, 0.7])  # 0.1 but for rounding
+    assert mean_interval(tenths, bounds=(0, 1)) == pytest.approx((0.1, 0.1 - 0.1 * unseen(3), 0.1 + 0.9 * unseen(3)))
+    with pytest.raises(ValueError, match=r"1 of 3 values are not between 0 and 0.3, as 0.4"):
+        mean_interval(values, bounds=(0, 0.3))
+
+
+def test_alike_values_cover():
+    """n trials of an outcome of probability p are all alike and hide it in 5 % of cases at most, and in nearly 5 % at worst."""
+    for n in (1, 10, 100):
+        p = np.linspace(0.001, 0.999, 999)
+        _, _, high = mean_interval(np.zeros(n), bounds=(0, 1))
+        missed = np.where(p > high, (1 - p) ** n, 0)
+        assert 0.04 < missed.max() <= 0.05 + 1e-12
+
+
+def test_bounded_interval_is_where_the_capital_reaches_its_bound():
+    rng = np.random.default_rng(0)
+    values = rng.beta(2, 1, 50).round(2)
+
+    def low_end(x):
+        grid = np.linspace(0.001, x.mean(), 20_001)
+        capital = np.zeros_like(grid)
+        for power in range(8):
+            fraction = 0.5**power
+            capital += np.prod(1 - fraction + fraction * x[:, None] / grid, axis=0) / 8
+        return grid[capital >= 40].max()
+
+    mean, low, high = bounded_interval(values)
+    assert mean == pytest.approx(values.mean())
+    assert low == pytest.approx(low_end(values), abs=1e-4) and high == pytest.approx(1 - low_end(1 - values), abs=1e-4)
+    assert bounded_interval(rng.permutation(values)) == (mean, low, high)
+    scaled = bounded_interval(values * 20 - 5, bounds=(-5, 15))
+    assert scaled == pytest.approx([20 * end - 5 for end in (mean, low, high)])
+
+
+def test_bounded_interval_at_the_ends():
+    _, low, high = bounded_interval(np.zeros(1000))
+    assert low == 0 and high == pytest.approx(1 - (0.05 / 2 / 8) ** (1 / 1000), rel=0.05)
+    mean, low, high = bounded_interval(np.ones(1))
+    assert mean == 1 == high and 0 < low < 0.1
+    assert bounded_interval(np.array([0.0] * 10**5 + [1.0]))[1] >= 0
+    with pytest.raises(ValueError, match="1 of 2 values are not between 0.0 and 1.0, as nan"):
+        bounded_interval(np.array([0.5, np.nan]))
+    with pytest.raises(ValueError, match="the first must be less"):
+        bounded_interval(np.zeros(3), bounds=(1, 1))
+
+
+def test_bounded_interval_narrows_as_it_should():
+    """Not much wider than its theory for normal values: sqrt(2 log(16 / 0.05)) standard errors at most."""
+    values = np.random.default_rng(1).normal(0.5, 0.1, 4096).clip(0, 1)
+    _, low, high = bounded_interval(values)
+    error = values.std() / 64
+    assert 1.96 < (high - low) / 2 / error < math.sqrt(2 * math.log(16 / 0.05)) * 1.02
+
+
+def test_quantile_interval_is_scipys():
+    from scipy.stats import quantile_test
+
+    rng = np.random.default_rng(0)
+    for n, q, level in [(20, 0.1, 0.95), (20, 0.5, 0.95), (100, 0.9, 0.95), (36, 0.1, 0.9), (1, 0.5, 0.95)]:
+        values = rng.normal(size=n).round(1)
+        expected = quantile_test(values, q=0, p=q).confidence_interval(level)
+        value, low, high = quantile_interval(values, q, level)
+        np.testing.assert_equal((low, high), tuple(expected))
+        assert value == np.quantile(values, q)
+    assert all(math.isnan(value) for value in quantile_interval(np.array([]), 0.5))
+    with pytest.raises(ValueError, match="q is 10; it must lie between 0 and 1"):
+        quantile_interval(np.zeros(3), 10)
+
+
+@pytest.mark.parametrize("q", [0.1, 0.5, 0.9])
+def test_quantile_interval_covers(q):
+    """Of 2,000 samples of 80 exponential values: 95 % or little more, since ranks are whole."""
+    values = np.random.default_rng(1).exponential(size=(2000, 80))
+    found = np.array([quantile_interval(one, q) for one in values])
+    truth = -math.log(1 - q)
+    covered = ((found[:, 1] <= truth) & (truth <= found[:, 2])).mean()
+    assert 0.95 - 4 * math.sqrt(0.95 * 0.05 / 2000) < covered < 0.985
+
+
+def recovery(lost, left, axis):
+    return 1 - left.mean(axis) / lost.mean(axis)
+
+
+def test_bootstrap_interval():
+    rng = np.random.default_rng(0)
+    values = rng.normal(5, 2, 400)
+    for method in ("BCa", "percentile"):
+        found = bootstrap_interval(np.mean, values, method=method)
+        assert found == pytest.approx(mean_interval(values), abs=0.02)
+    assert bootstrap_interval(np.mean, values) == bootstrap_interval(np.mean, values)  # seeded
+    assert bootstrap_interval(np.mean, values) != bootstrap_interval(np.mean, values, seed=1)
+    lost = rng.exponential(size=50)
+    share = lost / 4 + np.where(np.arange(50) % 2, 1e-3, -1e-3)
+    found = bootstrap_interval(recovery, lost, share)
+    assert found == pytest.approx((0.75, 0.75, 0.75), abs=2e-3) and found[1] < found[2]  # trials stay together
+    for samples in ((recovery, lost, lost / 4), (np.mean, np.full(9, 0.8)), (np.mean, np.array([2.0]))):
+        _, low, high = bootstrap_interval(*samples)  # no resample differs from another
+        assert math.isnan(low) and math.isnan(high)
+    rare = np.array([0.5] + [0.0] * 9)  # many resamples have no loss to recover from
+    value, low, high = bootstrap_interval(recovery, rare, rare / 2)
+    assert value == 0.5 and math.isnan(low) and math.isnan(high)
+    with pytest.raises(ValueError, match=r"samples have lengths \[3, 2\]; they must be of the same trials"):
+        bootstrap_interval(recovery, np.zeros(3), np.zeros(2))
+    with pytest.raises(ValueError, match=r"samples have lengths \[\]"):
+        bootstrap_interval(np.mean)
+
+
+def test_bootstrap_interval_covers():
+    """Recovery of 60 % over 60 paired trials, skewed losses, 400 campaigns: 95 % but for the bootstrap's few per cent."""
+    rng = np.random.default_rng(1)
+    covered = 0
+    for _ in range(400):
+        lost = rng.exponential(0.1, 60)
+        left = lost * rng.beta(2, 3, 60)  # 40 % of it, on average
+        _, low, high = bootstrap_interval(recovery, lost, left, resamples=499)
+        covered += low <= 0.6 <= high
+    assert 0.90 < covered / 400 < 0.98
+
+
+def test_sample_size_is_leveugles():
+    many = 10**12
+    assert [sample_size(many, e) for e in (0.05, 0.01, 0.001)] == [385, 9604, 960_400]
+    assert sample_size(many, 0.01, level=0.99) == 16_590
+    assert sample_size(math.inf, 0.01) == 9604
+    assert sample_size(1, 0.01) == 1 and sample_size(100, 1e-6) == 100  # never more than there are
+    # N / (1 + e^2 (N - 1) / (t^2 p (1 - p))) by hand: 5000 / (1 + 0.0025 * 4999 / (3.8416 * 0.09))
+    assert sample_size(5000, 0.05, p=0.1) == math.ceil(5000 / (1 + 12.4975 / 0.345744))
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"population": 0, "error": 0.01}, "population is 0; it must be 1 or more possible errors"),
+        ({"population": math.nan, "error": 0.01}, "population is nan"),
+        ({"population": 10, "error": 0}, "error is 0; it must lie between 0 and 1"),
+        ({"population": 10, "error": 0.1, "level": 95}, "level is 95"),
+        ({"population": 10, "error": 0.1, "p": 1}, "p is 1"),
+    ],
+)
+def test_sample_size_of_nonsense(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        sample_size(**arguments)

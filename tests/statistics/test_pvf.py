@@ -1,0 +1,87 @@
+import numpy as np
+import pandas as pd
+import pytest
+
+from drsrobust.statistics.intervals import mean_interval, wilson
+from drsrobust.statistics.pvf import pvf
+
+
+@pytest.fixture
+def table():
+    """Two components: one harmed in some trials, once so that the model raised, and one never; there are no users."""
+    over = [("over_mlp", "ok", 0.0, 0.0), ("over_mlp", "ok", 0.25, 0.5), ("over_mlp", "nonfinite", 0.0, 0.75)]
+    over += [("over_mlp", "raised", None, None)]
+    rows = over + [("embedding", "ok", 0.0, 0.0)] * 100
+    frame = pd.DataFrame(rows, columns=["target", "outcome", "flipped", "moved"])
+    return frame.assign(reranked=None, rate=None, auc=0.8)
+
+
+def test_by_hand(table):
+    found = pvf(table)
+    assert found["target"].tolist() == ["over_mlp"] * 3 + ["embedding"] * 3
+    assert found["definition"].tolist() == ["flipped", "reranked", "moved"] * 2
+    flipped, moved = found.iloc[0], found.iloc[2]
+    assert tuple(flipped[["pvf", "pvf_low", "pvf_high"]]) == wilson(2, 4) and flipped["n"] == 4
+    shares = mean_interval(np.array([0, 0.25, 0, 1]), bounds=(0, 1))
+    assert tuple(flipped[["incorrect", "incorrect_low", "incorrect_high"]]) == shares
+    assert moved["pvf"] == 0.75 and moved["incorrect"] == 0.5625
+
+
+def test_what_cannot_be_told_stays_null(table):
+    found = pvf(table).set_index(["target", "definition"])
+    assert found.xs("reranked", level=1).drop(columns="n").isna().all(axis=None)
+    assert found.xs("reranked", level=1)["n"].tolist() == [0, 0]
+    raised = table.assign(outcome=np.where(table["target"] == "over_mlp", "raised", table["outcome"]))
+    raised = pvf(raised.assign(flipped=raised["flipped"].where(raised["outcome"] != "raised"))).iloc[:3]
+    assert raised["n"].tolist() == [4, 0, 4]  # users there are none, but decisions there were
+    assert raised["pvf"].tolist()[::2] == [1, 1] and raised["incorrect_low"].tolist()[::2] == pytest.approx(
+        [0.05**0.25] * 2
+    )
+
+
+def test_no_harm_seen_has_a_width(table):
+    row = pvf(table).iloc[3]
+    assert row["pvf"] == 0 and row["pvf_high"] == wilson(0, 100)[2]
+    assert row["incorrect"] == row["incorrect_low"] == 0 and row["incorrect_high"] == pytest.approx(0.0295, abs=1e-4)
+
+
+def test_groups(table):
+    found = pvf(table.assign(rate=[1e-6, 1e-6, 1e-5, 1e-5] + [None] * 100), by=["target", "rate"])
+    assert len(found) == 9 and found["n"].tolist() == [2, 0, 2] * 2 + [100, 0, 100]
+    assert found["rate"].isna().tolist() == [False] * 6 + [True] * 3  # null is a group too
+    assert list(found)[:3] == ["target", "rate", "definition"] and "Wilson" in found.attrs["pvf"]
+    nulls = table.convert_dtypes()  # pandas' own nulls
+    pd.testing.assert_frame_equal(pvf(nulls), pvf(table), check_dtype=False)
+
+
+def test_two_mitigations_of_one_label(table):
+    ids = [None] * 2 + ["a"] * 50 + ["b"] * 52
+    several = table.assign(mitigation=["none"] * 2 + ["NaN guard"] * 102, mitigation_id=ids)
+    for by in (["mitigation"], ["mitigation", "mitigation_id"]):
+        found = pvf(several, by=by)
+        assert found["n"].tolist() == [2, 0, 2, 50, 0, 50, 52, 0, 52]
+        assert found["mitigation_id"].fillna("").tolist() == [""] * 3 + ["a"] * 3 + ["b"] * 3
+
+
+def test_the_mean_share_covers():
+    """30 % of injections make a beta-distributed share of outputs incorrect: 95 % of 300 campaigns, for both numbers."""
+    rng = np.random.default_rng(0)
+    campaigns = np.repeat(np.arange(300), 80)
+    shares = rng.beta(1, 4, 300 * 80) * (rng.random(300 * 80) < 0.3)
+    trials = pd.DataFrame(
+        {"campaign": campaigns, "outcome": "ok", "flipped": shares, "moved": shares, "reranked": None}
+    )
+    found = pvf(trials, by=["campaign"])
+    found = found[found["definition"] == "flipped"]
+    for column, truth in (("pvf", 0.3), ("incorrect", 0.06)):
+        covered = ((found[f"{column}_low"] <= truth) & (truth <= found[f"{column}_high"])).mean()
+        assert 0.95 - 4 * np.sqrt(0.95 * 0.05 / 300) < covered < 0.99
+
+
+def test_useless_tables(table):
+    with pytest.raises(ValueError, match="PVF needs columns flipped, reranked; there are: target, outcome, moved"):
+        pvf(table.drop(columns=["flipped", "reranked"]))
+    with pytest.raises(ValueError, match="PVF needs columns to group by"):
+        pvf(table, by=[])
+    with pytest.raises(ValueError, match="column 'moved' holds 0 to 3; shares lie between 0 and 1"):
+        pvf(table.assign(moved=[0, 3, 0, None] + [0] * 100))

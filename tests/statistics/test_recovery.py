@@ -1,0 +1,324 @@
+"""Recovery: pairs, ratio of means, blanks, intervals; what protection keeps, stores and is worth."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.campaign import auc_under_errors
+from drsrobust.evaluation.evaluator import without_errors
+from drsrobust.mitigation.memory.storage import stored
+from drsrobust.statistics.intervals import unseen
+from drsrobust.statistics.recovery import recovery
+from drsrobust.statistics.stopping import stopping_interval
+from drsrobust.statistics.summary import summarise
+from drsrobust.study.protection import cheapest, front, kept_within, priced, up_to
+
+GOLDEN = 0.8
+
+
+def trials(mitigation, aucs, ber=1e-3, first=0, **more):
+    """A campaign's table of one condition; seeds say which trials are pairs."""
+    base = {"model": "m", "dataset": "synthetic-x", "protocol": "corrected", "error_model": "BitFlip", "rate": ber}
+    base |= {"ber": ber, "target": "all", "mitigation": mitigation, "auc_golden": GOLDEN, "logloss": 0.5, "ne": 0.9}
+    base |= {
+        "checkpoint": "c",
+        "data": "d",
+        "nan_rows": 0,
+        "inf_rows": 0,
+        "places": 100,
+        "events": 1,
+        "stopping": "fixed",
+    } | more
+    frame = pd.DataFrame([base | {"auc": auc, "trial": i, "seed": first + i} for i, auc in enumerate(aucs)])
+    frame["outcome"] = np.where(frame["auc"].isna(), "raised", "ok")
+    return frame.assign(auc_drop=GOLDEN - frame["auc"].astype(float))
+
+
+def test_a_ratio_of_means_over_pairs():
+    faulty, guarded = [0.5, 0.7, 0.6, 0.68], [0.8, 0.7, 0.7, 0.64]
+    table = pd.concat([trials("none", faulty), trials("a", guarded)])
+    row = recovery(table, resamples=999).iloc[0]
+    assert row["recovery"] == pytest.approx(0.36 / 0.72)  # the mean of ratios would be another number
+    assert row["recovery_low"] < row["recovery"] < row["recovery_high"]
+    assert row["lost"] == pytest.approx(0.18) and row["gained"] == pytest.approx(0.36 / 4)
+    assert row["auc_faulty"] == pytest.approx(0.62) and row["auc"] == pytest.approx(0.71)
+    gains = np.subtract(guarded, faulty)
+    assert row["gained_high"] - row["gained"] == pytest.approx(3.182446 * gains.std(ddof=1) / 2)  # t of 3 degrees
+    assert row["trials_harmed"] == 0.75 and row["trials_harmed_faulty"] == 1 and row["n"] == 4 and row["raised"] == 0
+
+
+def test_pairs_are_found_by_seed_and_not_by_order():
+    faulty, guarded = [0.5, 0.7, 0.6, 0.8], [0.8, 0.7, 0.7, 0.75]
+    table = pd.concat([trials("none", faulty), trials("a", guarded)])
+    mixed = table.sample(frac=1, random_state=1)
+    pd.testing.assert_frame_equal(recovery(mixed, resamples=99), recovery(table, resamples=99))
+    # Each protected trial is better by 0.1 exactly: only pairs know that they agree. Others may do otherwise.
+    steady = recovery(pd.concat([trials("none", faulty), trials("a", np.add(faulty, 0.1))]), resamples=99).iloc[0]
+    assert steady["gained_low"] == pytest.approx(0.1 - 1.1 * unseen(4))
+    assert steady["gained_high"] == pytest.approx(0.1 + 0.9 * unseen(4))
+
+
+def test_an_exact_repair_is_not_certain():
+    """All 100 trials are repaired wholly: what they may have missed loses the whole AUC at worst."""
+    faulty = np.linspace(0.3, 0.7, 100)
+    table = pd.concat([trials("none", faulty), trials("a", [GOLDEN] * 100), trials("b", faulty)])
+    a, b = recovery(table, resamples=99).to_dict("records")
+    assert a["recovery"] == 1 and a["recovery_low"] == pytest.approx(1 - unseen(100) * 0.8 / 0.3)
+    assert b["recovery"] == 0 and b["recovery_low"] < 0 < b["recovery_high"]
+    assert a["auc_low"] == pytest.approx(0.8 - 0.8 * unseen(100))
+
+
+def test_survivors_alone_show_no_recovery():
+    """Where the model survives, all is repaired; in 10 of 100 trials it raises. An end of the interval counts them."""
+    faulty = np.linspace(0.3, 0.7, 100)
+    guarded = np.where(np.arange(100) % 10 == 0, np.nan, GOLDEN)
+    row = recovery(pd.concat([trials("none", faulty), trials("a", guarded)]), resamples=99).iloc[0]
+    assert row["recovery"] == pytest.approx(1) and row["recovery_low"] < 1 - 0.08 / 0.3 < row["recovery_high"]
+    assert row["auc"] == pytest.approx(GOLDEN) and row["auc_low"] < 0.9 * GOLDEN
+    assert up_to(recovery(pd.concat([trials("none", faulty), trials("a", guarded)]), resamples=99), 0.9)[
+        "verdict"
+    ].tolist() == ["partly"]
+    fragile = recovery(pd.concat([trials("none", guarded), trials("a", faulty)]), resamples=99).iloc[0]
+    assert fragile["lost"] == 0 and fragile["lost_high"] > 0.08 and fragile["auc_faulty_low"] < 0.9 * GOLDEN
+
+
+def test_trials_stopped_by_their_auc_have_no_bootstrap():
+    faulty = np.linspace(0.3, 0.7, 100)
+    table = pd.concat([trials("none", faulty), trials("a", faulty + 0.05)]).assign(stopping="precision")
+    row = recovery(table).iloc[0]
+    assert row["recovery"] == pytest.approx(0.05 / 0.3) and np.isnan([row["recovery_low"], row["recovery_high"]]).all()
+    _, *ends = stopping_interval(GOLDEN - faulty, (GOLDEN - 1, GOLDEN))
+    assert [row["lost_low"], row["lost_high"]] == pytest.approx(ends)
+    assert up_to(recovery(table), 0.1)["verdict"].tolist() == ["no interval"]
+
+
+def test_one_row_per_condition_and_mitigation_in_order():
+    parts = [trials(name, [0.6, 0.7], ber) for ber in (1e-3, 1e-4) for name in ("none", "b", "a")]
+    found = recovery(pd.concat(parts), resamples=99)
+    assert found[["mitigation", "ber"]].values.tolist() == [["b", 1e-3], ["a", 1e-3], ["b", 1e-4], ["a", 1e-4]]
+
+
+def test_blank_where_nothing_is_lost():
+    table = pd.concat(
+        [trials("none", [0.7995, 0.7992]), trials("a", [0.8, 0.8]), trials("none", [0.79, 0.7901], 1e-2)]
+        + [trials("a", [0.8, 0.8], 1e-2)]
+    )
+    little, more = recovery(table, resamples=99).to_dict("records")
+    assert np.isnan([little[f"recovery{end}"] for end in ("", "_low", "_high")]).all()
+    assert little["gained"] == pytest.approx(0.00065)  # the points are there all the same
+    assert more["recovery"] == pytest.approx(1)
+
+
+def test_blank_where_few_trials_lose():
+    """One trial of six has all that is lost: a bootstrap would tell an interval that rests on it alone."""
+    row = recovery(pd.concat([trials("none", [0.8] * 5 + [0.5]), trials("a", [0.8] * 5 + [0.6])])).iloc[0]
+    assert row["lost"] == pytest.approx(0.05) and row["lost_low"] < 0
+    assert np.isnan([row[f"recovery{end}"] for end in ("", "_low", "_high")]).all()
+    assert row["gained_low"] < row["gained"] < row["gained_high"]
+
+
+def test_a_model_that_raises_is_counted_and_in_no_mean():
+    table = pd.concat([trials("none", [0.6, None, 0.7, 0.59]), trials("a", [0.8, 0.8, None, 0.7])])
+    row = recovery(table, resamples=99).iloc[0]
+    assert row["raised"] == 0.5 and row["n"] == 4
+    assert row["recovery"] == pytest.approx(0.31 / 0.41) and row["auc"] == pytest.approx(0.75)
+    assert row["trials_harmed"] == 0.5 and row["trials_harmed_faulty"] == 1  # raised counts as harm
+    nothing = recovery(pd.concat([trials("none", [None, None]), trials("a", [0.8, 0.8])])).iloc[0]
+    assert nothing["raised"] == 1 and np.isnan(nothing["recovery"]) and np.isnan(nothing["gained"])
+
+
+def test_what_cannot_be_compared_is_refused():
+    none, some = trials("none", [0.5, 0.6]), trials("a", [0.7, 0.7])
+    with pytest.raises(ValueError, match="no unprotected trials to compare a with"):
+        recovery(some)
+    with pytest.raises(ValueError, match="no protected trials"):
+        recovery(none)
+    with pytest.raises(ValueError, match="a has 3 trials and no mitigation 2, and 1 of them have no partner"):
+        recovery(pd.concat([none, trials("a", [0.7] * 3)]))
+    with pytest.raises(ValueError, match="and 4 of them have no partner with the same seed"):
+        recovery(pd.concat([none, trials("a", [0.7, 0.7], first=100)]))
+    with pytest.raises(ValueError, match="trials with mitigation a stand twice"):
+        recovery(pd.concat([none, some, some]))
+    with pytest.raises(ValueError, match=r"trials of 2 trained models \(column 'checkpoint'\)"):
+        recovery(pd.concat([none, trials("a", [0.7, 0.7], checkpoint="other")]))
+
+
+def test_intervals_cover_as_often_as_they_say():
+    """Losses as at a knee: most maps cost little, some nearly all; a mitigation takes away a random part of each."""
+    random = np.random.default_rng(5)
+    runs, n, hits = 300, 80, {"recovery": 0, "gained": 0}
+    true_part = 0.7
+    true_loss = 0.25 * 0.3  # of Beta(0.5, 1.5) times 0.3
+    for _ in range(runs):
+        lost = 0.3 * random.beta(0.5, 1.5, n)
+        kept = random.beta(7, 3, n)
+        table = pd.concat([trials("none", GOLDEN - lost), trials("a", GOLDEN - lost * (1 - kept))])
+        row = recovery(table, resamples=499).iloc[0]
+        for name, true in (("recovery", true_part), ("gained", true_part * true_loss)):
+            hits[name] += row[f"{name}_low"] <= true <= row[f"{name}_high"]
+    assert all(0.90 <= count / runs <= 0.985 for count in hits.values()), hits
+
+
+def test_up_to():
+    def rows(protocol, *values):
+        names = ["model", "dataset", "protocol", "mitigation", "ber", "recovery", "recovery_low", "recovery_high"]
+        return pd.DataFrame([("m", "d", protocol, *one) for one in values], columns=names)
+
+    nan = (np.nan,) * 3
+    found = pd.concat(
+        [
+            rows("strong", ("a", 1e-3, 0.2, 0.1, 0.3), ("b", 1e-4, 0.5, 0.3, 0.7), ("c", 1e-2, 0.9, -2, 3)),
+            rows("weak", ("a", 1e-3, 0.35, 0.1, 0.6)),
+            rows("none", ("a", 1e-3, 0.35, -0.1, 0.8)),
+            rows("blank", ("a", 1e-3, *nan)),
+        ]
+    )
+    best = up_to(found, 0.3).set_index("protocol")
+    assert best["verdict"].to_dict() == {
+        "strong": "reproduced",
+        "weak": "partly",
+        "none": "not",
+        "blank": "nothing lost",
+    }
+    assert best.loc["strong", ["mitigation", "ber", "value", "conditions"]].tolist() == ["b", 1e-4, 0.5, 3]
+    assert best.loc["strong", "detail"] == "b at 0.0001, best of 3"
+    assert up_to(found[found["protocol"] == "strong"], 0.2)["detail"].iloc[0].endswith("best of 3: more than claimed")
+    assert up_to(found[found["protocol"] == "weak"], 0.7)["detail"].iloc[0].endswith("best of 1: less than claimed")
+
+
+@pytest.mark.parametrize(
+    ("lost", "verdict"), [(0.31, "partly"), (0.26, "errors cost 0.26 AUC at most: none could give back 0.3")]
+)
+def test_what_was_not_lost_cannot_come_back(lost, verdict):
+    columns = ["model", "dataset", "protocol", "mitigation", "ber", "lost", "gained", "gained_low", "gained_high"]
+    found = pd.DataFrame([("m", "d", "p", "a", 1e-3, lost, 0.25, 0.24, 0.26)], columns=columns)
+    found = found.assign(raised=0.0, lost_high=0.4)
+    assert up_to(found, 0.3, "gained")["verdict"].tolist() == [verdict]
+    assert up_to(found.assign(raised=0.1), 0.3, "gained")["verdict"].tolist() == ["partly"]  # what they lost counts
+
+
+def test_kept_within_stops_at_the_first_rate_that_is_not_sure():
+    near = [0.8, 0.80001, 0.8]
+    aucs = {1e-6: [0.8] * 3, 1e-5: near, 1e-4: [0.8, 0.79, 0.8], 1e-3: near, 1e-2: [0.6, 0.61, 0.62]}
+    table = pd.concat([trials("a", values, ber) for ber, values in aucs.items()] + [trials("none", [0.5, 0.51], 1e-5)])
+    kept = kept_within(summarise(table)).set_index("mitigation")
+    assert kept.loc["a", ["kept_to", "lost_from"]].tolist() == [1e-5, 1e-2]
+    assert np.isnan(kept.loc["none", "kept_to"]) and kept.loc["none", "lost_from"] == 1e-5
+    assert kept_within(summarise(table), loss=0.5).set_index("mitigation").loc["a", "kept_to"] == 1e-2
+    alike = kept_within(summarise(table[table["rate"] == 1e-6])).iloc[0]
+    assert np.isnan(alike["kept_to"]) and np.isnan(alike["lost_from"])  # three trials that agree show nothing
+    storage = pd.DataFrame({"mitigation": ["b", "a"], "stored_percent": [1.0, 2.0]})
+    kept.loc["b"] = kept.loc["a"].to_dict() | {"kept_to": 1e-4}
+    choice = cheapest(kept.reset_index(), storage, [1e-5, 1e-4, 1e-3])
+    assert choice["stored_percent"].tolist()[:2] == [1.0, 1.0] and choice["mitigation"].isna().tolist() == [0, 0, 1]
+    assert choice["lost"].all() and choice["mitigation"].tolist()[:2] == ["b", "b"]
+
+
+def test_what_raises_is_not_kept():
+    near = [0.8, 0.80001, 0.8] * 5
+    aucs = {1e-5: near, 1e-4: [*near[:-1], None], 1e-3: near, 1e-2: [None] * 15}
+    table = pd.concat([trials("a", values, ber) for ber, values in aucs.items()])
+    kept = kept_within(summarise(table)).iloc[0]
+    assert kept[["kept_to", "lost_from"]].tolist() == [1e-5, 1e-2]
+
+
+def test_front_and_prices():
+    points = pd.DataFrame({"recovery": [0.9, 0.9, 0.5, 0.95, np.nan], "time": [1, 1, 0, 9, 0], "bits": [5, 6, 9, 5, 0]})
+    assert front(points, "recovery", ["time", "bits"]).tolist() == [True, False, True, True, False]
+    found = pd.DataFrame({"mitigation": ["a", "b"], "recovery": [0.9, 0.5]})
+    storage = pd.DataFrame({"mitigation": ["a", "b"], "stored_bits": [3, 0], "stored_percent": [1.0, 0.0]})
+    times = pd.DataFrame({"mitigation": ["a", "a", "a"], "overhead_percent": [3.0, 1.0, 9.0]})
+    found.attrs["interval"] = "some"
+    both = priced(found, storage, times)
+    assert both[["overhead_percent", "overhead_percent_low", "overhead_percent_high"]].values.tolist() == [
+        [3, 1, 9],
+        [0, 0, 0],
+    ]
+    assert both["timed"].tolist() == [True, False] and both["front"].all() and both.attrs["interval"] == "some"
+    harm = priced(found.assign(recovery=[0.9, -0.1]), storage, times)
+    assert harm["front"].tolist() == [True, False]  # doing nothing is better
+    with pytest.raises(ValueError, match="a stands in 2 rows"):
+        priced(found.iloc[[0, 0]], storage, times)
+    with pytest.raises(ValueError, match="no row for b"):
+        priced(found, storage.head(1), times)
+
+
+def test_what_is_stored():
+    layer = nn.Linear(64, 64)
+    layer.register_buffer("steps", torch.zeros(7))
+    found = stored(layer, [dr.BitProtection(range(23, 32), code="tmr"), dr.ParityZero(), dr.ActivationClipping(6)])
+    assert found["stored_percent"].tolist() == pytest.approx([56.25, 3.125, 100 * 32 / (4160 * 32)])
+    assert found["stored_bits"].tolist() == [2 * 9 * 4160, 4160, 32]
+
+
+@pytest.fixture(scope="module")
+def judge():
+    torch.manual_seed(0)
+    data = dr.load_dataset("synthetic-movielens/ids", rows=4000)
+    return dr.Evaluator(dr.models.build_model("wide_deep", data.schema).eval(), data.test)
+
+
+def test_without_errors(judge):
+    small, large = dr.ActivationClipping(1e-3), dr.ActivationClipping(1e6)
+    found = without_errors(judge, [small, large]).set_index("mitigation")
+    assert found.loc[large.name, "difference"] == 0 and -0.03 < found.loc[large.name, "low"] < 0  # of 400 rows
+    row = found.loc[small.name]
+    assert row["auc"] != judge.golden.auc and row["difference"] == pytest.approx(row["auc"] - judge.golden.auc)
+    assert row["low"] < row["difference"] < row["high"] and 0 <= row["p"] <= 1
+
+
+def test_labels_that_are_there_twice_are_refused():
+    storage = pd.DataFrame({"mitigation": ["a", "a"], "stored_bits": [1, 2], "stored_percent": [1.0, 2.0]})
+    times = pd.DataFrame({"mitigation": ["a"], "overhead_percent": [1.0]})
+    with pytest.raises(ValueError, match="a stands in 2 rows; .*names of their own"):
+        priced(pd.DataFrame({"mitigation": ["a"], "recovery": [0.9]}), storage, times)
+    kept = pd.DataFrame({"mitigation": ["none", "a", "a"], "kept_to": [1e-5, 1e-4, 1e-3], "lost_from": 1e-4})
+    with pytest.raises(ValueError, match="a is in several rows; .*names of their own"):
+        cheapest(kept, storage[:1], [1e-4])
+
+
+class Refuses(dr.mitigation.Mitigation):
+    """Raises where a score is not finite."""
+
+    name = "refuses"
+
+    def settings(self):
+        return None
+
+    def put_on(self, model, watch):
+        def hook(module, args, scores):
+            if not bool(scores.isfinite().all()):
+                raise ArithmeticError("not finite")
+
+        yield model.register_forward_hook(hook)
+
+
+def test_a_search_counts_raised_trials_as_lost(judge, empty_cache):
+    """Each counts as an AUC of 0: what the other trials give is not the whole score."""
+    errors, refuses = dr.BitFlip(1e-3), Refuses()
+    table = dr.Campaign(judge, errors=[errors], mitigations=[None, refuses], trials=20, seed=3).run(show=False)
+    plain, refused = (table[table["mitigation"] == name].reset_index() for name in ("none", "refuses"))
+    raised = refused["outcome"] == "raised"
+    assert 0 < raised.sum() < 20
+    score = auc_under_errors(judge, errors, trials=20, seed=3)
+    assert score(refuses) == pytest.approx(plain["auc"].mask(raised, 0.0).mean())
+    assert score(refuses) != pytest.approx(refused["auc"].mean())
+    assert auc_under_errors(judge, dr.BitFlip(0.5), trials=2, seed=3)(refuses) == 0
+
+
+def test_a_real_campaign(judge, tmp_path):
+    """Protection of all bits recovers all; that of none, nothing; and the search's score is the mean AUC."""
+    errors, some = [dr.BitFlip(1e-2)], [dr.BitProtection(range(32)), dr.BitProtection.as_released(range(32))]
+    options = {"trials": 6, "seed": 3}
+    campaign = dr.Campaign(judge, errors=errors, mitigations=[None, *some], store=tmp_path / "store", **options)
+    table = campaign.run(workers=1, show=False)
+    found = recovery(table, resamples=99)
+    assert found["auc"].iloc[0] == judge.golden.auc and (found["gained"].iloc[1], found["n"].iloc[1]) == (0, 6)
+    if found["lost"].iloc[0] >= 0.001 and found["lost_low"].iloc[0] > 0:
+        assert found["recovery"].tolist() == pytest.approx([1, 0])
+    aucs = table.groupby("mitigation")["auc"].mean()
+    score = auc_under_errors(judge, errors[0], **options)
+    assert score(some[1]) == pytest.approx(aucs["none"]) and score(some[0]) == judge.golden.auc

@@ -1,0 +1,156 @@
+"""Figures of checksums: which numbers they draw, and where."""
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from drsrobust.statistics.intervals import wilson
+from drsrobust.study import figures
+from drsrobust.study.abft import alarm_shares, claims, noticed_shares
+from reproduce.checks import stated
+
+mpl.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture
+def found():
+    rows = [
+        ("ABFT Linear (provable)", "dlrm", "over_mlp", 30, 2000, 2000, 2000, 2000, 0, 100_000),
+        ("ABFT Linear (provable)", "dlrm", "over_mlp", 0, 10, 0, 0, 0, 0, 100_000),
+        ("ABFT EmbeddingBag", "dlrm", "embedding", 31, 3000, 2000, 1998, 1998, 1, 100_000),
+        ("ABFT EmbeddingBag", "dlrm", "embedding", 1, 100, 50, 0, 0, 1, 100_000),
+        ("ABFT EmbeddingBag", "other", "", -1, 0, 0, 0, 0, 0, 5000),
+    ]
+    columns = ["mitigation", "model", "component", "bit", "injections", "significant", "significant_detected"]
+    return pd.DataFrame(rows, columns=[*columns, "detected", "false_alarms", "clean_rows"])
+
+
+@pytest.fixture
+def runs():
+    rows = []
+    for mitigation, model, operator in (("ABFT Linear (provable)", 5.0, 10.0), ("ABFT EmbeddingBag", 2.0, 40.0)):
+        for scope, percent in (("model", model), ("operator", operator)):
+            for off in (-1.0, 0.0, 4.0):
+                rows.append((mitigation, "dlrm", scope, 2048, 1.0, 1 + percent / 100, percent + off))
+    columns = ["mitigation", "model", "scope", "batch", "plain_ms", "protected_ms", "overhead_percent"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def test_detection(found):
+    data = figures.abft_detection_data(noticed_shares(found))
+    assert len(data) == 4 and data["mitigation"].iloc[0] == "ABFT Linear (provable)"
+    one = data[(data["bit"] == 31)].iloc[0]
+    assert one[["significant_noticed", "significant_noticed_low", "significant_noticed_high"]].tolist() == list(
+        wilson(1998, 2000)
+    )
+    assert one["noticed"] == pytest.approx(1998 / 3000)
+    assert np.isnan(data.loc[data["bit"] == 0, "significant_noticed"]).all()
+    ax = figures.abft_detection(data, mitigation="ABFT Linear (provable)", published=0.95)
+    assert ax.get_title(loc="left") == "ABFT Linear (provable), dlrm" and ax.get_xlim()[0] > ax.get_xlim()[1]
+    assert [
+        line.get_ydata()[0] for line in ax.lines if len(set(line.get_ydata())) == 1 and line.get_linestyle() == "--"
+    ]
+    with pytest.raises(ValueError, match="has no intervals"):
+        figures.abft_detection_data(found)
+
+
+def test_alarms(found):
+    data = figures.abft_alarms_data(alarm_shares(found, batch=2048))
+    assert data["batches"].tolist() == [49, 49, 3] and data["share"].tolist() == [0, 1 / 49, 0]
+    assert data.loc[1, ["low", "high"]].tolist() == list(wilson(1, 49)[1:])
+    ax = figures.abft_alarms(data, published=0.1)
+    assert "1 of 49 batches (100,000 rows)" in [text.get_text() for text in ax.texts]
+    assert ax.get_xlim()[1] > data["high"].max()
+
+
+def test_overhead(runs):
+    data = figures.abft_overhead_data(runs)
+    assert data["overhead_percent"].tolist() == [5, 10, 2, 40]
+    assert data["lowest"].tolist() == [4, 9, 1, 39] and data["highest"].tolist() == [9, 14, 6, 44]
+    for scope, values in (("model", [5, 2]), ("operator", [10, 40])):
+        ax = figures.abft_overhead(data, scope=scope, published={"ABFT Linear": 20})
+        points = [x for line in ax.lines if line.get_marker() == "o" for x in line.get_xdata()]
+        assert points == values and ax.get_xlim()[1] > max(values)
+        assert "published: under 20 %" in [text.get_text().strip() for text in ax.texts]
+
+
+@pytest.mark.parametrize("panel", ["rate", "single"])
+def test_repair(panel):
+    summary = pd.DataFrame(
+        {
+            "model": "dlrm",
+            "dataset": "d",
+            "mitigation": ["none", "none", "both", "both"],
+            "ber": [1e-5, 1e-3] * 2,
+            "n": 3,
+            "auc": [0.8, 0.6, 0.8, 0.8],
+            "auc_low": [0.79, 0.5, 0.8, 0.8],
+            "auc_high": [0.81, 0.7, 0.8, 0.8],
+            "auc_golden": 0.8,
+        }
+    )
+    single = pd.DataFrame(
+        {
+            "model": "dlrm",
+            "dataset": "d",
+            "mitigation": ["none", "none", "both", "both"],
+            "auc_drop": [-0.1, 0.01, 0, 1e-9],
+        }
+    )
+    data = figures.abft_repair_data(summary, single)
+    assert data[data["panel"] == "single"]["change"].tolist() == [0, 1e-9, 0.01, 0.1]
+    ax = figures.abft_repair(data, panel=panel)
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == ["no protection", "rows and layers put back"]
+    if panel == "single":
+        plain = ax.lines[0]
+        assert plain.get_xdata().tolist() == [1e-8, 0.01, 0.1, 1.0] and plain.get_ydata().tolist() == [
+            1.0,
+            1.0,
+            0.5,
+            0.0,
+        ]
+        both = ax.lines[1]  # neither trial changes by as much as is drawn
+        assert both.get_xdata().tolist() == [1e-8, 1.0] and both.get_ydata().tolist() == [0.0, 0.0]
+
+
+def test_claims(found, runs):
+    words = claims(found, runs, batch=2048).set_index("mitigation")
+    assert words["verdict"].to_dict() == {"ABFT Linear (provable)": "reproduced", "ABFT EmbeddingBag": "partly"}
+    bags = words.loc["ABFT EmbeddingBag"]
+    assert (bags["n"], bags["noticed"], bags["time"]) == (2000, 0.999, 40.0)  # sign and exponent alone
+    cheap = runs.assign(overhead_percent=1.0)
+    loud = found.assign(false_alarms=[1, 1, 30, 30, 0])
+    assert claims(found, cheap, batch=2048)["verdict"].tolist() == [
+        "reproduced",
+        "partly",
+    ]  # alarms: 1 of 49 is not surely under 10 %
+    assert claims(loud, cheap, batch=2048)["verdict"].tolist() == ["not", "not"]
+    blind = found.assign(significant_detected=0)
+    assert claims(blind, cheap, batch=2048)["verdict"].tolist() == ["not", "not"]
+    quiet = found.assign(false_alarms=0)
+    assert claims(quiet, cheap, batch=2048)["verdict"].tolist() == ["reproduced", "reproduced"]
+    few = quiet[quiet["bit"] != 31].assign(bit=31, significant=10, significant_detected=10)
+    linear = few.iloc[:1].assign(mitigation="ABFT Linear (provable)")
+    assert claims(linear, cheap, batch=2048)["verdict"].tolist() == ["partly"]
+
+
+def test_what_was_not_measured_is_no_test(found, runs):
+    """Neither time nor price may be made of what is not there; `stated` takes such a verdict as "not tested"."""
+    untimed = claims(found, runs[runs["scope"] == "model"], batch=2048)
+    reason = "the operator's time was not measured"
+    assert untimed["verdict"].tolist() == [reason] * 2 and untimed["time"].isna().all()
+    assert untimed["detail"].str.endswith(reason).all() and not untimed["detail"].str.contains("nan").any()
+    blind = found.assign(significant_detected=0)
+    assert claims(blind, runs[:0], batch=2048)["verdict"].tolist() == ["not", "not"]  # whatever it takes
+    harmless = found.assign(significant=0, significant_detected=0, false_alarms=0)
+    assert set(claims(harmless, runs, batch=2048)["verdict"]) == {"no significant errors to notice"}
+    assert stated(untimed[:1].assign(value=0.9, low=0.8, high=1.0)).verdict == "not tested"

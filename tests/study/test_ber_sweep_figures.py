@@ -1,0 +1,136 @@
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from drsrobust import plots
+from drsrobust.plots import alt_text as description
+from drsrobust.study import figures
+
+mpl.use("Agg")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def summary():
+    rows = []
+    for dataset in ("one", "two"):
+        for protocol, models in (("corrected", ["fm", "dlrm"]), ("as_released", ["fm"])):
+            for model in models:
+                for ber, auc in ((1e-5, 0.8), (1e-3, 0.6)):
+                    row = {
+                        "dataset": dataset,
+                        "protocol": protocol,
+                        "model": model,
+                        "target": "all",
+                        "ber": ber,
+                        "n": 5,
+                    }
+                    row |= {"error_model": "BitFlip", "auc_golden": 0.8, "auc": auc, "auc_q10": auc, "auc_q90": auc}
+                    row |= {"auc_low": auc - 0.1, "auc_high": auc + 0.1, "share_nonfinite": 0.0, "share_raised": 0.0}
+                    rows.append(row | {"auc_drop": 0.8 - auc, "auc_drop_low": 0.0, "auc_drop_high": 0.3})
+    return pd.DataFrame(rows)
+
+
+def found():
+    rows = []
+    for model, knee in (("fm", 1e-3), ("dlrm", 1e-5)):
+        for loss, more in (("0.001", 1), ("0.01", 3), ("half", np.inf if model == "fm" else 30)):
+            row = {"dataset": "one", "protocol": "corrected", "model": model, "target": "all", "loss": loss}
+            rows.append(row | {"knee": knee * more, "knee_low": knee * min(more, 30) / 2, "knee_high": knee * more * 2})
+    return pd.DataFrame(rows)
+
+
+def test_curves_of_one_panel():
+    data = figures.model_curves_data(summary())
+    assert data["series"].tolist() == [0, 0, 1, 1, 0, 0] * 2
+    axes = plots.new_panels(2, rows=2)
+    cells = [(d, p) for p in ("corrected", "as_released") for d in ("one", "two")]
+    for ax, (dataset, protocol) in zip(axes, cells, strict=True):
+        figures.model_curves(data, ax, dataset=dataset, protocol=protocol)
+    assert [len(ax.containers) for ax in axes] == [2, 2, 1, 1]
+    assert axes[0].containers[1].lines[0].get_ydata().tolist() == [0.8, 0.6]
+    assert [text.get_text() for text in axes[1].get_legend().get_texts()] == ["fm", "dlrm"]
+    assert axes[0].get_legend() is None and "published scripts" in axes[2].get_title(loc="left")
+    same = [ax.containers[0].lines[0].get_color() for ax in axes]
+    assert len(set(same)) == 1  # fm looks alike everywhere
+    title = description.title(axes[0].figure)  # the label of the rates stands below the second row
+    assert title == "AUC falls from 0.8 to 0.6 (bit error rate 1e-5 to 0.001; fm)."
+
+
+def test_points_of_broken_scores_are_hollow():
+    data = summary()
+    data.loc[(data["model"] == "dlrm") & (data["ber"] == 1e-3), "share_nonfinite"] = 0.8
+    ax = figures.model_curves(figures.model_curves_data(data), dataset="one", protocol="corrected")
+    hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
+    assert [line.get_ydata().tolist() for line in hollow] == [[], [0.6]]
+    assert ax.get_legend().get_texts()[-1].get_text().startswith("hollow: most error maps")
+    assert "hollow" not in description.text(ax.figure)
+
+
+def test_knees_the_latest_first_and_arrows():
+    data = figures.ber_knees_data(found().iloc[::-1])
+    assert list(dict.fromkeys(data["model"])) == ["fm", "dlrm"]
+    ax = figures.ber_knees(figures.ber_knees_data(found()), dataset="one", highest=1e-2)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["fm", "dlrm"]
+    arrows = [line for line in ax.lines if line.get_marker() == ">"]
+    assert len(arrows) == 1 and arrows[0].get_xdata()[0] == 1e-2
+    assert [text.get_text() for text in ax.get_legend().get_texts()][-1] == "lost: half of AUC - 0.5"
+
+
+def test_nothing_to_draw(tmp_path, monkeypatch):
+    monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))
+    data = figures.model_curves_data(summary())
+    plots.save(figures.model_curves(data.iloc[:0], dataset="one", protocol="corrected"), "a", data, "c")
+    knees = figures.ber_knees_data(found())
+    plots.save(figures.ber_knees(knees.iloc[:0], dataset="one", highest=1e-2), "b", knees, "c")
+    assert (tmp_path / "a.svg").exists() and (tmp_path / "b.svg").exists()
+    with pytest.raises(ValueError, match=r"give the summary, as summarise\(table\)"):
+        figures.model_curves_data(pd.DataFrame({"error_model": ["BitFlip"]}))
+
+
+def test_bit_map():
+    rows = []
+    for model in ("fm", "dlrm"):
+        for target in ("embedding", "mlp"):
+            for bit, drop in ((30, 0.1), (3, 1e-4)):
+                row = {"model": model, "dataset": "d", "target": target, "bit": bit, "auc_drop": drop, "pvf": drop}
+                rows.append(row | {"auc_drop_low": drop - 0.01})
+            rows.append(row | {"bit": 5, "auc_drop": 9e-6, "auc_drop_low": 8e-6})
+    ax = figures.bit_map(pd.DataFrame(rows))
+    assert [text.get_text() for text in ax.get_yticklabels()][0] == "fm  embedding" and len(ax.get_yticks()) == 4
+    drawn = ax.collections[0].get_array().reshape(4, 32)
+    assert drawn[0, 30] == 0.1 and np.ma.getmaskarray(np.ma.masked_invalid(drawn))[0, 3]  # its interval holds 0
+    assert np.ma.getmaskarray(np.ma.masked_invalid(drawn))[:, 5].all()  # less than the palest colour stands for
+    whole = figures.bit_map(pd.DataFrame(rows), quantity="pvf").collections[0].get_array().reshape(4, 32)
+    assert whole[3, 3] == pytest.approx(1e-4)
+    figures.bit_map(pd.DataFrame(rows).iloc[:0])
+    axes = plots.new_panels(2)
+    figures.bit_map(pd.DataFrame(rows), axes[0])
+    figures.bit_map(pd.DataFrame(rows), axes[1], quantity="pvf")
+    told = description.title(axes[0].figure)
+    assert told == "Mean AUC loss of one flip is highest at bit position 30 (0.1; fm embedding)."
+    text = description.text(axes[0].figure)
+    assert "fm mlp 0.1 at 30" in text and "PVF" not in text and text.count("is highest at bit position 30") == 2
+
+
+def test_knees_in_words():
+    ax = figures.ber_knees(figures.ber_knees_data(found()), dataset="one", highest=1e-2)
+    told = description.text(ax.figure)
+    assert "lost: 0.01 AUC, errors in all parameters: from 3e-5 at dlrm to 0.003 at fm" in told
+    assert "half of AUC - 0.5, errors in all parameters: 0.0003 at dlrm" in told
+    assert "half of AUC - 0.5, errors in all parameters, not reached: 0.01 at fm" in told
+    assert description.title(ax.figure).endswith(
+        "is highest for fm (0.01; lost: half of AUC - 0.5, errors in all parameters, not reached)."
+    )
+    axes = plots.new_panels(2, sharey=False)
+    for one in axes:
+        figures.ber_knees(figures.ber_knees_data(found()), one, dataset="one", highest=1e-2)
+    assert description.title(axes[0].figure).startswith("One: Bit error rate at which")
+    axes[0].set_title("criteo/ids", loc="left")
+    assert description.title(axes[0].figure).startswith("criteo/ids: Bit error rate at which")

@@ -1,0 +1,66 @@
+import pandas as pd
+import pytest
+
+from benchmarks.encoding import encoding_memory
+from drsrobust.plots import new_panels, save_table
+from drsrobust.study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
+
+
+@pytest.fixture
+def table():
+    row = {
+        "dataset": "d",
+        "rows": 9,
+        "logloss": 0.5,
+        "ne": 0.8,
+        "parameters": 7,
+        "seconds": 3.2,
+        "auc_low": 0.6,
+        "auc_high": 0.9,
+    }
+    return pd.DataFrame([row | {"model": "worse", "auc": 0.7}, row | {"model": "better", "auc": 0.8}])
+
+
+def test_the_best_is_on_top(table):
+    data = clean_auc_data(table)
+    assert data["model"].tolist() == ["better", "worse"] and "seconds" not in data  # times differ from run to run
+    ax = clean_auc(data)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["better", "worse"]
+    assert [one.lines[0].get_xydata().tolist() for one in ax.containers] == [[[0.8, 1]], [[0.7, 0]]]
+    bars = ax.containers[0].lines[2][0].get_segments()
+    assert bars[0][:, 0].tolist() == pytest.approx([0.6, 0.9])
+
+
+def test_learning_curves_ring_the_epoch_that_is_kept():
+    epochs = {"dataset": "d", "train_loss": 0.5, "valid_loss": 0.5, "valid_ne": 0.9, "seconds": 1.0}
+    curves = pd.DataFrame(
+        [epochs | {"model": "m", "epoch": e, "valid_auc": auc} for e, auc in ((2, 0.8), (1, 0.7), (3, 0.75))]
+    )
+    data = learning_curves_data(curves)
+    assert data["epoch"].tolist() == [1, 2, 3] and "seconds" not in data
+    ax = learning_curves(data)
+    curve, ring = ax.lines
+    assert curve.get_ydata().tolist() == [0.7, 0.8, 0.75] and ring.get_xydata().tolist() == [[2, 0.8]]
+    other = learning_curves(data, models=["another", "m"]).lines[
+        0
+    ]  # looks go with the model, not with its place in a panel
+    assert other.get_color() != curve.get_color() and other.get_label() == "m"
+    assert learning_curves(data, quantity="valid_ne").get_ylabel().startswith("normalised entropy")
+
+
+def test_tables_and_panels(table, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))
+    save_table(table, "models", "What the columns are.")
+    text = (tmp_path / "models.csv").read_text()
+    assert text.startswith("# What the columns are.\ndataset,") and text.count("\n") == 4
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "models.csv", comment="#"), table)
+    one, two = new_panels(2, sharey=False)
+    one.set_ylim(0, 9)
+    assert two.get_ylim() != (0, 9)
+
+
+def test_memory_is_drawn_from_zero():
+    table = pd.DataFrame({"lines": [1_000_000, 2_000_000], "peak_rss_mib": [400, 420], "encode_rss_mib": [100, 200]})
+    ax = encoding_memory(table.assign(encode_anon_mib=[50, 90]))
+    assert [line.get_ydata().tolist() for line in ax.lines] == [[400, 420], [100, 200], [50, 90]]
+    assert ax.lines[0].get_xdata().tolist() == [1, 2] and ax.get_ylim()[0] == 0 == ax.get_xlim()[0]

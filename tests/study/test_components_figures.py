@@ -1,0 +1,112 @@
+import itertools
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+
+from drsrobust import plots
+from drsrobust.study import figures
+
+mpl.use("Agg")
+NAN = float("nan")
+COMPONENTS = {"embedding": (0.9, 1e-4), "over_mlp": (0.1, 1e-2)}
+CLASSES = ["mantissa", "sign", "exponent_top", "exponent_low", "exponent_high"]
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def ends(value, name):
+    return {name: value, f"{name}_low": value / 2, f"{name}_high": 2 * value}
+
+
+@pytest.fixture
+def shares():
+    rows = []
+    for model, (component, (share, value)) in itertools.product(("dlrm", "fm"), COMPONENTS.items()):
+        for definition, factor in (("flipped", 1), ("reranked", 2), ("moved", 10)):
+            about = {"model": model, "dataset": "d", "component": component, "share": share, "definition": definition}
+            rows.append(about | {"n": 60} | ends(10 * value * factor / 10, "pvf") | ends(value * factor, "incorrect"))
+    return pd.DataFrame(rows)
+
+
+def heights(ax):
+    """What is drawn as points: all y (or x) values of the error bars' own lines."""
+    return [tuple(line.lines[0].get_xydata().ravel()) for line in ax.containers]
+
+
+def test_components_most_flips_first_in_each_model(shares):
+    data = figures.component_pvf_data(shares)
+    assert data["model"].tolist() == ["dlrm"] * 6 + ["fm"] * 6
+    assert data["component"].drop_duplicates().tolist() == ["over_mlp", "embedding"]
+    axes = plots.new_panels(2)
+    figures.component_pvf(data, axes[0])
+    figures.component_pvf(data, axes[1], quantity="pvf")
+    drawn = {x for series in heights(axes[0]) for x in series[::2]}
+    assert drawn == set(data["incorrect"]) and axes[0].get_xscale() == "log"
+    assert {x for series in heights(axes[1]) for x in series[::2]} == set(data["pvf"])
+    labels = [text.get_text() for text in axes[0].get_yticklabels()]
+    assert labels == ["dlrm  over_mlp", "dlrm  embedding", "fm  over_mlp", "fm  embedding"]
+    assert axes[0].get_legend() is None and len(axes[1].get_legend().get_texts()) == 3
+
+
+def test_a_definition_without_values_is_left_out(shares):
+    empty = shares["definition"] == "reranked"
+    shares.loc[empty, ["pvf", "pvf_low", "pvf_high", "incorrect", "incorrect_low", "incorrect_high"]] = NAN
+    ax = figures.component_pvf(figures.component_pvf_data(shares))
+    assert sum(len(series) // 2 for series in heights(ax)) == 8
+
+
+def test_classes_of_bits_from_the_highest(shares):
+    parts = pd.concat([shares[shares["model"] == "dlrm"].assign(bit_class=one) for one in [*CLASSES, "value"]])
+    data = figures.bit_class_pvf_data(parts)
+    order = ["sign", "exponent_top", "exponent_high", "exponent_low", "mantissa"]
+    assert data["bit_class"].drop_duplicates().tolist() == order  # quantized words' classes are not of these
+    ax = figures.bit_class_pvf(data, definition="moved")
+    assert "scores moved" in ax.get_title("left") + ax.get_title()
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["embedding", "over_mlp"]
+    assert {y for series in heights(ax) for y in series[1::2]} == set(data[data["definition"] == "moved"]["incorrect"])
+
+
+def test_layers_per_error_and_in_total():
+    rows = [("embedding", "embedding user", 900, 0.9, 1e-5), ("over_mlp", "over_mlp 1", 100, 0.1, 1e-3)]
+    frame = pd.DataFrame(
+        [
+            {"model": "dlrm", "dataset": "d", "component": c, "layer": name, "bits": b, "share": s, "n": 300}
+            | ends(v, "auc_drop")
+            for c, name, b, s, v in rows
+        ]
+    )
+    frame.loc[2] = frame.loc[0]
+    frame.loc[2, ["layer", "auc_drop", "auc_drop_low"]] = ["embedding zip", 0.0, -1e-5]
+    data = figures.layer_loss_data(frame)
+    assert data["layer"].tolist() == ["over_mlp 1", "embedding user", "embedding zip"]
+    assert data["total"].tolist() == pytest.approx([1e-4, 9e-6, 0.0])
+    axes = plots.new_panels(2)
+    figures.layer_loss(data, axes[0])
+    figures.layer_loss(data, axes[1], quantity="total")
+    assert [t.get_text() for t in axes[0].get_yticklabels()][0] == "over_mlp 1  (10 %)"
+    arrows = [line for line in axes[0].lines if line.get_marker() == "<" and len(line.get_xdata())]
+    assert [line.get_xdata().tolist() for line in arrows] == [[2e-5]]  # what is not above 0 shows its upper end
+
+
+def test_rows_read_often_and_seldom():
+    rows = []
+    for table, kind, k in itertools.product(("movie", "user"), ("hot 0.01", "cold 0.99"), (1, 100)):
+        target = f"Rows({table}, {kind} of 0123abcd4567)"
+        rows.append({"model": "dlrm", "dataset": "d", "error_model": f"FixedCount(k={k})", "target": target})
+        rows[-1] |= {"ber": k / 1e5, "n": 20} | ends(1e-5 * k, "auc_drop")
+    rows.append(rows[0] | {"target": "embedding"})
+    data = figures.row_loss_data(pd.DataFrame(rows))
+    assert data["rows"].unique().tolist() == ["1 % most read", "99 % least read"] and len(data) == 8
+    assert data["errors"].tolist() == [1, 100] * 4
+    ax = figures.row_loss(data)
+    labels = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert labels == [f"{t}: {r}" for t in ("movie", "user") for r in ("1 % most read", "99 % least read")]
+    assert ax.get_xscale() == ax.get_yscale() == "log"
+    with pytest.raises(ValueError, match=r"no intervals .* give the summary"):
+        figures.row_loss_data(pd.DataFrame(rows).drop(columns="auc_drop_low"))

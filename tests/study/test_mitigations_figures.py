@@ -1,0 +1,174 @@
+import itertools
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+from drsrobust import plots
+from drsrobust.study import figures
+from drsrobust.study.figures.protection import spread_labels
+
+mpl.use("Agg")
+NAN = float("nan")
+ABOUT = {"model": "wide_deep", "dataset": "d", "target": "all", "n": 9, "auc_golden": 0.8}
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+def ends(name, value, by=0.02):
+    return {name: value, f"{name}_low": value - by, f"{name}_high": value + by}
+
+
+def drawn(ax):
+    """The heights of all points with error bars, by series."""
+    return [line.lines[0].get_ydata().tolist() for line in ax.containers]
+
+
+@pytest.fixture
+def summary():
+    rows = []
+    names = {"corrected": ["none", "clip 6", "clip profiled"], "as_released": ["none", "clip as released 6"]}
+    for protocol, ber in itertools.product(names, (0.0, 1e-4, 1e-2)):
+        for number, name in enumerate(names[protocol]):
+            row = ABOUT | {"protocol": protocol, "mitigation": name, "ber": ber, "share_nonfinite": 0.0}
+            row |= ends("auc", 0.6 + number / 20 - ber) | ends("auc_drop", 0.2 - number / 20 + ber)
+            rows.append(row | {"auc_q10": 0.5, "auc_q90": 0.7, "share_raised": 0.0})
+    return pd.DataFrame(rows)
+
+
+@pytest.fixture
+def found():
+    rows = []
+    for name, ber in itertools.product(("clip 6", "ECC", "clip as released 6"), (1e-5, 1e-3)):
+        row = ABOUT | {"mitigation": name, "ber": ber, "raised": 0.0}
+        row |= {"protocol": "as_released" if "released" in name else "corrected"}
+        value = {"clip 6": 0.4, "ECC": 0.9, "clip as released 6": 0.1}[name]
+        row |= ends("recovery", value if ber == 1e-3 else NAN) | ends("gained", 0.3 * value * (ber == 1e-3))
+        rows.append(row | ends("lost", 0.3 * (ber == 1e-3)) | ends("trials_harmed", 0.5))
+    return pd.DataFrame(rows)
+
+
+def test_auc_by_mitigation_and_protocol(summary):
+    data = plots.mitigated_auc_data(summary)
+    same = data["mitigation"].isin(["clip 6", "clip as released 6"])
+    assert data.loc[same, "series"].unique().tolist() == [0]  # the same bound looks alike under both protocols
+    assert set(data.loc[data["mitigation"] == "none", "series"]) == {-1}
+    axes = plots.new_panels(2)
+    plots.mitigated_auc(data, axes[0])
+    plots.mitigated_auc(data, axes[1], protocol="as_released")
+    assert np.allclose(drawn(axes[0]), [[0.5999, 0.59], [0.6499, 0.64], [0.6999, 0.69]])  # no rate of 0
+    assert len(drawn(axes[1])) == 2 and axes[0].get_legend() is None
+    colours = [[line.lines[0].get_color() for line in ax.containers] for ax in axes]
+    assert colours[0][:2] == colours[1] and colours[0][0] == "#000000"
+    labels = [text.get_text() for text in axes[1].get_legend().get_texts()]
+    assert labels[:3] == ["no protection", "clip 6", "clip profiled"]
+    assert "all parameters" in axes[0].get_title("left") and "published" in axes[1].get_title("left")
+    with pytest.raises(ValueError, match="give the summary"):
+        plots.mitigated_auc_data(summary.drop(columns="auc_low"))
+    with pytest.raises(ValueError, match="2 models, 1 data sets"):
+        plots.mitigated_auc_data(pd.concat([summary, summary.assign(model="fm")]))
+
+
+def test_recovery_leaves_out_what_is_blank(found):
+    data = plots.recovery_vs_ber_data(found)
+    axes = plots.new_panels(2)
+    plots.recovery_vs_ber(data, axes[0], claimed=0.3)
+    plots.recovery_vs_ber(data, axes[1], quantity="gained")
+    assert drawn(axes[0]) == [[0.4], [0.9]]
+    assert [len(series) for series in drawn(axes[1])] == [2, 2]
+    assert "claimed: up to 0.3" in [text.get_text() for text in axes[0].texts] and not axes[1].texts
+    with pytest.raises(ValueError, match="give recovery"):
+        plots.recovery_vs_ber_data(found.drop(columns="recovery_low"))
+
+
+def test_rows_of_mitigations_best_first(found):
+    data = figures.recovery_rows_data(found, rank_at=1e-3)
+    assert data["mitigation"].drop_duplicates().tolist() == ["ECC", "clip 6", "clip as released 6"]
+    axes = plots.new_panels(2, sharey=False)
+    figures.recovery_rows(data, axes[0])
+    figures.recovery_rows(data, axes[1], quantity="gained")
+    assert [text.get_text() for text in axes[0].get_yticklabels()] == ["ECC", "clip 6", "clip as released 6"]
+    (series,) = [line.lines[0] for line in axes[0].containers]  # at one rate nothing was lost
+    assert series.get_xdata().tolist() == [0.9, 0.4, 0.1] and series.get_ydata() == pytest.approx([1.9, 0.9, -0.1])
+    assert len(axes[1].containers) == 2
+    assert (
+        series.get_color() == axes[1].containers[1].lines[0].get_color() != axes[1].containers[0].lines[0].get_color()
+    )
+    assert [text.get_text() for text in axes[1].get_legend().get_texts()] == ["1e-5", "1e-3"]
+    with pytest.raises(ValueError, match="rank_at is 0.1; the table has the rates 1e-05, 0.001"):
+        figures.recovery_rows_data(found, rank_at=0.1)
+
+
+def test_bars_end_where_the_auc_is_kept():
+    base = {"model": "m", "dataset": "d", "protocol": "corrected", "target": "all"}
+    kept = [("none", NAN, 1e-5), ("bits 30", 1e-4, 1e-3), ("bits 30, TMR", 1e-3, NAN)]
+    kept = pd.DataFrame([base | dict(zip(("mitigation", "kept_to", "lost_from"), one, strict=True)) for one in kept])
+    costs = {"mitigation": ["bits 30, TMR", "bits 30"], "stored_bits": [10, 0], "stored_percent": [6.25, 0.0]}
+    data = figures.protection_cost_data(kept.iloc[::-1], pd.DataFrame(costs))
+    assert data["mitigation"].tolist() == ["none", "bits 30", "bits 30, TMR"]
+    ax = figures.protection_cost(data, lowest=1e-5)
+    assert [text.get_text() for text in ax.get_yticklabels()] == [
+        "no protection",
+        "bit 30, ideal",
+        "bit 30, TMR  (+6.2 %)",
+    ]
+    bars = [(bar.get_x() + bar.get_width(), round(bar.get_y() + bar.get_height() / 2)) for bar in ax.patches]
+    assert bars == [(pytest.approx(1e-4), 1), (pytest.approx(1e-3), 0)]
+    crosses = [(*line.get_xdata(), *line.get_ydata()) for line in ax.lines if line.get_marker() == "x"]
+    assert crosses == [(1e-5, 2), (1e-3, 1)]
+
+
+@pytest.fixture
+def points():
+    rows = []
+    for name, value, time, bits, front in [
+        ("ECC", 0.99, NAN, 12.5, True),
+        ("clip", 0.8, 10.0, 0.01, True),
+        ("slow", 0.7, 30.0, 0.02, False),
+        ("a + b", 1.02, 40.0, 90.0, True),
+        ("blank", NAN, 1.0, 1.0, False),
+    ]:
+        row = ABOUT | {"protocol": "corrected", "ber": 1e-3, "mitigation": name, "stored_bits": int(bits * 100)}
+        row |= {"stored_percent": bits, "timed": time == time, "front": front} | ends("recovery", value)
+        rows.append(
+            row | ends("lost", 0.3) | ends("gained", 0.2) | ends("overhead_percent", 0 if time != time else time, 1)
+        )
+    return pd.DataFrame(rows)
+
+
+def test_recovery_against_costs(points):
+    data = figures.protection_front_data(points)
+    assert data["mitigation"].tolist() == ["a + b", "ECC", "clip", "slow", "blank"]
+    axes = plots.new_panels(2)
+    figures.protection_front(data, axes[0])
+    figures.protection_front(data, axes[1], cost="stored_percent")
+    for ax, column in zip(axes, ("overhead_percent", "stored_percent"), strict=True):
+        marks = [line.lines[0] for line in ax.containers]
+        assert [mark.get_ydata()[0] for mark in marks] == [0.9999, 0.99, 0.8, 0.7]  # over the last tick: drawn there
+        assert [mark.get_xdata()[0] for mark in marks] == data[column].tolist()[:4]
+        assert [mark.get_markerfacecolor() == "white" for mark in marks] == [False, False, False, True]
+    names = [[text.get_text() for text in ax.texts] for ax in axes]
+    assert [set(one) for one in names] == [{"a\n+ b", "ECC", "clip"}] * 2  # those on the front
+    step = next(line for line in axes[0].lines if line.get_drawstyle() == "steps-post")
+    assert step.get_xdata().tolist() == [0, 40] and step.get_ydata().tolist() == [0.99, 0.9999]
+
+
+def test_names_cover_no_names_and_stay_inside():
+    random = np.random.default_rng(1)
+    x, y = random.normal(0, 0.15, 15) + 1, random.normal(0, 0.05, 15) + 1
+    ax = plots.new_panels()[0]
+    ax.plot(x, y, "o")
+    ax.set(xlim=(0, 2), ylim=(0, 2))
+    spread_labels(ax, x, y, [f"method {number}" for number in range(14)] + [""])
+    ax.figure.canvas.draw()
+    boxes = [text.get_bbox_patch().get_window_extent().shrunk(0.95, 0.8) for text in ax.texts]
+    assert len(boxes) == 14  # an empty name is not written
+    assert not [1 for one, other in itertools.combinations(boxes, 2) if one.overlaps(other)]
+    frame = ax.get_window_extent()
+    assert all(frame.contains(*box.min) and frame.contains(*box.max) for box in boxes)

@@ -1,0 +1,194 @@
+"""Trends over factors, shares of components, summaries and texts, on frames whose answer is known."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from drsrobust.study.model_factors import (
+    component_claims,
+    component_shares,
+    component_text,
+    deviation_caption,
+    deviation_summary,
+    factor_grid,
+    factor_trends,
+    protocol_text,
+    trend_text,
+)
+
+LEVELS = {"width": [64, 128, 256], "depth": [1, 2], "embedding_dim": [8], "density": [0.01]}
+CLAIMS = {"width": "falls", "depth": "falls", "embedding_dim": "falls", "density": "depends"}
+BITS = {"all": 1000, "mlp": 100, "embedding": 900}
+
+
+def trials(share, *, full=False, n=40, protocol="corrected", noise=0.02, ber=1e-6):
+    """A table as of `dummy_trials`: share(cell, target) is the mean deviation; noise is common to all cells of a trial."""
+    rng, rows = np.random.default_rng(0), []
+    common = rng.normal(0, 0.05, n)
+    for cell, target in itertools.product(factor_grid(LEVELS, full=full), BITS):
+        values = np.clip(share(cell, target) + common + rng.normal(0, noise, n), 0, 1)
+        for trial, value in enumerate(values):
+            row = {"protocol": protocol, **cell, "target": target, "ber": ber, "trial": trial, "n_inputs": 500}
+            row |= {"bits": BITS[target], "present": 2 * ber, "bits_flipped": 3.0, "deviated_0.01": value}
+            row |= {"deviated_0.1": value / 2, "median_change": np.inf if value > 0.5 else value, "spearman": 1 - value}
+            rows.append(row | {"nan_inputs": 0.0, "inf_inputs": 0.0})
+    return pd.DataFrame(rows)
+
+
+def verdicts(table, **options):
+    found = factor_trends(table, CLAIMS, ber=1e-6, **options)
+    return found[found["target"] == "all"].set_index("factor")
+
+
+def test_a_factor_with_which_robustness_falls():
+    found = verdicts(trials(lambda cell, _: 0.2 + 0.1 * np.log2(cell["width"] / 64)))
+    width = found.loc["width"]
+    assert width["verdict"] == "reproduced" and width["up"] == 2 == width["steps"] and width["down"] == 0
+    assert (width["least"], width["greatest"], width["n"]) == (64, 256, 40)
+    assert width["at_least"] == pytest.approx(0.2, abs=0.03) and width["change"] == pytest.approx(0.2, abs=0.02)
+    assert width["change_low"] < 0.2 < width["change_high"]
+    # What a trial has in common at all levels (0.05) does not widen the interval; what differs does: 0.02 sqrt(2) / sqrt(40).
+    assert width["change_high"] - width["change_low"] == pytest.approx(2 * 2.02 * 0.0045, rel=0.4)
+    assert found.loc["depth", "verdict"] == "not" and list(found.index) == [
+        "width",
+        "depth",
+    ]  # the others have one level
+
+
+def test_a_model_that_raised_deviates_in_all_outputs():
+    """Of 256 wide cells half of the trials raised: those that did not say nothing of width, and are not all there is."""
+    table = trials(lambda *_: 0.3)
+    assert verdicts(table).loc["width", "verdict"] == "not"
+    raised = table.assign(
+        **{"deviated_0.01": table["deviated_0.01"].mask((table["width"] == 256) & (table["trial"] < 20))}
+    )
+    width = verdicts(raised).loc["width"]
+    assert width["n"] == 40 and width["change"] == pytest.approx(0.35, abs=0.03) and width["verdict"] == "reproduced"
+    mlp = table["deviated_0.01"].mask((table["target"] == "mlp") & (table["trial"] < 20))
+    shares = component_shares(table.assign(**{"deviated_0.01": mlp}), ber=1e-6).iloc[0]
+    assert shares["n"] == 40 and shares["share"] == pytest.approx(0.65 / 0.95, abs=0.03)
+
+
+def test_a_change_that_is_the_same_in_all_trials_is_not_certain():
+    table = trials(lambda cell, _: 0.2, noise=0.0)
+    table["deviated_0.01"] = 0.2 + 0.1 * np.log2(table["width"] / 64)
+    width = verdicts(table).loc["width"]
+    u = 1 - 0.05 ** (1 / 40)
+    assert (width["change_low"], width["change_high"]) == pytest.approx((0.2 - 1.2 * u, 0.2 + 0.8 * u))
+    shares = component_shares(table, ber=1e-6).iloc[0]
+    assert (
+        np.isnan([shares["share_low"], shares["share_high"]]).all()
+        and shares["per_bit_mlp_low"] < shares["per_bit_mlp"]
+    )
+
+
+def test_a_factor_that_goes_back_is_partly():
+    shares = {64: 0.2, 128: 0.4, 256: 0.3}
+    found = verdicts(trials(lambda cell, _: shares[cell["width"]]))
+    assert found.loc["width", ["verdict", "up", "down"]].tolist() == ["partly", 1, 1]
+
+
+def test_a_factor_that_makes_robust_is_not():
+    found = verdicts(trials(lambda cell, _: 0.5 - 0.2 * (cell["depth"] - 1)))
+    assert found.loc["depth", "verdict"] == "not" and found.loc["depth", "change_high"] < 0
+
+
+def test_depends_in_either_direction():
+    table = trials(lambda cell, _: 0.5 - 0.2 * (cell["depth"] - 1))
+    found = factor_trends(table, {"depth": "depends", "width": "depends"}, ber=1e-6).set_index(["target", "factor"])
+    assert found.loc[("all", "depth"), "verdict"] == "reproduced" and found.loc[("all", "width"), "verdict"] == "not"
+
+
+def test_a_full_grid_averages_over_the_other_factors():
+    """Width matters at depth 2 alone: half of it shows in the mean, nothing around the middle (depth 1)."""
+    table = trials(lambda cell, _: 0.2 + 0.2 * (cell["depth"] == 2) * np.log2(cell["width"] / 64), full=True)
+    assert verdicts(table).loc["width", "change"] == pytest.approx(0.2, abs=0.02)
+    around = table[(table["depth"] == 1) | (table["width"] == 128)]
+    assert verdicts(around).loc["width", "verdict"] == "not"
+
+
+def test_what_trends_refuse():
+    table = trials(lambda *_: 0.2)
+    with pytest.raises(ValueError, match="unknown factor 'widht'; did you mean 'width'"):
+        factor_trends(table, {"widht": "falls"}, ber=1e-6)
+    with pytest.raises(ValueError, match="unknown claim of width 'rises'"):
+        factor_trends(table, {"width": "rises"}, ber=1e-6)
+    with pytest.raises(ValueError, match="unknown rate '1e-05'; did you mean '1e-06'"):
+        factor_trends(table, {"width": "falls"}, ber=1e-5)
+
+
+def test_what_components_do_in_total_and_per_bit():
+    means = {"all": 0.5, "mlp": 0.3, "embedding": 0.1}
+    found = component_shares(trials(lambda _, target: means[target], noise=0.01), ber=1e-6)
+    assert len(found) == 4 and (found["verdict"] == "more").all() and (found["bits_share"] == 0.1).all()
+    row = found.iloc[0]
+    assert row["share"] == pytest.approx(0.75, abs=0.03) and row["share_low"] < row["share"] < row["share_high"]
+    assert row["per_bit_mlp"] == pytest.approx(0.3 / (2e-6 * 100), rel=0.1)
+    assert row["per_bit_embedding"] == pytest.approx(0.1 / (2e-6 * 900), rel=0.15)
+    text = component_text(found)
+    assert text.startswith("mlp does surely more per wrong bit than embedding in 4 of 4 cells") and "reproduced" in text
+    less = found.assign(protocol="other", verdict="less", share=0.2)
+    claims = component_claims(pd.concat([found.assign(protocol="one"), less])).set_index("protocol")
+    assert claims["verdict"].to_dict() == {"one": "reproduced", "other": "not"}
+    assert claims.loc["one", ["value", "low", "high"]].tolist() == row[["share", "share_low", "share_high"]].tolist()
+    assert claims.loc["other", "value"] == 0.2 and f"{claims.loc['one', 'detail']}: reproduced" == text
+
+
+@pytest.mark.parametrize(("silent", "ends"), [("embedding", (1.0, 1.0)), ("mlp", (0.0, 0.0))])
+def test_a_component_that_never_did_anything_may_yet(silent, ends):
+    table = trials(lambda *_: 0.3)
+    table.loc[table["target"] == silent, "deviated_0.01"] = 0.0
+    row = component_shares(table, ber=1e-6).iloc[0]
+    assert row["share"] == ends[0]
+    room = 1 - 0.05 ** (1 / 40)  # what 40 trials may have missed
+    reach = room / (room + 0.3)
+    width = row["share_high"] - row["share_low"]
+    assert width == pytest.approx(reach, abs=0.02) and row["share_low"] <= row["share"] <= row["share_high"]
+
+
+def test_nothing_deviated_anywhere():
+    table = trials(lambda *_: 0.3).assign(**{"deviated_0.01": 0.0})
+    found = component_shares(table, ber=1e-6)
+    assert found["share"].isna().all() and (found["verdict"] == "unclear").all()
+    assert component_text(found).endswith(": not")
+    with pytest.raises(ValueError, match="no trials with errors in 'mlp' at 1e-06"):
+        component_shares(table[table["target"] != "mlp"], ber=1e-6)
+
+
+def test_summary():
+    table = trials(lambda _, target: {"all": 0.9, "mlp": 0.3, "embedding": 0.0}[target])
+    table.loc[table["target"] == "embedding", ["deviated_0.01", "median_change"]] = 0.0
+    table.loc[(table["target"] == "mlp") & (table["trial"] == 0), ["deviated_0.01", "deviated_0.1", "spearman"]] = (
+        np.nan
+    )
+    summary = deviation_summary(table).set_index(["width", "depth", "target"])
+    row = summary.loc[(128, 1, "all")]
+    assert row["median_change"] == row["median_change_low"] == np.inf and row["n"] == 40 and row["raised"] == 0
+    assert row["deviated_0.01_low"] < 0.9 < row["deviated_0.01_high"] and row["spearman"] == pytest.approx(
+        0.1, abs=0.03
+    )
+    assert summary.loc[(128, 1, "mlp"), "raised"] == 1 / 40
+    quiet = summary.loc[(128, 1, "embedding")]
+    assert quiet["deviated_0.01"] == 0 == quiet["median_change"]
+    assert quiet["deviated_0.01_high"] == pytest.approx(1 - 0.05 ** (1 / 40))  # all trials alike: not "surely 0"
+
+
+def test_texts():
+    table = pd.concat([trials(lambda *_: 0.3, protocol=name) for name in ("corrected", "as_released")])
+    summary = deviation_summary(table)
+    text = deviation_caption(summary, factor_grid(LEVELS))
+    assert text.startswith("Data: synthetic-dummy (generated inputs, not real clicks), densities 0.01; 500 inputs.")
+    assert "40 trials per point" in text and "Middle: width 128, depth 1, embedding dim 8, density 0.01." in text
+    assert "at 1e-06 a share of 2e-06 of all bits is wrong" in text
+    assert text.endswith(
+        "The study ran all combinations at 5 rates on 10,000 inputs; here one factor is varied at a time, rates are 1e-06, "
+        "inputs are 500, which vary far less than error maps."
+    )
+    assert "Bars: parts. Middle" in deviation_caption(summary, factor_grid(LEVELS), marks="Bars: parts.")
+    rates = pd.concat([summary.assign(ber=ber) for ber in (1e-8, 5e-8, 1e-7, 5e-7, 1e-6)])
+    assert "The study ran" not in deviation_caption(rates.assign(n_inputs=10_000), factor_grid(LEVELS, full=True))
+    assert protocol_text(summary, ber=1e-6).count("2e-06 of the bits wrong, inputs off by errors in all") == 2
+    (width, _) = trend_text(factor_trends(table, CLAIMS, ber=1e-6).iloc[:2])
+    assert width.startswith("width 64 to 256: ") and "of 2 steps)" in width

@@ -1,0 +1,140 @@
+import re
+
+import pytest
+
+from drsrobust.study import notebook
+from drsrobust.study.notebook import check_parameters, check_values, conclusion, provenance
+from reproduce.notebooks import all_notebooks
+
+
+def check(value, annotation):
+    check_parameters({"__annotations__": {"own": annotation}, "own": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation"),
+    [
+        (1e-5, float),
+        (1, float),
+        (3, int),
+        ("x", str),
+        (True, bool),
+        ([1e-5, 1], list[float]),
+        ([], list[str]),
+        (None, str | None),
+    ],
+)
+def test_values_that_fit(value, annotation):
+    check(value, annotation)
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "says"),
+    [
+        ("1e-5", float, r"parameter 'own' is '1e-5' \(str\); it must be float\. In YAML write 1\.0e-5"),
+        ("[1]", list[int], r"must be list\[int\].*python -m reproduce NOTEBOOK 'own=\.\.\.'"),
+        (1.5, int, r"'own' is 1.5 \(float\); it must be int"),
+        (True, int, r"True \(bool\); it must be int"),
+        (True, float, r"must be float"),
+        ("true", bool, r"must be bool"),
+        ([1, "x"], list[int], r"must be list\[int\]"),
+        (3, str | None, r"must be str \| None"),
+    ],
+)
+def test_values_that_do_not(value, annotation, says):
+    with pytest.raises(TypeError, match=says):
+        check(value, annotation)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("trials", -3, r"parameter 'trials' is -3; it must be 1 or more"),
+        ("test_rows", 0, r"'test_rows' is 0; it must be 1 or more"),
+        ("ber", 0.0, r"'ber' is 0.0; it must be over 0, at most 1"),
+        ("bers", [0.1, 1.5], r"'bers' holds 1.5; it must be over 0, at most 1"),
+        ("bers", [float("nan")], r"'bers' holds nan"),
+        ("bers", [], r"'bers' is or holds an empty list; it must hold one value or more"),
+        ("protected", [[30], []], r"'protected' is or holds an empty list"),
+        ("protected", [[30, 32]], r"'protected' holds 32; it must be a bit, 0 \(the lowest\) to 31"),
+        ("limit", float("inf"), r"'limit' is inf; it must be a finite number over 0"),
+        ("seed", -1, r"'seed' is -1; it must be 0 to"),
+        ("models", ["dlrm", "deepfn"], r"unknown model 'deepfn'; did you mean 'deepfm'"),
+        ("dataset", "movielens-1n", r"unknown data set 'movielens-1n'; did you mean 'movielens-1m'"),
+        ("datasets", ["movielens-1m/fulls"], r"unknown schema of movielens-1m 'fulls'; did you mean 'full'"),
+        ("densities", [0.02], r"unknown schema of synthetic-dummy '0.02'"),
+        ("leave_out", ["afm"], r"must be a model and a data set"),
+        ("leave_out", ["afm criteo-sampel"], r"did you mean 'criteo-sample'"),
+        ("sizes", [1000], r"'sizes' holds 1000; it must be 28017 or more"),
+    ],
+)
+def test_values_out_of_range_and_unknown_names(name, value, says):
+    with pytest.raises(ValueError, match=says):
+        check_values({name: value}, {name: type(value)})
+
+
+def test_values_that_contradict_each_other():
+    types = {"front_ber": float, "bers": list[float]}
+    check_values({"front_ber": 0.1, "bers": [0.1, 0.2]}, types)
+    with pytest.raises(ValueError, match=r"'front_ber' is 0.3; it must be one of bers: \[0.1, 0.2\]"):
+        check_values({"front_ber": 0.3, "bers": [0.1, 0.2]}, types)
+
+
+def test_a_parameter_of_ones_own_with_a_known_name_and_another_type():
+    check_values(
+        {"loss": "hinge", "models": [3], "leave_out": []}, {"loss": str, "models": list[int], "leave_out": list}
+    )
+
+
+def test_data_that_are_not_there(tmp_path, monkeypatch):
+    monkeypatch.setenv("DRSROBUST_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="movielens-1m: there is no"):
+        check_parameters({"__annotations__": {"dataset": str}, "dataset": "movielens-1m/ids"})
+
+
+def test_a_name_that_papermill_sets_and_the_notebook_lacks():
+    """The last cell of papermill's counts: in JupyterLab it can be mended and run again."""
+    namespace = {"__annotations__": {"trials": int}, "trials": 3, "trails": 5}
+    cells = ["", "trials: int = 3", "# Parameters\ntrails = 5\n", "x = 1"]
+    with pytest.raises(ValueError, match="unknown parameter 'trails'; did you mean 'trials'"):
+        check_parameters(namespace | {"In": cells})
+    check_parameters(namespace | {"In": [*cells, '# Parameters\ntrials = 3\nPAPERMILL_INPUT_PATH = "a"']})
+
+
+def test_every_parameter_of_the_notebooks_is_checked_by_value():
+    """But for those of which any value will do: a new parameter needs a decision."""
+    names = {name for one in all_notebooks().values() for name in one.parameters}
+    assert names - set(notebook._RULES) == {"full", "targets"} and set(notebook._RULES) <= names
+
+
+def test_provenance(judge):
+    line = provenance(judge)
+    assert (
+        "data synthetic-movielens/full test, 600 rows" in line
+        and judge.checkpoint[:12] in line
+        and "torch 2.13" in line
+    )
+
+
+def test_provenance_of_what_needs_no_data():
+    assert re.fullmatch(r"\d+ cores \w+; python 3\.11.*, torch 2\.13.*", provenance())
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (["reproduced", "reproduced"], "Reproduced (2 of 2 findings in full)."),
+        (["reproduced", "not"], "Partly reproduced (1 of 2 findings in full)."),
+        (["reproduced", "nothing lost"], "Partly reproduced (1 of 2 findings in full)."),
+        (["partly", "not"], "Partly reproduced (0 of 2 findings in full)."),
+        (["not"], "Not reproduced (0 of 1 findings in full)."),
+        (["nothing lost"], "Not tested."),
+        ([], "Not tested."),
+    ],
+)
+def test_a_conclusion(verdicts, said):
+    assert (
+        conclusion("C3", "AUC holds", iter(["a", "b"]), iter(verdicts))
+        == f"C3. The paper: AUC holds. Here: a; b. {said}"
+    )
+    assert "Here: nothing to see. " in conclusion("C3", "AUC holds", [], verdicts)
