@@ -14,7 +14,7 @@ from benchmarks import campaign as cost_growth
 from benchmarks.op_profile import price_of_checks, profile
 from benchmarks.published_loop import LoopTrial, OneFlipLoop, ReloadLoop
 from benchmarks.trial_cost import ROWS, Case, TrialCost, campaign_of, large_case, small_cases
-from drsrobust._environment import cores, machine, progress, versions
+from drsrobust._environment import cores, machine, progress_bar, versions
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorModel, FixedCount
 from drsrobust.study.mitigations import TABLE_ROWS
@@ -72,14 +72,14 @@ def workers(case: Case, numbers: Sequence[int], seconds: float) -> list[dict[str
         seconds: of one process.
     """
     found = []
-    judge = Evaluator(case.model, case.split, case.factory)
+    evaluator = Evaluator(case.model, case.split, case.factory)
     for target, error in OF_WORKERS:
         with one_thread():
-            measured = TrialCost(judge).point(error, target, seconds / 10)
+            measured = TrialCost(evaluator).point(error, target, seconds / 10)
             trials = max(2, int(1e3 * seconds / measured["ms_per_trial"]))
             for number in numbers:
-                start, _ = _pool(judge, error, target, number, number)
-                wall, cpu = _pool(judge, error, target, trials, number)
+                start, _ = _pool(evaluator, error, target, number, number)
+                wall, cpu = _pool(evaluator, error, target, trials, number)
                 found.append(
                     {"varied": "workers", "workers": number, "trials": trials, "start_s": start}
                     | {"ms_per_trial": 1e3 * cpu / trials, "wall_ms_per_trial": 1e3 * wall / trials}
@@ -88,12 +88,12 @@ def workers(case: Case, numbers: Sequence[int], seconds: float) -> list[dict[str
     return found
 
 
-def _pool(judge: Evaluator, error: ErrorModel, target: str, trials: int, processes: int) -> tuple[float, float]:
+def _pool(evaluator: Evaluator, error: ErrorModel, target: str, trials: int, processes: int) -> tuple[float, float]:
     """Seconds of a campaign by the wall clock, and of CPU time of this process and of those that it started."""
     with tempfile.TemporaryDirectory() as folder:
-        campaign = campaign_of(judge, error, target, trials, 0, f"{folder}/store")
+        campaign = campaign_of(evaluator, error, target, trials, 0, f"{folder}/store")
         began, start = os.times(), time.perf_counter()
-        campaign.run(workers=processes, show=False)
+        campaign.run(workers=processes, progress=False)
         wall, ended = time.perf_counter() - start, os.times()
     return wall, sum(ended[:4]) - sum(began[:4])
 
@@ -251,7 +251,7 @@ def campaign_cost(
     workers: Sequence[int] = (1, 2),
     workers_seconds: float = 60.0,
     make: Callable[[int, int], Case] = large_case,
-    show: bool = True,
+    progress: bool = True,
 ) -> tuple["pd.DataFrame", "pd.DataFrame", "pd.DataFrame", list[str]]:
     """The benchmark `campaign`. Everything is timed on one thread of this process, CPU time where nothing else is said.
 
@@ -266,7 +266,7 @@ def campaign_cost(
         workers: numbers of processes there.
         workers_seconds: of one process there.
         make: (rows, rows of all tables) -> the case of which growth is measured.
-        show: a progress bar.
+        progress: a progress bar.
 
     Returns:
         the table (`COLUMNS`), how costs grow (`cost_growth.COLUMNS`), where the time goes (`PROFILE_COLUMNS`), and remarks.
@@ -281,19 +281,19 @@ def campaign_cost(
     cases = (small_cases, lambda: [large_case()]) if cases is None else cases
     errors: list[ErrorModel] = [FixedCount(1), *(BitFlip(rate) for rate in rates)]
     rows, parts, remarks = [], [], [_about()]
-    with progress(0, "campaign cost", show=show) as bar:
+    with progress_bar(0, "campaign cost", progress=progress) as bar:
         for made in cases:
             for case in made():
                 chosen = [target for target in case.targets if targets is None or target in targets]
                 bar.total += len(chosen) * (len(errors) + 1)
                 bar.set_postfix_str(case.name)
                 remarks += [f"{case.name}: {case.remark}"] if case.remark else []
-                judge = Evaluator(case.model, case.split)
-                rows += _case(case, judge, chosen, errors, seconds, loop_trials, bar.update)
-                parts += _profiles(case, judge, chosen, seconds)
+                evaluator = Evaluator(case.model, case.split)
+                rows += _case(case, evaluator, chosen, errors, seconds, loop_trials, bar.update)
+                parts += _profiles(case, evaluator, chosen, seconds)
                 for target, error in PROFILED:
                     if target in chosen:
-                        price = price_of_checks(judge, error, target, max(5, round(_PRICED[error.rate] * seconds)))
+                        price = price_of_checks(evaluator, error, target, max(5, round(_PRICED[error.rate] * seconds)))
                         what = "one error" if error.rate is None else f"rate {error.rate:g}"
                         remarks.append(
                             f"{case.name}: checks for coupled rows, {target}, {what}: {price - 1:+.1%} of a rerun"
@@ -325,7 +325,7 @@ def with_ratios(table: "pd.DataFrame") -> "pd.DataFrame":
 
 def _case(
     case: Case,
-    judge: Evaluator,
+    evaluator: Evaluator,
     targets: Sequence[str],
     errors: Sequence[ErrorModel],
     seconds: float,
@@ -334,7 +334,7 @@ def _case(
 ) -> list[dict[str, Any]]:
     """All rows of one model. Trials of the loop are run between the points of ours, so that both see the same machine."""
     about = {"model": case.name, "rows": len(case.split), "parameters": case.parameters}
-    measuring, rows = TrialCost(judge, case.late), []
+    measuring, rows = TrialCost(evaluator, case.late), []
     with tempfile.TemporaryDirectory() as folder, one_thread():
         for target in targets:
             loops = {kind: kind(case.model, case.split, target, folder) for kind in (ReloadLoop, OneFlipLoop)}
@@ -390,14 +390,14 @@ def _same(error: ErrorModel) -> str:
     return "" if error.rate == LOOP_RATE else f"measured at rate {LOOP_RATE:g}: what it does is the same at each"
 
 
-def _profiles(case: Case, judge: Evaluator, targets: Sequence[str], seconds: float) -> list[dict[str, Any]]:
+def _profiles(case: Case, evaluator: Evaluator, targets: Sequence[str], seconds: float) -> list[dict[str, Any]]:
     found = []
     for target, error in PROFILED:
         if target not in targets:
             continue
         trials = max(5, min(1000, round(200 * seconds))) if error.rate in (None, LOOP_RATE) else 5
         about = {"model": case.name, "target": target, "error_model": error.label, "rate": error.rate}
-        found += [about | part for part in profile(judge, error, target, trials)]
+        found += [about | part for part in profile(evaluator, error, target, trials)]
     return found
 
 

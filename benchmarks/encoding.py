@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 
-from drsrobust._environment import progress
+from drsrobust._environment import progress_bar
 from drsrobust._files import cache_folder, new_file
 from drsrobust._hashing import splitmix64
 from drsrobust.data.large_files import PARSED
@@ -156,7 +156,7 @@ print(json.dumps({"peak_kib": peak, "vocabulary_rows": sum(f.cardinality for f i
 
 
 def encoding_memory(
-    lines: Sequence[int] = LINES, *, schema: str = "dlrm", seed: int = 0, show: bool = True
+    lines: Sequence[int] = LINES, *, schema: str = "dlrm", seed: int = 0, progress: bool = True
 ) -> "pd.DataFrame":
     """Encodes generated files of so many lines (see `criteo_text`), one thread each.
 
@@ -164,7 +164,7 @@ def encoding_memory(
         lines: of each file. The longest takes about 650 bytes per line on disk while it is measured.
         schema: of Criteo.
         seed: of what is in the files.
-        show: a progress bar.
+        progress: a progress bar.
 
     Returns:
         one row per file: `lines`; `peak_rss_mib` (most memory that lay in RAM, with pages of files); `peak_anon_mib` (without
@@ -179,7 +179,7 @@ def encoding_memory(
 
     cache_folder("bench").mkdir(parents=True, exist_ok=True)
     rows = []
-    with progress(len(lines), "encoding", show=show) as bar:
+    with progress_bar(len(lines), "encoding", progress=progress) as bar:
         for n in lines:
             # Beside the caches: a folder for temporary files may itself lie in memory.
             with tempfile.TemporaryDirectory(dir=cache_folder("bench")) as folder:

@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from drsrobust._environment import machine, progress, versions
+from drsrobust._environment import machine, progress_bar, versions
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, resolve
 from drsrobust.metrics import auc
 from drsrobust.metrics.auc import auc_difference
-from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, Mitigation, NaNGuard, WeightRange, make_room
+from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, Mitigation, NaNGuard, WeightRange, reserve_bits
 from drsrobust.mitigation.memory.storage import StorageProtection
 from drsrobust.models import padded_batches, score
 from drsrobust.statistics.intervals import wilson
@@ -85,17 +85,17 @@ def restoring(case: Case) -> Mitigation:
     return ABFTLinear.fit(case.model, action="restore") + ABFTEmbeddingBag.fit(case.model, action="restore")
 
 
-def repair(case: Case, test_rows: int, trials: int, *, seed: int, show: bool) -> pd.DataFrame:
+def repair(case: Case, test_rows: int, trials: int, *, seed: int, progress: bool) -> pd.DataFrame:
     """AUC without and with repair, on the same error maps over the whole model: one flip, and a bit error rate of 1e-6.
 
     Returns:
         the columns `REPAIR_COLUMNS`: means over trials, and the largest |AUC - golden| of any repaired trial.
     """
-    judge, mitigation = Evaluator(case.model, case.test.head(min(test_rows, len(case.test)))), restoring(case)
+    evaluator, mitigation = Evaluator(case.model, case.test.head(min(test_rows, len(case.test)))), restoring(case)
     with tempfile.TemporaryDirectory() as folder:
         options = {"targets": ["all"], "mitigations": [None, mitigation], "trials": trials, "seed": seed}
-        table = Campaign(judge, errors=[FixedCount(1), BitFlip(1e-6)], store=f"{folder}/store", **options).run(
-            show=show
+        table = Campaign(evaluator, errors=[FixedCount(1), BitFlip(1e-6)], store=f"{folder}/store", **options).run(
+            progress=progress
         )
     rows = []
     for (error_model, rate), group in table.groupby(["error_model", "rate"], sort=False, dropna=False):
@@ -107,17 +107,17 @@ def repair(case: Case, test_rows: int, trials: int, *, seed: int, show: bool) ->
     return pd.DataFrame(rows, columns=list(REPAIR_COLUMNS))
 
 
-def clean_auc(cases: Sequence[Case], *, show: bool) -> pd.DataFrame:
+def clean_auc(cases: Sequence[Case], *, progress: bool) -> pd.DataFrame:
     """AUC on all test rows without errors, with each mitigation against without.
 
-    int8 rows whose spare bits zero-space ECC needs (`make_room`) are compared with the int8 rows as they were.
+    int8 rows whose spare bits zero-space ECC needs (`reserve_bits`) are compared with the int8 rows as they were.
 
     Returns:
         `mitigation`, `model`, `data`, `auc`, `difference` (to the AUC without it) with `low`, `high` (95 %, paired DeLong),
         `bit_equal` (all scores).
     """
     rows = []
-    with progress(len(cases), "clean AUC", show=show) as bar:
+    with progress_bar(len(cases), "clean AUC", progress=progress) as bar:
         for number, case in enumerate(cases):
             plain = _scores(case)
             guarding = [*checks(case), *clipping(case), NaNGuard(case.train.prior)]
@@ -133,7 +133,7 @@ def _without_room(case: Case) -> list[dict[str, Any]]:
     plain, rows = _scores(small), []
     for how in ("clip", "rescale"):
         changed = Case(small.name, case.data, deepcopy(small.model), case.train, case.test)
-        make_room(changed.model, "embedding", how=how)
+        reserve_bits(changed.model, "embedding", how=how)
         rows.append(_compared(f"zero-space SECDED, room by {how}", small, _scores(changed), plain))
     return rows
 
@@ -287,7 +287,7 @@ def mitigation_cost(
     trials: int = 300,
     *,
     seed: int = 0,
-    show: bool = True,
+    progress: bool = True,
 ) -> dict[str, pd.DataFrame]:
     """All tables of the benchmark.
 
@@ -302,7 +302,7 @@ def mitigation_cost(
         generated_rows: clean rows for the 26-table DLRM.
         trials: error maps of each error model that are repaired.
         seed: of errors.
-        show: progress bars.
+        progress: progress bars.
 
     Returns:
         `mitigation` (`COLUMNS`), `detection`, `mitigation_repair`, `mitigation_clean`, `mitigation_storage`.
@@ -311,9 +311,9 @@ def mitigation_cost(
     first = fitted[0]
     timed = [big, with_int8_tables(big), *(case for case in fitted if case.data == first.data)]
     return {
-        "mitigation": time_cost(timed, batches, turns, show=show),
-        "detection": detected(big, fitted, injections, int8_injections, test_rows, generated_rows, seed, show),
-        "mitigation_repair": repair(first, test_rows, trials, seed=seed, show=show),
-        "mitigation_clean": clean_auc(fitted, show=show),
+        "mitigation": time_cost(timed, batches, turns, progress=progress),
+        "detection": detected(big, fitted, injections, int8_injections, test_rows, generated_rows, seed, progress),
+        "mitigation_repair": repair(first, test_rows, trials, seed=seed, progress=progress),
+        "mitigation_clean": clean_auc(fitted, progress=progress),
         "mitigation_storage": memory_cost([first, big]),
     }

@@ -189,39 +189,39 @@ class Clock:
         return call
 
 
-def price_of_checks(judge: Evaluator, error: ErrorModel, target: str, trials: int) -> float:
+def price_of_checks(evaluator: Evaluator, error: ErrorModel, target: str, trials: int) -> float:
     """CPU time of reruns that look for coupled rows over that of reruns that do not, on the same error maps in turns."""
-    quick = Evaluator(judge.model, judge.split, **judge.options)
+    quick = Evaluator(evaluator.model, evaluator.rows, **evaluator.options)
     unchecked = {
-        "_by_themselves": lambda rows, _: score(judge.model, padded_batches(judge.split, rows=rows), len(rows)),
+        "_by_themselves": lambda rows, _: score(evaluator.model, padded_batches(evaluator.rows, rows=rows), len(rows)),
         "_audit": lambda *_: None,
     }
-    space, seconds = resolve(judge.model, target), {judge: 0.0, quick: 0.0}
+    space, seconds = resolve(evaluator.model, target), {evaluator: 0.0, quick: 0.0}
     with one_thread(), patch.multiple(quick._reach, **unchecked):
         for seed in range(trials):
-            injection = Injection(judge.model, [(error, space)], seed=seed)
+            injection = Injection(evaluator.model, [(error, space)], seed=seed)
             injection.apply()
             try:
-                for evaluator in (judge, quick) if seed % 2 else (quick, judge):
+                for timed in (evaluator, quick) if seed % 2 else (quick, evaluator):
                     start = time.process_time()
-                    evaluator.rerun(injection.error_map)
-                    seconds[evaluator] += time.process_time() - start
+                    timed.rerun(injection.error_map)
+                    seconds[timed] += time.process_time() - start
             finally:
                 injection.undo()
-    return seconds[judge] / seconds[quick]
+    return seconds[evaluator] / seconds[quick]
 
 
-def profile(judge: Evaluator, error: ErrorModel, target: str, trials: int) -> list[dict[str, Any]]:
+def profile(evaluator: Evaluator, error: ErrorModel, target: str, trials: int) -> list[dict[str, Any]]:
     """Runs a campaign of one condition, and gives of each of `PARTS` and of the rest `part`, `ms_per_trial` (CPU time) and its
     `share` of all."""
     clock = Clock()
     with one_thread(), tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        campaign_of(judge, error, target, 1, 1, f"{folder}/first").run(workers=1, show=False)
+        campaign_of(evaluator, error, target, 1, 1, f"{folder}/first").run(workers=1, progress=False)
         for part, places in PARTS.items():
             for owner, name in places:
                 stack.enter_context(patch.object(owner, name, clock.timed(getattr(owner, name), part)))
         with clock.on(REST):
-            campaign_of(judge, error, target, trials, 0, f"{folder}/second").run(workers=1, show=False)
+            campaign_of(evaluator, error, target, trials, 0, f"{folder}/second").run(workers=1, progress=False)
     seconds = {part: clock.seconds.get(part, 0.0) for part in (*PARTS, REST)}
     whole = sum(seconds.values())
     return [

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import progress
+from drsrobust._environment import progress_bar
 from drsrobust._hashing import splitmix64
 from drsrobust.data import Dataset, load_dataset
 from drsrobust.data.click_logs import CATEGORIES, INTEGERS, TABLES
@@ -170,7 +170,7 @@ _SCORED = 8192  # rows at once
 
 
 def train_torchfm(
-    name: str, data: Dataset, settings: Settings, *, show: bool = True
+    name: str, data: Dataset, settings: Settings, *, progress: bool = True
 ) -> tuple[np.ndarray, float, float]:
     """Trains one of its models and scores the test rows by the weights of the best epoch.
 
@@ -180,7 +180,7 @@ def train_torchfm(
         name: of the model.
         data: single-hot features only.
         settings: learning rate, weight decay, batch size, epochs, patience and seed are used.
-        show: a progress bar.
+        progress: a progress bar.
 
     Returns:
         logits [test rows], the best validation AUC, and the seconds that training took.
@@ -196,7 +196,7 @@ def train_torchfm(
         )
         loss = torch.nn.BCELoss()
         best, kept, waited = -1.0, {}, 0
-        with progress(settings.epochs, f"torchfm {name}", show=show) as bar:
+        with progress_bar(settings.epochs, f"torchfm {name}", progress=progress) as bar:
             for _ in range(settings.epochs):
                 set_dropout(model, True)
                 for rows in torch.randperm(len(labels)).split(settings.batch_size):
@@ -306,7 +306,7 @@ def against_torchfm(
     seeds: Sequence[int] = (0,),
     settings: Settings | None = None,
     *,
-    show: bool = True,
+    progress: bool = True,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
     """Our models with their defaults and torchfm's with the study's settings, on the same split.
 
@@ -315,7 +315,7 @@ def against_torchfm(
         models: of the study's five.
         seeds: of training.
         settings: for both, instead of ours' defaults and the study's for theirs; the seed is replaced.
-        show: progress bars.
+        progress: progress bars.
 
     Returns:
         rows of the table, DeLong's paired differences ours - theirs on the test rows (`DIFFERENCES`), and remarks.
@@ -324,11 +324,13 @@ def against_torchfm(
     for seed in seeds:
         for name in models:
             ours = replace(settings or default_settings(name, data.name), seed=seed)
-            mine, row = _ours(name, data, ours, 0, show)
+            mine, row = _ours(name, data, ours, 0, progress)
             rows.append(row)
             if not installed():
                 continue
-            theirs, valid, seconds = train_torchfm(name, data, replace(settings or Settings(), seed=seed), show=show)
+            theirs, valid, seconds = train_torchfm(
+                name, data, replace(settings or Settings(), seed=seed), progress=progress
+            )
             rows.append(_row(NAME, name, data, 0, seed, valid, theirs, seconds))
             found = auc_difference(data.test.labels, mine, theirs)
             key = {"model": name, "dataset": data.name, "seed": seed}
@@ -345,7 +347,7 @@ def against_linear(
     *,
     path: str | None = None,
     settings: Settings | None = None,
-    show: bool = True,
+    progress: bool = True,
 ) -> list[dict[str, Any]]:
     """Logistic regression on hashed features and our models with their defaults, on the same rows of the same splits.
 
@@ -357,7 +359,7 @@ def against_linear(
         load: (dataset, split seed) -> data set; None: `load_dataset`.
         path: of the file; None: where DRSROBUST_DATA says.
         settings: of ours; None: their defaults.
-        show: progress bars.
+        progress: progress bars.
 
     Returns:
         rows of the table.
@@ -377,32 +379,34 @@ def against_linear(
         seconds = time.perf_counter() - start
         rows.append(_row(LINEAR, LINEAR, data, split, 0, max(found.values()), scores, seconds))
         for name in models:
-            rows.append(_ours(name, data, settings or default_settings(name, data.name), split, show)[1])
+            rows.append(_ours(name, data, settings or default_settings(name, data.name), split, progress)[1])
     return rows
 
 
 def quality(
-    torchfm: dict[str, Any] | None = None, linear: dict[str, Any] | None = None, *, show: bool = True
+    torchfm: dict[str, Any] | None = None, linear: dict[str, Any] | None = None, *, progress: bool = True
 ) -> tuple["pd.DataFrame", "pd.DataFrame", list[str]]:
     """The benchmark `quality`: both comparisons.
 
     Args:
         torchfm: arguments of `against_torchfm` other than its defaults.
         linear: arguments of `against_linear` other than its defaults.
-        show: progress bars.
+        progress: progress bars.
 
     Returns:
         the table (`COLUMNS`), DeLong's differences (`DIFFERENCES`), and remarks.
     """
     import pandas as pd
 
-    rows, differences, remarks = against_torchfm(**(torchfm or {}), show=show)
-    rows += against_linear(**(linear or {}), show=show)
+    rows, differences, remarks = against_torchfm(**(torchfm or {}), progress=progress)
+    rows += against_linear(**(linear or {}), progress=progress)
     return pd.DataFrame(rows, columns=list(COLUMNS)), pd.DataFrame(differences, columns=list(DIFFERENCES)), remarks
 
 
-def _ours(name: str, data: Dataset, settings: Settings, split: int, show: bool) -> tuple[np.ndarray, dict[str, Any]]:
-    model = load_model(name, data, settings=settings, show=show)
+def _ours(
+    name: str, data: Dataset, settings: Settings, split: int, progress: bool
+) -> tuple[np.ndarray, dict[str, Any]]:
+    model = load_model(name, data, settings=settings, progress=progress)
     scores = score(model, padded_batches(data.test), len(data.test))
     valid = max(epoch["valid_auc"] for epoch in model.manifest["curve"])
     return scores, _row(OURS, name, data, split, settings.seed, valid, scores, model.manifest["seconds"])

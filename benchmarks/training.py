@@ -25,7 +25,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from benchmarks.op_profile import parts
 from benchmarks.quality import NAME, NOT_INSTALLED, Rows, installed, torchfm_model
 from benchmarks.quality import TORCHFM_MODELS as MODELS
-from drsrobust._environment import cores, machine, progress, threads, unknown, versions
+from drsrobust._environment import cores, machine, progress_bar, threads, unknown, versions
 from drsrobust.data import Dataset, load_dataset
 from drsrobust.data.dataset import Schema
 from drsrobust.data.synthetic import planted
@@ -257,7 +257,7 @@ def study_models(
     settings: Settings | None = None,
     repeats: int = REPEATS,
     workers: int | None = None,
-    show: bool = True,
+    progress: bool = True,
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """Trains and scores each model by each method, in turns; of the repeats the fastest counts, for all alike.
 
@@ -269,7 +269,7 @@ def study_models(
         settings: of training; None: the study's.
         repeats: how often all is measured.
         workers: of torchfm's loader beside 0; None: one per core.
-        show: a progress bar.
+        progress: a progress bar.
 
     Returns:
         rows of the table (`method`, `model`, `phase`, `batch`, `rows_per_s`), and remarks for a reader.
@@ -288,7 +288,7 @@ def study_models(
     with (
         threads(cores()),
         torch.random.fork_rng(devices=[]),
-        progress(len(models) * len(methods) * repeats, "models", show=show) as bar,
+        progress_bar(len(models) * len(methods) * repeats, "models", progress=progress) as bar,
     ):
         torch.manual_seed(settings.seed)
         for name in models:
@@ -318,7 +318,7 @@ def large_tables(
     methods: Sequence[str] | None = None,
     *,
     seed: int = 0,
-    show: bool = True,
+    progress: bool = True,
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
     """Trains the same DLRM from the same weights on the same rows in the same order, once by each method.
 
@@ -333,7 +333,7 @@ def large_tables(
         sizes: of the model; None: MLPs 512-256-16 and 512-256-1.
         methods: names; None: all that this machine can run.
         seed: of data, first weights and order.
-        show: a progress bar.
+        progress: a progress bar.
 
     Returns:
         rows of the table (`method`, `model`, `phase`, `batch`, `rows_per_s` by the median step), rows of the AUC table
@@ -354,7 +354,9 @@ def large_tables(
     running = {name: STEPS[name](start, schema) for name in names}
     try:
         with threads(cores()):
-            times = _take_turns(running, {name: train.batches(batch, order=order) for name in names}, rows, batch, show)
+            times = _take_turns(
+                running, {name: train.batches(batch, order=order) for name in names}, rows, batch, progress
+            )
             judged = padded_batches(validation)
             areas = {name: auc(validation.labels, score(one.model, judged, valid)) for name, one in running.items()}
     finally:
@@ -376,13 +378,13 @@ def large_tables(
     return speeds, judged, remarks
 
 
-def _take_turns(running, batches, rows: int, batch: int, show: bool) -> dict[str, tuple[list[float], int]]:
+def _take_turns(running, batches, rows: int, batch: int, progress: bool) -> dict[str, tuple[list[float], int]]:
     """Per method the seconds of each step on a whole batch, and how many rows it saw."""
     times: dict[str, tuple[list[float], int]] = {name: ([], 0) for name in running}
     for one in running.values():
         one.model.train()
     steps = -(-rows // batch)
-    with progress(steps * len(running), "training", show=show) as bar:
+    with progress_bar(steps * len(running), "training", progress=progress) as bar:
         for first in range(0, steps, TURN):
             for name, one in running.items():
                 took, seen = times[name]
@@ -411,7 +413,7 @@ def training_speed(
     *,
     table_rows: int = 1_000_000,
     parts_of: tuple[str, ...] = PARTS_OF,
-    show: bool = True,
+    progress: bool = True,
 ) -> tuple["pd.DataFrame", "pd.DataFrame", dict[str, "pd.DataFrame"], list[str]]:
     """The benchmark `training`.
 
@@ -421,7 +423,7 @@ def training_speed(
         dataset: for the study's models; None: MovieLens-1M where DRSROBUST_DATA is set, else generated ratings.
         table_rows: of the DLRM whose scoring is looked at in parts.
         parts_of: models of the study whose scoring is looked at in parts.
-        show: progress bars.
+        progress: progress bars.
 
     Returns:
         speeds (`COLUMNS`), AUC after training of the DLRM (`AUC_COLUMNS`), the parts of scoring by model, and remarks.
@@ -433,8 +435,8 @@ def training_speed(
     remarks = [
         f"{cores()} threads on {machine()['cores']} cores {machine()['architecture']}, torch {versions()['torch']}"
     ]
-    speeds, areas, said = large_tables(**(large or {}), show=show)
-    more, heard = study_models(dataset, **(small or {}), show=show)
+    speeds, areas, said = large_tables(**(large or {}), progress=progress)
+    more, heard = study_models(dataset, **(small or {}), progress=progress)
     remarks += said + heard
     table = pd.DataFrame(speeds + more, columns=list(COLUMNS))
     sizes = (large or {}).get("sizes") or SIZES

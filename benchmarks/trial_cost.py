@@ -134,13 +134,13 @@ class TrialCost:
     """Measures points (error model, target) of one model.
 
     Args:
-        judge: evaluator of the model.
+        evaluator: evaluator of the model.
         late: target -> the modules that have to be computed anew when errors are there alone.
     """
 
-    def __init__(self, judge: Evaluator, late: dict[str, tuple[str, ...]] | None = None) -> None:
-        self.judge = judge
-        self._batches = padded_batches(judge.split)
+    def __init__(self, evaluator: Evaluator, late: dict[str, tuple[str, ...]] | None = None) -> None:
+        self.evaluator = evaluator
+        self._batches = padded_batches(evaluator.rows)
         self._late = dict(late or {})
 
     def point(self, error: ErrorModel, target: str, seconds: float) -> dict[str, Any]:
@@ -206,28 +206,28 @@ class TrialCost:
         with tempfile.TemporaryDirectory() as folder:
             start = time.perf_counter()
             table, took = cpu_seconds(
-                lambda: campaign_of(self.judge, error, target, trials, turn, f"{folder}/store").run(
-                    workers=1, show=False
+                lambda: campaign_of(self.evaluator, error, target, trials, turn, f"{folder}/store").run(
+                    workers=1, progress=False
                 )
             )
             return took, time.perf_counter() - start, table
 
     def _inject_undo(self, error: ErrorModel, target: str, turn: int, trials: int) -> float:
         """Mean seconds of drawing, applying and undoing an error map of the turn's campaign."""
-        judge = self.judge
+        evaluator = self.evaluator
         with tempfile.TemporaryDirectory() as folder:
-            campaign = campaign_of(judge, error, target, trials, turn, f"{folder}/store")
+            campaign = campaign_of(evaluator, error, target, trials, turn, f"{folder}/store")
         (condition,) = campaign.conditions
         maps = range(min(trials, _SEEDS))
-        seeds = [trial_seed(judge, condition, trial, seed=turn, coupled=True) for trial in maps]
-        return mean(cpu_seconds(lambda seed=seed: _inject_undo(judge.model, condition, seed))[1] for seed in seeds)
+        seeds = [trial_seed(evaluator, condition, trial, seed=turn, coupled=True) for trial in maps]
+        return mean(cpu_seconds(lambda seed=seed: _inject_undo(evaluator.model, condition, seed))[1] for seed in seeds)
 
     def _parts(self, late: Callable[[], None] | None) -> dict[str, float]:
         """Mean seconds of an AUC, a forward pass and a late one."""
-        judge = self.judge
+        evaluator = self.evaluator
         calls = {
-            "auc": lambda: auc(judge.split.labels, judge.golden.scores),
-            "forward": lambda: score(judge.model, self._batches, len(judge.split)),
+            "auc": lambda: auc(evaluator.rows.labels, evaluator.golden.scores),
+            "forward": lambda: score(evaluator.model, self._batches, len(evaluator.rows)),
         } | ({} if late is None else {"late": late})
         found = {}
         for part, call in calls.items():
@@ -244,7 +244,7 @@ class TrialCost:
         if target not in self._late:
             yield None
             return
-        modules = [self.judge.model.get_submodule(name) for name in self._late[target]]
+        modules = [self.evaluator.model.get_submodule(name) for name in self._late[target]]
         calls: list[tuple[nn.Module, tuple, dict]] = []
         hooks = [
             module.register_forward_pre_hook(
@@ -253,13 +253,13 @@ class TrialCost:
             for module in modules
         ]
         try:
-            score(self.judge.model, self._batches, len(self.judge.split))
+            score(self.evaluator.model, self._batches, len(self.evaluator.rows))
         finally:
             for hook in hooks:
                 hook.remove()
 
         def late_pass() -> None:
-            with evaluating(self.judge.model):
+            with evaluating(self.evaluator.model):
                 for module, args, kwargs in calls:
                     module(*args, **kwargs)
 
@@ -267,9 +267,9 @@ class TrialCost:
         calls.clear()
 
 
-def campaign_of(judge: Evaluator, error: ErrorModel, target: str, trials: int, seed: int, folder: str) -> Campaign:
+def campaign_of(evaluator: Evaluator, error: ErrorModel, target: str, trials: int, seed: int, folder: str) -> Campaign:
     """The campaign of one point."""
-    return Campaign(judge, errors=[error], targets=[target], trials=trials, seed=seed, store=folder)
+    return Campaign(evaluator, errors=[error], targets=[target], trials=trials, seed=seed, store=folder)
 
 
 def _inject_undo(model: nn.Module, condition, seed: int) -> None:

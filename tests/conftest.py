@@ -77,7 +77,7 @@ def trained(data):
     """A DLRM after two epochs. Tests leave it as it was (`trained_stays`)."""
     from drsrobust.training import Settings, load_model
 
-    return load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), show=False)
+    return load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), progress=False)
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +95,7 @@ def trained_stays(request):
 
 
 @pytest.fixture
-def judge(trained, data):
+def evaluator(trained, data):
     from drsrobust.evaluation import Evaluator
 
     return Evaluator(trained, data.test)

@@ -10,7 +10,7 @@ def test_what_the_page_adds(run_page, monkeypatch):
     monkeypatch.setitem(dr.models.MODELS, "tables_and_top", None)  # so that what the page adds is gone afterwards
     page = run_page("extending.md", blocks=3)
 
-    model, judge = page["model"], page["judge"]
+    model, evaluator = page["model"], page["judge"]
     assert dr.models.model_name(model) == "tables_and_top" and model.manifest["sizes"]["width"] == 4
     assert dr.components(model)["component"].tolist() == ["embedding", "top_mlp"]
 
@@ -19,7 +19,7 @@ def test_what_the_page_adds(run_page, monkeypatch):
     of_few, of_many = (dict(zip(zip(m.tensor, m.word, strict=True), m.mask, strict=True)) for m in (few, many))
     assert of_few and all(of_many[word] & mask == mask for word, mask in of_few.items())
     with dr.inject(model, page["both"], seed=1) as error_map:
-        assert np.array_equal(judge.rerun(error_map).scores, judge.run().scores, equal_nan=True)
+        assert np.array_equal(evaluator.rerun(error_map).scores, evaluator.run().scores, equal_nan=True)
 
     table = page["table"].set_index(["mitigation", "trial"])
     plain, sound = table.loc["none"], table.loc["sound scores"]

@@ -65,7 +65,7 @@ def digest_of(error_map):
 
 def seeds():
     """Of the second trial of each error model, on targets at rest and while the model runs."""
-    model, judge = Model(), SimpleNamespace(name="fm", split=SimpleNamespace(dataset="movielens-1m/ids"))
+    model, evaluator = Model(), SimpleNamespace(name="fm", rows=SimpleNamespace(dataset="movielens-1m/ids"))
     targets = ("all", "embedding", dr.Rows("user", [3, 7]), dr.Inputs("dense"), dr.Activations("top"))
     found = {}
     for target in targets:
@@ -73,7 +73,7 @@ def seeds():
             condition = Condition(error, target, resolved(model, target))
             for coupled in (True, False):
                 name = f"{error!r} {target} {coupled}"
-                found[name] = trial_seed(judge, condition, 1, seed=5, coupled=coupled)
+                found[name] = trial_seed(evaluator, condition, 1, seed=5, coupled=coupled)
     return found
 
 

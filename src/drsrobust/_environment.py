@@ -32,12 +32,12 @@ def unknown(thing: str, name: object, known: Iterable[str], error: type[Exceptio
     return error(f"unknown {thing} {name!r}{hint} known: {', '.join(known) or 'none'}")
 
 
-def progress(total: int, description: str, *, show: bool = True) -> tqdm:
+def progress_bar(total: int, description: str, *, progress: bool = True) -> tqdm:
     """A tqdm bar. `$DRSROBUST_BATCH` (set by `python -m reproduce`) and a stderr that is a file make it quiet."""
     in_notebook = "ipykernel" in sys.modules
     quiet = bool(os.environ.get("DRSROBUST_BATCH")) or not (in_notebook or sys.stderr.isatty())
     return tqdm(
-        total=total, desc=description, disable=not show, mininterval=30 if quiet else 0.5, file=sys.stderr, ncols=84
+        total=total, desc=description, disable=not progress, mininterval=30 if quiet else 0.5, file=sys.stderr, ncols=84
     )
 
 

@@ -53,7 +53,7 @@ def made():
         workers=[1],
         workers_seconds=0.1,
         make=large,
-        show=False,
+        progress=False,
     )
 
 
@@ -73,7 +73,7 @@ def test_rows_one_by_one_make_the_same_batches(make):
 
 @pytest.mark.parametrize(("target", "rate"), [("all", 1e-5), ("embedding", 1e-4), (LAST, 3e-2)])
 def test_the_loop_finds_the_same_auc_for_the_same_masks(case, tmp_path, target, rate):
-    judge, loop = Evaluator(case.model, case.split), ReloadLoop(case.model, case.split, target, tmp_path)
+    evaluator, loop = Evaluator(case.model, case.split), ReloadLoop(case.model, case.split, target, tmp_path)
     labels, parameters = torch.tensor(case.split.labels), dict(case.model.named_parameters())
     compared = 0
     for seed in range(8):
@@ -87,7 +87,7 @@ def test_the_loop_finds_the_same_auc_for_the_same_masks(case, tmp_path, target, 
 
         flip()
         try:
-            expected = judge.run()
+            expected = evaluator.run()
         finally:
             flip()
         _, logits = loop.score()
@@ -97,11 +97,11 @@ def test_the_loop_finds_the_same_auc_for_the_same_masks(case, tmp_path, target, 
             np.abs(expected.scores).max() < 10
         ):  # else the loop's sigmoid ties scores, and torchmetrics ranks NaN highest
             assert loop.auc(labels, logits) == pytest.approx(expected.auc, abs=1e-5)
-            compared += expected.auc != judge.golden.auc
+            compared += expected.auc != evaluator.golden.auc
     assert compared
-    assert judge.run().auc == judge.golden.auc  # the model that was given is not touched
+    assert evaluator.run().auc == evaluator.golden.auc  # the model that was given is not touched
     loop.load()
-    assert loop.auc(*loop.score()) == pytest.approx(judge.golden.auc, abs=1e-5)
+    assert loop.auc(*loop.score()) == pytest.approx(evaluator.golden.auc, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", [ReloadLoop, OneFlipLoop])
@@ -124,8 +124,8 @@ def test_the_loop_loads_its_checkpoint_for_every_trial(case, tmp_path, kind):
 
 
 def test_a_point(case):
-    judge = Evaluator(case.model, case.split)
-    measuring = TrialCost(judge, case.late)
+    evaluator = Evaluator(case.model, case.split)
+    measuring = TrialCost(evaluator, case.late)
     late = measuring.point(BitFlip(1e-3), "over_mlp", 0.01)
     assert late["trials"] >= 10 and late["rows_reached"] == len(case.split)
     assert late["ms_per_trial"] > late["inject_undo_ms"] > 0 and late["wall_ms_per_trial"] > 0
@@ -133,7 +133,7 @@ def test_a_point(case):
     few = measuring.point(FixedCount(1), "embedding", 0.01)
     assert few["rows_reached"] < len(case.split) and not {"late_ms", "over_late"} & set(few)
     np.testing.assert_array_equal(
-        score(case.model, padded_batches(case.split), len(case.split)), judge.golden.scores
+        score(case.model, padded_batches(case.split), len(case.split)), evaluator.golden.scores
     )  # nothing is left in the model
 
 
@@ -209,7 +209,7 @@ def test_growth_and_profile(made):
 
 def test_where_nothing_grows_there_is_no_growth():
     table, growth, parts, _ = campaign_cost(
-        [lambda: [large()]], [1e-3], [LAST], seconds=0.01, loop_trials=1, growth_rows=[], show=False
+        [lambda: [large()]], [1e-3], [LAST], seconds=0.01, loop_trials=1, growth_rows=[], progress=False
     )
     assert growth.empty and parts.empty and set(table["target"]) == {LAST}
 

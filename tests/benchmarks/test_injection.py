@@ -30,7 +30,9 @@ def fake(monkeypatch):
 
 
 def test_the_grid(fake):
-    table = injection_speed([100_000, 50_000], [400_000], [1e-3], [10], ["drsrobust", "dense error map"], show=False)
+    table = injection_speed(
+        [100_000, 50_000], [400_000], [1e-3], [10], ["drsrobust", "dense error map"], progress=False
+    )
     assert tuple(table.columns) == COLUMNS and COLUMNS[:-1] == (
         *("method", "parameters", "dtype", "rate", "errors", "cpu_ms", "undo_cpu_ms", "peak_mib"),
     )
@@ -46,7 +48,7 @@ def test_the_grid(fake):
 
 def test_tools_that_are_not_installed_are_not_run(fake, monkeypatch):
     monkeypatch.setattr("drsrobust.study.injectors.find_spec", lambda name: None)
-    table = injection_speed([30_000], [], [1e-3], [], show=False)
+    table = injection_speed([30_000], [], [1e-3], [], progress=False)
     notes = table.set_index("method")["note"]
     assert notes["MRFI"] == notes["PyTorchFI"] == "not run: not installed (pip install -e '.[benchmark]')"
     assert [spec["method"] for spec in fake] == [
@@ -64,26 +66,26 @@ def test_tools_that_are_not_installed_are_not_run(fake, monkeypatch):
 
 def test_wrong_calls(fake):
     with pytest.raises(ValueError, match="unknown method 'dense map'; did you mean 'dense error map'"):
-        injection_speed(methods=["dense map"], show=False)
+        injection_speed(methods=["dense map"], progress=False)
     with pytest.raises(ValueError, match="rate is 0; it must be a number over 0, up to 1"):
-        injection_speed(rates=[0], show=False)
+        injection_speed(rates=[0], progress=False)
     assert fake == []
 
 
 def test_a_process_that_fails_is_told():
     with pytest.raises(RuntimeError, match=r"measuring drsrobust failed: ValueError: parameters is 20000"):
-        injection_speed([20_000], [], [1e-3], [], ["drsrobust"], show=False)
+        injection_speed([20_000], [], [1e-3], [], ["drsrobust"], progress=False)
 
 
 def test_a_real_table():
-    table = injection_speed([30_000], [], [1e-3], [], ["drsrobust", "dense error map"], show=False)
+    table = injection_speed([30_000], [], [1e-3], [], ["drsrobust", "dense error map"], progress=False)
     assert table["cpu_ms"].notna().all() and table["undo_cpu_ms"].notna().tolist() == [True, False]
 
 
 def test_ratios_and_growth(fake):
     sizes = [1_000_000, STUDY_SIZE]
     methods = ["drsrobust", "dense error map", "per element loop"]
-    table = injection_speed(sizes, [], [1e-6, 1e-4], [1000], methods, show=False)
+    table = injection_speed(sizes, [], [1e-6, 1e-4], [1000], methods, progress=False)
     table.loc[table["method"] == "dense error map", "cpu_ms"] *= 50
     found = ratios(table)
     time = STUDY_SIZE / 1e4
@@ -118,7 +120,7 @@ def test_the_claim_about_speed(times, verdict, detail):
 
 
 def test_the_csv_is_whole_or_absent(fake, tmp_path):
-    table = injection_speed([30_000], [], [1e-3], [], ["drsrobust", "MRFI"], show=False)
+    table = injection_speed([30_000], [], [1e-3], [], ["drsrobust", "MRFI"], progress=False)
     path = tmp_path / "bench" / "injection.csv"
     write(table, path)
     assert path.read_text().splitlines()[:2] == [

@@ -27,7 +27,7 @@ def tables():
         ["dlrm", "fm"],
         rows=4000,
         settings=Settings(epochs=1, batch_size=512),
-        show=False,
+        progress=False,
     )
     return mitigation_cost(
         partial(large, 1300, 400, SIZES),
@@ -39,7 +39,7 @@ def tables():
         test_rows=300,
         generated_rows=5000,
         trials=3,
-        show=False,
+        progress=False,
     )
 
 
@@ -111,7 +111,9 @@ def test_verdicts_can_say_no(tables):
 
 def test_beyond_rounding_by_hand(data, trained):
     """What float64 pooling of the rows says: an error of half the bound is none, one of twice the bound is."""
-    found = single_errors(trained, data.test, [ABFTEmbeddingBag.fit(trained)], 64, targets=["embedding"], show=False)
+    found = single_errors(
+        trained, data.test, [ABFTEmbeddingBag.fit(trained)], 64, targets=["embedding"], progress=False
+    )
     tables = {name: p.detach().double() for name, p in trained.named_parameters() if "embedding_bags" in name}
     bags = {name: data.test.sparse[name.split(".")[-2].removeprefix("t_")] for name in found["tensor"].unique()}
     for name in found["tensor"].unique():
@@ -165,9 +167,9 @@ def test_which_data(monkeypatch):
 
 def test_clean_auc_is_that_of_the_protected_model(case, monkeypatch):
     monkeypatch.setattr("benchmarks.mitigation.clipping", lambda case: [dr.ActivationClipping(0.3)])
-    found = clean_auc([case], show=False).set_index("mitigation").loc["clip 0.3"]
-    judge, clip = dr.Evaluator(case.model, case.test), dr.ActivationClipping(0.3)
-    with judge.under(clip) as guarded:
+    found = clean_auc([case], progress=False).set_index("mitigation").loc["clip 0.3"]
+    evaluator, clip = dr.Evaluator(case.model, case.test), dr.ActivationClipping(0.3)
+    with evaluator.under(clip) as guarded:
         assert found["auc"] == guarded.golden.auc and not found["bit_equal"]
-    assert found["difference"] == pytest.approx(found["auc"] - judge.golden.auc) and found["difference"] != 0
+    assert found["difference"] == pytest.approx(found["auc"] - evaluator.golden.auc) and found["difference"] != 0
     assert found["low"] < found["difference"] < found["high"]

@@ -77,7 +77,7 @@ def test_against_logistic_regression(file):
     def load(name, split):
         return load_dataset(name, path=file, seed=split, min_count=1)
 
-    rows = against_linear(models=["fm"], splits=[0, 1], load=load, path=file, settings=QUICK, show=False)
+    rows = against_linear(models=["fm"], splits=[0, 1], load=load, path=file, settings=QUICK, progress=False)
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     assert table["model"].tolist() == [LINEAR, "fm"] * 2 and table["split"].tolist() == [0, 0, 1, 1]
     linear = table[table["model"] == LINEAR]
@@ -99,11 +99,11 @@ def test_rows_of_another_file_are_refused(file, tmp_path):
         return load_dataset("criteo-sample/dlrm", path=tmp_path / "criteo_sample.txt", seed=split)
 
     with pytest.raises(ValueError, match="are not numbered as the lines of"):
-        against_linear(models=[], splits=[0], load=load, path=file, show=False)
+        against_linear(models=[], splits=[0], load=load, path=file, progress=False)
 
 
 def test_against_torchfm():
-    rows, differences, remarks = against_torchfm("synthetic-movielens/ids", ["fm"], [0, 1], QUICK, show=False)
+    rows, differences, remarks = against_torchfm("synthetic-movielens/ids", ["fm"], [0, 1], QUICK, progress=False)
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     ours = table[table["method"] == "drsrobust"]
     assert ours["seed"].tolist() == [0, 1] and (ours["auc"] > 0.5).all() and (ours["seconds"] > 0).all()
@@ -135,7 +135,7 @@ def test_verdicts_on_torchfm():
 def test_the_command(file, tmp_path, capsys, monkeypatch):
     linear = {"dataset": "criteo-sample/dlrm", "models": ["fm"], "splits": [0], "path": file, "settings": QUICK}
     torchfm = {"dataset": "synthetic-movielens/ids", "models": ["fm"], "settings": QUICK}
-    made = quality(torchfm, linear, show=False)
+    made = quality(torchfm, linear, progress=False)
     monkeypatch.setattr("benchmarks.quality.quality", lambda: made)
     assert main(["quality", "--out", str(tmp_path)]) == 0
     table = pd.read_csv(tmp_path / "quality.csv")

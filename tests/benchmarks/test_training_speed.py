@@ -52,7 +52,7 @@ def start():
 
 def test_all_methods_train_on_the_same_rows_and_learn():
     before = torch.get_num_threads()
-    speeds, areas, remarks = large_tables(**LARGE, show=False)
+    speeds, areas, remarks = large_tables(**LARGE, progress=False)
     assert torch.get_num_threads() == before
     assert [row["method"] for row in speeds] == [row["method"] for row in areas]
     assert {"drsrobust", Plain.name, Fused.name} <= {row["method"] for row in speeds} <= set(STEPS)
@@ -114,14 +114,14 @@ def test_a_processor_without_bfloat16_is_told(tmp_path, monkeypatch):
     assert has_bfloat16(cpuinfo)
     monkeypatch.setattr("benchmarks.training.has_bfloat16", lambda: False)
     small = LARGE | {"rows": 512, "methods": ["drsrobust", OursBfloat16.name]}
-    speeds, areas, remarks = large_tables(**small, show=False)
+    speeds, areas, remarks = large_tables(**small, progress=False)
     assert [row["method"] for row in speeds] == ["drsrobust"] == [row["method"] for row in areas]
     assert remarks[0].startswith("drsrobust, bfloat16: not run: this processor")
 
 
 def test_unknown_methods():
     with pytest.raises(ValueError, match="unknown method 'plane'"):
-        large_tables(**LARGE, methods=["plane"], show=False)
+        large_tables(**LARGE, methods=["plane"], progress=False)
 
 
 def test_threads_are_set_and_put_back():
@@ -169,7 +169,7 @@ def test_the_whole_benchmark(tmp_path, capsys, monkeypatch):
         "synthetic-movielens/ids",
         table_rows=1300,
         parts_of=("fm",),
-        show=False,
+        progress=False,
     )
     table, areas, looked, remarks = made
     assert tuple(table.columns) == COLUMNS and tuple(areas.columns) == AUC_COLUMNS

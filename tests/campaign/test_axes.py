@@ -18,9 +18,9 @@ from drsrobust.mitigation import Mitigation, NaNGuard, Watch
 from drsrobust.mitigation.base import attached
 from drsrobust.plots.curves import recovery_vs_ber_data
 from drsrobust.statistics.recovery import recovery
-from drsrobust.statistics.stopping import looks, stopping_interval
+from drsrobust.statistics.stopping import checkpoints, stopping_interval
 from drsrobust.statistics.summary import summarise
-from drsrobust.study.protection import kept_within
+from drsrobust.study.protection import max_safe_rate
 
 
 class TopBitProtected(Mitigation):
@@ -60,9 +60,9 @@ class Clamped(Mitigation):
 GRID = {"errors": [BitFlip(1e-3)], "targets": ["all"], "trials": 20}
 
 
-def test_mitigations_meet_the_same_maps(judge, tmp_path):
+def test_mitigations_meet_the_same_maps(evaluator, tmp_path):
     mitigations = [None, TopBitProtected(), Clamped(1e3)]
-    table = Campaign(judge, mitigations=mitigations, store=tmp_path / "s", **GRID).run(show=False)
+    table = Campaign(evaluator, mitigations=mitigations, store=tmp_path / "s", **GRID).run(progress=False)
     by = {name: group.reset_index(drop=True) for name, group in table.groupby("mitigation", sort=False)}
     assert list(by) == ["none", "bit 30", "clamp 1000"]
     for name in ("seed", "bits_flipped", "words_hit", "realised_rate", "auc_golden"):
@@ -73,37 +73,37 @@ def test_mitigations_meet_the_same_maps(judge, tmp_path):
     assert (plain["outcome"] == "nonfinite").any() and (clamped["outcome"] == "ok").all()
     assert protected["auc"].mean() > plain["auc"].mean()
     assert plain["detected"].isna().all() and clamped["detected"].any() and clamped["repaired"].isna().all()
-    errors = Campaign(judge, mitigations=mitigations, store=tmp_path / "s", **GRID).errors()
+    errors = Campaign(evaluator, mitigations=mitigations, store=tmp_path / "s", **GRID).errors()
     counts = errors.groupby(["mitigation", "trial"])["count"].sum()
     assert (counts["none"] == counts["bit 30"]).all()  # as drawn
 
 
-def test_a_mitigated_row_by_hand(judge, trained, tmp_path):
+def test_a_mitigated_row_by_hand(evaluator, trained, tmp_path):
     clamp = Clamped(0.05)
-    table = Campaign(judge, mitigations=[clamp], store=tmp_path / "s", **GRID).run(show=False)
+    table = Campaign(evaluator, mitigations=[clamp], store=tmp_path / "s", **GRID).run(progress=False)
     with (
-        judge.under(clamp) as guarded,
+        evaluator.under(clamp) as guarded,
         inject(trained, BitFlip(1e-3), seed=int(table["seed"][3])) as error_map,
     ):
         assert guarded.rerun(error_map).auc == guarded.run().auc == table["auc"][3]
-        assert guarded.golden.auc != judge.golden.auc  # this bound costs something without errors too
+        assert guarded.golden.auc != evaluator.golden.auc  # this bound costs something without errors too
     assert not trained._forward_hooks
 
 
-def test_two_settings_of_one_label(judge, tmp_path):
+def test_two_settings_of_one_label(evaluator, tmp_path):
     """They meet the same maps, are stored, grouped and looked up apart, and give what each gives by itself."""
     low, high = NaNGuard(prior=0.2), NaNGuard(prior=0.9)
     assert low.name == high.name
     grid = GRID | {"errors": [BitFlip(1e-2)]}
-    runner = Campaign(judge, mitigations=[None, low, high, low + Clamped(2.0)], store=tmp_path / "s", **grid)
-    table = runner.run(show=False)
+    runner = Campaign(evaluator, mitigations=[None, low, high, low + Clamped(2.0)], store=tmp_path / "s", **grid)
+    table = runner.run(progress=False)
     ids = ["", *(one.identity()[:12] for one in (low, high, low + Clamped(2.0)))]
     assert table["mitigation_id"].fillna("").drop_duplicates().tolist() == ids and len(set(ids)) == 4
     assert table.loc[table["mitigation"] == "none", "mitigation_id"].isna().all()
     trials = [group.reset_index(drop=True) for _, group in table.groupby("mitigation_id", sort=False)]
     assert trials[0]["seed"].tolist() == trials[1]["seed"].tolist() == table["seed"].tolist()[:20]
     assert trials[0]["logloss"].tolist() != trials[1]["logloss"].tolist()
-    alone = Campaign(judge, mitigations=[high], store=tmp_path / "t", **grid).run(show=False)
+    alone = Campaign(evaluator, mitigations=[high], store=tmp_path / "t", **grid).run(progress=False)
     pd.testing.assert_frame_equal(trials[1], alone)
 
     summary = summarise(table)
@@ -112,36 +112,36 @@ def test_two_settings_of_one_label(judge, tmp_path):
     found = recovery(table)
     assert found["mitigation"].tolist() == ["NaN guard", "NaN guard", "NaN guard + clamp 2"]
     assert found["mitigation_id"].tolist() == ids[1:] and np.allclose(found["auc"], summary["auc"][1:])
-    assert len(kept_within(summary)) == 4
+    assert len(max_safe_rate(summary)) == 4
     assert runner.timings().groupby("mitigation_id", dropna=False).size().tolist() == [20] * 4
     with pytest.raises(ValueError, match="2 mitigations are labelled 'NaN guard'; give each a `.name` of its own"):
         recovery_vs_ber_data(found)
 
 
-def test_mitigations_are_told_apart_by_identity(judge, tmp_path):
+def test_mitigations_are_told_apart_by_identity(evaluator, tmp_path):
     with pytest.raises(ValueError, match=r"duplicate condition: BitFlip\(.* in 'all' with mitigation 'clamp 2'"):
-        Campaign(judge, mitigations=[Clamped(2.0), Clamped(2.0)], **GRID)
+        Campaign(evaluator, mitigations=[Clamped(2.0), Clamped(2.0)], **GRID)
     guard = {"mitigations": [NaNGuard(prior=0.2)], "store": tmp_path / "s"}
-    Campaign(judge, **guard, **GRID | {"trials": 1}).run(show=False)
+    Campaign(evaluator, **guard, **GRID | {"trials": 1}).run(progress=False)
     with pytest.raises(
         StoreError, match="holds the results of another campaign; they differ in conditions, mitigations"
     ):
-        Campaign(judge, **guard | {"mitigations": [NaNGuard(prior=0.3)]}, **GRID)
+        Campaign(evaluator, **guard | {"mitigations": [NaNGuard(prior=0.3)]}, **GRID)
     # Equal ones in a list of conditions are one: its golden run is made once.
     listed = [(BitFlip(1e-3), "all", NaNGuard(prior=0.2)), (BitFlip(1e-2), "all", NaNGuard(prior=0.2))]
-    one, other = (condition.mitigation for condition in Campaign(judge, conditions=listed).conditions)
+    one, other = (condition.mitigation for condition in Campaign(evaluator, conditions=listed).conditions)
     assert one is other is listed[0][2]
 
 
-def test_two_targets_of_one_text_are_refused(judge):
-    table = next(name for name in dict(judge.model.named_parameters()) if "embedding_bags" in name)
+def test_two_targets_of_one_text_are_refused(evaluator):
+    table = next(name for name in dict(evaluator.model.named_parameters()) if "embedding_bags" in name)
     few, more = Rows(table, [1], label="some"), Rows(table, [1, 2], label="some")
     with pytest.raises(ValueError, match="two different targets are both named 'Rows.* some.'"):
-        Campaign(judge, conditions=[(BitFlip(1e-3), few), (FixedCount(1), more)])
+        Campaign(evaluator, conditions=[(BitFlip(1e-3), few), (FixedCount(1), more)])
 
 
-def test_a_store_of_another_version(judge, tmp_path):
-    Campaign(judge, store=tmp_path / "s", **GRID | {"trials": 1}).run(show=False)
+def test_a_store_of_another_version(evaluator, tmp_path):
+    Campaign(evaluator, store=tmp_path / "s", **GRID | {"trials": 1}).run(progress=False)
     manifest = tmp_path / "s" / "manifest.json"
     written = json.loads(manifest.read_text())
     written["definition"]["format"] = 3
@@ -149,27 +149,27 @@ def test_a_store_of_another_version(judge, tmp_path):
     with pytest.raises(
         StoreError, match=r"written by another version of drsrobust \(its format is 3, here it is \d+\)"
     ):
-        Campaign(judge, store=tmp_path / "s", **GRID)
+        Campaign(evaluator, store=tmp_path / "s", **GRID)
 
 
-def test_an_evaluator_under_a_mitigation_ends_with_its_block(judge, trained):
+def test_an_evaluator_under_a_mitigation_ends_with_its_block(evaluator, trained):
     low, high = NaNGuard(prior=0.2), NaNGuard(prior=0.9)
-    with judge.under(low) as guarded:
+    with evaluator.under(low) as guarded:
         guarded.run()
     for block in (nullcontext(), high.attach(trained)):
         with block, inject(trained, BitFlip(1e-3), seed=1) as error_map:
             for call in (guarded.run, lambda e=error_map: guarded.rerun(e)):
                 with pytest.raises(RuntimeError, match="made under 'NaN guard', which is not attached now"):
                     call()
-    with judge.under(low, guarded) as again, inject(trained, BitFlip(1e-3), seed=1) as error_map:
+    with evaluator.under(low, guarded) as again, inject(trained, BitFlip(1e-3), seed=1) as error_map:
         assert again is guarded and again.rerun(error_map).auc == again.run().auc
 
 
-def test_chunks_take_the_evaluator_of_their_mitigation(judge, monkeypatch):
+def test_chunks_take_the_evaluator_of_their_mitigation(evaluator, monkeypatch):
     """One golden run for each mitigation, whatever the order of chunks, and never outside of its block."""
     low, high = NaNGuard(prior=0.2), NaNGuard(prior=0.9)
-    conditions = Campaign(judge, mitigations=[None, low, high], **GRID).conditions
-    here = Here(judge, conditions, {"seed": 0, "coupled": True, "protocol": "p", "metrics": ()})
+    conditions = Campaign(evaluator, mitigations=[None, low, high], **GRID).conditions
+    here = Here(evaluator, conditions, {"seed": 0, "coupled": True, "protocol": "p", "metrics": ()})
     made, real = [], Evaluator.__init__
     monkeypatch.setattr(
         Evaluator, "__init__", lambda self, *a, **o: (made.append(attached(a[0])), real(self, *a, **o))[1]
@@ -177,41 +177,41 @@ def test_chunks_take_the_evaluator_of_their_mitigation(judge, monkeypatch):
     for number in (1, 2, 0, 1, 2, 1):
         table, stopped = here(Chunk(number, (0,)))
         assert stopped is None and table["mitigation_id"].to_pylist() == [conditions[number].mitigation_id]
-        assert not attached(judge.model)
+        assert not attached(evaluator.model)
     assert made == [(low,), (high,)]
     with pytest.raises(TypeError, match="mitigations holds 'clip'; each must be a mitigation or None"):
-        Campaign(judge, mitigations=["clip"], **GRID)
+        Campaign(evaluator, mitigations=["clip"], **GRID)
 
 
-def test_explicit_conditions(judge, tmp_path):
+def test_explicit_conditions(evaluator, tmp_path):
     clamp = Clamped(5.0)
     listed = [
         (BitFlip(1e-3), "embedding"),
         {"error": FixedCount(2), "target": "mlp", "mitigation": clamp},
         {"error": FixedCount(1)},
     ]
-    table = Campaign(judge, conditions=listed, trials=3, store=tmp_path / "s").run(show=False)
+    table = Campaign(evaluator, conditions=listed, trials=3, store=tmp_path / "s").run(progress=False)
     assert table[["error_model", "target", "mitigation"]].drop_duplicates().values.tolist() == [
         ["BitFlip", "embedding", "none"],
         ["FixedCount(k=2)", "mlp", "clamp 5"],
         ["FixedCount(k=1)", "all", "none"],
     ]
-    crossed = Campaign(judge, errors=[BitFlip(1e-3)], targets=["embedding"], trials=3, store=tmp_path / "t")
-    pd.testing.assert_frame_equal(crossed.run(show=False), table[:3])
+    crossed = Campaign(evaluator, errors=[BitFlip(1e-3)], targets=["embedding"], trials=3, store=tmp_path / "t")
+    pd.testing.assert_frame_equal(crossed.run(progress=False), table[:3])
     with pytest.raises(ValueError, match=r"conditions holds 7; each must be \(error model, target\)"):
-        Campaign(judge, conditions=[7])
+        Campaign(evaluator, conditions=[7])
     with pytest.raises(ValueError, match="errors and conditions were both given"):
-        Campaign(judge, errors=[BitFlip(0.1)], conditions=listed)
+        Campaign(evaluator, errors=[BitFlip(0.1)], conditions=listed)
     with pytest.raises(ValueError, match="conditions is empty: nothing to do"):
-        Campaign(judge, conditions=[])
+        Campaign(evaluator, conditions=[])
 
 
-def test_precision(judge, tmp_path):
+def test_precision(evaluator, tmp_path):
     """Every condition stops at the first look at which its interval is narrow enough, and those on the same maps together."""
     grid = {"errors": [BitFlip(1e-6), BitFlip(1e-3)], "targets": ["all"], "mitigations": [None, Clamped(3.0)]}
-    runner = Campaign(judge, precision=0.03, max_trials=400, store=tmp_path / "s", **grid)
-    table = runner.run(show=False)
-    schedule = looks(FIRST, 400, growth=GROWTH)
+    runner = Campaign(evaluator, precision=0.03, max_trials=400, store=tmp_path / "s", **grid)
+    table = runner.run(progress=False)
+    schedule = checkpoints(FIRST, 400, growth=GROWTH)
     for rate, group in table.groupby("rate"):
         sizes = group.groupby("mitigation").size()
         assert sizes.nunique() == 1 and sizes.iloc[0] in schedule, rate
@@ -223,9 +223,9 @@ def test_precision(judge, tmp_path):
                 widths[look].append((high - low) / 2)
         for look, found in widths.items():
             assert (max(found) <= 0.03) == (look == n) or n == 400
-    once = Campaign(judge, precision=0.03, max_trials=400, store=tmp_path / "t", **grid)
-    pd.testing.assert_frame_equal(once.run(show=False, workers=1), table)
-    finer = Campaign(judge, precision=0.02, max_trials=400, store=tmp_path / "s", **grid).run(show=False)
+    once = Campaign(evaluator, precision=0.03, max_trials=400, store=tmp_path / "t", **grid)
+    pd.testing.assert_frame_equal(once.run(progress=False, workers=1), table)
+    finer = Campaign(evaluator, precision=0.02, max_trials=400, store=tmp_path / "s", **grid).run(progress=False)
     assert len(finer) > len(table)
     pd.testing.assert_frame_equal(runner.table(), table)  # it reads no more than its own
     summary = runner.summary()
@@ -233,11 +233,11 @@ def test_precision(judge, tmp_path):
     assert "whatever the number of trials" in summary.attrs["interval"]
 
 
-def test_an_interrupted_search_for_precision_goes_on(judge, tmp_path, monkeypatch):
+def test_an_interrupted_search_for_precision_goes_on(evaluator, tmp_path, monkeypatch):
     from drsrobust.campaign import workers as work
 
     grid = {"errors": [BitFlip(1e-3)], "precision": 0.05, "max_trials": 300}
-    expected = Campaign(judge, store=tmp_path / "s", **grid).run(show=False)
+    expected = Campaign(evaluator, store=tmp_path / "s", **grid).run(progress=False)
     real, calls = work.run_trial, iter(range(10_000))
 
     def stop_at_50(*arguments, **options):
@@ -247,64 +247,64 @@ def test_an_interrupted_search_for_precision_goes_on(judge, tmp_path, monkeypatc
 
     monkeypatch.setattr(work, "run_trial", stop_at_50)
     with pytest.raises(KeyboardInterrupt):
-        Campaign(judge, store=tmp_path / "t", **grid).run(show=False)
-    pd.testing.assert_frame_equal(Campaign(judge, store=tmp_path / "t", **grid).run(show=False), expected)
+        Campaign(evaluator, store=tmp_path / "t", **grid).run(progress=False)
+    pd.testing.assert_frame_equal(Campaign(evaluator, store=tmp_path / "t", **grid).run(progress=False), expected)
 
 
-def test_metrics(judge, trained, tmp_path):
-    runner = Campaign(judge, metrics=NAMES, store=tmp_path / "s", **GRID)
-    table = runner.run(show=False)
+def test_metrics(evaluator, trained, tmp_path):
+    runner = Campaign(evaluator, metrics=NAMES, store=tmp_path / "s", **GRID)
+    table = runner.run(progress=False)
     assert tuple(table.columns[-len(NAMES) :]) == NAMES
     assert table.columns[-len(NAMES) - 2 : -len(NAMES)].tolist() == ["mitigation_id", "stopping"]
     with inject(trained, BitFlip(1e-3), seed=int(table["seed"][4])):
-        full = judge.run()
+        full = evaluator.run()
         assert [full.metric(name) for name in NAMES] == table.loc[4, list(NAMES)].tolist()
     assert runner.summary(metrics=("auc", "ndcg"))["ndcg_low"].iloc[0] < table["ndcg"].mean()
     with pytest.raises(ValueError, match="unknown metric 'ndgc'; did you mean 'ndcg'"):
-        Campaign(judge, metrics=["ndgc"], **GRID)
+        Campaign(evaluator, metrics=["ndgc"], **GRID)
 
 
-def test_metrics_of_users_are_null_without_users(judge, trained, data, tmp_path):
+def test_metrics_of_users_are_null_without_users(evaluator, trained, data, tmp_path):
     from dataclasses import replace
 
     anonymous = Evaluator(trained, replace(data.test, users=None))
-    table = Campaign(anonymous, metrics=["ndcg", "flipped"], store=tmp_path / "s", **GRID).run(show=False)
-    assert table["ndcg"].isna().all() and table["flipped"].notna().all()
+    table = Campaign(anonymous, metrics=["ndcg", "decision_changed"], store=tmp_path / "s", **GRID).run(progress=False)
+    assert table["ndcg"].isna().all() and table["decision_changed"].notna().all()
 
 
-def test_bad_precision(judge):
+def test_bad_precision(evaluator):
     with pytest.raises(ValueError, match="precision is 0; it is the half-width"):
-        Campaign(judge, errors=[BitFlip(0.1)], precision=0)
+        Campaign(evaluator, errors=[BitFlip(0.1)], precision=0)
     with pytest.raises(ValueError, match="max_trials=5 goes with precision="):
-        Campaign(judge, errors=[BitFlip(0.1)], max_trials=5)
+        Campaign(evaluator, errors=[BitFlip(0.1)], max_trials=5)
     with pytest.raises(ValueError, match="trials is 0: nothing to do"):
-        Campaign(judge, errors=[BitFlip(0.1)], trials=0)
+        Campaign(evaluator, errors=[BitFlip(0.1)], trials=0)
 
 
-def test_one_error_per_trial_costs_few_rows(judge, tmp_path):
+def test_one_error_per_trial_costs_few_rows(evaluator, tmp_path):
     """What campaigns are quick by: a trial of one error in a table computes the rows that read it."""
-    table = Campaign(judge, errors=[FixedCount(1)], targets=["embedding"], store=tmp_path / "s").run(show=False)
-    assert table["rows_reached"].median() < len(judge.split) / 50
+    table = Campaign(evaluator, errors=[FixedCount(1)], targets=["embedding"], store=tmp_path / "s").run(progress=False)
+    assert table["rows_reached"].median() < len(evaluator.rows) / 50
     assert np.isfinite(table["auc"]).all()
 
 
-def test_what_memory_noticed_is_in_the_table(judge, tmp_path):
+def test_what_memory_noticed_is_in_the_table(evaluator, tmp_path):
     """A code in memory tells what it corrected; together with a watch on the computation."""
     from drsrobust.mitigation import ECC
 
     grid = {"errors": [FixedCount(0), FixedCount(1)], "targets": ["embedding"], "trials": 5}
     ecc = ECC(uncorrectable="zero")
-    table = Campaign(judge, mitigations=[ecc, ecc + Clamped(1e3)], store=tmp_path / "s", **grid).run(show=False)
+    table = Campaign(evaluator, mitigations=[ecc, ecc + Clamped(1e3)], store=tmp_path / "s", **grid).run(progress=False)
     none, one = table[table["bits_flipped"] == 0], table[table["bits_flipped"] == 1]
     assert len(none) == len(one) == 10
     assert not none["detected"].any() and none["detected"].notna().all()
     assert one["detected"].all() and one["repaired"].all() and (one["bits_left"] == 0).all()
-    assert (one["auc"] == judge.golden.auc).all() and (one["rows_reached"] == 0).all()
+    assert (one["auc"] == evaluator.golden.auc).all() and (one["rows_reached"] == 0).all()
 
 
-def test_a_judge_without_the_mitigation_runs_in_full(judge, trained):
+def test_a_judge_without_the_mitigation_runs_in_full(evaluator, trained):
     """Its golden scores are those of the unprotected model: rows that no error reaches have others now."""
     with inject(trained, FixedCount(1), "embedding", seed=1, mitigation=Clamped(0.05)) as error_map:
-        full, quick = judge.run(), judge.rerun(error_map)
-        assert np.array_equal(full.scores, quick.scores) and quick.rows_reached == len(judge.split)
-    assert np.abs(full.scores).max() == np.float32(0.05) < np.abs(judge.golden.scores).max()
+        full, quick = evaluator.run(), evaluator.rerun(error_map)
+        assert np.array_equal(full.scores, quick.scores) and quick.rows_reached == len(evaluator.rows)
+    assert np.abs(full.scores).max() == np.float32(0.05) < np.abs(evaluator.golden.scores).max()

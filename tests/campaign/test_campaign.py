@@ -16,65 +16,67 @@ from drsrobust.injection import BitFlip, Injection, SingleBit, applied_maps, inj
 COLUMNS = [
     "model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation", "trial", "seed", "outcome",
     "bits_flipped", "words_hit", "realised_rate", "bits_left", "auc", "auc_golden", "auc_drop", "logloss", "ne",
-    "nan_rows", "inf_rows", "rows_reached", "detected", "repaired", "checkpoint", "data", "places", "events",
+    "nan_rows", "inf_rows", "rows_reached", "detected", "repaired", "checkpoint", "data", "n_sites", "n_events",
     "mitigation_id",
 ]
 # fmt: on
 
 
-def campaign(judge, folder, **options):
+def campaign(evaluator, folder, **options):
     grid = {"errors": [BitFlip(1e-7), BitFlip(1e-3), SingleBit(30)], "targets": ["all", "embedding"], "trials": 6}
-    return Campaign(judge, store=folder, **(grid | options))
+    return Campaign(evaluator, store=folder, **(grid | options))
 
 
-def test_table(judge, tmp_path):
-    table = campaign(judge, tmp_path / "s").run(show=False)
+def test_table(evaluator, tmp_path):
+    table = campaign(evaluator, tmp_path / "s").run(progress=False)
     assert list(table.columns) == [*COLUMNS, "stopping"] and SCHEMA.names == COLUMNS and len(table) == 36
     assert table["trial"].tolist() == list(range(6)) * 6
     assert table["seed"].dtype == np.uint64
     single = table[table["error_model"] == "SingleBit(bit=30)"]
     assert (single["bits_flipped"] == 1).all() and single["rate"].isna().all()
-    assert single["ber"].iloc[0] == 1 / resolve(judge.model).words
+    assert single["ber"].iloc[0] == 1 / resolve(evaluator.model).words
     assert table["detected"].isna().all()
     assert (table["auc_golden"] - table["auc"] - table["auc_drop"]).abs().max() < 1e-12
     untouched = table[table["bits_flipped"] == 0]
-    assert len(untouched) and (untouched["auc"] == judge.golden.auc).all() and (untouched["rows_reached"] == 0).all()
-    assert applied_maps(judge.model) == ()
+    assert (
+        len(untouched) and (untouched["auc"] == evaluator.golden.auc).all() and (untouched["rows_reached"] == 0).all()
+    )
+    assert applied_maps(evaluator.model) == ()
 
 
-def test_a_row_can_be_repeated_by_hand(judge, tmp_path):
+def test_a_row_can_be_repeated_by_hand(evaluator, tmp_path):
     """`inject` with the row's seed draws the same map and gives the same AUC."""
-    table = campaign(judge, tmp_path / "s").run(show=False)
+    table = campaign(evaluator, tmp_path / "s").run(progress=False)
     row = table[(table["rate"] == 1e-3) & (table["target"] == "embedding")].iloc[2]
-    with inject(judge.model, BitFlip(1e-3), "embedding", seed=int(row["seed"])) as error_map:
+    with inject(evaluator.model, BitFlip(1e-3), "embedding", seed=int(row["seed"])) as error_map:
         assert error_map.bits == row["bits_flipped"] and len(error_map) == row["words_hit"]
-        assert judge.run().auc == row["auc"]
+        assert evaluator.run().auc == row["auc"]
 
 
-def test_seeds(judge, tmp_path):
-    table = campaign(judge, tmp_path / "s").run(show=False)
+def test_seeds(evaluator, tmp_path):
+    table = campaign(evaluator, tmp_path / "s").run(progress=False)
     seeds = table.pivot(index=["error_model", "rate", "target"], columns="trial", values="seed")
     flips = seeds.loc["BitFlip"].droplevel(0)
     assert (flips.groupby(level="target").nunique() == 1).all().all()  # rates share nested maps
     assert table["seed"].nunique() == 6 * 4  # trials, targets and error models do not
-    free = campaign(judge, tmp_path / "t", coupled=False).run(show=False)
+    free = campaign(evaluator, tmp_path / "t", coupled=False).run(progress=False)
     assert free["seed"].nunique() == 36
-    assert campaign(judge, tmp_path / "u", seed=1).run(show=False)["seed"].isin(table["seed"]).sum() == 0
+    assert campaign(evaluator, tmp_path / "u", seed=1).run(progress=False)["seed"].isin(table["seed"]).sum() == 0
 
 
-def test_nothing_is_computed_twice(judge, tmp_path, monkeypatch):
-    first = campaign(judge, tmp_path / "s", trials=3).run(show=False)
-    more = campaign(judge, tmp_path / "s").run(show=False)
+def test_nothing_is_computed_twice(evaluator, tmp_path, monkeypatch):
+    first = campaign(evaluator, tmp_path / "s", trials=3).run(progress=False)
+    more = campaign(evaluator, tmp_path / "s").run(progress=False)
     pd.testing.assert_frame_equal(more[more["trial"] < 3].reset_index(drop=True), first)
-    pd.testing.assert_frame_equal(more, campaign(judge, tmp_path / "fresh").run(show=False))
+    pd.testing.assert_frame_equal(more, campaign(evaluator, tmp_path / "fresh").run(progress=False))
     monkeypatch.setattr("drsrobust.campaign.workers.run_trial", lambda *_, **__: pytest.fail("computed again"))
-    pd.testing.assert_frame_equal(campaign(judge, tmp_path / "s").run(show=False), more)
-    pd.testing.assert_frame_equal(campaign(judge, tmp_path / "s", trials=3).run(show=False), first)
-    timings = campaign(judge, tmp_path / "s").timings()
+    pd.testing.assert_frame_equal(campaign(evaluator, tmp_path / "s").run(progress=False), more)
+    pd.testing.assert_frame_equal(campaign(evaluator, tmp_path / "s", trials=3).run(progress=False), first)
+    timings = campaign(evaluator, tmp_path / "s").timings()
     assert len(timings) == 36 and (timings["seconds"] > 0).all()
 
 
-def test_an_interrupted_run_goes_on(judge, tmp_path, monkeypatch):
+def test_an_interrupted_run_goes_on(evaluator, tmp_path, monkeypatch):
     from drsrobust.campaign import workers as module
     from drsrobust.campaign import workers as running
 
@@ -88,63 +90,63 @@ def test_an_interrupted_run_goes_on(judge, tmp_path, monkeypatch):
     monkeypatch.setattr(module, "run_trial", stop_at_20)
     monkeypatch.setattr(running, "CHUNK_TRIALS", 4)
     with pytest.raises(KeyboardInterrupt):
-        campaign(judge, tmp_path / "s").run(show=False)
-    assert len(campaign(judge, tmp_path / "s").table()) == 20
+        campaign(evaluator, tmp_path / "s").run(progress=False)
+    assert len(campaign(evaluator, tmp_path / "s").table()) == 20
     monkeypatch.setattr(module, "run_trial", real)
-    resumed = campaign(judge, tmp_path / "s").run(show=False)
-    pd.testing.assert_frame_equal(resumed, campaign(judge, tmp_path / "fresh").run(show=False))
+    resumed = campaign(evaluator, tmp_path / "s").run(progress=False)
+    pd.testing.assert_frame_equal(resumed, campaign(evaluator, tmp_path / "fresh").run(progress=False))
 
 
-def test_another_campaign_is_refused(judge, tmp_path):
-    campaign(judge, tmp_path / "s", trials=1).run(show=False)
+def test_another_campaign_is_refused(evaluator, tmp_path):
+    campaign(evaluator, tmp_path / "s", trials=1).run(progress=False)
     with pytest.raises(
         StoreError,
         match=r"holds the results of another campaign; they differ in seed.\nthere: \{'seed': 0\}\nasked: \{'seed': 5\}",
     ):
-        campaign(judge, tmp_path / "s", seed=5)
+        campaign(evaluator, tmp_path / "s", seed=5)
     with pytest.raises(StoreError, match="differ in conditions"):
-        campaign(judge, tmp_path / "s", errors=[BitFlip(0.5)])
-    campaign(judge, tmp_path / "t", trials=1, seed=5).run(show=False)
+        campaign(evaluator, tmp_path / "s", errors=[BitFlip(0.5)])
+    campaign(evaluator, tmp_path / "t", trials=1, seed=5).run(progress=False)
     foreign = next((tmp_path / "t").glob("*.parquet"))
     foreign.rename(tmp_path / "s" / ("9" + foreign.name))
     with pytest.raises(StoreError, match="belongs to another campaign"):
-        campaign(judge, tmp_path / "s").table()
+        campaign(evaluator, tmp_path / "s").table()
 
 
-def test_damaged_chunks_are_refused(judge, tmp_path):
-    campaign(judge, tmp_path / "s").run(show=False)
+def test_damaged_chunks_are_refused(evaluator, tmp_path):
+    campaign(evaluator, tmp_path / "s").run(progress=False)
     chunk = sorted((tmp_path / "s").glob("*.parquet"))[2]
     whole = chunk.read_bytes()
     chunk.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(StoreError, match=f"{chunk.name} is damaged .*delete it and its trials are computed again"):
-        campaign(judge, tmp_path / "s").run(show=False)
+        campaign(evaluator, tmp_path / "s").run(progress=False)
     flipped = bytearray(whole)
     flipped[len(whole) // 4] ^= 1
     chunk.write_bytes(flipped)
     with pytest.raises(StoreError, match=f"{chunk.name} is damaged"):
-        campaign(judge, tmp_path / "s").table()
+        campaign(evaluator, tmp_path / "s").table()
     chunk.write_bytes(whole)
     (tmp_path / "s" / f"x{chunk.name}").write_bytes(whole)
     with pytest.raises(StoreError, match=f"x{chunk.name} was renamed or copied: it holds trials 0 to 5 of condition 2"):
-        campaign(judge, tmp_path / "s").table()
+        campaign(evaluator, tmp_path / "s").table()
     (tmp_path / "s" / f"x{chunk.name}").unlink()
     chunk.unlink()
-    assert len(campaign(judge, tmp_path / "s").run(show=False)) == 36
+    assert len(campaign(evaluator, tmp_path / "s").run(progress=False)) == 36
     (tmp_path / "s" / "manifest.json").write_text("{")
     with pytest.raises(StoreError, match="manifest.json is damaged"):
-        campaign(judge, tmp_path / "s")
+        campaign(evaluator, tmp_path / "s")
 
 
-def test_errors_by_tensor_and_bit(judge, tmp_path):
-    runner = campaign(judge, tmp_path / "s")
-    table, errors = runner.run(show=False), runner.errors()
+def test_errors_by_tensor_and_bit(evaluator, tmp_path):
+    runner = campaign(evaluator, tmp_path / "s")
+    table, errors = runner.run(progress=False), runner.errors()
     key = ["error_model", "rate", "target", "trial"]
     assert errors.columns[-5:].tolist() == ["trial", "component", "tensor", "bit", "count"] and len(errors.columns) >= 8
     sums = errors.groupby(key, dropna=False)["count"].sum().to_dict()
     flipped = table[table["bits_flipped"] > 0].groupby(key, dropna=False)["bits_flipped"].sum().to_dict()
     assert {str(k): v for k, v in sums.items()} == {str(k): v for k, v in flipped.items()}
     row = table[(table["rate"] == 1e-3) & (table["target"] == "all")].iloc[2]
-    drawn = BitFlip(1e-3).sample(resolve(judge.model), seed=int(row["seed"]))
+    drawn = BitFlip(1e-3).sample(resolve(evaluator.model), seed=int(row["seed"]))
     here = errors[(errors["rate"] == 1e-3) & (errors["target"] == "all") & (errors["trial"] == 2)]
     assert here.groupby("bit")["count"].sum().to_dict() == drawn.counts("bit").to_dict()
     for by in ("component", "tensor"):
@@ -152,43 +154,43 @@ def test_errors_by_tensor_and_bit(judge, tmp_path):
         assert here.groupby(by)["count"].sum().to_dict() == counts[counts > 0].to_dict()
 
 
-def test_one_writer(judge, tmp_path, monkeypatch):
+def test_one_writer(evaluator, tmp_path, monkeypatch):
     monkeypatch.setattr("drsrobust.campaign.store.PATIENCE", 0.1)
-    one, two = campaign(judge, tmp_path / "s", trials=1), campaign(judge, tmp_path / "s", trials=1)
+    one, two = campaign(evaluator, tmp_path / "s", trials=1), campaign(evaluator, tmp_path / "s", trials=1)
     with one.store.writing(), pytest.raises(StoreError, match="is in use: another process is writing to it"):
-        two.run(show=False)
-    assert len(two.run(show=False)) == 6
+        two.run(progress=False)
+    assert len(two.run(progress=False)) == 6
 
 
-def test_bad_grids(judge):
+def test_bad_grids(evaluator):
     with pytest.raises(ValueError, match="targets is the text 'all'; it must be a list"):
-        Campaign(judge, errors=[BitFlip(0.1)], targets="all")
+        Campaign(evaluator, errors=[BitFlip(0.1)], targets="all")
     with pytest.raises(ValueError, match="0 errors x 1 targets x 1 mitigations: nothing to do"):
-        Campaign(judge, errors=[])
+        Campaign(evaluator, errors=[])
     with pytest.raises(ValueError, match=r"duplicate condition: BitFlip\(ber=0.1.*\) in 'all' with mitigation 'none'"):
-        Campaign(judge, errors=[BitFlip(0.1), BitFlip(0.1)])
+        Campaign(evaluator, errors=[BitFlip(0.1), BitFlip(0.1)])
     with pytest.raises(ValueError, match="target 'tables' matches nothing"):
-        Campaign(judge, errors=[BitFlip(0.1)], targets=["tables"])
+        Campaign(evaluator, errors=[BitFlip(0.1)], targets=["tables"])
 
 
-def test_bits_that_do_not_exist_are_refused_at_once(judge):
+def test_bits_that_do_not_exist_are_refused_at_once(evaluator):
     with pytest.raises(ValueError, match="bit 40 does not exist"):
-        Campaign(judge, errors=[SingleBit(40)])
+        Campaign(evaluator, errors=[SingleBit(40)])
     with pytest.raises(ValueError, match="bit 32 does not exist"):
-        Campaign(judge, errors=[BitFlip(0.1, bits=(32,))])
+        Campaign(evaluator, errors=[BitFlip(0.1, bits=(32,))])
     with pytest.raises(TypeError):
-        Campaign(judge, errors=[BitFlip(0.1)], trials=2.5)
+        Campaign(evaluator, errors=[BitFlip(0.1)], trials=2.5)
 
 
-def test_iterators_are_not_used_up(judge):
+def test_iterators_are_not_used_up(evaluator):
     """A generator gives the campaign that its list gives."""
     rates = (1e-3, 1e-2)
-    listed = Campaign(judge, errors=[BitFlip(rate) for rate in rates], targets=["all"])
-    given = Campaign(judge, errors=map(BitFlip, rates), targets=(target for target in ["all"]))
+    listed = Campaign(evaluator, errors=[BitFlip(rate) for rate in rates], targets=["all"])
+    given = Campaign(evaluator, errors=map(BitFlip, rates), targets=(target for target in ["all"]))
     assert given.store.identity == listed.store.identity
     assert len(given.conditions) == 2
     with pytest.raises(TypeError, match="errors holds 0.001; each must be an error model"):
-        Campaign(judge, errors=[1e-3])
+        Campaign(evaluator, errors=[1e-3])
 
 
 def test_decades():
@@ -199,37 +201,37 @@ def test_decades():
         decades(1e-2, 1e-3)
 
 
-def test_reordered_targets_are_another_campaign(judge, empty_cache):
+def test_reordered_targets_are_another_campaign(evaluator, empty_cache):
     """An interrupted grid, then the same with its targets in another order: nothing is taken for something else."""
     grid = {"errors": [BitFlip(1e-3)], "trials": 3}
-    Campaign(judge, targets=["all"], **grid).run(show=False)
-    one = Campaign(judge, targets=["all", "mlp"], **grid).run(show=False)
-    other = Campaign(judge, targets=["mlp", "all"], **grid).run(show=False)
+    Campaign(evaluator, targets=["all"], **grid).run(progress=False)
+    one = Campaign(evaluator, targets=["all", "mlp"], **grid).run(progress=False)
+    other = Campaign(evaluator, targets=["mlp", "all"], **grid).run(progress=False)
     assert other["target"].tolist() == ["mlp"] * 3 + ["all"] * 3
     assert other["auc"].tolist() == one["auc"].tolist()[3:] + one["auc"].tolist()[:3]
 
 
-def test_what_an_interrupt_left_does_not_reach_the_results(judge, tmp_path):
+def test_what_an_interrupt_left_does_not_reach_the_results(evaluator, tmp_path):
     """A map is left open between two runs, and before a campaign is made, as an interrupted cell leaves it."""
-    expected = campaign(judge, tmp_path / "s").run(show=False)
+    expected = campaign(evaluator, tmp_path / "s").run(progress=False)
     warned = r"1 error map\(s\) or hooks were still in the model"
-    before, between = inject(judge.model, BitFlip(1e-2), seed=1), inject(judge.model, BitFlip(1e-2), seed=2)
+    before, between = inject(evaluator.model, BitFlip(1e-2), seed=1), inject(evaluator.model, BitFlip(1e-2), seed=2)
     before.__enter__()
     with pytest.warns(UserWarning, match=warned):
-        runner = campaign(judge, tmp_path / "t")
+        runner = campaign(evaluator, tmp_path / "t")
     between.__enter__()
     with pytest.warns(UserWarning, match=warned):
-        table = runner.run(show=False)
+        table = runner.run(progress=False)
     pd.testing.assert_frame_equal(table, expected)
 
 
 @pytest.mark.filterwarnings("ignore:1 error map")
-def test_interrupts_within_a_trial(judge, tmp_path, monkeypatch):
+def test_interrupts_within_a_trial(evaluator, tmp_path, monkeypatch):
     """KeyboardInterrupt at each of the steps of a trial in turn; the next run gives what an undisturbed one gives."""
     from drsrobust.injection import Application
 
-    expected = campaign(judge, tmp_path / "s").run(show=False)
-    for step, (owner, name) in enumerate([(Application, "apply"), (type(judge), "rerun"), (Application, "undo")]):
+    expected = campaign(evaluator, tmp_path / "s").run(progress=False)
+    for step, (owner, name) in enumerate([(Application, "apply"), (type(evaluator), "rerun"), (Application, "undo")]):
         for after in (False, True):
             real, calls = getattr(owner, name), iter(range(1000))
 
@@ -242,9 +244,9 @@ def test_interrupts_within_a_trial(judge, tmp_path, monkeypatch):
 
             monkeypatch.setattr(owner, name, interrupted)
             with pytest.raises(KeyboardInterrupt):
-                campaign(judge, tmp_path / f"t{step}{after}").run(show=False)
+                campaign(evaluator, tmp_path / f"t{step}{after}").run(progress=False)
             monkeypatch.setattr(owner, name, real)
-            resumed = campaign(judge, tmp_path / f"t{step}{after}").run(show=False)
+            resumed = campaign(evaluator, tmp_path / f"t{step}{after}").run(progress=False)
             pd.testing.assert_frame_equal(resumed, expected)
 
 
@@ -257,7 +259,7 @@ def test_a_changed_model_is_refused(trained, data, tmp_path):
     runner = campaign(Evaluator(changed, data.test), tmp_path / "s")
     BitFlip(1e-3).sample(resolve(changed), seed=1).apply(changed)
     with pytest.raises(ValueError, match="the model has changed since its Evaluator was made"):
-        runner.run(show=False)
+        runner.run(progress=False)
 
 
 def test_foreign_models_of_equal_weights_are_told_apart(trained, data, tmp_path):
@@ -276,7 +278,7 @@ def test_foreign_models_of_equal_weights_are_told_apart(trained, data, tmp_path)
     one, other = copy.deepcopy(trained), copy.deepcopy(trained)
     one.__class__ = other.__class__ = Foreign
     other.shift = 1.0
-    campaign(Evaluator(one, data.test), tmp_path / "s", trials=1).run(show=False)
+    campaign(Evaluator(one, data.test), tmp_path / "s", trials=1).run(progress=False)
     with pytest.raises(StoreError, match="they differ in golden"):
         campaign(Evaluator(other, data.test), tmp_path / "s", trials=1)
 
@@ -296,19 +298,19 @@ def test_models_that_raise_are_listed(trained, data, tmp_path):
     picky = copy.deepcopy(trained)
     picky.__class__ = Picky
     runner = campaign(Evaluator(picky, data.test), tmp_path / "s", errors=[BitFlip(0.1)])
-    table = runner.run(show=False)
+    table = runner.run(progress=False)
     assert (table["outcome"] == "raised").all() and table[["auc", "auc_drop", "nan_rows"]].isna().all().all()
     assert runner.raised()["error"].unique().tolist() == ["ArithmeticError: not finite"] and len(runner.raised()) == 12
 
 
-def test_two_campaigns_made_for_one_fresh_folder(judge, tmp_path):
-    one, other = campaign(judge, tmp_path / "s", trials=1), campaign(judge, tmp_path / "s", trials=1, seed=5)
-    one.run(show=False)
+def test_two_campaigns_made_for_one_fresh_folder(evaluator, tmp_path):
+    one, other = campaign(evaluator, tmp_path / "s", trials=1), campaign(evaluator, tmp_path / "s", trials=1, seed=5)
+    one.run(progress=False)
     with pytest.raises(StoreError, match="they differ in seed"):
-        other.run(show=False)
+        other.run(progress=False)
     (tmp_path / "s" / "manifest.json").unlink()
     with pytest.raises(StoreError, match="belongs to another campaign"):
-        campaign(judge, tmp_path / "s", trials=1, seed=5).run(show=False)
+        campaign(evaluator, tmp_path / "s", trials=1, seed=5).run(progress=False)
 
 
 KILLED = """
@@ -327,7 +329,7 @@ Campaign(Evaluator(model, data.test), store=sys.argv[1], errors=errors, targets=
 """
 
 
-def test_kill_9_loses_and_doubles_nothing(judge, tmp_path, start):
+def test_kill_9_loses_and_doubles_nothing(evaluator, tmp_path, start):
     """A campaign killed again and again ends with the table of one that was left alone."""
 
     def chunks():
@@ -346,7 +348,7 @@ def test_kill_9_loses_and_doubles_nothing(judge, tmp_path, start):
     stored, found = chunks(), {}
     for name in ("killed", "whole"):
         options = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["all", "mlp"], "trials": 150}
-        found[name] = Campaign(judge, store=tmp_path / name, **options).run(show=False).to_csv(index=False)
+        found[name] = Campaign(evaluator, store=tmp_path / name, **options).run(progress=False).to_csv(index=False)
     assert found["killed"] == found["whole"] and chunks() > stored
     assert not list((tmp_path / "killed").glob(".*.part"))
 
@@ -359,11 +361,11 @@ def test_a_model_whose_tensors_moved_is_hit_where_they_are_now(data, trained, tm
 
     model = copy.deepcopy(trained)
     grid = {"errors": [BitFlip(1e-2)], "trials": 2}
-    expected = Campaign(Evaluator(model, data.test), store=tmp_path / "a", **grid).run(show=False)
+    expected = Campaign(Evaluator(model, data.test), store=tmp_path / "a", **grid).run(progress=False)
     moved = Campaign(Evaluator(model, data.test), store=tmp_path / "b", **grid)
     old = moved.conditions[0]
     last = model.over_arch.model[1]
     last.weight = torch.nn.Parameter(last.weight.detach().clone())
-    assert moved.run(show=False).equals(expected) and (expected["auc_drop"] != 0).all()
+    assert moved.run(progress=False).equals(expected) and (expected["auc_drop"] != 0).all()
     with pytest.raises(ValueError, match="of a tensor that was replaced since it was resolved"):
         Injection(model, [(old.error_model, old.hits)], seed=1)

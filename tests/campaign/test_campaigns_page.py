@@ -9,5 +9,5 @@ def test_python_runs(capsys, run_page):
     assert 0 < names["result"].rows_reached < len(names["data"].test) / 2
     assert "interpolation_error" in printed and "incorrect" in printed
     summary = names["campaign"].summary()
-    assert (summary["n"] <= 200).all() and {"ndcg", "flipped"} < set(names["table"].columns)
+    assert (summary["n"] <= 200).all() and {"ndcg", "decision_changed"} < set(names["table"].columns)
     assert np.isfinite(names["values"]).all()

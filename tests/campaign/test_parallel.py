@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.campaign import Campaign, CannotShip, WorkersDied
+from drsrobust.campaign import Campaign, NotPicklable, WorkersDied
 from drsrobust.campaign import workers as running
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, Inputs, Rows, SingleBit
@@ -21,19 +21,19 @@ from drsrobust.injection import BitFlip, FixedCount, Inputs, Rows, SingleBit
 GRID = {
     "errors": [BitFlip(1e-6), BitFlip(1e-3), SingleBit(30)],
     "targets": ["all", "embedding", "over_mlp", Inputs("dense")],
-    "metrics": ["calibration", "ndcg", "flipped"],
+    "metrics": ["calibration", "ndcg", "decision_changed"],
     "trials": 12,
 }
 
 
-def campaign(judge, folder, **options):
-    grid = GRID | {"targets": [*GRID["targets"], Rows.hot("user", judge.split, 0.05)]}
-    return Campaign(judge, store=folder, **(grid | options))
+def campaign(evaluator, folder, **options):
+    grid = GRID | {"targets": [*GRID["targets"], Rows.hot("user", evaluator.rows, 0.05)]}
+    return Campaign(evaluator, store=folder, **(grid | options))
 
 
 @pytest.fixture
-def expected(judge, tmp_path):
-    return campaign(judge, tmp_path / "one").run(show=False, workers=1)
+def expected(evaluator, tmp_path):
+    return campaign(evaluator, tmp_path / "one").run(progress=False, workers=1)
 
 
 def same(table, expected):
@@ -44,24 +44,24 @@ def pool(workers):
     return ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
 
 
-def test_processes(judge, expected, tmp_path):
+def test_processes(evaluator, expected, tmp_path):
     """Four processes, after some trials were computed in this one."""
-    campaign(judge, tmp_path / "s", trials=5).run(show=False, workers=1)
-    runner = campaign(judge, tmp_path / "s")
-    same(runner.run(show=False, workers=4), expected)
+    campaign(evaluator, tmp_path / "s", trials=5).run(progress=False, workers=1)
+    runner = campaign(evaluator, tmp_path / "s")
+    same(runner.run(progress=False, workers=4), expected)
     assert not list(tmp_path.glob("s.workers*"))
     errors = runner.errors()
-    pd.testing.assert_frame_equal(errors, campaign(judge, tmp_path / "one").errors())
+    pd.testing.assert_frame_equal(errors, campaign(evaluator, tmp_path / "one").errors())
     assert errors.groupby(["error_model", "rate", "target", "trial"], dropna=False)["count"].sum().max() > 1
 
 
-def test_threads(judge, expected, tmp_path):
+def test_threads(evaluator, expected, tmp_path):
     """Each thread has a model of its own."""
     with ThreadPoolExecutor(2) as executor:
-        same(campaign(judge, tmp_path / "s").run(show=False, executor=executor), expected)
+        same(campaign(evaluator, tmp_path / "s").run(progress=False, executor=executor), expected)
 
 
-def test_a_killed_process_is_replaced(judge, expected, tmp_path):
+def test_a_killed_process_is_replaced(evaluator, expected, tmp_path):
     """All workers are killed as soon as a first chunk is there."""
     killed = []
 
@@ -74,22 +74,22 @@ def test_a_killed_process_is_replaced(judge, expected, tmp_path):
 
     assassin = threading.Thread(target=kill)
     assassin.start()
-    same(campaign(judge, tmp_path / "s").run(show=False, workers=2), expected)
+    same(campaign(evaluator, tmp_path / "s").run(progress=False, workers=2), expected)
     assassin.join()
     assert killed
 
 
-def test_workers_that_always_die(judge, tmp_path, monkeypatch):
+def test_workers_that_always_die(evaluator, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "run_chunk", _die)
     with pytest.raises(WorkersDied, match=r"worker processes died 3 times .* run\(\) goes on from there"):
-        campaign(judge, tmp_path / "s").run(show=False, workers=2)
+        campaign(evaluator, tmp_path / "s").run(progress=False, workers=2)
 
 
 def _die(order, work):
     os._exit(1)
 
 
-def test_dask_with_a_killed_worker(judge, expected, tmp_path):
+def test_dask_with_a_killed_worker(evaluator, expected, tmp_path):
     distributed = pytest.importorskip("distributed")
     import dask
 
@@ -109,7 +109,7 @@ def test_dask_with_a_killed_worker(judge, expected, tmp_path):
 
         assassin = threading.Thread(target=kill)
         assassin.start()
-        same(campaign(judge, tmp_path / "s").run(show=False, executor=client.get_executor()), expected)
+        same(campaign(evaluator, tmp_path / "s").run(progress=False, executor=client.get_executor()), expected)
         assassin.join()
         assert pids[0] not in client.run(os.getpid).values()
 
@@ -135,18 +135,20 @@ def test_a_foreign_model_needs_a_factory(data, tmp_path):
     model = Tower(data.schema.features)
     grid = {"errors": [BitFlip(1e-3)], "targets": ["all", "top"], "trials": 6}
     alone = Evaluator(model, data.test)
-    expected = Campaign(alone, store=tmp_path / "one", **grid).run(show=False)
-    with pytest.raises(CannotShip, match=r"how to make a Tower is not known there; give Evaluator\(..., factory=...\)"):
-        Campaign(alone, store=tmp_path / "s", **grid).run(show=False, workers=2)
-    judge = Evaluator(model, data.test, factory=partial(Tower, data.schema.features))
-    same(Campaign(judge, store=tmp_path / "s", **grid).run(show=False, workers=2), expected)
+    expected = Campaign(alone, store=tmp_path / "one", **grid).run(progress=False)
+    with pytest.raises(
+        NotPicklable, match=r"how to make a Tower is not known there; give Evaluator\(..., factory=...\)"
+    ):
+        Campaign(alone, store=tmp_path / "s", **grid).run(progress=False, workers=2)
+    evaluator = Evaluator(model, data.test, factory=partial(Tower, data.schema.features))
+    same(Campaign(evaluator, store=tmp_path / "s", **grid).run(progress=False, workers=2), expected)
     for factory, said in (
         (partial(Tower, data.schema.features, width=4), "the factory made another model: tables.* should be"),
         (partial(nn.Linear, 3, 3), "the factory made another model: tensors .* are not in both"),
     ):
         wrong = Evaluator(model, data.test, factory=factory)
         with pytest.raises(RuntimeError, match=said), ThreadPoolExecutor(1) as executor:
-            Campaign(wrong, store=tmp_path / "t", **grid).run(show=False, executor=executor)
+            Campaign(wrong, store=tmp_path / "t", **grid).run(progress=False, executor=executor)
 
 
 def test_a_factory_of_a_notebook(data):
@@ -154,12 +156,12 @@ def test_a_factory_of_a_notebook(data):
         return Tower(data.schema.features)
 
     factory.__module__ = "__main__"
-    judge = Evaluator(factory(), data.test, factory=factory)
-    with pytest.raises(CannotShip, match="is defined in this notebook or script; put it into a module"):
-        Campaign(judge, errors=[BitFlip(1e-3)]).run(show=False, workers=2)
+    evaluator = Evaluator(factory(), data.test, factory=factory)
+    with pytest.raises(NotPicklable, match="is defined in this notebook or script; put it into a module"):
+        Campaign(evaluator, errors=[BitFlip(1e-3)]).run(progress=False, workers=2)
 
 
-def test_long_campaigns_move_to_processes(judge, expected, tmp_path, monkeypatch):
+def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeypatch):
     """As if a minute of work were left after a moment: the rest is computed by as many processes as there are cores."""
     moved = []
     real = running.run_in_processes
@@ -173,25 +175,25 @@ def test_long_campaigns_move_to_processes(judge, expected, tmp_path, monkeypatch
     monkeypatch.setattr("drsrobust.campaign.queue.CHUNK_SECONDS", 0.02)
     monkeypatch.setattr("drsrobust.campaign.campaign.run_in_processes", noted)
     monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
-    same(campaign(judge, tmp_path / "s").run(show=False), expected)
+    same(campaign(evaluator, tmp_path / "s").run(progress=False), expected)
     assert len(moved) == 1 and moved[0][0] == 2 and 0 < moved[0][1] < len(expected)
 
 
 def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch):
     torch.manual_seed(0)
-    judge = Evaluator(Tower(data.schema.features), data.test)
+    evaluator = Evaluator(Tower(data.schema.features), data.test)
     monkeypatch.setattr("drsrobust.campaign.campaign.SOON", 0.0)
     monkeypatch.setattr(running, "TRIED", 0.0)
     monkeypatch.setattr("drsrobust.campaign.queue.CHUNK_SECONDS", 0.0)
     monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
     with pytest.warns(UserWarning, match="minutes are left, and run in this process alone: how to make a Tower"):
-        table = Campaign(judge, errors=[FixedCount(1)], trials=5, store=tmp_path / "s").run(show=False)
+        table = Campaign(evaluator, errors=[FixedCount(1)], trials=5, store=tmp_path / "s").run(progress=False)
     assert len(table) == 5
 
 
-def test_an_interrupt_keeps_what_is_finished(judge, expected, tmp_path, monkeypatch):
+def test_an_interrupt_keeps_what_is_finished(evaluator, expected, tmp_path, monkeypatch):
     """Ctrl-C while workers compute: chunks that came are stored, no process is left, the next run goes on."""
-    from drsrobust.campaign.progress import Report
+    from drsrobust.campaign.progress_bar import Report
 
     updates = iter(range(1000))
 
@@ -201,14 +203,14 @@ def test_an_interrupt_keeps_what_is_finished(judge, expected, tmp_path, monkeypa
 
     monkeypatch.setattr(Report, "update", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        campaign(judge, tmp_path / "s").run(show=False, workers=2)
+        campaign(evaluator, tmp_path / "s").run(progress=False, workers=2)
     assert not multiprocessing.active_children() and not list(tmp_path.glob("s.workers*"))
     monkeypatch.undo()
-    there = len(campaign(judge, tmp_path / "s").table())
+    there = len(campaign(evaluator, tmp_path / "s").table())
     assert 0 < there < len(expected)
-    same(campaign(judge, tmp_path / "s").run(show=False, workers=1), expected)
+    same(campaign(evaluator, tmp_path / "s").run(progress=False, workers=1), expected)
 
 
-def test_bad_workers(judge, tmp_path):
+def test_bad_workers(evaluator, tmp_path):
     with pytest.raises(ValueError, match="workers is 0; it must be 1 or more"):
-        campaign(judge, tmp_path / "s").run(workers=0)
+        campaign(evaluator, tmp_path / "s").run(workers=0)

@@ -1,9 +1,9 @@
 """What a person sees of a running campaign."""
 
 import pyarrow as pa
+from drsrobust.campaign.progress_bar import Report
 
 from drsrobust.campaign import Campaign
-from drsrobust.campaign.progress import Report
 from drsrobust.campaign.queue import Schedule
 from drsrobust.injection import BitFlip
 
@@ -16,12 +16,12 @@ def trials(condition, numbers, auc=0.8, seconds=2.0):
     )
 
 
-def test_conditions_widths_and_time_left(judge, tmp_path, monkeypatch):
+def test_conditions_widths_and_time_left(evaluator, tmp_path, monkeypatch):
     monkeypatch.setattr("drsrobust._progress.sys.stderr.isatty", lambda: True, raising=False)
-    runner = Campaign(judge, errors=[BitFlip(1e-3), BitFlip(1e-2)], precision=0.05, trials=32, store=tmp_path / "s")
+    runner = Campaign(evaluator, errors=[BitFlip(1e-3), BitFlip(1e-2)], precision=0.05, trials=32, store=tmp_path / "s")
     schedule = Schedule([[0], [1]], [32, 400], 0.05)
     schedule.add(trials(0, []))
-    report = Report(runner, schedule, show=False)
+    report = Report(runner, schedule, progress=False)
     assert report.text(0.0) == "0/2 conditions"
     schedule.add(trials(0, range(20)))
     # 12 trials of this condition and 32 of the other, of 2 s each; 20 trials took 20 s: two workers
@@ -32,10 +32,10 @@ def test_conditions_widths_and_time_left(judge, tmp_path, monkeypatch):
     assert report.text(400.0).startswith("2/2 conditions") and report.text(400.0).endswith("0:00 left")
 
 
-def test_a_batch_run_is_quiet(judge, tmp_path, monkeypatch, capsys):
+def test_a_batch_run_is_quiet(evaluator, tmp_path, monkeypatch, capsys):
     """Under papermill a line every half minute at most; with show=False nothing at all."""
     monkeypatch.setenv("DRSROBUST_BATCH", "1")
-    Campaign(judge, errors=[BitFlip(1e-3)], trials=40, store=tmp_path / "s").run()
+    Campaign(evaluator, errors=[BitFlip(1e-3)], trials=40, store=tmp_path / "s").run()
     assert capsys.readouterr().err.count("\r") <= 3
-    Campaign(judge, errors=[BitFlip(1e-3)], trials=40, store=tmp_path / "t").run(show=False)
+    Campaign(evaluator, errors=[BitFlip(1e-3)], trials=40, store=tmp_path / "t").run(progress=False)
     assert capsys.readouterr().err == ""

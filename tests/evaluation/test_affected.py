@@ -45,19 +45,19 @@ def test_rerun_is_run(name, schema, splits):
     data = splits[schema]
     torch.manual_seed(1)
     model = build_model(name, data.schema, **SMALL.get(name, {}))
-    judge = Evaluator(model, data.test)
-    assert judge.full_run is None
+    evaluator = Evaluator(model, data.test)
+    assert evaluator.full_run is None
     before = standing(model)
     outcomes, reached = set(), []
     for target in ("all", *components(model)["component"]):
         for error_model in (FixedCount(1), FixedCount(1, bits=(30,)), BitFlip(1e-5), BitFlip(1e-3), BitFlip(3e-2)):
             for seed in range(2):
                 with inject(model, error_model, target, seed=seed) as error_map:
-                    full, quick = judge.run(), judge.rerun(error_map)
+                    full, quick = evaluator.run(), evaluator.rerun(error_map)
                     assert quick.outcome == full.outcome and quick.error == full.error
                     if full.outcome != "raised":
                         assert equal(quick, full)
-                        changed = ~((full.scores == judge.golden.scores) & ~np.isnan(full.scores))
+                        changed = ~((full.scores == evaluator.golden.scores) & ~np.isnan(full.scores))
                         assert changed.sum() <= quick.rows_reached <= len(data.test)
                 outcomes.add(quick.outcome)
                 reached.append(quick.rows_reached)
@@ -65,7 +65,7 @@ def test_rerun_is_run(name, schema, splits):
     assert standing(model) == before
 
 
-def test_rows_of_tables_reach_their_readers(trained, data, judge):
+def test_rows_of_tables_reach_their_readers(trained, data, evaluator):
     """Against a plain look through the ids, single- and multi-hot."""
     for feature, values in data.test.sparse.items():
         name = f"sparse_arch.embedding_bag_collection.embedding_bags.{feature}.weight"
@@ -74,24 +74,24 @@ def test_rows_of_tables_reach_their_readers(trained, data, judge):
             ends = np.arange(1, len(data.test) + 1) if values.lengths is None else np.cumsum(values.lengths)
             starts = ends - (1 if values.lengths is None else values.lengths)
             reading = [not rows.isdisjoint(values.values[a:b].tolist()) for a, b in zip(starts, ends, strict=True)]
-            assert judge.rerun(error_map).rows_reached == sum(reading)
+            assert evaluator.rerun(error_map).rows_reached == sum(reading)
 
 
-def test_the_index_is_small(data, judge, trained):
+def test_the_index_is_small(data, evaluator, trained):
     with inject(trained, BitFlip(1e-3), "embedding", seed=1) as error_map:
-        judge.rerun(error_map)
+        evaluator.rerun(error_map)
     ids = sum(v.values.nbytes + (0 if v.lengths is None else v.lengths.nbytes) for v in data.test.sparse.values())
-    assert 0 < judge._reach.index_bytes <= 1.5 * ids
+    assert 0 < evaluator._reach.index_bytes <= 1.5 * ids
 
 
 @pytest.mark.parametrize("memory", [0, "100KB", "2GB"])
 def test_budget_of_memory(memory, trained, data):
-    judge = Evaluator(trained, data.test, memory=memory)
-    kept = judge._reach.kept
+    evaluator = Evaluator(trained, data.test, memory=memory)
+    kept = evaluator._reach.kept
     assert kept.nbytes <= {0: 0, "100KB": 100_000, "2GB": 2e9}[memory]
     assert kept.batches == {0: 0, "100KB": 0, "2GB": 1}[memory]
     with inject(trained, BitFlip(1e-3), "over_mlp", seed=1) as error_map:
-        assert equal(judge.rerun(error_map), judge.run())
+        assert equal(evaluator.rerun(error_map), evaluator.run())
 
 
 def test_only_what_fits_is_kept():
@@ -118,12 +118,12 @@ def calls(model, action):
     return counts
 
 
-def test_late_errors_cost_late_layers_only(trained, judge):
+def test_late_errors_cost_late_layers_only(trained, evaluator):
     """With errors in the last layer no table is looked up and no other layer computes."""
     last = [name for name, _ in trained.named_parameters()][-1]
     with inject(trained, FixedCount(1), last, seed=1) as error_map:
-        ran = calls(trained, lambda: judge.rerun(error_map))
-        everything = calls(trained, judge.run)
+        ran = calls(trained, lambda: evaluator.rerun(error_map))
+        everything = calls(trained, evaluator.run)
     assert [name for name in everything if "embedding_bags" in name]
     assert not [name for name in ran if "embedding_bags" in name or "dense_arch" in name]
     linear = [name for name, module in trained.named_modules() if isinstance(module, nn.Linear) and name in ran]
@@ -135,43 +135,43 @@ def test_errors_in_an_mlp_look_nothing_up(name, splits):
     """Two collections read one KeyedJaggedTensor, which derives offsets for the first and keeps them for the other."""
     data = splits["full"]
     model = build_model(name, data.schema)
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     with inject(model, FixedCount(1), "deep_mlp", seed=1) as error_map:
-        ran = calls(model, lambda: judge.rerun(error_map))
+        ran = calls(model, lambda: evaluator.rerun(error_map))
     assert ran and not [module for module in ran if "embedding_bags" in module]
 
 
-def test_a_map_must_be_in_the_model(trained, judge):
+def test_a_map_must_be_in_the_model(trained, evaluator):
     with inject(trained, BitFlip(1e-3), seed=1) as error_map:
         pass
     with pytest.raises(ValueError, match="is not in the model; call rerun inside"):
-        judge.rerun(error_map)
+        evaluator.rerun(error_map)
 
 
-def test_maps_inside_each_other_count_together(trained, judge):
+def test_maps_inside_each_other_count_together(trained, evaluator):
     with (
         inject(trained, FixedCount(2), "embedding", seed=1) as outer,
         inject(trained, FixedCount(1), "over_mlp", seed=2) as inner,
         inject(trained, FixedCount(2), "embedding", seed=3) as last,
     ):
-        full = judge.run()
-        assert all(equal(judge.rerun(one), full) for one in (outer, inner, last))
+        full = evaluator.run()
+        assert all(equal(evaluator.rerun(one), full) for one in (outer, inner, last))
     with inject(trained, [(FixedCount(2), "embedding"), (StuckAt(1, 0.1), "dense_mlp")], seed=1) as error_map:
-        assert equal(judge.rerun(error_map), judge.run())
+        assert equal(evaluator.rerun(error_map), evaluator.run())
 
 
-def test_errors_while_the_model_runs_reach_every_row(trained, judge):
+def test_errors_while_the_model_runs_reach_every_row(trained, evaluator):
     for target in (Activations("over_arch*"), Inputs("dense")):
         with inject(trained, BitFlip(1e-4), target, seed=1) as error_map:
-            assert judge.rerun(error_map).rows_reached == len(judge.split)
+            assert evaluator.rerun(error_map).rows_reached == len(evaluator.rows)
     with inject(trained, [(FixedCount(1), "embedding"), (BitFlip(1e-4), Inputs("dense"))], seed=1) as error_map:
-        assert judge.rerun(error_map).rows_reached == len(judge.split)
+        assert evaluator.rerun(error_map).rows_reached == len(evaluator.rows)
 
 
-def test_no_errors(trained, judge):
+def test_no_errors(trained, evaluator):
     with inject(trained, BitFlip(0.0), seed=1) as error_map:
-        result = judge.rerun(error_map)
-    assert result.rows_reached == 0 and equal(result, judge.golden)
+        result = evaluator.rerun(error_map)
+    assert result.rows_reached == 0 and equal(result, evaluator.golden)
 
 
 class Foreign(nn.Module):
@@ -236,7 +236,7 @@ def test_foreign_models(habit, splits):
     data = splits["full"]
     torch.manual_seed(2)
     model = Foreign(data.schema, habit)
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     before = standing(model)
     outcomes = set()
     for target in ("tables*", "single.weight", "first*", "second*", "side*", "scale", "all"):
@@ -244,25 +244,25 @@ def test_foreign_models(habit, splits):
             continue
         for error_model in (FixedCount(1), BitFlip(0.03, bits=(30,)), BitFlip(1e-3), BitFlip(3e-2)):
             with inject(model, error_model, target, seed=3) as error_map:
-                full, quick = judge.run(), judge.rerun(error_map)
+                full, quick = evaluator.run(), evaluator.rerun(error_map)
                 assert (quick.outcome, quick.error) == (full.outcome, full.error)
                 assert full.outcome == "raised" or equal(quick, full)
             outcomes.add(full.outcome)
     assert ("raised" in outcomes) == (habit == "picky")
     assert standing(model) == before
     with inject(model, FixedCount(1), "tables.0.weight", seed=1) as error_map:
-        reached = judge.rerun(error_map).rows_reached
+        reached = evaluator.rerun(error_map).rows_reached
     assert (reached == len(data.test)) == (habit in ("hashed", "norm"))
 
 
 def test_a_tied_table_reaches_the_readers_of_all_its_names(splits):
     data = splits["full"]
     model = Foreign(data.schema, "tied")
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     hit = resolve(model, "tables.0.weight").tensors[0].name
     with inject(model, FixedCount(1), hit, seed=1) as error_map:
-        assert equal(judge.rerun(error_map), judge.run())
-        assert judge.rerun(error_map).rows_reached < len(data.test)
+        assert equal(evaluator.rerun(error_map), evaluator.run())
+        assert evaluator.rerun(error_map).rows_reached < len(data.test)
 
 
 @pytest.mark.parametrize(
@@ -279,12 +279,12 @@ def test_what_cannot_be_known_is_said_once(habit, said, splits, recwarn):
     data = splits["full"]
     torch.manual_seed(2)
     model = Foreign(data.schema, habit)
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     for _ in range(2):
         with inject(model, FixedCount(1), "tables.0.weight", seed=1) as error_map:
-            result = judge.rerun(error_map)
+            result = evaluator.rerun(error_map)
             if habit != "random":
-                assert equal(result, judge.run())
+                assert equal(result, evaluator.run())
         assert result.rows_reached == len(data.test)
     assert [said in str(warning.message) for warning in recwarn] == [True]
 
@@ -293,12 +293,12 @@ def test_a_compiled_model_is_run_in_full(splits):
     data = splits["ids"]
     model = build_model("wide_deep", data.schema)
     model.deep.compile(backend="eager")
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     with (
         inject(model, FixedCount(1), "embedding", seed=1) as error_map,
         pytest.warns(UserWarning, match="reruns are full runs: the model is compiled"),
     ):
-        assert equal(judge.rerun(error_map), judge.run())
+        assert equal(evaluator.rerun(error_map), evaluator.run())
 
 
 def test_a_shared_table_reaches_the_readers_of_both_features(splits):
@@ -320,15 +320,15 @@ def test_a_shared_table_reaches_the_readers_of_both_features(splits):
 
     torch.manual_seed(0)
     model = Shared()
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     with inject(model, FixedCount(3), "tables*", seed=1) as error_map:
         rows = set(error_map.frame()["row"])
         reading = [
             not rows.isdisjoint(pair)
             for pair in zip(data.test.sparse[user.name].values, data.test.sparse[movie.name].values, strict=True)
         ]
-        assert judge.rerun(error_map).rows_reached == sum(reading)
-        assert equal(judge.rerun(error_map), judge.run())
+        assert evaluator.rerun(error_map).rows_reached == sum(reading)
+        assert equal(evaluator.rerun(error_map), evaluator.run())
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
@@ -338,13 +338,13 @@ def test_quantized_tables(splits):
     data = splits["full"]
     torch.manual_seed(0)
     model = quantize_embeddings(build_model("dlrm", data.schema), dtype=torch.int8, inplace=True)
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     few = []
     for target in ("embedding", "over_mlp", "all"):
         for error_model in (FixedCount(1), BitFlip(1e-3)):
             with inject(model, error_model, target, seed=1) as error_map:
-                result = judge.rerun(error_map)
-                assert equal(result, judge.run())
+                result = evaluator.rerun(error_map)
+                assert equal(result, evaluator.run())
                 few.append(result.rows_reached)
     assert min(few) < len(data.test) / 10
 
@@ -353,14 +353,14 @@ def test_the_dummy_twin_looks_up_by_weight():
     """`dummy` is given other ids than the data's: every row is reached, and it says so."""
     data = load_dataset("synthetic-dummy", rows=2000)
     model = build_model("dummy", data.schema)
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     with inject(model, FixedCount(2), "embedding", seed=1) as error_map:
-        assert equal(judge.rerun(error_map), judge.run())
+        assert equal(evaluator.rerun(error_map), evaluator.run())
 
 
-def test_an_interrupt_in_a_rerun_leaves_nothing(trained, judge, data):
+def test_an_interrupt_in_a_rerun_leaves_nothing(trained, evaluator, data):
     model = copy.deepcopy(trained)
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     before = standing(model)
 
     def stop(*_):
@@ -370,9 +370,9 @@ def test_an_interrupt_in_a_rerun_leaves_nothing(trained, judge, data):
         with inject(model, FixedCount(3), target, seed=1) as error_map:
             handle = model.over_arch.model[1].register_forward_hook(stop)
             with pytest.raises(KeyboardInterrupt):
-                judge.rerun(error_map)
+                evaluator.rerun(error_map)
             handle.remove()
-            assert equal(judge.rerun(error_map), judge.run())
+            assert equal(evaluator.rerun(error_map), evaluator.run())
     assert standing(model) == before
 
 
@@ -382,8 +382,8 @@ def test_no_drift_in_ten_thousand_trials(splits):
     torch.manual_seed(1)
     model = build_model("deepfm", data.schema)
     split = data.test.head(200)
-    judge = Evaluator(model, split)
-    before, golden = standing(model), judge.golden.scores.copy()
+    evaluator = Evaluator(model, split)
+    before, golden = standing(model), evaluator.golden.scores.copy()
     space = {target: resolve(model, target) for target in ("all", "embedding", "deep_mlp")}
     from drsrobust.injection import Injection
 
@@ -392,14 +392,14 @@ def test_no_drift_in_ten_thousand_trials(splits):
         injection = Injection(model, [(FixedCount(1 + trial % 3), spaces[trial % 3])], seed=trial)
         injection.apply()
         try:
-            result = judge.rerun(injection.error_map)
+            result = evaluator.rerun(injection.error_map)
             if trial % 500 == 0:
-                assert equal(result, judge.run())
+                assert equal(result, evaluator.run())
         finally:
             injection.undo()
-    judge.verify()
-    assert standing(model) == before and np.array_equal(judge.golden.scores, golden)
-    assert equal(judge.run(), judge.golden) and equal(Evaluator(model, split).golden, judge.golden)
+    evaluator.verify()
+    assert standing(model) == before and np.array_equal(evaluator.golden.scores, golden)
+    assert equal(evaluator.run(), evaluator.golden) and equal(Evaluator(model, split).golden, evaluator.golden)
 
 
 def test_bad_memory(trained, data):
@@ -409,14 +409,14 @@ def test_bad_memory(trained, data):
 
 def test_what_has_changed_is_found(trained, data):
     model = copy.deepcopy(trained)
-    judge = Evaluator(model, data.test)
-    judge.verify()
-    kept = judge._reach.kept._kept[0]["over_arch.model.0"][0]
+    evaluator = Evaluator(model, data.test)
+    evaluator.verify()
+    kept = evaluator._reach.kept._kept[0]["over_arch.model.0"][0]
     kept[3, 5] += 1
     with pytest.raises(RuntimeError, match="its scores without errors are not what they were"):
-        judge.verify()
+        evaluator.verify()
     kept[3, 5] -= 1
     with torch.no_grad():
         model.over_arch.model[1].bias += 1
     with pytest.raises(RuntimeError, match="its tensors are not what they were"):
-        judge.verify()
+        evaluator.verify()

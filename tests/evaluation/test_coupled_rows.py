@@ -108,17 +108,17 @@ def test_a_campaign_starts_again_with_full_runs(executor, data, tmp_path):
     factory = partial(Coupled, [feature.cardinality for feature in data.schema.features], "guard")
     expected = Evaluator(made(data, "guard"), data.test, factory)
     expected.use_full_runs("to compare with")
-    full = campaign(expected, tmp_path / "full").run(workers=1, show=False)
+    full = campaign(expected, tmp_path / "full").run(workers=1, progress=False)
     evaluator = Evaluator(made(data, "guard"), data.test, factory)
     with pytest.warns(UserWarning, match="all trials of this campaign are computed again, as full runs"):
-        table = campaign(evaluator, tmp_path / "t").run(executor=executor, show=False)
+        table = campaign(evaluator, tmp_path / "t").run(executor=executor, progress=False)
     same = [name for name in table.columns if name != "rows_reached"]
     assert table[same].equals(full[same])
     assert (table["rows_reached"][table["bits_flipped"] > 0] == len(data.test)).all()
 
     again = Evaluator(made(data, "guard"), data.test, factory)  # a later process goes on with full runs
     with pytest.warns(UserWarning, match="reruns are full runs: an error in one row"):
-        more = campaign(again, tmp_path / "t", trials=21).run(workers=1, show=False)
+        more = campaign(again, tmp_path / "t", trials=21).run(workers=1, progress=False)
     assert len(more) == 4 * 21
 
 

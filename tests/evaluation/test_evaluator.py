@@ -10,31 +10,31 @@ from drsrobust.injection import BitFlip, inject
 from drsrobust.metrics import auc
 
 
-def test_golden_run(judge, trained, data):
-    golden = judge.golden
+def test_golden_run(evaluator, trained, data):
+    golden = evaluator.golden
     assert golden.outcome == "ok" and golden.nan_rows == golden.inf_rows == 0 and golden.rows_reached == len(data.test)
     with torch.no_grad():
         batch = data.test.batch()
         logits = trained(batch.dense_features, batch.sparse_features).numpy()
     np.testing.assert_allclose(golden.scores, logits, rtol=1e-5, atol=1e-6)
     assert golden.auc == auc(data.test.labels, golden.scores)
-    again = judge.run()
+    again = evaluator.run()
     assert np.array_equal(again.scores, golden.scores) and again.auc == golden.auc
 
 
-def test_faulty_runs_and_outcomes(judge, trained):
+def test_faulty_runs_and_outcomes(evaluator, trained):
     with inject(trained, BitFlip(1e-4), "embedding", seed=1) as error_map:
         assert len(error_map)
-        broken = judge.run()
-    assert not np.array_equal(broken.scores, judge.golden.scores)
+        broken = evaluator.run()
+    assert not np.array_equal(broken.scores, evaluator.golden.scores)
     weight = trained.over_arch.model[1].weight
     with torch.no_grad():
         old = weight.clone()
         weight.fill_(float("nan"))
-        nothing = judge.run()
+        nothing = evaluator.run()
         weight.copy_(old)
-    assert nothing.outcome == "nonfinite" and nothing.nan_rows == len(judge.split) and nothing.auc == 0.5
-    assert np.array_equal(judge.run().scores, judge.golden.scores)
+    assert nothing.outcome == "nonfinite" and nothing.nan_rows == len(evaluator.rows) and nothing.auc == 0.5
+    assert np.array_equal(evaluator.run().scores, evaluator.golden.scores)
 
 
 def test_a_model_that_raises_is_an_outcome(trained, data):
@@ -50,12 +50,12 @@ def test_a_model_that_raises_is_an_outcome(trained, data):
             return logits.unsqueeze(1)  # [B, 1] is accepted
 
     picky = Picky(copy.deepcopy(trained))
-    judge = Evaluator(picky, data.test)
-    assert judge.name.endswith("Picky")
+    evaluator = Evaluator(picky, data.test)
+    assert evaluator.name.endswith("Picky")
     with inject(picky, BitFlip(0.2), seed=1):
-        result = judge.run()
+        result = evaluator.run()
     assert result.outcome == "raised" and result.error == "ArithmeticError: not finite" and result.auc is None
-    assert judge.run().outcome == "ok"
+    assert evaluator.run().outcome == "ok"
 
 
 def test_what_an_interrupted_with_left_is_undone(trained, data):
@@ -63,8 +63,8 @@ def test_what_an_interrupted_with_left_is_undone(trained, data):
     left_open = inject(trained, BitFlip(0.1), seed=1)
     left_open.__enter__()
     with pytest.warns(UserWarning, match=r"1 error map\(s\) or hooks were still in the model"):
-        judge = Evaluator(trained, data.test)
-    assert np.array_equal(judge.golden.scores, golden.scores)
+        evaluator = Evaluator(trained, data.test)
+    assert np.array_equal(evaluator.golden.scores, golden.scores)
 
 
 def test_rows_that_cannot_be_judged(trained, data):

@@ -107,7 +107,7 @@ class Clock:
     """The error clock: places by their number, in the order in which they are reached."""
 
     def __init__(self, places, seed, summand):
-        self.places, self.seed, self.summand = places, seed, summand
+        self.n_sites, self.seed, self.summand = places, seed, summand
 
     def stream(self, use):
         words = PCG64(SeedSequence(self.seed, spawn_key=(self.summand, use)))
@@ -117,15 +117,15 @@ class Clock:
     def reached(self, rate=None, k=None):
         """Place -> number of its first arrival: at a rate, or the first k places."""
         gaps, positions = self.stream(GAP), self.stream(POSITION)
-        shift, now, arrival, first = 64 - (self.places - 1).bit_length(), 0.0, 0, {}
-        k = self.places if rate == 1 else k
+        shift, now, arrival, first = 64 - (self.n_sites - 1).bit_length(), 0.0, 0, {}
+        k = self.n_sites if rate == 1 else k
         while k is None or len(first) < k:
             if k is None:
-                now += -math.log(((next(gaps) >> 12) + 0.5) * 2.0**-52) / self.places
+                now += -math.log(((next(gaps) >> 12) + 0.5) * 2.0**-52) / self.n_sites
                 if now >= -math.log1p(-rate):
                     break
-            place = 0 if self.places == 1 else next(positions) >> shift
-            while place >= self.places:
+            place = 0 if self.n_sites == 1 else next(positions) >> shift
+            while place >= self.n_sites:
                 place = next(positions) >> shift
             first.setdefault(place, arrival)
             arrival += 1
@@ -151,7 +151,7 @@ def clock(model, places, seed, occurrence):
 
 
 class Drawn(dict):
-    """Masks by (tensor, word); `places` and `events` as of an error map."""
+    """Masks by (tensor, word); `n_sites` and `n_events` as of an error map."""
 
     places = events = None
 
@@ -188,7 +188,7 @@ def sample(model, memories, seed, occurrence=0):
     else:
         reached = ticking.reached(rate=model.ber if kind == "BitFlip" else model.rate)
     drawn = Drawn()
-    drawn.places, drawn.events = len(places), len(reached)
+    drawn.n_sites, drawn.n_events = len(places), len(reached)
     for place, arrival in reached.items():
         _EFFECTS[kind](model, drawn, places[place], lambda words, arrival=arrival: ticking.brought(arrival, words))
     return drawn

@@ -52,7 +52,7 @@ def agree(model, error_model, target, held, seed):
     before, expected = words(model), oracle.sample(error_model, held, seed)
     with dr.inject(model, error_model, target, seed=seed) as error_map:
         assert entries(error_map) == expected
-        assert (error_map.places, error_map.events) == (expected.places, expected.events)
+        assert (error_map.n_sites, error_map.n_events) == (expected.n_sites, expected.n_events)
         for name, found in words(model).items():
             masks = {word: mask for (tensor, word), mask in expected.items() if tensor == name}
             assert found == flipped(before[name], masks)
@@ -207,7 +207,7 @@ def test_sums_nest_in_each_rate(one, other, given_rates, seed):
 @given(st.integers(1, 3), rates, st.floats(0, 1), st.floats(0, 1), seeds)
 def test_maps_nest_in_density(size, rate, one, other, seed):
     low, high = (dr.RowError(rate, 8 * size, d).sample(ALL, seed=seed) for d in sorted((one, other)))
-    assert inside(low, high) and low.events == high.events
+    assert inside(low, high) and low.n_events == high.n_events
 
 
 def masks(*maps):

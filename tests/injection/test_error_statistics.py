@@ -30,11 +30,11 @@ def test_events_are_binomial(name, rate):
     )
     maps = [kind(rate).sample(space, seed=seed) for seed in range(10)]
     places = {"RowError": space.rows(8), "MultiBit": space.words}.get(name, space.bits if wide == 1 else space.words)
-    assert {error_map.places for error_map in maps} == {places}
+    assert {error_map.n_sites for error_map in maps} == {places}
     low, high = binom.ppf(NEARLY_SURE, places * len(maps), rate)
-    assert low <= sum(error_map.events for error_map in maps) <= high
+    assert low <= sum(error_map.n_events for error_map in maps) <= high
     if name == "BitFlip":
-        assert all(error_map.bits == error_map.events for error_map in maps)
+        assert all(error_map.bits == error_map.n_events for error_map in maps)
 
 
 def shared_space():
@@ -130,7 +130,7 @@ def test_bursts_start_anywhere():
     space, starts = space_of((7, 3), "float16"), []
     for seed in range(3000):
         error_map = dr.Burst(0.5 / 336, 6).sample(space, seed=seed)
-        if error_map.events == 1:
+        if error_map.n_events == 1:
             mask = int(error_map.mask[0])
             starts.append(16 * int(error_map.word[0]) + (mask & -mask).bit_length() - 1)
             assert error_map.bits == min(6, 336 - starts[-1])
@@ -155,7 +155,7 @@ def test_strided_errors_are_uniform():
 def test_strides():
     """One error: so many words, so far apart, one bit each; what lies behind the tensor's end is left out."""
     single = [dr.Strided(0.01, 7, 4).sample(space_of((10, 5)), seed=seed) for seed in range(200)]
-    for error_map in (one for one in single if one.events == 1):
+    for error_map in (one for one in single if one.n_events == 1):
         start = int(error_map.word[0])
         assert error_map.word.tolist() == [start + 7 * i for i in range(4) if start + 7 * i < 50]
         assert all(mask.bit_count() == 1 for mask in error_map.mask.tolist())
@@ -165,7 +165,7 @@ def test_strides():
 def test_strides_longer_than_the_tensor(period):
     """The first word alone is hit."""
     error_map = dr.Strided(0.9, period, count=3).sample(space_of((7, 7)), seed=1)
-    assert len(error_map) == error_map.bits == error_map.events and set(error_map.word.tolist()) <= set(range(49))
+    assert len(error_map) == error_map.bits == error_map.n_events and set(error_map.word.tolist()) <= set(range(49))
 
 
 def test_rows_fail_as_a_whole():
@@ -176,12 +176,12 @@ def test_rows_fail_as_a_whole():
         error_map = dr.RowError(0.3, row_bytes=16, density=1).sample(space, seed=seed)
         rows = sorted(set((error_map.word // 8).tolist()))
         assert error_map.word.tolist() == [word for row in rows for word in range(8 * row, min(8 * row + 8, 30))]
-        assert set(error_map.mask.tolist()) <= {0xFFFF} and error_map.events == len(rows)
+        assert set(error_map.mask.tolist()) <= {0xFFFF} and error_map.n_events == len(rows)
         sizes.add(error_map.bits)
     assert len(sizes) > 4
     half = dr.RowError(1, row_bytes=4096, density=0.3).sample(space_of((3000,), "float32"), seed=1)
     low, high = binom.ppf(NEARLY_SURE, 96_000, 0.3)
-    assert low <= half.bits <= high and half.events == 3
+    assert low <= half.bits <= high and half.n_events == 3
 
 
 def test_patterns_come_by_their_shares():
@@ -280,6 +280,6 @@ def test_long_bursts_and_rows_cost_what_is_there():
     first = 32 * int(burst.word[0]) + (lowest & -lowest).bit_length() - 1
     assert burst.bits == space.bits - first
     row = dr.RowError(1, row_bytes=2**40, density=1).sample(space, seed=1)
-    assert row.bits == space.bits and row.events == 1
+    assert row.bits == space.bits and row.n_events == 1
     few = dr.Strided(1e-3, 1000, 10**12).sample(space, seed=1)
-    assert 0 < len(few) <= 5 * few.events
+    assert 0 < len(few) <= 5 * few.n_events

@@ -570,7 +570,7 @@ def test_many_errors_cost_no_more_than_the_words():
         error_map = error_model.sample(space, seed=1)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak < 80e6 and error_map.events == error_map.bits
+        assert peak < 80e6 and error_map.n_events == error_map.bits
         if isinstance(error_model, FixedCount):
             assert error_map.bits == error_model.k
 

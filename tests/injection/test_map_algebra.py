@@ -170,7 +170,7 @@ def test_what_is_left_knows_what_was_drawn():
     left = drawn.restrict(("mantissa", "value")).drop(np.arange(len(drawn.restrict(("mantissa", "value")))) % 2 == 0)
     assert 0 < left.bits < drawn.bits and left.drawn is drawn and drawn.drawn is drawn
     assert left.realised_rate == drawn.realised_rate == drawn.bits / SPACE.bits
-    assert (left.seed, left.places, left.events, left.requested_rate) == (1, SPACE.bits, drawn.bits, 0.05)
+    assert (left.seed, left.n_sites, left.n_events, left.requested_rate) == (1, SPACE.bits, drawn.bits, 0.05)
 
 
 def test_union_of_maps_of_different_targets():
@@ -289,8 +289,8 @@ ABOUT = (
     "error_model",
     "eligible_bits",
     "requested_rate",
-    "places",
-    "events",
+    "n_sites",
+    "n_events",
     "realised_rate",
     "bits",
 )

@@ -53,7 +53,7 @@ def test_what_was_hit_is_what_the_log_says(x):
                 model(x)
     golden = seen[0].view(torch.int32)
     log = error_map.log
-    assert log.calls == {"1": 3} and log.eligible_bits == log.places == 3 * 40 * 32
+    assert log.calls == {"1": 3} and log.eligible_bits == log.n_sites == 3 * 40 * 32
     frame = log.frame()
     assert frame["sample"].isna().all() and set(frame["where"]) == {"1"}
     for call, output in enumerate(seen[1:]):
@@ -61,7 +61,7 @@ def test_what_was_hit_is_what_the_log_says(x):
         here = frame[frame["call"] == call]
         assert np.flatnonzero(changed).tolist() == sorted(here["word"])
         assert changed[here["word"]].tolist() == here["mask"].tolist()
-    assert log.events == log.bits == sum(bin(mask).count("1") for mask in frame["mask"])
+    assert log.n_events == log.bits == sum(bin(mask).count("1") for mask in frame["mask"])
     assert log.realised_rate == log.bits / log.eligible_bits
 
 
@@ -386,21 +386,21 @@ def test_outputs_of_any_shape():
     assert found[:3] == (None, 3, "text") and found[3].all() and found[4]["x"] == -1 and found[4]["y"] == []
 
 
-def test_in_a_campaign(judge, tmp_path):
+def test_in_a_campaign(evaluator, tmp_path):
     errors, targets = (
         [dr.BitFlip(1e-4)],
         [dr.Activations("over_arch.*"), dr.Inputs("dense"), dr.Rows("user", [1, 2]), "all"],
     )
-    table = dr.Campaign(judge, errors=errors, targets=targets, trials=2, store=tmp_path / "s").run(show=False)
+    table = dr.Campaign(evaluator, errors=errors, targets=targets, trials=2, store=tmp_path / "s").run(progress=False)
     assert list(table["target"].unique()) == ["Activations(over_arch.*)", "Inputs(dense)", "Rows(user, [1, 2])", "all"]
     assert (table["ber"] == 1e-4).all() and table["seed"].nunique() == 8
     hit = table[table["target"] == "Activations(over_arch.*)"]
-    assert (hit["bits_flipped"] > 0).all() and (hit["events"] == hit["bits_flipped"]).all()
-    assert (hit["realised_rate"] == hit["bits_flipped"] / hit["places"]).all()
-    assert hooks_of(judge.model) == 0 and judge.run().auc == judge.golden.auc
+    assert (hit["bits_flipped"] > 0).all() and (hit["n_events"] == hit["bits_flipped"]).all()
+    assert (hit["realised_rate"] == hit["bits_flipped"] / hit["n_sites"]).all()
+    assert hooks_of(evaluator.model) == 0 and evaluator.run().auc == evaluator.golden.auc
     row = hit.iloc[1]
-    with dr.inject(judge.model, errors[0], targets[0], seed=int(row["seed"])):
-        assert judge.run().auc == row["auc"]
+    with dr.inject(evaluator.model, errors[0], targets[0], seed=int(row["seed"])):
+        assert evaluator.run().auc == row["auc"]
 
 
 def test_compiled_models_draw_anew_at_each_call(x):
@@ -472,16 +472,18 @@ def test_a_fused_collection_is_hit_as_a_whole():
         assert error_map.log.calls == {"bags": 1} and error_map.log.bits == 4
 
 
-def test_mistakes_are_not_the_models_doing(judge, tmp_path):
+def test_mistakes_are_not_the_models_doing(evaluator, tmp_path):
     """They stop a campaign rather than count as models that raised."""
     grid = {"errors": [dr.BitFlip(1e-3, bits=(40,))], "trials": 1}
     with pytest.raises(dr.injection.InjectionError, match="cannot hit dense_arch.*bit 40 does not exist in float32"):
-        dr.Campaign(judge, targets=[dr.Activations("dense_arch*")], store=tmp_path / "a", **grid).run(show=False)
+        dr.Campaign(evaluator, targets=[dr.Activations("dense_arch*")], store=tmp_path / "a", **grid).run(
+            progress=False
+        )
     with pytest.raises(ValueError, match="no module matches 'typo'"):
-        dr.Campaign(judge, targets=[dr.Activations("typo")], store=tmp_path / "b", **grid)
+        dr.Campaign(evaluator, targets=[dr.Activations("typo")], store=tmp_path / "b", **grid)
     with pytest.raises(ValueError, match="an evaluator takes no gradients"):
-        dr.Campaign(judge, targets=[dr.Gradients()], store=tmp_path / "c", **grid)
-    assert hooks_of(judge.model) == 0
+        dr.Campaign(evaluator, targets=[dr.Gradients()], store=tmp_path / "c", **grid)
+    assert hooks_of(evaluator.model) == 0
 
 
 def test_guards_see_keywords_and_leave_unread_features_alone():

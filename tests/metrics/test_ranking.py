@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 from torchmetrics.retrieval import RetrievalHitRate, RetrievalNormalizedDCG
 
-from drsrobust.metrics import UserLists, hit_rate, ndcg, reranked, topk_overlap, users_harmed
+from drsrobust.metrics import UserLists, hit_rate, list_changed, ndcg, topk_overlap, users_harmed
 
 SCORE = st.one_of(st.floats(width=32), st.sampled_from([0.0, -0.0, 1.0, 2.0, math.nan, math.inf, -math.inf]))
 ROW = st.tuples(st.integers(0, 1), SCORE, SCORE, st.sampled_from([3, -7, 2**40, 11, 12, 13]))
@@ -57,7 +57,7 @@ def test_the_definitions_user_by_user(rows, k, dtype):
     )
     overlaps = (len({*lists[u]} & {*golden_lists[u]}) / min(k, int((users == u).sum())) for u in lists)
     assert topk_overlap(scores, golden, users, k) == close(average(overlaps))
-    assert reranked(scores, golden, users, k) == close(average(lists[u] != golden_lists[u] for u in lists))
+    assert list_changed(scores, golden, users, k) == close(average(lists[u] != golden_lists[u] for u in lists))
     worse = (own[u] < golden_own[u] - 1e-12 for u in own)
     assert users_harmed(labels, scores, golden, users, k) == close(average(worse))
 
@@ -115,9 +115,9 @@ def test_a_row_without_a_score_is_not_shown():
     labels, users, nan = np.array([1, 0, 1]), np.array([4, 4, 9]), math.nan
     scores, golden = np.array([nan, 1.0, nan]), np.array([2.0, 1.0, 0.0])
     assert ndcg(labels, scores, users, 5) == hit_rate(labels, scores, users, 5) == 0.0
-    assert topk_overlap(scores, golden, users, 5) == 0.25 and reranked(scores, golden, users, 5) == 1.0
+    assert topk_overlap(scores, golden, users, 5) == 0.25 and list_changed(scores, golden, users, 5) == 1.0
     assert users_harmed(labels, scores, golden, users, 5) == 1.0
-    assert topk_overlap(scores, scores, users, 5) == 0.25 and reranked(scores, scores, users, 5) == 0.0
+    assert topk_overlap(scores, scores, users, 5) == 0.25 and list_changed(scores, scores, users, 5) == 0.0
 
 
 def test_no_user_to_judge():

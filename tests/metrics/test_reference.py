@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import drsrobust.metrics as metrics
-from drsrobust.metrics import NAMES, Reference
+from drsrobust.metrics import NAMES, BaselineMetrics
 from drsrobust.metrics import incremental as module
 
 EXTREMES = np.array([0.0, -0.0, 1.0, math.nan, math.inf, -math.inf])
@@ -20,20 +20,20 @@ def in_full(labels, golden, users, scores):
         "log_loss": metrics.log_loss(labels, scores, PRIOR),
         "normalised_entropy": metrics.normalised_entropy(labels, scores, PRIOR),
         "calibration": metrics.calibration(labels, scores, PRIOR),
-        "flipped": metrics.flipped(scores, golden, THRESHOLD),
-        "moved": metrics.moved(scores, golden, EPSILON),
+        "decision_changed": metrics.decision_changed(scores, golden, THRESHOLD),
+        "score_changed": metrics.score_changed(scores, golden, EPSILON),
         "deviated_0.01": metrics.deviated(scores, golden, 0.01),
         "deviated_0.1": metrics.deviated(scores, golden, 0.1),
         "median_change": metrics.median_change(scores, golden),
         "spearman": metrics.spearman(scores, golden),
     }
-    of_users = dict.fromkeys(("ndcg", "hit_rate", "overlap", "reranked", "users_harmed"))
+    of_users = dict.fromkeys(("ndcg", "hit_rate", "overlap", "list_changed", "users_harmed"))
     if users is not None:
         of_users = {
             "ndcg": metrics.ndcg(labels, scores, users, K),
             "hit_rate": metrics.hit_rate(labels, scores, users, K),
             "overlap": metrics.topk_overlap(scores, golden, users, K),
-            "reranked": metrics.reranked(scores, golden, users, K),
+            "list_changed": metrics.list_changed(scores, golden, users, K),
             "users_harmed": metrics.users_harmed(labels, scores, golden, users, K),
         }
     return found | of_users
@@ -74,7 +74,7 @@ def test_every_answer_is_that_of_the_function(dtype, few, seed, n, people, ties,
     rng = np.random.default_rng(seed)
     labels, users, golden = drawn(rng, n, people, ties, dtype)
     users = users if with_users else None
-    reference = Reference(labels, golden, PRIOR, users, k=K, threshold=THRESHOLD, epsilon=EPSILON)
+    reference = BaselineMetrics(labels, golden, PRIOR, users, k=K, threshold=THRESHOLD, epsilon=EPSILON)
     rows = rng.choice(n, round(share * n), replace=False)
     scores = upset(rng, golden, rows)
     expected = in_full(labels, golden, users, scores)
@@ -91,7 +91,7 @@ def test_every_answer_is_that_of_the_function(dtype, few, seed, n, people, ties,
 def test_many_rows(ties, dtype):
     rng = np.random.default_rng(5)
     labels, users, golden = drawn(rng, 30_001, 2500, ties, dtype)
-    reference = Reference(labels, golden, PRIOR, users, k=K, threshold=THRESHOLD, epsilon=EPSILON)
+    reference = BaselineMetrics(labels, golden, PRIOR, users, k=K, threshold=THRESHOLD, epsilon=EPSILON)
     for count in (0, 1, 2, 100, 1500, 1501, 30_001):
         rows = rng.choice(30_001, count, replace=False)
         scores = upset(rng, golden, rows)
@@ -106,7 +106,7 @@ def test_nothing_drifts():
     rng = np.random.default_rng(6)
     labels, users, golden = drawn(rng, 400, 30, False, np.float32)
     given_arrays = [array.copy() for array in (labels, users, golden)]
-    reference = Reference(labels, golden, PRIOR, users)
+    reference = BaselineMetrics(labels, golden, PRIOR, users)
     before = by_reference(reference, golden, np.array([], np.int64))
     for trial in range(3400):  # of three each
         rows = rng.choice(400, rng.integers(1, 20), replace=False)
@@ -124,7 +124,7 @@ def test_nothing_drifts():
 def test_a_signalling_nan_is_a_nan(floats, integers):
     """What a flipped bit makes of an infinity; arithmetic on it would warn."""
     labels, users, golden = np.arange(100) % 2, np.arange(100) % 7, np.linspace(-1, 1, 100).astype(floats)
-    reference = Reference(labels, golden, PRIOR, users, k=K, threshold=THRESHOLD, epsilon=EPSILON)
+    reference = BaselineMetrics(labels, golden, PRIOR, users, k=K, threshold=THRESHOLD, epsilon=EPSILON)
     quiet, signalling = golden.copy(), golden.copy()
     quiet[:3] = np.nan
     signalling.view(integers)[:3] = np.array([np.inf, np.inf, -np.inf], floats).view(integers) | integers(1)
@@ -134,7 +134,7 @@ def test_a_signalling_nan_is_a_nan(floats, integers):
 
 
 def test_nothing_can_be_written_to():
-    reference = Reference(np.array([0, 1]), np.zeros(2), 0.5, np.array([1, 2]))
+    reference = BaselineMetrics(np.array([0, 1]), np.zeros(2), 0.5, np.array([1, 2]))
     with pytest.raises(ValueError, match="read-only"):
         reference.golden[0] = 1
     reference.golden.setflags(write=True)
@@ -147,25 +147,25 @@ def test_scores_of_another_kind():
     """float64 scores beside float32 golden ones: all rows count as changed."""
     rng = np.random.default_rng(7)
     labels, users, golden = drawn(rng, 200, 20, False, np.float32)
-    reference = Reference(labels, golden, PRIOR, users, k=K, threshold=THRESHOLD, epsilon=EPSILON)
+    reference = BaselineMetrics(labels, golden, PRIOR, users, k=K, threshold=THRESHOLD, epsilon=EPSILON)
     scores = golden + rng.normal(size=200) * 1e-9
     same(by_reference(reference, scores, np.array([3])), in_full(labels, golden, users, scores))
 
 
 def test_rows_without_users():
-    reference = Reference(np.array([0, 1]), np.array([0.0, 1.0]), 0.5)
+    reference = BaselineMetrics(np.array([0, 1]), np.array([0.0, 1.0]), 0.5)
     found = reference.measures(NAMES, np.array([0.0, 1.0]))
     assert [name for name in NAMES if found[name] is None] == [
         "ndcg",
         "hit_rate",
         "overlap",
-        "reranked",
+        "list_changed",
         "users_harmed",
     ]
 
 
 def test_a_metric_there_is_not():
-    reference = Reference(np.array([0, 1]), np.array([0.0, 1.0]), 0.5)
+    reference = BaselineMetrics(np.array([0, 1]), np.array([0.0, 1.0]), 0.5)
     with pytest.raises(ValueError, match="unknown metric 'ndgc'; did you mean 'ndcg'"):
         reference.measure("ndgc", np.zeros(2))
 
@@ -182,7 +182,7 @@ def test_a_metric_there_is_not():
     ],
 )
 def test_scores_and_rows_that_are_refused(scores, changed, says):
-    reference = Reference(np.arange(100) % 2, np.zeros(100), 0.5, np.arange(100))
+    reference = BaselineMetrics(np.arange(100) % 2, np.zeros(100), 0.5, np.arange(100))
     for answer in (reference.auc, reference.log_loss, lambda *given: reference.measure("ndcg", *given)):
         with pytest.raises(ValueError, match=says):
             answer(scores, changed)
@@ -202,4 +202,4 @@ def test_scores_and_rows_that_are_refused(scores, changed, says):
 def test_a_reference_that_is_refused(change, says):
     good = {"labels": np.array([0, 1]), "golden": np.zeros(2), "prior": 0.5}
     with pytest.raises(ValueError, match=says):
-        Reference(**good | change)
+        BaselineMetrics(**good | change)

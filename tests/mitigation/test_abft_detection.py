@@ -21,7 +21,7 @@ def both(data, trained):
 
 
 def test_linear_layers(data, trained, both):
-    found = single_errors(trained, data.test, both, 640, seed=1, show=False)
+    found = single_errors(trained, data.test, both, 640, seed=1, progress=False)
     assert len(found) == 1280 and found["mitigation"].nunique() == 2
     for (_, group), threshold in zip(found.groupby("mitigation", sort=False), (1e-2, 1e-3), strict=True):
         significant = group[group["moved"] > threshold]
@@ -32,18 +32,20 @@ def test_linear_layers(data, trained, both):
 
 
 def test_the_table(data, trained, both):
-    found = detection(trained, data.test, both[:1], 320, targets=["over_mlp"], show=False)
+    found = detection(trained, data.test, both[:1], 320, targets=["over_mlp"], progress=False)
     assert tuple(found.columns) == COLUMNS and len(found) == 32
     assert found["injections"].sum() == 320 and set(found["component"]) == {"over_mlp"}
     assert (found["significant_detected"] <= found[["significant", "detected"]].min(axis=1)).all()
     assert (found["significant_detected"] == found["significant"]).all()
     assert (found["false_alarms"] == 0).all() and (found["clean_rows"] >= len(data.test)).all()
-    again = detection(trained, data.test, both[:1], 320, targets=["over_mlp"], show=False)
+    again = detection(trained, data.test, both[:1], 320, targets=["over_mlp"], progress=False)
     pd.testing.assert_frame_equal(found, again)
 
 
 def test_rows_of_tables(data, trained):
-    found = single_errors(trained, data.test, [ABFTEmbeddingBag.fit(trained)], 800, targets=["embedding"], show=False)
+    found = single_errors(
+        trained, data.test, [ABFTEmbeddingBag.fit(trained)], 800, targets=["embedding"], progress=False
+    )
     read = found[(found["rows_reached"] > 0) & (found["bit"] >= 23) & (found["change"] > 0)]
     assert len(read) > 60 and read["detected"].all()
     assert not found[found["rows_reached"] == 0]["detected"].any()
@@ -60,17 +62,17 @@ def test_alarms_are_counted(data, trained, both):
 
 def test_repair_in_a_campaign(data, trained, tmp_path):
     repair = ABFTLinear.fit(trained, action="restore") + ABFTEmbeddingBag.fit(trained, action="restore")
-    judge = Evaluator(trained, data.test)
+    evaluator = Evaluator(trained, data.test)
     errors = [FixedCount(1), FixedCount(3, bits=(30, "sign")), BitFlip(1e-6)]
     campaign = Campaign(
-        judge, errors=errors, targets=["all"], trials=25, mitigations=[None, repair], store=tmp_path / "s"
+        evaluator, errors=errors, targets=["all"], trials=25, mitigations=[None, repair], store=tmp_path / "s"
     )
-    table = campaign.run(show=False)
+    table = campaign.run(progress=False)
     plain, repaired = (table[table["mitigation"] == name] for name in ("none", repair.name))
     assert plain["auc_drop"].abs().max() > 1e-3
     assert repaired["auc_drop"].abs().max() < 1e-4 and (repaired["outcome"] == "ok").all()
     assert set(repaired["repaired"].dropna()) == {True} and repaired["detected"].any()
-    judge.verify()
+    evaluator.verify()
 
 
 def test_overhead_of_the_model_and_of_the_operators(data, trained, both):

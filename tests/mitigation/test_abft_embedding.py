@@ -278,10 +278,10 @@ def test_every_model(name, data):
 
 
 def test_evaluators_look_at_reached_rows_only(data, trained):
-    judge, abft = Evaluator(trained, data.test), ABFTEmbeddingBag.fit(trained)
+    evaluator, abft = Evaluator(trained, data.test), ABFTEmbeddingBag.fit(trained)
     user = int(data.test.batch().sparse_features["user"].values()[0])
     with (
-        judge.under(abft) as guarded,
+        evaluator.under(abft) as guarded,
         dr.inject(trained, SingleBit(31), dr.Rows("*user*", [user]), seed=0) as error_map,
     ):
         with abft.attach(trained) as watch:
@@ -293,16 +293,16 @@ def test_composed_and_nested(data, trained):
     from drsrobust.mitigation.abft.linear import ABFTLinear
 
     both = ABFTLinear.fit(trained, action="restore") + ABFTEmbeddingBag.fit(trained, action="restore")
-    judge = Evaluator(trained, data.test)
-    with judge.under(both) as guarded:
+    evaluator = Evaluator(trained, data.test)
+    with evaluator.under(both) as guarded:
         for seed in range(3):
             with (
                 dr.inject(trained, dr.BitFlip(1e-3, bits="exponent"), seed=seed) as error_map,
                 both.attach(trained) as watch,
             ):
-                assert np.allclose(guarded.rerun(error_map).scores, judge.golden.scores, atol=1e-3)
+                assert np.allclose(guarded.rerun(error_map).scores, evaluator.golden.scores, atol=1e-3)
             assert watch.detected and watch.repaired
-    judge.verify()
+    evaluator.verify()
 
 
 def test_what_is_not_covered_and_mistakes():

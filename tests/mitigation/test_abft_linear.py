@@ -205,13 +205,13 @@ def test_it_travels_to_another_instance(data, trained):
     twin = build_model("dlrm", data.schema)
     assert ABFTLinear.fit(twin, action="restore").identity() != abft.identity()
     twin.load_state_dict(trained.state_dict())
-    judge = Evaluator(twin, data.test)
-    with judge.under(abft) as guarded, abft.attach(twin) as watch:
-        assert np.array_equal(guarded.golden.scores, judge.golden.scores) and watch.detected is False
+    evaluator = Evaluator(twin, data.test)
+    with evaluator.under(abft) as guarded, abft.attach(twin) as watch:
+        assert np.array_equal(guarded.golden.scores, evaluator.golden.scores) and watch.detected is False
         with dr.inject(twin, dr.FixedCount(20, bits="exponent"), "mlp", seed=0) as error_map:
-            assert guarded.rerun(error_map).auc == pytest.approx(judge.golden.auc, abs=1e-4)
+            assert guarded.rerun(error_map).auc == pytest.approx(evaluator.golden.auc, abs=1e-4)
         assert watch.detected and watch.repaired
-    judge.verify()
+    evaluator.verify()
     with pytest.raises(ValueError, match="the model has no"), abft.attach(nn.Linear(3, 3)):
         pass
     other = nn.Sequential(nn.Linear(20, 31), nn.ReLU(), nn.Linear(30, 1))

@@ -245,9 +245,9 @@ def test_rows_inside_keep_their_bits_and_nothing_stays_behind(name, options, dat
 def test_clean_auc(name, data):
     """Rows that bounds were not made of: within 1e-4 of golden, or no difference that DeLong's test could see."""
     model = build(name, data)
-    judge = Evaluator(model, data.test)
-    with judge.under(ActivationClipping.fit(model, data.train)) as guarded:
-        difference, low, high, _ = auc_difference(data.test.labels, guarded.golden.scores, judge.golden.scores)
+    evaluator = Evaluator(model, data.test)
+    with evaluator.under(ActivationClipping.fit(model, data.train)) as guarded:
+        difference, low, high, _ = auc_difference(data.test.labels, guarded.golden.scores, evaluator.golden.scores)
     assert abs(difference) < 1e-3 and low <= 1e-4 and high >= -1e-4
 
 
@@ -255,13 +255,13 @@ def test_clean_auc(name, data):
 @pytest.mark.parametrize("options", [{}, {"scope": "neuron", "mode": "zero"}, {"quantile": 0.99, "nan": "bound"}])
 def test_rerun_is_run(name, options, data):
     model = build(name, data)
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     clip = ActivationClipping.fit(model, data.train, rows=2048, **options)
     before = standing(model)
-    with judge.under(clip) as guarded:
+    with evaluator.under(clip) as guarded:
         assert guarded.full_run is None
         if name != "afn":  # what is kept of the plain model is kept of the protected one
-            assert set(guarded._reach.kept._modules) == set(judge._reach.kept._modules)
+            assert set(guarded._reach.kept._modules) == set(evaluator._reach.kept._modules)
         # DLRM's index buffer may name a vector that is not there: then the model raises.
         for target in ("all", *(set(components(model)["component"]) - {"interaction"})):
             for error_model in (FixedCount(1, bits=(30,)), BitFlip(1e-3), BitFlip(3e-2)):
@@ -277,29 +277,29 @@ def test_rerun_is_run(name, options, data):
 def test_what_an_evaluator_of_the_plain_model_keeps_stays(name, data):
     """Its kept outputs are handed out while a clipping is on that may write to outputs; they are not written to."""
     model = build(name, data)
-    judge, clip = Evaluator(model, data.test), ActivationClipping(0.01)
+    evaluator, clip = Evaluator(model, data.test), ActivationClipping(0.01)
     for target in components(model)["component"]:
         with inject(model, BitFlip(1e-4), target, seed=1) as error_map:
-            expected = judge.rerun(error_map).scores
+            expected = evaluator.rerun(error_map).scores
         with inject(model, BitFlip(1e-4), target, seed=1, mitigation=clip) as error_map:
-            held = judge.rerun(error_map).scores
+            held = evaluator.rerun(error_map).scores
         with inject(model, BitFlip(1e-4), target, seed=1) as error_map:
-            assert np.array_equal(judge.rerun(error_map).scores, expected, equal_nan=True)
-        assert target == "interaction" or np.abs(held).max() <= max(0.01, np.abs(judge.golden.scores).max())
-    judge.verify()
+            assert np.array_equal(evaluator.rerun(error_map).scores, expected, equal_nan=True)
+        assert target == "interaction" or np.abs(held).max() <= max(0.01, np.abs(evaluator.golden.scores).max())
+    evaluator.verify()
 
 
 def test_it_helps(trained, data):
-    judge = Evaluator(trained, data.test)
+    evaluator = Evaluator(trained, data.test)
     clip = ActivationClipping.fit(trained, data.train)
     plain, clipped = [], []
-    with judge.under(clip) as guarded:
+    with evaluator.under(clip) as guarded:
         for seed in range(20):
             with inject(trained, BitFlip(1e-3), "mlp", seed=seed, mitigation=clip) as error_map:
                 clipped.append(guarded.rerun(error_map).auc)
     for seed in range(20):
         with inject(trained, BitFlip(1e-3), "mlp", seed=seed) as error_map:
-            plain.append(judge.rerun(error_map).auc)
+            plain.append(evaluator.rerun(error_map).auc)
     assert np.mean(clipped) > np.mean(plain) + 0.02
 
 
@@ -361,10 +361,10 @@ def test_search_finds_a_peak():
 
 def test_search(trained, data):
     fitted = ActivationClipping.fit(trained, data.train, quantile=0.999)
-    judge = Evaluator(trained, data.valid)
+    evaluator = Evaluator(trained, data.valid)
 
     def mean_auc(clip):
-        with judge.under(clip) as guarded:
+        with evaluator.under(clip) as guarded:
             found = []
             for seed in range(5):
                 with inject(trained, BitFlip(1e-3), "mlp", seed=1000 + seed) as error_map:
@@ -530,11 +530,11 @@ def test_in_a_campaign_with_workers(trained, data, tmp_path):
     from drsrobust.campaign import Campaign
 
     clips = [None, ActivationClipping.fit(trained, data.train), ActivationClipping(6), NaNGuard(data.train.prior)]
-    judge = Evaluator(trained, data.test)
+    evaluator = Evaluator(trained, data.test)
     grid = {"errors": [BitFlip(1e-3)], "targets": ["all"], "mitigations": clips, "trials": 6}
-    table = Campaign(judge, store=tmp_path / "a", **grid).run(show=False)
+    table = Campaign(evaluator, store=tmp_path / "a", **grid).run(progress=False)
     assert table["mitigation"].drop_duplicates().tolist() == ["none", "clip profiled", "clip 6", "NaN guard"]
-    pd_equal = Campaign(judge, store=tmp_path / "b", **grid).run(show=False, workers=2)
+    pd_equal = Campaign(evaluator, store=tmp_path / "b", **grid).run(progress=False, workers=2)
     assert table.equals(pd_equal)
     assert (table.loc[table["mitigation"].str.startswith("clip"), "outcome"] == "ok").all()
 
@@ -547,10 +547,10 @@ def test_quantized_tables(data):
     from torchrec.inference.modules import quantize_embeddings
 
     model = quantize_embeddings(build("dlrm", data), dtype=torch.qint8, inplace=False)
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     clip = ActivationClipping.fit(model, data.train, scope="neuron")
     assert {"embedding", "logit"} <= {place.kind for place in clip.learnt}
-    with judge.under(clip) as guarded:
+    with evaluator.under(clip) as guarded:
         for target, rate in (("all", 1e-3), ("embedding", 1e-5)):
             with inject(model, BitFlip(rate), target, seed=1) as error_map:
                 assert np.array_equal(guarded.rerun(error_map).scores, guarded.run().scores)
@@ -560,9 +560,9 @@ def test_clean_auc_on_real_rows(real_data: Path):
     from drsrobust.training import Settings, load_model
 
     data = load_dataset("movielens-1m/full", root=real_data)
-    model = load_model("dlrm", data, settings=Settings(epochs=1, batch_size=8192), show=False)
-    judge = Evaluator(model, data.test)
+    model = load_model("dlrm", data, settings=Settings(epochs=1, batch_size=8192), progress=False)
+    evaluator = Evaluator(model, data.test)
     for options in ({}, {"quantile": 0.999, "margin": 1.5}):
-        with judge.under(ActivationClipping.fit(model, data.train, **options)) as guarded:
-            difference, low, high, _ = auc_difference(data.test.labels, guarded.golden.scores, judge.golden.scores)
+        with evaluator.under(ActivationClipping.fit(model, data.train, **options)) as guarded:
+            difference, low, high, _ = auc_difference(data.test.labels, guarded.golden.scores, evaluator.golden.scores)
         assert -1e-4 < low <= high < 1e-4

@@ -53,9 +53,9 @@ def test_every_model(name, data):
     before = state_digest(model)
     golden = score(model, padded_batches(data.test), len(data.test))
     guard = NaNGuard(data.train.prior)
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     replaced = 0
-    with judge.under(guard) as guarded:
+    with evaluator.under(guard) as guarded:
         assert guarded.full_run is None and np.array_equal(guarded.golden.scores, golden)
         for target, rate in (("all", 3e-2), ("embedding", 1e-2), ("all", 1e-3)):
             for seed in range(3):
@@ -76,13 +76,13 @@ def test_every_model(name, data):
 
 def test_other_scores_are_those_of_the_plain_model(trained, data):
     """What the guard replaces is what was not finite, and nothing else."""
-    judge, guard = Evaluator(trained, data.test), NaNGuard(data.train.prior)
+    evaluator, guard = Evaluator(trained, data.test), NaNGuard(data.train.prior)
     found = 0
     for seed in range(5):
         with inject(trained, BitFlip(1e-3), seed=seed):
-            plain = judge.run().scores
+            plain = evaluator.run().scores
         with inject(trained, BitFlip(1e-3), seed=seed, mitigation=guard):
-            held = judge.run().scores
+            held = evaluator.run().scores
         finite = np.isfinite(plain)
         assert np.array_equal(plain[finite], held[finite]) and (held[~finite] == np.float32(guard.value)).all()
         found += int((~finite).sum())

@@ -9,11 +9,11 @@ from drsrobust.mitigation.activations.sites import (
     KINDS,
     check_kinds,
     chosen,
+    clip_sites,
     find,
     layer_count,
     on_layers,
     on_output,
-    places,
 )
 from drsrobust.models import MODELS, build_model
 from drsrobust.models.dcn import VectorCross
@@ -37,7 +37,7 @@ KINDS_OF = {
 @pytest.mark.parametrize("name", MODELS)
 def test_the_places_of_every_model(name, data):
     model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
-    table = places(model)
+    table = clip_sites(model)
     assert list(table.columns) == COLUMNS
     assert set(table["place"]) == KINDS_OF[name] <= set(KINDS)
     assert table["place"].iloc[-1] == "logit" and (table["place"] == "last").sum() <= 1
@@ -73,11 +73,11 @@ def test_widths_are_those_of_the_outputs(data):
 
 
 def test_components_and_first_order(data):
-    table = places(build_model("wide_deep", data.schema)).set_index("module")
+    table = clip_sites(build_model("wide_deep", data.schema)).set_index("module")
     assert table["component"][["embeddings", "first_order", "deep.0"]].tolist() == ["embedding", "linear", "deep_mlp"]
     assert table.loc["first_order_dense", ["place", "component"]].tolist() == ["first_order", "linear"]
     assert table.loc["deep.8", "place"] == "last" and table.loc["deep.0", "width"] == 16
-    cross = places(build_model("dcn", data.schema)).query("place == 'cross'")
+    cross = clip_sites(build_model("dcn", data.schema)).query("place == 'cross'")
     assert cross["layer"].tolist() == [0, 1, 2] and set(cross["component"]) == {"cross"}
 
 

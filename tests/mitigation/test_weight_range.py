@@ -113,10 +113,10 @@ def test_every_model(name, data):
     torch.manual_seed(1)
     model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
     before, golden = state_digest(model), score(model, padded_batches(data.test), len(data.test))
-    judge = Evaluator(model, data.test)
+    evaluator = Evaluator(model, data.test)
     for per in ("tensor", "row"):
         check = WeightRange.fit(model, per=per)
-        with judge.under(check) as guarded:
+        with evaluator.under(check) as guarded:
             assert np.array_equal(guarded.golden.scores, golden)
             with inject(model, BitFlip(1e-2), seed=1, mitigation=check) as error_map:
                 assert np.array_equal(guarded.rerun(error_map).scores, guarded.run().scores)
@@ -132,13 +132,13 @@ def test_every_model(name, data):
 
 
 def test_it_helps(trained, data):
-    judge, check = Evaluator(trained, data.test), WeightRange.fit(trained)
+    evaluator, check = Evaluator(trained, data.test), WeightRange.fit(trained)
     plain, checked = [], []
     for seed in range(10):
         with inject(trained, BitFlip(1e-3), seed=seed) as error_map:
-            plain.append(judge.rerun(error_map).auc)
+            plain.append(evaluator.rerun(error_map).auc)
         with inject(trained, BitFlip(1e-3), seed=seed, mitigation=check) as error_map:
-            checked.append(judge.rerun(error_map).auc)
+            checked.append(evaluator.rerun(error_map).auc)
     assert np.mean(checked) > np.mean(plain) + 0.02
 
 

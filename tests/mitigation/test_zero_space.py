@@ -8,7 +8,7 @@ import torch
 
 import drsrobust as dr
 from drsrobust.mitigation.memory.ecc import SECDED
-from drsrobust.mitigation.memory.zero_space import ZeroSpaceECC, make_room
+from drsrobust.mitigation.memory.zero_space import ZeroSpaceECC, reserve_bits
 from tests.injection.spaces import filled, holder
 from tests.injection.test_quantized import Model, ids, quantized, table
 from tests.mitigation.plain import TRIAL, area_of, errors_of, map_of, masks_of, random_masks
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:to
 def int8_model(size=37):
     """A prepared int8 tensor whose last 5 bytes fill no block."""
     model = holder(t=filled("int8", (size,), 1))
-    make_room(model, "everything")
+    reserve_bits(model, "everything")
     return model
 
 
@@ -80,7 +80,7 @@ def test_every_single_error_of_a_block_is_corrected():
 @pytest.mark.parametrize("how", ["clip", "rescale"])
 def test_fbgemms_rows(how, action):
     model = quantized(torch.int8)
-    make_room(model, "embedding", how=how)
+    reserve_bits(model, "embedding", how=how)
     drawn = dr.BitFlip(0.02).sample(dr.resolve(model, "embedding"), seed=1)
     mitigation = ZeroSpaceECC(action, "embedding")
     left = mitigation.screen(drawn, model, seed=1)
@@ -120,16 +120,16 @@ def test_tables_that_were_not_prepared_are_refused():
 def test_clipping_int8():
     values = torch.tensor([-128, -65, -64, 0, 63, 64, 127, 127, 5, 6, 7, 8, 9, 10, 99, -128, 100], dtype=torch.int8)
     model = holder(t=values.clone())
-    room = make_room(model, "t")["t"]
+    room = reserve_bits(model, "t")["t"]
     assert model.t.tolist() == [-64, -64, -64, 0, 63, 63, 63, 127, 5, 6, 7, 8, 9, 10, 63, -128, 100]
     assert room == (5, 17, 64.0)
-    assert make_room(model, "t")["t"].changed == 0
+    assert reserve_bits(model, "t")["t"].changed == 0
 
 
 def test_clipping_rows():
     model = quantized(torch.int8)
     before = table(model).clone()
-    room = make_room(model, "embedding")
+    room = reserve_bits(model, "embedding")
     after = table(model)
     assert torch.equal(before[:, :4], after[:, :4]) and torch.equal(before[:, 20:], after[:, 20:])
     codes = [slot for slot in range(16) if slot % 8 != 7]
@@ -150,7 +150,7 @@ def test_rescaling_rows_changes_no_value_by_more_than_half_a_step():
 
     before, step = values()
     before, step = before.clone(), step.clone()
-    room = make_room(model, "embedding", how="rescale")["tables.embedding_bags.t0.weight"]
+    room = reserve_bits(model, "embedding", how="rescale")["tables.embedding_bags.t0.weight"]
     after, twice = values()
     assert torch.allclose(twice, 2 * step)
     change = (after - before).abs()
@@ -164,7 +164,7 @@ def test_the_header_can_be_protected_beside():
     from drsrobust.mitigation.memory.bit_protection import BitProtection
 
     model = quantized(torch.int8)
-    make_room(model, "embedding", how="rescale")
+    reserve_bits(model, "embedding", how="rescale")
     drawn = dr.BitFlip(1e-3).sample(dr.resolve(model, "embedding"), seed=2)
     both = ZeroSpaceECC(target="embedding") + BitProtection(("scale", "bias"), "embedding", "secded")
     left = both.screen(drawn, model, seed=2)
@@ -189,6 +189,6 @@ def test_mistakes():
     with pytest.raises(ValueError, match="no int8 tensor"):
         ZeroSpaceECC().cost(Model())
     with pytest.raises(ValueError, match="rescale"):
-        make_room(int8_model(), "everything", how="scale")
+        reserve_bits(int8_model(), "everything", how="scale")
     with pytest.raises(ValueError, match="can only be clipped"):
-        make_room(int8_model(), "everything", how="rescale")
+        reserve_bits(int8_model(), "everything", how="rescale")

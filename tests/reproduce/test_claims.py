@@ -60,13 +60,13 @@ def made_up(tmp_path):
     run = {"profile": "laptop", "started": "2026-01-01 00:00 UTC", "commit": "0123456789ab", "notebooks": [outcome]}
     run["datasets"] = ["movielens-1m/full"]
 
-    def judge(text, **changes):
+    def evaluator(text, **changes):
         (tmp_path / "claims.toml").write_text(text)
         claims = load_claims(["10_test"], tmp_path / "claims.toml")
         return judge_claims(claims, tmp_path / "figures", run | changes)
 
-    judge.run, judge.outcome, judge.folder = run, outcome, tmp_path
-    return judge
+    evaluator.run, evaluator.outcome, evaluator.folder = run, outcome, tmp_path
+    return evaluator
 
 
 def test_a_row_for_the_claim_and_one_per_combination(made_up):

@@ -43,9 +43,9 @@ def test_counts_are_those_of_the_campaigns(data, trained):
     """E1 and E3 on a small model: trials as they are counted, and as the campaigns have them."""
     import drsrobust as dr
 
-    judge = dr.Evaluator(trained, data.test)
+    evaluator = dr.Evaluator(trained, data.test)
     parts = list(dr.components(trained).query("parameters > 0")["component"])
-    campaign = dr.Campaign(judge, errors=[dr.SingleBit(b) for b in (30, 31)], targets=parts, trials=5)
+    campaign = dr.Campaign(evaluator, errors=[dr.SingleBit(b) for b in (30, 31)], targets=parts, trials=5)
     p = {"dataset": "d", "models": ["dlrm"], "bits": [30, 31], "trials": 5, "test_rows": 9, "afn_neurons": 5}
     (work,) = [one for one in work_of("01_bit_sensitivity", p) if one.kind == "trials"]
     assert work.count * len(parts) == 5 * len(campaign.conditions) and work.per == "component" and work.rate == ONE

@@ -8,8 +8,8 @@ from drsrobust.statistics.intervals import (
     bounded_interval,
     mean_interval,
     quantile_interval,
+    rule_of_three,
     sample_size,
-    unseen,
     wilson,
 )
 
@@ -45,8 +45,10 @@ def test_wilson():
 
 
 def test_alike_values_with_bounds():
-    assert (1 - unseen(77)) ** 77 == pytest.approx(0.05) and unseen(10**6) == pytest.approx(3e-6, rel=0.01)
-    u = unseen(40)
+    assert (1 - rule_of_three(77)) ** 77 == pytest.approx(0.05) and rule_of_three(10**6) == pytest.approx(
+        3e-6, rel=0.01
+    )
+    u = rule_of_three(40)
     assert mean_interval(np.full(40, 0.8), bounds=(0, 1)) == pytest.approx((0.8, 0.8 - 0.8 * u, 0.8 + 0.2 * u))
     assert mean_interval(np.array([0.3]), bounds=(0, 1)) == pytest.approx((0.3, 0.015, 0.965))
     values = np.array([0.1, 0.2, 0.4])
@@ -55,7 +57,9 @@ def test_alike_values_with_bounds():
     assert mean_interval(values, bounds=(0, 1)) == (wide[0], 0, wide[2])  # but nothing that cannot be
     assert mean_interval(np.full(40, 0.8), bounds=(0, np.inf)) == (0.8, 0.8 - 0.8 * u, np.inf)
     tenths = np.array([0.9, 0.6, 0.8]) - np.array([0.8, 0.5, 0.7])  # 0.1 but for rounding
-    assert mean_interval(tenths, bounds=(0, 1)) == pytest.approx((0.1, 0.1 - 0.1 * unseen(3), 0.1 + 0.9 * unseen(3)))
+    assert mean_interval(tenths, bounds=(0, 1)) == pytest.approx(
+        (0.1, 0.1 - 0.1 * rule_of_three(3), 0.1 + 0.9 * rule_of_three(3))
+    )
     with pytest.raises(ValueError, match=r"1 of 3 values are not between 0 and 0.3, as 0.4"):
         mean_interval(values, bounds=(0, 0.3))
 
@@ -113,10 +117,10 @@ def test_quantile_interval_is_scipys():
     from scipy.stats import quantile_test
 
     rng = np.random.default_rng(0)
-    for n, q, level in [(20, 0.1, 0.95), (20, 0.5, 0.95), (100, 0.9, 0.95), (36, 0.1, 0.9), (1, 0.5, 0.95)]:
+    for n, q, confidence in [(20, 0.1, 0.95), (20, 0.5, 0.95), (100, 0.9, 0.95), (36, 0.1, 0.9), (1, 0.5, 0.95)]:
         values = rng.normal(size=n).round(1)
-        expected = quantile_test(values, q=0, p=q).confidence_interval(level)
-        value, low, high = quantile_interval(values, q, level)
+        expected = quantile_test(values, q=0, p=q).confidence_interval(confidence)
+        value, low, high = quantile_interval(values, q, confidence)
         np.testing.assert_equal((low, high), tuple(expected))
         assert value == np.quantile(values, q)
     assert all(math.isnan(value) for value in quantile_interval(np.array([]), 0.5))
@@ -177,7 +181,7 @@ def test_bootstrap_interval_covers():
 def test_sample_size_is_leveugles():
     many = 10**12
     assert [sample_size(many, e) for e in (0.05, 0.01, 0.001)] == [385, 9604, 960_400]
-    assert sample_size(many, 0.01, level=0.99) == 16_590
+    assert sample_size(many, 0.01, confidence=0.99) == 16_590
     assert sample_size(math.inf, 0.01) == 9604
     assert sample_size(1, 0.01) == 1 and sample_size(100, 1e-6) == 100  # never more than there are
     # N / (1 + e^2 (N - 1) / (t^2 p (1 - p))) by hand: 5000 / (1 + 0.0025 * 4999 / (3.8416 * 0.09))

@@ -12,14 +12,14 @@ def table():
     over = [("over_mlp", "ok", 0.0, 0.0), ("over_mlp", "ok", 0.25, 0.5), ("over_mlp", "nonfinite", 0.0, 0.75)]
     over += [("over_mlp", "raised", None, None)]
     rows = over + [("embedding", "ok", 0.0, 0.0)] * 100
-    frame = pd.DataFrame(rows, columns=["target", "outcome", "flipped", "moved"])
-    return frame.assign(reranked=None, rate=None, auc=0.8)
+    frame = pd.DataFrame(rows, columns=["target", "outcome", "decision_changed", "score_changed"])
+    return frame.assign(list_changed=None, rate=None, auc=0.8)
 
 
 def test_by_hand(table):
     found = pvf(table)
     assert found["target"].tolist() == ["over_mlp"] * 3 + ["embedding"] * 3
-    assert found["definition"].tolist() == ["flipped", "reranked", "moved"] * 2
+    assert found["definition"].tolist() == ["decision_changed", "list_changed", "score_changed"] * 2
     flipped, moved = found.iloc[0], found.iloc[2]
     assert tuple(flipped[["pvf", "pvf_low", "pvf_high"]]) == wilson(2, 4) and flipped["n"] == 4
     shares = mean_interval(np.array([0, 0.25, 0, 1]), bounds=(0, 1))
@@ -29,10 +29,12 @@ def test_by_hand(table):
 
 def test_what_cannot_be_told_stays_null(table):
     found = pvf(table).set_index(["target", "definition"])
-    assert found.xs("reranked", level=1).drop(columns="n").isna().all(axis=None)
-    assert found.xs("reranked", level=1)["n"].tolist() == [0, 0]
+    assert found.xs("list_changed", level=1).drop(columns="n").isna().all(axis=None)
+    assert found.xs("list_changed", level=1)["n"].tolist() == [0, 0]
     raised = table.assign(outcome=np.where(table["target"] == "over_mlp", "raised", table["outcome"]))
-    raised = pvf(raised.assign(flipped=raised["flipped"].where(raised["outcome"] != "raised"))).iloc[:3]
+    raised = pvf(raised.assign(decision_changed=raised["decision_changed"].where(raised["outcome"] != "raised"))).iloc[
+        :3
+    ]
     assert raised["n"].tolist() == [4, 0, 4]  # users there are none, but decisions there were
     assert raised["pvf"].tolist()[::2] == [1, 1] and raised["incorrect_low"].tolist()[::2] == pytest.approx(
         [0.05**0.25] * 2
@@ -69,10 +71,16 @@ def test_the_mean_share_covers():
     campaigns = np.repeat(np.arange(300), 80)
     shares = rng.beta(1, 4, 300 * 80) * (rng.random(300 * 80) < 0.3)
     trials = pd.DataFrame(
-        {"campaign": campaigns, "outcome": "ok", "flipped": shares, "moved": shares, "reranked": None}
+        {
+            "campaign": campaigns,
+            "outcome": "ok",
+            "decision_changed": shares,
+            "score_changed": shares,
+            "list_changed": None,
+        }
     )
     found = pvf(trials, by=["campaign"])
-    found = found[found["definition"] == "flipped"]
+    found = found[found["definition"] == "decision_changed"]
     for column, truth in (("pvf", 0.3), ("incorrect", 0.06)):
         covered = ((found[f"{column}_low"] <= truth) & (truth <= found[f"{column}_high"])).mean()
         assert 0.95 - 4 * np.sqrt(0.95 * 0.05 / 300) < covered < 0.99
@@ -80,8 +88,8 @@ def test_the_mean_share_covers():
 
 def test_useless_tables(table):
     with pytest.raises(ValueError, match="PVF needs columns flipped, reranked; there are: target, outcome, moved"):
-        pvf(table.drop(columns=["flipped", "reranked"]))
+        pvf(table.drop(columns=["decision_changed", "list_changed"]))
     with pytest.raises(ValueError, match="PVF needs columns to group by"):
         pvf(table, by=[])
-    with pytest.raises(ValueError, match="column 'moved' holds 0 to 3; shares lie between 0 and 1"):
-        pvf(table.assign(moved=[0, 3, 0, None] + [0] * 100))
+    with pytest.raises(ValueError, match="column 'score_changed' holds 0 to 3; shares lie between 0 and 1"):
+        pvf(table.assign(score_changed=[0, 3, 0, None] + [0] * 100))

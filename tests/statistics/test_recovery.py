@@ -8,13 +8,13 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.campaign import auc_under_errors
-from drsrobust.evaluation.evaluator import without_errors
-from drsrobust.mitigation.memory.storage import stored
-from drsrobust.statistics.intervals import unseen
+from drsrobust.evaluation.evaluator import clean_cost
+from drsrobust.mitigation.memory.storage import storage_overhead
+from drsrobust.statistics.intervals import rule_of_three
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.stopping import stopping_interval
 from drsrobust.statistics.summary import summarise
-from drsrobust.study.protection import cheapest, front, kept_within, priced, up_to
+from drsrobust.study.protection import best_recovery_claim, cheapest, cost_benefit, front, max_safe_rate
 
 GOLDEN = 0.8
 
@@ -28,8 +28,8 @@ def trials(mitigation, aucs, ber=1e-3, first=0, **more):
         "data": "d",
         "nan_rows": 0,
         "inf_rows": 0,
-        "places": 100,
-        "events": 1,
+        "n_sites": 100,
+        "n_events": 1,
         "stopping": "fixed",
     } | more
     frame = pd.DataFrame([base | {"auc": auc, "trial": i, "seed": first + i} for i, auc in enumerate(aucs)])
@@ -57,8 +57,8 @@ def test_pairs_are_found_by_seed_and_not_by_order():
     pd.testing.assert_frame_equal(recovery(mixed, resamples=99), recovery(table, resamples=99))
     # Each protected trial is better by 0.1 exactly: only pairs know that they agree. Others may do otherwise.
     steady = recovery(pd.concat([trials("none", faulty), trials("a", np.add(faulty, 0.1))]), resamples=99).iloc[0]
-    assert steady["gained_low"] == pytest.approx(0.1 - 1.1 * unseen(4))
-    assert steady["gained_high"] == pytest.approx(0.1 + 0.9 * unseen(4))
+    assert steady["gained_low"] == pytest.approx(0.1 - 1.1 * rule_of_three(4))
+    assert steady["gained_high"] == pytest.approx(0.1 + 0.9 * rule_of_three(4))
 
 
 def test_an_exact_repair_is_not_certain():
@@ -66,9 +66,9 @@ def test_an_exact_repair_is_not_certain():
     faulty = np.linspace(0.3, 0.7, 100)
     table = pd.concat([trials("none", faulty), trials("a", [GOLDEN] * 100), trials("b", faulty)])
     a, b = recovery(table, resamples=99).to_dict("records")
-    assert a["recovery"] == 1 and a["recovery_low"] == pytest.approx(1 - unseen(100) * 0.8 / 0.3)
+    assert a["recovery"] == 1 and a["recovery_low"] == pytest.approx(1 - rule_of_three(100) * 0.8 / 0.3)
     assert b["recovery"] == 0 and b["recovery_low"] < 0 < b["recovery_high"]
-    assert a["auc_low"] == pytest.approx(0.8 - 0.8 * unseen(100))
+    assert a["auc_low"] == pytest.approx(0.8 - 0.8 * rule_of_three(100))
 
 
 def test_survivors_alone_show_no_recovery():
@@ -78,7 +78,7 @@ def test_survivors_alone_show_no_recovery():
     row = recovery(pd.concat([trials("none", faulty), trials("a", guarded)]), resamples=99).iloc[0]
     assert row["recovery"] == pytest.approx(1) and row["recovery_low"] < 1 - 0.08 / 0.3 < row["recovery_high"]
     assert row["auc"] == pytest.approx(GOLDEN) and row["auc_low"] < 0.9 * GOLDEN
-    assert up_to(recovery(pd.concat([trials("none", faulty), trials("a", guarded)]), resamples=99), 0.9)[
+    assert best_recovery_claim(recovery(pd.concat([trials("none", faulty), trials("a", guarded)]), resamples=99), 0.9)[
         "verdict"
     ].tolist() == ["partly"]
     fragile = recovery(pd.concat([trials("none", guarded), trials("a", faulty)]), resamples=99).iloc[0]
@@ -92,7 +92,7 @@ def test_trials_stopped_by_their_auc_have_no_bootstrap():
     assert row["recovery"] == pytest.approx(0.05 / 0.3) and np.isnan([row["recovery_low"], row["recovery_high"]]).all()
     _, *ends = stopping_interval(GOLDEN - faulty, (GOLDEN - 1, GOLDEN))
     assert [row["lost_low"], row["lost_high"]] == pytest.approx(ends)
-    assert up_to(recovery(table), 0.1)["verdict"].tolist() == ["no interval"]
+    assert best_recovery_claim(recovery(table), 0.1)["verdict"].tolist() == ["no interval"]
 
 
 def test_one_row_per_condition_and_mitigation_in_order():
@@ -176,7 +176,7 @@ def test_up_to():
             rows("blank", ("a", 1e-3, *nan)),
         ]
     )
-    best = up_to(found, 0.3).set_index("protocol")
+    best = best_recovery_claim(found, 0.3).set_index("protocol")
     assert best["verdict"].to_dict() == {
         "strong": "reproduced",
         "weak": "partly",
@@ -185,8 +185,16 @@ def test_up_to():
     }
     assert best.loc["strong", ["mitigation", "ber", "value", "conditions"]].tolist() == ["b", 1e-4, 0.5, 3]
     assert best.loc["strong", "detail"] == "b at 0.0001, best of 3"
-    assert up_to(found[found["protocol"] == "strong"], 0.2)["detail"].iloc[0].endswith("best of 3: more than claimed")
-    assert up_to(found[found["protocol"] == "weak"], 0.7)["detail"].iloc[0].endswith("best of 1: less than claimed")
+    assert (
+        best_recovery_claim(found[found["protocol"] == "strong"], 0.2)["detail"]
+        .iloc[0]
+        .endswith("best of 3: more than claimed")
+    )
+    assert (
+        best_recovery_claim(found[found["protocol"] == "weak"], 0.7)["detail"]
+        .iloc[0]
+        .endswith("best of 1: less than claimed")
+    )
 
 
 @pytest.mark.parametrize(
@@ -196,19 +204,21 @@ def test_what_was_not_lost_cannot_come_back(lost, verdict):
     columns = ["model", "dataset", "protocol", "mitigation", "ber", "lost", "gained", "gained_low", "gained_high"]
     found = pd.DataFrame([("m", "d", "p", "a", 1e-3, lost, 0.25, 0.24, 0.26)], columns=columns)
     found = found.assign(raised=0.0, lost_high=0.4)
-    assert up_to(found, 0.3, "gained")["verdict"].tolist() == [verdict]
-    assert up_to(found.assign(raised=0.1), 0.3, "gained")["verdict"].tolist() == ["partly"]  # what they lost counts
+    assert best_recovery_claim(found, 0.3, "gained")["verdict"].tolist() == [verdict]
+    assert best_recovery_claim(found.assign(raised=0.1), 0.3, "gained")["verdict"].tolist() == [
+        "partly"
+    ]  # what they lost counts
 
 
 def test_kept_within_stops_at_the_first_rate_that_is_not_sure():
     near = [0.8, 0.80001, 0.8]
     aucs = {1e-6: [0.8] * 3, 1e-5: near, 1e-4: [0.8, 0.79, 0.8], 1e-3: near, 1e-2: [0.6, 0.61, 0.62]}
     table = pd.concat([trials("a", values, ber) for ber, values in aucs.items()] + [trials("none", [0.5, 0.51], 1e-5)])
-    kept = kept_within(summarise(table)).set_index("mitigation")
+    kept = max_safe_rate(summarise(table)).set_index("mitigation")
     assert kept.loc["a", ["kept_to", "lost_from"]].tolist() == [1e-5, 1e-2]
     assert np.isnan(kept.loc["none", "kept_to"]) and kept.loc["none", "lost_from"] == 1e-5
-    assert kept_within(summarise(table), loss=0.5).set_index("mitigation").loc["a", "kept_to"] == 1e-2
-    alike = kept_within(summarise(table[table["rate"] == 1e-6])).iloc[0]
+    assert max_safe_rate(summarise(table), loss=0.5).set_index("mitigation").loc["a", "kept_to"] == 1e-2
+    alike = max_safe_rate(summarise(table[table["rate"] == 1e-6])).iloc[0]
     assert np.isnan(alike["kept_to"]) and np.isnan(alike["lost_from"])  # three trials that agree show nothing
     storage = pd.DataFrame({"mitigation": ["b", "a"], "stored_percent": [1.0, 2.0]})
     kept.loc["b"] = kept.loc["a"].to_dict() | {"kept_to": 1e-4}
@@ -221,7 +231,7 @@ def test_what_raises_is_not_kept():
     near = [0.8, 0.80001, 0.8] * 5
     aucs = {1e-5: near, 1e-4: [*near[:-1], None], 1e-3: near, 1e-2: [None] * 15}
     table = pd.concat([trials("a", values, ber) for ber, values in aucs.items()])
-    kept = kept_within(summarise(table)).iloc[0]
+    kept = max_safe_rate(summarise(table)).iloc[0]
     assert kept[["kept_to", "lost_from"]].tolist() == [1e-5, 1e-2]
 
 
@@ -232,41 +242,43 @@ def test_front_and_prices():
     storage = pd.DataFrame({"mitigation": ["a", "b"], "stored_bits": [3, 0], "stored_percent": [1.0, 0.0]})
     times = pd.DataFrame({"mitigation": ["a", "a", "a"], "overhead_percent": [3.0, 1.0, 9.0]})
     found.attrs["interval"] = "some"
-    both = priced(found, storage, times)
+    both = cost_benefit(found, storage, times)
     assert both[["overhead_percent", "overhead_percent_low", "overhead_percent_high"]].values.tolist() == [
         [3, 1, 9],
         [0, 0, 0],
     ]
     assert both["timed"].tolist() == [True, False] and both["front"].all() and both.attrs["interval"] == "some"
-    harm = priced(found.assign(recovery=[0.9, -0.1]), storage, times)
+    harm = cost_benefit(found.assign(recovery=[0.9, -0.1]), storage, times)
     assert harm["front"].tolist() == [True, False]  # doing nothing is better
     with pytest.raises(ValueError, match="a stands in 2 rows"):
-        priced(found.iloc[[0, 0]], storage, times)
+        cost_benefit(found.iloc[[0, 0]], storage, times)
     with pytest.raises(ValueError, match="no row for b"):
-        priced(found, storage.head(1), times)
+        cost_benefit(found, storage.head(1), times)
 
 
 def test_what_is_stored():
     layer = nn.Linear(64, 64)
     layer.register_buffer("steps", torch.zeros(7))
-    found = stored(layer, [dr.BitProtection(range(23, 32), code="tmr"), dr.ParityZero(), dr.ActivationClipping(6)])
+    found = storage_overhead(
+        layer, [dr.BitProtection(range(23, 32), code="tmr"), dr.ParityZero(), dr.ActivationClipping(6)]
+    )
     assert found["stored_percent"].tolist() == pytest.approx([56.25, 3.125, 100 * 32 / (4160 * 32)])
     assert found["stored_bits"].tolist() == [2 * 9 * 4160, 4160, 32]
 
 
 @pytest.fixture(scope="module")
-def judge():
+def evaluator():
     torch.manual_seed(0)
     data = dr.load_dataset("synthetic-movielens/ids", rows=4000)
     return dr.Evaluator(dr.models.build_model("wide_deep", data.schema).eval(), data.test)
 
 
-def test_without_errors(judge):
+def test_without_errors(evaluator):
     small, large = dr.ActivationClipping(1e-3), dr.ActivationClipping(1e6)
-    found = without_errors(judge, [small, large]).set_index("mitigation")
+    found = clean_cost(evaluator, [small, large]).set_index("mitigation")
     assert found.loc[large.name, "difference"] == 0 and -0.03 < found.loc[large.name, "low"] < 0  # of 400 rows
     row = found.loc[small.name]
-    assert row["auc"] != judge.golden.auc and row["difference"] == pytest.approx(row["auc"] - judge.golden.auc)
+    assert row["auc"] != evaluator.golden.auc and row["difference"] == pytest.approx(row["auc"] - evaluator.golden.auc)
     assert row["low"] < row["difference"] < row["high"] and 0 <= row["p"] <= 1
 
 
@@ -274,7 +286,7 @@ def test_labels_that_are_there_twice_are_refused():
     storage = pd.DataFrame({"mitigation": ["a", "a"], "stored_bits": [1, 2], "stored_percent": [1.0, 2.0]})
     times = pd.DataFrame({"mitigation": ["a"], "overhead_percent": [1.0]})
     with pytest.raises(ValueError, match="a stands in 2 rows; .*names of their own"):
-        priced(pd.DataFrame({"mitigation": ["a"], "recovery": [0.9]}), storage, times)
+        cost_benefit(pd.DataFrame({"mitigation": ["a"], "recovery": [0.9]}), storage, times)
     kept = pd.DataFrame({"mitigation": ["none", "a", "a"], "kept_to": [1e-5, 1e-4, 1e-3], "lost_from": 1e-4})
     with pytest.raises(ValueError, match="a is in several rows; .*names of their own"):
         cheapest(kept, storage[:1], [1e-4])
@@ -296,29 +308,29 @@ class Refuses(dr.mitigation.Mitigation):
         yield model.register_forward_hook(hook)
 
 
-def test_a_search_counts_raised_trials_as_lost(judge, empty_cache):
+def test_a_search_counts_raised_trials_as_lost(evaluator, empty_cache):
     """Each counts as an AUC of 0: what the other trials give is not the whole score."""
     errors, refuses = dr.BitFlip(1e-3), Refuses()
-    table = dr.Campaign(judge, errors=[errors], mitigations=[None, refuses], trials=20, seed=3).run(show=False)
+    table = dr.Campaign(evaluator, errors=[errors], mitigations=[None, refuses], trials=20, seed=3).run(progress=False)
     plain, refused = (table[table["mitigation"] == name].reset_index() for name in ("none", "refuses"))
     raised = refused["outcome"] == "raised"
     assert 0 < raised.sum() < 20
-    score = auc_under_errors(judge, errors, trials=20, seed=3)
+    score = auc_under_errors(evaluator, errors, trials=20, seed=3)
     assert score(refuses) == pytest.approx(plain["auc"].mask(raised, 0.0).mean())
     assert score(refuses) != pytest.approx(refused["auc"].mean())
-    assert auc_under_errors(judge, dr.BitFlip(0.5), trials=2, seed=3)(refuses) == 0
+    assert auc_under_errors(evaluator, dr.BitFlip(0.5), trials=2, seed=3)(refuses) == 0
 
 
-def test_a_real_campaign(judge, tmp_path):
+def test_a_real_campaign(evaluator, tmp_path):
     """Protection of all bits recovers all; that of none, nothing; and the search's score is the mean AUC."""
     errors, some = [dr.BitFlip(1e-2)], [dr.BitProtection(range(32)), dr.BitProtection.as_released(range(32))]
     options = {"trials": 6, "seed": 3}
-    campaign = dr.Campaign(judge, errors=errors, mitigations=[None, *some], store=tmp_path / "store", **options)
-    table = campaign.run(workers=1, show=False)
+    campaign = dr.Campaign(evaluator, errors=errors, mitigations=[None, *some], store=tmp_path / "store", **options)
+    table = campaign.run(workers=1, progress=False)
     found = recovery(table, resamples=99)
-    assert found["auc"].iloc[0] == judge.golden.auc and (found["gained"].iloc[1], found["n"].iloc[1]) == (0, 6)
+    assert found["auc"].iloc[0] == evaluator.golden.auc and (found["gained"].iloc[1], found["n"].iloc[1]) == (0, 6)
     if found["lost"].iloc[0] >= 0.001 and found["lost_low"].iloc[0] > 0:
         assert found["recovery"].tolist() == pytest.approx([1, 0])
     aucs = table.groupby("mitigation")["auc"].mean()
-    score = auc_under_errors(judge, errors[0], **options)
-    assert score(some[1]) == pytest.approx(aucs["none"]) and score(some[0]) == judge.golden.auc
+    score = auc_under_errors(evaluator, errors[0], **options)
+    assert score(some[1]) == pytest.approx(aucs["none"]) and score(some[0]) == evaluator.golden.auc

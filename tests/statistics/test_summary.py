@@ -16,7 +16,7 @@ def table():
     base = {"model": "m", "dataset": "synthetic-x", "protocol": "corrected", "error_model": "BitFlip", "target": "all"}
     base |= {"mitigation": "none", "auc_golden": 0.8, "logloss": 0.5, "ne": 0.9, "checkpoint": "c", "data": "d"}
     base["stopping"] = "fixed"
-    base |= {"nan_rows": 2, "inf_rows": 0, "places": 100_000, "events": 100}
+    base |= {"nan_rows": 2, "inf_rows": 0, "n_sites": 100_000, "n_events": 100}
     rows = [
         {"rate": 1e-3, "ber": 1e-3, "outcome": "ok", "auc": 0.7},
         {"rate": 1e-3, "ber": 1e-3, "outcome": "nonfinite", "auc": 0.6},
@@ -76,8 +76,10 @@ def test_new_columns_stand_at_the_end(table):
 
 
 def test_further_metrics(table):
-    summary = summarise(table.assign(ndcg=[0.2, 0.4, None, 0.5, 0.5], flipped=0.5), metrics=("auc", "ndcg", "flipped"))
-    assert summary.loc[0, "ndcg"] == pytest.approx(0.3) and summary.loc[0, "flipped_high"] > 0.5
+    summary = summarise(
+        table.assign(ndcg=[0.2, 0.4, None, 0.5, 0.5], decision_changed=0.5), metrics=("auc", "ndcg", "decision_changed")
+    )
+    assert summary.loc[0, "ndcg"] == pytest.approx(0.3) and summary.loc[0, "decision_changed_high"] > 0.5
     assert summary.loc[0, "ndcg_low"] < 0.3 < summary.loc[0, "ndcg_high"] and "logloss" not in summary
     nothing = summarise(table.assign(ndcg=None), metrics=("ndcg",))
     assert nothing[["ndcg", "ndcg_low", "ndcg_q50"]].isna().all(axis=None)
@@ -85,19 +87,21 @@ def test_further_metrics(table):
         summarise(table.assign(ndcg=0.1), metrics=("ndgc",))
 
 
-def test_the_realised_rate_of_a_campaign_is_what_its_error_model_asks_for(judge, tmp_path):
+def test_the_realised_rate_of_a_campaign_is_what_its_error_model_asks_for(evaluator, tmp_path):
     from drsrobust import BitFlip, Campaign, MultiBit
 
     errors = [BitFlip(1e-4), MultiBit(1e-3, 3)]
-    summary = summarise(Campaign(judge, errors=errors, trials=8, store=tmp_path / "s").run(show=False))
+    summary = summarise(Campaign(evaluator, errors=errors, trials=8, store=tmp_path / "s").run(progress=False))
     assert ((summary["realised_low"] < summary["realised"]) & (summary["realised"] < summary["realised_high"])).all()
     assert ((summary["realised_low"] < summary["rate"]) & (summary["rate"] < summary["realised_high"])).all()
 
 
-def test_a_sum_of_error_models_has_no_rate_of_its_own(judge, tmp_path):
+def test_a_sum_of_error_models_has_no_rate_of_its_own(evaluator, tmp_path):
     from drsrobust import BitFlip, Campaign, RandomWord
 
-    both = Campaign(judge, errors=[BitFlip(1e-4) + RandomWord(1e-4)], trials=2, store=tmp_path / "s").run(show=False)
+    both = Campaign(evaluator, errors=[BitFlip(1e-4) + RandomWord(1e-4)], trials=2, store=tmp_path / "s").run(
+        progress=False
+    )
     assert both["rate"].isna().all() and both["ber"].isna().all() and (both["bits_flipped"] > 0).all()
     assert summarise(both)["realised"].isna().all()
 
@@ -175,15 +179,15 @@ def test_what_raised_widens_the_end_that_is_worse(table):
     assert np.isnan(none["auc"]) and none["auc_low"] == 0 and np.isnan(none["auc_high"])
 
 
-def test_how_trials_were_stopped_is_in_the_table(table, judge, tmp_path):
+def test_how_trials_were_stopped_is_in_the_table(table, evaluator, tmp_path):
     from drsrobust import BitFlip, Campaign
     from drsrobust.campaign.table import SCHEMA
 
-    options = {"errors": [BitFlip(1e-4)], "metrics": ["flipped"], "store": tmp_path / "s"}
-    fixed = Campaign(judge, trials=40, **options).run(workers=1, show=False)
-    campaign = Campaign(judge, trials=20, precision=0.2, max_trials=60, **options)
-    looked = campaign.run(workers=1, show=False)
-    assert list(fixed)[len(SCHEMA.names) :] == list(looked)[len(SCHEMA.names) :] == ["stopping", "flipped"]
+    options = {"errors": [BitFlip(1e-4)], "metrics": ["decision_changed"], "store": tmp_path / "s"}
+    fixed = Campaign(evaluator, trials=40, **options).run(workers=1, progress=False)
+    campaign = Campaign(evaluator, trials=20, precision=0.2, max_trials=60, **options)
+    looked = campaign.run(workers=1, progress=False)
+    assert list(fixed)[len(SCHEMA.names) :] == list(looked)[len(SCHEMA.names) :] == ["stopping", "decision_changed"]
     assert set(fixed["stopping"]) == {"fixed"} and set(looked["stopping"]) == {"precision"}
     both = summarise(pd.concat([fixed, looked.assign(model="other")]))
     expected = [mean_interval(fixed["auc"].to_numpy(), bounds=(0, 1)), stopping_interval(looked["auc"].to_numpy())]

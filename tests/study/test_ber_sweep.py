@@ -6,13 +6,13 @@ import pytest
 
 from drsrobust.introspection.tensors import has_group
 from drsrobust.models import build_model
-from drsrobust.study.ber_sweep import crossing, knee_verdict, knees, sweep_caption
+from drsrobust.study.ber_sweep import crossing, knee_verdict, rate_at_loss, sweep_caption
 from drsrobust.study.bit_sensitivity import bit_verdict, flipped_magnitudes
 
 RATES = [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
 
 
-def sweep(losses, model="dlrm", dataset="movielens-1m/ids", rates=RATES, places=10**6, **more):
+def sweep(losses, model="dlrm", dataset="movielens-1m/ids", rates=RATES, n_sites=10**6, **more):
     """A table of trials from losses [trials, rates] (NaN: raised)."""
     rows = [
         {"trial": t, "ber": ber, "auc_drop": loss, "auc_golden": 0.8, "auc": 0.8 - loss}
@@ -21,13 +21,13 @@ def sweep(losses, model="dlrm", dataset="movielens-1m/ids", rates=RATES, places=
     ]
     same = {"model": model, "dataset": dataset, "protocol": "corrected", "target": "all", "error_model": "BitFlip"}
     same |= {"mitigation": "none", "stopping": "fixed"} | more
-    return pd.DataFrame(rows).assign(places=places, **same)
+    return pd.DataFrame(rows).assign(n_sites=n_sites, **same)
 
 
 def test_the_knee_of_a_known_curve():
     """A loss of 200 times the rate, up to 0.3: exact while it is proportional; half of 0.3 lies between two rates."""
     loss = np.minimum(200 * np.array(RATES), 0.3)
-    found = knees(sweep([loss] * 3)).set_index("loss")
+    found = rate_at_loss(sweep([loss] * 3)).set_index("loss")
     assert found.loc["0.001", "knee"] == pytest.approx(5e-6) and found.loc["0.01", "knee"] == pytest.approx(5e-5)
     assert found.loc["half", "auc_drop"] == pytest.approx(0.15)
     assert found.loc["half", "knee"] == pytest.approx(1e-4 + (0.15 - 0.02) / (0.2 - 0.02) * 9e-4)
@@ -51,7 +51,7 @@ def test_ends_of_the_range():
 def test_trials_that_raised_are_in_no_mean_but_in_the_interval():
     whole = [[0.0, 0.0, 0.002, 0.02, 0.2, 0.3], [0.0, 0.0, 0.0025, 0.021, 0.2, 0.3]] * 20
     raised = [[0.0, 0.0, np.nan, 0.0205, 0.2, 0.3], *whole]
-    one, other = (knees(sweep(losses)).set_index("loss").loc["0.001"] for losses in (raised, whole))
+    one, other = (rate_at_loss(sweep(losses)).set_index("loss").loc["0.001"] for losses in (raised, whole))
     assert one["knee"] == pytest.approx(other["knee"]) and one["knee_high"] == pytest.approx(
         other["knee_high"], rel=0.1
     )
@@ -61,19 +61,19 @@ def test_trials_that_raised_are_in_no_mean_but_in_the_interval():
 
 def test_where_every_trial_raised_nothing_holds():
     nan = np.nan
-    found = knees(sweep([[0.0, 0.0, 0.0, 0.0, nan, nan]] * 40)).set_index("loss")
+    found = rate_at_loss(sweep([[0.0, 0.0, 0.0, 0.0, nan, nan]] * 40)).set_index("loss")
     assert found.loc["half", "knee"] == pytest.approx(1e-4 + 0.15 / 0.8 * 9e-4) and found.loc["half", "raised"] == 1 / 3
-    rows = verdicts(sweep([[nan] * 6] * 40, places=10**8))
+    rows = verdicts(sweep([[nan] * 6] * 40, n_sites=10**8))
     assert rows["verdict"].iloc[0] == "partly" and rows["detail"].iloc[0].startswith("at no rate with 100 flips surely")
 
 
 def test_mitigations_and_error_models_have_knees_of_their_own():
     parts = [sweep([STEEP, LATE] * 4, mitigation=name) for name in ("none", "ECC")]
     parts += [sweep([LATE, STEEP] * 4, error_model="BitFlip(bits=[30])")]
-    found = knees(pd.concat(parts))
+    found = rate_at_loss(pd.concat(parts))
     keys = found[["error_model", "mitigation"]].drop_duplicates().values.tolist()
     assert keys == [["BitFlip", "none"], ["BitFlip", "ECC"], ["BitFlip(bits=[30])", "none"]] and len(found) == 9
-    pd.testing.assert_frame_equal(knees(parts[0]), found[:3])
+    pd.testing.assert_frame_equal(rate_at_loss(parts[0]), found[:3])
     differ = knee_verdict(pd.concat(parts), found).set_index("reading")["verdict"]
     assert differ["models"] == "one model only" and differ["data sets"] == "one data set only"
 
@@ -81,7 +81,7 @@ def test_mitigations_and_error_models_have_knees_of_their_own():
 def test_a_model_is_not_compared_with_itself():
     """The knee of one lies within the other's interval: it has the least high end and the greatest low one."""
     ends = [("wide", 1e-5, 1e-6, 1e-4), ("narrow", 1e-5, 0.9e-5, 1.1e-5)]
-    found = knees(pd.concat([sweep([STEEP, LATE] * 4, model) for model, *_ in ends]))
+    found = rate_at_loss(pd.concat([sweep([STEEP, LATE] * 4, model) for model, *_ in ends]))
     for model, knee, low, high in ends:
         found.loc[found["model"] == model, ["knee", "knee_low", "knee_high"]] = knee, low, high
     table = pd.concat([sweep([STEEP, LATE] * 4, model) for model, *_ in ends])
@@ -99,10 +99,10 @@ def test_the_interval_covers():
         hit = rng.random(trials) < 0.5
         return 0.2 * ((np.array(RATES) >= begins[:, None]) & hit[:, None])
 
-    truth = knees(sweep(draw(200_000)[:20_000])).set_index("loss")["knee"]["0.01"]
+    truth = rate_at_loss(sweep(draw(200_000)[:20_000])).set_index("loss")["knee"]["0.01"]
     inside = 0
     for _ in range(40):
-        row = knees(sweep(draw(100))).set_index("loss").loc["0.01"]
+        row = rate_at_loss(sweep(draw(100))).set_index("loss").loc["0.01"]
         inside += row["knee_low"] <= truth <= row["knee_high"]
     assert inside >= 33  # 95 % of 40 are 38
 
@@ -110,16 +110,16 @@ def test_the_interval_covers():
 def test_wrong_tables_are_told():
     table = sweep([[0.0] * 6] * 2)
     with pytest.raises(ValueError, match="some trials lack a rate"):
-        knees(table.drop(index=3))
+        rate_at_loss(table.drop(index=3))
     with pytest.raises(ValueError, match="no trial of BitFlip"):
-        knees(table.assign(error_model="FixedCount(k=1)"))
+        rate_at_loss(table.assign(error_model="FixedCount(k=1)"))
     with pytest.raises(ValueError, match="corrected, all, BitFlip, none: trials were stopped by their AUC"):
-        knees(table.assign(stopping="precision"))
+        rate_at_loss(table.assign(stopping="precision"))
     with pytest.raises(ValueError, match="a trial has a rate twice"):
-        knees(pd.concat([table, table]))
+        rate_at_loss(pd.concat([table, table]))
     for wrong in ([], [0.0, 0.1], [0.1, 0.01]):
         with pytest.raises(ValueError, match="they must ascend from above 0"):
-            knees(table, wrong)
+            rate_at_loss(table, wrong)
 
 
 STEEP, LATE = [0, 0, 0.002, 0.02, 0.2, 0.3], [0, 0, 0, 0.002, 0.1, 0.3]
@@ -133,14 +133,14 @@ def near(losses):
 
 def verdicts(*parts):
     table = pd.concat(parts)
-    return knee_verdict(table, knees(table))
+    return knee_verdict(table, rate_at_loss(table))
 
 
 def test_verdicts():
-    parts = [sweep(near(STEEP), places=10**8), sweep(near(LATE), "fm", places=10**8)]
+    parts = [sweep(near(STEEP), n_sites=10**8), sweep(near(LATE), "fm", n_sites=10**8)]
     rows = verdicts(*parts).set_index("reading")
     assert rows.loc["knee", "verdict"].tolist() == ["reproduced"] * 2
-    assert rows.loc["knee", "value"].tolist() == knees(pd.concat(parts)).query("loss == 'half'")["knee"].tolist()
+    assert rows.loc["knee", "value"].tolist() == rate_at_loss(pd.concat(parts)).query("loss == 'half'")["knee"].tolist()
     assert (
         rows.loc["knee", "detail"]
         .iloc[0]
@@ -158,9 +158,9 @@ def test_verdicts():
 
 def test_rates_that_hit_nothing_are_no_test():
     """2,000 flips at the rate where AUC still holds, and 20."""
-    rows = [verdicts(sweep(near(STEEP), places=places)).iloc[0] for places in (10**8, 10**6)]
+    rows = [verdicts(sweep(near(STEEP), n_sites=places)).iloc[0] for places in (10**8, 10**6)]
     assert [row["verdict"] for row in rows] == ["reproduced", "partly"]
-    alike = verdicts(sweep([STEEP] * 20, places=10**8)).iloc[0]
+    alike = verdicts(sweep([STEEP] * 20, n_sites=10**8)).iloc[0]
     assert alike["verdict"] == "partly"  # 20 trials that agree do not show that 1 in 100 loses nothing
     assert rows[1]["detail"] == "at no rate with 100 flips surely under 0.001 lost, half is lost up to 0.01"
 
@@ -179,7 +179,7 @@ def test_a_knee_that_was_not_reached_counts_where_no_other_differs():
 
 def test_a_knee_that_no_trial_reached_may_be_reached():
     """20 trials that lose nothing at any rate: 1 in 7 may lose all, which is more than 0.01 on average."""
-    row = knees(sweep([[0.0] * 6] * 20)).set_index("loss").loc["0.01"]
+    row = rate_at_loss(sweep([[0.0] * 6] * 20)).set_index("loss").loc["0.01"]
     assert row["knee"] == row["knee_high"] == np.inf and row["knee_low"] < 1e-7
     row = verdicts(sweep(near(STEEP)), sweep([[0.0] * 6] * 20, "fm")).set_index("reading").loc["models"]
     assert row["verdict"] == "not"
@@ -202,21 +202,21 @@ def test_a_curve_without_a_knee(losses, verdict):
     assert np.isnan(rows["value"].iloc[0]) == (max(losses) < 0.15)  # half is not lost
 
 
-def test_groups_and_caption(trained, judge):
+def test_groups_and_caption(trained, evaluator):
     import drsrobust as dr
 
     assert not has_group(trained, "as_released")
-    table = dr.Campaign(judge, errors=[dr.BitFlip(ber) for ber in (1e-6, 1e-5)], trials=3).run(show=False)
+    table = dr.Campaign(evaluator, errors=[dr.BitFlip(ber) for ber in (1e-6, 1e-5)], trials=3).run(progress=False)
     summary = dr.summarise(table)
     both = pd.concat([summary, summary.assign(dataset="criteo-sample/fields")])
     other = type(
         "Rows", (), {"dataset": "criteo-sample/fields", "whole": 10, "part": "test", "__len__": lambda _: 10}
     )()
-    text = sweep_caption(both, [judge.split, other])
+    text = sweep_caption(both, [evaluator.rows, other])
     assert (
         text.count("Data: ") == 2 and text.count("3 trials per point") == 1 and "criteo-sample/fields, 10 test" in text
     )
-    text = sweep_caption(both, [judge.split, other], marks="Knee: there.")
+    text = sweep_caption(both, [evaluator.rows, other], marks="Knee: there.")
     assert text.count("Knee: there.") == 1 and "bars" not in text
 
 

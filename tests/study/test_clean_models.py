@@ -9,7 +9,7 @@ from drsrobust.training import Settings, load_model
 
 def test_a_row_per_model_and_its_learning_curve(data, trained):
     settings = Settings(epochs=2, batch_size=512)
-    other = load_model("fm", data, settings=settings, show=False)
+    other = load_model("fm", data, settings=settings, progress=False)
     table, curves = clean_table([(trained, data), (other, data)])
     assert table["model"].tolist() == ["dlrm", "fm"] and set(table["dataset"]) == {"synthetic-movielens/full"}
     scores = score(other, padded_batches(data.test), len(data.test))

@@ -10,7 +10,7 @@ from drsrobust.injection import FixedCount, resolve
 from drsrobust.statistics.pvf import pvf
 from drsrobust.study import components as post_stratified
 
-METRICS = ["flipped", "reranked", "moved"]
+METRICS = ["decision_changed", "list_changed", "score_changed"]
 
 
 def test_strata_are_a_partition(trained):
@@ -28,82 +28,89 @@ def test_strata_are_a_partition(trained):
 
 
 @pytest.fixture(scope="module")
-def judge(trained, data):
+def evaluator(trained, data):
     return Evaluator(trained, data.test)
 
 
 @pytest.fixture(scope="module")
-def campaigns(judge, tmp_path_factory):
+def campaigns(evaluator, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("campaigns")
-    strata = post_stratified.layer_strata(judge.model)
+    strata = post_stratified.layer_strata(evaluator.model)
     conditions = post_stratified.single_errors(strata)
-    stratified = Campaign(judge, conditions=conditions, trials=12, metrics=METRICS, store=tmp_path / "s")
-    plain = Campaign(judge, errors=[FixedCount(1)], trials=600, metrics=METRICS, store=tmp_path / "p")
-    return strata, stratified.run(show=False), plain, plain.run(show=False)
+    stratified = Campaign(evaluator, conditions=conditions, trials=12, metrics=METRICS, store=tmp_path / "s")
+    plain = Campaign(evaluator, errors=[FixedCount(1)], trials=600, metrics=METRICS, store=tmp_path / "p")
+    return strata, stratified.run(progress=False), plain, plain.run(progress=False)
 
 
-def test_weighted_means_agree_with_plain_draws(judge, campaigns):
+def test_weighted_means_agree_with_plain_draws(evaluator, campaigns):
     """The stratified estimate of what one error anywhere does lies in the interval of 600 errors drawn anywhere, and the
     other way round; and it is a weighted mean of its strata."""
     strata, table, _, drawn = campaigns
-    anywhere = post_stratified.stratified_pvf(table, strata, judge.split, by=[]).set_index("definition")
+    anywhere = post_stratified.stratified_pvf(table, strata, evaluator.rows, by=[]).set_index("definition")
     plain = pvf(drawn, by=["model"]).set_index("definition")
     for definition in METRICS:
         one, other = anywhere.loc[definition], plain.loc[definition]
         assert one["pvf_low"] <= other["pvf_high"] and other["pvf_low"] <= one["pvf_high"], definition
         assert one["pvf_low"] <= one["pvf"] <= one["pvf_high"]
-    loss = post_stratified.stratified_loss(table, strata, judge.split, by=[]).iloc[0]
+    loss = post_stratified.stratified_loss(table, strata, evaluator.rows, by=[]).iloc[0]
     means = table.groupby(["error_model", "target"], sort=False)["auc_drop"].mean()
     keys = [(str(error), str(target)) for error, target in post_stratified.single_errors(strata)]
     assert loss["auc_drop"] == pytest.approx(float(np.sum(strata["weight"] * [means[key] for key in keys])))
-    parts = post_stratified.stratified_loss(table, strata, judge.split)
+    parts = post_stratified.stratified_loss(table, strata, evaluator.rows)
     assert (parts["share"] @ parts["auc_drop"]) == pytest.approx(loss["auc_drop"])
-    assert parts["bits"].sum() == resolve(judge.model).bits
+    assert parts["bits"].sum() == resolve(evaluator.model).bits
 
 
-def test_what_no_trial_reached_or_what_raised_is_not_certain(judge, campaigns):
+def test_what_no_trial_reached_or_what_raised_is_not_certain(evaluator, campaigns):
     strata, table, _, _ = campaigns
-    quiet = {"flipped": 0.0, "reranked": 0.0, "moved": 0.0, "auc_drop": 0.0, "rows_reached": 0, "outcome": "ok"}
-    found = post_stratified.stratified_pvf(table.assign(**quiet), strata, judge.split, by=["layer"])
+    quiet = {
+        "decision_changed": 0.0,
+        "list_changed": 0.0,
+        "score_changed": 0.0,
+        "auc_drop": 0.0,
+        "rows_reached": 0,
+        "outcome": "ok",
+    }
+    found = post_stratified.stratified_pvf(table.assign(**quiet), strata, evaluator.rows, by=["layer"])
     assert (found["incorrect"] == 0).all() and (found["incorrect_high"] > 0).all()
-    losses = post_stratified.stratified_loss(table.assign(**quiet), strata, judge.split, by=["layer"])
+    losses = post_stratified.stratified_loss(table.assign(**quiet), strata, evaluator.rows, by=["layer"])
     assert (losses["auc_drop_low"] < 0).all() and (losses["auc_drop_high"] > 0).all()
     first = table["target"] == table["target"].iloc[0]
     drops = table["auc_drop"].mask(first & (table["trial"] == 0))
     outcomes = table["outcome"].mask(first & (table["trial"] == 0), "raised")
     raised = table.assign(auc_drop=drops, outcome=outcomes)
     before, after = (
-        post_stratified.stratified_loss(one, strata, judge.split, by=[]).iloc[0] for one in (table, raised)
+        post_stratified.stratified_loss(one, strata, evaluator.rows, by=[]).iloc[0] for one in (table, raised)
     )
     assert after["auc_drop_high"] > before["auc_drop_high"] and after["n"] < before["n"]
 
 
-def test_errors_are_placed(judge, campaigns):
+def test_errors_are_placed(evaluator, campaigns):
     _, _, plain, drawn = campaigns
     found = post_stratified.placed(plain)
     assert len(found) == len(drawn) and found["component"].notna().all()
-    names = post_stratified.layer_names(judge.model)
+    names = post_stratified.layer_names(evaluator.model)
     assert (found["layer"] == found["tensor"].map(names)).all()
     assert (found["bit_class"] == "exponent_top").sum() == (found["bit"] == 30).sum() > 10
     assert set(found.loc[found["bit"] < 23, "bit_class"]) == {"mantissa"}
     shares = found["component"].value_counts(normalize=True)
-    assert abs(shares["embedding"] - resolve(judge.model, "embedding").bits / resolve(judge.model).bits) < 0.03
+    assert abs(shares["embedding"] - resolve(evaluator.model, "embedding").bits / resolve(evaluator.model).bits) < 0.03
 
 
-def test_several_errors_have_no_place(judge, tmp_path):
-    runner = Campaign(judge, errors=[FixedCount(2)], trials=2, store=tmp_path / "s")
-    runner.run(show=False)
+def test_several_errors_have_no_place(evaluator, tmp_path):
+    runner = Campaign(evaluator, errors=[FixedCount(2)], trials=2, store=tmp_path / "s")
+    runner.run(progress=False)
     with pytest.raises(ValueError, match=r"trial 0 of FixedCount\(k=2\) flipped 2 bits; only a single error"):
         post_stratified.placed(runner)
 
 
-def test_bad_tables(judge, campaigns):
+def test_bad_tables(evaluator, campaigns):
     strata, table, *_ = campaigns
     with pytest.raises(ValueError, match=r"there is no trial of FixedCount.* run single_errors\(strata\)"):
-        post_stratified.stratified_pvf(table[table["target"] != table["target"].iloc[0]], strata, judge.split)
+        post_stratified.stratified_pvf(table[table["target"] != table["target"].iloc[0]], strata, evaluator.rows)
     two = pd.concat([table, table.assign(model="other")])
     with pytest.raises(ValueError, match="the table holds trials of 2 models"):
-        post_stratified.stratified_loss(two, strata, judge.split)
+        post_stratified.stratified_loss(two, strata, evaluator.rows)
 
 
 def parts(values, half=0.05):
@@ -128,9 +135,9 @@ def test_verdicts(values, half, verdict):
     assert text.startswith(f"{most} {values[most]:.2g} [{values[most] - half:.2g}, ") and ", least " in text
 
 
-def test_caption_names_what_matters(judge, campaigns):
+def test_caption_names_what_matters(evaluator, campaigns):
     _, table, *_ = campaigns
-    text = post_stratified.strata_caption(table, judge)
+    text = post_stratified.strata_caption(table, evaluator)
     for part in (
         "synthetic-movielens/full (generated",
         "600 test rows",
@@ -139,6 +146,6 @@ def test_caption_names_what_matters(judge, campaigns):
         "95%",
     ):
         assert part in text, part
-    flipped = post_stratified.strata_caption(table, judge, definitions=["flipped"])
+    flipped = post_stratified.strata_caption(table, evaluator, definitions=["decision_changed"])
     assert flipped.endswith("samples. Incorrect: a decision on the other side of probability 0.5.")
-    assert post_stratified.strata_caption(table, judge, definitions=[]).endswith("of stratified samples.")
+    assert post_stratified.strata_caption(table, evaluator, definitions=[]).endswith("of stratified samples.")

@@ -28,7 +28,7 @@ def ends(value, name):
 def shares():
     rows = []
     for model, (component, (share, value)) in itertools.product(("dlrm", "fm"), COMPONENTS.items()):
-        for definition, factor in (("flipped", 1), ("reranked", 2), ("moved", 10)):
+        for definition, factor in (("decision_changed", 1), ("list_changed", 2), ("score_changed", 10)):
             about = {"model": model, "dataset": "d", "component": component, "share": share, "definition": definition}
             rows.append(about | {"n": 60} | ends(10 * value * factor / 10, "pvf") | ends(value * factor, "incorrect"))
     return pd.DataFrame(rows)
@@ -55,7 +55,7 @@ def test_components_most_flips_first_in_each_model(shares):
 
 
 def test_a_definition_without_values_is_left_out(shares):
-    empty = shares["definition"] == "reranked"
+    empty = shares["definition"] == "list_changed"
     shares.loc[empty, ["pvf", "pvf_low", "pvf_high", "incorrect", "incorrect_low", "incorrect_high"]] = NAN
     ax = figures.component_pvf(figures.component_pvf_data(shares))
     assert sum(len(series) // 2 for series in heights(ax)) == 8
@@ -66,10 +66,12 @@ def test_classes_of_bits_from_the_highest(shares):
     data = figures.bit_class_pvf_data(parts)
     order = ["sign", "exponent_top", "exponent_high", "exponent_low", "mantissa"]
     assert data["bit_class"].drop_duplicates().tolist() == order  # quantized words' classes are not of these
-    ax = figures.bit_class_pvf(data, definition="moved")
+    ax = figures.bit_class_pvf(data, definition="score_changed")
     assert "scores moved" in ax.get_title("left") + ax.get_title()
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["embedding", "over_mlp"]
-    assert {y for series in heights(ax) for y in series[1::2]} == set(data[data["definition"] == "moved"]["incorrect"])
+    assert {y for series in heights(ax) for y in series[1::2]} == set(
+        data[data["definition"] == "score_changed"]["incorrect"]
+    )
 
 
 def test_layers_per_error_and_in_total():

@@ -47,12 +47,12 @@ def test_corrected_trials_are_fresh_maps_on_one_model(tables):
     table = tables["corrected"]
     assert len(table) == 2 * 2 * 3 and (table["present"] == table["ber"]).all() and (table["n_inputs"] == 300).all()
     model, rows = model_and_rows(as_released=False)
-    judge = Evaluator(model, rows)
-    plain = Campaign(judge, errors=[BitFlip(1e-4)], targets=["all"], trials=3, seed=5).run(show=False)
+    evaluator = Evaluator(model, rows)
+    plain = Campaign(evaluator, errors=[BitFlip(1e-4)], targets=["all"], trials=3, seed=5).run(progress=False)
     here = table[(table["target"] == "all") & (table["ber"] == 1e-4)]
     for (_, found), trial_seed in zip(here.iterrows(), plain["seed"], strict=True):
         with inject(model, BitFlip(1e-4), seed=int(trial_seed)) as error_map:
-            scores, golden = judge.run().scores, judge.golden.scores
+            scores, golden = evaluator.run().scores, evaluator.golden.scores
         assert found["deviated_0.01"] == deviated(scores, golden, 0.01) > 0
         assert found["median_change"] == median_change(scores, golden)
         assert found["spearman"] == spearman(scores, golden)
@@ -67,18 +67,20 @@ def test_as_released_errors_stay_from_batch_to_batch_and_rate_to_rate(tables):
     rates = accumulated([1e-5, 1e-4], 3)
     weights = np.array([128, 128, 44]) / 300
     model, rows = model_and_rows(as_released=True)
-    judges = [Evaluator(model, rows.take(slice(at, at + 128))) for at in (0, 128, 256)]
-    trial_seed = int(Campaign(judges[0], errors=[BitFlip(1e-4)], trials=1, seed=5).run(show=False)["seed"].iloc[0])
+    evaluators = [Evaluator(model, rows.take(slice(at, at + 128))) for at in (0, 128, 256)]
+    trial_seed = int(
+        Campaign(evaluators[0], errors=[BitFlip(1e-4)], trials=1, seed=5).run(progress=False)["seed"].iloc[0]
+    )
     before = set()
     for number, ber in enumerate([1e-5, 1e-4]):
         found = table[(table["target"] == "all") & (table["ber"] == ber)].set_index("trial").loc[0]
         shares, bits = [], []
-        for batch, judge in enumerate(judges):
+        for batch, evaluator in enumerate(evaluators):
             with inject(model, BitFlip(rates[number, batch]), seed=trial_seed) as error_map:
                 hit = set(zip(error_map.tensor.tolist(), error_map.word.tolist(), strict=True))
                 assert before <= hit
                 before = hit
-                shares.append(judge.run().metric("deviated_0.01"))
+                shares.append(evaluator.run().metric("deviated_0.01"))
                 bits.append(error_map.bits)
         assert found["deviated_0.01"] == pytest.approx(weights @ shares)
         assert found["bits_flipped"] == pytest.approx(weights @ bits)

@@ -107,11 +107,11 @@ def test_every_parameter_of_the_notebooks_is_checked_by_value():
     assert names - set(notebook._RULES) == {"full", "targets"} and set(notebook._RULES) <= names
 
 
-def test_provenance(judge):
-    line = provenance(judge)
+def test_provenance(evaluator):
+    line = provenance(evaluator)
     assert (
         "data synthetic-movielens/full test, 600 rows" in line
-        and judge.checkpoint[:12] in line
+        and evaluator.checkpoint[:12] in line
         and "torch 2.13" in line
     )
 

@@ -8,10 +8,10 @@ from torch import nn
 
 from drsrobust.study.bit_sensitivity import flipped_magnitudes
 from drsrobust.study.components import most_and_least
-from drsrobust.study.protection import kept_by
+from drsrobust.study.protection import protection_verdicts
 
 
-def parts(model, values, half, definition="moved"):
+def parts(model, values, half, definition="score_changed"):
     frame = pd.DataFrame(
         {"component": ["over_mlp", "dense_mlp", "embedding"], "incorrect": values, "pvf": values[::-1]}
     )
@@ -22,15 +22,19 @@ def parts(model, values, half, definition="moved"):
 
 def test_one_row_per_quantity_model_and_definition():
     given = pd.concat(
-        [parts("a", [0.5, 0.3, 0.1], 0.05), parts("b", [0.5, 0.3, 0.1], 0.15), parts("a", [np.nan] * 3, 0, "reranked")]
+        [
+            parts("a", [0.5, 0.3, 0.1], 0.05),
+            parts("b", [0.5, 0.3, 0.1], 0.15),
+            parts("a", [np.nan] * 3, 0, "list_changed"),
+        ]
     )
     given["definition"] = given["definition"].astype(str)
     found = most_and_least(given, {"incorrect": "outputs", "pvf": "errors"}, most="over_mlp", least="embedding")
     assert found[["quantity", "model", "definition", "verdict"]].values.tolist() == [
-        ["outputs", "a", "moved", "reproduced"],
-        ["outputs", "b", "moved", "partly"],
-        ["errors", "a", "moved", "not"],
-        ["errors", "b", "moved", "not"],
+        ["outputs", "a", "score_changed", "reproduced"],
+        ["outputs", "b", "score_changed", "partly"],
+        ["errors", "a", "score_changed", "not"],
+        ["errors", "b", "score_changed", "not"],
     ]
     # The number is that of the part that is said to be the most vulnerable, also where it is not.
     assert found["value"].tolist() == [0.5, 0.5, 0.1, 0.1] and found["low"].iloc[0] == pytest.approx(0.45)
@@ -80,8 +84,8 @@ def test_codes_that_keep_the_auc(limits, verdict, value, detail):
     kept = pd.DataFrame({"mitigation": ["none", *limits], "kept_to": [1e-4, *limits.values()]})
     kept = kept.assign(model="m", dataset="d", protocol="p", target="all", lost_from=[1e-3, np.nan, np.nan])
     storage = pd.DataFrame({"mitigation": ["b", "a", "other"], "stored_percent": [5.0, 1.0, 0.0]})
-    found = kept_by(kept, storage, {"code": ["a", "b"]}, [1e-4, 1e-3, 1e-2]).iloc[0]
+    found = protection_verdicts(kept, storage, {"code": ["a", "b"]}, [1e-4, 1e-3, 1e-2]).iloc[0]
     assert (found["model"], found["dataset"], found["code"]) == ("m", "d", "code")
     assert (found["verdict"], found["value"], found["detail"]) == (verdict, value, detail)
-    calm = kept_by(kept.assign(lost_from=np.nan), storage, {"code": ["a", "b"]}, [1e-4, 1e-3, 1e-2]).iloc[0]
+    calm = protection_verdicts(kept.assign(lost_from=np.nan), storage, {"code": ["a", "b"]}, [1e-4, 1e-3, 1e-2]).iloc[0]
     assert calm["verdict"] == "nothing lost" and calm["detail"] == ""

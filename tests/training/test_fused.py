@@ -85,7 +85,7 @@ def test_what_fbgemm_cannot_take_stays_with_adam(data):
     with fused_tables(model, Settings()) as taken:
         assert taken == []
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
-    fit(model, data, fused("rowwise_adagrad"), show=False)
+    fit(model, data, fused("rowwise_adagrad"), progress=False)
     assert all((parameter != before[name]).any() for name, parameter in model.named_parameters())
 
 
@@ -94,7 +94,7 @@ def test_training_is_repeatable(data, optimizer):
     digests = set()
     for _ in range(2):
         model = built("dlrm", data)
-        curve = fit(model, data, fused(optimizer), show=False)
+        curve = fit(model, data, fused(optimizer), progress=False)
         digests.add(state_digest(model))
     assert len(digests) == 1 and curve[-1].train_loss < curve[0].train_loss
 

@@ -36,7 +36,9 @@ def test_the_same_weights_as_one_after_another(tmp_path, monkeypatch):
     found = {}
     for workers in (1, 2):
         monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / f"cache-{workers}"))
-        models = load_models(wanted(load_dataset("synthetic-movielens/full", rows=3000)), workers=workers, show=False)
+        models = load_models(
+            wanted(load_dataset("synthetic-movielens/full", rows=3000)), workers=workers, progress=False
+        )
         assert [model.manifest["model"] for model in models] == ["wide_deep", "dlrm", "wide_deep"]
         found[workers] = [state_digest(model) for model in models]
         folders = {path.name for path in (tmp_path / f"cache-{workers}" / "checkpoints").iterdir() if path.is_dir()}
@@ -47,7 +49,7 @@ def test_the_same_weights_as_one_after_another(tmp_path, monkeypatch):
 def test_what_is_there_needs_no_process(data, trained, monkeypatch):
     monkeypatch.setattr("drsrobust.training.load.pool", lambda *_: pytest.fail("processes were started"))
     settings = Settings(epochs=2, batch_size=512)
-    (model,) = load_models([{"name": "dlrm", "data": data, "settings": settings}], workers=2, show=False)
+    (model,) = load_models([{"name": "dlrm", "data": data, "settings": settings}], workers=2, progress=False)
     assert state_digest(model) == state_digest(trained)
 
 
@@ -55,7 +57,7 @@ def test_other_rows_than_the_cached_ones_are_trained_on_here(empty_cache, monkey
     """A worker maps the folder of the data: it would train on rows that were not meant."""
     monkeypatch.setattr("drsrobust.training.load.pool", lambda *_: pytest.fail("processes were started"))
     data = load_dataset("synthetic-movielens/full", rows=3000)
-    models = load_models(wanted(replace(data, train=data.train.head(1000))), workers=2, show=False)
+    models = load_models(wanted(replace(data, train=data.train.head(1000))), workers=2, progress=False)
     assert len(models) == 3
 
 

@@ -29,7 +29,7 @@ def test_training_is_repeatable_and_learns(data):
             torch.manual_seed(0)
             model = build_model("wide_deep", data.schema)
         before = torch.random.get_rng_state()
-        curves.append(fit(model, data, Settings(epochs=6, batch_size=256), show=False))
+        curves.append(fit(model, data, Settings(epochs=6, batch_size=256), progress=False))
         assert torch.equal(before, torch.random.get_rng_state())  # the caller's random state is left alone
         digests.add(state_digest(model))
         assert not model.training
@@ -48,7 +48,7 @@ def test_the_number_of_threads_changes_nothing(data, tmp_path, monkeypatch, name
     for number in (1, 2):
         monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / str(number)))
         with threads(number):
-            manifest = load_model(name, data, settings=QUICK, show=False).manifest
+            manifest = load_model(name, data, settings=QUICK, progress=False).manifest
             assert torch.get_num_threads() == number
         manifest["curve"] = [epoch | {"seconds": 0} for epoch in manifest["curve"]]
         found.append(manifest | {"seconds": 0})
@@ -57,7 +57,7 @@ def test_the_number_of_threads_changes_nothing(data, tmp_path, monkeypatch, name
 
 def test_early_stopping(data):
     torch.manual_seed(0)
-    curve = fit(build_model("dlrm", data.schema), data, Settings(epochs=40, batch_size=256, patience=2), show=False)
+    curve = fit(build_model("dlrm", data.schema), data, Settings(epochs=40, batch_size=256, patience=2), progress=False)
     best = max(range(len(curve)), key=lambda i: curve[i].valid_auc)
     assert len(curve) - 1 - best >= 2 and len(curve) < 40
     assert curve[-1].valid_loss > min(epoch.valid_loss for epoch in curve)
@@ -101,7 +101,7 @@ def test_training_goes_on_while_the_loss_falls(data, monkeypatch):
     monkeypatch.setattr(MODULE, "log_loss", lambda *_: losses.pop(0))
     aucs, losses = [0.6, 0.5, 0.5, 0.5, 0.7, 0.6, 0.6, 0.6], [0.6, 0.5, 0.4, 0.3, 0.4, 0.5, 0.6, 0.7]
     torch.manual_seed(0)
-    curve = fit(build_model("fm", data.schema), data, Settings(epochs=40, patience=2), show=False)
+    curve = fit(build_model("fm", data.schema), data, Settings(epochs=40, patience=2), progress=False)
     assert [epoch.valid_auc for epoch in curve] == [0.6, 0.5, 0.5, 0.5, 0.7, 0.6, 0.6]
 
 
@@ -111,7 +111,7 @@ def test_few_rows_of_real_movielens_are_learned(real_data):
     head = {part: getattr(data, part).take(getattr(data, part).rows < 55_000) for part in ("train", "valid")}
     settings = replace(default_settings("dlrm", data.name), epochs=9)
     torch.manual_seed(0)
-    curve = fit(build_model("dlrm", data.schema), replace(data, **head), settings, show=False)
+    curve = fit(build_model("dlrm", data.schema), replace(data, **head), settings, progress=False)
     assert len(curve) == 9 and curve[-1].valid_auc > 0.75
 
 
@@ -119,9 +119,9 @@ def test_a_model_that_has_hardly_learned_is_warned_of(data, empty_cache):
     settings = Settings(epochs=1, batch_size=4096)
     says = r"after epoch 1 the model has hardly learned: its lowest normalised entropy on validation rows is [01]\.\d+, over"
     with pytest.warns(UserWarning, match=says):
-        load_model("dlrm", data, settings=settings, show=False)
+        load_model("dlrm", data, settings=settings, progress=False)
     with pytest.warns(UserWarning, match=says) as caught:  # from the cache too
-        load_model("dlrm", data, settings=settings, show=False)
+        load_model("dlrm", data, settings=settings, progress=False)
     assert [warning.filename for warning in caught] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -133,10 +133,10 @@ def test_divergence_is_told(data):
     with pytest.raises(
         RuntimeError, match=r"training diverged in epoch \d+, step \d+ of 2: the loss is nan.*learning_rate"
     ):
-        fit(build_model("dlrm", data.schema), data, Settings(epochs=9, learning_rate=1e19), show=False)
+        fit(build_model("dlrm", data.schema), data, Settings(epochs=9, learning_rate=1e19), progress=False)
     one_class = replace(data, valid=data.valid.take(data.valid.labels == 1))
     with pytest.raises(ValueError, match="validation rows are all of one class"):
-        fit(build_model("dlrm", data.schema), one_class, QUICK, show=False)
+        fit(build_model("dlrm", data.schema), one_class, QUICK, progress=False)
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_settings_that_cannot_train(setting, says):
 
 
 def test_load_model_trains_once(data, empty_cache, monkeypatch):
-    first = load_model("dlrm", data, settings=QUICK, show=False)
+    first = load_model("dlrm", data, settings=QUICK, progress=False)
     manifest = first.manifest
     assert manifest["model"] == "dlrm" and manifest["data"] == data.fingerprint and len(manifest["curve"]) == 2
     assert manifest["versions"]["torchrec"] and manifest["settings"]["batch_size"] == 512
@@ -163,24 +163,24 @@ def test_load_model_trains_once(data, empty_cache, monkeypatch):
     scores = score(first, padded_batches(data.test), len(data.test))
     assert manifest["test_auc"] == auc(data.test.labels, scores)
     monkeypatch.setattr("drsrobust.training.load.fit", lambda *_, **__: pytest.fail("trained again"))
-    assert state_digest(load_model("dlrm", data, settings=QUICK, show=False)) == manifest["state"]
+    assert state_digest(load_model("dlrm", data, settings=QUICK, progress=False)) == manifest["state"]
     with pytest.raises(ValueError, match=r"unknown model 'dlrn'; did you mean 'dlrm'\?"):
         load_model("dlrn", data)
 
 
 def test_other_settings_train_anew(data, empty_cache):
-    one = load_model("dlrm", data, settings=QUICK, show=False)
-    two = load_model("dlrm", data, settings=QUICK, sizes={"over_mlp": [8, 1]}, show=False)
+    one = load_model("dlrm", data, settings=QUICK, progress=False)
+    two = load_model("dlrm", data, settings=QUICK, sizes={"over_mlp": [8, 1]}, progress=False)
     assert one.manifest["state"] != two.manifest["state"]
     assert two.over_arch.model[1].weight.shape == (1, 8)
     other = load_dataset("synthetic-movielens/full", rows=600)
-    assert load_model("dlrm", other, settings=QUICK, show=False).manifest["data"] == other.fingerprint
+    assert load_model("dlrm", other, settings=QUICK, progress=False).manifest["data"] == other.fingerprint
 
 
 def test_numbers_of_numpy_and_tuples_will_do(data, empty_cache):
     settings = Settings(epochs=np.int64(2), batch_size=512, learning_rate=np.float32(1e-3))
-    one = load_model("dlrm", data, settings=settings, sizes={"over_mlp": (np.int64(8), 1)}, show=False)
-    two = load_model("dlrm", data, settings=settings, sizes={"over_mlp": [8, 1]}, show=False)
+    one = load_model("dlrm", data, settings=settings, sizes={"over_mlp": (np.int64(8), 1)}, progress=False)
+    two = load_model("dlrm", data, settings=settings, sizes={"over_mlp": [8, 1]}, progress=False)
     assert one.manifest == two.manifest and len(list((empty_cache / "checkpoints").glob("*/"))) == 1
     with pytest.raises(TypeError):
         Settings(epochs=1.5)
@@ -188,7 +188,7 @@ def test_numbers_of_numpy_and_tuples_will_do(data, empty_cache):
 
 def test_test_rows_of_one_class_have_no_auc(data, empty_cache):
     clicked = replace(data, test=data.test.take(data.test.labels == 1))
-    assert load_model("dlrm", clicked, settings=QUICK, show=False).manifest["test_auc"] is None
+    assert load_model("dlrm", clicked, settings=QUICK, progress=False).manifest["test_auc"] is None
 
 
 def test_parameters_that_share_memory_train(data):
@@ -196,12 +196,12 @@ def test_parameters_that_share_memory_train(data):
     model = build_model("wide_deep", data.schema, deep_mlp=(16, 16))
     model.deep[4].weight = torch.nn.Parameter(torch.zeros(16, 16))
     model.deep[4].bias = torch.nn.Parameter(model.deep[0].bias.data)
-    assert len(fit(model, data, QUICK, show=False)) == 2
+    assert len(fit(model, data, QUICK, progress=False)) == 2
 
 
 @pytest.fixture
 def checkpoint(data, empty_cache):
-    load_model("dlrm", data, settings=QUICK, show=False)
+    load_model("dlrm", data, settings=QUICK, progress=False)
     return next(path for path in (empty_cache / "checkpoints").iterdir() if path.is_dir())
 
 
@@ -218,17 +218,17 @@ def edit(path, **changes):
 def test_another_checkpoint_in_its_place_is_refused(data, checkpoint, empty_cache):
     """A whole checkpoint, but of another seed."""
     other = Settings(epochs=2, batch_size=512, seed=1)
-    load_model("dlrm", data, settings=other, show=False)
+    load_model("dlrm", data, settings=other, progress=False)
     folder = next(p for p in (empty_cache / "checkpoints").iterdir() if p.is_dir() and p != checkpoint)
     for file in folder.iterdir():
         file.write_bytes((checkpoint / file.name).read_bytes())
     with pytest.raises(CheckpointError, match=r"holds another checkpoint: settings is .*Delete"):
-        load_model("dlrm", data, settings=other, show=False)
+        load_model("dlrm", data, settings=other, progress=False)
 
 
 def test_training_rows_are_part_of_the_identity(data, empty_cache):
-    whole = load_model("dlrm", data, settings=QUICK, show=False)
-    few = load_model("dlrm", replace(data, train=data.train.head(600)), settings=QUICK, show=False)
+    whole = load_model("dlrm", data, settings=QUICK, progress=False)
+    few = load_model("dlrm", replace(data, train=data.train.head(600)), settings=QUICK, progress=False)
     assert whole.manifest["state"] != few.manifest["state"]
 
 
@@ -247,7 +247,7 @@ def test_training_rows_are_part_of_the_identity(data, empty_cache):
 def test_a_damaged_checkpoint_is_refused(data, checkpoint, damage, says):
     damage(checkpoint)
     with pytest.raises(CheckpointError, match=f"{says}.*Delete .* to train again"):
-        load_model("dlrm", data, settings=QUICK, show=False)
+        load_model("dlrm", data, settings=QUICK, progress=False)
 
 
 def test_no_checkpoint(tmp_path):
@@ -263,5 +263,5 @@ def test_dlrm_on_real_movielens(real_data):
     """The defaults but for a single epoch, on the whole of MovieLens-1M (all of them: `make bench BENCH=quality`)."""
     data = load_dataset("movielens-1m/full", real_data)
     settings = replace(default_settings("dlrm", data.train.dataset), epochs=1)
-    model = load_model("dlrm", data, settings=settings, show=False)
+    model = load_model("dlrm", data, settings=settings, progress=False)
     assert model.manifest["test_auc"] > 0.78

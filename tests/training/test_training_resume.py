@@ -49,15 +49,15 @@ def test_taken_up_at_any_step(data, tmp_path, monkeypatch, how, saves):
     """wide_deep has dropout and BatchNorm: random state and buffers count."""
     settings = SETTINGS[how]
     whole = built("wide_deep", data)
-    curve = fit(whole, data, settings, show=False)
+    curve = fit(whole, data, settings, progress=False)
     stop_after(monkeypatch, saves)
     with pytest.raises(Stopped):
-        fit(built("wide_deep", data), data, settings, show=False, snapshot=tmp_path / "s")
+        fit(built("wide_deep", data), data, settings, progress=False, snapshot=tmp_path / "s")
     monkeypatch.undo()
     steps, step = [], MODULE.Trainer.step
     monkeypatch.setattr(MODULE.Trainer, "step", lambda *arguments: steps.append(1) or step(*arguments))
     again = built("wide_deep", data)
-    found = fit(again, data, settings, show=False, snapshot=tmp_path / "s")
+    found = fit(again, data, settings, progress=False, snapshot=tmp_path / "s")
     assert state_digest(again) == state_digest(whole)
     assert [(e.train_loss, e.valid_auc) for e in found] == [(e.train_loss, e.valid_auc) for e in curve]
     assert len(steps) == len(curve) * 19 - saves  # 4,800 rows are 19 steps; none was done twice
@@ -66,11 +66,11 @@ def test_taken_up_at_any_step(data, tmp_path, monkeypatch, how, saves):
 def test_other_runs_and_damaged_snapshots_are_not_taken_up(data, tmp_path, monkeypatch):
     settings = SETTINGS["adam"]
     whole = built("dlrm", data)
-    fit(whole, data, settings, show=False)
+    fit(whole, data, settings, progress=False)
     stop_after(monkeypatch, 5)
     path = tmp_path / "s"
     with pytest.raises(Stopped):
-        fit(built("dlrm", data), data, settings, show=False, snapshot=path)
+        fit(built("dlrm", data), data, settings, progress=False, snapshot=path)
     monkeypatch.undo()
     content = path.read_bytes()
     for damage, says in (
@@ -81,11 +81,11 @@ def test_other_runs_and_damaged_snapshots_are_not_taken_up(data, tmp_path, monke
         damage()
         with pytest.warns(UserWarning, match=f"{says}.*training starts anew"):
             model = built("dlrm", data)
-            fit(model, data, settings, show=False, snapshot=path)
+            fit(model, data, settings, progress=False, snapshot=path)
         assert state_digest(model) == state_digest(whole)
     path.write_bytes(content)
     with pytest.warns(UserWarning, match="of another training run"):
-        fit(built("dlrm", data), data, Settings(epochs=1, batch_size=256), show=False, snapshot=path)
+        fit(built("dlrm", data), data, Settings(epochs=1, batch_size=256), progress=False, snapshot=path)
 
 
 CHILD = """
@@ -109,16 +109,16 @@ def test_killed_and_called_again(data, empty_cache, start):
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert list(empty_cache.glob("checkpoints/*.training"))
-    resumed = load_model("dlrm", data, settings=settings, show=False)
+    resumed = load_model("dlrm", data, settings=settings, progress=False)
     assert not list(empty_cache.glob("checkpoints/*.training"))
     whole = built("dlrm", data)
-    curve = fit(whole, data, settings, show=False)
+    curve = fit(whole, data, settings, progress=False)
     assert resumed.manifest["state"] == state_digest(whole)
     assert [epoch["valid_auc"] for epoch in resumed.manifest["curve"]] == [epoch.valid_auc for epoch in curve]
 
 
 def test_the_learning_curve_lies_beside_the_checkpoint(data, empty_cache):
-    model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), show=False)
+    model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), progress=False)
     (file,) = empty_cache.glob("checkpoints/*/curve.csv")
     lines = file.read_text().splitlines()
     assert lines[0] == "epoch,train_loss,valid_loss,valid_auc,valid_ne,seconds" and len(lines) == 3

@@ -4,5 +4,5 @@ from .conditions import decades as decades
 from .conditions import strata as strata
 from .store import Store as Store
 from .store import StoreError as StoreError
-from .workers import CannotShip as CannotShip
+from .workers import NotPicklable as NotPicklable
 from .workers import WorkersDied as WorkersDied

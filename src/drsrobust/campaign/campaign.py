@@ -22,8 +22,8 @@ from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import SCHEMA, stored_schema
 from drsrobust.campaign.workers import (
     SOON,
-    CannotShip,
     Here,
+    NotPicklable,
     factory_of,
     run_here,
     run_in_processes,
@@ -35,7 +35,7 @@ from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
 from drsrobust.metrics import NAMES
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING
-from drsrobust.statistics.stopping import looks
+from drsrobust.statistics.stopping import checkpoints
 from drsrobust.statistics.summary import summarise
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Campaign:
     bit, however many processes computed it.
 
     Args:
-        judge: the evaluator.
+        evaluator: the evaluator.
         errors: error models, as `[BitFlip(b) for b in decades(1e-9, 1e-2)]`.
         targets: as in `inject`.
         mitigations: what protects the model; None: nothing does. All of them meet the same error maps.
@@ -66,7 +66,7 @@ class Campaign:
         precision: go on until the 95 % interval of every condition's mean AUC has at most this half-width (see
             `drsrobust.statistics.stopping`). Conditions on the same maps stop together.
         max_trials: with `precision`, how many at most (default 4096).
-        metrics: further columns of the table, of `drsrobust.metrics.NAMES`, as `["ndcg", "flipped"]`.
+        metrics: further columns of the table, of `drsrobust.metrics.NAMES`, as `["ndcg", "decision_changed"]`.
         seed: all error maps follow from it.
         protocol: a label for the table (`corrected` or `as_released` in the study).
         coupled: trials of one number at different rates share nested error maps; False: all are independent.
@@ -82,7 +82,7 @@ class Campaign:
 
     def __init__(
         self,
-        judge: Evaluator,
+        evaluator: Evaluator,
         *,
         errors: Iterable[ErrorModel] | None = None,
         targets: Iterable[str | Target | Transient] = ("all",),
@@ -104,34 +104,34 @@ class Campaign:
         for name in self.metrics:
             if name not in NAMES:
                 raise unknown("metric", name, NAMES)
-        restore_leftovers(judge.model)
-        self.judge, self.seed, self.protocol, self.coupled = judge, index(seed), protocol, bool(coupled)
-        self.conditions = grid(judge.model, self._cells)
+        restore_leftovers(evaluator.model)
+        self.evaluator, self.seed, self.protocol, self.coupled = evaluator, index(seed), protocol, bool(coupled)
+        self.conditions = grid(evaluator.model, self._cells)
         _refuse_doubles(self.conditions)
         for condition in self.conditions:
-            condition.check(judge.model)
+            condition.check(evaluator.model)
         definition = self._definition()
         if store is None:
-            name = f"{judge.name}-{judge.split.dataset.replace('/', '-')}-{digest(definition)[:16]}"
+            name = f"{evaluator.name}-{evaluator.rows.dataset.replace('/', '-')}-{digest(definition)[:16]}"
             store = cache_folder("campaigns", name)
         about = {"versions": versions(), "commit": commit(), "machine": machine()}
         self.store = Store(Path(store).expanduser().resolve(), definition, about, stored_schema(self.metrics))
 
     def _definition(self) -> dict[str, Any]:
         """All that decides the results; the number of trials does not."""
-        judge, targets = self.judge, {}
+        evaluator, targets = self.evaluator, {}
         for condition in self.conditions:
             targets.setdefault(str(condition.target), condition.resolved)
-        options = judge.options
+        options = evaluator.options
         options.pop("memory")
         return {
             "format": FORMAT,
-            "model": judge.name,
-            "checkpoint": judge.checkpoint,
-            "dataset": judge.split.dataset,
-            "data": judge.split.fingerprint,
+            "model": evaluator.name,
+            "checkpoint": evaluator.checkpoint,
+            "dataset": evaluator.rows.dataset,
+            "data": evaluator.rows.fingerprint,
             # Of a foreign model the state is not all: its code decides too. What it computes tells it apart.
-            "golden": [round(judge.golden.auc, 6), round(judge.golden.logloss, 6)],
+            "golden": [round(evaluator.golden.auc, 6), round(evaluator.golden.logloss, 6)],
             "conditions": [list(condition.key) for condition in self.conditions],
             "targets": targets,
             "mitigations": {c.identity: c.protection for c in self.conditions if c.mitigation},
@@ -143,7 +143,7 @@ class Campaign:
 
     def __repr__(self) -> str:
         asked = f"{self._looks[0]} trials" if self.precision is None else f"precision {self.precision:g}"
-        name = f"{self.judge.name} on {self.judge.split.dataset}"
+        name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
         return f"<Campaign {name}: {len(self.conditions)} conditions, {asked}, in {self.store.folder}>"
 
     @property
@@ -151,7 +151,9 @@ class Campaign:
         """What `run_trial` takes besides the condition."""
         return {"seed": self.seed, "coupled": self.coupled, "protocol": self.protocol, "metrics": self.metrics}
 
-    def run(self, *, workers: int | None = None, executor: Executor | None = None, show: bool = True) -> "pd.DataFrame":
+    def run(
+        self, *, workers: int | None = None, executor: Executor | None = None, progress: bool = True
+    ) -> "pd.DataFrame":
         """Computes the trials that are not in the store yet, and gives the table of all of them.
 
         What an interrupted `with dr.inject(...)` left in the model is undone first, with a warning.
@@ -162,38 +164,38 @@ class Campaign:
                 `factory` of `Evaluator`).
             executor: computes instead: any of `concurrent.futures`, as a `ProcessPoolExecutor`, dask's
                 `Client(...).get_executor()` or `mpi4py.futures.MPIPoolExecutor()`. Its workers must see the store's folder.
-            show: a progress bar.
+            progress: a progress bar.
 
         Raises:
             RuntimeError: something other than errors changed the model meanwhile.
-            CannotShip: workers or an executor were asked for and cannot make the model.
+            NotPicklable: workers or an executor were asked for and cannot make the model.
             StoreError: another process is writing to the store, a stored chunk is damaged, or the disk is full.
             ValueError: the model is not the one that the evaluator was made for.
             WorkersDied: worker processes ended again and again.
         """
         if workers is not None and index(workers) < 1:
             raise ValueError(f"workers is {workers!r}; it must be 1 or more")
-        restore_leftovers(self.judge.model)
-        if not self.judge.unchanged():
+        restore_leftovers(self.evaluator.model)
+        if not self.evaluator.unchanged():
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
-        self.conditions = grid(self.judge.model, self._cells)  # its tensors may have moved
+        self.conditions = grid(self.evaluator.model, self._cells)  # its tensors may have moved
         if executor is not None or (workers or 1) > 1:
-            factory_of(self.judge)  # says at once why it cannot be
+            factory_of(self.evaluator)  # says at once why it cannot be
         with self.store.writing():
-            self.judge.full_run = self.judge.full_run or self.store.full_run
+            self.evaluator.full_run = self.evaluator.full_run or self.store.full_run
             try:
-                self._compute(workers, executor, show)
+                self._compute(workers, executor, progress)
             except CoupledRowsError as coupled:
                 warnings.warn(f"all trials of this campaign are computed again, as full runs: {coupled}", stacklevel=2)
-                self.judge.use_full_runs(str(coupled))
+                self.evaluator.use_full_runs(str(coupled))
                 self.store.restart(str(coupled))
-                self._compute(workers, executor, show)
+                self._compute(workers, executor, progress)
         return self.table()
 
-    def _compute(self, workers: int | None, executor: Executor | None, show: bool) -> None:
+    def _compute(self, workers: int | None, executor: Executor | None, progress: bool) -> None:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
         schedule = self._schedule()
-        with Report(self, schedule, show=show) as report:
+        with Report(self, schedule, progress=progress) as report:
 
             def finished(table: pa.Table) -> None:
                 self.store.write(table)
@@ -202,7 +204,7 @@ class Campaign:
 
             if executor is None and (workers or 1) == 1:
                 moving = _Moving(self, schedule, asked=workers is not None)
-                runner = Here(self.judge, self.conditions, self._options)
+                runner = Here(self.evaluator, self.conditions, self._options)
                 if run_here(schedule, runner, finished, worth_moving=moving.worth):
                     return
                 workers = cores()
@@ -212,7 +214,7 @@ class Campaign:
         folder = self.store.folder.with_name(f"{self.store.folder.name}.workers")
         # Processes of this machine share what the evaluator may take; those of an executor may be on several machines.
         share = 1 if executor is not None else workers
-        with shipped(self.judge, self.conditions, folder, self.store.identity, self._options, share) as order:
+        with shipped(self.evaluator, self.conditions, folder, self.store.identity, self._options, share) as order:
             if executor is not None:
                 run_there(schedule, order, executor, finished)
             else:
@@ -270,7 +272,7 @@ class _Moving:
     """Whether a campaign that began in this process goes on in several."""
 
     def __init__(self, campaign: Campaign, schedule: Schedule, *, asked: bool) -> None:
-        self._schedule, self._judge = schedule, campaign.judge
+        self._schedule, self._evaluator = schedule, campaign.evaluator
         self._possible = not asked and cores() > 1
 
     def worth(self) -> bool:
@@ -280,8 +282,8 @@ class _Moving:
             return False
         self._possible = False
         try:
-            factory_of(self._judge)
-        except CannotShip as error:
+            factory_of(self._evaluator)
+        except NotPicklable as error:
             warnings.warn(f"{left / 60:.0f} minutes are left, and run in this process alone: {error}", stacklevel=2)
             return False
         return True
@@ -301,7 +303,7 @@ def _looks(trials: int | None, precision: float | None, max_trials: int | None) 
     if not precision > 0:
         raise ValueError(f"precision is {precision!r}; it is the half-width of an interval of the mean AUC, as 0.005")
     first, last = (FIRST if trials is None else index(trials)), (MAX if max_trials is None else index(max_trials))
-    return looks(first, last, growth=GROWTH)
+    return checkpoints(first, last, growth=GROWTH)
 
 
 def _refuse_doubles(conditions: Sequence[Condition]) -> None:
@@ -328,12 +330,12 @@ def _frame(table: pa.Table) -> "pd.DataFrame":
 
 
 def auc_under_errors(
-    judge: Evaluator, error: ErrorModel, *, target: str | Target = "all", trials: int = 20, seed: int
+    evaluator: Evaluator, error: ErrorModel, *, target: str | Target = "all", trials: int = 20, seed: int
 ) -> Callable[[Mitigation], float]:
     """How good a model with a mitigation is under errors, as a score for `ActivationClipping.search`.
 
     Args:
-        judge: of rows that the mitigation will not be judged on, as `data.valid`.
+        evaluator: of rows that the mitigation will not be judged on, as `data.valid`.
         error, target: as in `inject`.
         trials: error maps, the same for each mitigation.
         seed: another one than in the campaign that the mitigation will be judged by.
@@ -347,7 +349,7 @@ def auc_under_errors(
     options = {"errors": [error], "targets": [target], "trials": trials, "seed": seed}
 
     def score(mitigation: Mitigation) -> float:
-        found = Campaign(judge, mitigations=[mitigation], **options).run(show=False)
+        found = Campaign(evaluator, mitigations=[mitigation], **options).run(progress=False)
         return float(found["auc"].fillna(0.0).mean())
 
     return score

@@ -3,7 +3,7 @@
 import time
 from typing import TYPE_CHECKING
 
-from drsrobust._environment import progress
+from drsrobust._environment import progress_bar
 from drsrobust.campaign.queue import Schedule
 from drsrobust.statistics.stopping import stopping_interval
 
@@ -15,11 +15,11 @@ class Report:
     """A progress bar of trials, with conditions done, the widest interval of a mean AUC (where a precision is asked for) and
     the time left."""
 
-    def __init__(self, campaign: "Campaign", schedule: Schedule, *, show: bool) -> None:
+    def __init__(self, campaign: "Campaign", schedule: Schedule, *, progress: bool) -> None:
         self._schedule, self._precision = schedule, campaign.precision
         self._conditions = len(campaign.conditions)
-        name = f"{campaign.judge.name} on {campaign.judge.split.dataset}"
-        self._bar = progress(schedule.total, name, show=show)
+        name = f"{campaign.evaluator.name} on {campaign.evaluator.rows.dataset}"
+        self._bar = progress_bar(schedule.total, name, progress=progress)
         self._since, self._before, self._looked = time.monotonic(), schedule.computed, 0.0
 
     def __enter__(self) -> "Report":

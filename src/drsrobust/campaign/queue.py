@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from drsrobust.statistics.stopping import decide
+from drsrobust.statistics.stopping import required_trials
 
 
 class Chunk(NamedTuple):
@@ -66,7 +66,7 @@ class Schedule:
                 self._finished[number] = True
                 return
             values = [self.values(condition, limit) for condition in group]
-            needed = decide(values, self._looks, self._precision)
+            needed = required_trials(values, self._looks, self._precision)
             self._limit[number] = needed
             self._finished[number] = needed <= limit
 

@@ -30,8 +30,8 @@ SCHEMA = pa.schema(
         ("repaired", pa.bool_()),
         ("checkpoint", pa.string()),
         ("data", pa.string()),
-        ("places", pa.int64()),
-        ("events", pa.int64()),
+        ("n_sites", pa.int64()),
+        ("n_events", pa.int64()),
         ("mitigation_id", pa.string()),
     ]
 )

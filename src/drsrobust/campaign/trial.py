@@ -76,7 +76,7 @@ def audit(error_map: ErrorMap) -> pa.StructArray:
     return pa.StructArray.from_arrays(arrays, fields=list(BIT_COUNT))
 
 
-def trial_seed(judge: Evaluator, condition: Condition, trial: int, *, seed: int, coupled: bool) -> int:
+def trial_seed(evaluator: Evaluator, condition: Condition, trial: int, *, seed: int, coupled: bool) -> int:
     """The uint64 that a trial's errors are drawn from: the first 8 bytes (big-endian) of SHA-256 over the sorted JSON of
     campaign seed, error model without rate or count, resolved target, model name, data set name and trial number.
 
@@ -87,8 +87,8 @@ def trial_seed(judge: Evaluator, condition: Condition, trial: int, *, seed: int,
         "seed": seed,
         "error_model": condition.error_model.canonical(),
         "target": condition.resolved,
-        "model": judge.name,
-        "dataset": judge.split.dataset,
+        "model": evaluator.name,
+        "dataset": evaluator.rows.dataset,
         "trial": trial,
     }
     if not coupled:
@@ -97,7 +97,7 @@ def trial_seed(judge: Evaluator, condition: Condition, trial: int, *, seed: int,
 
 
 def run_trial(
-    judge: Evaluator,
+    evaluator: Evaluator,
     condition: Condition,
     trial: int,
     *,
@@ -110,7 +110,7 @@ def run_trial(
     """One trial.
 
     Args:
-        judge: of the model without mitigation.
+        evaluator: of the model without mitigation.
         condition: one of the campaign's.
         trial: its number, from 0.
         seed, coupled, protocol, metrics: of the campaign.
@@ -121,25 +121,25 @@ def run_trial(
         `error` when the model raised, and the `errors` as counts by bit (see `audit`).
     """
     start = time.perf_counter()
-    drawn_from = trial_seed(judge, condition, trial, seed=seed, coupled=coupled)
-    injection = Injection(judge.model, [(condition.error_model, condition.hits)], seed=drawn_from)
+    drawn_from = trial_seed(evaluator, condition, trial, seed=seed, coupled=coupled)
+    injection = Injection(evaluator.model, [(condition.error_model, condition.hits)], seed=drawn_from)
     drawn, detected, repaired = injection.error_map, None, None
     if guarded is None:
-        result, left = _judged(judge, condition, injection), drawn
+        result, left = _judged(evaluator, condition, injection), drawn
     else:
-        left = condition.mitigation.screen(drawn, judge.model, seed=drawn_from)
+        left = condition.mitigation.screen(drawn, evaluator.model, seed=drawn_from)
         if left is not drawn:
             injection = injection.replaced(left)
-        with condition.mitigation.attach(judge.model) as watch:
+        with condition.mitigation.attach(evaluator.model) as watch:
             result = _judged(guarded, condition, injection)
         noticed = Together([left, watch])  # in memory, and while the model computed
         detected, repaired = noticed.detected, noticed.repaired
     found = drawn if drawn.log is None else drawn.log
-    golden = judge.golden.auc
+    golden = evaluator.golden.auc
     row = dict.fromkeys(SCHEMA.names)
     row |= {
-        "model": judge.name,
-        "dataset": judge.split.dataset,
+        "model": evaluator.name,
+        "dataset": evaluator.rows.dataset,
         "protocol": protocol,
         "error_model": condition.error_model.label,
         "rate": condition.error_model.rate,
@@ -163,17 +163,17 @@ def run_trial(
         "rows_reached": result.rows_reached,
         "detected": detected,
         "repaired": repaired,
-        "checkpoint": judge.checkpoint,
-        "data": judge.split.fingerprint,
-        "places": found.places,
-        "events": found.events,
+        "checkpoint": evaluator.checkpoint,
+        "data": evaluator.rows.fingerprint,
+        "n_sites": found.n_sites,
+        "n_events": found.n_events,
         "mitigation_id": condition.mitigation_id,
     }
     row |= result.metrics(metrics)
     return row | {"error": result.error, "errors": audit(drawn), "seconds": time.perf_counter() - start}
 
 
-def _judged(judge: Evaluator, condition: Condition, injection: Injection) -> Evaluation:
+def _judged(evaluator: Evaluator, condition: Condition, injection: Injection) -> Evaluation:
     """The model with these errors. Without any the golden run is the answer, and costs nothing.
 
     Raises:
@@ -181,13 +181,13 @@ def _judged(judge: Evaluator, condition: Condition, injection: Injection) -> Eva
     """
     error_map: ErrorMap = injection.error_map
     if not len(error_map) and error_map.log is None:
-        return judge.golden.unreached()
+        return evaluator.golden.unreached()
     # Not `with inject(...)`: between its entry and the first statement an interrupt would slip through.
     try:
         injection.apply()
-        full_run, result = judge.full_run, judge.rerun(error_map)
-        if judge.full_run != full_run:
-            raise CoupledRowsError(judge.full_run)
+        full_run, result = evaluator.full_run, evaluator.rerun(error_map)
+        if evaluator.full_run != full_run:
+            raise CoupledRowsError(evaluator.full_run)
         if (places := injection.unreached()) and result.outcome != "raised":
             raise ValueError(f"{condition.target}: the model never calls {', '.join(places)}, so nothing is hit there")
     finally:

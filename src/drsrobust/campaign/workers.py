@@ -72,26 +72,30 @@ class Order:
     full_run: str | None
 
 
-class CannotShip(ValueError):
+class NotPicklable(ValueError):
     """A model that other processes cannot make."""
 
 
-def factory_of(judge: Evaluator) -> Callable[[], nn.Module]:
+def factory_of(evaluator: Evaluator) -> Callable[[], nn.Module]:
     """What makes the judge's model in another process.
 
     Raises:
-        CannotShip: with the reason and what would help.
+        NotPicklable: with the reason and what would help.
     """
-    if judge.factory is not None:
-        home = judge.factory.func if isinstance(judge.factory, partial) else judge.factory
+    if evaluator.factory is not None:
+        home = evaluator.factory.func if isinstance(evaluator.factory, partial) else evaluator.factory
         if getattr(home, "__module__", None) == "__main__":
             name = getattr(home, "__qualname__", home)
-            raise CannotShip(f"{name} is defined in this notebook or script; put it into a module that can be imported")
-        return judge.factory
-    manifest = getattr(judge.model, "manifest", None)
-    if isinstance(manifest, dict) and manifest.get("model") == model_name(judge.model) and "sizes" in manifest:
+            raise NotPicklable(
+                f"{name} is defined in this notebook or script; put it into a module that can be imported"
+            )
+        return evaluator.factory
+    manifest = getattr(evaluator.model, "manifest", None)
+    if isinstance(manifest, dict) and manifest.get("model") == model_name(evaluator.model) and "sizes" in manifest:
         return partial(_rebuilt, manifest["model"], manifest["schema"], manifest["sizes"])
-    raise CannotShip(f"how to make a {type(judge.model).__name__} is not known there; give Evaluator(..., factory=...)")
+    raise NotPicklable(
+        f"how to make a {type(evaluator.model).__name__} is not known there; give Evaluator(..., factory=...)"
+    )
 
 
 def _rebuilt(name: str, schema: dict[str, Any], sizes: dict[str, Any]) -> nn.Module:
@@ -103,31 +107,31 @@ def _rebuilt(name: str, schema: dict[str, Any], sizes: dict[str, Any]) -> nn.Mod
 
 @contextmanager
 def shipped(
-    judge: Evaluator, conditions: Sequence[Condition], folder: Path, key: str, trial: dict[str, Any], share: int = 1
+    evaluator: Evaluator, conditions: Sequence[Condition], folder: Path, key: str, trial: dict[str, Any], share: int = 1
 ) -> Iterator[Order]:
     """Writes model and rows into a new folder, which is gone when the block ends.
 
     Args:
-        judge, conditions: of the campaign.
+        evaluator, conditions: of the campaign.
         folder: made here.
         key: tells the order from others.
         trial: what `run_trial` takes besides.
         share: how many workers divide the evaluator's `memory` among them.
 
     Raises:
-        CannotShip: workers could not make the model.
+        NotPicklable: workers could not make the model.
     """
     from safetensors.torch import save_file
 
-    factory = factory_of(judge)
+    factory = factory_of(evaluator)
     shutil.rmtree(folder, ignore_errors=True)  # of a killed run
     folder.mkdir(parents=True)
     try:
-        state = {one.name: one.tensor.detach().cpu().contiguous().clone() for one in listed(judge.model)}
+        state = {one.name: one.tensor.detach().cpu().contiguous().clone() for one in listed(evaluator.model)}
         save_file(state, folder / _STATE)
         del state
-        write_split(judge.split, folder / _SPLIT)
-        np.save(folder / _GOLDEN, judge.golden.scores)
+        write_split(evaluator.rows, folder / _SPLIT)
+        np.save(folder / _GOLDEN, evaluator.golden.scores)
         cells = []
         for number, condition in enumerate(conditions):
             if isinstance(condition.hits, Transient):
@@ -142,9 +146,9 @@ def shipped(
                     rows.append((tensor.name, file))
                 rows = tuple(rows)
             cells.append(Cell(condition.error_model, str(condition.target), rows, condition.mitigation))
-        options = judge.options | {"memory": amount(judge.options["memory"]) // share}
-        key += "" if judge.full_run is None else " full"  # a worker that stays must make another evaluator
-        yield Order(folder, key, factory, options, tuple(cells), trial, judge.full_run)
+        options = evaluator.options | {"memory": amount(evaluator.options["memory"]) // share}
+        key += "" if evaluator.full_run is None else " full"  # a worker that stays must make another evaluator
+        yield Order(folder, key, factory, options, tuple(cells), trial, evaluator.full_run)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -175,13 +179,13 @@ def unpacked(order: Order) -> tuple[Evaluator, list[Condition]]:
                 own.data = given  # private pages of the file: what is written stays in this process
             else:
                 own.data.copy_(given)
-    judge = Evaluator(model.eval(), read_split(order.folder / _SPLIT), order.factory, **order.options)
+    evaluator = Evaluator(model.eval(), read_split(order.folder / _SPLIT), order.factory, **order.options)
     golden = np.load(order.folder / _GOLDEN)
-    if not np.allclose(judge.golden.scores, golden, rtol=BOUND, atol=BOUND):
+    if not np.allclose(evaluator.golden.scores, golden, rtol=BOUND, atol=BOUND):
         raise RuntimeError("the model made here gives other scores than the one that was shipped")
     if order.full_run:
-        judge.use_full_runs(order.full_run)
-    return judge, [_condition(order, cell, model) for cell in order.cells]
+        evaluator.use_full_runs(order.full_run)
+    return evaluator, [_condition(order, cell, model) for cell in order.cells]
 
 
 def _condition(order: Order, cell: Cell, model: nn.Module) -> Condition:
@@ -197,7 +201,7 @@ VERIFY_SECONDS = 0.5  # what a verification is taken to cost before there was on
 
 
 def run_trials(
-    judge: Evaluator, guarded: Evaluator | None, condition: Condition, work: Chunk, options: dict[str, Any]
+    evaluator: Evaluator, guarded: Evaluator | None, condition: Condition, work: Chunk, options: dict[str, Any]
 ) -> tuple[pa.Table, BaseException | None]:
     """The trials of a chunk until all are done, or CHUNK_SECONDS are over; at least one.
 
@@ -207,7 +211,7 @@ def run_trials(
     rows, since, stopped = [], time.monotonic(), None
     try:
         for trial in work.trials:
-            rows.append(run_trial(judge, condition, trial, guarded=guarded, **options))
+            rows.append(run_trial(evaluator, condition, trial, guarded=guarded, **options))
             if time.monotonic() - since > CHUNK_SECONDS:
                 break
     except BaseException as error:  # finished trials are kept, also after an interrupt
@@ -219,13 +223,13 @@ class Here:
     """Runs chunks in this process, on one evaluator.
 
     Args:
-        judge: of the model as it is.
+        evaluator: of the model as it is.
         conditions: the grid.
         options: what `run_trial` takes besides.
     """
 
-    def __init__(self, judge: Evaluator, conditions: Sequence[Condition], options: dict[str, Any]) -> None:
-        self._judge, self._conditions, self._options = judge, conditions, options
+    def __init__(self, evaluator: Evaluator, conditions: Sequence[Condition], options: dict[str, Any]) -> None:
+        self._evaluator, self._conditions, self._options = evaluator, conditions, options
         self._guarded: dict[str, Evaluator] = {}  # by identity of the mitigation: each has golden scores of its own
         self._unverified_s, self._verify_s = 0.0, VERIFY_SECONDS
 
@@ -237,11 +241,11 @@ class Here:
         """
         condition, start = self._conditions[work.condition], time.perf_counter()
         if condition.mitigation is None:
-            table, stopped = run_trials(self._judge, None, condition, work, self._options)
+            table, stopped = run_trials(self._evaluator, None, condition, work, self._options)
         else:
-            with self._judge.under(condition.mitigation, self._guarded.get(condition.identity)) as guarded:
+            with self._evaluator.under(condition.mitigation, self._guarded.get(condition.identity)) as guarded:
                 self._guarded[condition.identity] = guarded
-                table, stopped = run_trials(self._judge, guarded, condition, work, self._options)
+                table, stopped = run_trials(self._evaluator, guarded, condition, work, self._options)
         self._unverified_s += time.perf_counter() - start
         if stopped is None:
             self.verify_when_due()
@@ -255,7 +259,7 @@ class Here:
         """
         if self._unverified_s > VERIFY_EVERY * self._verify_s:
             start = time.perf_counter()
-            self._judge.verify()
+            self._evaluator.verify()
             self._unverified_s, self._verify_s = 0.0, time.perf_counter() - start
 
 

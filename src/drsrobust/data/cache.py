@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from drsrobust._environment import progress
+from drsrobust._environment import progress_bar
 from drsrobust._files import cache_folder, exclusive, new_file, put_in_place
 from drsrobust._hashing import digest, file_digest
 from drsrobust.data import text_files as skipped
@@ -208,7 +208,7 @@ def _is_whole(folder: Path) -> bool:
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         arrays = manifest["arrays"]
-        with progress(len(arrays), "checking", show=sum(size for size, _ in arrays.values()) > SHOWN) as bar:
+        with progress_bar(len(arrays), "checking", progress=sum(size for size, _ in arrays.values()) > SHOWN) as bar:
             for key, (size, sha256) in arrays.items():
                 path = folder / f"{key}.npy"
                 if path.stat().st_size != size or digest_once(path) != sha256:

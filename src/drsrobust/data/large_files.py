@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from tqdm import tqdm
 
-from drsrobust._environment import progress
+from drsrobust._environment import progress_bar
 from drsrobust._files import new_file
 from drsrobust._hashing import splitmix64
 from drsrobust.data import text_files as text
@@ -67,7 +67,7 @@ def parse(folder: Path, table: Table, files: Sequence[Path], bad_lines: str) -> 
     if (folder / PARSED).exists():
         return raw
     size = sum(file.stat().st_size for file in files)
-    with progress(size // text.BLOCK + 1, "parsing", show=size > SHOWN) as bar:
+    with progress_bar(size // text.BLOCK + 1, "parsing", progress=size > SHOWN) as bar:
         bar.update(len(raw.blocks))
         done = [tuple(map(int, block.path.stem.split("-"))) for block in raw.blocks]
         last_file, last_block = done[-1] if done else (0, -1)
@@ -224,7 +224,7 @@ def encode(
         values, low = raw.column(LABEL)
         save(part / "labels.npy", (values[order] + low).astype(np.float32))
     features = []
-    with progress(len(table.features) + 1, "encoding", show=len(raw) > SHOWN_COLUMNS) as bar:
+    with progress_bar(len(table.features) + 1, "encoding", progress=len(raw) > SHOWN_COLUMNS) as bar:
         for name, missing in table.features.items():
             path = part / f"ids.{name}.npy"
             if not path.exists():

@@ -16,7 +16,7 @@ from drsrobust._environment import unknown
 from drsrobust.data import Split
 from drsrobust.evaluation.affected import CoupledRowsError, Reach
 from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, restore_leftovers
-from drsrobust.metrics import NAMES, Reference, log_loss
+from drsrobust.metrics import NAMES, BaselineMetrics, log_loss
 from drsrobust.metrics.auc import auc_difference
 from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import attached
@@ -48,7 +48,7 @@ class Evaluation:
     inf_rows: int | None = None
     scores: np.ndarray | None = field(default=None, repr=False)
     error: str | None = None
-    _reference: Reference | None = field(default=None, repr=False)
+    _reference: BaselineMetrics | None = field(default=None, repr=False)
     _changed: np.ndarray | None = field(default=None, repr=False)
 
     def unreached(self) -> "Evaluation":
@@ -57,7 +57,8 @@ class Evaluation:
 
     def metric(self, name: str) -> float | None:
         """A further metric: `calibration`; of users' lists of k rows `ndcg`, `hit_rate`, and against golden lists `overlap`,
-        `reranked`, `users_harmed`; of rows `flipped`, `moved`; against golden scores `deviated_0.01`, `deviated_0.1`,
+        `list_changed`, `users_harmed`; of rows `decision_changed`, `score_changed`; against golden scores
+        `deviated_0.01`, `deviated_0.1`,
         `median_change`, `spearman` (see `drsrobust.metrics`). None where the model raised, or where the data has no users.
 
         Raises:
@@ -86,7 +87,7 @@ class Evaluator:
 
     Args:
         model: forward(dense_features, sparse_features) -> logits [B] or [B, 1].
-        split: rows of both classes.
+        rows: a Split with rows of both classes.
         factory: makes the same module again, in any state, in another process (a function of a module that can be imported, or
             `functools.partial` of one): campaigns give it to their workers. Models of `load_model` need none.
         memory: how much may be kept for `rerun`, of outputs of the model's modules: bytes, or text as "500MB"; 0: nothing.
@@ -106,7 +107,7 @@ class Evaluator:
         UserWarning: the scores look like probabilities; they must be logits.
 
     Raises:
-        TypeError: `split` is not a Split.
+        TypeError: `rows` is not a Split.
         ValueError: the split has one class only, or the model has scores that are not finite to begin with, or an amount of
             memory that is none.
     """
@@ -114,7 +115,7 @@ class Evaluator:
     def __init__(
         self,
         model: nn.Module,
-        split: Split,
+        rows: Split,
         factory: Callable[[], nn.Module] | None = None,
         memory: int | str = "2GB",
         *,
@@ -122,28 +123,30 @@ class Evaluator:
         threshold: float = 0.5,
         epsilon: float = 1e-3,
     ) -> None:
-        if not isinstance(split, Split):
-            raise TypeError(f"split is a {type(split).__name__}; it must be a Split, as data.test")
+        if not isinstance(rows, Split):
+            raise TypeError(f"rows must be a Split such as data.test, got a {type(rows).__name__}")
         self._options: dict[str, Any] = {"memory": memory, "k": k, "threshold": threshold, "epsilon": epsilon}
         budget = amount(memory)
         restore_leftovers(model)
-        clicks = int(np.sum(split.labels > 0.5))
-        if clicks in (0, len(split)):
-            raise ValueError(f"the split has {clicks} clicks in {len(split)} rows; AUC needs rows of both classes")
-        self.model, self.split, self.name, self.factory = model, split, model_name(model), factory
+        clicks = int(np.sum(rows.labels > 0.5))
+        if clicks in (0, len(rows)):
+            raise ValueError(f"the split has {clicks} clicks in {len(rows)} rows; AUC needs rows of both classes")
+        self.model, self.rows, self.name, self.factory = model, rows, model_name(model), factory
         self.checkpoint, self._checksum = state_digest(model), state_checksum(model)
         self._attached = attached(model)
-        self._reach = Reach(model, split, budget)
+        self._reach = Reach(model, rows, budget)
         scores = self._reach.scores
         scores.flags.writeable = False
         nan_rows, inf_rows = int(np.isnan(scores).sum()), int(np.isinf(scores).sum())
         if nan_rows or inf_rows:
             raise ValueError(
-                f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {len(split)} rows; "
+                f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {len(rows)} rows; "
                 "nothing can be compared with that"
             )
-        users = split.users
-        self._reference = Reference(split.labels, scores, split.prior, users, k=k, threshold=threshold, epsilon=epsilon)
+        users = rows.users
+        self._reference = BaselineMetrics(
+            rows.labels, scores, rows.prior, users, k=k, threshold=threshold, epsilon=epsilon
+        )
         self.full_run = self._reach.everything
         self._warned = False
         self.golden = self._judged(scores, None)
@@ -154,11 +157,11 @@ class Evaluator:
 
         The logits of an untrained model may lie there too, but are no good probabilities.
         """
-        scores, labels = self._reach.scores.astype(np.float64), self.split.labels
+        scores, labels = self._reach.scores.astype(np.float64), self.rows.labels
         if scores.min() < 0 or scores.max() > 1:
             return
         with np.errstate(divide="ignore"):
-            as_probabilities = log_loss(labels, np.log(scores) - np.log1p(-scores), self.split.prior)
+            as_probabilities = log_loss(labels, np.log(scores) - np.log1p(-scores), self.rows.prior)
         if as_probabilities < min(self.golden.logloss, self._reference.entropy):
             warnings.warn(
                 f"{self.name}: all scores lie in [{scores.min():.3g}, {scores.max():.3g}] and look like probabilities; forward "
@@ -181,12 +184,12 @@ class Evaluator:
         """
         self._check_attached()
         try:
-            scores = score(self.model, self._reach.batches, len(self.split))
+            scores = score(self.model, self._reach.batches, len(self.rows))
         except InjectionError:
             raise
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            return Evaluation("raised", rows_reached=len(self.split), error=text)
+            return Evaluation("raised", rows_reached=len(self.rows), error=text)
         return self._judged(scores, None)
 
     def rerun(self, error_map: ErrorMap) -> Evaluation:
@@ -273,7 +276,7 @@ class Evaluator:
         """
         with mitigation.attach(self.model):
             if guarded is None:
-                guarded = Evaluator(self.model, self.split, self.factory, **self._options)
+                guarded = Evaluator(self.model, self.rows, self.factory, **self._options)
                 if mitigation.ordered:  # reruns would give batches of other rows, in another order
                     guarded.use_full_runs(f"{mitigation.name} depends on the order of batches")
                 elif self.full_run:
@@ -312,7 +315,7 @@ class Evaluator:
         )
 
     def __repr__(self) -> str:
-        return f"<Evaluator {self.name} on {self.split!r}: golden AUC {self.golden.auc:.4f}>"
+        return f"<Evaluator {self.name} on {self.rows!r}: golden AUC {self.golden.auc:.4f}>"
 
 
 def amount(memory: int | str) -> int:
@@ -333,7 +336,7 @@ def amount(memory: int | str) -> int:
     return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
-def without_errors(judge: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
+def clean_cost(evaluator: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
     """What mitigations cost where there are no errors.
 
     Returns:
@@ -342,10 +345,10 @@ def without_errors(judge: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.D
     """
     import pandas as pd
 
-    rows, plain = [], judge.golden
+    rows, plain = [], evaluator.golden
     for mitigation in mitigations:
-        with judge.under(mitigation) as guarded:
+        with evaluator.under(mitigation) as guarded:
             scores = guarded.golden.scores
-        difference = auc_difference(judge.split.labels, scores, plain.scores)
+        difference = auc_difference(evaluator.rows.labels, scores, plain.scores)
         rows.append((mitigation.name, guarded.golden.auc, *difference))
     return pd.DataFrame(rows, columns=["mitigation", "auc", "difference", "low", "high", "p"])

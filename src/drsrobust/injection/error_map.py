@@ -63,12 +63,12 @@ class Log:
     hits: list[Hit] = field(default_factory=list)
     calls: dict[str, int] = field(default_factory=dict)
     eligible_bits: int = 0
-    places: int | None = 0
-    events: int | None = 0
+    n_sites: int | None = 0
+    n_events: int | None = 0
 
     def __post_init__(self) -> None:
         if self.pairs > 1:
-            self.places = self.events = None
+            self.n_sites = self.n_events = None
 
     @property
     def words(self) -> int:
@@ -114,8 +114,8 @@ _SAVED = {
     "error_model",
     "eligible_bits",
     "requested_rate",
-    "places",
-    "events",
+    "n_sites",
+    "n_events",
     "drawn_bits",
 }
 _BY = ("component", "tensor", "row", "bit", "field")
@@ -170,8 +170,8 @@ class ErrorMap:
     error_model: str
     eligible_bits: int | None
     requested_rate: float | None
-    places: int | None = None
-    events: int | None = None
+    n_sites: int | None = None
+    n_events: int | None = None
     original: np.ndarray | None = None
     depends: np.ndarray | None = None
     log: Log | None = None
@@ -380,7 +380,7 @@ class ErrorMap:
         it: the same seed makes them again."""
         about = {"format": _FORMAT, "seed": self.seed, "error_model": self.error_model}
         about |= {"eligible_bits": self.eligible_bits, "requested_rate": self.requested_rate}
-        about |= {"places": self.places, "events": self.events, "drawn_bits": self.drawn_bits}
+        about |= {"n_sites": self.n_sites, "n_events": self.n_events, "drawn_bits": self.drawn_bits}
         about["arrays"] = [name for name in _ARRAYS if getattr(self, name) is not None]
         about["fingerprint"] = [[e.name, list(e.shape), e.format, e.component] for e in self.fingerprint]
         arrays = {name: getattr(self, name) for name in about["arrays"]}
@@ -420,8 +420,8 @@ class ErrorMap:
 
     def _check(self) -> None:
         """Raises ValueError when this is not what an error map holds."""
-        kinds = {"seed": int, "error_model": str, "eligible_bits": int, "requested_rate": float, "places": int}
-        kinds |= {"events": int, "drawn_bits": int}
+        kinds = {"seed": int, "error_model": str, "eligible_bits": int, "requested_rate": float, "n_sites": int}
+        kinds |= {"n_events": int, "drawn_bits": int}
         for name, kind in kinds.items():
             value = getattr(self, name)
             if value is None and name not in ("seed", "error_model"):

@@ -121,7 +121,7 @@ def from_bits(model: ErrorModel, space: AddressSpace, positions: Iterable[np.nda
     tensor, word, mask = (
         parts[0] if len(parts) == 1 else (np.concatenate(column) for column in zip(*parts, strict=True))
     )
-    about.setdefault("events", bits)
+    about.setdefault("n_events", bits)
     return make(model, space, tensor, word, mask, seed, **about)
 
 
@@ -192,8 +192,8 @@ class ReachedWords(NamedTuple):
 
     @property
     def about(self) -> dict[str, int]:
-        """`places` and `events` of the error map."""
-        return {"places": self.clock.n, "events": len(self.word)}
+        """`n_sites` and `n_events` of the error map."""
+        return {"n_sites": self.clock.n, "n_events": len(self.word)}
 
 
 def reach_words(model: ErrorModel, space: AddressSpace, seed: int, before: Before) -> ReachedWords:
@@ -326,7 +326,7 @@ class BitFlip(ErrorModel):
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         eligible = self.eligible(space)
         found = self.clock(eligible.bits, seed, before).until_in_parts(self.rate)
-        return from_bits(self, eligible, found, seed, requested_rate=self.rate, places=eligible.bits)
+        return from_bits(self, eligible, found, seed, requested_rate=self.rate, n_sites=eligible.bits)
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ class FixedCount(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         eligible = self.eligible(space)
-        about = {"requested_rate": self.expected_share(space), "places": eligible.bits, "events": self.k}
+        about = {"requested_rate": self.expected_share(space), "n_sites": eligible.bits, "n_events": self.k}
         return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first_in_parts(self.k), seed, **about)
 
 
@@ -394,7 +394,7 @@ class SingleBit(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         eligible = self.eligible(space)
-        about = {"requested_rate": 1 / eligible.bits, "places": eligible.bits, "events": 1}
+        about = {"requested_rate": 1 / eligible.bits, "n_sites": eligible.bits, "n_events": 1}
         return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first_in_parts(1), seed, **about)
 
 
@@ -437,5 +437,5 @@ class StuckAt(ErrorModel):
         found = self.clock(eligible.bits, seed, before).until(self.rate)
         tensor, word, bit = eligible.locate(found)
         held = (eligible.read(tensor, word) >> bit.astype(np.uint64)) & np.uint64(1)
-        drawn = from_bits(self, eligible, [found[held != self.value]], seed, places=eligible.bits, events=len(found))
+        drawn = from_bits(self, eligible, [found[held != self.value]], seed, n_sites=eligible.bits, n_events=len(found))
         return with_originals(drawn, eligible)

@@ -335,7 +335,7 @@ class Burst(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
         starts = self.clock(space.bits, seed, before).until(self.rate)
-        about = {"requested_rate": self.expected_share(space), "places": space.bits, "events": len(starts)}
+        about = {"requested_rate": self.expected_share(space), "n_sites": space.bits, "n_events": len(starts)}
         return from_bits(self, space, [space.extend(starts, self.length)], seed, **about)
 
 
@@ -394,7 +394,7 @@ class RowError(ErrorModel):
             parts.append((np.full(len(word), index, np.int32), word, mask))
         empty = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
         tensor, word, mask = (np.concatenate(column) for column in zip(empty, *parts, strict=True))
-        about = {"requested_rate": self.rate * self.density, "places": clock.n, "events": len(rows)}
+        about = {"requested_rate": self.rate * self.density, "n_sites": clock.n, "n_events": len(rows)}
         return from_words(self, space, tensor, word, mask, seed, **about)
 
 

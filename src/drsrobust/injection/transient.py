@@ -225,7 +225,7 @@ class Draw:
 
     def _count(self, drawn: Any) -> None:
         self.log.eligible_bits += drawn.eligible_bits
-        for name in ("places", "events"):
+        for name in ("n_sites", "n_events"):
             now, more = getattr(self.log, name), getattr(drawn, name)
             setattr(self.log, name, None if now is None or more is None else now + more)
 

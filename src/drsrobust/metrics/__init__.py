@@ -3,34 +3,34 @@
 +inf and -inf keep their order. A NaN carries no information: in AUC every pair it is in counts 1/2; in log loss, normalised
 entropy and calibration it predicts the click rate of the training rows; in a user's top-k list it is never shown; as a
 decision it is incorrect; beside the golden score it is infinitely far, in a rank correlation tied with every other row.
-`Reference` answers all of them for scores that differ from the golden ones in few rows.
+`BaselineMetrics` answers all of them for scores that differ from the golden ones in few rows.
 """
 
 from drsrobust.metrics.auc import auc
-from drsrobust.metrics.changes import DEVIATIONS, deviated, flipped, median_change, moved, spearman
-from drsrobust.metrics.incremental import NAMES, Reference
+from drsrobust.metrics.changes import DEVIATIONS, decision_changed, deviated, median_change, score_changed, spearman
+from drsrobust.metrics.incremental import NAMES, BaselineMetrics
 from drsrobust.metrics.log_loss import P_MIN, calibration, log_loss, normalised_entropy, probabilities
-from drsrobust.metrics.ranking import UserLists, hit_rate, ndcg, reranked, topk_overlap, users_harmed
+from drsrobust.metrics.ranking import UserLists, hit_rate, list_changed, ndcg, topk_overlap, users_harmed
 
 __all__ = [
     "DEVIATIONS",
     "NAMES",
     "P_MIN",
-    "Reference",
+    "BaselineMetrics",
     "UserLists",
     "auc",
     "calibration",
     "deviated",
-    "flipped",
+    "decision_changed",
     "users_harmed",
     "hit_rate",
     "log_loss",
     "median_change",
-    "moved",
+    "score_changed",
     "ndcg",
     "normalised_entropy",
     "probabilities",
-    "reranked",
+    "list_changed",
     "spearman",
     "topk_overlap",
 ]

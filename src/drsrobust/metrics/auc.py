@@ -8,13 +8,13 @@ Sources: E. R. DeLong, D. M. DeLong and D. L. Clarke-Pearson, Biometrics 44(3), 
 IEEE Signal Processing Letters 21(11), 2014.
 
 Where all placements of a class are equal, as of scores that separate the classes or of two models that rank all rows alike,
-they have no variance. That is certain of these rows and not of others: a share of up to `unseen(rows of the class)` of all rows
-may be placed anywhere, and widens the interval, added in squares."""
+they have no variance. That is certain of these rows and not of others: a share of up to
+`rule_of_three(rows of the class)` of all rows may be placed anywhere, and widens the interval, added in squares."""
 
 import numpy as np
 
 from drsrobust.metrics._inputs import checked
-from drsrobust.statistics.intervals import LEVEL, unseen
+from drsrobust.statistics.intervals import CONFIDENCE, rule_of_three
 
 
 def best_first_keys(scores: np.ndarray) -> np.ndarray:
@@ -150,7 +150,7 @@ def placements(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.n
     return above[clicked] / n, below[~clicked] / m
 
 
-def auc_interval(labels: np.ndarray, scores: np.ndarray, level: float = LEVEL) -> tuple[float, float, float]:
+def auc_interval(labels: np.ndarray, scores: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """AUC of scores [n] for labels [n] and its confidence interval over rows: auc +- z sqrt(DeLong's variance), within [0, 1].
 
     Raises:
@@ -161,11 +161,11 @@ def auc_interval(labels: np.ndarray, scores: np.ndarray, level: float = LEVEL) -
         (0.88888888888888..., 0.5809..., 1.0)
     """
     value = auc(labels, scores)
-    return value, *_ends(value, placements(labels, scores), (0.0, 1.0), level)
+    return value, *_ends(value, placements(labels, scores), (0.0, 1.0), confidence)
 
 
 def auc_difference(
-    labels: np.ndarray, scores: np.ndarray, others: np.ndarray, level: float = LEVEL
+    labels: np.ndarray, scores: np.ndarray, others: np.ndarray, confidence: float = CONFIDENCE
 ) -> tuple[float, float, float, float]:
     """AUC(scores) - AUC(others) on the same rows, its confidence interval over rows, and the two-sided p-value that there is
     no difference: the rows that both find hard cancel.
@@ -187,16 +187,18 @@ def auc_difference(
     one, two = placements(labels, scores), placements(labels, others)
     error = np.sqrt(_variance(one[0] - two[0], one[1] - two[1]))
     p = float(2 * norm.sf(abs(value) / error)) if error > 0 else float("nan")
-    low, high = _ends(value, (one[0] - two[0], one[1] - two[1]), (-1.0, 1.0), level)
+    low, high = _ends(value, (one[0] - two[0], one[1] - two[1]), (-1.0, 1.0), confidence)
     return value, low, high, p
 
 
 def _ends(
-    value: float, classes: tuple[np.ndarray, np.ndarray], bounds: tuple[float, float], level: float
+    value: float, classes: tuple[np.ndarray, np.ndarray], bounds: tuple[float, float], confidence: float
 ) -> tuple[float, float]:
     """Both ends of the interval of a mean placement, or of a mean difference of placements, of clicks and of others."""
-    half = _z(level) * np.sqrt(_variance(*classes))
-    shares = [unseen(len(one), level) for one in classes if np.ptp(one) <= 1e-12]  # of classes without variance
+    half = _z(confidence) * np.sqrt(_variance(*classes))
+    shares = [
+        rule_of_three(len(one), confidence) for one in classes if np.ptp(one) <= 1e-12
+    ]  # of classes without variance
     below, above = (np.hypot(half, np.linalg.norm(shares) * abs(bound - value)) for bound in bounds)
     return float(max(bounds[0], value - below)), float(min(bounds[1], value + above))
 
@@ -207,7 +209,7 @@ def _variance(clicks: np.ndarray, others: np.ndarray) -> float:
     return float(clicks.var(ddof=1) / len(clicks) + others.var(ddof=1) / len(others))
 
 
-def _z(level: float) -> float:
+def _z(confidence: float) -> float:
     from scipy.stats import norm
 
-    return float(norm.ppf((1 + level) / 2))
+    return float(norm.ppf((1 + confidence) / 2))

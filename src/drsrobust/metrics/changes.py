@@ -16,7 +16,7 @@ THRESHOLD = 0.5
 EPSILON = 1e-3
 
 
-def flipped(scores: np.ndarray, golden: np.ndarray, threshold: float = THRESHOLD) -> float:
+def decision_changed(scores: np.ndarray, golden: np.ndarray, threshold: float = THRESHOLD) -> float:
     """Share of rows whose click decision, probability > threshold, is not the golden one; NaN without rows.
 
     Logits are compared with log(threshold / (1 - threshold)), so that no sigmoid rounds. A score that is NaN is an incorrect
@@ -30,14 +30,14 @@ def flipped(scores: np.ndarray, golden: np.ndarray, threshold: float = THRESHOLD
         ValueError: arrays of different lengths, or a threshold outside (0, 1).
 
     Example:
-        >>> flipped(np.array([1.0, -1.0, np.nan, 5.0]), np.array([2.0, 2.0, -2.0, 0.1]))
+        >>> decision_changed(np.array([1.0, -1.0, np.nan, 5.0]), np.array([2.0, 2.0, -2.0, 0.1]))
         0.5
     """
     scores, golden = columns(scores=scores, golden=golden)
     return _share(is_flipped(scores, golden, cut(threshold)))
 
 
-def moved(scores: np.ndarray, golden: np.ndarray, epsilon: float = EPSILON) -> float:
+def score_changed(scores: np.ndarray, golden: np.ndarray, epsilon: float = EPSILON) -> float:
     """Share of rows whose logit is more than epsilon away from the golden one; NaN and infinities have always moved. NaN
     without rows.
 
@@ -49,7 +49,7 @@ def moved(scores: np.ndarray, golden: np.ndarray, epsilon: float = EPSILON) -> f
         ValueError: arrays of different lengths, or an epsilon that is negative or not finite.
 
     Example:
-        >>> moved(np.array([1.0, 1.01, np.inf, np.nan]), np.array([1.0, 1.0, 1.0, 1.0]))
+        >>> score_changed(np.array([1.0, 1.01, np.inf, np.nan]), np.array([1.0, 1.0, 1.0, 1.0]))
         0.75
     """
     scores, golden = columns(scores=scores, golden=golden)

@@ -72,12 +72,12 @@ def twice_above(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(scores), len(others), twice)
 
 
-RANKING = ("ndcg", "hit_rate", "overlap", "reranked", "users_harmed")
-NAMES = ("calibration", *RANKING, "flipped", "moved", *DEVIATIONS)
+RANKING = ("ndcg", "hit_rate", "overlap", "list_changed", "users_harmed")
+NAMES = ("calibration", *RANKING, "decision_changed", "score_changed", *DEVIATIONS)
 FEW = 0.05  # share of changed rows up to which looking at them alone is quicker than starting over (measured: 4 to 7 %)
 
 
-class Reference:
+class BaselineMetrics:
     """Answers what scores are worth, quickly where they differ from the golden ones in few rows.
 
     Every answer equals that of the function of that name bit for bit (`overlap` is `topk_overlap`; those with a
@@ -103,13 +103,13 @@ class Reference:
 
     Example:
         >>> labels, golden = np.array([1, 0, 1, 0]), np.array([2.0, -1.0, 0.5, 0.1])
-        >>> reference = Reference(labels, golden, prior=0.5, users=np.array([1, 1, 2, 2]), k=1)
+        >>> reference = BaselineMetrics(labels, golden, prior=0.5, users=np.array([1, 1, 2, 2]), k=1)
         >>> scores = golden.copy()
         >>> scores[3] = 1e9  # a bit flipped
         >>> reference.auc(golden), reference.auc(scores, changed=np.array([3]))
         (1.0, 0.5)
-        >>> reference.measures(["ndcg", "overlap", "moved"], scores, changed=np.array([3]))
-        {'ndcg': 0.5, 'overlap': 0.5, 'moved': 0.25}
+        >>> reference.measures(["ndcg", "overlap", "score_changed"], scores, changed=np.array([3]))
+        {'ndcg': 0.5, 'overlap': 0.5, 'score_changed': 0.25}
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class Reference:
         """
         users = None if self._lists is None else self._lists.users.take(self._lists.codes)
         settings = {"k": self._k, "threshold": self._threshold, "epsilon": self._epsilon}
-        anew = Reference(self._clicked, golden, self._prior, users, **settings)._arrays()
+        anew = BaselineMetrics(self._clicked, golden, self._prior, users, **settings)._arrays()
         for name, array in self._arrays().items():
             if array.dtype != anew[name].dtype or array.tobytes() != anew[name].tobytes():
                 raise RuntimeError(f"{name} is not what it was made of the golden scores; something wrote to it")
@@ -258,7 +258,7 @@ class Reference:
         else:
             values = self._golden_values[name].copy()
             values[who] = self._values(name, top, who)
-        return mean(values) if name in ("overlap", "reranked") else self._clicks.mean(values)
+        return mean(values) if name in ("overlap", "list_changed") else self._clicks.mean(values)
 
     def _values(self, name: str, top: np.ndarray, who: np.ndarray | None) -> np.ndarray:
         """A ranking metric of every user in `who` (None: all), whose lists are top [depth, A]."""
@@ -268,8 +268,8 @@ class Reference:
             return self._clicks.hit(top)
         if name == "overlap":
             return self._golden_lists.overlap(top, who)
-        if name == "reranked":
-            return self._golden_lists.reranked(top, who)
+        if name == "list_changed":
+            return self._golden_lists.list_changed(top, who)
         golden = self._golden_values["ndcg"]
         return self._clicks.ndcg(top, who) < (golden if who is None else golden.take(who))
 
@@ -278,7 +278,11 @@ class Reference:
         golden = self.golden
         if rows is not None:
             scores, golden = scores.take(rows), golden.take(rows)
-        found = is_flipped(scores, golden, self._cut) if name == "flipped" else is_moved(scores, golden, self._epsilon)
+        found = (
+            is_flipped(scores, golden, self._cut)
+            if name == "decision_changed"
+            else is_moved(scores, golden, self._epsilon)
+        )
         return float(np.count_nonzero(found) / len(self.golden)) if len(self.golden) else float("nan")
 
     def _arrays(self) -> dict[str, np.ndarray]:

@@ -151,18 +151,18 @@ def topk_overlap(scores: np.ndarray, golden: np.ndarray, users: np.ndarray, k: i
     return mean(GoldenLists(lists, golden).overlap(lists.top(scores)))
 
 
-def reranked(scores: np.ndarray, golden: np.ndarray, users: np.ndarray, k: int) -> float:
+def list_changed(scores: np.ndarray, golden: np.ndarray, users: np.ndarray, k: int) -> float:
     """Share of users whose list differs from the golden one: in a row or in the order. NaN without rows.
 
     Arguments and errors are those of `topk_overlap`.
 
     Example:
-        >>> reranked(np.array([3.0, 2.0, 1.0]), np.array([2.0, 3.0, 1.0]), np.array([1, 1, 2]), k=2)
+        >>> list_changed(np.array([3.0, 2.0, 1.0]), np.array([2.0, 3.0, 1.0]), np.array([1, 1, 2]), k=2)
         0.5
     """
     scores, golden, users = columns(scores=scores, golden=golden, users=users)
     lists = UserLists(users, k)
-    return mean(GoldenLists(lists, golden).reranked(lists.top(scores)))
+    return mean(GoldenLists(lists, golden).list_changed(lists.top(scores)))
 
 
 def users_harmed(labels: np.ndarray, scores: np.ndarray, golden: np.ndarray, users: np.ndarray, k: int) -> float:
@@ -247,7 +247,7 @@ class GoldenLists:
         places = self._places if who is None else self._places.take(who)
         return np.count_nonzero(self._listed.take(top, mode="wrap"), axis=0) / places
 
-    def reranked(self, top: np.ndarray, who: np.ndarray | None = None) -> np.ndarray:
+    def list_changed(self, top: np.ndarray, who: np.ndarray | None = None) -> np.ndarray:
         """Whether lists [depth, A] differ from the golden ones, bool [A]."""
         return (top != (self.top if who is None else self.top.take(who, axis=1))).any(axis=0)
 

@@ -4,7 +4,7 @@ from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
 from drsrobust.mitigation.abft.linear import ABFTLinear
 from drsrobust.mitigation.activations.clipping import ActivationClipping
 from drsrobust.mitigation.activations.nan_guard import NaNGuard
-from drsrobust.mitigation.activations.sites import KINDS, places
+from drsrobust.mitigation.activations.sites import KINDS, clip_sites
 from drsrobust.mitigation.base import Composed, Cost, Mitigation, Watch
 from drsrobust.mitigation.memory.bit_protection import BitProtection
 from drsrobust.mitigation.memory.ecc import ECC, SECDED
@@ -13,7 +13,7 @@ from drsrobust.mitigation.memory.replication import Replication
 from drsrobust.mitigation.memory.scrubbing import Scrubbing
 from drsrobust.mitigation.memory.storage import StorageProtection
 from drsrobust.mitigation.memory.weight_range import WeightRange
-from drsrobust.mitigation.memory.zero_space import ZeroSpaceECC, make_room
+from drsrobust.mitigation.memory.zero_space import ZeroSpaceECC, reserve_bits
 
 __all__ = [
     "ECC",
@@ -34,6 +34,6 @@ __all__ = [
     "Watch",
     "WeightRange",
     "ZeroSpaceECC",
-    "make_room",
-    "places",
+    "reserve_bits",
+    "clip_sites",
 ]

@@ -1,40 +1,40 @@
 """Estimates with intervals from tables of trials. The modules know only arrays and DataFrames."""
 
-from drsrobust.statistics.count_curve import ladder, mixed, mixture
+from drsrobust.statistics.count_curve import binomial_weights, curve_from_counts, error_count_grid
 from drsrobust.statistics.intervals import (
     bootstrap_interval,
     bounded_interval,
     mean_interval,
     quantile_interval,
+    rule_of_three,
     sample_size,
-    unseen,
     wilson,
 )
 from drsrobust.statistics.pvf import pvf
 from drsrobust.statistics.recovery import recovery
-from drsrobust.statistics.stopping import decide, looks, stop, stopping_interval
-from drsrobust.statistics.stratified import neyman, stratified_mean, stratified_proportion
+from drsrobust.statistics.stopping import checkpoints, is_precise, required_trials, stopping_interval
+from drsrobust.statistics.stratified import neyman_allocation, stratified_mean, stratified_proportion
 from drsrobust.statistics.summary import summarise
 
 __all__ = [
     "bootstrap_interval",
     "bounded_interval",
-    "decide",
-    "ladder",
-    "looks",
+    "required_trials",
+    "error_count_grid",
+    "checkpoints",
     "mean_interval",
-    "mixed",
-    "mixture",
-    "neyman",
+    "curve_from_counts",
+    "binomial_weights",
+    "neyman_allocation",
     "pvf",
     "quantile_interval",
     "recovery",
     "sample_size",
-    "stop",
+    "is_precise",
     "stopping_interval",
     "stratified_mean",
     "stratified_proportion",
     "summarise",
-    "unseen",
+    "rule_of_three",
     "wilson",
 ]

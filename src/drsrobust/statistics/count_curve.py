@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.intervals import LEVEL, bounded_interval, mean_interval
+from drsrobust.statistics.intervals import CONFIDENCE, bounded_interval, mean_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +26,7 @@ NEGLIGIBLE = 1e-6  # weight of a rung at which a trial that raised does not matt
 _CELLS = 4096  # numbers of errors at which a binomial is evaluated
 
 
-def ladder(bits: int, rates: Sequence[float], growth: float = 2.0, tail: float = 1e-6) -> list[int]:
+def error_count_grid(bits: int, rates: Sequence[float], growth: float = 2.0, tail: float = 1e-6) -> list[int]:
     """Numbers of errors to run trials with, so that all rates of interest can be had by mixing: 0, and the whole numbers next
     to growth^i from below where the lowest rate has its errors to above where the highest one has.
 
@@ -42,7 +42,7 @@ def ladder(bits: int, rates: Sequence[float], growth: float = 2.0, tail: float =
         ValueError: an argument out of its range.
 
     Example:
-        >>> ladder(10**6, [1e-7, 1e-5])
+        >>> error_count_grid(10**6, [1e-7, 1e-5])
         [0, 1, 2, 4, 8, 16, 32]
     """
     from scipy.stats import binom
@@ -61,7 +61,7 @@ def ladder(bits: int, rates: Sequence[float], growth: float = 2.0, tail: float =
     return [0, *rungs[first:]]
 
 
-def mixture(ladder: Sequence[int], bits: int, rates: Sequence[float]) -> np.ndarray:
+def binomial_weights(error_count_grid: Sequence[int], bits: int, rates: Sequence[float]) -> np.ndarray:
     """The weight of each rung at each rate: E[metric; p] = sum of weight times the metric at the rung.
 
     Between two rungs the metric is interpolated: linearly in k up to 4 errors, where each error acts for itself, so that a
@@ -71,7 +71,7 @@ def mixture(ladder: Sequence[int], bits: int, rates: Sequence[float]) -> np.ndar
     What lies above the last rung counts as it.
 
     Args:
-        ladder: rungs, ascending, the first of them 0.
+        error_count_grid: rungs, ascending, the first of them 0.
         bits: N, eligible bits.
         rates: [rates], bit error rates in [0, 1].
 
@@ -82,13 +82,13 @@ def mixture(ladder: Sequence[int], bits: int, rates: Sequence[float]) -> np.ndar
         ValueError: another ladder; more than 0.001 of a rate's probability above the last rung.
 
     Example:
-        >>> mixture([0, 1, 2, 4], bits=1000, rates=[0, 5e-4]).round(2)
+        >>> binomial_weights([0, 1, 2, 4], bits=1000, rates=[0, 5e-4]).round(2)
         array([[1.  , 0.  , 0.  , 0.  ],
                [0.61, 0.3 , 0.08, 0.01]])
     """
     from scipy.stats import binom
 
-    rungs = _ladder(ladder, bits)
+    rungs = _ladder(error_count_grid, bits)
     found = _rates(rates)
     weights = np.zeros((len(found), len(rungs)))
     for row, rate in zip(weights, found, strict=True):
@@ -106,18 +106,19 @@ def mixture(ladder: Sequence[int], bits: int, rates: Sequence[float]) -> np.ndar
     return weights
 
 
-def mixed(
+def curve_from_counts(
     values: np.ndarray,
-    ladder: Sequence[int],
+    error_count_grid: Sequence[int],
     bits: int,
     rates: Sequence[float],
-    level: float = LEVEL,
+    confidence: float = CONFIDENCE,
     bounds: tuple[float, float] | None = None,
 ) -> "pd.DataFrame":
     """The mean of a metric at each rate, with its interval over trials.
 
-    Each trial's values are mixed over the binomial (see `mixture`), and the trials' mixtures averaged. Rungs of one trial share
-    their errors: an interval that takes them as independent is too narrow (at 95 % it covers some 80 %).
+    Each trial's values are mixed over the binomial (see `binomial_weights`), and the trials' mixtures averaged.
+    Rungs of one trial share their errors: an interval that takes them as independent is too narrow (at 95 % it covers
+    some 80 %).
 
     `interpolation_error` estimates how far the interpolation between rungs may be off. It is half of what the result changes by
     when every other rung is left out, for the one half or for the other, whichever changes more. Where the curve bends
@@ -126,8 +127,8 @@ def mixed(
     Args:
         values: [trials, rungs], the metric of every trial with as many errors as the rung says; the first column, without
             errors, is the golden metric. NaN where a model raised: that trial is left out at rates where the rung counts.
-        ladder, bits, rates: as in `mixture`.
-        level: of confidence.
+        error_count_grid, bits, rates: as in `binomial_weights`.
+        confidence: of confidence.
         bounds: least and greatest value that the metric can have. With them the interval is `bounded_interval`'s (of what
             differs from no error), which holds also where no trial, or hardly any, has shown harm yet; else Student's t, whose
             ends are NaN where all trials agree.
@@ -137,24 +138,24 @@ def mixed(
         left out, 0 where no number of errors was skipped), `n` (trials).
 
     Raises:
-        ValueError: values of another shape, golden values that differ, or as `mixture`.
+        ValueError: values of another shape, golden values that differ, or as `binomial_weights`.
 
     Example:
         >>> values = np.array([[0.8, 0.8, 0.7], [0.8, 0.6, 0.6]])
-        >>> mixed(values, [0, 1, 2], bits=100, rates=[1e-4])[["rate", "mean", "interpolation_error", "n"]].round(6)
+        >>> curve_from_counts(values, [0, 1, 2], bits=100, rates=[1e-4])[["rate", "mean", "interpolation_error", "n"]].round(6)
              rate      mean  interpolation_error  n
         0  0.0001  0.799002                  0.0  2
     """
     import pandas as pd
 
     values = np.asarray(values, np.float64)
-    rungs = _ladder(ladder, bits)
+    rungs = _ladder(error_count_grid, bits)
     if values.ndim != 2 or values.shape[1] != len(rungs) or not len(values):
         raise ValueError(f"values have shape {values.shape}; they must be [trials, {len(rungs)} rungs]")
     golden = values[0, 0]
     if not (values[:, 0] == golden).all():
         raise ValueError("the first column differs between trials; without errors all trials have the golden metric")
-    weights = mixture(rungs, bits, rates)
+    weights = binomial_weights(rungs, bits, rates)
     coarser = [_without(rungs, dropped, bits, rates) for dropped in _halves(rungs)]
     raised = np.isnan(values)
     filled = np.where(raised, golden, values)  # counts with a weight of less than NEGLIGIBLE
@@ -166,12 +167,12 @@ def mixed(
         if weight[0] == 1:  # no error, and nothing to sample
             mean = low = high = float(golden)
         elif bounds is None:
-            mean, low, high = mean_interval(mixtures, level)
+            mean, low, high = mean_interval(mixtures, confidence)
         else:
             # All but the share without errors lies between the bounds: a mixture is w_0 golden + (1 - w_0) y.
             sure = float(weight[0])
             rest = (mixtures - golden * sure) / (1 - sure) if sure < 1 else np.full(len(mixtures), golden)
-            part = bounded_interval(np.clip(rest, *bounds), bounds, level)
+            part = bounded_interval(np.clip(rest, *bounds), bounds, confidence)
             mean, low, high = (float(golden * sure + (1 - sure) * one) for one in part)
         changes = []
         for change in (weight - one[number] for one in coarser):
@@ -190,11 +191,11 @@ def _rates(rates: Sequence[float]) -> np.ndarray:
     return found
 
 
-def _ladder(ladder: Sequence[int], bits: int) -> np.ndarray:
-    rungs = np.asarray(ladder, np.int64)
+def _ladder(error_count_grid: Sequence[int], bits: int) -> np.ndarray:
+    rungs = np.asarray(error_count_grid, np.int64)
     if not len(rungs) or rungs[0] != 0 or (np.diff(rungs) <= 0).any() or rungs[-1] > bits:
         raise ValueError(
-            f"the ladder is {list(ladder)}; it must ascend from 0 errors to at most {bits}, the number of bits"
+            f"the ladder is {list(error_count_grid)}; it must ascend from 0 errors to at most {bits}, the number of bits"
         )
     return rungs
 
@@ -237,8 +238,8 @@ def _halves(rungs: np.ndarray) -> list[np.ndarray]:
 
 
 def _without(rungs: np.ndarray, dropped: np.ndarray, bits: int, rates: Sequence[float]) -> np.ndarray:
-    """As `mixture`, with some rungs left out (of weight 0)."""
+    """As `binomial_weights`, with some rungs left out (of weight 0)."""
     kept = np.setdiff1d(np.arange(len(rungs)), dropped)
     weights = np.zeros((len(_rates(rates)), len(rungs)))
-    weights[:, kept] = mixture(rungs[kept], bits, rates)
+    weights[:, kept] = binomial_weights(rungs[kept], bits, rates)
     return weights

@@ -6,22 +6,22 @@ from functools import lru_cache
 
 import numpy as np
 
-LEVEL = 0.95
+CONFIDENCE = 0.95
 FRACTIONS = 2.0 ** -np.arange(8)  # of the most that may be bet; `bounded_interval` averages over them
 
 
 def mean_interval(
-    values: np.ndarray, level: float = LEVEL, bounds: tuple[float, float] | None = None
+    values: np.ndarray, confidence: float = CONFIDENCE, bounds: tuple[float, float] | None = None
 ) -> tuple[float, float, float]:
     """Mean of values [n] and its confidence interval by Student's t: m +- t_(n-1) s / sqrt(n), within the bounds.
 
     Where all values are equal, their spread says nothing of outcomes rarer than about 3 / n. Then a share of up to
-    u = `unseen(n)` of all outcomes may differ, each by as much as the bounds allow: the ends are m - u (m - least) and
+    u = `rule_of_three(n)` of all outcomes may differ, each by as much as the bounds allow: the ends are m - u (m - least) and
     m + u (greatest - m). So no interval has zero width.
 
     Args:
         values: [n].
-        level: of confidence.
+        confidence: of confidence.
         bounds: least and greatest possible value; either may be infinite. None: not known.
 
     Returns:
@@ -51,27 +51,27 @@ def mean_interval(
         value = float(values[0])
         if bounds is None:
             return value, float("nan"), float("nan")
-        share = unseen(n, level)
+        share = rule_of_three(n, confidence)
         return value, value - share * (value - bounds[0]), value + share * (bounds[1] - value)
     mean = float(values.mean())
-    half = float(t.ppf((1 + level) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
+    half = float(t.ppf((1 + confidence) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
     low, high = bounds or (-np.inf, np.inf)
     return mean, max(mean - half, float(low)), min(mean + half, float(high))
 
 
-def unseen(n: int, level: float = LEVEL) -> float:
+def rule_of_three(n: int, confidence: float = CONFIDENCE) -> float:
     """The greatest probability of an outcome that n trials may well have missed: u with (1 - u)^n = 1 - level, at 95 % about
     3 / n (J. A. Hanley and A. Lippman-Hand, "If nothing goes wrong, is everything all right?", JAMA 249, 1983).
 
     Example:
-        >>> unseen(300)
+        >>> rule_of_three(300)
         0.00993...
     """
-    return -math.expm1(math.log1p(-level) / n)
+    return -math.expm1(math.log1p(-confidence) / n)
 
 
 def bounded_interval(
-    values: np.ndarray, bounds: tuple[float, float] = (0.0, 1.0), level: float = LEVEL
+    values: np.ndarray, bounds: tuple[float, float] = (0.0, 1.0), confidence: float = CONFIDENCE
 ) -> tuple[float, float, float]:
     """Mean of values [n] that lie between bounds, and a confidence interval that holds for every distribution there, and for
     all n at once: it may be looked at as often as one likes, and trials stopped by it.
@@ -90,7 +90,7 @@ def bounded_interval(
     Args:
         values: [n], without NaN.
         bounds: least and greatest value that can be, as (0, 1) for an AUC.
-        level: of confidence, at all n together.
+        confidence: of confidence, at all n together.
 
     Returns:
         mean, low, high; without values NaN and the bounds.
@@ -109,12 +109,12 @@ def bounded_interval(
         return float("nan"), low, high
     distinct, counts = np.unique(values, return_counts=True)  # in one order, so that sums round alike
     share = np.clip((distinct - low) / (high - low), 0.0, 1.0)
-    lowest, highest = (_bet(x, counts, (1 - level) / 2) for x in (share, 1 - share))
+    lowest, highest = (_bet(x, counts, (1 - confidence) / 2) for x in (share, 1 - share))
     mean = float(distinct @ counts / len(values))
     return mean, min(mean, low + (high - low) * lowest), max(mean, high - (high - low) * highest)
 
 
-def wilson(count: int, n: int, level: float = LEVEL) -> tuple[float, float, float]:
+def wilson(count: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """Share count / n and its Wilson score interval (Wilson, JASA 22, 1927); NaN when n is 0.
 
     Example:
@@ -125,11 +125,11 @@ def wilson(count: int, n: int, level: float = LEVEL) -> tuple[float, float, floa
 
     if not n:
         return float("nan"), float("nan"), float("nan")
-    interval = binomtest(int(count), int(n)).proportion_ci(level, method="wilson")
+    interval = binomtest(int(count), int(n)).proportion_ci(confidence, method="wilson")
     return count / n, float(interval.low), float(interval.high)
 
 
-def quantile_interval(values: np.ndarray, q: float, level: float = LEVEL) -> tuple[float, float, float]:
+def quantile_interval(values: np.ndarray, q: float, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """The q-quantile of values [n] and its confidence interval between two order statistics, whatever the distribution.
 
     How many of n values lie below the quantile is Binomial(n, q); with l and u its (1 - level) / 2 and (1 + level) / 2
@@ -143,7 +143,7 @@ def quantile_interval(values: np.ndarray, q: float, level: float = LEVEL) -> tup
     Args:
         values: [n].
         q: between 0 and 1.
-        level: of confidence.
+        confidence: of confidence.
 
     Returns:
         quantile (interpolated linearly between order statistics), low, high; NaN without values.
@@ -161,7 +161,7 @@ def quantile_interval(values: np.ndarray, q: float, level: float = LEVEL) -> tup
     n = len(values)
     if not n:
         return float("nan"), float("nan"), float("nan")
-    lower, upper = _ranks(n, float(q), float(level))
+    lower, upper = _ranks(n, float(q), float(confidence))
     low = float(values[lower - 1]) if lower >= 1 else float("nan")
     high = float(values[upper]) if upper < n else float("nan")
     return float(np.quantile(values, q)), low, high
@@ -170,7 +170,7 @@ def quantile_interval(values: np.ndarray, q: float, level: float = LEVEL) -> tup
 def bootstrap_interval(
     statistic: Callable[..., np.ndarray],
     *samples: np.ndarray,
-    level: float = LEVEL,
+    confidence: float = CONFIDENCE,
     resamples: int = 9999,
     seed: int = 0,
     method: str = "percentile",
@@ -185,7 +185,7 @@ def bootstrap_interval(
     Args:
         statistic: takes the samples and `axis`, along which trials lie.
         samples: arrays [n].
-        level: of confidence.
+        confidence: of confidence.
         resamples: how many.
         seed: of the resamples.
         method: `percentile`, `BCa` or `basic`.
@@ -228,7 +228,7 @@ def bootstrap_interval(
             vectorized=True,
             paired=True,
             axis=-1,
-            confidence_level=level,
+            confidence_level=confidence,
             method=method,
             random_state=np.random.default_rng(seed),
         )
@@ -238,7 +238,7 @@ def bootstrap_interval(
     return value, float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
-def sample_size(population: float, error: float, level: float = LEVEL, p: float = 0.5) -> int:
+def sample_size(population: float, error: float, confidence: float = CONFIDENCE, p: float = 0.5) -> int:
     """How many injections estimate a share p of `population` possible errors to within +- `error`:
 
         n = N / (1 + e^2 (N - 1) / (z^2 p (1 - p)))
@@ -250,7 +250,7 @@ def sample_size(population: float, error: float, level: float = LEVEL, p: float 
     Args:
         population: N, how many errors are possible (single flips: bits); may be infinite.
         error: e, half of the interval's width.
-        level: of confidence.
+        confidence: of confidence.
         p: the share expected; 0.5 is the worst case.
 
     Raises:
@@ -264,10 +264,10 @@ def sample_size(population: float, error: float, level: float = LEVEL, p: float 
 
     if not population >= 1:
         raise ValueError(f"population is {population!r}; it must be 1 or more possible errors")
-    for name, value in (("error", error), ("level", level), ("p", p)):
+    for name, value in (("error", error), ("level", confidence), ("p", p)):
         if not 0 < value < 1:
             raise ValueError(f"{name} is {value!r}; it must lie between 0 and 1")
-    z = round(float(norm.ppf((1 + level) / 2)), 3)
+    z = round(float(norm.ppf((1 + confidence) / 2)), 3)
     infinite = z * z * p * (1 - p) / error**2
     n = infinite if math.isinf(population) else population / (1 + (population - 1) / infinite)
     return math.ceil(n - 1e-9 * n)  # 9604 comes out as 9604.000000000002
@@ -301,9 +301,9 @@ def _bet(x: np.ndarray, counts: np.ndarray, chance: float) -> float:
 
 
 @lru_cache(maxsize=4096)
-def _ranks(n: int, q: float, level: float) -> tuple[int, int]:
+def _ranks(n: int, q: float, confidence: float) -> tuple[int, int]:
     """The (1 -+ level) / 2 quantiles of Binomial(n, q)."""
     from scipy.stats import binom
 
-    lower, upper = binom.ppf([(1 - level) / 2, (1 + level) / 2], n, q)
+    lower, upper = binom.ppf([(1 - confidence) / 2, (1 + confidence) / 2], n, q)
     return int(lower), int(upper)

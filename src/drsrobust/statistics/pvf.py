@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.statistics.columns import identifying
-from drsrobust.statistics.intervals import LEVEL, mean_interval, wilson
+from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, wilson
 
 if TYPE_CHECKING:
     import pandas as pd
 
 # What counts as an incorrect output; each is a column, the share of incorrect outputs in a trial.
 DEFINITIONS = {
-    "flipped": "rows whose decision at the threshold is another one",
-    "reranked": "users whose top-k list is another one",
-    "moved": "rows whose score moves by more than epsilon",
+    "decision_changed": "rows whose decision at the threshold is another one",
+    "list_changed": "users whose top-k list is another one",
+    "score_changed": "rows whose score moves by more than epsilon",
 }
 
 
-def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), level: float = LEVEL) -> "pd.DataFrame":
+def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: float = CONFIDENCE) -> "pd.DataFrame":
     """PVF of each group of trials, by three definitions of an incorrect output.
 
     `pvf` is the source's D / N: the share of injections that made at least one output incorrect, with its Wilson interval. It
@@ -30,10 +30,11 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), level: float = L
     trial whose model raised gave no output: it counts as incorrect in all of them.
 
     Args:
-        table: a campaign's, one row per trial, with columns `outcome`, `flipped`, `reranked` and `moved` (shares in [0, 1];
+        table: a campaign's, one row per trial, with columns `outcome`, `decision_changed`, `list_changed` and
+        `score_changed` (shares in [0, 1];
             null where the model raised, and where there is nothing to tell by, as no users).
         by: columns to group by, one or more; `mitigation` brings `mitigation_id` with it, where the table has one.
-        level: of confidence.
+        confidence: of confidence.
 
     Returns:
         one row per group and definition, in the table's order: the group's columns, `definition`, `n` (trials that tell),
@@ -45,7 +46,7 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), level: float = L
 
     Example:
         >>> import pandas as pd
-        >>> trials = pd.DataFrame({"target": "all", "outcome": ["ok", "ok", "raised"], "flipped": [0.0, 0.5, None]})
+        >>> trials = pd.DataFrame({"target": "all", "outcome": ["ok", "ok", "raised"], "decision_changed": [0.0, 0.5, None]})
         >>> trials = trials.assign(reranked=None, moved=[0.0, 1.0, None])
         >>> pvf(trials)[["target", "definition", "n", "pvf", "incorrect"]]
           target definition  n       pvf  incorrect
@@ -74,16 +75,18 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), level: float = L
                     f"column {name!r} holds {known.min():g} to {known.max():g}; shares lie between 0 and 1"
                 )
             row = dict(zip(by, group, strict=True)) | {"definition": name, "n": len(known)}
-            row |= zip(("pvf", "pvf_low", "pvf_high"), wilson(int((known > 0).sum()), len(known), level), strict=True)
+            row |= zip(
+                ("pvf", "pvf_low", "pvf_high"), wilson(int((known > 0).sum()), len(known), confidence), strict=True
+            )
             bounds = (0.0, 1.0) if len(known) else None
-            interval = mean_interval(known, level, bounds)
+            interval = mean_interval(known, confidence, bounds)
             row |= zip(("incorrect", "incorrect_low", "incorrect_high"), interval, strict=True)
             rows.append(row)
     found = pd.DataFrame(rows)
     found.attrs = {
-        "pvf": f"share of trials with an incorrect output, or that raised; {level:.0%} Wilson interval",
-        "incorrect": f"mean share of incorrect outputs per trial; {level:.0%} interval by Student's t (where all trials agree, "
-        "what they may have missed)",
+        "pvf": f"share of trials with an incorrect output, or that raised; {confidence:.0%} Wilson interval",
+        "incorrect": f"mean share of incorrect outputs per trial; {confidence:.0%} interval by Student's t "
+        "(where all trials agree, what they may have missed)",
         **DEFINITIONS,
     }
     return found

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, NONE, identifying
-from drsrobust.statistics.intervals import LEVEL, bootstrap_interval, unseen, wilson
+from drsrobust.statistics.intervals import CONFIDENCE, bootstrap_interval, rule_of_three, wilson
 from drsrobust.statistics.stopping import UNIT
 from drsrobust.statistics.summary import DROP, metric_interval, stopping_of
 
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 _SAME = [column for column in CONDITION if column != "mitigation"]
 
 
-def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 9999, seed: int = 0) -> "pd.DataFrame":
+def recovery(
+    table: "pd.DataFrame", *, confidence: float = CONFIDENCE, resamples: int = 9999, seed: int = 0
+) -> "pd.DataFrame":
     """What each mitigation gives back of the AUC that the same errors cost without it.
 
     Trials are paired by their seed, from which their error map follows. Recovery is a ratio of means over trials, (protected -
@@ -23,12 +25,13 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
     so that what a mitigation costs without errors counts against it. Its interval is a bootstrap one over pairs
     (`bootstrap_interval`). Where the mean loss is under 0.001 AUC, or not surely over 0 (as where a few trials lose all that is
     lost, of which no bootstrap can make an interval), there is nothing to take shares of, and it is blank (NaN). Where all
-    pairs have the same recovery, as with an exact repair, no resample differs: then a share of up to `unseen(n)` of error maps
-    may leave any AUC from 0 to 1. Trials stopped by their AUC (`precision=`) have no bootstrap interval; its ends are NaN.
+    pairs have the same recovery, as with an exact repair, no resample differs: then a share of up to `rule_of_three(n)`
+    of error
+    maps may leave any AUC from 0 to 1. Trials stopped by their AUC (`precision=`) have no bootstrap interval; its ends are NaN.
 
     Args:
         table: of one or more campaigns with `mitigations=[None, ...]`, one row per trial.
-        level: of the intervals. Of the best of k rows use 1 - 0.05 / k (Bonferroni): it was chosen after the fact.
+        confidence: of the intervals. Of the best of k rows use 1 - 0.05 / k (Bonferroni): it was chosen after the fact.
         resamples, seed: of the bootstrap.
 
     Returns:
@@ -57,12 +60,12 @@ def recovery(table: "pd.DataFrame", *, level: float = LEVEL, resamples: int = 99
                 both = _paired(about, key, trials)
                 row = about | dict(zip(identifying(table, ["mitigation"]), key, strict=True))
                 stopping = stopping_of(group, _text(about))
-                rows.append(row | _numbers(both, stopping, level, resamples, seed))
+                rows.append(row | _numbers(both, stopping, confidence, resamples, seed))
     if not rows:
         raise ValueError("the table holds no protected trials; give the campaign mitigations=[None, ...]")
     found = pd.DataFrame(rows)
     found.attrs["interval"] = (
-        f"{100 * level:.4g}% bootstrap intervals of a ratio of means, over pairs of trials with the same error map; blank "
+        f"{100 * confidence:.4g}% bootstrap intervals of a ratio of means, over pairs of trials with the same error map; blank "
         f"where the mean loss is under {DROP} AUC or not surely over 0"
     )
     return found
@@ -105,7 +108,7 @@ def _paired(about: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd
     return both.astype(float)
 
 
-def _numbers(both: "pd.DataFrame", stopping: str, level: float, resamples: int, seed: int) -> dict:
+def _numbers(both: "pd.DataFrame", stopping: str, confidence: float, resamples: int, seed: int) -> dict:
     golden = float(both["auc_golden"].iloc[0])
     judged = both.dropna()
     row = {"n": len(both), "raised": 1 - len(judged) / len(both), "auc_golden": golden}
@@ -114,21 +117,21 @@ def _numbers(both: "pd.DataFrame", stopping: str, level: float, resamples: int, 
     worst = _values(both.fillna(0.0)) | {"gained": least["gained"]}
     values = _values(judged)
     for name, bound in bounds.items():
-        mean, low, high = metric_interval(values[name], bound, stopping, level)
+        mean, low, high = metric_interval(values[name], bound, stopping, confidence)
         if row["raised"]:
-            _, lowest, highest = metric_interval(worst[name], bound, stopping, level)
+            _, lowest, highest = metric_interval(worst[name], bound, stopping, confidence)
             low, high = (low, np.fmax(high, highest)) if name == "lost" else (np.fmin(low, lowest), high)
         row |= zip((f"{name}{end}" for end in ENDS), (mean, float(low), float(high)), strict=True)
     share = (float("nan"),) * 3
     if len(judged) and values["lost"].mean() >= DROP and row["lost_low"] > 0:
-        options = {"level": level, "resamples": resamples, "seed": seed}
+        options = {"level": confidence, "resamples": resamples, "seed": seed}
         share = _share(values, stopping, golden, **options)
         if row["raised"] and least["lost"].mean() > 0:
             share = (share[0], float(np.fmin(share[1], _share(least, stopping, golden, **options)[1])), share[2])
     row |= zip((f"recovery{end}" for end in ENDS), share, strict=True)
     for name, column in (("trials_harmed", "auc"), ("trials_harmed_faulty", "auc_faulty")):
         kept = (both["auc_golden"] - both[column] <= DROP).sum()  # where it raised there is no AUC, and nothing is kept
-        row |= zip((f"{name}{end}" for end in ENDS), wilson(len(both) - int(kept), len(both), level), strict=True)
+        row |= zip((f"{name}{end}" for end in ENDS), wilson(len(both) - int(kept), len(both), confidence), strict=True)
     return row
 
 
@@ -148,7 +151,7 @@ def _share(values: dict[str, np.ndarray], stopping: str, golden: float, **option
     if len(lost) > 1 and abs(ratios).max() <= 1e-12:  # no resample differs but for rounding
         # 1 - left / lost: of the AUC that is left to lose, what was not seen may be anything.
         left = float((lost - gained).mean())
-        room = unseen(len(lost), options["level"]) / lost.mean()
+        room = rule_of_three(len(lost), options["level"]) / lost.mean()
         return mean, float(mean - room * (golden - left)), float(mean + room * (left - golden + 1))
     return bootstrap_interval(_ratio, gained, lost, **options)
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from drsrobust.statistics.intervals import LEVEL, bounded_interval
+from drsrobust.statistics.intervals import CONFIDENCE, bounded_interval
 
 UNIT = (0.0, 1.0)  # an AUC's bounds
 
 
-def looks(first: int = 32, max_trials: int = 4096, growth: float = 2.0) -> list[int]:
+def checkpoints(first: int = 32, max_trials: int = 4096, growth: float = 2.0) -> list[int]:
     """The numbers of trials at which intervals are looked at: first, growth times as many, and so on; the last is max_trials.
 
     Args:
@@ -27,7 +27,7 @@ def looks(first: int = 32, max_trials: int = 4096, growth: float = 2.0) -> list[
         ValueError: an argument out of its range.
 
     Example:
-        >>> looks(32, 1000)
+        >>> checkpoints(32, 1000)
         [32, 64, 128, 256, 512, 1000]
     """
     for name, value in (("first", first), ("max_trials", max_trials)):
@@ -43,7 +43,7 @@ def looks(first: int = 32, max_trials: int = 4096, growth: float = 2.0) -> list[
 
 
 def stopping_interval(
-    values: np.ndarray, bounds: tuple[float, float] = UNIT, level: float = LEVEL
+    values: np.ndarray, bounds: tuple[float, float] = UNIT, confidence: float = CONFIDENCE
 ) -> tuple[float, float, float]:
     """Mean of the values that are there and its interval, which holds however the number of trials came about.
 
@@ -52,7 +52,7 @@ def stopping_interval(
     Args:
         values: [n], NaN where a trial has none.
         bounds: least and greatest value that can be.
-        level: of confidence, for all numbers of trials together.
+        confidence: of confidence, for all numbers of trials together.
 
     Returns:
         mean, low, high; NaN and the bounds if no trial has a value.
@@ -65,16 +65,16 @@ def stopping_interval(
         (0.7666666666666..., 0.7508..., 0.7751...)
     """
     values = np.asarray(values, np.float64)
-    return bounded_interval(values[~np.isnan(values)], bounds, level)
+    return bounded_interval(values[~np.isnan(values)], bounds, confidence)
 
 
-def stop(
-    values: Iterable[np.ndarray], precision: float, bounds: tuple[float, float] = UNIT, level: float = LEVEL
+def is_precise(
+    values: Iterable[np.ndarray], precision: float, bounds: tuple[float, float] = UNIT, confidence: float = CONFIDENCE
 ) -> bool:
     """Whether the interval of every condition is narrow enough: half of its width is at most `precision`.
 
     Conditions that share their error maps (mitigations, rates) stop together, so that they stay paired. Each interval covers
-    its own mean with probability `level` whatever the others do.
+    its own mean with probability `confidence` whatever the others do.
 
     Args:
         values: for each condition [n], as for `stopping_interval`. One in which every trial raised is never narrow.
@@ -87,18 +87,18 @@ def stop(
     if not precision > 0:
         raise ValueError(f"precision is {precision!r}; half of an interval's width is more than 0")
     for one in values:
-        _, low, high = stopping_interval(one, bounds, level)
+        _, low, high = stopping_interval(one, bounds, confidence)
         if (high - low) / 2 > precision:
             return False
     return True
 
 
-def decide(
+def required_trials(
     values: Sequence[np.ndarray],
-    looks: Sequence[int],
+    checkpoints: Sequence[int],
     precision: float,
     bounds: tuple[float, float] = UNIT,
-    level: float = LEVEL,
+    confidence: float = CONFIDENCE,
 ) -> int:
     """How many trials conditions that stop together need, as far as the trials so far can tell.
 
@@ -109,22 +109,22 @@ def decide(
     Args:
         values: for each condition its trials in their order, as for `stopping_interval`; of different lengths, the
             shortest counts.
-        looks: ascending, as of `looks()`; at the last one trials end, narrow or not.
-        precision, bounds, level: as for `stop`.
+        checkpoints: ascending, as of `checkpoints()`; at the last one trials end, narrow or not.
+        precision, bounds, level: as for `is_precise`.
 
     Raises:
-        ValueError: no condition, no look, or as `stop`.
+        ValueError: no condition, no look, or as `is_precise`.
 
     Example:
         >>> rng = np.random.default_rng(0)
         >>> values = rng.normal(0.65, 0.1, (2, 600)).clip(0, 1)
-        >>> [decide([one[:n] for one in values], looks(), precision=0.02) for n in (0, 32, 256, 512, 600)]
+        >>> [required_trials([one[:n] for one in values], checkpoints(), precision=0.02) for n in (0, 32, 256, 512, 600)]
         [32, 64, 512, 512, 512]
     """
-    if not len(values) or not len(looks):
-        raise ValueError(f"{len(values)} conditions and {len(looks)} looks; there must be one of each at least")
+    if not len(values) or not len(checkpoints):
+        raise ValueError(f"{len(values)} conditions and {len(checkpoints)} looks; there must be one of each at least")
     there = min(len(one) for one in values)
-    for look in looks[:-1]:
-        if look > there or stop([one[:look] for one in values], precision, bounds, level):
+    for look in checkpoints[:-1]:
+        if look > there or is_precise([one[:look] for one in values], precision, bounds, confidence):
             return int(look)
-    return int(looks[-1])
+    return int(checkpoints[-1])

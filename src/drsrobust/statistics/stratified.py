@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.intervals import LEVEL, unseen, wilson
+from drsrobust.statistics.intervals import CONFIDENCE, rule_of_three, wilson
 
 if TYPE_CHECKING:
     pass
 
 
-def neyman(weights: np.ndarray, sds: np.ndarray, n: int, minimum: int = 2) -> np.ndarray:
+def neyman_allocation(weights: np.ndarray, sds: np.ndarray, n: int, minimum: int = 2) -> np.ndarray:
     """How many of n trials each stratum gets so that the mean's variance is least: in proportion to weight times standard
     deviation (J. Neyman, Journal of the Royal Statistical Society 97, 1934; Cochran, equation 5.26), at least `minimum` each.
 
@@ -34,7 +34,7 @@ def neyman(weights: np.ndarray, sds: np.ndarray, n: int, minimum: int = 2) -> np
         ValueError: shapes that differ, negative numbers, or n less than `minimum` per stratum.
 
     Example:
-        >>> neyman([0.5, 0.3, 0.2], [0.0, 0.1, 0.3], 100, minimum=10)
+        >>> neyman_allocation([0.5, 0.3, 0.2], [0.0, 0.1, 0.3], 100, minimum=10)
         array([10, 30, 60])
     """
     weights, sds = np.asarray(weights, np.float64), np.asarray(sds, np.float64)
@@ -66,15 +66,16 @@ def stratified_mean(
     means: np.ndarray,
     variances: np.ndarray,
     ns: np.ndarray,
-    level: float = LEVEL,
+    confidence: float = CONFIDENCE,
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> tuple[float, float, float]:
     """The mean over all strata, sum_h W_h m_h, and its confidence interval: +- t sqrt(sum_h W_h^2 s_h^2 / n_h) (Cochran,
     section 5.4), with Satterthwaite's degrees of freedom (F. E. Satterthwaite, Biometrics Bulletin 2, 1946; Cochran,
     equation 5.16).
 
-    A stratum whose trials were all alike has s_h = 0 and would count as known. It does not: up to u = `unseen(n_h)` of it
-    (about 3 / n_h) may differ by as much as the bounds allow, so its mean lies between m_h - u (m_h - least) and
+    A stratum whose trials were all alike has s_h = 0 and would count as known. It does not: up to
+    u = `rule_of_three(n_h)` of it (about 3 / n_h) may differ by as much as the bounds allow, so its mean lies between
+    m_h - u (m_h - least) and
     m_h + u (greatest - m_h). These distances, times W_h, are added in squares to either half (recovered variances, as in
     `stratified_proportion`). The interval ends at the bounds. A stratum with hardly any variance has its t interval's troubles
     still: give it trials enough.
@@ -83,7 +84,7 @@ def stratified_mean(
         weights: [strata], summing to 1.
         means, variances: [strata], of the trials; variances with n - 1.
         ns: [strata], trials, at least 2 each.
-        level: of confidence.
+        confidence: of confidence.
         bounds: least and greatest value that can be, of all strata or [strata] each.
 
     Raises:
@@ -106,15 +107,15 @@ def stratified_mean(
     half = 0.0
     if parts.any():
         freedom = parts.sum() ** 2 / (parts**2 / (ns - 1)).sum()
-        half = float(t.ppf((1 + level) / 2, freedom) * np.sqrt(parts.sum()))
-    share = np.where(variances == 0, [unseen(n, level) for n in ns], 0.0)
+        half = float(t.ppf((1 + confidence) / 2, freedom) * np.sqrt(parts.sum()))
+    share = np.where(variances == 0, [rule_of_three(n, confidence) for n in ns], 0.0)
     below = np.hypot(half, np.linalg.norm(weights * share * (means - least)))
     above = np.hypot(half, np.linalg.norm(weights * share * (greatest - means)))
     return mean, float(max(mean - below, weights @ least)), float(min(mean + above, weights @ greatest))
 
 
 def stratified_proportion(
-    weights: np.ndarray, counts: np.ndarray, ns: np.ndarray, level: float = LEVEL
+    weights: np.ndarray, counts: np.ndarray, ns: np.ndarray, confidence: float = CONFIDENCE
 ) -> tuple[float, float, float]:
     """The share over all strata, sum_h W_h p_h, and its confidence interval by variance recovered from each stratum's Wilson
     interval (l_h, u_h): from p - sqrt(sum_h W_h^2 (p_h - l_h)^2) to p + sqrt(sum_h W_h^2 (u_h - p_h)^2) (G. Y. Zou, W. Huang,
@@ -124,7 +125,7 @@ def stratified_proportion(
     Args:
         weights: [strata], summing to 1.
         counts, ns: [strata], events and trials, at least 1 each.
-        level: of confidence.
+        confidence: of confidence.
 
     Raises:
         ValueError: weights that do not sum to 1, arrays of other shapes, counts above trials, a stratum without trials.
@@ -138,7 +139,9 @@ def stratified_proportion(
         raise ValueError(
             f"{counts.tolist()} events in {ns.tolist()} trials; each stratum needs trials, and no more events"
         )
-    shares, lows, highs = np.array([wilson(int(count), int(n), level) for count, n in zip(counts, ns, strict=True)]).T
+    shares, lows, highs = np.array(
+        [wilson(int(count), int(n), confidence) for count, n in zip(counts, ns, strict=True)]
+    ).T
     share = float(weights @ shares)
     below, above = np.linalg.norm(weights * (shares - lows)), np.linalg.norm(weights * (highs - shares))
     return share, float(max(0.0, share - below)), float(min(1.0, share + above))

@@ -7,7 +7,7 @@ import numpy as np
 
 from drsrobust._environment import unknown
 from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, PRECISION, STOPPING, identifying
-from drsrobust.statistics.intervals import LEVEL, mean_interval, quantile_interval, wilson
+from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, quantile_interval, wilson
 from drsrobust.statistics.stopping import UNIT, stopping_interval
 
 if TYPE_CHECKING:
@@ -18,13 +18,20 @@ DROP = 0.001  # AUC: a loss over this is counted as harm
 DROPS = (0.01, 0.1)  # AUC: larger losses that are counted too
 QUANTILES = (10, 50, 90)  # percent
 INTERVAL = (
-    f"{LEVEL:.0%} interval of the mean over error maps (Student's t; where all trials agree, what they may have missed)"
+    f"{CONFIDENCE:.0%} interval of the mean over error maps "
+    "(Student's t; where all trials agree, what they may have missed)"
 )
-ADAPTIVE = f"{LEVEL:.0%} interval of the mean over error maps, whatever the number of trials (betting, bounded values)"
+ADAPTIVE = (
+    f"{CONFIDENCE:.0%} interval of the mean over error maps, whatever the number of trials (betting, bounded values)"
+)
 INTERVALS = {FIXED: INTERVAL, PRECISION: ADAPTIVE}
 # Least and greatest possible value of each metric; of `auc_drop` they depend on the AUC without errors.
-BOUNDS = dict.fromkeys(("auc", "detected", "repaired", "ndcg", "hit_rate", "overlap", "reranked", "users_harmed"), UNIT)
-BOUNDS |= dict.fromkeys(("flipped", "moved", "deviated_0.01", "deviated_0.1"), UNIT) | {"spearman": (-1.0, 1.0)}
+BOUNDS = dict.fromkeys(
+    ("auc", "detected", "repaired", "ndcg", "hit_rate", "overlap", "list_changed", "users_harmed"), UNIT
+)
+BOUNDS |= dict.fromkeys(("decision_changed", "score_changed", "deviated_0.01", "deviated_0.1"), UNIT) | {
+    "spearman": (-1.0, 1.0)
+}
 BOUNDS |= dict.fromkeys(("logloss", "ne", "calibration", "median_change"), (0.0, float("inf")))
 
 
@@ -33,7 +40,7 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
 
     Args:
         table: of one or more campaigns, one row per trial.
-        metrics: columns of it to average over trials, as `ndcg` or `flipped` besides these.
+        metrics: columns of it to average over trials, as `ndcg` or `decision_changed` besides these.
 
     Returns:
         the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), `share_<outcome>`,
@@ -91,8 +98,8 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
         "interval": "; ".join(INTERVALS[one] for one in summary[STOPPING].unique()),
         "realised": "events over places of all trials; central 99.9 % range of Binomial(places, rate)",
         "trials_harmed": f"share of trials that lost over {DROP} AUC (or as many as the column says), or in which the model "
-        f"raised; {LEVEL:.0%} Wilson interval",
-        "quantiles": f"{LEVEL:.0%} interval between order statistics",
+        f"raised; {CONFIDENCE:.0%} Wilson interval",
+        "quantiles": f"{CONFIDENCE:.0%} interval between order statistics",
     }
     return summary
 
@@ -121,7 +128,7 @@ def stopping_of(trials: "pd.DataFrame", where: str) -> str:
 
 
 def metric_interval(
-    values: np.ndarray, bounds: tuple[float, float] | None, stopping: str, level: float = LEVEL
+    values: np.ndarray, bounds: tuple[float, float] | None, stopping: str, confidence: float = CONFIDENCE
 ) -> tuple[float, float, float]:
     """Mean of a metric over trials and its interval, within the bounds of the metric.
 
@@ -130,16 +137,16 @@ def metric_interval(
         bounds: least and greatest possible value, or None.
         stopping: `fixed`: `mean_interval`. `precision`: `stopping_interval`, since Student's t is too narrow if one stops by
             looking at the values; without two finite bounds the ends are NaN.
-        level: of confidence.
+        confidence: of confidence.
 
     Raises:
         ValueError: values outside the bounds.
     """
     if stopping == FIXED:
-        return mean_interval(values, level, bounds)
+        return mean_interval(values, confidence, bounds)
     if bounds is None or not np.isfinite(bounds).all():
         return (float(values.mean()) if len(values) else float("nan")), float("nan"), float("nan")
-    return stopping_interval(values, bounds, level)
+    return stopping_interval(values, bounds, confidence)
 
 
 def _interval(group: "pd.DataFrame", metric: str, row: dict) -> tuple[float, float, float]:
@@ -180,9 +187,9 @@ def realised_rate(group: "pd.DataFrame") -> tuple[float, float, float]:
     """
     from scipy.stats import binom
 
-    if group["places"].isna().any() or not group["places"].sum():
+    if group["n_sites"].isna().any() or not group["n_sites"].sum():
         return float("nan"), float("nan"), float("nan")
-    places, events, rate = int(group["places"].sum()), int(group["events"].sum()), group["rate"].iloc[0]
+    places, events, rate = int(group["n_sites"].sum()), int(group["n_events"].sum()), group["rate"].iloc[0]
     if rate is None or rate != rate:
         return events / places, float("nan"), float("nan")
     low, high = binom.ppf([0.0005, 0.9995], places, rate)

@@ -17,7 +17,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from drsrobust._environment import progress
+from drsrobust._environment import progress_bar
 from drsrobust.data import Split
 from drsrobust.data.synthetic import planted
 from drsrobust.evaluation import Evaluator
@@ -49,7 +49,7 @@ def detection(
     threshold: float = 1e-2,
     clean: Iterable["Batch"] | None = None,
     seed: int = 0,
-    show: bool = True,
+    progress: bool = True,
 ) -> pd.DataFrame:
     """What is found of single errors, one after the other, by component and bit.
 
@@ -63,13 +63,13 @@ def detection(
             a relative change: that has no bound for logits near 0.)
         clean: batches that mitigations are to keep quiet at; None: those of the split.
         seed: of the errors.
-        show: a progress bar.
+        progress: a progress bar.
 
     Returns:
         a row per mitigation, component and bit, with the columns `COLUMNS`. `false_alarms` counts batches of the clean rows, of
         all components together.
     """
-    found = single_errors(model, split, mitigations, injections, targets=targets, seed=seed, show=show)
+    found = single_errors(model, split, mitigations, injections, targets=targets, seed=seed, progress=progress)
     alarms = false_alarms(model, mitigations, padded_batches(split) if clean is None else clean)
     return by_bit(found, found["moved"] > threshold, alarms)
 
@@ -82,7 +82,7 @@ def single_errors(
     *,
     targets: Sequence[str] = ("mlp",),
     seed: int = 0,
-    show: bool = True,
+    progress: bool = True,
 ) -> pd.DataFrame:
     """Errors of one bit each. Tensors and bits take turns, so that small layers have as many as large ones; the word is random.
 
@@ -95,20 +95,20 @@ def single_errors(
         one is not finite), `detected`, `repaired` (None: nobody tried), `moved_left` (as `moved`, with the mitigation, against
         its own clean scores).
     """
-    judge, name = Evaluator(model, split), model_name(model)
+    evaluator, name = Evaluator(model, split), model_name(model)
     maps = list(_drawn(model, injections, targets, seed))
     plain = []
-    with progress(len(maps) * (1 + len(mitigations)), "single errors", show=show) as bar:
+    with progress_bar(len(maps) * (1 + len(mitigations)), "single errors", progress=progress) as bar:
         for error_map in maps:
             with error_map.applied(model):
-                result = judge.rerun(error_map)
+                result = evaluator.rerun(error_map)
             plain.append(
-                _about(error_map, model) | {"rows_reached": result.rows_reached, "moved": _moved(judge, result)}
+                _about(error_map, model) | {"rows_reached": result.rows_reached, "moved": _moved(evaluator, result)}
             )
             bar.update()
         rows = []
         for group in _in_one_pass(mitigations):
-            with judge.under(Composed(group)) as guarded, warnings.catch_warnings():
+            with evaluator.under(Composed(group)) as guarded, warnings.catch_warnings():
                 # By a check that reads rows itself; it costs time alone.
                 warnings.filterwarnings("ignore", ".* are taken to reach every sample")
                 for number, (error_map, about) in enumerate(zip(maps, plain, strict=True)):
@@ -246,12 +246,12 @@ def _about(error_map: ErrorMap, model: nn.Module) -> dict[str, Any]:
     }
 
 
-def _moved(judge: Evaluator, result: Any) -> float:
+def _moved(evaluator: Evaluator, result: Any) -> float:
     """The largest change of a logit, infinite where one is not finite or the model raised."""
     if result.scores is None:
         return np.inf
     with np.errstate(invalid="ignore", over="ignore"):
-        moved = float(np.abs(result.scores - judge.golden.scores).max())
+        moved = float(np.abs(result.scores - evaluator.golden.scores).max())
     return moved if np.isfinite(moved) else np.inf
 
 
@@ -365,7 +365,7 @@ def detected(
     test_rows: int,
     generated_rows: int,
     seed: int,
-    show: bool,
+    progress: bool,
 ) -> pd.DataFrame:
     """Single errors in the first fitted model (`in_layers`, `in_tables`), and clean rows of all models.
 
@@ -375,20 +375,20 @@ def detected(
     Returns:
         the columns of `detection.COLUMNS`; a model without injections has one row for each check, of no component and bit -1.
     """
-    first, options = fitted[0], {"rows": test_rows, "seed": seed, "show": show}
+    first, options = fitted[0], {"rows": test_rows, "seed": seed, "show": progress}
     parts = [
         in_layers(first, injections, **options),
         in_tables(first, injections, **options),
         in_tables(with_int8_tables(first), int8_injections, **options),
     ]
     parts += [_alone(case, _quiet(case, checks(case))) for case in fitted[1:]]
-    with progress(-(-generated_rows // BATCH), "generated rows", show=show) as bar:
+    with progress_bar(-(-generated_rows // BATCH), "generated rows", progress=progress) as bar:
         rows = _counted(big, generated_rows, 1 + seed, bar)  # the seed before made the rows it learnt from
         parts.append(_alone(big, false_alarms(big.model, checks(big), rows)))
     return pd.concat(parts, ignore_index=True)
 
 
-def in_layers(case: Case, injections: int, *, rows: int, seed: int = 0, show: bool = True) -> pd.DataFrame:
+def in_layers(case: Case, injections: int, *, rows: int, seed: int = 0, progress: bool = True) -> pd.DataFrame:
     """Errors in linear layers, by both thresholds. Significant is one that moves a logit of the rows by more than `MOVED`, or
     makes it not finite.
 
@@ -397,18 +397,18 @@ def in_layers(case: Case, injections: int, *, rows: int, seed: int = 0, show: bo
         injections: single errors; bits and tensors take turns.
         rows: of the test rows, on which errors are judged; all of them are to raise no alarm.
         seed: of the errors.
-        show: a progress bar.
+        progress: a progress bar.
 
     Returns:
         the columns of `detection.COLUMNS`.
     """
     found = [one for one in checks(case) if isinstance(one, ABFTLinear)]
-    errors = _errors(case, found, injections, "mlp", rows, seed, show)
+    errors = _errors(case, found, injections, "mlp", rows, seed, progress)
     limit = errors["mitigation"].map({one.name: MOVED[one.mode] for one in found})
     return by_bit(errors, errors["moved"] > limit, _quiet(case, found))
 
 
-def in_tables(case: Case, injections: int, *, rows: int, seed: int = 0, show: bool = True) -> pd.DataFrame:
+def in_tables(case: Case, injections: int, *, rows: int, seed: int = 0, progress: bool = True) -> pd.DataFrame:
     """Errors in embedding tables. Significant is one that changes a pooled value of the rows beyond rounding
     (`beyond_rounding`); in int8 rows, which are checked by residues, any in a row of a table that is read.
 
@@ -416,7 +416,7 @@ def in_tables(case: Case, injections: int, *, rows: int, seed: int = 0, show: bo
         as `in_layers`.
     """
     found = bag_checks(case)[:1]
-    errors = _errors(case, found, injections, "embedding", rows, seed, show)
+    errors = _errors(case, found, injections, "embedding", rows, seed, progress)
     significant = errors["rows_reached"] > 0
     if not case.int8:
         significant = beyond_rounding(case.model, _judged(case, rows), errors)
@@ -431,9 +431,9 @@ def described(split: Split) -> str:
 
 
 def _errors(
-    case: Case, found: Sequence[Mitigation], injections: int, target: str, rows: int, seed: int, show: bool
+    case: Case, found: Sequence[Mitigation], injections: int, target: str, rows: int, seed: int, progress: bool
 ) -> pd.DataFrame:
-    options = {"targets": (target,), "seed": seed, "show": show}
+    options = {"targets": (target,), "seed": seed, "show": progress}
     return single_errors(case.model, _judged(case, rows), found, injections, **options).assign(model=case.name)
 
 

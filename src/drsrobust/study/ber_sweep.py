@@ -8,7 +8,7 @@ import numpy as np
 
 from drsrobust.data import Split
 from drsrobust.statistics.columns import FIXED
-from drsrobust.statistics.intervals import LEVEL, mean_interval, unseen
+from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, rule_of_three
 from drsrobust.statistics.summary import stopping_of
 from drsrobust.study.captions import caption
 
@@ -23,13 +23,13 @@ RESAMPLES = 2000
 _KEYS = ["model", "dataset", "protocol", "target", "error_model", "mitigation"]
 HOW = (
     "first rate at which the mean AUC loss over error maps reaches the threshold (between two rates it is taken to grow by as "
-    f"much per error); {LEVEL:.0%} interval: percentile bootstrap over error maps, each kept with all its rates; where all "
-    "agree, what they may have missed"
+    f"much per error); {CONFIDENCE:.0%} interval: percentile bootstrap over error maps, each kept with all its rates; where "
+    "all agree, what they may have missed"
 )
 
 
-def knees(
-    table: "pd.DataFrame", losses: Sequence[float] = LOSSES, *, level: float = LEVEL, seed: int = 0
+def rate_at_loss(
+    table: "pd.DataFrame", losses: Sequence[float] = LOSSES, *, confidence: float = CONFIDENCE, seed: int = 0
 ) -> "pd.DataFrame":
     """The rate at which the mean AUC loss passes each threshold, with its interval.
 
@@ -37,7 +37,7 @@ def knees(
     each for itself, so that twice as many cost twice as much. Trials of one number hold nested error maps over the rates, so
     they are resampled together; the interval speaks of other error maps in the same model. With few harmful maps at low rates
     it is as uncertain as they are few. Where all trials agree at the rate that decides (the first at which the threshold is
-    reached, else the highest), a share of up to `unseen(n)` of error maps may lose all the AUC, or raise it to 1.
+    reached, else the highest), a share of up to `rule_of_three(n)` of error maps may lose all the AUC, or raise it to 1.
 
     A trial whose model raised is in no mean, but the low end of the interval takes it as an AUC of 0; where all trials of a
     rate raised, all the AUC is lost there.
@@ -46,7 +46,7 @@ def knees(
         table: of one or more campaigns of `BitFlip` over rates, one row per trial; each trial at each rate. The number of
             trials must be fixed: the bootstrap does not hold for trials stopped by their AUC (`precision=`).
         losses: thresholds, as AUC, ascending; the rate at which half of what the AUC has over 0.5 is lost is added.
-        level: of confidence.
+        confidence: of confidence.
         seed: of the resampling.
 
     Returns:
@@ -63,8 +63,8 @@ def knees(
         >>> import pandas as pd
         >>> trials = [{"ber": ber, "trial": t, "auc_drop": d} for t in (0, 1) for ber, d in ((1e-6, 0.0), (1e-5, 0.02))]
         >>> same = {"model": "m", "dataset": "d", "protocol": "p", "target": "all", "error_model": "BitFlip"}
-        >>> same |= {"mitigation": "none", "stopping": "fixed", "places": 1000}
-        >>> knees(pd.DataFrame(trials).assign(auc_golden=0.8, **same))[["loss", "knee"]].to_dict("list")
+        >>> same |= {"mitigation": "none", "stopping": "fixed", "n_sites": 1000}
+        >>> rate_at_loss(pd.DataFrame(trials).assign(auc_golden=0.8, **same))[["loss", "knee"]].to_dict("list")
         {'loss': ['0.001', '0.01', 'half'], 'knee': [1.45e-06, 5.5e-06, inf]}
     """
     import pandas as pd
@@ -89,7 +89,7 @@ def knees(
         if not there.to_numpy().all():
             raise ValueError(f"{where}: some trials lack a rate; knees need every trial at every rate")
         values, rates = loss.to_numpy(np.float64), loss.columns.to_numpy(np.float64)
-        golden, bits = float(group["auc_golden"].iloc[0]), int(group["places"].iloc[0])
+        golden, bits = float(group["auc_golden"].iloc[0]), int(group["n_sites"].iloc[0])
         n, raised = len(values), np.isnan(values)
         once = np.ones((1, n))
         drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), RESAMPLES)
@@ -97,11 +97,11 @@ def knees(
         means, again, least = _means(values, once, golden), _means(values, drawn, golden), _means(worst, drawn, golden)
         for name, limit in [*((f"{loss:g}", loss) for loss in losses), (HALF, (golden - 0.5) / 2)]:
             knee = float(crossing(means, rates, limit)[0])
-            low = np.quantile(crossing(least, rates, limit), (1 - level) / 2, method="nearest")
-            high = np.quantile(crossing(again, rates, limit), (1 + level) / 2, method="nearest")
+            low = np.quantile(crossing(least, rates, limit), (1 - confidence) / 2, method="nearest")
+            high = np.quantile(crossing(again, rates, limit), (1 + confidence) / 2, method="nearest")
             decides = min(int(np.searchsorted(rates, knee)), len(rates) - 1)
             if low == high and np.ptp(worst[:, decides]) == 0:
-                share, mean = unseen(n, level), _means(worst, once, golden)
+                share, mean = rule_of_three(n, confidence), _means(worst, once, golden)
                 low = crossing(mean + share * (golden - mean), rates, limit)[0]
                 high = crossing(means - share * (means - (golden - 1)), rates, limit)[0]
             row = dict(zip(_KEYS, keys, strict=True)) | {
@@ -143,8 +143,8 @@ def knee_verdict(table: "pd.DataFrame", found: "pd.DataFrame") -> "pd.DataFrame"
     data set.
 
     Args:
-        table: as for `knees`.
-        found: `knees(table)`.
+        table: as for `rate_at_loss`.
+        found: `rate_at_loss(table)`.
 
     Returns:
         rows with `reading`, `protocol`, `model`, `dataset`, `value`, `low`, `high`, `verdict` and `detail` (the sentence that
@@ -182,7 +182,7 @@ def _held(curve: "pd.DataFrame", limit: float) -> str:
     """The highest rate that is a test and at which less is lost, surely, in words; empty where there is none."""
     held = ""
     for ber, trials in curve.groupby("ber"):
-        flips = float(ber * trials["places"].sum())
+        flips = float(ber * trials["n_sites"].sum())
         golden = float(trials["auc_golden"].iloc[0])
         mean, _, high = mean_interval(trials["auc_drop"].fillna(golden).to_numpy(float), bounds=(golden - 1, golden))
         if flips >= FLIPS and high < limit:
@@ -206,11 +206,11 @@ def sweep_caption(summary: "pd.DataFrame", splits: Sequence[Split], *, marks: st
     return " ".join(start for start, _, _ in parts) + parts[0][1] + parts[0][2]
 
 
-def _differ(knees: "pd.DataFrame", name: str, same: str, loss: str) -> tuple[str, float, float, float, str, str]:
+def _differ(rate_at_loss: "pd.DataFrame", name: str, same: str, loss: str) -> tuple[str, float, float, float, str, str]:
     """Data sets, the highest knee over the lowest with the ends that both intervals allow, the verdict, and why: of the two
     knees of one `same` that clearly differ most. Knees that were not reached count where reached ones do not differ."""
     found, several = [], False
-    for (key, *_), group in knees.groupby([same, "target", "error_model", "mitigation"], sort=False):
+    for (key, *_), group in rate_at_loss.groupby([same, "target", "error_model", "mitigation"], sort=False):
         several |= group[name].nunique() > 1
         for first, last in permutations(group.to_dict("records"), 2):
             if first[name] != last[name] and np.isfinite(first["knee"]):
@@ -220,7 +220,7 @@ def _differ(knees: "pd.DataFrame", name: str, same: str, loss: str) -> tuple[str
         found = reached
     if not found:
         return (
-            ", ".join(dict.fromkeys(knees["dataset"])),
+            ", ".join(dict.fromkeys(rate_at_loss["dataset"])),
             *[np.nan] * 3,
             "none loses that much" if several else _ONE[name],
             "",

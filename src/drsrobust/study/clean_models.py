@@ -7,7 +7,7 @@ from drsrobust.data import Dataset
 from drsrobust.metrics import log_loss, normalised_entropy
 from drsrobust.metrics.auc import auc_difference, auc_interval
 from drsrobust.models import model_name, padded_batches, score
-from drsrobust.statistics.intervals import LEVEL
+from drsrobust.statistics.intervals import CONFIDENCE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,5 +57,5 @@ def clean_table(trained: "Iterable[tuple[nn.Module, Dataset]]") -> "tuple[pd.Dat
         for row in group.index.difference([best]):
             difference = auc_difference(labels[dataset], scores[best], scores[row])
             table.loc[row, ["below_best", "below_best_low", "below_best_high", "p"]] = difference
-    table.attrs = {"interval": f"{LEVEL:.0%} interval over test rows (DeLong)"}
+    table.attrs = {"interval": f"{CONFIDENCE:.0%} interval over test rows (DeLong)"}
     return table, pd.concat(curves, ignore_index=True)

@@ -19,7 +19,7 @@ from drsrobust.injection import AddressSpace, FixedCount, Target, as_target, res
 from drsrobust.injection.number_formats import bit_classes
 from drsrobust.introspection.tensors import component_of, listed, named_modules
 from drsrobust.statistics.columns import MITIGATION
-from drsrobust.statistics.intervals import LEVEL
+from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.pvf import DEFINITIONS
 from drsrobust.statistics.stratified import stratified_mean, stratified_proportion
 
@@ -109,7 +109,7 @@ def stratified_pvf(
     strata: "pd.DataFrame",
     split: Split,
     by: Sequence[str] = ("component",),
-    level: float = LEVEL,
+    confidence: float = CONFIDENCE,
 ) -> "pd.DataFrame":
     """PVF of one random error in each part of a model, by three definitions of an incorrect output (see `pvf`), from a
     campaign over `single_errors(strata)`.
@@ -118,11 +118,11 @@ def stratified_pvf(
     all alike what was not seen counts with as many rows (or users) as any trial of its target reached.
 
     Args:
-        table: a campaign's, of one model, with columns `flipped`, `reranked` and `moved`.
+        table: a campaign's, of one model, with columns `decision_changed`, `list_changed` and `score_changed`.
         strata: as `strata` or `layer_strata` returns it.
         split: the rows that were scored.
         by: columns of `strata` to group by, as component, layer, bit_class; none: one error anywhere.
-        level: of confidence.
+        confidence: of confidence.
 
     Returns:
         one row per part and definition: `model`, `dataset`, the columns of `by`, `share` (of all bits), `definition`, `n`
@@ -134,8 +134,8 @@ def stratified_pvf(
     import pandas as pd
 
     trials = _by_stratum(table, strata)
-    sizes = {"flipped": len(split), "moved": len(split)}
-    sizes["reranked"] = 0 if split.users is None else len(np.unique(split.users))
+    sizes = {"decision_changed": len(split), "score_changed": len(split)}
+    sizes["list_changed"] = 0 if split.users is None else len(np.unique(split.users))
     reach = _reach(table, strata, len(split))
     rows = []
     for about, here, weights in _parts(table, strata, by):
@@ -144,17 +144,17 @@ def stratified_pvf(
             row = about | {"definition": name, "n": sum(map(len, values))}
             if row["n"] and sizes[name]:
                 counts, ns = [(one > 0).sum() for one in values], [len(one) for one in values]
-                numbers = stratified_proportion(weights, counts, ns, level)
+                numbers = stratified_proportion(weights, counts, ns, confidence)
                 most = np.minimum(1.0, reach[here] / sizes[name])
-                numbers += _mean(weights, values, level, (np.zeros(len(most)), most))
+                numbers += _mean(weights, values, confidence, (np.zeros(len(most)), most))
             else:
                 numbers = (float("nan"),) * 6
             row |= zip([f"{column}{end}" for column in ("pvf", "incorrect") for end in _ENDS], numbers, strict=True)
             rows.append(row)
     found = pd.DataFrame(rows)
     found.attrs = {
-        "pvf": f"share of errors with an incorrect output; {level:.0%} interval recovered from strata's Wilson intervals",
-        "incorrect": f"mean share of incorrect outputs per error; {level:.0%} interval of a stratified mean",
+        "pvf": f"share of errors with an incorrect output; {confidence:.0%} interval recovered from strata's Wilson intervals",
+        "incorrect": f"mean share of incorrect outputs per error; {confidence:.0%} interval of a stratified mean",
         **DEFINITIONS,
     }
     return found
@@ -165,7 +165,7 @@ def stratified_loss(
     strata: "pd.DataFrame",
     split: Split,
     by: Sequence[str] = ("component",),
-    level: float = LEVEL,
+    confidence: float = CONFIDENCE,
 ) -> "pd.DataFrame":
     """Mean AUC loss of one random error in each part of a model. Arguments as in `stratified_pvf`.
 
@@ -188,16 +188,16 @@ def stratified_loss(
         drops = [trials[number]["auc_drop"].to_numpy(float, na_value=np.nan) for number in here]
         values, raised = [one[~np.isnan(one)] for one in drops], np.array([np.isnan(one).any() for one in drops])
         bounds = -np.minimum(1 - golden, most[here]), np.minimum(golden, most[here])
-        numbers = _mean(weights, values, level, bounds)
+        numbers = _mean(weights, values, confidence, bounds)
         if raised.any():
             worst = [np.nan_to_num(one, nan=golden) for one in drops]
-            highest = _mean(weights, worst, level, (bounds[0], np.where(raised, golden, bounds[1])))[2]
+            highest = _mean(weights, worst, confidence, (bounds[0], np.where(raised, golden, bounds[1])))[2]
             numbers = (*numbers[:2], float(np.fmax(numbers[2], highest)))
         bits = int(strata["eligible"].to_numpy()[here].sum())
         row = about | {"bits": bits, "n": sum(map(len, values))}
         rows.append(row | dict(zip([f"auc_drop{end}" for end in _ENDS], numbers, strict=True)))
     found = pd.DataFrame(rows)
-    found.attrs = {"auc_drop": f"mean over errors; {level:.0%} interval of a stratified mean"}
+    found.attrs = {"auc_drop": f"mean over errors; {confidence:.0%} interval of a stratified mean"}
     return found
 
 
@@ -270,24 +270,26 @@ def verdicts(found: "pd.DataFrame", most: str, least: str) -> "pd.Series":
     return right.map({0: "not", 1: "partly", 2: "partly"}).mask(sure, "reproduced").rename("verdict")
 
 
-def strata_caption(table: "pd.DataFrame", judge: Evaluator, *, definitions: Sequence[str] = tuple(DEFINITIONS)) -> str:
+def strata_caption(
+    table: "pd.DataFrame", evaluator: Evaluator, *, definitions: Sequence[str] = tuple(DEFINITIONS)
+) -> str:
     """What a reader must know of a figure made from `stratified_pvf` or `stratified_loss`.
 
     Args:
         table: of the campaigns, one or more models.
-        judge: the evaluator of one of them.
+        evaluator: the evaluator of one of them.
         definitions: of what is incorrect, those that the figure is about.
     """
-    split, options = judge.split, judge.options
+    split, options = evaluator.rows, evaluator.options
     generated = " (generated data, not real clicks)" if split.dataset.startswith("synthetic-") else ""
     rows = f"{len(split):,}" if len(split) == split.whole else f"{len(split):,} of {split.whole:,}"
     golden = table.groupby("model", sort=False)["auc_golden"].first()
     trials = table.groupby("model", sort=False).size()
     each = table.groupby(["model", "error_model", "target"]).size()
     incorrect = {
-        "flipped": f"a decision on the other side of probability {options['threshold']:g}",
-        "reranked": f"a user's list of {options['k']} that differs",
-        "moved": f"a logit that moves by more than {options['epsilon']:g}",
+        "decision_changed": f"a decision on the other side of probability {options['threshold']:g}",
+        "list_changed": f"a user's list of {options['k']} that differs",
+        "score_changed": f"a logit that moves by more than {options['epsilon']:g}",
     }
     each = f"{each.min()}" if each.min() == each.max() else f"{each.min()} to {each.max()}"
     return (
@@ -296,7 +298,7 @@ def strata_caption(table: "pd.DataFrame", judge: Evaluator, *, definitions: Sequ
         "for each "
         f"layer or table and class of bits ({', '.join(f'{n:,} of {model}' for model, n in trials.items())}), weighted by "
         "their numbers of bits; the trained model and the rows are fixed. Points: means; bars: "
-        f"{LEVEL:.0%} intervals of stratified samples."
+        f"{CONFIDENCE:.0%} intervals of stratified samples."
     ) + (f" Incorrect: {', '.join(incorrect[name] for name in definitions)}." if definitions else "")
 
 
@@ -318,7 +320,7 @@ def placed(campaign: "Campaign") -> "pd.DataFrame":
         )
     keys = ["error_model", "target", *MITIGATION, "trial"]
     found = table.merge(errors.drop(columns=["rate", "count"]), on=keys, how="left", validate="one_to_one")
-    classes, names = _classes(campaign), layer_names(campaign.judge.model)
+    classes, names = _classes(campaign), layer_names(campaign.evaluator.model)
     places = list(zip(found["tensor"], found["bit"], strict=True))
     found["layer"] = [names.get(tensor) for tensor, _ in places]
     found["bit_class"] = [classes.get(place) for place in places]
@@ -375,14 +377,14 @@ def _reach(table: "pd.DataFrame", strata: "pd.DataFrame", rows: int) -> np.ndarr
 
 
 def _mean(
-    weights: np.ndarray, values: list[np.ndarray], level: float, bounds: tuple[np.ndarray, np.ndarray]
+    weights: np.ndarray, values: list[np.ndarray], confidence: float, bounds: tuple[np.ndarray, np.ndarray]
 ) -> tuple[float, float, float]:
     if min(map(len, values)) < 2:
         return (float("nan"),) * 3
     means, ns = np.array([one.mean() for one in values]), [len(one) for one in values]
     # All alike is no variance at all, whatever rounding says; and a mean is not outside by rounding.
     variances = [0.0 if one.min() == one.max() else one.var(ddof=1) for one in values]
-    return stratified_mean(weights, np.clip(means, *bounds), variances, ns, level, bounds)
+    return stratified_mean(weights, np.clip(means, *bounds), variances, ns, confidence, bounds)
 
 
 def most_and_least(

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import machine, progress, unknown, versions
+from drsrobust._environment import machine, progress_bar, unknown, versions
 from drsrobust.injection.address_space import INTEGERS
 from drsrobust.study.injectors import METHODS, OURS, DenseErrorMap, ElementLoop, Method, cannot
 from drsrobust.timing import available_kib, cpu_seconds, data_kib, peak, resident
@@ -271,7 +271,7 @@ def injection_speed(
     *,
     limit: float = 30.0,
     seed: int = 0,
-    show: bool = True,
+    progress: bool = True,
 ) -> "pd.DataFrame":
     """Measures each method on each model, one thread, each method in a process of its own.
 
@@ -284,7 +284,7 @@ def injection_speed(
         limit: seconds that one injection may take (the loop: 5 at most); after one that took longer, higher rates are not run,
             on larger models this one neither, and no rate at all when it was the lowest.
         seed: of the models and of the errors.
-        show: a progress bar.
+        progress: a progress bar.
 
     Returns:
         one row per method, model and rate: `method`, `parameters`, `dtype`, `rate`, `errors` (flipped bits of the first
@@ -315,7 +315,7 @@ def injection_speed(
         models.append((parameters, dtype, sorted({*map(float, rates), *counted})))
     models.sort(key=lambda model: model[0] * _BITS[model[1]])
     rows = []
-    with progress(len(methods) * sum(len(every) for *_, every in models), "injection", show=show) as bar:
+    with progress_bar(len(methods) * sum(len(every) for *_, every in models), "injection", progress=progress) as bar:
         for method in methods:
             spec = {"method": method, "models": models, "seed": seed, "limit": limit}
             nothing = all(cannot(method, dtype) for _, dtype, _ in models)  # to be measured: all rows say why

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from drsrobust._environment import progress
+from drsrobust._environment import progress_bar
 from drsrobust.data import Split, load_dataset
 from drsrobust.data.synthetic import planted
 from drsrobust.injection import resolve
@@ -98,7 +98,7 @@ def trained(
     *,
     rows: int | None = None,
     settings: Settings | None = None,
-    show: bool = True,
+    progress: bool = True,
 ) -> list[Case]:
     """Trained models, DLRM on MovieLens first; from the cache where they are there.
 
@@ -107,7 +107,7 @@ def trained(
         models: on each of them; None: DLRM, and on MovieLens the study's models.
         rows: of generated data sets; None: their own number.
         settings: of training; None: those of the model on the data.
-        show: a progress bar while training.
+        progress: a progress bar while training.
     """
     if datasets is None:
         datasets = REAL if os.environ.get("DRSROBUST_DATA") else GENERATED
@@ -116,7 +116,7 @@ def trained(
         own = rows is not None and dataset.startswith("synthetic-")
         data = load_dataset(dataset, rows=rows) if own else load_dataset(dataset)
         for name in MODELS.get(dataset, ("dlrm",)) if models is None else models:
-            model = load_model(name, data, settings=settings, show=show)
+            model = load_model(name, data, settings=settings, progress=progress)
             cases.append(Case(name, dataset, model, data.train, data.test))
     return cases
 
@@ -180,7 +180,7 @@ MOST = 64
 
 
 def time_cost(
-    cases: Sequence[Case], batches: Sequence[int], turns: int, *, checks_only: bool = False, show: bool = True
+    cases: Sequence[Case], batches: Sequence[int], turns: int, *, checks_only: bool = False, progress: bool = True
 ) -> pd.DataFrame:
     """Inference with and without each mitigation, side by side (`overhead`); of checksums also as a share of the operators that
     they check, of those of one kind.
@@ -190,10 +190,10 @@ def time_cost(
         batches: sizes.
         turns: of `overhead`.
         checks_only: checksums alone.
-        show: a progress bar.
+        progress: a progress bar.
     """
     rows = []
-    with progress(len(cases) * len(batches), "inference time", show=show) as bar:
+    with progress_bar(len(cases) * len(batches), "inference time", progress=progress) as bar:
         for case in cases:
             mitigations = bag_checks(case) if case.int8 else checks(case) if checks_only else in_computation(case)
             bits = resolve(case.model, "all").bits  # int8 rows are no parameters

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust._environment import progress, unknown
+from drsrobust._environment import progress_bar, unknown
 from drsrobust.campaign.campaign import Campaign
 from drsrobust.data import Split, load_dataset
 from drsrobust.evaluation import Evaluator
@@ -31,7 +31,7 @@ from drsrobust.injection import BitFlip
 from drsrobust.metrics import DEVIATIONS
 from drsrobust.models import build_model
 from drsrobust.statistics.columns import ENDS
-from drsrobust.statistics.intervals import LEVEL, bootstrap_interval, mean_interval, quantile_interval
+from drsrobust.statistics.intervals import CONFIDENCE, bootstrap_interval, mean_interval, quantile_interval
 from drsrobust.statistics.summary import BOUNDS
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def dummy_trials(
     batch: int = BATCH,
     trials: int = 100,
     seed: int = 0,
-    show: bool = True,
+    progress: bool = True,
 ) -> "pd.DataFrame":
     """How far errors move the outputs of the dummy model, by its sizes: a campaign per cell, stored as it goes.
 
@@ -87,7 +87,7 @@ def dummy_trials(
         batch: of `as_released`, inputs per batch: a multiple of 32 from 64 up.
         trials: how many per cell, rate and target.
         seed: decides parameters, inputs and errors.
-        show: a progress bar.
+        progress: a progress bar.
 
     Returns:
         one row per cell, target, rate and trial: `protocol`, the cell, `target`, `ber` (nominal), `trial`, `n_inputs`; `bits`
@@ -106,27 +106,27 @@ def dummy_trials(
     if not len(bers) or any(one >= other for one, other in zip(bers, bers[1:], strict=False)):
         raise ValueError(f"bers is {list(bers)}; it must hold one rate or more, ascending, none twice")
     cells, found = list(cells), []
-    with progress(len(cells), f"dummy, {protocol}", show=show) as bar:
+    with progress_bar(len(cells), f"dummy, {protocol}", progress=progress) as bar:
         for cell in cells:
-            judges = _judges(cell, inputs, batch if protocol == "as_released" else inputs, protocol, seed)
-            rates = accumulated(bers, len(judges)) if protocol == "as_released" else np.asarray(bers)[:, None]
+            evaluators = _evaluators(cell, inputs, batch if protocol == "as_released" else inputs, protocol, seed)
+            rates = accumulated(bers, len(evaluators)) if protocol == "as_released" else np.asarray(bers)[:, None]
             parts = []
-            for number, judge in enumerate(judges):
+            for number, evaluator in enumerate(evaluators):
                 options = {"targets": targets, "trials": trials, "seed": seed, "protocol": protocol}
                 errors = [BitFlip(float(rate)) for rate in rates[:, number]]
                 with warnings.catch_warnings():
                     # Every input reads rows 0 and 1, so this is no news.
                     warnings.filterwarnings("ignore", "errors in .* are taken to reach every sample")
-                    table = Campaign(judge, errors=errors, metrics=list(DEVIATIONS), **options).run(show=False)
+                    table = Campaign(evaluator, errors=errors, metrics=list(DEVIATIONS), **options).run(progress=False)
                 nominal = table["ber"].map(dict(zip(rates[:, number], bers, strict=True)))
-                parts.append(_batch(table, len(judge.split)).assign(ber=nominal))
+                parts.append(_batch(table, len(evaluator.rows)).assign(ber=nominal))
             found.append(_joined(parts).assign(protocol=protocol, **cell))
             bar.update()
     table = pd.concat(found, ignore_index=True)
     return table[["protocol", *FACTORS, *(name for name in table if name not in ("protocol", *FACTORS))]]
 
 
-def _judges(cell: Mapping[str, float], inputs: int, batch: int, protocol: str, seed: int) -> list[Evaluator]:
+def _evaluators(cell: Mapping[str, float], inputs: int, batch: int, protocol: str, seed: int) -> list[Evaluator]:
     """The model of a cell on its inputs, an evaluator per batch."""
     import torch
 
@@ -143,7 +143,7 @@ def _judges(cell: Mapping[str, float], inputs: int, batch: int, protocol: str, s
 
 def _batch(table: "pd.DataFrame", inputs: int) -> "pd.DataFrame":
     """What is kept of a campaign's table."""
-    about = {"n_inputs": inputs, "bits": table["places"], "present": table["ber"]}
+    about = {"n_inputs": inputs, "bits": table["n_sites"], "present": table["ber"]}
     shares = {f"{kind}_inputs": table[f"{kind}_rows"].astype(float) / inputs for kind in ("nan", "inf")}
     columns = [*_OF_A_TRIAL, *about, "bits_flipped", *DEVIATIONS, *shares]
     return table.assign(**about, **shares)[columns]
@@ -215,12 +215,12 @@ FALLS, DEPENDS = "falls", "depends"
 _CELL = ["protocol", *FACTORS]
 
 
-def deviation_summary(table: "pd.DataFrame", level: float = LEVEL) -> "pd.DataFrame":
+def deviation_summary(table: "pd.DataFrame", confidence: float = CONFIDENCE) -> "pd.DataFrame":
     """One row per protocol, cell, target and rate.
 
     Args:
         table: as `dummy_trials` returns it, of one or both protocols.
-        level: of the intervals.
+        confidence: of the intervals.
 
     Returns:
         the columns that name the condition; `n_inputs`, `bits`, `present`, `n` (trials); `raised` (share of them); means over
@@ -237,11 +237,11 @@ def deviation_summary(table: "pd.DataFrame", level: float = LEVEL) -> "pd.DataFr
         row |= {"n": len(trials), "raised": float(trials[VALUE].isna().mean())}
         row |= {name: float(trials[name].astype(float).mean()) for name in ("bits_flipped", "nan_inputs", "inf_inputs")}
         for name in (*SHARES, "spearman"):
-            interval = mean_interval(_known(trials, name), level, BOUNDS[name])
+            interval = mean_interval(_known(trials, name), confidence, BOUNDS[name])
             row |= zip((f"{name}{end}" for end in ENDS), interval, strict=True)
         changes = _known(trials, "median_change")
         with np.errstate(invalid="ignore"):  # between infinities nothing is interpolated
-            _, *interval = quantile_interval(changes, 0.5, level)
+            _, *interval = quantile_interval(changes, 0.5, confidence)
         median = float(np.median(changes)) if len(changes) else float("nan")
         row |= zip((f"median_change{end}" for end in ENDS), (median, *interval), strict=True)
         rows.append(row)
@@ -254,7 +254,7 @@ def factor_trends(
     *,
     ber: float,
     value: str = VALUE,
-    level: float = LEVEL,
+    confidence: float = CONFIDENCE,
 ) -> "pd.DataFrame":
     """What each factor does to the deviation at one rate, by protocol and target.
 
@@ -268,12 +268,13 @@ def factor_trends(
         claims: factor -> `falls` (robustness falls with it) or `depends` (it changes, in whichever direction).
         ber: nominal rate.
         value: which metric; a larger one is a larger deviation.
-        level: of the intervals.
+        confidence: of the intervals.
 
     Returns:
         one row per protocol, target and factor with two levels or more: `least`, `greatest` level, the mean deviation there
         (`at_least`, `at_greatest`), their difference `change` with `change_low` and `change_high`; `up` and `down`, numbers of
-        steps between neighbouring levels at which the deviation surely rises or falls (level 1 - (1 - level) / steps each,
+        steps between neighbouring levels at which the deviation surely rises or falls (confidence 1 - (1 - confidence) /
+        steps each,
         Bonferroni), of `steps`; `differs`, whether the change or any step is surely not 0 (Bonferroni over all of them);
         `n` trials; `claim`; and `verdict`. Of `falls`: `reproduced` where the change is surely positive and no step goes
         down, `partly` where one does, `not` else. Of `depends`: `reproduced` where it `differs`, else `not`.
@@ -300,21 +301,21 @@ def factor_trends(
                 continue
             found = [by_cell[[tuple(cell.values()) for cell in ladder]].to_numpy() for ladder in ladders(cells, factor)]
             row = {"protocol": protocol, "target": target, "factor": factor, "least": levels[0], "greatest": levels[-1]}
-            row |= _trend(np.mean(found, axis=0), level, BOUNDS.get(value)) | {"claim": claim}
+            row |= _trend(np.mean(found, axis=0), confidence, BOUNDS.get(value)) | {"claim": claim}
             rows.append(row | {"verdict": _verdict(row, claim)})
     return pd.DataFrame(rows)
 
 
-def _trend(values: np.ndarray, level: float, bounds: tuple[float, float] | None) -> dict[str, float]:
+def _trend(values: np.ndarray, confidence: float, bounds: tuple[float, float] | None) -> dict[str, float]:
     """Of values [trials, levels], within bounds."""
     bounds = bounds and (bounds[0] - bounds[1], bounds[1] - bounds[0])  # of differences
     whole = values[:, -1] - values[:, 0]
-    change = mean_interval(whole, level, bounds)
+    change = mean_interval(whole, confidence, bounds)
     row = {"at_least": float(values[:, 0].mean()), "at_greatest": float(values[:, -1].mean())}
     row |= zip((f"change{end}" for end in ENDS), change, strict=True)
     pairs = [values[:, after] - values[:, before] for before, after in pairwise(range(values.shape[1]))]
-    steps = [mean_interval(pair, 1 - (1 - level) / len(pairs), bounds) for pair in pairs]
-    anywhere = [mean_interval(pair, 1 - (1 - level) / (len(pairs) + 1), bounds) for pair in (whole, *pairs)]
+    steps = [mean_interval(pair, 1 - (1 - confidence) / len(pairs), bounds) for pair in pairs]
+    anywhere = [mean_interval(pair, 1 - (1 - confidence) / (len(pairs) + 1), bounds) for pair in (whole, *pairs)]
     up, down = sum(low > 0 for _, low, _ in steps), sum(high < 0 for _, _, high in steps)
     differs = any(low > 0 or high < 0 for _, low, high in anywhere)
     return row | {"up": up, "down": down, "steps": len(steps), "differs": differs, "n": len(values)}
@@ -329,7 +330,7 @@ def _verdict(row: Mapping[str, float], claim: str) -> str:
 
 
 def component_shares(
-    table: "pd.DataFrame", parts: Sequence[str] = ("mlp", "embedding"), *, ber: float, level: float = LEVEL
+    table: "pd.DataFrame", parts: Sequence[str] = ("mlp", "embedding"), *, ber: float, confidence: float = CONFIDENCE
 ) -> "pd.DataFrame":
     """What errors in each of two components do at one rate: in total, and per bit that is wrong.
 
@@ -337,7 +338,7 @@ def component_shares(
         table: as `dummy_trials` returns it, with trials of both.
         parts: the two targets; shares are of the first.
         ber: nominal rate.
-        level: of the intervals.
+        confidence: of the intervals.
 
     Returns:
         one row per protocol and cell: `n` trials; `bits_share`, the share of the two components' bits that are the first's;
@@ -358,11 +359,11 @@ def component_shares(
         first, second = np.nan_to_num(both, nan=1.0)  # of a model that raised all outputs count as deviating
         bits = [float(one["bits"].iloc[0]) for one in trials]
         row |= {"n": len(first), "bits_share": bits[0] / sum(bits)}
-        row |= zip((f"share{end}" for end in ENDS), _share(first, second, level), strict=True)
+        row |= zip((f"share{end}" for end in ENDS), _share(first, second, confidence), strict=True)
         ends = []
         for part, values, one, size in zip(parts, (first, second), trials, bits, strict=True):
             wrong = float(one["present"].iloc[0]) * size
-            per_bit = [number / wrong for number in mean_interval(values, level, (0.0, 1.0))]
+            per_bit = [number / wrong for number in mean_interval(values, confidence, (0.0, 1.0))]
             row |= zip((f"per_bit_{part}{end}" for end in ENDS), per_bit, strict=True)
             ends.append(per_bit)
         (_, low, high), (_, other_low, other_high) = ends
@@ -371,15 +372,15 @@ def component_shares(
     return pd.DataFrame(rows)
 
 
-def _share(first: np.ndarray, second: np.ndarray, level: float) -> tuple[float, float, float]:
+def _share(first: np.ndarray, second: np.ndarray, confidence: float) -> tuple[float, float, float]:
     """Mean of first over the sum of both means, and its interval. Where one of them never deviated, n trials may have missed
     what its own interval leaves room for."""
     if not (first.any() or second.any()):
         return (float("nan"),) * 3
     if first.any() and second.any():
-        return bootstrap_interval(_of_both, first, second, level=level)
+        return bootstrap_interval(_of_both, first, second, confidence=confidence)
     seen, unseen = (first, second) if first.any() else (second, first)
-    _, _, most = mean_interval(unseen, level, (0.0, 1.0))
+    _, _, most = mean_interval(unseen, confidence, (0.0, 1.0))
     room = most / (most + seen.mean())
     return (1.0, 1.0 - room, 1.0) if first.any() else (0.0, 0.0, room)
 
@@ -394,8 +395,8 @@ def _known(trials: "pd.DataFrame", name: str) -> np.ndarray:
 
 INPUTS = 10_000  # of the study
 MARKS = (
-    f"Points: means; bars: {LEVEL:.0%} intervals over error maps (Student's t; where all trials are alike, what they may have "
-    "missed)."
+    f"Points: means; bars: {CONFIDENCE:.0%} intervals over error maps (Student's t; where all trials are alike, what they may "
+    "have missed)."
 )
 
 

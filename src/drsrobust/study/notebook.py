@@ -188,14 +188,15 @@ def mismatch(name: str, value: Any, annotation: Any) -> str:
     return text
 
 
-def provenance(judge: "Evaluator | None" = None) -> str:
+def provenance(evaluator: "Evaluator | None" = None) -> str:
     """One line on where the numbers come from: data, rows, model state, versions; without a judge, machine and versions."""
     made_with = ", ".join(f"{name} {number}" for name, number in versions().items())
-    if judge is None:
+    if evaluator is None:
         return f"{machine()['cores']} cores {machine()['architecture']}; {made_with}"
     return (
-        f"data {judge.split.dataset} {judge.split.part}, {len(judge.split):,} rows, {judge.split.fingerprint[:12]}; "
-        f"model {judge.name}, state {judge.checkpoint[:12]}; {made_with}"
+        f"data {evaluator.rows.dataset} {evaluator.rows.part}, {len(evaluator.rows):,} rows, "
+        f"{evaluator.rows.fingerprint[:12]}; "
+        f"model {evaluator.name}, state {evaluator.checkpoint[:12]}; {made_with}"
     )
 
 

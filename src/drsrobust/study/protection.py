@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _WHERE = ["model", "dataset", "protocol", "target"]
 
 
-def up_to(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd.DataFrame":
+def best_recovery_claim(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd.DataFrame":
     """Whether a claim "up to so much" holds: for each model, data set and protocol the condition in which it is surely most,
     that is, whose interval has the highest lower end.
 
     Args:
-        found: as `recovery` returns it, with intervals that hold for the best of its rows (`level`).
+        found: as `recovery` returns it, with intervals that hold for the best of its rows (`confidence`).
         claimed: how much: 0.30 is 30 % of the lost AUC, or 0.30 AUC.
         value: `recovery` or `gained`.
 
@@ -57,7 +57,7 @@ def up_to(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd
     return pd.DataFrame(rows)
 
 
-def kept_within(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame":
+def max_safe_rate(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame":
     """Up to which rate the mean AUC stays within `loss` of the golden one.
 
     Args:
@@ -91,7 +91,7 @@ def cheapest(kept: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float
     """By rate, what stores least of that which keeps the AUC.
 
     Args:
-        kept: as `kept_within` returns it, of one model, data set, protocol and target, with the model without mitigation.
+        kept: as `max_safe_rate` returns it, of one model, data set, protocol and target, with the model without mitigation.
         storage: as `stored` returns it, of the mitigations to choose from; of those that store equally much the first is taken.
         bers: the rates.
 
@@ -120,7 +120,7 @@ def cheapest(kept: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float
     return pd.DataFrame(rows)
 
 
-def kept_by(
+def protection_verdicts(
     kept: "pd.DataFrame", storage: "pd.DataFrame", families: Mapping[str, Sequence[str]], bers: Sequence[float]
 ) -> "pd.DataFrame":
     """Whether families of mitigations, as the codes of bit protection, keep the AUC wherever it is lost without them.
@@ -154,7 +154,7 @@ def kept_by(
     return pd.DataFrame(rows)
 
 
-def priced(found: "pd.DataFrame", storage: "pd.DataFrame", times: "pd.DataFrame") -> "pd.DataFrame":
+def cost_benefit(found: "pd.DataFrame", storage: "pd.DataFrame", times: "pd.DataFrame") -> "pd.DataFrame":
     """What mitigations recover beside what they cost, and which of them no other one beats: none has at least the recovery at
     no more time and storage, and is better in one of these; nor does doing nothing, which recovers nothing.
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from drsrobust._environment import progress, threads
+from drsrobust._environment import progress_bar, threads
 from drsrobust._hashing import digest
 from drsrobust.data import Dataset
 from drsrobust.introspection.tensors import component_of, named_tensors
@@ -128,7 +128,7 @@ def warn_if_hardly_learned(curve: list[Epoch], stacklevel: int) -> None:
 
 
 def fit(
-    model: nn.Module, data: Dataset, settings: Settings, *, show: bool = True, snapshot: Path | None = None
+    model: nn.Module, data: Dataset, settings: Settings, *, progress: bool = True, snapshot: Path | None = None
 ) -> list[Epoch]:
     """Trains a model in place, on the device it is on; it ends in evaluation mode with the weights of its best epoch, that of
     the highest validation AUC. `last_epoch` has the rule that ends training.
@@ -143,7 +143,7 @@ def fit(
         model: forward(dense_features, sparse_features) -> logits [B].
         data: trained on `data.train`, judged on `data.valid`.
         settings: see there. The global random state of torch is left as it was.
-        show: a progress bar.
+        progress: a progress bar.
         snapshot: a file in which the state of training is kept, about once a minute; if one of this very run is there,
             training goes on from it. It is left for the caller to delete.
 
@@ -158,11 +158,11 @@ def fit(
     with threads(1), torch.random.fork_rng(devices=cuda), fused_tables(model, settings) as fused:
         torch.manual_seed(settings.seed)
         run = _Run(model, data, settings, fused, device, snapshot)
-        with progress(run.last_epoch() * run.steps, "training", show=show) as bar:
+        with progress_bar(run.last_epoch() * run.steps, "training", progress=progress) as bar:
             bar.update((run.epoch - 1) * run.steps + run.step)
             while run.epoch <= run.last_epoch():
                 run.train_epoch(bar)
-                run.judge(bar)
+                run.evaluator(bar)
                 bar.total = run.last_epoch() * run.steps  # a better epoch puts the end off
         model.load_state_dict(run.best_state)
     model.eval()
@@ -223,7 +223,7 @@ class _Run:
                 self._save(before)
                 saved = time.perf_counter()
 
-    def judge(self, bar) -> None:
+    def evaluator(self, bar) -> None:
         """The end of an epoch: validation, the learning curve, the best weights so far."""
         start = time.perf_counter()
         labels, prior = self.data.valid.labels, self.data.valid.prior

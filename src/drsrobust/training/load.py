@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import commit, cores, machine, pool, progress, threads, unknown, versions
+from drsrobust._environment import commit, cores, machine, pool, progress_bar, threads, unknown, versions
 from drsrobust._files import cache_folder, exclusive
 from drsrobust._hashing import digest
 from drsrobust.data import Dataset
@@ -37,7 +37,7 @@ def load_model(
     settings: Settings | None = None,
     sizes: dict[str, Any] | None = None,
     device: str | None = None,
-    show: bool = True,
+    progress: bool = True,
 ) -> nn.Module:
     """A trained model in evaluation mode; its manifest (AUC, settings, versions, hashes) is `model.manifest`.
 
@@ -52,7 +52,7 @@ def load_model(
         settings: how; None: the defaults for this model on this data (`default_settings`).
         sizes: keyword arguments of the model's class; None: the defaults for this data.
         device: where to train; None: on the GPU if there is one. The model that is returned is on the CPU.
-        show: a progress bar while training.
+        progress: a progress bar while training.
 
     Raises:
         ValueError: an unknown name.
@@ -69,7 +69,7 @@ def load_model(
     with exclusive(folder):
         cached = (folder / MANIFEST).exists()
         if not cached:
-            _train(folder, name, data, settings or default_settings(name, data.name), identity, device, show)
+            _train(folder, name, data, settings or default_settings(name, data.name), identity, device, progress)
     model = read_checkpoint(folder, identity)
     if cached:  # else `fit` has warned
         warn_if_hardly_learned([Epoch(**epoch) for epoch in model.manifest["curve"]], stacklevel=2)
@@ -118,14 +118,14 @@ def _train(
     settings: Settings,
     identity: dict[str, Any],
     device: str | None,
-    show: bool,
+    progress: bool,
 ) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         model = build_model(name, data.schema, **identity["sizes"])
     place = training_device(device)
     unfinished = folder.with_name(f"{folder.name}.training")
-    curve = fit(model.to(place), data, settings, show=show, snapshot=unfinished / "snapshot.safetensors")
+    curve = fit(model.to(place), data, settings, progress=progress, snapshot=unfinished / "snapshot.safetensors")
     model.cpu()
     labels, prior = data.test.labels, data.test.prior
     with threads(1):  # the test AUC, as the weights, does not depend on the number of threads
@@ -168,7 +168,7 @@ LARGE = ("dlrm_dcn", "dlrm")  # the models of the most dense weights, at their d
 
 
 def load_models(
-    wanted: Iterable[Mapping[str, Any]], *, workers: int | None = None, device: str | None = None, show: bool = True
+    wanted: Iterable[Mapping[str, Any]], *, workers: int | None = None, device: str | None = None, progress: bool = True
 ) -> list[nn.Module]:
     """As `load_model` for each, in their order; those that are not in the cache yet are trained side by side.
 
@@ -211,8 +211,8 @@ def load_models(
             missing[folder] = one
     workers = min(len(missing), workers or (1 if training_device(device).type == "cuda" else cores()))
     if workers > 1:
-        _train_side_by_side(list(missing.values()), workers, device, show)
-    return [load_model(**one, device=device, show=show) for one in wanted]
+        _train_side_by_side(list(missing.values()), workers, device, progress)
+    return [load_model(**one, device=device, progress=progress) for one in wanted]
 
 
 def _as_cached(data: Dataset) -> bool:
@@ -225,10 +225,10 @@ def _as_cached(data: Dataset) -> bool:
     )
 
 
-def _train_side_by_side(missing: list[dict[str, Any]], workers: int, device: str | None, show: bool) -> None:
+def _train_side_by_side(missing: list[dict[str, Any]], workers: int, device: str | None, progress: bool) -> None:
     # Those that take longest first, so that none of them is the last: of many features, then of large layers.
     missing.sort(key=lambda one: (-len(one["data"].schema.features), one["name"] not in LARGE))
-    with progress(len(missing), "training models", show=show) as bar, pool(workers) as executor:
+    with progress_bar(len(missing), "training models", progress=progress) as bar, pool(workers) as executor:
         running = [executor.submit(_train_one, one | {"data": one["data"].folder}, device) for one in missing]
         try:
             for done in as_completed(running):
@@ -244,4 +244,4 @@ def _train_side_by_side(missing: list[dict[str, Any]], workers: int, device: str
 def _train_one(wanted: dict[str, Any], device: str | None) -> None:
     """In a worker: trains and stores one model, of which the data come as their folder."""
     folder: Path = wanted.pop("data")
-    load_model(**wanted, data=open_folder(folder), device=device, show=False)
+    load_model(**wanted, data=open_folder(folder), device=device, progress=False)

@@ -92,7 +92,7 @@ class ActivationClipping(Mitigation):
     """Fixed bounds: y = min(max(x, -bound), bound) at every place, or y = 0 where |x| > bound; for NaN see `nan`.
 
     Bounds learnt from clean rows: `ActivationClipping.fit`; searched under errors: `.search`; what the published code of
-    arXiv:2307.10244 did: `.as_released`. `dr.mitigation.places(model)` lists the places.
+    arXiv:2307.10244 did: `.as_released`. `dr.mitigation.clip_sites(model)` lists the places.
 
     Args:
         bound: over 0.

@@ -183,7 +183,7 @@ class Place:
         return f"{self.kind} {(self.module or 'the model') + layer}"
 
 
-def places(model: nn.Module) -> "pd.DataFrame":
+def clip_sites(model: nn.Module) -> "pd.DataFrame":
     """The places of a model at which activations can be bounded.
 
     Args:
@@ -198,7 +198,7 @@ def places(model: nn.Module) -> "pd.DataFrame":
 
     Example:
         >>> mlp = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-        >>> places(mlp)[["place", "module", "width"]].values.tolist()
+        >>> clip_sites(mlp)[["place", "module", "width"]].values.tolist()
         [['linear', '0', 8], ['last', '2', 1], ['logit', '', 1]]
     """
     import pandas as pd

@@ -202,7 +202,7 @@ def _split(area: Area, errors: Errors) -> tuple[Errors, Errors | None]:
     return Errors(local[inside], errors.mask[inside]), Errors(errors.index[~inside], errors.mask[~inside])
 
 
-def stored(model: "nn.Module", mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
+def storage_overhead(model: "nn.Module", mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
     """What mitigations store beside a model.
 
     Returns:

@@ -27,7 +27,7 @@ class ZeroSpaceECC(StorageProtection):
     Guan et al., "In-Place Zero-Space Memory Protection for CNN", NeurIPS 2019, arXiv:1910.14479: of a number in [-64, 63] the
     second highest bit repeats the sign. Where the first 7 of 8 neighbouring values are so small, these 7 bits hold the check
     bits of the other 57; the decoder puts the sign back into them. The paper trains networks to fulfil the condition; here
-    `make_room` clips tables to it, and whoever judges measures what that costs.
+    `reserve_bits` clips tables to it, and whoever judges measures what that costs.
 
     Tensors of int8, blocks in memory order; FBGEMM's int8 rows, whose codes are unsigned: a code in [64, 191] (a code - 128 in
     [-64, 63]) has a second highest bit opposite to the highest one, blocks of 8 codes from a row's first. Not covered: a row's
@@ -50,7 +50,7 @@ class ZeroSpaceECC(StorageProtection):
         >>> tables = Tables(tables=[Table(name="t", embedding_dim=16, num_embeddings=1000, feature_names=["f"])])
         >>> with warnings.catch_warnings(action="ignore"):
         ...     int8 = quantize_embeddings(nn.Sequential(tables), dtype=torch.int8, inplace=True)
-        >>> room = make_room(int8, how="rescale")
+        >>> room = reserve_bits(int8, how="rescale")
         >>> both = ZeroSpaceECC() + BitProtection(("scale", "bias"), code="secded")
         >>> for protection in (None, ZeroSpaceECC(), both):
         ...     with dr.inject(int8, dr.BitFlip(1e-4), seed=2, mitigation=protection) as left:
@@ -107,12 +107,12 @@ class ZeroSpaceECC(StorageProtection):
             span = "[64, 191]" if area.inverse else "[-64, 63]"
             raise ValueError(
                 f"{area.name}: block {block[wrong[0]]} holds the bytes {values}, of which the first 7 are not all in {span}: "
-                "there is no room for check bits. Prepare the model first, by make_room(model)"
+                "there is no room for check bits. Prepare the model first, by reserve_bits(model)"
             )
 
 
 class Room(NamedTuple):
-    """What `make_room` did to a table: how many of its values it changed, of how many, and the largest change of a value (of
+    """What `reserve_bits` did to a table: how many of its values it changed, of how many, and the largest change of a value (of
     int8 tensors in steps)."""
 
     changed: int
@@ -120,7 +120,7 @@ class Room(NamedTuple):
     largest: float
 
 
-def make_room(model: nn.Module, target: str | Target = "all", *, how: str = "clip") -> dict[str, Room]:
+def reserve_bits(model: nn.Module, target: str | Target = "all", *, how: str = "clip") -> dict[str, Room]:
     """Makes int8 tables fit for `ZeroSpaceECC`, in place. Lossy: judge the model after it against the model before.
 
     Args:
@@ -140,7 +140,7 @@ def make_room(model: nn.Module, target: str | Target = "all", *, how: str = "cli
     Example:
         >>> model = nn.Module()
         >>> model.register_buffer("table", torch.tensor([[100, -3, 5, -128, 0, 1, 2, 127]], dtype=torch.int8))
-        >>> make_room(model, "table")["table"].changed, model.table.tolist()
+        >>> reserve_bits(model, "table")["table"].changed, model.table.tolist()
         (2, [[63, -3, 5, -64, 0, 1, 2, 127]])
     """
     if how not in WAYS:

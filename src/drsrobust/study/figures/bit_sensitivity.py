@@ -40,7 +40,8 @@ def bit_sensitivity_data(summary: "pd.DataFrame", shares: "pd.DataFrame | None" 
 
     Args:
         summary: `summarise` of campaigns of `SingleBit`.
-        shares: `pvf` of the same trials by model, dataset, target and error_model: its definition `flipped` is added as
+        shares: `pvf` of the same trials by model, dataset, target and error_model: its definition `decision_changed` is
+        added as
             `pvf`, `pvf_low`, `pvf_high`.
     """
     if "auc_drop_low" not in summary:
@@ -48,7 +49,7 @@ def bit_sensitivity_data(summary: "pd.DataFrame", shares: "pd.DataFrame | None" 
     columns = ["model", "dataset", "target"]
     numbers = _NUMBERS
     if shares is not None:
-        flipped = shares[shares["definition"] == "flipped"]
+        flipped = shares[shares["definition"] == "decision_changed"]
         summary = summary.merge(flipped[[*columns, "error_model", *_PVF]], on=[*columns, "error_model"])
         numbers = [*_NUMBERS, *_PVF]
     bit = summary["error_model"].str.extract(r"^SingleBit\(bit=(\d+)\)$")[0]

@@ -14,7 +14,11 @@ if TYPE_CHECKING:
 _INCORRECT = ["incorrect", "incorrect_low", "incorrect_high"]
 _PVF = ["pvf", "pvf_low", "pvf_high"]
 _LOSS = ["auc_drop", "auc_drop_low", "auc_drop_high"]
-_OUTPUTS = {"flipped": "decisions flipped", "reranked": "users' lists changed", "moved": "scores moved"}
+_OUTPUTS = {
+    "decision_changed": "decisions flipped",
+    "list_changed": "users' lists changed",
+    "score_changed": "scores moved",
+}
 _CLASSES = {
     "sign": "sign\n(31)",
     "exponent_top": "exponent's\ntop bit\n(30)",
@@ -34,7 +38,7 @@ def component_pvf_data(parts: "pd.DataFrame") -> "pd.DataFrame":
     """
     keys = ["model", "dataset", "component"]
     models = {model: number for number, model in enumerate(parts["model"].unique())}
-    flips = parts[parts["definition"] == "flipped"].set_index(keys)["incorrect"]
+    flips = parts[parts["definition"] == "decision_changed"].set_index(keys)["incorrect"]
     order = parts["model"].map(models).to_frame("model")
     order["flips"] = -flips.reindex(list(parts[keys].itertuples(index=False, name=None))).to_numpy()
     places = np.lexsort((np.arange(len(parts)), order["flips"], order["model"]))
@@ -94,14 +98,14 @@ def bit_class_pvf_data(parts: "pd.DataFrame") -> "pd.DataFrame":
 
 @styled
 def bit_class_pvf(
-    data: "pd.DataFrame", ax: "Axes | None" = None, *, definition: str = "flipped", quantity: str = "incorrect"
+    data: "pd.DataFrame", ax: "Axes | None" = None, *, definition: str = "decision_changed", quantity: str = "incorrect"
 ) -> "Axes":
     """PVF by class of bits, a series per component.
 
     Args:
         data: as `bit_class_pvf_data` returns it, of one model.
         ax: where to draw; None: a new figure.
-        definition: of an incorrect output: `flipped`, `reranked` or `moved`.
+        definition: of an incorrect output: `decision_changed`, `list_changed` or `score_changed`.
         quantity: `incorrect`, the mean share of the outputs that one error makes incorrect (logarithmic), or `pvf`, the share
             of errors that make any output incorrect.
     """
