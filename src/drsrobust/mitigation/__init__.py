@@ -11,7 +11,7 @@ from drsrobust.mitigation.memory.ecc import ECC, SECDED
 from drsrobust.mitigation.memory.parity import ParityZero
 from drsrobust.mitigation.memory.replication import Replication
 from drsrobust.mitigation.memory.scrubbing import Scrubbing
-from drsrobust.mitigation.memory.storage import StorageProtection
+from drsrobust.mitigation.memory.storage import StorageProtection, storage_overhead
 from drsrobust.mitigation.memory.weight_range import WeightRange
 from drsrobust.mitigation.memory.zero_space import ZeroSpaceECC, reserve_bits
 
@@ -35,5 +35,6 @@ __all__ = [
     "WeightRange",
     "ZeroSpaceECC",
     "reserve_bits",
+    "storage_overhead",
     "clip_sites",
 ]
