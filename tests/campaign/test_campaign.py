@@ -323,9 +323,9 @@ from drsrobust.training import Settings, load_model
 
 work.CHUNK_SECONDS = 0.02
 data = load_dataset("synthetic-movielens/full", rows=6000)
-model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), show=False)
+model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), progress=False)
 errors = [BitFlip(1e-4), BitFlip(1e-3)]
-Campaign(Evaluator(model, data.test), store=sys.argv[1], errors=errors, targets=["all", "mlp"], trials=150).run(show=False)
+Campaign(Evaluator(model, data.test), store=sys.argv[1], errors=errors, targets=["all", "mlp"], trials=150).run(progress=False)
 """
 
 

@@ -33,7 +33,7 @@ def test_conditions_widths_and_time_left(evaluator, tmp_path, monkeypatch):
 
 
 def test_a_batch_run_is_quiet(evaluator, tmp_path, monkeypatch, capsys):
-    """Under papermill a line every half minute at most; with show=False nothing at all."""
+    """Under papermill a line every half minute at most; with progress=False nothing at all."""
     monkeypatch.setenv("DRSROBUST_BATCH", "1")
     Campaign(evaluator, errors=[BitFlip(1e-3)], trials=40, store=tmp_path / "s").run()
     assert capsys.readouterr().err.count("\r") <= 3

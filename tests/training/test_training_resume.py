@@ -95,7 +95,7 @@ from drsrobust.data import load_dataset
 from drsrobust.training import Settings, load_model
 sys.modules["drsrobust.training.fit"].SAVE_EVERY = 0.0
 data = load_dataset("synthetic-movielens/full", rows=6000)
-load_model("dlrm", data, settings=Settings(epochs=15, batch_size=64, patience=15), show=False)
+load_model("dlrm", data, settings=Settings(epochs=15, batch_size=64, patience=15), progress=False)
 """
 
 

@@ -375,7 +375,7 @@ def detected(
     Returns:
         the columns of `detection.COLUMNS`; a model without injections has one row for each check, of no component and bit -1.
     """
-    first, options = fitted[0], {"rows": test_rows, "seed": seed, "show": progress}
+    first, options = fitted[0], {"rows": test_rows, "seed": seed, "progress": progress}
     parts = [
         in_layers(first, injections, **options),
         in_tables(first, injections, **options),
@@ -433,7 +433,7 @@ def described(split: Split) -> str:
 def _errors(
     case: Case, found: Sequence[Mitigation], injections: int, target: str, rows: int, seed: int, progress: bool
 ) -> pd.DataFrame:
-    options = {"targets": (target,), "seed": seed, "show": progress}
+    options = {"targets": (target,), "seed": seed, "progress": progress}
     return single_errors(case.model, _judged(case, rows), found, injections, **options).assign(model=case.name)
 
 

@@ -61,7 +61,7 @@ def load_model(
     Example:
         >>> from drsrobust.data import load_dataset
         >>> data = load_dataset("synthetic-movielens", rows=20_000)
-        >>> model = load_model("dlrm", data, settings=Settings(epochs=2), show=False)
+        >>> model = load_model("dlrm", data, settings=Settings(epochs=2), progress=False)
         >>> 0.5 < model.manifest["test_auc"] < 0.9
         True
     """
@@ -191,7 +191,7 @@ def load_models(
         >>> from drsrobust.training import Settings
         >>> data, quick = load_dataset("synthetic-movielens", rows=2000), Settings(epochs=1)
         >>> wanted = [{"name": name, "data": data, "settings": quick} for name in ("fm", "dlrm")]
-        >>> [model.manifest["model"] for model in load_models(wanted, workers=1, show=False)]
+        >>> [model.manifest["model"] for model in load_models(wanted, workers=1, progress=False)]
         ['fm', 'dlrm']
     """
     wanted = [dict(one) for one in wanted]
