@@ -60,7 +60,7 @@ def mean_interval(
 
 
 def rule_of_three(n: int, confidence: float = CONFIDENCE) -> float:
-    """The greatest probability of an outcome that n trials may well have missed: u with (1 - u)^n = 1 - level, at 95 % about
+    """The greatest probability of an outcome that n trials may well have missed: u with (1 - u)^n = 1 - confidence, at 95 % about
     3 / n (J. A. Hanley and A. Lippman-Hand, "If nothing goes wrong, is everything all right?", JAMA 249, 1983).
 
     Example:
@@ -79,8 +79,8 @@ def bounded_interval(
     Betting on the mean (I. Waudby-Smith and A. Ramdas, "Estimating means of bounded random variables by betting", JRSS-B 86,
     2024). Scaled to [0, 1], the capital K_n(m) = prod_i (1 - f + f x_i / m) of one who stakes a fraction f on values above m
     is, where m is the mean, a non-negative martingale that begins at 1; so is its average over several f. By Ville's
-    inequality (Etude critique de la notion de collectif, 1939) it ever reaches 2 / (1 - level) with probability at most
-    (1 - level) / 2. The low end is the m where it would; the high end is that of 1 - x. The fractions are 1, 1/2, ... 1/128,
+    inequality (Etude critique de la notion de collectif, 1939) it ever reaches 2 / (1 - confidence) with probability at most
+    (1 - confidence) / 2. The low end is the m where it would; the high end is that of 1 - x. The fractions are 1, 1/2, ... 1/128,
     which fit standard deviations and numbers of trials over four decades; the order of the values does not matter.
 
     The price: about 1.7 times as wide as Student's t for one look where that is right (over six looks with alpha split
@@ -132,7 +132,7 @@ def wilson(count: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, f
 def quantile_interval(values: np.ndarray, q: float, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """The q-quantile of values [n] and its confidence interval between two order statistics, whatever the distribution.
 
-    How many of n values lie below the quantile is Binomial(n, q); with l and u its (1 - level) / 2 and (1 + level) / 2
+    How many of n values lie below the quantile is Binomial(n, q); with l and u its (1 - confidence) / 2 and (1 + confidence) / 2
     quantiles, the interval is from the l-th to the (u + 1)-th smallest value (W. R. Thompson, Annals of Mathematical
     Statistics 7, 1936; W. J. Conover, Practical Nonparametric Statistics, 3rd ed., 1999, section 3.2; as
     `scipy.stats.quantile_test`, in a hundredth of the time). An end is NaN where n is too small to have one: of the 10 %
@@ -264,7 +264,7 @@ def sample_size(population: float, error: float, confidence: float = CONFIDENCE,
 
     if not population >= 1:
         raise ValueError(f"population is {population!r}; it must be 1 or more possible errors")
-    for name, value in (("error", error), ("level", confidence), ("p", p)):
+    for name, value in (("error", error), ("confidence", confidence), ("p", p)):
         if not 0 < value < 1:
             raise ValueError(f"{name} is {value!r}; it must lie between 0 and 1")
     z = round(float(norm.ppf((1 + confidence) / 2)), 3)
@@ -302,7 +302,7 @@ def _bet(x: np.ndarray, counts: np.ndarray, chance: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _ranks(n: int, q: float, confidence: float) -> tuple[int, int]:
-    """The (1 -+ level) / 2 quantiles of Binomial(n, q)."""
+    """The (1 -+ confidence) / 2 quantiles of Binomial(n, q)."""
     from scipy.stats import binom
 
     lower, upper = binom.ppf([(1 - confidence) / 2, (1 + confidence) / 2], n, q)

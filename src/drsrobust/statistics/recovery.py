@@ -124,7 +124,7 @@ def _numbers(both: "pd.DataFrame", stopping: str, confidence: float, resamples: 
         row |= zip((f"{name}{end}" for end in ENDS), (mean, float(low), float(high)), strict=True)
     share = (float("nan"),) * 3
     if len(judged) and values["lost"].mean() >= DROP and row["lost_low"] > 0:
-        options = {"level": confidence, "resamples": resamples, "seed": seed}
+        options = {"confidence": confidence, "resamples": resamples, "seed": seed}
         share = _share(values, stopping, golden, **options)
         if row["raised"] and least["lost"].mean() > 0:
             share = (share[0], float(np.fmin(share[1], _share(least, stopping, golden, **options)[1])), share[2])
@@ -151,7 +151,7 @@ def _share(values: dict[str, np.ndarray], stopping: str, golden: float, **option
     if len(lost) > 1 and abs(ratios).max() <= 1e-12:  # no resample differs but for rounding
         # 1 - left / lost: of the AUC that is left to lose, what was not seen may be anything.
         left = float((lost - gained).mean())
-        room = rule_of_three(len(lost), options["level"]) / lost.mean()
+        room = rule_of_three(len(lost), options["confidence"]) / lost.mean()
         return mean, float(mean - room * (golden - left)), float(mean + room * (left - golden + 1))
     return bootstrap_interval(_ratio, gained, lost, **options)
 
