@@ -45,7 +45,7 @@ def cores() -> int:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """PyTorch, MKL and FBGEMM use this number of threads, whatever OMP_NUM_THREADS is: FBGEMM shares PyTorch's OpenMP runtime."""
+    """PyTorch, MKL and FBGEMM (by PyTorch's OpenMP runtime) use this number of threads, whatever OMP_NUM_THREADS is."""
     import torch
 
     before = torch.get_num_threads()

@@ -7,7 +7,6 @@ import pytest
 from benchmarks import encoding as criteo
 from benchmarks import encoding as criteo_text
 from benchmarks.__main__ import main
-from drsrobust.data import click_logs as lines
 from drsrobust.data.text_files import BadLines
 
 
