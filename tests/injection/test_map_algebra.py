@@ -214,7 +214,7 @@ def test_bits_that_there_are_not(bits, says):
 def test_drop_needs_a_mask(words_left_out):
     error_map = dr.FixedCount(5).sample(resolve(MODEL, "cube"), seed=1)
     with pytest.raises(
-        ValueError, match=rf"words is .*; it must be bool \[{len(error_map)}\], true for entries to leave out"
+        ValueError, match=rf"words is .*; it must be bool \[{len(error_map)}\], true for entries to drop"
     ):
         error_map.drop(words_left_out)
 
@@ -349,8 +349,8 @@ U64 = np.uint64
 @pytest.mark.parametrize(
     ("arrays", "about", "says"),
     [
-        ({"word": np.array([1, 0, 5])}, {}, "entries are not sorted, or a word stands twice"),
-        ({"word": np.array([0, 0, 5])}, {}, "entries are not sorted, or a word stands twice"),
+        ({"word": np.array([1, 0, 5])}, {}, "entries are not sorted, or a word has two entries"),
+        ({"word": np.array([0, 0, 5])}, {}, "entries are not sorted, or a word has two entries"),
         ({"tensor": np.array([1, 0, 0], np.int32), "word": np.arange(3)}, {}, "entries are not sorted"),
         ({"mask": np.array([1, 256, 1], U64)}, {}, "a mask is empty, or wider than its word"),
         ({"mask": np.array([1, 2**63, 1], U64)}, {}, "a mask is empty, or wider than its word"),

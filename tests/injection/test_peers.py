@@ -284,7 +284,7 @@ def test_tensors_are_hit_in_proportion_to_their_bits(model):
     """A layer of 0.1 % of the bits gets 0.1 % of the errors: small ones neither none, nor one each, nor half of all."""
     small = {"float64": (1,), "float32": (30,), "int8": (1000,), "float16": (20_000,)}
     space = AddressSpace([TargetTensor.of(form, form, getattr(torch, form), shape) for form, shape in small.items()])
-    sizes = np.array([region.bits for region in space.regions])
+    sizes = np.array([eligible.bits for eligible in space.eligible])
     for error_model in (dr.FixedCount(1), dr.BitFlip(1 / space.bits), dr.FixedCount(40), dr.Burst(1e-5, 1)):
         hits = np.zeros(len(sizes))
         for seed in range(400):
