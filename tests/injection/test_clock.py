@@ -84,11 +84,11 @@ def test_counts_are_binomial(rate):
 def test_positions_are_uniform():
     n = 33  # far from a power of two
     hits = np.zeros(n)
-    for seed in range(4000):
+    for seed in range(2000):
         hits[ErrorClock(n, seed=seed).until(0.1)] += 1
     assert chisquare(hits).pvalue > 1e-4
     hits[:] = 0
-    for seed in range(4000):
+    for seed in range(2000):
         hits[ErrorClock(n, seed=seed).first(1)] += 1
     assert chisquare(hits).pvalue > 1e-4
 

@@ -97,7 +97,7 @@ seeds = st.integers(0, 2**64 - 1)
 names = [f"of_{form}" for form in FORMATS]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(any_kind, rates, seeds, st.sets(st.integers(0, 2), min_size=1), st.sets(st.sampled_from(names), min_size=3))
 def test_words_of_different_widths_against_the_oracle(kind, rate, seed, rows, chosen):
     """Of one tensor some rows, of others all."""
@@ -188,14 +188,14 @@ def inside(low, high):
 ALL = resolve(all_formats(), "everything")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(any_kind, rates, rates, seeds)
 def test_maps_nest_in_rate_and_count(kind, one, other, seed):
     low, high = (kind(rate).sample(ALL, seed=seed) for rate in sorted((one, other)))
     assert inside(low, high)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(summands, summands, st.lists(rates, min_size=4, max_size=4), seeds)
 def test_sums_nest_in_each_rate(one, other, given_rates, seed):
     low, high, least, most = *sorted(given_rates[:2]), *sorted(given_rates[2:])
@@ -219,7 +219,7 @@ def masks(*maps):
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(summands, min_size=3, max_size=3), st.lists(rates, min_size=3, max_size=3), seeds)
 def test_sums(three, given_rates, seed):
     a, b, c = (kind(rate) for kind, rate in zip(three, given_rates, strict=True))
