@@ -243,13 +243,6 @@ def test_a_model_twice_is_two_independent_draws(error_model):
         assert entries(drawn[0]) != entries(drawn[1]) and both.bits > drawn[0].bits
 
 
-def test_a_bit_that_several_models_hit_is_wrong_once():
-    every = dr.BitFlip(1) + dr.MultiBit(1, 32) + dr.SingleBit(3) + dr.BitFlip(0.5)
-    space = resolve(one_format("float32"), "everything")
-    error_map = every.sample(space, seed=1)
-    assert error_map.bits == error_map.eligible_bits == space.bits and error_map.realised_rate == 1
-
-
 def test_sums_of_row_errors_of_one_rate_and_two_densities_commute():
     a, b = dr.RowError(0.5, 8, 0.2), dr.RowError(0.5, 8, 0.8)
     assert entries((a + b).sample(ALL, seed=1)) == entries((b + a).sample(ALL, seed=1))

@@ -136,34 +136,12 @@ def test_drop(a, random):
     assert left.realised_rate == a.realised_rate and (left.drawn is a or not len(a))
 
 
-@quick
-@given(maps, bit_sets)
-def test_restricted_errors_are_the_same_errors_in_fewer_bits(a, bits):
-    before = words()
-    with a.applied(MODEL):
-        faulty = words()
-    with a.restrict(bits).applied(MODEL):
-        now = words()
-    for name, found in now.items():
-        expected = [old ^ in_bits(name, old ^ new, bits) for old, new in zip(before[name], faulty[name], strict=True)]
-        assert found == expected
-    assert words() == before
-
-
 def test_what_is_left_knows_what_was_drawn():
     drawn = dr.BitFlip(0.05).sample(SPACE, seed=1)
     left = drawn.restrict(("mantissa", "value")).drop(np.arange(len(drawn.restrict(("mantissa", "value")))) % 2 == 0)
     assert 0 < left.bits < drawn.bits and left.drawn is drawn and drawn.drawn is drawn
     assert left.realised_rate == drawn.realised_rate == drawn.bits / SPACE.bits
     assert (left.seed, left.n_sites, left.n_events, left.requested_rate) == (1, SPACE.bits, drawn.bits, 0.05)
-
-
-def test_union_of_maps_of_different_targets():
-    a, b = (dr.BitFlip(0.2).sample(resolve(MODEL, target), seed=1) for target in ("cube", "of_int8"))
-    both = a | b
-    assert both.targets == ("cube", "of_int8") and both.eligible_bits == 24 * 32 + 6 * 8
-    assert entries(both) == entries(a) | entries(b)
-    assert both.requested_rate is None and both.error_model == "BitFlip + BitFlip"
 
 
 def test_union_of_what_does_not_belong_together():
@@ -298,15 +276,6 @@ def test_saved_and_loaded(name, tmp_path):
         dr.BitFlip(1).sample(resolve(other, name), seed=1).apply(other)
         with pytest.raises(ErrorMapMismatch, match=f"{name!r} that this model does not hold: word {word} was"):
             loaded.apply(other)
-
-
-def test_what_is_left_keeps_its_rate_in_a_file(tmp_path):
-    drawn = dr.BitFlip(0.05).sample(SPACE, seed=1)
-    left = drawn.restrict("sign")
-    left.save(tmp_path / "map.npz")
-    loaded = ErrorMap.load(tmp_path / "map.npz")
-    assert loaded.bits < drawn.bits and loaded.realised_rate == drawn.realised_rate == drawn.bits / SPACE.bits
-    assert loaded.restrict(("sign", 0)).realised_rate == drawn.realised_rate
 
 
 def edited(path, arrays, about):

@@ -352,15 +352,6 @@ def test_compiled_modules_are_refused_rather_than_left_alone():
             dr.inject(wrapped, SIGN, dr.Activations("*"), seed=1).__enter__()
 
 
-def test_a_call_without_the_input_says_so():
-    model = nn.Sequential(nn.Identity())
-    with (
-        pytest.warns(UserWarning, match="no error was injected at dense"),
-        dr.inject(model, SIGN, dr.Inputs("dense"), seed=1),
-    ):
-        model(torch.zeros(2, 6, dtype=torch.int64))
-
-
 def test_outputs_of_any_shape():
     class Many(nn.Module):
         def forward(self, x):

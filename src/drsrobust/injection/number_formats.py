@@ -174,18 +174,6 @@ def bit_set(bits: Bits | Iterable[int | str]) -> tuple[int | str, ...] | None:
     return (*sorted({int(bit) for bit in numbers}), *names)
 
 
-BIT_CLASSES = (
-    "sign",
-    "exponent_top",
-    "exponent_high",
-    "exponent_low",
-    "mantissa",
-    "value_high",
-    "value_low",
-    "value",
-    "scale",
-    "bias",
-)
 _LOW = 4  # exponent bits that scale by 2, 4, 16 and 256
 
 
