@@ -47,7 +47,7 @@ def test_transient_errors(model):
         entries = audit(error_map).to_pylist()
         assert {entry["tensor"] for entry in entries} == {entry["component"] for entry in entries} == places
         for place in places:
-            masks = np.concatenate([hit.mask for hit in error_map.log.hits if hit.where == place])
+            masks = np.concatenate([hit.mask for hit in error_map.log.hits if hit.site == place])
             expected = {bit: int(((masks >> np.uint64(bit)) & np.uint64(1)).sum()) for bit in range(32)}
             assert {entry["bit"]: entry["count"] for entry in entries if entry["tensor"] == place} == expected
 

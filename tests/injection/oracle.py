@@ -153,7 +153,7 @@ def clock(model, places, seed, occurrence):
 class Drawn(dict):
     """Masks by (tensor, word); `n_sites` and `n_events` as of an error map."""
 
-    places = events = None
+    n_sites = n_events = None
 
     def flip(self, memory, word, bits):
         """Bits that are wrong, whether they were already or not."""

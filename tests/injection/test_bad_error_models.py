@@ -32,7 +32,7 @@ def test_bad_rates(kind, rate):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: dr.StuckAt(2, 0.1), "value is 2; a bit can be stuck at 0 or at 1"),
+        (lambda: dr.StuckAt(2, 0.1), "value is 2; it must be 0 or 1"),
         (lambda: dr.StuckAt(True, 0.1), "value is True"),
         (lambda: dr.StuckAt("1", 0.1), "value is '1'"),
         (lambda: dr.MultiBit(0.1, 0), "bits_per_word is 0; it must be a number of bits, 1 or more"),
@@ -53,8 +53,8 @@ def test_bad_rates(kind, rate):
         (lambda: dr.RandomValue(0.1, False, 1), "low is False"),
         (lambda: dr.FieldMixture(0.1, []), r"patterns is \[\]; it must be a list of \(share, bits per word, bits\)"),
         (lambda: dr.FieldMixture(0.1, 3), "patterns is 3"),
-        (lambda: dr.FieldMixture(0.1, [(0, 1)]), "a pattern has the share 0; it must be a positive number"),
-        (lambda: dr.FieldMixture(0.1, [(float("nan"), 1)]), "has the share nan"),
+        (lambda: dr.FieldMixture(0.1, [(0, 1)]), "the share of a pattern is 0; it must be a positive number"),
+        (lambda: dr.FieldMixture(0.1, [(float("nan"), 1)]), "share of a pattern is nan"),
         (lambda: dr.FieldMixture(0.1, [(1, 0)]), "bits_per_word is 0"),
         (lambda: dr.FieldMixture(0.1, [(1, 1, "exponant")]), "did you mean 'exponent'"),
         (lambda: dr.StuckAt(1, 0.1, bits=("sing",)), "did you mean 'sign'"),
@@ -81,12 +81,12 @@ def test_bad_settings(make, says):
             r"\['value'\] exist in none of the targeted formats: float32",
         ),
         (dr.StuckAt(1, 0.1), space_of((2,)), "t: an address space without a model has no words to read"),
-        (dr.MultiBit(0.1, 9), space_of((2,), "float8_e5m2"), "9 bits per word: words of t have 8"),
-        (dr.RandomValue(0.1, 0, 1e5), space_of((2,), "float16"), "t is float16, which does not reach from 0 to 100000"),
+        (dr.MultiBit(0.1, 9), space_of((2,), "float8_e5m2"), "bits_per_word is 9; words of t have 8 bits"),
+        (dr.RandomValue(0.1, 0, 1e5), space_of((2,), "float16"), "t is float16, whose range does not hold 0 to 100000"),
         (
             dr.RandomValue(0.1, 0, 500),
             space_of((2,), "float8_e4m3fn"),
-            "t is float8_e4m3fn, which does not reach from 0 to 500",
+            "t is float8_e4m3fn, whose range does not hold 0 to 500",
         ),
         (
             dr.RandomValue(0.1, -1, 5),
@@ -95,7 +95,7 @@ def test_bad_settings(make, says):
         ),
         (dr.RandomValue(0.1, 0, 2**63), space_of((2,), "int64"), "t is int64"),
         (dr.RandomValue(0.1, 0.2, 0.8), space_of((2,), "int32"), "it holds no numbers from 0.2 to 0.8"),
-        (dr.RandomValue(0.1, 0, 1), quantized(), "t holds int8 rows.*whose bytes are no numbers by themselves"),
+        (dr.RandomValue(0.1, 0, 1), quantized(), "t holds int8 rows.*whose bytes are no numbers"),
     ],
 )
 def test_models_that_cannot_hit_a_space(error_model, space, says):
@@ -107,7 +107,7 @@ def test_models_that_cannot_hit_a_space(error_model, space, says):
 def test_no_error_model():
     with pytest.raises(TypeError, match="unsupported operand"):
         dr.BitFlip(0.1) + 3
-    with pytest.raises(TypeError, match="a sum of error models holds 3"):
+    with pytest.raises(TypeError, match="each part of a sum must be an error model, got 3"):
         Sum((dr.BitFlip(0.1), 3))
     with pytest.raises(ValueError, match="weight is torch.complex64, which has no bit positions"):
         dr.inject(nn.Linear(2, 2, bias=False, dtype=torch.complex64), dr.StuckAt(1, 0.1), seed=1).__enter__()

@@ -97,7 +97,7 @@ seeds = st.integers(0, 2**64 - 1)
 names = [f"of_{form}" for form in FORMATS]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(any_kind, rates, seeds, st.sets(st.integers(0, 2), min_size=1), st.sets(st.sampled_from(names), min_size=3))
 def test_words_of_different_widths_against_the_oracle(kind, rate, seed, rows, chosen):
     """Of one tensor some rows, of others all."""
@@ -109,7 +109,7 @@ def test_words_of_different_widths_against_the_oracle(kind, rate, seed, rows, ch
     try:
         oracle.sample(error_model, held, seed)
     except ValueError:
-        says = "exist in none of the targeted formats|errors were asked for among|can hit any word"
+        says = "exist in none of the targeted formats|the number of eligible bits|can hit any word"
         with pytest.raises(ValueError, match=says):
             error_model.sample(resolve(model, target), seed=seed)
     else:
@@ -188,14 +188,14 @@ def inside(low, high):
 ALL = resolve(all_formats(), "everything")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(any_kind, rates, rates, seeds)
 def test_maps_nest_in_rate_and_count(kind, one, other, seed):
     low, high = (kind(rate).sample(ALL, seed=seed) for rate in sorted((one, other)))
     assert inside(low, high)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(summands, summands, st.lists(rates, min_size=4, max_size=4), seeds)
 def test_sums_nest_in_each_rate(one, other, given_rates, seed):
     low, high, least, most = *sorted(given_rates[:2]), *sorted(given_rates[2:])
@@ -219,7 +219,7 @@ def masks(*maps):
     return found
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(summands, min_size=3, max_size=3), st.lists(rates, min_size=3, max_size=3), seeds)
 def test_sums(three, given_rates, seed):
     a, b, c = (kind(rate) for kind, rate in zip(three, given_rates, strict=True))
@@ -241,13 +241,6 @@ def test_a_model_twice_is_two_independent_draws(error_model):
     assert entries(both) == masks(*drawn)
     if error_model not in (dr.BitFlip(1), dr.MultiBit(1, 32)):
         assert entries(drawn[0]) != entries(drawn[1]) and both.bits > drawn[0].bits
-
-
-def test_a_bit_that_several_models_hit_is_wrong_once():
-    every = dr.BitFlip(1) + dr.MultiBit(1, 32) + dr.SingleBit(3) + dr.BitFlip(0.5)
-    space = resolve(one_format("float32"), "everything")
-    error_map = every.sample(space, seed=1)
-    assert error_map.bits == error_map.eligible_bits == space.bits and error_map.realised_rate == 1
 
 
 def test_sums_of_row_errors_of_one_rate_and_two_densities_commute():

@@ -13,8 +13,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.injection import ErrorMapMismatch, resolve
 from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor
-from tests.injection.oracle import FLOATS, FORMATS, entries, width
-from tests.injection.spaces import COUNTED, filled, holder, one_format, space_of, words
+from tests.injection.spaces import COUNTED, filled, holder, one_format, space_of
 
 NEARLY_SURE = [0.00005, 0.99995]
 
@@ -64,7 +63,7 @@ def shared_space():
 def test_expected_share_is_the_mean(error_model):
     space = shared_space()
     eligible = error_model.sample(space, seed=0).eligible_bits
-    shares = np.array([error_model.sample(space, seed=seed).bits / eligible for seed in range(500)])
+    shares = np.array([error_model.sample(space, seed=seed).bits / eligible for seed in range(250)])
     expected = error_model.expected_share(space.only(error_model.bits) if hasattr(error_model, "bits") else space)
     assert abs(shares.mean() - expected) <= 4 * shares.std() / math.sqrt(len(shares)) + 1e-12
     assert error_model.sample(space, seed=0).requested_rate == expected
@@ -73,7 +72,7 @@ def test_expected_share_is_the_mean(error_model):
 @pytest.mark.parametrize(("period", "count"), [(1, 4), (3, 3), (2, 40)])
 def test_expected_share_of_strided_errors(period, count):
     error_model, space = dr.Strided(0.3, period, count), resolve(one_format("float16"), "everything")
-    shares = np.array([error_model.sample(space, seed=seed).bits / space.bits for seed in range(500)])
+    shares = np.array([error_model.sample(space, seed=seed).bits / space.bits for seed in range(250)])
     assert abs(shares.mean() - error_model.expected_share(space)) <= 4 * shares.std() / math.sqrt(len(shares))
     assert error_model.expected_share(shared_space()) is None  # some rows alone
 
@@ -97,7 +96,7 @@ def bits_of(mask, wide):
 
 def test_bit_flips_are_uniform():
     space, hits = space_of((8, 5), "float16"), np.zeros((40, 16))
-    for seed in range(1500):
+    for seed in range(1000):
         error_map = dr.BitFlip(0.01).sample(space, seed=seed)
         for word, mask in zip(error_map.word, error_map.mask.tolist(), strict=True):
             hits[word] += [mask >> bit & 1 for bit in range(16)]
@@ -115,73 +114,11 @@ def test_sets_of_bits_are_uniform():
     assert uniform(words) > 1e-4
 
 
-def test_random_words_are_uniform():
-    error_map = dr.RandomWord(1).sample(space_of((20_000,), "uint8"), seed=1)
-    counts = np.bincount(error_map.mask.astype(np.int64), minlength=256)
-    counts[0] = 20_000 - len(error_map)  # drawn anew as they were
-    assert uniform(counts) > 1e-4
-    wide = dr.RandomWord(1).sample(space_of((2000,), "int64"), seed=1)
-    assert all(
-        low <= n <= high for n in bits_of(wide.mask, 64) for low, high in [binom.ppf([1e-6, 1 - 1e-6], 2000, 0.5)]
-    )
-
-
-def test_bursts_start_anywhere():
-    space, starts = space_of((7, 3), "float16"), []
-    for seed in range(3000):
-        error_map = dr.Burst(0.5 / 336, 6).sample(space, seed=seed)
-        if error_map.n_events == 1:
-            mask = int(error_map.mask[0])
-            starts.append(16 * int(error_map.word[0]) + (mask & -mask).bit_length() - 1)
-            assert error_map.bits == min(6, 336 - starts[-1])
-    hits = np.bincount(starts, minlength=336).reshape(21, 16)
-    assert min(uniform(hits.sum(0)), uniform(hits.sum(1))) > 1e-4
-
-
-def test_strided_errors_are_uniform():
-    """Over starts, and over the bits of each of its words."""
-    words, masks = [], []
-    for seed in range(3000):
-        error_map = dr.Strided(0.01, period=40, count=3).sample(space_of((3, 40), "int16"), seed=seed)
-        words.append(error_map.word)
-        masks.append(error_map.mask)
-    words, masks = np.concatenate(words), np.concatenate(masks)
-    for row in range(3):
-        here = words // 40 == row
-        assert uniform(np.bincount(words[here] % 40, minlength=40)) > 1e-4
-        assert uniform(bits_of(masks[here], 16)) > 1e-4
-
-
-def test_strides():
-    """One error: so many words, so far apart, one bit each; what lies behind the tensor's end is left out."""
-    single = [dr.Strided(0.01, 7, 4).sample(space_of((10, 5)), seed=seed) for seed in range(200)]
-    for error_map in (one for one in single if one.n_events == 1):
-        start = int(error_map.word[0])
-        assert error_map.word.tolist() == [start + 7 * i for i in range(4) if start + 7 * i < 50]
-        assert all(mask.bit_count() == 1 for mask in error_map.mask.tolist())
-
-
 @pytest.mark.parametrize("period", [49, 50, 10**6, 2**40, 2**62, 2**63])
 def test_strides_longer_than_the_tensor(period):
     """The first word alone is hit."""
     error_map = dr.Strided(0.9, period, count=3).sample(space_of((7, 7)), seed=1)
     assert len(error_map) == error_map.bits == error_map.n_events and set(error_map.word.tolist()) <= set(range(49))
-
-
-def test_rows_fail_as_a_whole():
-    """Density 1 flips all bits of a row of storage, which may hold several rows of the tensor or a part of one."""
-    space = space_of((10, 3), "int16")  # 60 bytes: three rows of 16 and one of 12
-    sizes = set()
-    for seed in range(40):
-        error_map = dr.RowError(0.3, row_bytes=16, density=1).sample(space, seed=seed)
-        rows = sorted(set((error_map.word // 8).tolist()))
-        assert error_map.word.tolist() == [word for row in rows for word in range(8 * row, min(8 * row + 8, 30))]
-        assert set(error_map.mask.tolist()) <= {0xFFFF} and error_map.n_events == len(rows)
-        sizes.add(error_map.bits)
-    assert len(sizes) > 4
-    half = dr.RowError(1, row_bytes=4096, density=0.3).sample(space_of((3000,), "float32"), seed=1)
-    low, high = binom.ppf(NEARLY_SURE, 96_000, 0.3)
-    assert low <= half.bits <= high and half.n_events == 3
 
 
 def test_patterns_come_by_their_shares():
@@ -202,21 +139,6 @@ def test_patterns_come_by_their_shares():
     assert chisquare(found, wanted / wanted.sum() * found.sum()).pvalue > 1e-4
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_stuck_bits(form):
-    """No bit flips that has the value already; at rate 1 all words are nothing but it."""
-    model = one_format(form)
-    before = words(model)
-    for value in (0, 1):
-        with dr.inject(model, dr.StuckAt(value, 0.4), "everything", seed=3) as error_map:
-            for (name, word), mask in entries(error_map).items():
-                assert before[name][word] & mask == (0 if value else mask)
-        with dr.inject(model, dr.StuckAt(value, 1), "everything", seed=3):
-            full = 2 ** width(form) - 1 if value else 0
-            assert all(set(found) == {full} for found in words(model).values())
-    assert words(model) == before
-
-
 @pytest.mark.parametrize("error_model", [dr.StuckAt(1, 0.05), dr.RandomValue(0.5, -1, 1)], ids=str)
 def test_maps_made_from_words_are_refused_on_others(error_model):
     model = nn.Linear(4, 3)
@@ -235,26 +157,6 @@ def test_maps_made_from_words_are_refused_on_others(error_model):
         twin.weight.copy_(model.weight)
         twin.weight.view(-1)[untouched] = 123.0
     error_map.apply(twin)  # words that no mask was made from may differ
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_random_values(form):
-    """Integers: each from low to high, equally often. Floats from 1 to 2: all there are, the ends half as often."""
-    model = holder(t=torch.zeros(20_000).to(getattr(torch, form)))
-    low, high = (1, 2) if form in FLOATS else (0 if form == "uint8" else -3.5, 12)
-    with dr.inject(model, dr.RandomValue(1, low, high), "everything", seed=5):
-        found = model.t.to(torch.float64, copy=True)
-    assert found.min() >= low and found.max() <= high
-    if form in FLOATS and (steps := 2 ** FLOATS[form][1]) <= 2**10:
-        counts = np.bincount(((found - 1) * steps).long(), minlength=steps + 1)
-        shares = np.ones(steps + 1)
-        shares[[0, -1]] = 0.5
-        assert (counts > 0).all() and chisquare(counts, shares / steps * 20_000).pvalue > 1e-4
-    elif form in FLOATS:
-        assert uniform(np.histogram(found, 50, (1, 2))[0]) > 1e-4
-    else:
-        assert uniform(np.unique(found, return_counts=True)[1]) > 1e-4
-        assert found.unique().tolist() == list(range(math.ceil(low), 13))
 
 
 def test_random_values_of_the_whole_range():

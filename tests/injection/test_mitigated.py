@@ -51,7 +51,7 @@ def test_words_that_a_code_made_wrong():
     space = dr.resolve(model)
     drawn = dr.FixedCount(3).sample(space, seed=1)
     names = drawn.targets.index("weight")
-    left = drawn.left(np.array([names, names]), np.array([9, 4]), np.array([0, 6], np.uint64))
+    left = drawn.remaining(np.array([names, names]), np.array([9, 4]), np.array([0, 6], np.uint64))
     assert left.frame()[["tensor", "word", "bits"]].values.tolist() == [["weight", 4, 2]]
     assert left.drawn is drawn and left.realised_rate == drawn.realised_rate and left.bits == 2
     with left.applied(model):

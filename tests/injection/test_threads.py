@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from drsrobust.injection import BitFlip, FixedCount, inject, restore
-from drsrobust.injection import apply as application
+from drsrobust.injection.address_space import WordView
 from drsrobust.injection.apply import applied_maps
 
 
@@ -54,7 +54,7 @@ def test_a_model_takes_the_errors_of_one_thread_at_a_time():
 def test_applying_is_one_step_among_threads(monkeypatch):
     """A second thread tries to apply a map between the reading and the writing of the first."""
     model = nn.Linear(4, 4)
-    before, write, reached, result = model.weight.detach().clone(), application.Words.write, [], []
+    before, write, reached, result = model.weight.detach().clone(), WordView.write, [], []
 
     def second():
         try:
@@ -73,7 +73,7 @@ def test_applying_is_one_step_among_threads(monkeypatch):
             assert reached == [threading.main_thread()]
         write(words, index, values)
 
-    monkeypatch.setattr(application.Words, "write", paused)
+    monkeypatch.setattr(WordView, "write", paused)
     with inject(model, FixedCount(3), "weight", seed=1):
         thread.join()
     assert len(result) == 1 and "another thread has errors in this model" in result[0]

@@ -55,7 +55,7 @@ def test_what_was_hit_is_what_the_log_says(x):
     log = error_map.log
     assert log.calls == {"1": 3} and log.eligible_bits == log.n_sites == 3 * 40 * 32
     frame = log.frame()
-    assert frame["sample"].isna().all() and set(frame["where"]) == {"1"}
+    assert frame["sample"].isna().all() and set(frame["site"]) == {"1"}
     for call, output in enumerate(seen[1:]):
         changed = (output.view(torch.int32) ^ golden).flatten().numpy().view(np.uint32)
         here = frame[frame["call"] == call]
@@ -76,7 +76,7 @@ def test_calls_differ_and_seeds_repeat(x):
     one, two, other = run(5), run(5), run(6)
     assert all(torch.equal(a, b) for a, b in zip(one[0], two[0], strict=True)) and one[1].equals(two[1])
     assert not torch.equal(one[0][0], one[0][1]) and not one[1].equals(other[1])
-    assert set(one[1]["where"]) == {"0", "1", "2"}
+    assert set(one[1]["site"]) == {"0", "1", "2"}
 
 
 def test_samples_do_not_depend_on_batches(x):
@@ -147,7 +147,7 @@ def test_pairs_on_equal_targets_are_independent():
         (lambda m: dr.inject(m, [dr.BitFlip(0.1)], seed=1), TypeError, "or a list of .error model, target."),
         (lambda m: dr.inject(m, [(0.1, "all")], seed=1), TypeError, "error_model is 0.1"),
         (lambda m: dr.inject(m, [(dr.BitFlip(0.1), 3)], seed=1), ValueError, "target is 3; it must be 'all'"),
-        (lambda m: dr.inject(m, [(SIGN, "all")], "2", seed=1), ValueError, "with pairs each target stands in its pair"),
+        (lambda m: dr.inject(m, [(SIGN, "all")], "2", seed=1), ValueError, "pass targets in the pairs or by target="),
         (
             lambda m: dr.inject(m, SIGN, dr.Activations("x*"), seed=1),
             ValueError,
@@ -185,17 +185,8 @@ def test_exceptions_leave_no_hook(x):
     left = dr.inject(model, [(SIGN, dr.Activations("*")), (SIGN, "0")], seed=1)
     left.__enter__()
     assert hooks_of(model) == 3 and restore(model) == 2 and hooks_of(model) == 0
-    with pytest.warns(UserWarning, match="nothing was hit at 0, 1, 2: never called"):
+    with pytest.warns(UserWarning, match="no error was injected at 0, 1, 2: not called"):
         left.__exit__(None, None, None)
-
-
-def test_a_module_that_is_hit_inside_its_own_block_only(x):
-    model = net()
-    with torch.no_grad():
-        golden = model(x)
-        with dr.inject(model, SIGN, dr.Activations("2"), seed=1):
-            assert torch.equal(model(x), -golden)
-        assert torch.equal(model(x), golden)
 
 
 def test_leaves_of_a_glob_and_exact_containers(x):
@@ -356,18 +347,9 @@ def test_compiled_modules_are_refused_rather_than_left_alone():
     model = net()
     for wrapped in (torch.compile(model, backend="eager"), nn.Sequential(torch.compile(model, backend="eager"))):
         with pytest.raises(
-            ValueError, match="is compiled, which leaves out hooks; inject into the module before torch.compile"
+            ValueError, match="is compiled, so new hooks do not run; inject into the module before torch.compile"
         ):
             dr.inject(wrapped, SIGN, dr.Activations("*"), seed=1).__enter__()
-
-
-def test_a_call_without_the_input_says_so():
-    model = nn.Sequential(nn.Identity())
-    with (
-        pytest.warns(UserWarning, match="nothing was hit at dense"),
-        dr.inject(model, SIGN, dr.Inputs("dense"), seed=1),
-    ):
-        model(torch.zeros(2, 6, dtype=torch.int64))
 
 
 def test_outputs_of_any_shape():
@@ -448,7 +430,7 @@ def test_places_that_are_never_called_are_told(x):
     model.add_module("spare", nn.Linear(1, 1))
     model.forward = lambda x: nn.Sequential.forward(model[:3], x)
     with (
-        pytest.warns(UserWarning, match="nothing was hit at spare"),
+        pytest.warns(UserWarning, match="no error was injected at spare"),
         dr.inject(model, SIGN, dr.Activations("spare"), seed=1),
     ):
         model(x)
@@ -507,7 +489,7 @@ def test_guards_see_keywords_and_leave_unread_features_alone():
 
 def test_compiled_look_ups_cannot_be_guarded():
     compiled = torch.compile(nn.Sequential(nn.EmbeddingBag(100, 4)), backend="eager")
-    with pytest.raises(ValueError, match="0 is compiled, which leaves out hooks"):
+    with pytest.raises(ValueError, match="0 is compiled, so new hooks do not run"):
         dr.inject(compiled, SIGN, dr.Inputs("ids"), seed=1).__enter__()
     assert hooks_of(compiled) == 0
 

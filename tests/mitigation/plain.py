@@ -48,7 +48,7 @@ def map_of(model, masks, target="everything"):
     """An error map with the errors {word of `t`: mask} that does not know what it was drawn from."""
     drawn = dr.BitFlip(0.0).sample(dr.resolve(model, target), seed=1)
     number = drawn.targets.index("t")
-    made = drawn.left(
+    made = drawn.remaining(
         np.full(len(masks), number), np.array(list(masks), np.int64), np.array(list(masks.values()), np.uint64)
     )
     return drawn.__class__(

@@ -182,9 +182,9 @@ def test_what_several_protections_noticed():
     drawn = dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=1)
     both = (ECC(64, "restore") + ECC(32)).screen(drawn, layer, seed=1)
     assert both.detected and both.repaired is False  # miscorrected ones are not right
-    one = drawn.noted(detected=True, repaired=True)
-    assert (one.noted(detected=False).detected, one.noted(detected=False).repaired) == (True, True)
-    assert one.noted(detected=True, repaired=False).repaired is False
+    one = drawn.with_detection(detected=True, repaired=True)
+    assert (one.with_detection(detected=False).detected, one.with_detection(detected=False).repaired) == (True, True)
+    assert one.with_detection(detected=True, repaired=False).repaired is False
     assert one.restrict(range(8)).detected and one.drawn is drawn and one.realised_rate == drawn.realised_rate
 
 

@@ -65,7 +65,7 @@ def audit(error_map: ErrorMap) -> pa.StructArray:
     tensors = np.array(error_map.targets, object)[tensor]
     by_place = defaultdict(list)
     for hit in () if error_map.log is None else error_map.log.hits:
-        by_place[hit.where].append(hit.mask)
+        by_place[hit.site].append(hit.mask)
     for place, masks in by_place.items():
         counts = count_bits(np.concatenate(masks))
         bits = np.flatnonzero(counts)

@@ -1,24 +1,16 @@
-"""A tensor's memory as integers of the width of its words, read and written by flat index.
+"""Address spaces: the tensors in a model's memory, and the eligible bits of the targeted ones numbered as one range.
 
-Words that lie in the same memory: they would be hit twice, and put back wrongly.
-
-What a model, and an optimizer beside it, keeps in memory: every tensor that errors can lie in, with its format.
-
-The eligible bits of one targeted tensor, numbered on: rows ascending, words in row-major order, bits from the lowest.
-
-What a target resolves to: the address space of all bits that errors may hit.
-
-The targeted tensors stand in plain string order of their names; in a tensor, words in row-major order; in a word, its
-eligible bits from the lowest (0) to the highest. Numbered on in this order, they are positions 0 .. bits - 1. Words that have
-an eligible bit are numbered on in the same way; so are rows of storage, those that a tensor's words fill (of a tensor of which
-some rows are targeted: those that hold a word of them)."""
+Targeted tensors are in plain string order of their names; words of a tensor in row-major order; eligible bits of a word from
+the lowest. In this order bits have the positions 0 .. bits - 1. Words that have an eligible bit are numbered in the same way,
+and so are rows of storage: fixed numbers of bytes that a tensor's words fill (if only some rows are targeted, the ones that
+hold a word of them)."""
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -29,97 +21,105 @@ from torch.utils._pytree import tree_leaves
 
 from drsrobust.injection.error_clock import scaled
 from drsrobust.injection.number_formats import Format, bit_set, plain, quantized_rows
-from drsrobust.introspection.tensors import address, component_of, listed, named_modules, named_tensors, span
+from drsrobust.introspection.tensors import component_of, listed, named_modules, named_tensors, span
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
 
 
-class Words:
-    """A tensor's words as integers; its memory, not a copy."""
+class WordView:
+    """The words of a tensor as integers of the same width: its own memory, read and written by flat index."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.device, self.type, self.span = tensor.device, INTEGERS[tensor.element_size()], span(tensor)
+        self.device, self.type = tensor.device, INTEGERS[tensor.element_size()]
         self._inference = tensor.is_inference()
-        # Not .detach(): its writes would count as changes that autograd knows of. Hardware does not tell autograd.
+        # Autograd counts writes through .detach(), but not through .data: hardware errors are not known to it.
         view = tensor.data.view(self.type)
-        if view.is_inference() and not self._inference:  # made in inference mode, it could not be written to after it
+        if view.is_inference() and not self._inference:  # a view made in inference mode is read-only outside of it
             with torch.inference_mode(False):
                 view = tensor.data.view(self.type)
-        self._shape = view.shape
-        self._flat = view.view(-1) if view.is_contiguous() else None
         self._view = view
+        self._flat = view.view(-1) if view.is_contiguous() else None
 
     def read(self, index: torch.Tensor) -> torch.Tensor:
         """The words [n] at int64 indices [n]."""
         if self._flat is not None:
             return self._flat.index_select(0, index)
-        return self._view[torch.unravel_index(index, self._shape)]
+        return self._view[torch.unravel_index(index, self._view.shape)]
 
     def write(self, index: torch.Tensor, words: torch.Tensor) -> None:
-        """Puts words [n] at distinct int64 indices [n]."""
+        """Writes words [n] at distinct int64 indices [n]."""
         if self._inference and not torch.is_inference_mode_enabled():
             with torch.inference_mode():  # PyTorch allows writes to inference tensors nowhere else
                 return self.write(index, words)
         if self._flat is not None:
             self._flat.scatter_(0, index, words)
         else:
-            self._view[torch.unravel_index(index, self._shape)] = words
+            self._view[torch.unravel_index(index, self._view.shape)] = words
 
     def read_uint64(self, index: np.ndarray) -> np.ndarray:
         """The words [n] at int64 indices [n] as uint64."""
-        found = self.read(torch.from_numpy(np.ascontiguousarray(index)).to(self.device)).cpu().numpy()
-        return found.view(f"uint{8 * found.dtype.itemsize}").astype(np.uint64)
+        words = self.read(torch.from_numpy(np.ascontiguousarray(index)).to(self.device)).cpu().numpy()
+        return words.view(f"uint{8 * words.dtype.itemsize}").astype(np.uint64)
 
     def masks(self, mask: np.ndarray) -> torch.Tensor:
-        """XOR masks uint64 [n] as integers of the words' type, where the words are."""
+        """XOR masks uint64 [n] as integers of the words' type, on the words' device."""
         width = 8 * self.type.itemsize
         narrow = mask.astype(f"uint{width}")
         return torch.from_numpy(narrow if width == 8 else narrow.view(f"int{width}")).to(self.device)
 
 
-def refuse_overlaps(tensors: Mapping[str, torch.Tensor]) -> None:
-    """Raises ValueError when words of one tensor, or of two, lie in the same memory."""
-    spans = sorted((*span(tensor), name) for name, tensor in tensors.items())
+def distinct_spans(tensors: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
+    """First byte and end of each tensor's memory.
+
+    Raises:
+        ValueError: words of one tensor, or of two, share memory: they would be hit twice and restored wrongly.
+    """
+    spans = list(map(span, tensors.values()))
     open_spans: list[tuple[int, str]] = []
-    for start, end, name in spans:
-        if not _apart(tensors[name]):
+    for (start, end), name in sorted(zip(spans, tensors, strict=True)):
+        if not _has_distinct_words(tensors[name]):
             raise ValueError(f"{name} repeats words of its memory (it was expanded); it cannot be hit word by word")
-        open_spans = [(reach, other) for reach, other in open_spans if reach > start]
+        open_spans = [(other_end, other) for other_end, other in open_spans if other_end > start]
         for _, other in open_spans:
-            if len(np.intersect1d(_places(tensors[other]), _places(tensors[name]))):
+            if len(np.intersect1d(_word_addresses(tensors[other]), _word_addresses(tensors[name]))):
                 raise ValueError(f"{other} and {name} share a part of their memory; target one of them by its name")
         open_spans.append((end, name))
+    return spans
 
 
-def _apart(tensor: torch.Tensor) -> bool:
-    """Whether each word of a tensor has a place of its own."""
+def _has_distinct_words(tensor: torch.Tensor) -> bool:
     if tensor.is_contiguous() or not tensor.numel():
         return True
     reach = 1  # words that the smaller dimensions span
-    for stride, size in sorted(
-        (stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1
-    ):
-        if stride < reach:  # not one dimension inside the next: look at each word
-            return len(np.unique(_places(tensor))) == tensor.numel()
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size == 1:
+            continue
+        if stride < reach:  # dimensions are interleaved: compare the addresses of all words
+            return len(np.unique(_word_addresses(tensor))) == tensor.numel()
         reach += stride * (size - 1)
     return True
 
 
-def _places(tensor: torch.Tensor) -> np.ndarray:
-    """The address of each word, int64."""
-    place = np.full(1, tensor.data_ptr(), np.int64)
+def _word_addresses(tensor: torch.Tensor) -> np.ndarray:
+    address = np.full(1, tensor.data_ptr(), np.int64)
     for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        place = (place[:, None] + tensor.element_size() * stride * np.arange(size)).ravel()
-    return place
+        address = (address[:, None] + tensor.element_size() * stride * np.arange(size)).ravel()
+    return address
 
 
-OPTIMIZER = "optimizer."  # what names of optimizer states begin with
+OPTIMIZER = "optimizer."  # prefix of the names of optimizer states
 _WARNED: WeakSet[nn.Module] = WeakSet()  # models of which `warn_of_hidden_words` has warned
 
 
-class Stored(NamedTuple):
-    """A tensor in memory, the layout of its rows if they are quantized, and whether it is what "all" means: a parameter or a
-    quantized table."""
+@dataclass(frozen=True)
+class Stored:
+    """A tensor in memory.
+
+    Attributes:
+        tensor: the tensor.
+        rows: the format of its rows, if they are quantized.
+        parameter: whether the target "all" holds it: a parameter or a quantized table.
+    """
 
     tensor: torch.Tensor
     rows: Format | None = None
@@ -127,7 +127,7 @@ class Stored(NamedTuple):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its words."""
+        """The dtype of its words."""
         return self.tensor.dtype if self.rows is None else self.rows.dtype
 
     @property
@@ -135,7 +135,7 @@ class Stored(NamedTuple):
         """The format of its words.
 
         Raises:
-            ValueError: a dtype whose bits are not known here.
+            ValueError: an unsupported dtype.
         """
         return self.rows or plain(self.tensor.dtype)
 
@@ -146,8 +146,8 @@ class Stored(NamedTuple):
 
 
 class Memory(dict[str, Stored]):
-    """Tensor name -> what is stored there. `component` says which component each name belongs to, `first` the name that
-    further names of a tied tensor stand for."""
+    """The tensors of a model by name. `component` maps every name, also further names of tied tensors, to its component;
+    `first` maps these further names to the tensor's first one."""
 
     component: dict[str, str]
     first: dict[str, str]
@@ -157,22 +157,24 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
     """Parameters, buffers and, of an optimizer, the states of the model's parameters (`optimizer.<parameter>.<state>`).
 
     Raises:
-        TypeError: `model` is no module.
+        TypeError: `model` is not a module.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
-    found, everything = Memory(), listed(model)
-    for name, tensor, parameter, table, _ in everything:
+    entries = listed(model)
+    component = component_of(model, components, entries)
+    memory = Memory()
+    memory.component, memory.first = component, {}
+    for name, tensor, parameter, table, aliases in entries:
         rows = table and quantized_rows(table.values, table.dim, table.header, table.row_bytes)
-        found[name] = Stored(tensor, rows, parameter)
-    found.first = {alias: one.name for one in everything for alias in one.aliases}
-    found.component = component_of(model, components, everything)
+        memory[name] = Stored(tensor, rows, parameter)
+        memory.first |= dict.fromkeys(aliases, name)
     if optimizer is not None:
         for name, tensor in optimizer_states(model, optimizer).items():
-            found[name] = Stored(tensor)
+            memory[name] = Stored(tensor)
             parameter = name.removeprefix(OPTIMIZER).rpartition(".")[0]
-            found.component[name] = found.component.get(parameter, "optimizer")
-    return found
+            component[name] = component.get(parameter, "optimizer")
+    return memory
 
 
 def warn_of_hidden_words(model: nn.Module) -> None:
@@ -182,59 +184,53 @@ def warn_of_hidden_words(model: nn.Module) -> None:
         return
     _WARNED.add(model)
     known = {id(parameter) for parameter in model.parameters()}
+
+    def is_hidden(value: Any) -> bool:
+        if isinstance(value, torch.ScriptObject) and not isinstance(value, torch._C.ScriptModule):
+            return ".fbgemm." not in value._type().qualified_name()  # counters of FBGEMM's look-ups are no weights
+        return isinstance(value, nn.Parameter) and id(value) not in known
+
     hidden = []
     for name, module in named_modules(model):
         own = [value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")]
-        if any(_packs_weights(value) or _is_unknown(value, known) for value in tree_leaves(own)):
+        if any(map(is_hidden, tree_leaves(own))):
             hidden.append(name or type(module).__name__)
     if hidden:
         warnings.warn(
             f"errors cannot hit the weights of {', '.join(hidden)}: they are packed for a quantized kernel, or not registered "
-            "as parameters; no target holds them, and shares and rates are of the other words alone",
+            "as parameters. No target holds them; shares and rates refer to the other words",
             stacklevel=4,
         )
 
 
-def _packs_weights(value: Any) -> bool:
-    """Whether it is a script object, other than a scripted module itself and the counters of FBGEMM's look-ups."""
-    if isinstance(value, torch._C.ScriptModule):
-        return False
-    return isinstance(value, torch.ScriptObject) and ".fbgemm." not in value._type().qualified_name()
-
-
-def _is_unknown(value: Any, known: set[int]) -> bool:
-    return isinstance(value, nn.Parameter) and id(value) not in known
-
-
 def optimizer_states(model: nn.Module, optimizer: Any) -> dict[str, torch.Tensor]:
-    """The optimizer's state tensors by name: those of the model's parameters, once `step` has made them.
+    """The optimizer's state tensors by name: the states of the model's parameters, which exist after the first `step`.
 
     Args:
         optimizer: a `torch.optim.Optimizer`, or one of TorchRec's keyed optimizers (also of fused tables).
 
     Raises:
-        TypeError: it is no optimizer.
+        TypeError: not an optimizer.
     """
     if not isinstance(getattr(optimizer, "state", None), Mapping):
         raise TypeError(
             f"optimizer is a {type(optimizer).__name__}; it must be a torch.optim.Optimizer or one of TorchRec's"
         )
     names = {id(tensor): name for name, tensor in named_tensors(model, buffers=False)}
-    # TorchRec's keyed optimizers know their parameters by name themselves.
-    keyed = getattr(optimizer, "params", None)
+    keyed = getattr(optimizer, "params", None)  # TorchRec's keyed optimizers have names of their own for parameters
     if isinstance(keyed, Mapping):
         names = {id(tensor): name for name, tensor in keyed.items()} | names
-    found = {}
+    states = {}
     for parameter, state in optimizer.state.items():
         name = parameter if isinstance(parameter, str) else names.get(id(parameter))
         for key, value in state.items() if name else ():
             if isinstance(value, torch.Tensor):
-                found[f"{OPTIMIZER}{name}.{key}"] = value
-    return found
+                states[f"{OPTIMIZER}{name}.{key}"] = value
+    return states
 
 
 def hittable(tensor: torch.Tensor) -> bool:
-    """Whether its words have bits: all but complex numbers and booleans."""
+    """Whether its words have bit positions: all dtypes but complex numbers and booleans."""
     return not (tensor.dtype.is_complex or tensor.dtype == torch.bool)
 
 
@@ -247,7 +243,7 @@ def check(name: str, tensor: torch.Tensor) -> None:
     if tensor.layout != torch.strided or tensor.is_quantized:
         kind = tensor.dtype if tensor.is_quantized else tensor.layout
         raise ValueError(f"{name} is {kind}; only plain dense tensors can be hit")
-    if tensor.numel() and address(tensor) is None:
+    if tensor.numel() and not tensor.data_ptr():
         raise ValueError(f"{name} is a {type(tensor).__name__}, which has no memory of its own to hit")
     if not hittable(tensor):
         raise ValueError(f"{name} is {tensor.dtype}, which has no bit positions to hit")
@@ -267,7 +263,7 @@ class TargetTensor:
         shape: in words.
         format: of its words.
         rows: int64 ascending, which rows (of the first dimension) are targeted; None: all.
-        stored: the tensor as it lies in its model's memory; None where a space is not of a model at hand.
+        stored: the tensor in its model's memory; None in a space made without a model.
     """
 
     name: str
@@ -303,11 +299,13 @@ class TargetTensor:
         return self.size if self.rows is None else len(self.rows) * self.row_words
 
 
-class Region:
-    """The eligible bits of one tensor. Its words come in units of the format's period (one word, or a quantized row).
+class EligibleBits:
+    """The eligible bits of one tensor. Its words form units of the format's period: one word, or a quantized row.
 
     Attributes:
         masks: uint64 [period], the eligible bits of the words of one unit.
+        bits: how many eligible bits there are.
+        words: how many words have one.
 
     Args:
         tensor: which.
@@ -320,8 +318,7 @@ class Region:
     def __init__(self, tensor: TargetTensor, bits: tuple[int | str, ...] | None) -> None:
         self.tensor = tensor
         self._period = tensor.format.period
-        layout = _layout(tensor.format, bits)
-        self.masks, self._word, self._bit, self._live, self._counts = layout
+        self.masks, self._word, self._bit, self._live, self._counts = _layout(tensor.format, bits)
         self._units = tensor.targeted // self._period
         self._whole = self._period == 1 and len(self._bit) == tensor.format.width and tensor.rows is None
         self.bits = self._units * len(self._bit)
@@ -330,72 +327,71 @@ class Region:
     @property
     def everything(self) -> bool:
         """Whether all bits but padding are eligible."""
-        return self.masks is _layout(self.tensor.format, None).masks or self._whole
-
-    def locate(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Flat word index and bit number of eligible bits [n], by their number in this region."""
-        if self._whole:
-            # All bits of a word: their number is a power of two, and shifting is several times faster than dividing.
-            width = len(self._bit)
-            return position >> (width.bit_length() - 1), position & (width - 1)
-        unit = position // len(self._bit)
-        which = position - unit * len(self._bit)
-        return self._start(unit) + self._word[which], self._bit[which]
-
-    def locate_word(self, position: np.ndarray) -> np.ndarray:
-        """Flat word index of the n-th words that have an eligible bit."""
-        if len(self._live) == 1 and self._period == 1:
-            return self._start(position)
-        unit = position // len(self._live)
-        return self._start(unit) + self._live[position - unit * len(self._live)]
-
-    def run_end(self, position: np.ndarray) -> np.ndarray:
-        """Where the run of neighbouring rows ends that an eligible bit lies in (the tensor's end, when all are targeted)."""
-        if self.tensor.rows is None:
-            return np.full_like(position, self.bits)
-        row_bits = self.bits // len(self.tensor.rows)
-        ends = self._run_ends
-        return ends[np.searchsorted(ends, position // row_bits, side="right")] * row_bits
-
-    def runs(self) -> np.ndarray:
-        """Eligible bits in each run of neighbouring rows."""
-        if self.tensor.rows is None:
-            return np.array([self.bits])
-        return np.diff(self._run_ends, prepend=0) * (self.bits // len(self.tensor.rows))
-
-    @cached_property
-    def _run_ends(self) -> np.ndarray:
-        """Numbers (among the targeted rows) of the first rows behind each run."""
-        rows = self.tensor.rows
-        return np.append(np.flatnonzero(np.diff(rows) != 1) + 1, len(rows))
-
-    def eligible(self, word: np.ndarray) -> np.ndarray:
-        """Masks uint64 [n] of the eligible bits of words given by flat index; 0 for words that are not targeted."""
-        masks = self.masks[word % self._period] if self._period > 1 else np.full(len(word), self.masks[0])
-        rows = self.tensor.rows
-        if rows is not None:
-            row = word // self.tensor.row_words
-            place = np.minimum(np.searchsorted(rows, row), len(rows) - 1)
-            masks = np.where(rows[place] == row, masks, np.uint64(0))
-        return masks
-
-    def count(self, word: np.ndarray) -> np.ndarray:
-        """How many eligible bits words have (int64 [n]), as if all rows were targeted."""
-        return self._counts[word % self._period]
-
-    def bit_at(self, word: np.ndarray, number: np.ndarray) -> np.ndarray:
-        """The bit (0 the lowest) that is eligible bit `number` (0 .. count - 1) of each word."""
-        first = np.cumsum(self._counts) - self._counts
-        return self._bit[first[word % self._period] + number]
+        return self._whole or self.masks is _layout(self.tensor.format, None)[0]
 
     @property
     def fewest(self) -> int:
         """Eligible bits of the word that has the fewest (of those that have any)."""
         return int(self._counts[self._live].min(initial=self.tensor.format.width))
 
+    def locate(self, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Flat word index and bit number of eligible bits, given by their number in this tensor (int64 [n])."""
+        if self._whole:
+            # All bits of a word: a power of two, by which shifting is several times faster than dividing.
+            width = len(self._bit)
+            return position >> (width.bit_length() - 1), position & (width - 1)
+        unit = position // len(self._bit)
+        rest = position - unit * len(self._bit)
+        return self._first_word(unit) + self._word[rest], self._bit[rest]
+
+    def locate_word(self, position: np.ndarray) -> np.ndarray:
+        """Flat word index of the n-th words that have an eligible bit."""
+        if len(self._live) == 1 and self._period == 1:
+            return self._first_word(position)
+        unit = position // len(self._live)
+        return self._first_word(unit) + self._live[position - unit * len(self._live)]
+
+    def _first_word(self, unit: np.ndarray) -> np.ndarray:
+        rows = self.tensor.rows
+        if rows is None:
+            return unit * self._period if self._period > 1 else unit
+        per_row = self.tensor.row_words // self._period
+        row = unit // per_row
+        return rows[row] * self.tensor.row_words + (unit - row * per_row) * self._period
+
+    @cached_property
+    def _run_ends(self) -> np.ndarray:
+        """Where each run of neighbouring targeted rows ends, counted in eligible bits."""
+        rows = self.tensor.rows
+        if rows is None:
+            return np.array([self.bits])
+        return np.append(np.flatnonzero(np.diff(rows) != 1) + 1, len(rows)) * (self.bits // len(rows))
+
+    def run_end(self, position: np.ndarray) -> np.ndarray:
+        """The end of the run of neighbouring rows (of the tensor, if all are targeted) that each eligible bit lies in."""
+        return self._run_ends[np.searchsorted(self._run_ends, position, side="right")]
+
+    def runs(self) -> np.ndarray:
+        """Eligible bits in each run of neighbouring rows."""
+        return np.diff(self._run_ends, prepend=0)
+
+    def mask_of(self, word: np.ndarray) -> np.ndarray:
+        """Masks uint64 [n] of the eligible bits of words given by flat index; 0 for words that are not targeted."""
+        masks = self.masks[word % self._period] if self._period > 1 else np.full(len(word), self.masks[0])
+        rows = self.tensor.rows
+        if rows is not None:
+            row = word // self.tensor.row_words
+            index = np.minimum(np.searchsorted(rows, row), len(rows) - 1)
+            masks = np.where(rows[index] == row, masks, np.uint64(0))
+        return masks
+
+    def count(self, word: np.ndarray) -> np.ndarray:
+        """How many eligible bits words have (int64 [n]), as if all rows were targeted."""
+        return self._counts[word % self._period]
+
     def expected_flips(self, bits_per_word: int | None) -> float:
-        """Expected flips when every word has this many distinct eligible bits flipped (none, if it has fewer), or each of
-        them with probability 1/2 (None)."""
+        """Expected flips if every word has this many distinct eligible bits flipped (none, if it has fewer), or each of them
+        with probability 1/2 (None)."""
         if bits_per_word is None:
             return self.bits / 2
         return float(self._units * bits_per_word * (self._counts >= bits_per_word).sum())
@@ -409,66 +405,51 @@ class Region:
             word: int64 [n], flat indices; each has at least k eligible bits.
             raw: uint64 [n, k], a raw word for each bit to draw.
         """
-        count = self.count(word)
+        unit_word = word % self._period
+        count = self._counts[unit_word]
+        first = (np.cumsum(self._counts) - self._counts)[unit_word]  # of its bits among those of the unit
         chosen = np.zeros(len(word), np.uint64)  # by number among the eligible bits
-        drawn = np.zeros(len(word), np.uint64)  # by bit
+        mask = np.zeros(len(word), np.uint64)
         for step in range(raw.shape[1]):
             last = count - raw.shape[1] + step
             number = scaled(raw[:, step], last + 1)
             taken = (chosen >> number) & np.uint64(1) != 0
             number = np.where(taken, last.astype(np.uint64), number)
             chosen |= np.uint64(1) << number
-            drawn |= np.uint64(1) << self.bit_at(word, number.astype(np.int64)).astype(np.uint64)
-        return drawn
+            mask |= np.uint64(1) << self._bit[first + number.astype(np.int64)].astype(np.uint64)
+        return mask
 
-    def storage_rows(self, row_bytes: int) -> int:
-        """How many rows of `row_bytes` the tensor's words fill; of a tensor of which only some rows are targeted, how many of
-        those storage rows hold some of them."""
+    def storage_rows(self, row_bytes: int) -> np.ndarray | range:
+        """Numbers of the rows of `row_bytes` in the tensor that hold targeted words, ascending."""
+        itemsize = self.tensor.format.dtype.itemsize
         if self.tensor.rows is None:
-            return -(-self.tensor.size * self.tensor.format.dtype.itemsize // row_bytes)
-        return len(self._touched(row_bytes))
-
-    def locate_storage_row(self, position: np.ndarray, row_bytes: int) -> np.ndarray:
-        """Number in the tensor of the n-th of these storage rows."""
-        return position if self.tensor.rows is None else self._touched(row_bytes)[position]
-
-    def _touched(self, row_bytes: int) -> np.ndarray:
-        """Which storage rows hold words of the targeted rows: int64, ascending."""
-        length = self.tensor.row_words * self.tensor.format.dtype.itemsize
+            return range(-(-self.tensor.size * itemsize // row_bytes))
+        length = self.tensor.row_words * itemsize
         first, last = self.tensor.rows * length // row_bytes, ((self.tensor.rows + 1) * length - 1) // row_bytes
-        every = first[:, None] + np.arange(int((last - first).max(initial=0)) + 1)
-        return np.unique(every[every <= last[:, None]])
-
-    def _start(self, unit: np.ndarray) -> np.ndarray:
-        """Flat index of the first word of each unit."""
-        rows = self.tensor.rows
-        if rows is None:
-            return unit * self._period if self._period > 1 else unit
-        per_row = self.tensor.row_words // self._period
-        row = unit // per_row
-        return rows[row] * self.tensor.row_words + (unit - row * per_row) * self._period
-
-
-class _Layout(NamedTuple):
-    """Of one unit of a format: masks uint64 [period] of the eligible bits; of each of these its word and its bit; the words
-    that have any; how many each word has."""
-
-    masks: np.ndarray
-    word: np.ndarray
-    bit: np.ndarray
-    live: np.ndarray
-    counts: np.ndarray
+        candidates = first[:, None] + np.arange(int((last - first).max(initial=0)) + 1)
+        return np.unique(candidates[candidates <= last[:, None]])
 
 
 @lru_cache(maxsize=256)
-def _layout(form: Format, bits: tuple[int | str, ...] | None) -> _Layout:
-    masks = form.eligible(bits)
-    held = (masks[:, None] >> np.arange(form.width, dtype=np.uint64)) & np.uint64(1)
-    return _Layout(masks, *np.nonzero(held), np.flatnonzero(masks), held.sum(axis=1).astype(np.int64))
+def _layout(
+    number_format: Format, bits: tuple[int | str, ...] | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Of one unit: masks uint64 [period] of the eligible bits; the word and the bit number of each eligible bit; the words
+    that have one; how many each word has."""
+    masks = number_format.eligible(bits)
+    held = (masks[:, None] >> np.arange(number_format.width, dtype=np.uint64)) & np.uint64(1)
+    word, bit = np.nonzero(held)
+    return masks, word, bit, np.flatnonzero(masks), held.sum(axis=1).astype(np.int64)
 
 
 class AddressSpace:
-    """The eligible bits of some tensors.
+    """The eligible bits of some tensors as one range.
+
+    Attributes:
+        tensors: the targeted ones, in plain string order of their names.
+        eligible: the eligible bits of each.
+        bits: how many eligible bits there are.
+        words: how many words have one.
 
     Args:
         tensors: in any order.
@@ -481,10 +462,11 @@ class AddressSpace:
 
     def __init__(self, tensors: Iterable[TargetTensor], bits: Iterable[int | str] | None = None) -> None:
         self.tensors = tuple(sorted((t for t in tensors if t.targeted), key=lambda tensor: tensor.name))
-        chosen = bit_set(bits)
-        self.regions = regions(self.tensors, chosen)
-        self._ends = np.cumsum([region.bits for region in self.regions], dtype=np.int64)
-        self._word_ends = np.cumsum([region.words for region in self.regions], dtype=np.int64)
+        chosen = None if bits is None else bit_set(bits)
+        self.eligible = eligible_bits(self.tensors, chosen)
+        self._ends = np.cumsum([eligible.bits for eligible in self.eligible], dtype=np.int64)
+        self._word_ends = np.cumsum([eligible.words for eligible in self.eligible], dtype=np.int64)
+        self.bits, self.words = (int(ends[-1]) if len(ends) else 0 for ends in (self._ends, self._word_ends))
         if self.tensors and not self.bits:
             formats = sorted({tensor.format.name for tensor in self.tensors})
             raise ValueError(f"bits {list(chosen or ())} exist in none of the targeted formats: {', '.join(formats)}")
@@ -493,67 +475,74 @@ class AddressSpace:
         names = ", ".join(tensor.name for tensor in self.tensors[:3]) + (", ..." if len(self.tensors) > 3 else "")
         return f"<AddressSpace: {self.bits:,} bits in {self.words:,} words of {len(self.tensors)} tensors: {names}>"
 
-    @property
-    def bits(self) -> int:
-        """How many eligible bits there are."""
-        return int(self._ends[-1]) if self.regions else 0
-
-    @property
-    def words(self) -> int:
-        """How many words have an eligible bit."""
-        return int(self._word_ends[-1]) if self.regions else 0
-
     def rows(self, row_bytes: int) -> int:
-        """How many storage rows of `row_bytes` there are; each tensor begins with a row of its own.
+        """How many storage rows of `row_bytes` there are; each tensor begins with a new row.
 
         Raises:
             ValueError: fewer than 1 byte.
         """
         if row_bytes < 1:
             raise ValueError(f"row_bytes is {row_bytes!r}; it must be 1 or more")
-        return sum(region.storage_rows(row_bytes) for region in self.regions)
+        return sum(len(eligible.storage_rows(row_bytes)) for eligible in self.eligible)
 
     def only(self, bits: Iterable[int | str] | None) -> "AddressSpace":
         """The same words with these bits eligible (None: all but padding)."""
-        if bits is None and all(region.everything for region in self.regions):
+        if bits is None and all(eligible.everything for eligible in self.eligible):
             return self
         return AddressSpace(self.tensors, bits)
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tensor index (int32), flat word index (int64) and bit number (int64) of ascending positions [n] of bits."""
         tensor, word, bit = np.empty(len(positions), np.int32), np.empty_like(positions), np.empty_like(positions)
-        for index, here, local in _parts(positions, self._ends):
-            tensor[here] = index
-            word[here], bit[here] = self.regions[index].locate(local)
+        for index, entries, local in _parts(positions, self._ends):
+            tensor[entries] = index
+            word[entries], bit[entries] = self.eligible[index].locate(local)
         return tensor, word, bit
+
+    def locate_masks(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tensor index (int32), flat word index (int64) and mask (uint64) of the distinct words that ascending positions of
+        bits lie in."""
+        tensor, word, bit = self.locate(positions)
+        mask = np.left_shift(np.uint64(1), bit.view(np.uint64))
+        # The bits of one word are neighbours, and few words have several: join those.
+        again = np.flatnonzero((word[1:] == word[:-1]) & (tensor[1:] == tensor[:-1])) + 1
+        if len(again):
+            is_second = np.append(True, np.diff(again) > 1)  # the entry before it is the word's first
+            first = again[is_second][np.cumsum(is_second) - 1] - 1
+            np.bitwise_or.at(mask, first, mask[again])
+            kept = np.ones(len(word), bool)
+            kept[again] = False
+            tensor, word, mask = tensor[kept], word[kept], mask[kept]
+        return tensor, word, mask
 
     def locate_words(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Tensor index (int32) and flat word index (int64) of ascending positions [n] of words."""
         tensor, word = np.empty(len(positions), np.int32), np.empty_like(positions)
-        for index, here, local in _parts(positions, self._word_ends):
-            tensor[here], word[here] = index, self.regions[index].locate_word(local)
+        for index, entries, local in _parts(positions, self._word_ends):
+            tensor[entries], word[entries] = index, self.eligible[index].locate_word(local)
         return tensor, word
 
     def locate_rows(self, positions: np.ndarray, row_bytes: int) -> tuple[np.ndarray, np.ndarray]:
         """Tensor index (int32) and storage row in that tensor (int64) of ascending positions [n] of storage rows."""
-        ends = np.cumsum([region.storage_rows(row_bytes) for region in self.regions], dtype=np.int64)
+        rows = [eligible.storage_rows(row_bytes) for eligible in self.eligible]
         tensor, row = np.empty(len(positions), np.int32), np.empty_like(positions)
-        for index, here, local in _parts(positions, ends):
-            tensor[here], row[here] = index, self.regions[index].locate_storage_row(local, row_bytes)
+        for index, entries, local in _parts(positions, np.cumsum([len(numbers) for numbers in rows], dtype=np.int64)):
+            tensor[entries] = index
+            row[entries] = local if isinstance(rows[index], range) else rows[index][local]
         return tensor, row
 
     def extend(self, positions: np.ndarray, length: int) -> np.ndarray:
-        """Positions of bits and of the `length` - 1 behind each (ascending, distinct), cut where their tensor, or their run
-        of neighbouring rows, ends."""
+        """Positions of bits and of the `length` - 1 bits after each (ascending, distinct), cut where their tensor, or their
+        run of neighbouring rows, ends."""
         parts = [positions[:0]]
         for index, _, start in _parts(positions, self._ends):
-            region = self.regions[index]
-            end = region.run_end(start)
+            eligible = self.eligible[index]
+            end = eligible.run_end(start)
             end = np.where(end - start > length, start + length, end)
-            end[:-1] = np.minimum(end[:-1], start[1:])  # where the next one begins, it goes on
+            end[:-1] = np.minimum(end[:-1], start[1:])  # the next one continues there
             sizes = end - start
             within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-            parts.append(np.repeat(start, sizes) + within + (self._ends[index] - region.bits))
+            parts.append(np.repeat(start, sizes) + within + (self._ends[index] - eligible.bits))
         return np.concatenate(parts)
 
     def read(self, tensor: np.ndarray, word: np.ndarray) -> np.ndarray:
@@ -562,64 +551,64 @@ class AddressSpace:
         Raises:
             ValueError: the space was made without a model.
         """
-        found = np.empty(len(word), np.uint64)
+        words = np.empty(len(word), np.uint64)
+        for eligible, entries in self.by_tensor(tensor):
+            if eligible.tensor.memory is None:
+                raise ValueError(f"{eligible.tensor.name}: an address space without a model has no words to read")
+            words[entries] = WordView(eligible.tensor.memory).read_uint64(word[entries])
+        return words
+
+    def by_tensor(self, tensor: np.ndarray) -> Iterator[tuple[EligibleBits, np.ndarray]]:
+        """For each tensor index in an array [n]: the tensor's eligible bits, and its entries (boolean [n])."""
         for index in np.unique(tensor):
-            memory = self.tensors[index].memory
-            if memory is None:
-                raise ValueError(f"{self.tensors[index].name}: an address space without a model has no words to read")
-            here = tensor == index
-            found[here] = Words(memory).read_uint64(word[here])
-        return found
-
-    def by_tensor(self, tensor: np.ndarray) -> Iterator[tuple[Region, np.ndarray]]:
-        """For each tensor index in an array [n]: its region, and where it stands (boolean [n])."""
-        for index in np.unique(tensor):
-            yield self.regions[index], tensor == index
+            yield self.eligible[index], tensor == index
 
 
-def regions(tensors: Iterable[TargetTensor], bits: tuple[int | str, ...] | None) -> list[Region]:
+def eligible_bits(tensors: Iterable[TargetTensor], bits: tuple[int | str, ...] | None) -> list[EligibleBits]:
     """The eligible bits of each tensor.
 
     Raises:
         ValueError: a bit number that a tensor's words do not have.
     """
-    found = []
+    eligible = []
     for tensor in tensors:
         try:
-            found.append(Region(tensor, bits))
+            eligible.append(EligibleBits(tensor, bits))
         except ValueError as error:
             raise ValueError(f"{tensor.name}: {error}") from None
-    return found
+    return eligible
 
 
 def union_bits(spaces: Iterable[AddressSpace]) -> int:
     """How many bits are eligible in one or more of some spaces of one model; each counts once."""
-    by_name: dict[str, list[Region]] = {}
-    for region in (region for space in spaces for region in space.regions):
-        by_name.setdefault(region.tensor.name, []).append(region)
+    by_name: dict[str, list[EligibleBits]] = {}
+    for eligible in (eligible for space in spaces for eligible in space.eligible):
+        by_name.setdefault(eligible.tensor.name, []).append(eligible)
     total = 0
-    for found in by_name.values():
-        tensor = found[0].tensor
-        if len(found) == 1 or all(region.tensor.rows is None for region in found):  # all have the same rows
-            masks = np.bitwise_or.reduce([region.masks for region in found])
-            total += int(np.bitwise_count(masks).sum()) * (tensor.targeted // len(masks))
-            continue
-        inside = np.zeros((tensor.shape[0], len(found)), bool)
-        for number, region in enumerate(found):
-            inside[slice(None) if region.tensor.rows is None else region.tensor.rows, number] = True
-        for combination, rows in zip(*np.unique(inside, axis=0, return_counts=True), strict=True):
-            if chosen := [region.masks for region, there in zip(found, combination, strict=True) if there]:
+    for group in by_name.values():
+        tensor = group[0].tensor
+        if all(eligible.tensor.rows is None for eligible in group):
+            row_counts = [(np.ones(len(group), bool), tensor.size)]
+        else:  # which of the group target a row, and how many words such rows have
+            inside = np.zeros((tensor.shape[0], len(group)), bool)
+            for number, eligible in enumerate(group):
+                inside[slice(None) if eligible.tensor.rows is None else eligible.tensor.rows, number] = True
+            combinations, rows = np.unique(inside, axis=0, return_counts=True)
+            row_counts = zip(combinations, rows * tensor.row_words, strict=True)
+        for combination, words in row_counts:
+            if combination.any():
+                chosen = [eligible.masks for eligible, targeted in zip(group, combination, strict=True) if targeted]
                 masks = np.bitwise_or.reduce(chosen)
-                total += int(np.bitwise_count(masks).sum()) * (tensor.row_words // len(masks)) * int(rows)
+                total += int(np.bitwise_count(masks).sum()) * (int(words) // len(masks))
     return total
 
 
 def _parts(positions: np.ndarray, ends: np.ndarray) -> Iterator[tuple[int, slice, np.ndarray]]:
-    """Ascending positions cut by tensor: tensor index, which of the positions, and these counted from its first one."""
+    """Ascending positions by tensor: tensor index, which of the positions, and these counted from the tensor's first one."""
     bounds = np.searchsorted(positions, ends, side="left")
     start, first = 0, 0
     for index, (bound, end) in enumerate(zip(bounds.tolist(), ends.tolist(), strict=True)):
         if bound > start:
-            here = slice(start, bound)
-            yield index, here, positions[here] - first
+            entries = slice(start, bound)
+            yield index, entries, positions[entries] - first
         start, first = bound, end

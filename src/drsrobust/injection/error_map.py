@@ -1,8 +1,4 @@
-"""What transient errors hit, call by call.
-
-The sampled errors of one trial: sparse, ordered, saved without pickle, applied and undone exactly.
-
-The union of error maps."""
+"""Error maps: the sampled errors of one trial, and the log of what transient errors hit."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
@@ -19,7 +15,7 @@ from torch import nn
 from drsrobust._environment import unknown
 from drsrobust._files import new_file
 from drsrobust.injection.address_space import stored
-from drsrobust.injection.apply import LOCK, Application, hits
+from drsrobust.injection.apply import Application, apply_for_good
 from drsrobust.injection.number_formats import Format, bit_set, format_named
 
 if TYPE_CHECKING:
@@ -30,17 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Hit:
-    """The errors of one call (of one sample of it).
+    """The transient errors of one call (of one sample of it).
 
     Attributes:
-        where: what was hit, as `dense`, `ids`, `over_arch.model.0` or `gradient of 0.weight`.
+        site: name of the place, as `dense`, `ids`, `over_arch.model.0` or `gradient of 0.weight`.
         call: number of the call, from 0.
         sample: number of the sample over all calls, from 0; None where errors are drawn per call.
         word: int64 [n], flat index of the word in the tensor of that call (or in the sample's words).
         mask: uint64 [n], XOR mask of the word.
     """
 
-    where: str
+    site: str
     call: int
     sample: int | None
     word: np.ndarray
@@ -52,11 +48,11 @@ class Log:
     """All calls of all transient targets of one injection. It grows while the model is used.
 
     Attributes:
-        pairs: how many transient (error model, target) pairs it is of.
-        hits: calls (or samples) with at least one error, in the order in which they came.
-        calls: how many calls there were, by what could be hit.
+        pairs: number of transient (error model, target) pairs.
+        hits: calls (or samples) with at least one error, in their order.
+        calls: site -> number of calls.
         eligible_bits: over all calls.
-        places, events: over all calls, as in `ErrorMap`; None for sums of error models, and where several pairs are drawn.
+        n_sites, n_events: over all calls, as in `ErrorMap`; None for sums of error models and for several pairs.
     """
 
     pairs: int = 1
@@ -69,6 +65,13 @@ class Log:
     def __post_init__(self) -> None:
         if self.pairs > 1:
             self.n_sites = self.n_events = None
+
+    def count(self, drawn: "ErrorMap") -> None:
+        """Adds the bits, sites and events of one call's error map."""
+        self.eligible_bits += drawn.eligible_bits
+        for name in ("n_sites", "n_events"):
+            total, more = getattr(self, name), getattr(drawn, name)
+            setattr(self, name, None if total is None or more is None else total + more)
 
     @property
     def words(self) -> int:
@@ -89,41 +92,29 @@ class Log:
         return f"{self.bits:,} bits in {self.words:,} words in {sum(self.calls.values()):,} calls"
 
     def frame(self) -> "pd.DataFrame":
-        """One row per word: where, call, sample (absent where errors are drawn per call), word, mask."""
+        """One row per word: site, call, sample (null where errors are drawn per call), word, mask."""
         import pandas as pd
 
-        sizes = [len(hit.word) for hit in self.hits]
+        sizes = np.array([len(hit.word) for hit in self.hits], np.int64)
         columns = {
-            "where": np.repeat(np.array([hit.where for hit in self.hits], object), sizes),
-            "call": np.repeat(np.array([hit.call for hit in self.hits], np.int64), sizes),
-            "sample": pd.array(
-                [h.sample for h, n in zip(self.hits, sizes, strict=True) for _ in range(n)], pd.Int64Dtype()
-            ),
-            "word": np.concatenate([np.empty(0, np.int64), *(hit.word for hit in self.hits)]),
-            "mask": np.concatenate([np.empty(0, np.uint64), *(hit.mask for hit in self.hits)]),
+            name: np.repeat(np.array([getattr(hit, name) for hit in self.hits], object), sizes)
+            for name in ("site", "call", "sample")
         }
-        return pd.DataFrame(columns)
+        columns["word"] = np.concatenate([np.empty(0, np.int64), *(hit.word for hit in self.hits)])
+        columns["mask"] = np.concatenate([np.empty(0, np.uint64), *(hit.mask for hit in self.hits)])
+        return pd.DataFrame(columns).astype({"call": np.int64, "sample": pd.Int64Dtype()})
 
 
 _FORMAT = 2  # of saved files
-_ARRAYS = ("tensor", "word", "mask", "original", "depends")
-_SAVED = {
-    *_ARRAYS,
-    "fingerprint",
-    "seed",
-    "error_model",
-    "eligible_bits",
-    "requested_rate",
-    "n_sites",
-    "n_events",
-    "drawn_bits",
-}
+# The attributes that are saved, with their types; null where None is allowed.
+_ARRAYS = {"tensor": np.int32, "word": np.int64, "mask": np.uint64, "original": np.uint64, "depends": np.bool_}
+_NUMBERS = {"eligible_bits": int, "requested_rate": float, "n_sites": int, "n_events": int, "drawn_bits": int}
 _BY = ("component", "tensor", "row", "bit", "field")
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What a targeted tensor must be for a map to fit: name, shape (in words), format; and its component, for reports."""
+    """The name, shape (in words) and format that a targeted tensor must have for a map to fit; its component is for reports."""
 
     name: str
     shape: tuple[int, ...]
@@ -131,9 +122,10 @@ class Fingerprint:
     component: str
 
 
-class Source(NamedTuple):
-    """What an error map was drawn from: an error model, over which rows of each targeted tensor (None: all). By it the same
-    errors are drawn over what a protection stores itself."""
+@dataclass(frozen=True)
+class Source:
+    """How an error map was drawn: the error model, and the targeted rows (None: all) of each tensor. Protections draw the same
+    errors over their own memory."""
 
     error_model: "ErrorModel"
     rows: Mapping[str, np.ndarray | None]
@@ -151,15 +143,15 @@ class ErrorMap:
         seed: what it was drawn with.
         error_model: what it was drawn from, as text.
         eligible_bits: how many bits could have been hit; None for a union (`a | b`) of maps whose targets overlap.
-        requested_rate: expected share of them; None where it depends on what the memory holds, or is not known.
-        places, events: of an error model with one rate: how many places (bits, words, rows) its errors could begin at, and at
-            how many they did. Events are Binomial(places, rate), or of a fixed number.
-        original: uint64 [n], the words as they were, where masks were made from them (`StuckAt`, `RandomValue`); else None.
-        depends: bool [n], which entries were; None: all, where `original` is there.
-        log: what transient errors hit, call by call; None where there are none.
-        sources: what it was drawn from, one for each summand; none for a loaded map.
-        detected, repaired: whether a protection of the memory noticed errors, and put right all that it noticed (see
-            `noted`); None where none was there that could tell. Like `sources` no part of what is saved.
+        requested_rate: expected share of them; None where it depends on the words in memory, or is not known.
+        n_sites, n_events: of an error model with one rate, the number of places (bits, words, rows) where errors could begin,
+            and of places where they did. `n_events` is Binomial(`n_sites`, rate), or a fixed number.
+        original: uint64 [n], the words that masks were made from (`StuckAt`, `RandomValue`); else None.
+        depends: bool [n], which masks depend on `original`; None: all.
+        log: transient errors by call; None without transient targets.
+        sources: how it was drawn, one for each summand; empty for a loaded map.
+        detected, repaired: whether a protection of the memory detected errors, and repaired all that it detected (see
+            `with_detection`); None where no protection can tell. Neither they nor `sources` are saved.
     """
 
     tensor: np.ndarray
@@ -169,7 +161,7 @@ class ErrorMap:
     seed: int
     error_model: str
     eligible_bits: int | None
-    requested_rate: float | None
+    requested_rate: float | None = None
     n_sites: int | None = None
     n_events: int | None = None
     original: np.ndarray | None = None
@@ -182,7 +174,7 @@ class ErrorMap:
     _drawn: "ErrorMap | None" = field(default=None, repr=False)
 
     def __len__(self) -> int:
-        """How many words are hit (in memory; what transient errors hit is in `log`)."""
+        """How many words are hit (in memory; for transient errors see `log`)."""
         return len(self.word)
 
     @property
@@ -202,13 +194,13 @@ class ErrorMap:
 
     @property
     def drawn(self) -> "ErrorMap":
-        """The map that this one was made from by `restrict` or `drop`; itself, when it was not. (A loaded map does not know
-        it any more, but still its rate.)"""
+        """The map that this one was made from by `restrict`, `drop` or a protection; otherwise itself. (A loaded map has only
+        kept that map's rate.)"""
         return self if self._drawn is None else self._drawn
 
     @property
     def realised_rate(self) -> float | None:
-        """Flipped bits over eligible bits, as drawn: before `restrict` or `drop`; None where the latter are not known."""
+        """Flipped bits of the drawn map over eligible bits; None where the latter are not known."""
         if not self.eligible_bits:
             return None if self.eligible_bits is None else 0.0
         return (self.bits if self.drawn_bits is None else self.drawn_bits) / self.eligible_bits
@@ -221,6 +213,17 @@ class ErrorMap:
         if self.log is not None:
             text += f"{'; ' if self.fingerprint else ''}{self.log}"
         return text + ">"
+
+    def by_tensor(self) -> Iterator[tuple[int, slice]]:
+        """The index of each tensor that is hit, and its entries."""
+        bounds = np.searchsorted(self.tensor, np.arange(len(self.fingerprint) + 1))
+        for index, (start, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+            if end > start:
+                yield index, slice(start, end)
+
+    @cached_property
+    def _formats(self) -> tuple[Format, ...]:
+        return tuple(format_named(entry.format) for entry in self.fingerprint)
 
     def frame(self) -> "pd.DataFrame":
         """One row per word: tensor, component, row (of the tensor's first dimension), word, mask, bits (how many are flipped
@@ -241,8 +244,8 @@ class ErrorMap:
 
     def counts(self, by: str) -> "pd.Series":
         """How many bits are flipped, by `component`, `tensor`, `row` (of each tensor), `bit` (0 the lowest of its word) or
-        `field` (sign, exponent, mantissa, value, scale, bias, padding). What was not hit is left out, save components and
-        tensors, which stand with 0.
+        `field` (sign, exponent, mantissa, value, scale, bias, padding). Components and tensors without errors count 0; rows,
+        bits and fields without errors are absent.
 
         Example:
             >>> import drsrobust as dr
@@ -256,20 +259,20 @@ class ErrorMap:
         if by not in _BY:
             raise unknown("way to count", by, _BY)
         if by in ("bit", "field"):
-            found: dict[Any, int] = {}
-            for number, here in self.by_tensor():
-                form = self._formats[number]
-                unit = self.word[here] % form.period
-                for key in range(form.width) if by == "bit" else form.fields:
-                    chosen = np.uint64(1 << key) if by == "bit" else form.fields[key][unit]
-                    if count := int(np.bitwise_count(self.mask[here] & chosen).sum()):
-                        found[key] = found.get(key, 0) + count
-            return pd.Series(dict(sorted(found.items())), dtype=np.int64, name="bits").rename_axis(by)
+            counts: dict[Any, int] = {}
+            for index, entries in self.by_tensor():
+                tensor_format = self._formats[index]
+                unit_word = self.word[entries] % tensor_format.period
+                for key in range(tensor_format.width) if by == "bit" else tensor_format.fields:
+                    chosen = np.uint64(1 << key) if by == "bit" else tensor_format.fields[key][unit_word]
+                    if count := int(np.bitwise_count(self.mask[entries] & chosen).sum()):
+                        counts[key] = counts.get(key, 0) + count
+            return pd.Series(dict(sorted(counts.items())), dtype=np.int64, name="bits").rename_axis(by)
         frame = self.frame()
         if by == "row":
             return frame.groupby(["tensor", "row"])["bits"].sum()
-        everyone = sorted({getattr(entry, "name" if by == "tensor" else by) for entry in self.fingerprint})
-        return frame.groupby(by)["bits"].sum().reindex(pd.Index(everyone, name=by), fill_value=0)
+        names = sorted({getattr(entry, "name" if by == "tensor" else by) for entry in self.fingerprint})
+        return frame.groupby(by)["bits"].sum().reindex(pd.Index(names, name=by), fill_value=0)
 
     def restrict(self, bits: Iterable[int | str] | str) -> "ErrorMap":
         """The errors in these bits alone.
@@ -282,60 +285,67 @@ class ErrorMap:
         """
         chosen = bit_set(bits)
         mask = np.zeros_like(self.mask)
-        for number, here in self.by_tensor():
-            form = self._formats[number]
-            mask[here] = self.mask[here] & form.eligible(chosen)[self.word[here] % form.period]
+        for index, entries in self.by_tensor():
+            tensor_format = self._formats[index]
+            mask[entries] = (
+                self.mask[entries] & tensor_format.eligible(chosen)[self.word[entries] % tensor_format.period]
+            )
         return self._part(mask != 0, mask)
 
     def drop(self, words: np.ndarray) -> "ErrorMap":
         """The errors without those of some words.
 
         Args:
-            words: bool [len], which entries are left out (as `error_map.frame().row < 100`).
+            words: bool [len], true for entries to drop (as `error_map.frame().row < 100`).
 
         Raises:
-            ValueError: it has another shape or type.
+            ValueError: another shape or type.
         """
         words = np.asarray(words)
         if words.shape != (len(self),) or words.dtype != bool:
             raise ValueError(
-                f"words is {words.dtype} {list(words.shape)}; it must be bool [{len(self)}], true for entries to leave out"
+                f"words is {words.dtype} {list(words.shape)}; it must be bool [{len(self)}], true for entries to drop"
             )
         return self._part(~words, self.mask)
 
-    def left(self, tensor: np.ndarray, word: np.ndarray, mask: np.ndarray) -> "ErrorMap":
-        """The errors that protected memory left of these: other words may be wrong than before, where a code miscorrected.
+    def _part(self, kept: np.ndarray, mask: np.ndarray) -> "ErrorMap":
+        arrays = {name: getattr(self, name) for name in _ARRAYS} | {"mask": mask}
+        return self._derived(**{name: None if array is None else array[kept] for name, array in arrays.items()})
+
+    def _derived(self, **changes: Any) -> "ErrorMap":
+        """A copy with changes that keeps this map as `drawn`, with its rate."""
+        drawn_bits = self.bits if self.drawn_bits is None else self.drawn_bits
+        return replace(self, **changes, drawn_bits=drawn_bits, _drawn=self.drawn)
+
+    def remaining(self, tensor: np.ndarray, word: np.ndarray, mask: np.ndarray) -> "ErrorMap":
+        """The errors that protected memory leaves; its code may have miscorrected words that were right.
 
         Args:
             tensor: int32 [n], index into `targets`.
             word: int64 [n], flat index; entries in any order, one per word.
-            mask: uint64 [n]; those that are 0 are left out.
+            mask: uint64 [n]; entries with 0 are dropped.
 
         Returns:
-            a map that remembers this one as `drawn`, with its rate.
+            a map that keeps this one as `drawn`, with its rate.
         """
         ascending = (tensor[1:] > tensor[:-1]) | ((tensor[1:] == tensor[:-1]) & (word[1:] > word[:-1]))
         if not ascending.all():
             order = np.lexsort((word, tensor))
             tensor, word, mask = tensor[order], word[order], mask[order]
         kept = mask != 0
-        arrays = {"tensor": tensor[kept].astype(np.int32), "word": word[kept].astype(np.int64)}
-        arrays |= {"mask": mask[kept].astype(np.uint64), "original": None, "depends": None}
-        drawn_bits = self.bits if self.drawn_bits is None else self.drawn_bits
-        return replace(self, **arrays, drawn_bits=drawn_bits, _drawn=self.drawn)
+        tensor, word, mask = tensor[kept].astype(np.int32), word[kept].astype(np.int64), mask[kept].astype(np.uint64)
+        return self._derived(tensor=tensor, word=word, mask=mask, original=None, depends=None)
 
-    def noted(self, *, detected: bool, repaired: bool | None = None) -> "ErrorMap":
-        """The same errors, and what a protection of the memory noticed: together with what others noticed before.
+    def with_detection(self, *, detected: bool, repaired: bool | None = None) -> "ErrorMap":
+        """The same errors with the detection of one more protection of the memory.
 
         Args:
-            detected: whether it noticed any error.
-            repaired: whether it put right all that it noticed; None: it noticed nothing, or nobody tried.
+            detected: whether it detected any error.
+            repaired: whether it repaired all that it detected; None: it detected nothing, or does not repair.
         """
         if self.repaired is not None:
             repaired = self.repaired if repaired is None else self.repaired and repaired
-        told = {"detected": bool(self.detected) or detected, "repaired": repaired}
-        drawn_bits = self.bits if self.drawn_bits is None else self.drawn_bits
-        return replace(self, **told, drawn_bits=drawn_bits, _drawn=self.drawn)
+        return self._derived(detected=bool(self.detected) or detected, repaired=repaired)
 
     def __or__(self, other: "ErrorMap") -> "ErrorMap":
         """The errors of either map: the union of their flips.
@@ -344,15 +354,11 @@ class ErrorMap:
             ValueError: the maps were made for different models (a tensor of both has two shapes or formats), or for one model
                 in two states.
         """
-        if not isinstance(other, ErrorMap):
-            return NotImplemented
-        pass
-
-        return union([self, other])
+        return union([self, other]) if isinstance(other, ErrorMap) else NotImplemented
 
     @contextmanager
     def applied(self, model: nn.Module, *, optimizer: Any = None) -> Iterator["ErrorMap"]:
-        """The errors are in the model inside the block; afterwards every word is what it was.
+        """Applies the errors inside the block; afterwards every word is what it was.
 
         Args:
             model: the one it was drawn for, or another with the same tensors.
@@ -360,7 +366,7 @@ class ErrorMap:
 
         Raises:
             ErrorMapMismatch: a targeted tensor is missing in the model or has another shape or format, or a word that a mask
-                was made from is another one.
+                was made from differs.
         """
         application = Application(self, stored(model, optimizer), model)
         try:
@@ -370,17 +376,14 @@ class ErrorMap:
             application.undo()
 
     def apply(self, model: nn.Module, *, optimizer: Any = None) -> None:
-        """Puts the errors into the model, for good (`applied` takes them out again, also after an interrupt)."""
-        with LOCK:
-            for hit in hits(self, stored(model, optimizer)):
-                hit.words.write(hit.index, hit.words.read(hit.index) ^ hit.mask)
+        """Applies the errors for good; `applied` undoes them."""
+        apply_for_good(self, stored(model, optimizer))
 
     def save(self, path: str | Path) -> None:
-        """Writes an .npz file (arrays and JSON, no pickle), complete or not at all. The log of transient errors is not part of
-        it: the same seed makes them again."""
+        """Writes an .npz file (arrays and JSON, no pickle), complete or not at all, without the log of transient errors, which
+        the same seed reproduces."""
         about = {"format": _FORMAT, "seed": self.seed, "error_model": self.error_model}
-        about |= {"eligible_bits": self.eligible_bits, "requested_rate": self.requested_rate}
-        about |= {"n_sites": self.n_sites, "n_events": self.n_events, "drawn_bits": self.drawn_bits}
+        about |= {name: getattr(self, name) for name in _NUMBERS}
         about["arrays"] = [name for name in _ARRAYS if getattr(self, name) is not None]
         about["fingerprint"] = [[e.name, list(e.shape), e.format, e.component] for e in self.fingerprint]
         arrays = {name: getattr(self, name) for name in about["arrays"]}
@@ -389,7 +392,7 @@ class ErrorMap:
 
     @classmethod
     def load(cls, path: str | Path) -> "ErrorMap":
-        """Reads what `save` wrote.
+        """Reads a file of `save`.
 
         Raises:
             ValueError: not a file of an error map, or a damaged one.
@@ -404,8 +407,8 @@ class ErrorMap:
                 if set(file.files) != {"about", *names}:
                     raise ValueError(f"it should hold {', '.join(names)} and holds {', '.join(file.files)}")
                 about |= {name: file[name] for name in names}
-                if unknown_names := set(about) - _SAVED:
-                    raise ValueError(f"it holds {', '.join(sorted(unknown_names))}, which no error map has")
+                if extra := set(about) - {"fingerprint", "seed", "error_model", *_NUMBERS, *_ARRAYS}:
+                    raise ValueError(f"it holds {', '.join(sorted(extra))}, which no error map has")
                 loaded = cls(**about)
                 loaded._check()
         except FileNotFoundError:
@@ -414,23 +417,16 @@ class ErrorMap:
             raise ValueError(f"{path} is not an error map of this version, or is damaged: {error}") from error
         return loaded
 
-    @cached_property
-    def _formats(self) -> tuple[Format, ...]:
-        return tuple(format_named(entry.format) for entry in self.fingerprint)
-
     def _check(self) -> None:
-        """Raises ValueError when this is not what an error map holds."""
-        kinds = {"seed": int, "error_model": str, "eligible_bits": int, "requested_rate": float, "n_sites": int}
-        kinds |= {"n_events": int, "drawn_bits": int}
-        for name, kind in kinds.items():
+        """Raises ValueError for attributes that no error map has."""
+        for name, kind in {"seed": int, "error_model": str, **_NUMBERS}.items():
             value = getattr(self, name)
-            if value is None and name not in ("seed", "error_model"):
+            if value is None and name in _NUMBERS:
                 continue
-            if type(value) is not kind and not (kind is float and type(value) is int):
+            is_kind = type(value) is kind or (kind is float and type(value) is int)
+            if not is_kind or (kind is not str and not 0 <= value <= (1 if kind is float else 2**64 - 1)):
                 raise ValueError(f"{name} is {value!r}")
-            if kind is not str and not 0 <= value <= (1 if kind is float else 2**64 - 1):
-                raise ValueError(f"{name} is {value!r}")
-        for name, kind in zip(_ARRAYS, (np.int32, np.int64, np.uint64, np.uint64, np.bool_), strict=True):
+        for name, kind in _ARRAYS.items():
             array = getattr(self, name)
             if array is not None and (array.dtype != kind or array.shape != self.word.shape):
                 raise ValueError(f"{name} is {array.dtype} {list(array.shape)}")
@@ -439,36 +435,22 @@ class ErrorMap:
             raise ValueError("an entry names a tensor that is not in the fingerprint")
         if (self.word < 0).any() or (self.word >= sizes[self.tensor]).any():
             raise ValueError("a word lies outside of its tensor")
-        key = self.tensor.astype(np.int64)
-        if not ((np.diff(key) > 0) | ((np.diff(key) == 0) & (np.diff(self.word) > 0))).all():
-            raise ValueError("entries are not sorted, or a word stands twice")
-        widths = np.array([form.width for form in self._formats] or [64], np.uint64)[self.tensor]
+        tensor_step, word_step = np.diff(self.tensor.astype(np.int64)), np.diff(self.word)
+        if not ((tensor_step > 0) | ((tensor_step == 0) & (word_step > 0))).all():
+            raise ValueError("entries are not sorted, or a word has two entries")
+        widths = np.array([tensor_format.width for tensor_format in self._formats] or [64], np.uint64)[self.tensor]
         if ((self.mask >> (widths - np.uint64(1))) > 1).any() or (self.mask == 0).any():
             raise ValueError("a mask is empty, or wider than its word")
 
-    def by_tensor(self) -> Iterator[tuple[int, slice]]:
-        """The number of each tensor that was hit, and its entries."""
-        bounds = np.searchsorted(self.tensor, np.arange(len(self.fingerprint) + 1))
-        for number, (start, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
-            if end > start:
-                yield number, slice(start, end)
-
-    def _part(self, kept: np.ndarray, mask: np.ndarray) -> "ErrorMap":
-        arrays = {"tensor": self.tensor, "word": self.word, "mask": mask}
-        arrays |= {"original": self.original, "depends": self.depends}
-        arrays = {name: None if array is None else array[kept] for name, array in arrays.items()}
-        drawn_bits = self.bits if self.drawn_bits is None else self.drawn_bits
-        return replace(self, **arrays, drawn_bits=drawn_bits, _drawn=self.drawn)
-
 
 def union(maps: list[ErrorMap]) -> ErrorMap:
-    """The errors of some maps (at least one) in one. Its error model is their sum; seed and log are the first one's.
+    """The union of at least one map's errors. Its error model is their sum; seed and log are the first one's.
 
     Raises:
         ValueError: the maps do not fit together.
     """
     known: dict[str, Fingerprint] = {}
-    for entry in (entry for one in maps for entry in one.fingerprint):
+    for entry in (entry for error_map in maps for entry in error_map.fingerprint):
         other = known.setdefault(entry.name, entry)
         if (other.shape, other.format) != (entry.shape, entry.format):
             raise ValueError(
@@ -476,20 +458,19 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
                 f"{list(entry.shape)} {entry.format} in the other"
             )
     names = sorted(known)
-    number = {name: index for index, name in enumerate(names)}
-    places = [np.array([number[name] for name in one.targets] or [0], np.int32)[one.tensor] for one in maps]
-    tensor, word = np.concatenate(places), np.concatenate([one.word for one in maps])
-    mask = np.concatenate([one.mask for one in maps])
+    index = {name: number for number, name in enumerate(names)}
+    tensor = np.concatenate([np.array([index[name] for name in m.targets] or [0], np.int32)[m.tensor] for m in maps])
+    word, mask = (np.concatenate([getattr(m, name) for m in maps]) for name in ("word", "mask"))
     order = np.lexsort((word, tensor))
     tensor, word, mask = tensor[order], word[order], mask[order]
     starts = first_of_runs(tensor, word)
     original = depends = None
-    if any(one.original is not None for one in maps):
-        nothing = [np.zeros(len(one), np.uint64) for one in maps]
-        original = np.concatenate(
-            [z if o.original is None else o.original for o, z in zip(maps, nothing, strict=True)]
-        )[order]
-        depends = np.concatenate([_depends(one) for one in maps])[order]
+    if any(m.original is not None for m in maps):
+        original = np.concatenate([np.zeros(len(m), np.uint64) if m.original is None else m.original for m in maps])
+        depends = np.concatenate(
+            [np.full(len(m), m.original is not None) if m.depends is None else m.depends for m in maps]
+        )
+        original, depends = original[order], depends[order]
         run = np.cumsum(np.isin(np.arange(len(word)), starts)) - 1
         value = np.zeros(len(starts), np.uint64)
         value[run[depends]] = original[depends]
@@ -498,39 +479,30 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
         original, depends = value, np.logical_or.reduceat(depends, starts) if len(starts) else depends
     if len(starts):
         tensor, word, mask = tensor[starts], word[starts], np.bitwise_or.reduceat(mask, starts)
-    first = maps[0]
-    # Where targets overlap, how many bits are eligible in both is not known any more.
-    hit = [name for one in maps for name in one.targets]
-    sizes = [one.eligible_bits for one in maps]
-    eligible = sum(sizes) if len(set(hit)) == len(hit) and None not in sizes else None
+    # Where targets overlap, bits that are eligible in both would count twice.
+    targets = [name for error_map in maps for name in error_map.targets]
+    sizes = [error_map.eligible_bits for error_map in maps]
     joined = ErrorMap(
         tensor,
         word,
         mask,
         tuple(known[name] for name in names),
-        first.seed,
-        " + ".join(sorted(one.error_model for one in maps)),
-        eligible,
-        None,
+        maps[0].seed,
+        " + ".join(sorted(error_map.error_model for error_map in maps)),
+        sum(sizes) if len(set(targets)) == len(targets) and None not in sizes else None,
         original=original,
         depends=depends,
-        log=next((one.log for one in maps if one.log is not None), None),
-        sources=tuple(source for one in maps for source in one.sources),
+        log=next((error_map.log for error_map in maps if error_map.log is not None), None),
+        sources=tuple(source for error_map in maps for source in error_map.sources),
     )
-    if any(one.drawn is not one for one in maps):  # of parts of maps: what all were drawn as
-        drawn = union([one.drawn for one in maps])
+    if any(error_map.drawn is not error_map for error_map in maps):
+        drawn = union([error_map.drawn for error_map in maps])
         return replace(joined, drawn_bits=drawn.bits, _drawn=drawn)
     return joined
 
 
 def first_of_runs(tensor: np.ndarray, word: np.ndarray) -> np.ndarray:
-    """Where each word's entries begin, in entries sorted by (tensor, word)."""
+    """Index of the first entry of each word, in entries sorted by (tensor, word)."""
     if not len(word):
         return np.empty(0, np.int64)
     return np.flatnonzero(np.concatenate(([True], (word[1:] != word[:-1]) | (tensor[1:] != tensor[:-1]))))
-
-
-def _depends(error_map: ErrorMap) -> np.ndarray:
-    if error_map.original is None:
-        return np.zeros(len(error_map), bool)
-    return np.ones(len(error_map), bool) if error_map.depends is None else error_map.depends

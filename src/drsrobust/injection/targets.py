@@ -1,9 +1,7 @@
-"""Targets at rest: which of a model's stored words errors may hit.
+"""Targets in memory: which of a model's stored words errors may hit.
 
-A target is a string (`"all"`, a component, a glob on tensor names) or one of the classes here; `a | b` is both. What is
-transient (inputs, activations, gradients) is in `drsrobust.injection.transient`.
-
-Targets among the rows of a table: by number, by how often data reads them, by a hash."""
+A target is a string (`"all"`, a component, a glob on tensor names) or one of the classes here; `a | b` is both. Targets while
+the model runs (inputs, activations, gradients) are in `transient`."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -24,19 +22,20 @@ from drsrobust.injection.address_space import (
     Memory,
     TargetTensor,
     check,
+    distinct_spans,
     hittable,
     optimizer_states,
-    refuse_overlaps,
     stored,
     warn_of_hidden_words,
 )
+from drsrobust.introspection.embedding_modules import table_configs
 from drsrobust.introspection.tensors import GROUPS, declared_groups, group_of, named_modules
 
 Chosen = dict[str, np.ndarray | None]  # tensor name -> which of its rows (int64, ascending); None: all
 
 
 class Target(ABC):
-    """Which stored words may be hit. `a | b` is what either means."""
+    """Which stored words may be hit. `a | b` targets the words of both."""
 
     optimizer: Any = None
 
@@ -46,7 +45,7 @@ class Target(ABC):
 
         Args:
             model: any module.
-            memory: what is stored in it.
+            memory: its tensors.
         """
 
     def resolve(self, model: nn.Module, components: Mapping[str, str] | None = None) -> AddressSpace:
@@ -62,15 +61,14 @@ class Target(ABC):
         warn_of_hidden_words(model)
         tensors = []
         for name, rows in sorted(self.choose(model, memory).items()):
-            here = memory[name]
-            check(name, here.tensor)
-            tensors.append(
-                TargetTensor(name, memory.component[name], tuple(here.tensor.shape), here.format, rows, here)
-            )
+            chosen = memory[name]
+            check(name, chosen.tensor)
+            shape = tuple(chosen.tensor.shape)
+            tensors.append(TargetTensor(name, memory.component[name], shape, chosen.format, rows, chosen))
         space = AddressSpace(tensors)
         if not space.tensors:
-            raise ValueError(f"target {str(self)!r} matches nothing with any element; {_what_there_is(model, memory)}")
-        refuse_overlaps({tensor.name: tensor.memory for tensor in space.tensors})
+            raise ValueError(f"target {str(self)!r} matches nothing with any element; {_names_in(model, memory)}")
+        distinct_spans({tensor.name: tensor.stored.tensor for tensor in space.tensors})
         return space
 
     def __or__(self, other: "Target | str") -> "Target":
@@ -80,11 +78,30 @@ class Target(ABC):
         return Union((as_target(other), self))
 
 
-def as_target(target: "Target | str") -> Target:
-    """A target given as a string or as it is.
+def resolve(
+    model: nn.Module, target: "str | Target" = "all", components: Mapping[str, str] | None = None
+) -> AddressSpace:
+    """The address space of a target in a model.
+
+    Args:
+        model: any module.
+        target: `"all"` (parameters), `"everything"` (and buffers), a component (its parameters; its buffers if it has no
+            parameters), a group (`mlp`: the components whose names end in `_mlp`), else a glob on names of parameters and
+            buffers; or a `Target`, as `Rows`.
+        components: overrides of which tensor belongs to which component, as in `components()`.
 
     Raises:
-        ValueError: something else.
+        ValueError: a target that matches nothing (with the names there are); a tensor that cannot be hit (complex, bool,
+            quantized, sparse, uninitialised, on the meta device, a wrapper); words that share memory.
+    """
+    return as_target(target).resolve(model, components)
+
+
+def as_target(target: "Target | str") -> Target:
+    """A target from a string; a `Target` is returned as it is.
+
+    Raises:
+        ValueError: anything else.
     """
     if isinstance(target, str):
         return Named(target)
@@ -95,10 +112,17 @@ def as_target(target: "Target | str") -> Target:
     )
 
 
+def _names_in(model: nn.Module, memory: Memory) -> str:
+    components = {memory.component[name] for name in memory}
+    groups = {group for group in GROUPS if any(group in group_of(component) for component in components)}
+    groups = sorted(groups | set(declared_groups(model)))
+    return f"components: {', '.join([*sorted(components), *groups])}; tensors: {', '.join(sorted(memory))}"
+
+
 @dataclass(frozen=True)
 class Named(Target):
-    """What a string means: `all` (parameters and quantized tables), `everything` (and buffers, but for complex and bool ones),
-    a tensor's name, a component, a group (of all models, or one that this model declares), else a glob on tensor names."""
+    """A target given as a string: `all` (parameters and quantized tables), `everything` (and buffers, except complex and bool
+    ones), a tensor's name, a component, a group (of all models, or one that this model declares), else a glob on names."""
 
     text: str
 
@@ -108,22 +132,20 @@ class Named(Target):
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         text = self.text
         if text in ("all", "everything"):
-            kept = (
-                name for name, one in memory.items() if one.parameter or (text == "everything" and hittable(one.tensor))
-            )
-            return dict.fromkeys(name for name in kept if not name.startswith(OPTIMIZER))
-        # Further names of tied tensors are among them.
-        names = [name for name in memory.component if not name.startswith(OPTIMIZER)]
-        first = {name: memory.first.get(name, name) for name in names}
+            in_model = [(name, entry) for name, entry in memory.items() if not name.startswith(OPTIMIZER)]
+            return {n: None for n, e in in_model if e.parameter or (text == "everything" and hittable(e.tensor))}
+        # All names, also further ones of tied tensors.
+        first = {name: memory.first.get(name, name) for name in memory.component if not name.startswith(OPTIMIZER)}
         if text in first:
             return {first[text]: None}
-        parameters = {name for name in names if memory[first[name]].parameter}
-        own = {name for name in names if memory.component[name] == text}
-        own = own & parameters or own  # a component of buffers alone is its buffers
+        parameters = {name for name in first if memory[first[name]].parameter}
+        own = {name for name in first if memory.component[name] == text}
+        own = own & parameters or own  # a component that has only buffers means these
         own = own or {name for name in parameters if text in group_of(memory.component[name])}
-        globs = declared_groups(model).get(text, ())
-        own = own or {name for name in parameters if any(fnmatchcase(name, glob) for glob in globs)}
-        own = own or {name for name in names if fnmatchcase(name, text)}
+        if not own:
+            globs = declared_groups(model).get(text, ())
+            own = {name for name in parameters if any(fnmatchcase(name, glob) for glob in globs)}
+        own = own or {name for name in first if fnmatchcase(name, text)}
         return dict.fromkeys(first[name] for name in own)
 
 
@@ -133,7 +155,7 @@ class Dtype(Target):
 
     Args:
         dtype: as `torch.float16` or `"float16"`. Quantized rows of integers count as `uint8`.
-        within: which of them: a target.
+        within: a target that holds them.
     """
 
     dtype: torch.dtype | str
@@ -151,7 +173,6 @@ class Dtype(Target):
 
     @property
     def optimizer(self) -> Any:
-        """That of `within`."""
         return as_target(self.within).optimizer
 
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
@@ -164,10 +185,10 @@ class OptimizerState(Target):
     """An optimizer's state between two steps: moments, sums of squares, step counts.
 
     Its tensors are named `optimizer.<parameter>.<state>`, as `optimizer.0.weight.exp_avg`, and belong to their parameter's
-    component. A map that hits them is applied again by `error_map.applied(model, optimizer=...)`.
+    component. Apply a map that hits them again by `error_map.applied(model, optimizer=...)`.
 
     Args:
-        optimizer: a `torch.optim.Optimizer` or one of TorchRec's; it must have made a step, or it has no state.
+        optimizer: a `torch.optim.Optimizer` or one of TorchRec's; it has no state before its first step.
         glob: on names without `optimizer.`, as `*.exp_avg_sq`.
     """
 
@@ -178,50 +199,42 @@ class OptimizerState(Target):
         return f"OptimizerState({self.glob})"
 
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
-        names = optimizer_states(model, self.optimizer)
-        chosen = [name for name in names if fnmatchcase(name.removeprefix(OPTIMIZER), self.glob)]
+        names = [name.removeprefix(OPTIMIZER) for name in optimizer_states(model, self.optimizer)]
+        chosen = [f"{OPTIMIZER}{name}" for name in names if fnmatchcase(name, self.glob)]
         if not chosen:
-            there = ", ".join(name.removeprefix(OPTIMIZER) for name in names)
-            why = "take a step first" if not self.optimizer.state else "it is the optimizer of other parameters"
-            what = f"there are: {there}" if there else f"there is none of this model: {why}"
-            raise ValueError(f"no optimizer state matches {self.glob!r}; {what}")
+            reason = "it is the optimizer of other parameters" if self.optimizer.state else "take a step first"
+            known = f"there are: {', '.join(names)}" if names else f"there is none of this model: {reason}"
+            raise ValueError(f"no optimizer state matches {self.glob!r}; {known}")
         return dict.fromkeys(chosen)
 
 
 @dataclass(frozen=True)
 class Union(Target):
-    """What any of some targets means; each word once."""
+    """The words of several targets; each word once."""
 
     parts: tuple[Target, ...]
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer of its parts; there can be one."""
-        found = {id(part.optimizer): part.optimizer for part in self.parts if part.optimizer is not None}
-        if len(found) > 1:
-            raise ValueError(f"{self} names the states of {len(found)} optimizers; target one at a time")
-        return next(iter(found.values()), None)
+        """The optimizer of its parts, at most one."""
+        optimizers = {id(part.optimizer): part.optimizer for part in self.parts if part.optimizer is not None}
+        if len(optimizers) > 1:
+            raise ValueError(f"{self} names the states of {len(optimizers)} optimizers; target one at a time")
+        return next(iter(optimizers.values()), None)
 
     def __str__(self) -> str:
         return " | ".join(sorted(str(part) for part in self.parts))
 
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
-        chosen: Chosen = {}
+        union: Chosen = {}
         for part in self.parts:
-            found = part.choose(model, memory)
-            if not found:
-                raise ValueError(f"target {str(part)!r} matches nothing; {_what_there_is(model, memory)}")
-            for name, rows in found.items():
-                known = chosen.get(name, rows)
-                chosen[name] = None if rows is None or known is None else np.union1d(known, rows)
-        return chosen
-
-
-def _what_there_is(model: nn.Module, memory: Memory) -> str:
-    components = sorted({memory.component[name] for name in memory})
-    groups = {group for group in GROUPS if any(group in group_of(component) for component in components)}
-    groups = sorted(groups | set(declared_groups(model)))
-    return f"components: {', '.join(components + groups)}; tensors: {', '.join(sorted(memory))}"
+            chosen = part.choose(model, memory)
+            if not chosen:
+                raise ValueError(f"target {str(part)!r} matches nothing; {_names_in(model, memory)}")
+            for name, rows in chosen.items():
+                known = union.get(name, rows)
+                union[name] = None if rows is None or known is None else np.union1d(known, rows)
+        return union
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,7 +245,7 @@ class Rows(Target):
         table: a tensor's name, the name of an embedding table, or a glob that matches one tensor.
         rows: row numbers (any order, any integers that NumPy takes), a boolean mask or a slice.
 
-    `Rows.hot`, `Rows.cold` and `Rows.quantile` choose by how often a split reads them, `Rows.hashed` by a hash.
+    `Rows.hot`, `Rows.cold` and `Rows.quantile` choose rows by how often a split reads them.
 
     Example:
         >>> from drsrobust.injection import resolve
@@ -258,42 +271,29 @@ class Rows(Target):
 
     @classmethod
     def cold(cls, table: str, split: Any, share: float) -> "Rows":
-        """The least read `share` of a table's rows (at least one), never read ones among them. Arguments as in `hot`."""
+        """The least read `share` of a table's rows (at least one), unread ones included. Arguments as in `hot`."""
         return cls.quantile(table, split, 1 - share, 1.0, _label=f"cold {share:g}")
 
     @classmethod
     def quantile(cls, table: str, split: Any, low: float, high: float, *, _label: str | None = None) -> "Rows":
-        """The rows from share `low` to share `high` of the table, in the order from the most to the least read; of rows read
-        equally often the lower number goes first. Shares that follow each other share no row and leave none out; one of less
-        than a row may hold none, which is refused."""
+        """The rows from share `low` to share `high` of the table, ordered from the most to the least read; of rows read
+        equally often the lower number goes first. Adjacent shares partition the rows; an empty one is refused."""
         if not 0 <= low < high <= 1:
-            raise ValueError(
-                f"rows from share {low} to {high} of a table were asked for; 0 <= low < high <= 1 is possible"
-            )
+            raise ValueError(f"shares of a table's rows must satisfy 0 <= low < high <= 1, got {low} and {high}")
         if not isinstance(getattr(split, "sparse", None), Mapping):
             raise TypeError(f"split is a {type(split).__name__}; it must be a Split, as data.train")
         name = f"{_label or f'quantile {low:g} to {high:g}'} of {getattr(split, 'fingerprint', '')[:12]}"
         return cls(table, _Ranked(split, low, high), name)
 
-    @classmethod
-    def hashed(cls, table: str, buckets: int, bucket: int = 0) -> "Rows":
-        """The rows whose hash falls into one of `buckets` equal buckets: a fixed sample, spread evenly over the table. The
-        hash is the finaliser of SplitMix64 (Steele et al., OOPSLA 2014) modulo the number of buckets."""
-        if not isinstance(buckets, int) or not isinstance(bucket, int) or not 0 <= bucket < buckets:
-            raise ValueError(
-                f"bucket {bucket!r} of {buckets!r} was asked for; there are 0 to the number of buckets - 1"
-            )
-        return cls(table, _Hashed(buckets, bucket), f"hash {bucket} of {buckets}")
-
     def __str__(self) -> str:
-        return f"Rows({self.table}, {self.label or _short(self.rows)})"
+        return f"Rows({self.table}, {self.label or _row_text(self.rows)})"
 
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         name = _table(self.table, memory)
         if not memory[name].tensor.dim():
             raise ValueError(f"{name} is a single number and has no rows")
         n = memory[name].tensor.shape[0]
-        if isinstance(self.rows, _Ranked | _Hashed):
+        if isinstance(self.rows, _Ranked):
             return {name: self.rows.rows(n, name, model)}
         if isinstance(self.rows, slice):
             return {name: np.arange(n)[self.rows]}
@@ -320,45 +320,23 @@ class _Ranked:
         reads = np.zeros(n, np.int64)
         for feature in _features_of(name, model, self.split.sparse):
             ids = np.asarray(self.split.sparse[feature][0])
-            if len(ids) and ids.min() < 0:
-                raise ValueError(f"feature {feature!r} of the split reads row {ids.min()} of {name}")
-            counted = np.bincount(ids, minlength=n)
-            if len(counted) > n:
-                raise ValueError(
-                    f"{name} has {n} rows, but feature {feature!r} of the split reads row {len(counted) - 1}"
-                )
-            reads += counted
+            if len(ids) and (ids.min() < 0 or ids.max() >= n):
+                wrong = ids.min() if ids.min() < 0 else ids.max()
+                raise ValueError(f"{name} has {n} rows, but feature {feature!r} of the split reads row {wrong}")
+            reads += np.bincount(ids, minlength=n)
         order = np.argsort(-reads, kind="stable")
         first, last = (floor(round(share * n, 6)) for share in (self.low, self.high))
-        if self.low == 0:  # the most read ones: at least one
+        if self.low == 0:  # at least one of the most read
             last = max(last, 1)
-        if self.high == 1:  # the least read ones
+        if self.high == 1:  # at least one of the least read
             first = min(first, n - 1)
         if first == last:
             raise ValueError(f"no row of {name} lies between share {self.low:g} and {self.high:g} of its {n}")
         return np.sort(order[first:last])
 
 
-@dataclass(frozen=True)
-class _Hashed:
-    """Rows by a hash of their number."""
-
-    buckets: int
-    bucket: int
-
-    def rows(self, n: int, name: str, model: nn.Module) -> np.ndarray:
-        z = np.arange(n, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        z ^= z >> np.uint64(31)
-        rows = np.flatnonzero(z % np.uint64(self.buckets) == self.bucket)
-        if not len(rows):
-            raise ValueError(f"none of the {n} rows of {name} falls into bucket {self.bucket} of {self.buckets}")
-        return rows
-
-
-def _short(rows: Any) -> str:
-    """Given rows as text: all of a few, else how many and a hash."""
+def _row_text(rows: Any) -> str:
+    """Rows as text: all of a few, else how many and a hash."""
     if isinstance(rows, slice):
         return str(rows)
     numbers = np.asarray(rows)
@@ -368,13 +346,13 @@ def _short(rows: Any) -> str:
 
 
 def _table(table: str, memory: Memory) -> str:
-    """The name of the tensor that a table's name means."""
+    """The name of a table's tensor."""
     first = {name: memory.first.get(name, name) for name in memory.component}
     if table in first:
         return first[table]
     matches = {first[name] for name in first if f".{name}".endswith(f".{table}.weight")}
     matches = matches or {first[name] for name in first if fnmatchcase(name, table)}
-    # A feature's first-order weights often have a table of the same name: the embedding goes first.
+    # A feature's first-order weights often have a table of the same name: prefer the embedding.
     matches = [n for n in matches if memory.component[n] == "embedding"] if len(matches) > 1 else list(matches)
     if len(matches) == 1:
         return matches[0]
@@ -386,36 +364,12 @@ def _table(table: str, memory: Memory) -> str:
 def _features_of(name: str, model: nn.Module, features: Mapping[str, Any]) -> list[str]:
     """The features of a split that read a table: as TorchRec's configuration says, else the one of the table's name."""
     for prefix, module in named_modules(model):
-        for method in ("embedding_bag_configs", "embedding_configs"):
-            configs = getattr(module, method, None)
-            for config in configs() if callable(configs) else ():
-                if name.startswith(f"{prefix}." if prefix else "") and f".{name}".endswith(f".{config.name}.weight"):
-                    missing = [feature for feature in config.feature_names if feature not in features]
-                    if missing:
-                        raise unknown(f"feature (which reads {name})", missing[0], features)
-                    return list(config.feature_names)
+        for config in table_configs(module) or ():
+            if name.startswith(f"{prefix}." if prefix else "") and f".{name}".endswith(f".{config.name}.weight"):
+                if missing := [feature for feature in config.feature_names if feature not in features]:
+                    raise unknown(f"feature (which reads {name})", missing[0], features)
+                return list(config.feature_names)
     parts = [part for part in name.split(".") if part in features]
     if len(parts) != 1:
-        raise ValueError(f"which feature reads {name}? The split has {', '.join(features)}, and none is named like it")
+        raise ValueError(f"which feature reads {name}? The split has {', '.join(features)}, and none has its name")
     return parts
-
-
-def resolve(
-    model: nn.Module, target: "str | Target" = "all", components: Mapping[str, str] | None = None
-) -> AddressSpace:
-    """The address space of a target in a model.
-
-    Args:
-        model: any module.
-        target: `"all"` (parameters), `"everything"` (and buffers), a component (its parameters; its buffers when it has
-            no others), a group (`mlp`: the components whose names end in `_mlp`), else a glob on names of parameters
-            and buffers; or a `Target`, as `Rows`.
-        components: overrides of which tensor belongs to which component, as in `components()`.
-
-    Raises:
-        ValueError: a target that matches nothing (with the names there are); a tensor that cannot be hit (complex, bool,
-            quantized, sparse, uninitialised, on the meta device, a wrapper); words that lie in the same memory.
-    """
-    pass
-
-    return as_target(target).resolve(model, components)

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Iterator
 from functools import cache
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -95,3 +95,34 @@ def torchrec() -> ModuleType:
         root.removeHandler(silent)
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
     return torchrec
+
+
+def is_collection(module: nn.Module) -> bool:
+    """Whether a module is one of TorchRec's embedding collections (plain, fused, quantized or sharded)."""
+    return type(module).__name__.endswith(("EmbeddingBagCollection", "EmbeddingCollection"))
+
+
+def table_configs(module: nn.Module) -> list[Any] | None:
+    """The configurations (`name`, `num_embeddings`, `feature_names`) of a TorchRec collection's tables, else None."""
+    for method in ("embedding_bag_configs", "embedding_configs"):
+        configs = getattr(module, method, None)
+        if callable(configs):
+            return list(configs())
+    return None
+
+
+def sparse_type(value: Any) -> str | None:
+    """`KeyedTensor`, `JaggedTensor` or `KeyedJaggedTensor` for a value of that TorchRec class, else None."""
+    name = type(value).__name__
+    return name if name in ("KeyedTensor", "JaggedTensor", "KeyedJaggedTensor") else None
+
+
+def with_values(sparse: Any, values: torch.Tensor) -> Any:
+    """A KeyedTensor, JaggedTensor or KeyedJaggedTensor like `sparse` with other values."""
+    if sparse_type(sparse) == "KeyedTensor":
+        layout = {"keys": sparse.keys(), "length_per_key": sparse.length_per_key(), "key_dim": sparse.key_dim()}
+    else:
+        layout = {"weights": sparse.weights_or_none(), "lengths": sparse.lengths()}
+        if sparse_type(sparse) == "KeyedJaggedTensor":
+            layout |= {"keys": sparse.keys(), "stride": sparse.stride()}
+    return type(sparse)(values=values, **layout)

@@ -53,7 +53,7 @@ def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
     return [(plain_name(name), module) for name, module in unwrapped(model).named_modules()]
 
 
-class Listed(NamedTuple):
+class TensorEntry(NamedTuple):
     """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, and further
     names of it (tied weights, modules that stand in two places)."""
 
@@ -64,7 +64,7 @@ class Listed(NamedTuple):
     aliases: list[str]
 
 
-def listed(model: nn.Module) -> list[Listed]:
+def listed(model: nn.Module) -> list[TensorEntry]:
     """Parameters, quantized tables (as their memory, see `embedding_modules`) and buffers, in this order, by their first name.
 
     Tensors that share all of their memory are listed once. FBGEMM's bookkeeping buffers are not listed."""
@@ -80,14 +80,14 @@ def listed(model: nn.Module) -> list[Listed]:
             own = {name: tensor for name, tensor in own.items() if tensor.is_floating_point()}
         buffers += [(name, tensor, False, None) for name, tensor in own.items() if name not in tables]
     quantized = [(table.name, table.tensor, True, table) for table in tables.values()]
-    seen: dict[int, list[Listed]] = {}
+    seen: dict[int, list[TensorEntry]] = {}
     once = []
     for name, tensor, parameter, table in (*parameters, *quantized, *buffers):
         place = address(tensor)
         there = [] if place is None else seen.setdefault(place, [])
         known = next((one for one in there if _same_memory(one.tensor, tensor)), None)
         if known is None:
-            once.append(Listed(name, tensor, parameter, table, []))
+            once.append(TensorEntry(name, tensor, parameter, table, []))
             there.append(once[-1])
         elif known.name != name:
             known.aliases.append(name)
@@ -131,7 +131,7 @@ def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
 
 
 def component_of(
-    model: nn.Module, components: Mapping[str, str] | None = None, everything: Sequence[Listed] | None = None
+    model: nn.Module, components: Mapping[str, str] | None = None, everything: Sequence[TensorEntry] | None = None
 ) -> dict[str, str]:
     """Tensor name -> component, for every parameter and buffer. Further names of a tensor stand beside its first one, each
     with the component that it belongs to by that name.

@@ -50,3 +50,8 @@ def intercepted(modules: Mapping[str, nn.Module], stand_in: Callable[[str, Forwa
                 module.__dict__.pop("forward", None)
             else:
                 module.__dict__["forward"] = own
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module was compiled, by `torch.compile(module)` or `module.compile()`: hooks added later do not run in it."""
+    return "_orig_mod" in module._modules or module._compiled_call_impl is not None

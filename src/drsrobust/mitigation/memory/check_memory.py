@@ -229,4 +229,4 @@ def _without(error_map: ErrorMap, tensor: np.ndarray, word: np.ndarray, mask: np
         place = np.minimum(place, here.stop - here.start - 1)
         there = error_map.word[here][place] == gone.index
         kept[here.start + place[there]] &= ~gone.mask[there]
-    return error_map.left(error_map.tensor, error_map.word, kept)
+    return error_map.remaining(error_map.tensor, error_map.word, kept)

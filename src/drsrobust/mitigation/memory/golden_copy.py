@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
-from drsrobust.injection.address_space import Words
+from drsrobust.injection.address_space import WordView
 from drsrobust.introspection.tensors import listed
 
 
@@ -87,7 +87,7 @@ class GoldenCopy:
             raise ValueError(
                 f"{name}: the copy is {list(kept.shape)} {kept.dtype}, the tensor {list(tensor.shape)} {tensor.dtype}"
             )
-        here, golden = Words(tensor), Words(kept)
+        here, golden = WordView(tensor), WordView(kept)
         if rows is None:
             index = torch.arange(kept.numel())
         else:

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drsrobust.injection.address_space import Region, TargetTensor
+from drsrobust.injection.address_space import EligibleBits, TargetTensor
 from drsrobust.injection.number_formats import Format
 
 
@@ -155,9 +155,9 @@ class Area:
 
     def read(self, local: np.ndarray) -> np.ndarray:
         """The words by their numbers [n], uint64, as they are in the model now."""
-        from drsrobust.injection.address_space import Words
+        from drsrobust.injection.address_space import WordView
 
-        return Words(self.tensor.memory).read_uint64(self.flat(local))
+        return WordView(self.tensor.memory).read_uint64(self.flat(local))
 
     def read_blocks(self, block: np.ndarray, bits: int) -> np.ndarray:
         """Blocks of `bits` bits by their numbers [n], uint64; behind the last word there are zeros."""
@@ -190,7 +190,7 @@ class Packed:
     """
 
     def __init__(self, area: Area, bits: tuple[int | str, ...]) -> None:
-        self.area, self.region = area, Region(area.tensor, bits)
+        self.area, self.region = area, EligibleBits(area.tensor, bits)
         self.masks = self.region.masks
         counts = np.bitwise_count(self.masks).astype(np.int64)
         self._first, self._counts = np.cumsum(counts) - counts, counts

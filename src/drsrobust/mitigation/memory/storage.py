@@ -97,10 +97,10 @@ class StorageProtection(Mitigation):
             now = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
             before = (data.tensor, data.word, data.mask)
             if not all(np.array_equal(one, other) for one, other in zip(now, before, strict=True)):
-                data = data.left(*now)
+                data = data.remaining(*now)
         if self.tells_errors:
             noticed = any(one.noticed for one in verdicts)
-            data = data.noted(
+            data = data.with_detection(
                 detected=noticed, repaired=not any(one.unrepaired for one in verdicts) if noticed else None
             )
         counts: dict[str, int] = {}

@@ -15,7 +15,7 @@ from torch import nn
 
 from drsrobust._environment import unknown
 from drsrobust.injection import ErrorMap, ErrorMapMismatch, restore_leftovers
-from drsrobust.injection.address_space import INTEGERS, Stored, Words, hittable, stored
+from drsrobust.injection.address_space import INTEGERS, Stored, WordView, hittable, stored
 from drsrobust.mitigation.activations.bounds import widened
 from drsrobust.mitigation.base import Cost, Mitigation, shown
 
@@ -140,9 +140,9 @@ class WeightRange(Mitigation):
             found += entries.start
             outside[found], mask[found] = True, left
         if not outside.any():
-            return error_map.noted(detected=False)
+            return error_map.with_detection(detected=False)
         right = not mask[outside].any()
-        return error_map.left(error_map.tensor, error_map.word, mask).noted(detected=True, repaired=right)
+        return error_map.remaining(error_map.tensor, error_map.word, mask).with_detection(detected=True, repaired=right)
 
     def outside(self, model: nn.Module) -> dict[str, int]:
         """How many words of each checked tensor are out of range as the model stands now: the pass over all weights that a
@@ -166,7 +166,7 @@ class WeightRange(Mitigation):
         self, tensor: torch.Tensor, expected: Range, word: np.ndarray, mask: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Of words int64 [n] of one tensor with masks uint64 [n]: which are out of range, and the masks left of these."""
-        words = Words(tensor)
+        words = WordView(tensor)
         original = words.read(torch.from_numpy(np.ascontiguousarray(word)).to(words.device)).cpu()
         faulty = original ^ words.masks(mask).cpu()
         values = _comparable(faulty.view(tensor.dtype))

@@ -10,7 +10,7 @@ from torch import nn
 
 from drsrobust._environment import unknown
 from drsrobust.injection import Target, as_target
-from drsrobust.injection.address_space import TargetTensor, Words
+from drsrobust.injection.address_space import TargetTensor, WordView
 from drsrobust.injection.number_formats import Format
 from drsrobust.mitigation.memory.ecc import ACTIONS, decoded, secded
 from drsrobust.mitigation.memory.protected_words import Area, Errors, joined
@@ -271,6 +271,6 @@ def _number(held: np.ndarray, area: Blocks) -> np.ndarray:
 
 
 def _write(area: Blocks, local: np.ndarray, held: np.ndarray) -> None:
-    words = Words(area.tensor.memory)
+    words = WordView(area.tensor.memory)
     index = torch.from_numpy(np.ascontiguousarray(area.flat(local))).to(words.device)
     words.write(index, words.masks(held))
