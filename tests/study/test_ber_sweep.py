@@ -64,7 +64,9 @@ def test_where_every_trial_raised_nothing_holds():
     found = rate_at_loss(sweep([[0.0, 0.0, 0.0, 0.0, nan, nan]] * 40)).set_index("loss")
     assert found.loc["half", "knee"] == pytest.approx(1e-4 + 0.15 / 0.8 * 9e-4) and found.loc["half", "raised"] == 1 / 3
     rows = verdicts(sweep([[nan] * 6] * 40, n_sites=10**8))
-    assert rows["verdict"].iloc[0] == "partly" and rows["detail"].iloc[0].startswith("at no rate with 100 flips clearly")
+    assert rows["verdict"].iloc[0] == "partly" and rows["detail"].iloc[0].startswith(
+        "at no rate with 100 flips clearly"
+    )
 
 
 def test_mitigations_and_error_models_have_knees_of_their_own():

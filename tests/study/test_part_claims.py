@@ -88,4 +88,4 @@ def test_codes_that_keep_the_auc(limits, verdict, value, detail):
     assert (found["model"], found["dataset"], found["code"]) == ("m", "d", "code")
     assert (found["verdict"], found["value"], found["detail"]) == (verdict, value, detail)
     calm = protection_verdicts(kept.assign(lost_from=np.nan), storage, {"code": ["a", "b"]}, [1e-4, 1e-3, 1e-2]).iloc[0]
-    assert calm["verdict"] == "nothing lost" and calm["detail"] == ""
+    assert calm["verdict"] == "not tested" and calm["reason"] == "nothing lost"

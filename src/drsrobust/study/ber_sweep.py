@@ -104,7 +104,9 @@ def _losses(group: "pd.DataFrame", condition: str) -> tuple[np.ndarray, np.ndarr
     if stopping_of(group, condition) != FIXED:
         raise ValueError(f"{condition}: trials were stopped by precision; give a fixed number of trials (trials=)")
     if group.duplicated(["trial", "ber"]).any():
-        raise ValueError(f"{condition}: a trial has a rate twice; give the table of one campaign seed, without duplicates")
+        raise ValueError(
+            f"{condition}: a trial has a rate twice; give the table of one campaign seed, without duplicates"
+        )
     losses = group.pivot(index="trial", columns="ber", values="auc_drop")
     if not group.pivot(index="trial", columns="ber", values="auc_golden").notna().to_numpy().all():
         raise ValueError(f"{condition}: some trials lack a rate; give every trial at every rate")

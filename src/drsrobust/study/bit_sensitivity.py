@@ -86,7 +86,12 @@ def bit_verdict(data: "pd.DataFrame", flipped: "pd.DataFrame", bit: int = 30, le
         clear += bool(own["auc_drop_low"].iloc[0] > others["auc_drop_high"].max())
         beaten += bool(others["auc_drop_low"].max() > own["auc_drop_high"].iloc[0])
     most = f"bit {bit} has the largest mean AUC loss in {by_mean} of {components} components, clearly in {clear}; "
-    most = {"reading": "most", "value": clear / components, "beaten": beaten, "detail": f"{most}another bit clearly in {beaten}"}
+    most = {
+        "reading": "most",
+        "value": clear / components,
+        "beaten": beaten,
+        "detail": f"{most}another bit clearly in {beaten}",
+    }
     smallest, greatest = flipped["flipped_median"].min(), flipped["flipped_median"].max()
     size = f"median |w| of a component {smallest:.1e} to {greatest:.1e} with bit {bit} flipped"
     size = {"reading": "size", "value": smallest, "greatest": greatest, "detail": size}

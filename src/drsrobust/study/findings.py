@@ -70,7 +70,10 @@ RULES = {
     "dominates": Rule("value >= 0.5 and beaten == 0", "value > 0"),  # C8
     "large": Rule("value >= @bound", "greatest >= @bound"),  # C8
 }
-_OPTIONS = {"largest_is": {"column", "named"}, "power": {"along"}}  # of rules that compute the finding from several rows
+_OPTIONS = {
+    "largest_is": {"column", "named"},
+    "power": {"along"},
+}  # of rules that compute the finding from several rows
 
 
 def rule_options(kind: str) -> set[str]:

@@ -12,6 +12,7 @@ from drsrobust._environment import machine, unknown, versions
 if TYPE_CHECKING:
     from drsrobust.evaluation import Evaluator
 
+
 def check_parameters(namespace: dict[str, Any]) -> None:
     """Checks the annotated parameters of a notebook, before anything is loaded or trained.
 
