@@ -79,9 +79,7 @@ def test_what_no_trial_reached_or_what_raised_is_not_certain(evaluator, campaign
     drops = table["auc_drop"].mask(first & (table["trial"] == 0))
     outcomes = table["outcome"].mask(first & (table["trial"] == 0), "raised")
     raised = table.assign(auc_drop=drops, outcome=outcomes)
-    before, after = (
-        components.stratified_loss(one, strata, evaluator.rows, by=[]).iloc[0] for one in (table, raised)
-    )
+    before, after = (components.stratified_loss(one, strata, evaluator.rows, by=[]).iloc[0] for one in (table, raised))
     assert after["auc_drop_high"] > before["auc_drop_high"] and after["n"] < before["n"]
 
 
