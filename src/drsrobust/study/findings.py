@@ -39,18 +39,19 @@ class Rule:
     reproduced: str
     partly: str = ""
     worst: str = ""
+    many: bool = False  # takes any number of rows
 
     @property
     def options(self) -> set[str]:
         """Names of the options."""
-        return set(re.findall(r"@(\w+)", self.reproduced + self.partly))
+        return set(re.findall(r"@(\w+)", f"{self.reproduced} {self.partly}"))
 
 
 RULES = {
-    "at_least": Rule("low >= @bound", "value >= @bound", "idxmin"),
-    "at_most": Rule("high <= @bound", "value <= @bound", "idxmax"),
-    "largest_is": Rule("low > next_high", "value > next_value"),
-    "power": Rule("low > 0 or high < 0"),
+    "at_least": Rule("low >= @bound", "value >= @bound", "idxmin", many=True),
+    "at_most": Rule("high <= @bound", "value <= @bound", "idxmax", many=True),
+    "largest_is": Rule("low > next_high", "value > next_value", many=True),
+    "power": Rule("low > 0 or high < 0", many=True),
     "above": Rule("low > @bound"),
     "falls": Rule("change_low > 0 and down == 0", "change_low > 0"),  # C1: the deviation rises with the factor
     "depends": Rule("differs"),  # C1
