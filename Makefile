@@ -1,5 +1,5 @@
-# Everything a person types. The work itself is in src/drsrobust and reproduce; this file only sets up and calls.
-# Settings:  PROFILE=smoke|laptop|paper  PLAN=1 (print the plan alone)  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|criteo|training|quality|campaign|mitigation|defaults  PYTHON=interpreter  LOCK=requirements/gpu.txt
+# Everything that a person types. The code is in src/drsrobust, benchmarks and reproduce; this file sets up and calls.
+# Settings:  PROFILE=smoke|laptop|paper  PLAN=1 (print the plan alone)  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|criteo|training|quality|campaign|mitigation  PYTHON=interpreter  LOCK=requirements/gpu.txt
 
 PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 LOCK    ?= requirements/cpu.txt
@@ -15,14 +15,14 @@ BROWSER := $(VENV)/browser-installed
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 SHIM    := requirements/fbgemm-gpu-cpu-shim/pyproject.toml
 
-# One cache for all runs from this checkout; kernels come from this environment only. One thread a process:
-# on a busy machine several are far slower, and which run did what stays the same.
+# One cache for all runs from this checkout; kernels come from this environment only. One thread a process: on a busy machine
+# several are far slower, and results do not depend on the number of cores.
 export DRSROBUST_CACHE ?= $(CURDIR)/build/cache
 export JUPYTER_PREFER_ENV_PATH := 1
 export OMP_NUM_THREADS ?= 1
 export PYTHONNOUSERSITE := 1
 ifneq ($(DATA),)
-# abspath and patsubst split at spaces, so these are another character meanwhile.
+# abspath and patsubst split at spaces, so spaces are replaced for a moment.
 SPACE := $(subst ,, )
 HOME_ := $(subst $(SPACE),␣,$(HOME))
 DATA_ := $(patsubst ~,$(HOME_),$(patsubst ~/%,$(HOME_)/%,$(subst $(SPACE),␣,$(DATA))))
@@ -38,9 +38,9 @@ help:  ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo; sed -n 's/^# Settings: */  settings: /p' $(MAKEFILE_LIST)
 
-# A lock, project file or shim that changed since the stamp installs again; nothing else does. The stamp carries the
-# lock's name, since CPU and GPU builds cannot share an environment: the other lock starts a new one.
-setup: $(STAMP)  ## make .venv and install the pinned versions (every other target does this by itself)
+# Installs again only when the lock, project file or shim is newer than the stamp. The stamp has the lock's name, since CPU and
+# GPU builds cannot share an environment: another lock rebuilds it.
+setup: $(STAMP)  ## make .venv and install the pinned versions (all other targets do this too)
 
 $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v[:2] == (3, 11) else f"drsrobust is pinned for Python 3.11; $(PYTHON) is {v[0]}.{v[1]}. Try: make setup PYTHON=/path/to/python3.11")'
@@ -54,25 +54,25 @@ $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 lab: $(STAMP)  ## open the notebooks in JupyterLab, on their index
 	$(BIN)/python -m jupyter lab --notebook-dir=notebooks notebooks/index.ipynb
 
-data: $(STAMP)  ## download MovieLens into DATA (default: build/data), say where the others are (SETS="ml-20m criteo")
+data: $(STAMP)  ## download MovieLens into DATA (default: build/data) and print where to get other data sets (SETS="ml-20m criteo")
 	@$(BIN)/python -m drsrobust.data.download $(SETS)
 
-# make's pid, so that the run ends with make: see reproduce/lock.py.
+# make's pid, so that the run ends with make: see `end_with_make` in reproduce/runner.py.
 reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (PROFILE=smoke|laptop|paper, DATA=folder, PLAN=1: how long it will take)
 	@DRSROBUST_MAKE=$$PPID exec $(BIN)/python -m reproduce --profile "$(PROFILE)" $(if $(PLAN),--plan)
 
 publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
 	@$(BIN)/python -m reproduce --publish --profile "$(PROFILE)"
 
-# By files, in the order of tests/conftest.py: those that take longest first.
+# By files, in the order of tests/conftest.py: the slowest first.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA names it)
 	$(BIN)/python -m pytest $(PARALLEL)
 
-# On the report of the smoke run, or of the PROFILE named; it is made where it is not there.
+# On the report of the smoke run, or of PROFILE; it is made if missing.
 browser-test same: PROFILE := smoke
-browser-test: $(STAMP) $(BROWSER)  ## look at the report and at JupyterLab in a real Chromium: links, accessibility, phone, print
-	@test -x "$(CHROMIUM)" || { echo "browser-test: there is no Chromium on PATH; on Debian and Ubuntu: apt-get install chromium"; exit 1; }
+browser-test: $(STAMP) $(BROWSER)  ## check the report and JupyterLab in a real Chromium: links, accessibility, phone, print
+	@test -x "$(CHROMIUM)" || { echo "browser-test: no Chromium on PATH; on Debian and Ubuntu: apt-get install chromium"; exit 1; }
 	@test -e "build/$(PROFILE)/run.json" || $(BIN)/python -m reproduce --profile "$(PROFILE)"
 	@$(BIN)/python -m reproduce --report --profile "$(PROFILE)"
 	DRSROBUST_CHROMIUM="$(CHROMIUM)" DRSROBUST_REPORT="build/$(PROFILE)/report" $(BIN)/python -m pytest -o addopts=-q tests/browser
@@ -81,17 +81,17 @@ $(BROWSER): requirements/browser.txt | $(STAMP)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -r $<
 	@touch $@
 
-bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|criteo|training|quality|campaign|mitigation|defaults)
-	@$(BIN)/python -m $(if $(filter defaults,$(BENCH)),reproduce.defaults,benchmarks $(BENCH))
+bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|criteo|training|quality|campaign|mitigation)
+	@$(BIN)/python -m benchmarks $(BENCH)
 
 same: $(STAMP)  ## run PROFILE (default: smoke) at commit BASE and here, and compare all numbers of figures bit for bit
 	@test -n "$(BASE)" || { echo "same: name the commit to compare with: make same BASE=main"; exit 2; }
 	@$(BIN)/python -m reproduce.same "$(BASE)" --profile "$(PROFILE)"
 
-lint: $(STAMP)  ## check style (ruff) and the one-way rule of imports (import-linter)
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports
+lint: $(STAMP)  ## check style (ruff), the one-way rule of imports (import-linter) and the types of public use (mypy)
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/lint-imports && $(BIN)/mypy
 
-format: $(STAMP)  ## put the code into ruff's format and strip notebook outputs
+format: $(STAMP)  ## format the code and strip notebook outputs
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format . && $(BIN)/nbstripout --extra-keys "metadata.papermill metadata.widgets" notebooks/*.ipynb
 
 # uv reads UV_TORCH_BACKEND (=cpu: PyTorch's own index) or UV_FIND_LINKS (=folder with PyTorch's CPU wheel) by itself.
@@ -99,9 +99,9 @@ lock: $(STAMP)  ## compile requirements/*.in into *.txt (first: export UV_TORCH_
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --upgrade --target build/uv uv==0.13.9
 	@PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header requirements/cpu.in -o build/cpu.txt
 	@sed 's/^torch==\([0-9.]*\)+cpu/torch==\1/' build/cpu.txt > build/cpu.lock
-	@! grep -n '^nvidia-' build/cpu.lock || { echo "lock: PyTorch's CPU build was not seen (read the comment above this target)"; exit 1; }
+	@! grep -n '^nvidia-' build/cpu.lock || { echo "lock: PyTorch's CPU build was not found (read the comment above this target)"; exit 1; }
 	@cp build/cpu.lock requirements/cpu.txt
-	@grep '^[a-z].*==' build/cpu.lock > build/same.txt  # both machines get the same versions of all else
+	@grep '^[a-z].*==' build/cpu.lock > build/same.txt  # both machines get the same versions of all other packages
 	@env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header --no-annotate requirements/gpu.in -c build/same.txt -o requirements/gpu.txt
 	@echo "wrote requirements/cpu.txt and requirements/gpu.txt"
 

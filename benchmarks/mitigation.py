@@ -29,7 +29,6 @@ from drsrobust.statistics.intervals import wilson
 from drsrobust.study.abft import detected
 from drsrobust.study.mitigations import (
     BATCHES,
-    COLUMNS,
     INT8,
     LARGE,
     Case,
@@ -270,9 +269,6 @@ def describe(tables: Mapping[str, pd.DataFrame]) -> str:
 
 def _text(frame: pd.DataFrame) -> str:
     return frame.to_string(float_format="{:,.2f}".format, na_rep="-")
-
-
-COLUMNS += ("stored_bits_percent",)
 
 
 def mitigation_cost(

@@ -12,25 +12,40 @@ from pathlib import Path
 from drsrobust._environment import commit, cores, machine, unknown, versions
 from drsrobust._files import new_file
 from drsrobust.study.notebook import datasets_of
-from reproduce.claims import Claim, load_claims
-from reproduce.lock import end_with_make, locked
+from reproduce.claims import Claim, load_claims, write_claims
 from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment
 from reproduce.profiles import Profile, check_name, load_profile, missing_data
+from reproduce.runner import end_with_make, explained, locked, run_notebooks
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs what was asked for.
 
     Returns:
-        exit status: 0 when all of it was done, 1 when a notebook failed or the claims could not be judged, 2 for a wrong
+        exit status: 0 when all of it was done, 1 when a notebook failed or the claims could not be evaluated, 2 for a wrong
         call and while another run writes to the same folder, 130 when interrupted.
     """
-    options = _parser().parse_intermixed_args(arguments)  # options may stand anywhere
+    options = _parser().parse_intermixed_args(arguments)
+    try:
+        return _main(options)
+    except KeyboardInterrupt:
+        print("\nreproduce: stopped; the same command continues", file=sys.stderr)
+        return 130
+
+
+def _main(options: argparse.Namespace) -> int:
     notebooks = all_notebooks()
     try:
         if options.list:
             _list(notebooks)
             return 0
+        if options.times:
+            from reproduce.notebook_index import time_notebooks
+
+            for name in options.what:
+                if name not in notebooks:
+                    raise unknown("notebook", name, notebooks)
+            return time_notebooks(options.what, notebooks, Path(options.out).resolve())
         check_name(options.profile)
         claims = load_claims(notebooks)
         build = Path(options.out).resolve()
@@ -61,7 +76,7 @@ def main(arguments: list[str] | None = None) -> int:
 
         print_plan(replace(profile, parameters=chosen), data, missing_data(profile.wanted, data))
         return 0
-    # What is not the whole profile as it stands goes beside it, so that it never takes the place of a whole run.
+    # A part of a profile, or other parameters, must not replace a whole run.
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
     try:
         with locked(build / folder):
@@ -71,9 +86,6 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     except OSError as error:  # no room for the lock
         return _failed("run", error, build / folder)
-    except KeyboardInterrupt:
-        print("\nreproduce: stopped; the same command goes on where it was", file=sys.stderr)
-        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -101,6 +113,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
     parser.add_argument("--plan", action="store_true", help="print what would run, how long, and what data is missing")
+    parser.add_argument("--times", action="store_true", help="time notebooks with their defaults; write their index")
     parser.add_argument("--publish", action="store_true", help="copy the finished run into figures/")
     parser.add_argument("--report", action="store_true", help="write the report of the profile's last run again")
     return parser
@@ -151,10 +164,7 @@ def _run(
     claims: list[Claim],
     jobs: int,
 ) -> int:
-    # Here and not above: `--list` and a refused call must not wait for these.
-    from reproduce.judging import write_claims
-    from reproduce.parallel import run_notebooks
-    from reproduce.report import write_report
+    from reproduce.report import write_report  # not above: `--list` and a refused call must not wait for it
 
     record, report = folder / "run.json", folder / "report" / "index.html"
     for earlier in (record, report):
@@ -214,11 +224,8 @@ def _run(
 
 
 def _failed(what: str, error: Exception, folder: Path) -> int:
-    """Says why something could not be written; gives the exit status."""
-    from reproduce.runner import explained
-
-    said = explained(type(error).__name__, str(error), folder) if isinstance(error, OSError) else str(error)
-    print(f"reproduce: no {what}: {said}", file=sys.stderr)
+    text = explained(type(error).__name__, str(error), folder) if isinstance(error, OSError) else str(error)
+    print(f"reproduce: no {what}: {text}", file=sys.stderr)
     return 1
 
 

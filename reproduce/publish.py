@@ -5,10 +5,8 @@ import shutil
 from pathlib import Path
 
 from drsrobust._files import exclusive, new_file, new_folder
-from reproduce.claims_page import claims_page, with_claims
-from reproduce.models import with_models
 from reproduce.notebooks import ROOT
-from reproduce.protections import FRONT, RECOVERY, with_protections
+from reproduce.readme_tables import FRONT, RECOVERY, claims_page, with_claims, with_models, with_protections
 
 PROFILES = ("laptop", "paper")
 
@@ -20,19 +18,17 @@ def publish(
     readme: Path = ROOT / "README.md",
     guide: Path = ROOT / "docs" / "protection.md",
 ) -> list[str]:
-    """Copies a run's figures, tables and numbers to `target`, with run.json; what was there is replaced as a whole. The
-    README's tables of models and of claims are written anew from `models.csv` and `claims.csv`, the guide's table of
-    protections from the numbers behind 08, and `CLAIMS.md` too.
+    """Copies a run's figures, tables and numbers to `target`, with run.json and `CLAIMS.md`, in place of all earlier files, and
+    writes the tables of the README and of the guide to protections.
 
     Returns:
-        the names of the files written.
+        the names of the files in `target`.
 
     Raises:
-        ValueError: the run is not there, not finished, not on real data, made with uncommitted changes, or of a profile
-            whose figures are not for reading.
+        ValueError: the run is missing, unfinished, on generated data, made with uncommitted changes, or of another profile.
     """
     if profile not in PROFILES:
-        raise ValueError(f"a {profile} run is not published; only these are: {', '.join(PROFILES)}")
+        raise ValueError(f"only runs of {' and '.join(PROFILES)} are published, got {profile}")
     record = build / profile / "run.json"
     if not record.is_file():
         raise ValueError(
@@ -50,7 +46,7 @@ def publish(
         raise ValueError(f"the {profile} run was made with uncommitted changes; commit, and run it again")
     source = build / profile / "figures"
     if not (source / "claims.csv").is_file():
-        raise ValueError(f"the {profile} run has no claims.csv: its claims could not be judged; run it again")
+        raise ValueError(f"the {profile} run has no claims.csv: its claims could not be evaluated; run it again")
     text = with_claims(readme.read_text(), source / "claims.csv")
     if (source / "models.csv").is_file():
         text = with_models(text, source / "models.csv")

@@ -13,7 +13,7 @@ import jinja2
 from drsrobust._files import new_file
 from drsrobust.study.notebook import datasets_of
 from reproduce import executed
-from reproduce.claims_page import read_claims
+from reproduce.readme_tables import read_claims
 from reproduce.runner import tables_of
 
 

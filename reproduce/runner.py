@@ -1,21 +1,37 @@
-"""Runs one notebook by papermill, strictly: what papermill lets pass (unknown parameters, dead kernels, half-written
-output, a notebook that ends early) is a failure here."""
+"""Runs notebooks by papermill, up to several at a time, strictly: what papermill lets pass (unknown parameters, dead kernels,
+half-written output, a notebook without figures) is a failure here. One run at a time writes to a folder."""
 
+import ctypes
 import errno
 import logging
+import multiprocessing
 import os
 import re
 import shutil
+import signal
 import tempfile
+import threading
 import time
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import groupby
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-from drsrobust._files import cache_folder
-from reproduce.memory import PeakMemory
+import psutil
+
+from drsrobust._environment import end_with_parent
+from drsrobust._files import cache_folder, exclusive
 from reproduce.notebooks import Notebook
+
+# These use both cores by themselves (training), or measure time, which another notebook would distort.
+ALONE = ("00_models", "07_abft", "08_mitigation_recovery", "09_injection_speed")
+MEMORY = "the machine's or that of `ulimit -v`; --jobs 1 runs one notebook at a time"
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent ends
+# A kernel is interrupted at its end, and it or its event loop may report that as an error.
+_QUIET_END = ["--log-level=50", "--IPKernelApp.exec_lines=__import__('logging').getLogger('asyncio').setLevel(50)"]
 
 
 @dataclass
@@ -30,10 +46,116 @@ class Outcome:
     output: str  # the executed notebook, relative to the run's folder
     figures: list[str] = field(default_factory=list)  # names, without ending
     error: str = ""
-    peak_mib: int = 0  # the most memory that its processes had
+    peak_mib: int = 0  # the most memory of its processes
 
 
-MEMORY = "the machine's or that of `ulimit -v`; --jobs 1 runs one notebook at a time"
+def run_notebooks(
+    chosen: dict[str, dict[str, Any]],
+    notebooks: dict[str, Notebook],
+    folder: Path,
+    jobs: int,
+    begun: Callable[[str], None],
+) -> Iterator[Outcome]:
+    """Runs notebooks, up to `jobs` at a time, each on its share of the cores; yields their outcomes in order.
+
+    A notebook that fails stops no other. An interrupt ends all that run, with their kernels.
+
+    Args:
+        chosen: notebook name -> parameters.
+        notebooks: all notebooks.
+        folder: of the run.
+        jobs: 1 runs one after another, in this process.
+        begun: is called with the name of the notebook whose outcome comes next.
+    """
+    for alone, names in groupby(chosen, lambda name: name in ALONE):
+        names = list(names)
+        if alone or jobs == 1 or len(names) == 1:
+            for name in names:
+                begun(name)
+                yield run_notebook(notebooks[name], chosen[name], folder)
+        else:
+            yield from _side_by_side({name: chosen[name] for name in names}, notebooks, folder, jobs, begun)
+
+
+def _side_by_side(
+    chosen: dict[str, dict[str, Any]], notebooks: dict[str, Notebook], folder: Path, jobs: int, begun: Callable
+) -> Iterator[Outcome]:
+    context, waiting = multiprocessing.get_context("spawn"), list(chosen)
+    running: dict[str, tuple[Any, Connection, set[int]]] = {}
+    done: dict[str, Outcome] = {}
+    free = _core_sets(jobs)
+    try:
+        for name in chosen:
+            begun(name)
+            while name not in done:
+                while waiting and free:
+                    new, cores = waiting.pop(0), free.pop()
+                    parent_end, child_end = context.Pipe(duplex=False)
+                    process = context.Process(
+                        target=_run_in_child, args=(child_end, notebooks[new], chosen[new], folder, cores)
+                    )
+                    process.start()
+                    child_end.close()
+                    running[new] = process, parent_end, cores
+                ready = wait([parent_end for _, parent_end, _ in running.values()])
+                for one in [key for key, (_, parent_end, _) in running.items() if parent_end in ready]:
+                    process, parent_end, cores = running.pop(one)
+                    done[one] = _outcome(process, parent_end, notebooks[one], chosen[one])
+                    process.join()
+                    free.append(cores)
+            yield done[name]
+    finally:  # of an interrupt, or of a caller that wants no more
+        for process, _, _ in running.values():
+            process.terminate()
+        for process, _, _ in running.values():
+            process.join()
+
+
+def _outcome(process: Any, connection: Connection, notebook: Notebook, parameters: dict[str, Any]) -> Outcome:
+    try:
+        result = connection.recv()
+    except EOFError:
+        process.join()
+        code = process.exitcode
+        how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
+        error = f"the process that ran it {how}; memory may have run out, {MEMORY}"
+        output = f"notebooks/{notebook.name}.ipynb"
+        return Outcome(
+            notebook.name, notebook.title, False, 0.0, parameters, output, figures=[], error=error, peak_mib=0
+        )
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+def _core_sets(jobs: int) -> list[set[int]]:
+    """The cores of each of `jobs` notebooks; empty: any. Campaigns start as many processes as they have cores: two notebooks
+    with both cores each were 15 % slower than with one each."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    each = len(cores) // jobs
+    return [set(cores[number * each : (number + 1) * each]) for number in range(jobs)]
+
+
+def _run_in_child(
+    connection: Connection, notebook: Notebook, parameters: dict[str, Any], folder: Path, cores: set[int]
+) -> None:
+    """SIGTERM ends this process and lets papermill shut the kernel down, as an interrupt does."""
+    signal.signal(signal.SIGTERM, _interrupted)
+    if cores:
+        os.sched_setaffinity(0, cores)
+    end_with_parent()
+    try:
+        connection.send(run_notebook(notebook, parameters, folder))
+    except KeyboardInterrupt:
+        pass
+    except Exception as error:
+        connection.send(error)
+
+
+def _interrupted(*_) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
+    logging.disable()  # nbclient and asyncio report the kernel that is shut down as a failure
+    raise KeyboardInterrupt
 
 
 def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -> Outcome:
@@ -49,8 +171,8 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
     outputs, figures = folder / "notebooks", folder / "figures"
     done, failed = outputs / f"{notebook.name}.ipynb", outputs / f"{notebook.name}.failed.ipynb"
     part = outputs / f".{notebook.name}.part.ipynb"
-    drawn = [*figures.glob(f"{notebook.name}*.*"), *figures.glob(f"data/{notebook.name}*.*")]
-    for old in (done, failed, part, *drawn, *tables_of(notebook.name, figures)):
+    files = [*figures.glob(f"{notebook.name}*.*"), *figures.glob(f"data/{notebook.name}*.*")]
+    for old in (done, failed, part, *files, *tables_of(notebook.name, figures)):
         old.unlink(missing_ok=True)
     start = time.monotonic()
     with PeakMemory() as memory:
@@ -63,7 +185,7 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
         names = sorted(path.stem for path in figures.glob(f"{notebook.name}*.svg"))
         complete = [n for n in names if (figures / f"{n}.png").is_file() and (figures / "data" / f"{n}.csv").is_file()]
         if not complete or complete != names:
-            error = f"ended without its figure (there must be figures/{notebook.name}*.svg, .png and data/*.csv)"
+            error = f"ended without its figure (expected figures/{notebook.name}*.svg, .png and data/*.csv)"
     kept = done if error is None else failed
     if _read(part) is not None:
         part.rename(kept)
@@ -85,10 +207,6 @@ def tables_of(notebook: str, figures: Path) -> list[Path]:
     """The tables that a notebook wrote: they have its name, but for the models' table of `00_models`."""
     named = figures.glob("models.csv") if notebook == "00_models" else ()
     return sorted([*figures.glob(f"{notebook}*.csv"), *named])
-
-
-# At its end a kernel is interrupted, and now and then it or its event loop says so as if it were an error.
-_QUIET_END = ["--log-level=50", "--IPKernelApp.exec_lines=__import__('logging').getLogger('asyncio').setLevel(50)"]
 
 
 def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figures: Path) -> str | None:
@@ -183,3 +301,78 @@ def _environment(**values: str):
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+class PeakMemory:
+    """Memory of the processes that start below this one inside a `with` block: a kernel and its workers.
+
+    Sampled twice a second, so shorter peaks of several processes together may be missed; the peak of a single one is the
+    kernel's own count (`VmHWM`) where there is one. Memory that processes share counts in each of them.
+    """
+
+    def __init__(self) -> None:
+        self.mib = 0  # the most so far
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "PeakMemory":
+        self._before = {process.pid for process in psutil.Process().children(recursive=True)}
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._end.wait(0.5):
+            processes = psutil.Process().children(recursive=True)
+            sizes = [_memory(process) for process in processes if process.pid not in self._before]
+            together, highest = sum(now for now, _ in sizes), max((peak for _, peak in sizes), default=0)
+            self.mib = max(self.mib, round(max(together, highest) / 2**20))
+
+
+def _memory(process: psutil.Process) -> tuple[int, int]:
+    """Bytes in RAM now, and the most so far; zeros once it has ended."""
+    with suppress(psutil.Error, OSError, TypeError):
+        now = process.memory_info().rss
+        with open(f"/proc/{process.pid}/status") as handle:
+            lines = [line.split() for line in handle if line.startswith("VmHWM:")]
+        return now, max(now, *(int(line[1]) * 1024 for line in lines))
+    return 0, 0
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Holds the lock of a run's folder, the file `<folder>.lock`, which names this process. The system drops the lock when
+    the process ends, even by `kill -9`.
+
+    Raises:
+        BlockingIOError: another process holds it; the message has its pid.
+    """
+    lock = folder.with_name(f"{folder.name}.lock")
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(exclusive(folder, wait=False))
+        except BlockingIOError:
+            holder = lock.read_text().strip() or "unknown"
+            raise BlockingIOError(
+                f"another run is writing to {folder} (process {holder}); wait for its end, or choose another --out"
+            ) from None
+        lock.write_text(f"{os.getpid()}\n")
+        yield
+
+
+def end_with_make() -> bool:
+    """Makes this process end when the `make` that started it does, even by `kill -9`. The Makefile passes make's pid as
+    `DRSROBUST_MAKE`; without it nothing is done, since a shell that started a run in the background may end before it.
+
+    Returns:
+        whether to go on: make has not ended yet.
+    """
+    make = os.environ.pop("DRSROBUST_MAKE", None)
+    if make is None:
+        return True
+    # Not SIGTERM: while a notebook runs in this process, nbclient answers that by ending the kernel alone.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == int(make)  # no signal comes if make ended before the call

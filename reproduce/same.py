@@ -1,26 +1,37 @@
-"""Do the numbers of this work tree equal those of an earlier commit? `make same BASE=commit`.
+"""Compares the numbers of this work tree with those of an earlier commit: `make same BASE=commit`.
 
 The commit is unpacked into `build/base/<commit>` and runs the same profile there, on the same machine, with one thread a
-process and caches of its own. Then every table of figures is compared in the columns that both have, bit for bit. A refactoring
-leaves all of them as they are.
+process and caches of its own. Then every CSV of figures is compared in the columns that both have, bit for bit.
 """
 
 import argparse
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from reproduce.notebooks import ROOT
 
-# What is measured on the clock differs from run to run: tables that hold or quote times, rows of claims.csv, a column.
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Measured times differ from run to run: tables that hold or quote them, rows of claims.csv, a column.
 TIMED_TABLES = ("07_abft_overhead", "07_abft_claims", "08_mitigation_recovery_front", "09_injection_speed")
 TIMED_NOTEBOOKS = ("07_abft", "09_injection_speed")
 TIMED_COLUMN = "seconds"
+# Names in base -> names here, of columns (with `_low` and `_high` too) and of values of a column. `harmed` became two names.
+RENAMED = {"flipped": "decision_changed", "moved": "score_changed", "reranked": "list_changed"}
+COLUMNS = {**{old: (new,) for old, new in RENAMED.items()}, "places": ("n_sites",), "events": ("n_events",)}
+COLUMNS |= {"harmed": ("users_harmed", "trials_harmed")}
+VALUES = {"definition": RENAMED}
+WORDS = ("what", "expected", "reads", "reason", "detail")  # of tables of claims; wording may change
+VERDICTS = ("reproduced", "partly", "not", "not tested")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -33,13 +44,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("base", help="the commit to compare with")
     parser.add_argument("--profile", default="smoke", help="profile that both run (default: smoke)")
     options = parser.parse_args(arguments)
-    found = subprocess.run(
+    parsed = subprocess.run(
         ["git", "rev-parse", "--verify", "-q", f"{options.base}^{{commit}}"], cwd=ROOT, capture_output=True, text=True
     )
-    if found.returncode:
-        print(f"same: {options.base!r} is no commit of this repository", file=sys.stderr)
+    if parsed.returncode:
+        print(f"same: {options.base!r} is not a commit of this repository", file=sys.stderr)
         return 2
-    base = unpacked(found.stdout.strip())
+    base = unpacked(parsed.stdout.strip())
     for tree, out in ((base, base / "build"), (ROOT, ROOT / "build" / "same")):
         if not run(tree, out, options.profile):
             return 1
@@ -50,7 +61,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def unpacked(commit: str) -> Path:
-    """The folder with the files of a commit, complete or absent."""
+    """The folder with the files of a commit; complete or absent."""
     folder = ROOT / "build" / "base" / commit[:12]
     if not folder.is_dir():
         part = folder.with_name(f".{folder.name}.part")
@@ -66,12 +77,12 @@ def unpacked(commit: str) -> Path:
 
 
 def run(tree: Path, out: Path, profile: str) -> bool:
-    """Runs a profile in a tree, unless the base has a finished run of it; whether it is there then."""
+    """Runs a profile in a tree, unless the base has a finished run of it; returns whether the run is there."""
     record = out / profile / "run.json"
     if tree != ROOT and record.is_file() and all(one["ok"] for one in json.loads(record.read_text())["notebooks"]):
-        print(f"base: {out / profile}, as it was run before", flush=True)
+        print(f"base: {out / profile}, of an earlier call", flush=True)
         return True
-    for stale in (out / profile, out / "cache"):  # trials that a cache holds would not be computed
+    for stale in (out / profile, out / "cache"):  # cached trials would not be computed
         shutil.rmtree(stale, ignore_errors=True)
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join((str(tree / "src"), str(tree))),
@@ -87,27 +98,17 @@ def run(tree: Path, out: Path, profile: str) -> bool:
 
 
 def compared(base: Path, here: Path) -> tuple[str, bool]:
-    """What differs between the tables of two folders of figures, as text; and whether anything does.
+    """The differences between the CSVs of two folders of figures, as text; and whether there are any.
 
-    A table or a column that only one folder has is named, and is no difference: a refactoring may rename it.
+    A table or a column that only one folder has is named and does not count, since it may be new or renamed.
     """
-    import pandas as pd
-
-    def table(folder: Path, name: str) -> pd.DataFrame:
-        # Not comment="#": it would cut a value with that sign in it.
-        lines = (folder / name).read_text().splitlines(keepends=True)
-        text = "".join(line for line in lines if not line.startswith("#"))
-        found = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
-        if "notebook" in found:
-            found = found[~found["notebook"].isin(TIMED_NOTEBOOKS)].reset_index(drop=True)
-        return found.drop(columns=TIMED_COLUMN, errors="ignore")
-
     lines, differing = [], set()
     names = [{str(path.relative_to(folder)) for path in folder.rglob("*.csv")} for folder in (base, here)]
     both = {name for name in names[0] & names[1] if not Path(name).name.startswith(TIMED_TABLES)}
     lines += [f"{name}: only in {_side(name in names[0])}" for name in sorted(names[0] ^ names[1])]
     for name in sorted(both):
-        one, other = table(base, name), table(here, name)
+        one, other = _table(base / name), _table(here / name)
+        one = one.rename(columns={column: _renamed(column, other) for column in one if column not in other})
         lines += [
             f"{name}: column {c} only in {_side(c in one)}" for c in sorted(set(one.columns) ^ set(other.columns))
         ]
@@ -120,8 +121,35 @@ def compared(base: Path, here: Path) -> tuple[str, bool]:
             values = f"{one[column][row]!r} in base, {other[column][row]!r} in the work tree"
             lines.append(f"{name}: {column} differs, first in row {row}: {values}")
             differing.add(name)
-    lines.append(f"{len(differing)} of {len(both)} tables differ; tables with measured times are left out")
+    lines.append(f"{len(differing)} of {len(both)} tables differ; tables with measured times are not compared")
     return "\n".join(lines), bool(differing)
+
+
+def _table(path: Path) -> "pd.DataFrame":
+    """A CSV as text, with today's values, without measured times and wording."""
+    import pandas as pd
+
+    # Not comment="#": it would cut a value with that sign in it.
+    lines = path.read_text().splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.startswith("#"))
+    table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    if "notebook" in table:
+        table = table[~table["notebook"].isin(TIMED_NOTEBOOKS)].reset_index(drop=True)
+    for column, values in VALUES.items():
+        if column in table:
+            table[column] = table[column].replace(values)
+    if "verdict" in table and path.stem.endswith("claims"):
+        if "detail" in table:  # of a finding with a reservation it begins with the verdict
+            table["unreserved"] = table["detail"].str.extract(r"^as it (?:stands|is): ([\w ]+)")[0].fillna("")
+        table["verdict"] = table["verdict"].where(table["verdict"].isin(VERDICTS), "not tested")
+        table = table.drop(columns=[*WORDS], errors="ignore")
+    return table.drop(columns=TIMED_COLUMN, errors="ignore")
+
+
+def _renamed(column: str, table: "pd.DataFrame") -> str:
+    """The name of a column of base in the table of the work tree, if it has one."""
+    stem, end = re.fullmatch(r"(.*?)(_low|_high)?", column).groups(default="")
+    return next((new + end for new in COLUMNS.get(stem, ()) if new + end in table), column)
 
 
 def _side(base: bool) -> str:

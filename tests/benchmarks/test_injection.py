@@ -67,13 +67,15 @@ def test_tools_that_are_not_installed_are_not_run(fake, monkeypatch):
 def test_wrong_calls(fake):
     with pytest.raises(ValueError, match="unknown method 'dense map'; did you mean 'dense error map'"):
         injection_speed(methods=["dense map"], progress=False)
-    with pytest.raises(ValueError, match="rate is 0; it must be a number over 0, up to 1"):
+    with pytest.raises(ValueError, match="rate must be over 0 and at most 1, got 0"):
         injection_speed(rates=[0], progress=False)
     assert fake == []
 
 
 def test_a_process_that_fails_is_told():
-    with pytest.raises(RuntimeError, match=r"measuring drsrobust failed: ValueError: parameters is 20000"):
+    with pytest.raises(
+        RuntimeError, match=r"measuring drsrobust failed: ValueError: parameters must be at least 28,017"
+    ):
         injection_speed([20_000], [], [1e-3], [], ["drsrobust"], progress=False)
 
 
@@ -102,9 +104,9 @@ def test_ratios_and_growth(fake):
 @pytest.mark.parametrize(
     ("times", "verdict", "detail"),
     [
-        ([100, 290], "reproduced", "100 to 290 times, by"),
-        ([20, 40, 50], "partly", "20 to 50 times, by"),
-        ([2.5], "not", "2.5 times, by"),
+        ([100, 290], "reproduced", "100 to 290 times, both"),
+        ([20, 40, 50], "partly", "20 to 50 times, both"),
+        ([2.5], "not", "2.5 times, both"),
     ],
 )
 def test_the_claim_about_speed(times, verdict, detail):

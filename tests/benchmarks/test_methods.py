@@ -54,7 +54,7 @@ def test_models_of_one_seed_are_equal_and_run():
     assert flipped_bits(one, golden_of(other)) == 0 and flipped_bits(one, golden_of(study_model(SIZE, seed=2))) > 0
     assert one(torch.randn(5, 39)).isfinite().all() and one(torch.randn(5, 39)).shape == (5,)
     assert study_model(SIZE, "int8").spare.dtype == torch.int8
-    with pytest.raises(ValueError, match=r"parameters is 20000; a model of this shape has at least 28,017"):
+    with pytest.raises(ValueError, match=r"parameters must be at least 28,017"):
         study_model(20_000)
 
 

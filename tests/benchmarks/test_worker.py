@@ -107,7 +107,7 @@ def test_errors_of_ours_are_errors_and_those_of_published_tools_are_told(monkeyp
 
 def test_errors_that_undo_leaves_are_found(monkeypatch):
     monkeypatch.setattr(METHODS["drsrobust"], "undo", lambda self: None)
-    with pytest.raises(AssertionError, match="drsrobust at rate 0.001: .* wrong bits are left after undo"):
+    with pytest.raises(AssertionError, match="drsrobust at rate 0.001: .* wrong bits after undo"):
         run(rates=[1e-3])
 
 

@@ -11,7 +11,7 @@ from drsrobust.injection import BitFlip, FixedCount
 from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
 from drsrobust.mitigation.abft.linear import ABFTLinear
 from drsrobust.models import padded_batches
-from drsrobust.study.abft import COLUMNS, detection, false_alarms, single_errors
+from drsrobust.study.abft import COLUMNS, by_bit, false_alarms, single_errors
 from drsrobust.timing import overhead
 
 
@@ -32,14 +32,15 @@ def test_linear_layers(data, trained, both):
 
 
 def test_the_table(data, trained, both):
-    found = detection(trained, data.test, both[:1], 320, targets=["over_mlp"], progress=False)
+    errors = single_errors(trained, data.test, both[:1], 320, targets=["over_mlp"], progress=False)
+    found = by_bit(errors, errors["moved"] > 1e-2, false_alarms(trained, both[:1], padded_batches(data.test)))
     assert tuple(found.columns) == COLUMNS and len(found) == 32
     assert found["injections"].sum() == 320 and set(found["component"]) == {"over_mlp"}
     assert (found["significant_detected"] <= found[["significant", "detected"]].min(axis=1)).all()
     assert (found["significant_detected"] == found["significant"]).all()
     assert (found["false_alarms"] == 0).all() and (found["clean_rows"] >= len(data.test)).all()
-    again = detection(trained, data.test, both[:1], 320, targets=["over_mlp"], progress=False)
-    pd.testing.assert_frame_equal(found, again)
+    again = single_errors(trained, data.test, both[:1], 320, targets=["over_mlp"], progress=False)
+    pd.testing.assert_frame_equal(errors, again)
 
 
 def test_rows_of_tables(data, trained):

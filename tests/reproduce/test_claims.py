@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from reproduce.claims import FILE, load_claims
-from reproduce.claims_page import BEGIN, END, claims_page, claims_table, with_claims
-from reproduce.judging import judge_claims, write_claims
+from reproduce.claims import FILE, evaluate_claims, load_claims, write_claims
 from reproduce.notebooks import all_notebooks
+from reproduce.readme_tables import CLAIMS_BEGIN, CLAIMS_END, claims_page, claims_table, with_claims
 
 ROOT = Path(__file__).resolve().parents[2]
 CLAIM = """
@@ -26,17 +25,17 @@ figure = "10_test"
 quantity = { value = "loss", low = "loss_low", high = "loss_high", where = { target = "all" }, by = ["dataset"] }
 reads = "loss of the narrowest"
 expected = "falls"
-expect = { kind = "largest_is", column = "width", named = 64 }
+rule = { kind = "largest_is", column = "width", named = 64 }
 """
-STATED = """
+FINDINGS = """
 [[claim.check]]
-what = "as the notebook judged"
+what = "as the notebook found"
 figure = "10_test_second"
 table = "10_test_claims"
 quantity = { by = ["kind"] }
 reads = "a share"
 expected = "much"
-expect = { kind = "stated" }
+rule = { kind = "recovers", bound = 0.3 }
 """
 CSV = """# Made up, "quoted": data
 model,dataset,target,width,loss,loss_low,loss_high
@@ -46,7 +45,7 @@ m,movielens-1m/full,mlp,64,0,0,0
 m,synthetic-x/ids,all,64,0.4,0.3,0.5
 m,synthetic-x/ids,all,512,0.5,0.45,0.6
 """
-VERDICTS = "# made up\nkind,value,low,high,verdict,detail\na,0.5,0.4,0.6,reproduced,\nb,,,,nothing lost,\n"
+TABLE = "# made up\nkind,value,low,high,reason,detail\na,0.5,0.4,0.6,,\nb,,,,nothing lost,\n"
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def made_up(tmp_path):
     """A run with one notebook, and a function that judges claims on it."""
     (tmp_path / "figures" / "data").mkdir(parents=True)
     (tmp_path / "figures" / "data" / "10_test.csv").write_text(CSV)
-    (tmp_path / "figures" / "10_test_claims.csv").write_text(VERDICTS)
+    (tmp_path / "figures" / "10_test_claims.csv").write_text(TABLE)
     outcome = {"notebook": "10_test", "ok": True, "seconds": 90.0, "figures": ["10_test", "10_test_second"]}
     outcome["parameters"] = {"dataset": "movielens-1m/full"}
     run = {"profile": "laptop", "started": "2026-01-01 00:00 UTC", "commit": "0123456789ab", "notebooks": [outcome]}
@@ -63,7 +62,7 @@ def made_up(tmp_path):
     def evaluator(text, **changes):
         (tmp_path / "claims.toml").write_text(text)
         claims = load_claims(["10_test"], tmp_path / "claims.toml")
-        return judge_claims(claims, tmp_path / "figures", run | changes)
+        return evaluate_claims(claims, tmp_path / "figures", run | changes)
 
     evaluator.run, evaluator.outcome, evaluator.folder = run, outcome, tmp_path
     return evaluator
@@ -77,7 +76,7 @@ def test_a_row_for_the_claim_and_one_per_combination(made_up):
     assert (real.value, real.low, real.high) == pytest.approx((0.4, 0.3, 0.5))
     # Generated data are no test of a claim about real ones; what was found there is told all the same.
     assert (generated.verdict, generated.reason) == ("not tested", "generated data")
-    assert generated.value == pytest.approx(0.4) and generated.detail.startswith("as it stands: not; less than 512")
+    assert generated.value == pytest.approx(0.4) and generated.detail.startswith("as it is: not; less than 512")
     assert (
         whole.verdict == "partly"
         and whole.reason == "1 of 2 checks reproduced; not tested: “it falls with width” (1 of 2)"
@@ -90,8 +89,8 @@ def test_where_the_study_generates_too(made_up):
     assert table["verdict"].tolist() == ["partly", "reproduced", "not"]
 
 
-def test_a_notebooks_own_verdicts(made_up):
-    table = made_up(CLAIM.replace('by = ["dataset"]', 'by = ["dataset"]').replace('"all" }', '"mlp" }') + STATED)
+def test_findings_of_a_notebook(made_up):
+    table = made_up(CLAIM.replace('by = ["dataset"]', 'by = ["dataset"]').replace('"all" }', '"mlp" }') + FINDINGS)
     assert table["verdict"].tolist() == ["partly", "not tested", "reproduced", "not tested"]
     assert table["reason"].tolist()[1:] == ["1 rows of width 64, 1 in all", "", "nothing lost"]
 
@@ -112,7 +111,10 @@ def test_on_fewer_data_sets_partly_at_best(made_up):
     assert made_up(real)["verdict"].tolist() == ["reproduced", "reproduced"]
     more = real.replace('id = "C1"', 'id = "C1"\ndatasets = ["movielens-1m/*", "criteo-kaggle/*"]')
     whole = made_up(more).iloc[0]
-    assert whole["verdict"] == "partly" and whole["reason"] == "of the study's data sets criteo-kaggle are not here"
+    assert (
+        whole["verdict"] == "partly"
+        and whole["reason"] == "data sets of the study that are missing here: criteo-kaggle"
+    )
 
 
 def test_a_check_beside_the_claim_has_no_part_in_the_verdict(made_up):
@@ -131,10 +133,10 @@ def test_division_of_rows_by_others(made_up):
     text = CLAIM.partition("quantity")[0] + (
         'quantity = { value = "ms", where = { method = "slow" }, over = { method = "fast" }, match = ["rate"] }\n'
         'reads = "slow over fast"\nexpected = "10 times"\ngenerated = true\n'
-        'expect = { kind = "at_least", bound = 10.0, along = "rate" }\n'
+        'rule = { kind = "at_least", bound = 10.0, along = "rate" }\n'
     )
     whole, check = made_up(text).itertuples()
-    detail = "at rate 1, holds by the values, whose intervals are not known"
+    detail = "at rate 1, the values hold, their intervals are not known"
     assert (check.verdict, check.value, check.detail) == ("partly", 10, detail) and np.isnan(check.low)
     # With intervals: 30 [27, 33] / 3 [2.7, 3] and 80 [40, 90] / 2 [1, 2]; of 80 / 5 [-1, 11] nothing is sure.
     (made_up.folder / "figures" / "data" / "10_test.csv").write_text(
@@ -144,10 +146,10 @@ def test_division_of_rows_by_others(made_up):
     text = text.replace('value = "ms",', 'value = "ms", low = "least", high = "most",')
     one, two, three = (made_up(text.replace("= 10.0", f"= {x}")).iloc[1] for x in (9.0, 9.5, 20.0))
     assert (one["low"], one["high"]) == pytest.approx((27 / 3, 33 / 2.7)) and one["verdict"] == "partly"
-    assert two["detail"].startswith("at rate 1, holds by the values") and three["detail"] == "at rate 1, 1 of 3 hold"
+    assert two["detail"].startswith("at rate 1, the values hold") and three["detail"] == "at rate 1, 1 of 3 hold"
     sure = text.replace('method = "slow" }', 'method = "slow", rate = [1, 2] }')
     assert made_up(sure.replace("= 10.0", "= 9.0"))["verdict"].iloc[1] == "reproduced"
-    assert made_up(sure.replace("= 10.0", "= 9.5"))["detail"].iloc[1].endswith("not by their intervals")
+    assert made_up(sure.replace("= 10.0", "= 9.5"))["detail"].iloc[1].endswith("their intervals do not")
     made_up.outcome["parameters"] = {}
     assert made_up(text)["data"].tolist() == ["", ""]
 
@@ -157,7 +159,7 @@ def test_the_figure_of_a_second_data_set(made_up):
     table = "dataset,target,value,low,high\ncriteo-sample/fields,all,1,1,2\nmovielens-1m/full,all,1,1,2\n"
     (made_up.folder / "figures" / "data" / "10_test_second.csv").write_text(table)
     text = CLAIM.partition("quantity")[0].replace('"10_test"', '"10_test_second"') + (
-        'quantity = { by = ["dataset"] }\nreads = "ms"\nexpected = "1"\nexpect = { kind = "at_least", bound = 1.0 }\n'
+        'quantity = { by = ["dataset"] }\nreads = "ms"\nexpected = "1"\nrule = { kind = "at_least", bound = 1.0 }\n'
     )
     assert made_up(text)["figure"].tolist()[1:] == ["10_test_second"] * 2  # one figure for both
     made_up.outcome["figures"].append("10_test_criteo-sample_second")
@@ -168,7 +170,7 @@ def test_what_was_not_made(made_up):
     for changes, reason in (
         ({"notebooks": []}, "10_test was not run"),
         ({"notebooks": [made_up.outcome | {"ok": False, "figures": []}]}, "10_test failed"),
-        ({"profile": "smoke"}, "a smoke run is too small to judge by"),
+        ({"profile": "smoke"}, "a smoke run is too small for a verdict"),
     ):
         table = made_up(CLAIM, **changes)
         assert set(table["verdict"]) == {"not tested"} and set(table["reason"]) == {reason}
@@ -193,22 +195,26 @@ def test_what_was_not_made(made_up):
         (
             '"largest_is"',
             '"largest"',
-            "unknown kind of check in claims.toml, C1, check 1, expect.kind 'largest'; did you mean",
+            "unknown kind in claims.toml, C1, check 1, rule 'largest'; did you mean",
         ),
         (
             '"largest_is", ',
             '"largest_is", bound = 1, ',
-            "unknown key in claims.toml, C1, check 1, expect and tolerance of largest_is 'bo",
+            "unknown key in claims.toml, C1, check 1, rule largest_is 'bo",
         ),
-        (", named = 64", "", "claims.toml, C1, check 1, expect and tolerance of largest_is: no named"),
-        ('"width"', '"breadth"', "unknown column of 10_test.csv in claims.toml, C1, check 1, largest_is 'breadth'"),
+        (", named = 64", "", "claims.toml, C1, check 1, rule largest_is: no named"),
+        (
+            '"width"',
+            '"breadth"',
+            "unknown column of 10_test.csv in claims.toml, C1, check 1, rule largest_is 'breadth'",
+        ),
         ('"loss"', '"los"', "10_test.csv in claims.toml, C1, check 1, quantity.value 'los'; did you mean 'loss'?"),
         ('"loss"', '"loss - "', "quantity.value 'loss - '"),
         ("target =", "targets =", "claims.toml, C1, check 1, quantity.where 'targets'; did you mean 'target'?"),
         ('["dataset"]', '["data"]', "claims.toml, C1, check 1, quantity 'data'; did you mean 'dataset'?"),
         ("by =", "per =", "unknown key in claims.toml, C1, check 1, quantity 'per'"),
-        ("by =", 'over = { target = "mlp" }, by =', "`over` says which rows to divide by"),
-        ("expected =", "awaited =", "unknown key in claims.toml, C1, check 1 'awaited'; known: counts, expect"),
+        ("by =", 'over = { target = "mlp" }, by =', "give both `over` (the rows to divide by)"),
+        ("expected =", "awaited =", "unknown key in claims.toml, C1, check 1 'awaited'; known: counts, expected"),
         ('reads = "loss of the narrowest"', "", "claims.toml, C1, check 1: no reads"),
         ('source = "somewhere"', "", "claims.toml, C1: no source"),
         ('id = "C1"', "", "claims.toml, claim 1: no id"),
@@ -221,13 +227,13 @@ def test_mistakes_are_named_with_file_and_key(made_up, old, new, says):
         made_up(CLAIM.replace(old, new))
 
 
-def test_a_claim_stands_once(made_up):
-    with pytest.raises(ValueError, match=re.escape("claims.toml: C1 stands twice")):
+def test_duplicate_claims_are_refused(made_up):
+    with pytest.raises(ValueError, match=re.escape("claims.toml: duplicate claim C1")):
         made_up(CLAIM + CLAIM)
 
 
 def test_pages_from_the_table(made_up):
-    made_up(CLAIM + STATED)
+    made_up(CLAIM + FINDINGS)
     claims = load_claims(["10_test"], made_up.folder / "claims.toml")
     path = write_claims(claims, made_up.folder / "figures", made_up.run)
     assert path.read_text().startswith(
@@ -238,10 +244,10 @@ def test_pages_from_the_table(made_up):
     assert line.endswith("| movielens-1m/full |")
     page = claims_page(path, made_up.run)
     assert "[10_test](../notebooks/10_test.ipynb) | `.venv/bin/python -m reproduce 10_test` | 1.5 |" in page
-    assert "| as the notebook judged | a | much | a share: 0.5 [0.4, 0.6] | reproduced |" in page
+    assert "| as the notebook found | a | much | a share: 0.5 [0.4, 0.6] | reproduced |" in page
     assert "| [10_test_second](10_test_second.svg) |" in page and "\n## C1\n" in page
-    text = with_claims(f"before\n{BEGIN}\nold\n{END}\nafter\n", path)
-    assert text == f"before\n{BEGIN}\n{claims_table(path)}\n{END}\nafter\n"
+    text = with_claims(f"before\n{CLAIMS_BEGIN}\nold\n{CLAIMS_END}\nafter\n", path)
+    assert text == f"before\n{CLAIMS_BEGIN}\n{claims_table(path)}\n{CLAIMS_END}\nafter\n"
     with pytest.raises(ValueError, match="no place for the table of claims"):
         with_claims("no marks", path)
 
@@ -282,7 +288,7 @@ def test_the_speed_claim_divides_as_the_notebook_does(made_up):
     assert len(speed["check"]) == 3 and found["verdict"].iloc[0] == "not"
 
 
-def test_all_claims_of_the_study_are_stated():
+def test_all_claims_of_the_study_are_there():
     claims = load_claims(all_notebooks())
     assert [claim.id for claim in claims] == [f"C{number}" for number in range(1, 10)]
     for claim in claims:

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from reproduce import defaults
 from reproduce.__main__ import main
-from reproduce.lock import locked
+from reproduce.runner import locked
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLD = """
 import sys, time
 from pathlib import Path
-from reproduce.lock import locked
+from reproduce.runner import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(300)
@@ -32,7 +31,7 @@ exec {python} "$@" 00_quickstart --out {out}
 @pytest.mark.parametrize("arguments", [[], ["--report"], ["--publish"]])
 def test_a_second_run_is_refused_and_changes_nothing(arguments, tmp_path, monkeypatch, capsys):
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
-    monkeypatch.setattr("reproduce.parallel.run_notebook", lambda *_: pytest.fail("a notebook was run"))
+    monkeypatch.setattr("reproduce.runner.run_notebook", lambda *_: pytest.fail("a notebook was run"))
     record = tmp_path / "laptop" / "run.json"
     record.parent.mkdir()
     record.write_text("{}")
@@ -43,9 +42,9 @@ def test_a_second_run_is_refused_and_changes_nothing(arguments, tmp_path, monkey
 
 
 def test_times_are_measured_once_at_a_time(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(defaults, "_timed", lambda *_: pytest.fail("a notebook was run"))
+    monkeypatch.setattr("reproduce.notebook_index._timed", lambda *_: pytest.fail("a notebook was run"))
     with locked(tmp_path / "defaults"):
-        assert defaults.main(["--out", str(tmp_path)]) == 2
+        assert main(["--times", "--out", str(tmp_path)]) == 2
     assert f"process {os.getpid()}" in capsys.readouterr().err
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from reproduce.notebooks import all_notebooks, read_notebook
-from reproduce.parallel import ALONE, run_notebooks
+from reproduce.runner import ALONE, run_notebooks
 from tests.reproduce.test_parameters import write
 
 DRAW = """
@@ -37,7 +37,7 @@ import signal
 import sys
 from pathlib import Path
 from reproduce.notebooks import read_notebook
-from reproduce.parallel import run_notebooks
+from reproduce.runner import run_notebooks
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits SIG_IGN
     folder = Path(sys.argv[1])
@@ -82,8 +82,8 @@ def test_those_that_measure_run_alone(tmp_path, monkeypatch):
     timed = {name for name, one in all_notebooks().items() if "Timed, so not equal" in one.path.read_text()}
     assert timed <= set(ALONE) <= set(all_notebooks())
     ran = []
-    monkeypatch.setattr("reproduce.parallel._side_by_side", lambda chosen, *_: iter([ran.append(list(chosen))]))
-    monkeypatch.setattr("reproduce.parallel.run_notebook", lambda notebook, *_: ran.append(notebook))
+    monkeypatch.setattr("reproduce.runner._side_by_side", lambda chosen, *_: iter([ran.append(list(chosen))]))
+    monkeypatch.setattr("reproduce.runner.run_notebook", lambda notebook, *_: ran.append(notebook))
     notebooks = {name: name for name in all_notebooks()}
     list(run_notebooks(dict.fromkeys(notebooks, {}), notebooks, tmp_path, 2, print))
     assert ran[0] == "00_models" and ran[-3:] == list(ALONE[1:]) and ran[1] == list(notebooks)[1:-3]

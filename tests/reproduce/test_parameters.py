@@ -82,7 +82,7 @@ def test_assignments(text, value):
         (["--publish", "--profile", "../laptop"], "unknown profile '../laptop'"),
         (["--data", "/nowhere/at/all"], "movielens-1m: there is no /nowhere/at/all/ml-1m/ratings.dat"),
         (["--report", "--profile", "smoke"], "there is no finished run in"),
-        (["--publish", "--profile", "smoke"], "a smoke run is not published; only these are: laptop, paper"),
+        (["--publish", "--profile", "smoke"], "only runs of laptop and paper are published, got smoke"),
     ],
 )
 def test_wrong_calls_are_refused_before_anything_runs(arguments, says, tmp_path, capsys, monkeypatch):
@@ -148,6 +148,6 @@ def test_an_interrupt_is_one_line(tmp_path, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
-    monkeypatch.setattr("reproduce.parallel.run_notebook", interrupted)
+    monkeypatch.setattr("reproduce.runner.run_notebook", interrupted)
     assert main(["--profile", "smoke", "--out", str(tmp_path)]) == 130
-    assert capsys.readouterr().err == "\nreproduce: stopped; the same command goes on where it was\n"
+    assert capsys.readouterr().err == "\nreproduce: stopped; the same command continues\n"

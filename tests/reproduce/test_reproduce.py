@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reproduce import claims_page, protections
-from reproduce.models import BEGIN, END, with_models
+from reproduce import readme_tables
 from reproduce.publish import publish
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -109,8 +108,8 @@ def test_all_claims_are_judged_and_none_by_a_tiny_run(smoke):
     assert whole["claim"].tolist() == [f"C{number}" for number in range(1, 10)]
     assert set(table["verdict"]) == {"not tested"} and table["reason"].notna().all()
     # All the same each check found its rows; what it found is told.
-    made = checks[checks["reason"] == "a smoke run is too small to judge by"]
-    assert set(checks["claim"]) == set(made["claim"]) and made["detail"].str.startswith("as it stands: ").all()
+    made = checks[checks["reason"] == "a smoke run is too small for a verdict"]
+    assert set(checks["claim"]) == set(made["claim"]) and made["detail"].str.startswith("as it is: ").all()
     few = checks[~checks.index.isin(made.index)]
     reasons = {"nothing lost", "no values of errors 1000", "one data set only", "one model only"}
     reasons |= {"no values of factor embedding_dim, target all"}
@@ -214,19 +213,24 @@ def test_publish(laptop, tmp_path):
     (target / "old.svg").touch()
     (laptop() / "laptop" / "figures" / "99_stale.svg").touch()
     readme = tmp_path / "README.md"
-    readme.write_text(f"{claims_page.BEGIN}\n{claims_page.END}\n{BEGIN}\n{END}\n")
+    readme.write_text(
+        f"{readme_tables.CLAIMS_BEGIN}\n{readme_tables.CLAIMS_END}\n{readme_tables.MODELS_BEGIN}\n{readme_tables.END}\n"
+    )
     guide = tmp_path / "guide.md"
-    guide.write_text(f"{protections.BEGIN}\n{protections.END}\n")
+    guide.write_text(f"{readme_tables.PROTECTIONS_BEGIN}\n{readme_tables.PROTECTIONS_END}\n")
     names = publish("laptop", laptop(), target, readme, guide)
     table = target / "claims.csv"
-    assert "claims.csv" in names and claims_page.with_claims(readme.read_text(), table) == readme.read_text()
+    assert "claims.csv" in names and readme_tables.with_claims(readme.read_text(), table) == readme.read_text()
     page = (target / "CLAIMS.md").read_text()
-    assert page == claims_page.claims_page(table, json.loads((target / "run.json").read_text()))
+    assert page == readme_tables.claims_page(table, json.loads((target / "run.json").read_text()))
     assert "| [C9](#c9): In DLRM the over" in page and str(tmp_path) not in page
-    assert protections.with_protections(guide.read_text(), target / "data") == guide.read_text()
+    assert readme_tables.with_protections(guide.read_text(), target / "data") == guide.read_text()
     row = r"^\| range per tensor \|(?:(?: -?[01]\.\d\d| ) \|){3} [\d.]+ % \| none \|$"
     assert re.search(row, guide.read_text(), re.MULTILINE)
-    assert "models.csv" in names and with_models(readme.read_text(), target / "models.csv") == readme.read_text()
+    assert (
+        "models.csv" in names
+        and readme_tables.with_models(readme.read_text(), target / "models.csv") == readme.read_text()
+    )
     assert "| synthetic-movielens/full | dlrm | 0." in readme.read_text()
     assert not (target / "99_stale.svg").exists()
     assert "03_ber_sweep.svg" in names and "data/03_ber_sweep.csv" in names and "old.svg" not in names
@@ -235,7 +239,7 @@ def test_publish(laptop, tmp_path):
 
 def test_a_mistake_in_the_claims_does_not_cost_the_report(tmp_path, monkeypatch, capsys):
     """It is told, and the exit status is not 0."""
-    from reproduce import __main__, judging, parallel, runner
+    from reproduce import __main__, claims, runner
 
     def failed(*_):
         raise ValueError("unknown column of x.csv in claims.toml, C3, check 1")
@@ -245,8 +249,8 @@ def test_a_mistake_in_the_claims_does_not_cost_the_report(tmp_path, monkeypatch,
         return runner.Outcome(notebook.name, notebook.title, True, 1.0, parameters, f"notebooks/{notebook.name}.ipynb")
 
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
-    monkeypatch.setattr(judging, "judge_claims", failed)
-    monkeypatch.setattr(parallel, "run_notebook", nothing)
+    monkeypatch.setattr(claims, "evaluate_claims", failed)
+    monkeypatch.setattr(runner, "run_notebook", nothing)
     assert __main__.main(["--profile", "smoke", "--jobs", "1", "--out", str(tmp_path)]) == 1
     assert "no table of claims: unknown column of x.csv in claims.toml, C3, check 1" in capsys.readouterr().err
     page = (tmp_path / "smoke" / "report" / "index.html").read_text()
@@ -256,7 +260,7 @@ def test_a_mistake_in_the_claims_does_not_cost_the_report(tmp_path, monkeypatch,
 @pytest.mark.parametrize("what", ["write_report", "write_claims"])
 def test_a_full_disk_costs_only_what_has_no_room(what, tmp_path, monkeypatch, capsys):
     """What failed and what is there is said; a report of an earlier run does not stay."""
-    from reproduce import __main__, judging, parallel, report, runner
+    from reproduce import __main__, report, runner
 
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -266,8 +270,8 @@ def test_a_full_disk_costs_only_what_has_no_room(what, tmp_path, monkeypatch, ca
         return runner.Outcome(notebook.name, notebook.title, good, 1.0, parameters, "notebooks/x.ipynb", error="odd")
 
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
-    monkeypatch.setattr(parallel, "run_notebook", run_notebook)
-    monkeypatch.setattr(judging if what == "write_claims" else report, what, full)
+    monkeypatch.setattr(runner, "run_notebook", run_notebook)
+    monkeypatch.setattr(__main__ if what == "write_claims" else report, what, full)
     earlier = tmp_path / "smoke-part" / "report" / "index.html"
     earlier.parent.mkdir(parents=True)
     earlier.write_text("earlier")

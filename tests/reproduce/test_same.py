@@ -28,8 +28,25 @@ def test_times_and_comments_are_no_difference(folders):
     text, differing = same.compared(base, here)
     assert not differing and text.splitlines() == [
         "data/03_sweep.csv: column new only in the work tree",
-        "0 of 2 tables differ; tables with measured times are left out",
+        "0 of 2 tables differ; tables with measured times are not compared",
     ]
+
+
+def test_renamed_columns_values_and_verdicts_are_compared(folders):
+    base, here = folders
+    (base / "04_claims.csv").write_text(
+        "definition,flipped,harmed_low,verdict,detail\nmoved,1,2,nothing lost,\nflipped,3,4,partly,as it stands: not; a\n"
+    )
+    equal = (
+        "definition,decision_changed,users_harmed_low,verdict,detail\nscore_changed,1,2,not tested,b\n"
+        "decision_changed,3,4,partly,as it is: not; b\n"
+    )
+    (here / "04_claims.csv").write_text(equal)
+    text, differing = same.compared(base, here)
+    assert not differing and text.startswith("0 of 3 tables differ")
+    for old, new in (("changed,3", "changed,5"), ("partly", "not"), ("is: not", "is: partly"), ("score", "decision")):
+        (here / "04_claims.csv").write_text(equal.replace(old, new))
+        assert same.compared(base, here)[1]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +70,7 @@ def test_any_digit_that_differs_is_named(name, text, says, folders):
 
 def test_a_name_that_is_no_commit(capsys):
     assert same.main(["no-such-commit"]) == 2
-    assert "'no-such-commit' is no commit of this repository" in capsys.readouterr().err
+    assert "'no-such-commit' is not a commit of this repository" in capsys.readouterr().err
 
 
 def test_a_commit_is_unpacked_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -92,7 +92,7 @@ def test_trials_stopped_by_their_auc_have_no_bootstrap():
     assert row["recovery"] == pytest.approx(0.05 / 0.3) and np.isnan([row["recovery_low"], row["recovery_high"]]).all()
     _, *ends = stopping_interval(GOLDEN - faulty, (GOLDEN - 1, GOLDEN))
     assert [row["lost_low"], row["lost_high"]] == pytest.approx(ends)
-    assert best_recovery_claim(recovery(table), 0.1)["verdict"].tolist() == ["no interval"]
+    assert best_recovery_claim(recovery(table), 0.1)["reason"].tolist() == ["no interval"]
 
 
 def test_one_row_per_condition_and_mitigation_in_order():
@@ -181,8 +181,9 @@ def test_up_to():
         "strong": "reproduced",
         "weak": "partly",
         "none": "not",
-        "blank": "nothing lost",
+        "blank": "not tested",
     }
+    assert best.loc["blank", "reason"] == "nothing lost"
     assert best.loc["strong", ["mitigation", "ber", "value", "conditions"]].tolist() == ["b", 1e-4, 0.5, 3]
     assert best.loc["strong", "detail"] == "b at 0.0001, best of 3"
     assert (
@@ -198,13 +199,14 @@ def test_up_to():
 
 
 @pytest.mark.parametrize(
-    ("lost", "verdict"), [(0.31, "partly"), (0.26, "errors cost 0.26 AUC at most: none could give back 0.3")]
+    ("lost", "verdict", "reason"),
+    [(0.31, "partly", ""), (0.26, "not tested", "not testable here: errors cost at most 0.26 AUC, the claim is 0.3")],
 )
-def test_what_was_not_lost_cannot_come_back(lost, verdict):
+def test_what_was_not_lost_cannot_come_back(lost, verdict, reason):
     columns = ["model", "dataset", "protocol", "mitigation", "ber", "lost", "gained", "gained_low", "gained_high"]
     found = pd.DataFrame([("m", "d", "p", "a", 1e-3, lost, 0.25, 0.24, 0.26)], columns=columns)
     found = found.assign(raised=0.0, lost_high=0.4)
-    assert best_recovery_claim(found, 0.3, "gained")["verdict"].tolist() == [verdict]
+    assert best_recovery_claim(found, 0.3, "gained")[["verdict", "reason"]].values.tolist() == [[verdict, reason]]
     assert best_recovery_claim(found.assign(raised=0.1), 0.3, "gained")["verdict"].tolist() == [
         "partly"
     ]  # what they lost counts
@@ -250,7 +252,7 @@ def test_front_and_prices():
     assert both["timed"].tolist() == [True, False] and both["front"].all() and both.attrs["interval"] == "some"
     harm = cost_benefit(found.assign(recovery=[0.9, -0.1]), storage, times)
     assert harm["front"].tolist() == [True, False]  # doing nothing is better
-    with pytest.raises(ValueError, match="a stands in 2 rows"):
+    with pytest.raises(ValueError, match="a is in several rows"):
         cost_benefit(found.iloc[[0, 0]], storage, times)
     with pytest.raises(ValueError, match="no row for b"):
         cost_benefit(found, storage.head(1), times)
@@ -285,7 +287,7 @@ def test_without_errors(evaluator):
 def test_labels_that_are_there_twice_are_refused():
     storage = pd.DataFrame({"mitigation": ["a", "a"], "stored_bits": [1, 2], "stored_percent": [1.0, 2.0]})
     times = pd.DataFrame({"mitigation": ["a"], "overhead_percent": [1.0]})
-    with pytest.raises(ValueError, match="a stands in 2 rows; .*names of their own"):
+    with pytest.raises(ValueError, match="a is in several rows; .*names of their own"):
         cost_benefit(pd.DataFrame({"mitigation": ["a"], "recovery": [0.9]}), storage, times)
     kept = pd.DataFrame({"mitigation": ["none", "a", "a"], "kept_to": [1e-5, 1e-4, 1e-3], "lost_from": 1e-4})
     with pytest.raises(ValueError, match="a is in several rows; .*names of their own"):

@@ -1,4 +1,4 @@
-"""Where the mean loss passes a threshold: known curves, raised trials, intervals that cover, and what is said of claim C3."""
+"""Rate at loss: known curves, raised trials, coverage of intervals; verdicts on C3 and C8."""
 
 import numpy as np
 import pandas as pd
@@ -64,7 +64,9 @@ def test_where_every_trial_raised_nothing_holds():
     found = rate_at_loss(sweep([[0.0, 0.0, 0.0, 0.0, nan, nan]] * 40)).set_index("loss")
     assert found.loc["half", "knee"] == pytest.approx(1e-4 + 0.15 / 0.8 * 9e-4) and found.loc["half", "raised"] == 1 / 3
     rows = verdicts(sweep([[nan] * 6] * 40, n_sites=10**8))
-    assert rows["verdict"].iloc[0] == "partly" and rows["detail"].iloc[0].startswith("at no rate with 100 flips surely")
+    assert rows["verdict"].iloc[0] == "partly" and rows["detail"].iloc[0].startswith(
+        "at no rate with 100 flips clearly"
+    )
 
 
 def test_mitigations_and_error_models_have_knees_of_their_own():
@@ -74,7 +76,7 @@ def test_mitigations_and_error_models_have_knees_of_their_own():
     keys = found[["error_model", "mitigation"]].drop_duplicates().values.tolist()
     assert keys == [["BitFlip", "none"], ["BitFlip", "ECC"], ["BitFlip(bits=[30])", "none"]] and len(found) == 9
     pd.testing.assert_frame_equal(rate_at_loss(parts[0]), found[:3])
-    differ = knee_verdict(pd.concat(parts), found).set_index("reading")["verdict"]
+    differ = knee_verdict(pd.concat(parts), found).set_index("reading")["reason"]
     assert differ["models"] == "one model only" and differ["data sets"] == "one data set only"
 
 
@@ -107,18 +109,18 @@ def test_the_interval_covers():
     assert inside >= 33  # 95 % of 40 are 38
 
 
-def test_wrong_tables_are_told():
+def test_wrong_tables_are_refused():
     table = sweep([[0.0] * 6] * 2)
     with pytest.raises(ValueError, match="some trials lack a rate"):
         rate_at_loss(table.drop(index=3))
-    with pytest.raises(ValueError, match="no trial of BitFlip"):
+    with pytest.raises(ValueError, match="must hold trials of BitFlip"):
         rate_at_loss(table.assign(error_model="FixedCount(k=1)"))
-    with pytest.raises(ValueError, match="corrected, all, BitFlip, none: trials were stopped by their AUC"):
+    with pytest.raises(ValueError, match="corrected, all, BitFlip, none: trials were stopped by precision"):
         rate_at_loss(table.assign(stopping="precision"))
     with pytest.raises(ValueError, match="a trial has a rate twice"):
         rate_at_loss(pd.concat([table, table]))
     for wrong in ([], [0.0, 0.1], [0.1, 0.01]):
-        with pytest.raises(ValueError, match="they must ascend from above 0"):
+        with pytest.raises(ValueError, match="losses must ascend from above 0"):
             rate_at_loss(table, wrong)
 
 
@@ -144,12 +146,12 @@ def test_verdicts():
     assert (
         rows.loc["knee", "detail"]
         .iloc[0]
-        .startswith("mean loss 1e-05, surely under 0.001, at 1e-06 (2,000 flips in all)")
+        .startswith("mean loss 1e-05, clearly under 0.001, at 1e-06 (2,000 flips in all)")
     )
     differ = rows.loc["models"]
     assert differ["verdict"] == "reproduced" and 1 < differ["low"] < differ["value"] < differ["high"]
     assert "dlrm 5.0e-05" in differ["detail"] and "fm 1.7e-04" in differ["detail"]
-    assert rows.loc["data sets", "verdict"] == "one data set only" and np.isnan(rows.loc["data sets", "value"])
+    assert rows.loc["data sets", "reason"] == "one data set only" and np.isnan(rows.loc["data sets", "value"])
     parts += [sweep(near(LATE), dataset="criteo-kaggle/fields"), sweep(near(LATE), "fm", "criteo-kaggle/fields")]
     row = verdicts(*parts).set_index("reading").loc["data sets"]
     assert row["verdict"] == "reproduced" and row["dataset"] == "movielens-1m/ids, criteo-kaggle/fields"
@@ -158,11 +160,11 @@ def test_verdicts():
 
 def test_rates_that_hit_nothing_are_no_test():
     """2,000 flips at the rate where AUC still holds, and 20."""
-    rows = [verdicts(sweep(near(STEEP), n_sites=places)).iloc[0] for places in (10**8, 10**6)]
+    rows = [verdicts(sweep(near(STEEP), n_sites=n_sites)).iloc[0] for n_sites in (10**8, 10**6)]
     assert [row["verdict"] for row in rows] == ["reproduced", "partly"]
     alike = verdicts(sweep([STEEP] * 20, n_sites=10**8)).iloc[0]
     assert alike["verdict"] == "partly"  # 20 trials that agree do not show that 1 in 100 loses nothing
-    assert rows[1]["detail"] == "at no rate with 100 flips surely under 0.001 lost, half is lost up to 0.01"
+    assert rows[1]["detail"] == "at no rate with 100 flips clearly under 0.001 lost, half is lost up to 0.01"
 
 
 def test_a_knee_that_was_not_reached_counts_where_no_other_differs():
@@ -198,7 +200,7 @@ def test_models_that_do_not_surely_differ():
 )
 def test_a_curve_without_a_knee(losses, verdict):
     rows = verdicts(sweep(near(losses)))
-    assert rows["verdict"].tolist() == [verdict, "one model only", "one data set only"]
+    assert rows["verdict"].tolist() == [verdict, "not tested", "not tested"]
     assert np.isnan(rows["value"].iloc[0]) == (max(losses) < 0.15)  # half is not lost
 
 
@@ -228,8 +230,6 @@ def test_what_bit_30_makes_of_weights(data):
         found.loc["embedding", "median"] * 2.0**128, rel=0.01
     )
     assert found.loc["deep_mlp", "infinite"] > 0  # BatchNorm's ones
-    with pytest.raises(ValueError, match="bit is 32"):
-        flipped_magnitudes([model], bit=32)
 
 
 @pytest.mark.parametrize(
@@ -246,7 +246,7 @@ def test_which_bit_dominates(losses, low, most, size):
     found = bit_verdict(data, pd.DataFrame({"flipped_median": [low, 1e38]}))
     assert found["verdict"].tolist() == [most, size] and found["value"].tolist() == [most == "reproduced", low]
     assert "of 1 components" in found["detail"][0] and f"{low:.1e} to 1.0e+38" in found["detail"][1]
-    with pytest.raises(ValueError, match="of bit 30 and of others"):
+    with pytest.raises(ValueError, match="flips of bit 30 and of other bits"):
         bit_verdict(data[data["bit"] == 30], pd.DataFrame({"flipped_median": [low]}))
 
 

@@ -8,23 +8,23 @@ from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import FixedCount, resolve
 from drsrobust.statistics.pvf import pvf
-from drsrobust.study import components as post_stratified
+from drsrobust.study import components
 
 METRICS = ["decision_changed", "list_changed", "score_changed"]
 
 
 def test_strata_are_a_partition(trained):
-    strata = post_stratified.layer_strata(trained)
+    strata = components.layer_strata(trained)
     assert strata["eligible"].sum() == resolve(trained).bits and abs(strata["weight"].sum() - 1) < 1e-12
-    names = set(post_stratified.layer_names(trained).values())
+    names = set(components.layer_names(trained).values())
     assert {"embedding user", "embedding movie", "over_mlp 1", "over_mlp 3", "dense_mlp 1"} <= names
     assert strata.groupby("layer")["bit_class"].nunique().eq(5).all()
     for row in strata.sample(6, random_state=0).itertuples():
         assert FixedCount(1, bits=row.bits).eligible(resolve(trained, row.target)).bits == row.eligible
-    with pytest.raises(ValueError, match="takes some rows of a tensor; layers are taken whole"):
+    with pytest.raises(ValueError, match="takes some rows of a tensor; layer_strata needs whole tensors"):
         from drsrobust.injection import Rows
 
-        post_stratified.layer_strata(trained, Rows("user", [1, 2]))
+        components.layer_strata(trained, Rows("user", [1, 2]))
 
 
 @pytest.fixture(scope="module")
@@ -35,8 +35,8 @@ def evaluator(trained, data):
 @pytest.fixture(scope="module")
 def campaigns(evaluator, tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("campaigns")
-    strata = post_stratified.layer_strata(evaluator.model)
-    conditions = post_stratified.single_errors(strata)
+    strata = components.layer_strata(evaluator.model)
+    conditions = components.single_errors(strata)
     stratified = Campaign(evaluator, conditions=conditions, trials=12, metrics=METRICS, store=tmp_path / "s")
     plain = Campaign(evaluator, errors=[FixedCount(1)], trials=600, metrics=METRICS, store=tmp_path / "p")
     return strata, stratified.run(progress=False), plain, plain.run(progress=False)
@@ -46,17 +46,17 @@ def test_weighted_means_agree_with_plain_draws(evaluator, campaigns):
     """The stratified estimate of what one error anywhere does lies in the interval of 600 errors drawn anywhere, and the
     other way round; and it is a weighted mean of its strata."""
     strata, table, _, drawn = campaigns
-    anywhere = post_stratified.stratified_pvf(table, strata, evaluator.rows, by=[]).set_index("definition")
+    anywhere = components.stratified_pvf(table, strata, evaluator.rows, by=[]).set_index("definition")
     plain = pvf(drawn, by=["model"]).set_index("definition")
     for definition in METRICS:
         one, other = anywhere.loc[definition], plain.loc[definition]
         assert one["pvf_low"] <= other["pvf_high"] and other["pvf_low"] <= one["pvf_high"], definition
         assert one["pvf_low"] <= one["pvf"] <= one["pvf_high"]
-    loss = post_stratified.stratified_loss(table, strata, evaluator.rows, by=[]).iloc[0]
+    loss = components.stratified_loss(table, strata, evaluator.rows, by=[]).iloc[0]
     means = table.groupby(["error_model", "target"], sort=False)["auc_drop"].mean()
-    keys = [(str(error), str(target)) for error, target in post_stratified.single_errors(strata)]
+    keys = [(str(error), str(target)) for error, target in components.single_errors(strata)]
     assert loss["auc_drop"] == pytest.approx(float(np.sum(strata["weight"] * [means[key] for key in keys])))
-    parts = post_stratified.stratified_loss(table, strata, evaluator.rows)
+    parts = components.stratified_loss(table, strata, evaluator.rows)
     assert (parts["share"] @ parts["auc_drop"]) == pytest.approx(loss["auc_drop"])
     assert parts["bits"].sum() == resolve(evaluator.model).bits
 
@@ -71,25 +71,23 @@ def test_what_no_trial_reached_or_what_raised_is_not_certain(evaluator, campaign
         "rows_reached": 0,
         "outcome": "ok",
     }
-    found = post_stratified.stratified_pvf(table.assign(**quiet), strata, evaluator.rows, by=["layer"])
+    found = components.stratified_pvf(table.assign(**quiet), strata, evaluator.rows, by=["layer"])
     assert (found["incorrect"] == 0).all() and (found["incorrect_high"] > 0).all()
-    losses = post_stratified.stratified_loss(table.assign(**quiet), strata, evaluator.rows, by=["layer"])
+    losses = components.stratified_loss(table.assign(**quiet), strata, evaluator.rows, by=["layer"])
     assert (losses["auc_drop_low"] < 0).all() and (losses["auc_drop_high"] > 0).all()
     first = table["target"] == table["target"].iloc[0]
     drops = table["auc_drop"].mask(first & (table["trial"] == 0))
     outcomes = table["outcome"].mask(first & (table["trial"] == 0), "raised")
     raised = table.assign(auc_drop=drops, outcome=outcomes)
-    before, after = (
-        post_stratified.stratified_loss(one, strata, evaluator.rows, by=[]).iloc[0] for one in (table, raised)
-    )
+    before, after = (components.stratified_loss(one, strata, evaluator.rows, by=[]).iloc[0] for one in (table, raised))
     assert after["auc_drop_high"] > before["auc_drop_high"] and after["n"] < before["n"]
 
 
 def test_errors_are_placed(evaluator, campaigns):
     _, _, plain, drawn = campaigns
-    found = post_stratified.placed(plain)
+    found = components.placed(plain)
     assert len(found) == len(drawn) and found["component"].notna().all()
-    names = post_stratified.layer_names(evaluator.model)
+    names = components.layer_names(evaluator.model)
     assert (found["layer"] == found["tensor"].map(names)).all()
     assert (found["bit_class"] == "exponent_top").sum() == (found["bit"] == 30).sum() > 10
     assert set(found.loc[found["bit"] < 23, "bit_class"]) == {"mantissa"}
@@ -100,17 +98,17 @@ def test_errors_are_placed(evaluator, campaigns):
 def test_several_errors_have_no_place(evaluator, tmp_path):
     runner = Campaign(evaluator, errors=[FixedCount(2)], trials=2, store=tmp_path / "s")
     runner.run(progress=False)
-    with pytest.raises(ValueError, match=r"trial 0 of FixedCount\(k=2\) flipped 2 bits; only a single error"):
-        post_stratified.placed(runner)
+    with pytest.raises(ValueError, match=r"must flip one bit, got 2 in trial 0 of FixedCount\(k=2\)"):
+        components.placed(runner)
 
 
 def test_bad_tables(evaluator, campaigns):
     strata, table, *_ = campaigns
-    with pytest.raises(ValueError, match=r"there is no trial of FixedCount.* run single_errors\(strata\)"):
-        post_stratified.stratified_pvf(table[table["target"] != table["target"].iloc[0]], strata, evaluator.rows)
+    with pytest.raises(ValueError, match=r"table has no trial of FixedCount.* run single_errors\(strata\)"):
+        components.stratified_pvf(table[table["target"] != table["target"].iloc[0]], strata, evaluator.rows)
     two = pd.concat([table, table.assign(model="other")])
-    with pytest.raises(ValueError, match="the table holds trials of 2 models"):
-        post_stratified.stratified_loss(two, strata, evaluator.rows)
+    with pytest.raises(ValueError, match="must hold trials of one model, got 2"):
+        components.stratified_loss(two, strata, evaluator.rows)
 
 
 def parts(values, half=0.05):
@@ -128,16 +126,17 @@ def parts(values, half=0.05):
     ],
 )
 def test_verdicts(values, half, verdict):
-    found = post_stratified.extremes(parts(values, half))
-    assert post_stratified.verdicts(found, most="over_mlp", least="embedding").tolist() == [verdict]
-    text = post_stratified.described(found)[0]
+    found = components.extremes(parts(values, half))
+    claim = components.most_and_least(parts(values, half), {"incorrect": "o"}, most="over_mlp", least="embedding")
+    assert claim["verdict"].tolist() == [verdict]
+    text = components.described(found)[0]
     most = max(values, key=values.get)
     assert text.startswith(f"{most} {values[most]:.2g} [{values[most] - half:.2g}, ") and ", least " in text
 
 
 def test_caption_names_what_matters(evaluator, campaigns):
     _, table, *_ = campaigns
-    text = post_stratified.strata_caption(table, evaluator)
+    text = components.strata_caption(table, evaluator)
     for part in (
         "synthetic-movielens/full (generated",
         "600 test rows",
@@ -146,6 +145,6 @@ def test_caption_names_what_matters(evaluator, campaigns):
         "95%",
     ):
         assert part in text, part
-    flipped = post_stratified.strata_caption(table, evaluator, definitions=["decision_changed"])
+    flipped = components.strata_caption(table, evaluator, definitions=["decision_changed"])
     assert flipped.endswith("samples. Incorrect: a decision on the other side of probability 0.5.")
-    assert post_stratified.strata_caption(table, evaluator, definitions=[]).endswith("of stratified samples.")
+    assert components.strata_caption(table, evaluator, definitions=[]).endswith("of stratified samples.")

@@ -62,7 +62,7 @@ def test_magnitudes_of_other_bits_and_types():
     assert flipped_magnitudes([layer], bit=31)["flipped_median"].tolist() == [1.5]
     assert flipped_magnitudes([layer], bit=22)["flipped_median"].tolist() == [1.0]
     assert flipped_magnitudes([layer])["infinite"].tolist() == [1.0]  # 1.5 becomes NaN
-    with pytest.raises(ValueError, match="bit is 32; a float32 has bits 0 to 31"):
+    with pytest.raises(ValueError, match="bit must be 0 to 31 for float32, got 32"):
         flipped_magnitudes([layer], bit=32)
     assert flipped_magnitudes([layer.half()]).empty
 
@@ -88,4 +88,4 @@ def test_codes_that_keep_the_auc(limits, verdict, value, detail):
     assert (found["model"], found["dataset"], found["code"]) == ("m", "d", "code")
     assert (found["verdict"], found["value"], found["detail"]) == (verdict, value, detail)
     calm = protection_verdicts(kept.assign(lost_from=np.nan), storage, {"code": ["a", "b"]}, [1e-4, 1e-3, 1e-2]).iloc[0]
-    assert calm["verdict"] == "nothing lost" and calm["detail"] == ""
+    assert calm["verdict"] == "not tested" and calm["reason"] == "nothing lost"

@@ -4,11 +4,12 @@ from . import bit_sensitivity as bit_sensitivity
 from . import clean_models as clean_models
 from . import components as components
 from . import figures as figures
+from . import findings as findings
 from . import injection_speed as injection_speed
 from . import mitigations as mitigations
 from . import model_factors as model_factors
 from . import protection as protection
 from .captions import caption as caption
+from .findings import conclusion as conclusion
 from .notebook import check_parameters as check_parameters
-from .notebook import conclusion as conclusion
 from .notebook import provenance as provenance

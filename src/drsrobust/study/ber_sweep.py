@@ -1,4 +1,4 @@
-"""Where AUC gives way: the bit error rate at which the mean loss passes a threshold (experiment E3)."""
+"""The bit error rate at which the mean AUC loss passes a threshold, and claim C3 (experiment E3)."""
 
 from collections.abc import Sequence
 from itertools import permutations
@@ -11,14 +11,14 @@ from drsrobust.statistics.columns import FIXED
 from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, rule_of_three
 from drsrobust.statistics.summary import stopping_of
 from drsrobust.study.captions import caption
+from drsrobust.study.findings import verdicts
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LOSSES = (0.001, 0.01)  # AUC
-_ONE = {"model": "one model only", "dataset": "one data set only"}
-HALF = "half"  # of what the AUC has over a coin toss's 0.5
-FLIPS = 100  # in all trials of a rate: fewer are no test of whether AUC holds there
+HALF = "half"  # of the golden AUC over 0.5
+FLIPS = 100  # in all trials of a rate; fewer do not test whether AUC holds there
 RESAMPLES = 2000
 _KEYS = ["model", "dataset", "protocol", "target", "error_model", "mitigation"]
 HOW = (
@@ -31,33 +31,30 @@ HOW = (
 def rate_at_loss(
     table: "pd.DataFrame", losses: Sequence[float] = LOSSES, *, confidence: float = CONFIDENCE, seed: int = 0
 ) -> "pd.DataFrame":
-    """The rate at which the mean AUC loss passes each threshold, with its interval.
+    """The rate at which the mean AUC loss passes each threshold, with its interval over error maps.
 
-    Between two rates the mean loss is interpolated linearly in the rate, below the lowest one from 0: exact where errors act
-    each for itself, so that twice as many cost twice as much. Trials of one number hold nested error maps over the rates, so
-    they are resampled together; the interval speaks of other error maps in the same model. With few harmful maps at low rates
-    it is as uncertain as they are few. Where all trials agree at the rate that decides (the first at which the threshold is
-    reached, else the highest), a share of up to `rule_of_three(n)` of error maps may lose all the AUC, or raise it to 1.
-
-    A trial whose model raised is in no mean, but the low end of the interval takes it as an AUC of 0; where all trials of a
-    rate raised, all the AUC is lost there.
+    The mean loss is interpolated linearly in the rate, from 0 below the lowest one. Trials of one number hold nested error
+    maps, so they are resampled together. Where all trials agree at the rate that decides (the first that reaches the
+    threshold, else the highest), a share of up to `rule_of_three(n)` of error maps may lose all the AUC, or raise it to 1.
+    A trial whose model raised is in no mean; the low end counts it as an AUC of 0. Where all trials of a rate raised, all
+    the AUC is lost.
 
     Args:
-        table: of one or more campaigns of `BitFlip` over rates, one row per trial; each trial at each rate. The number of
-            trials must be fixed: the bootstrap does not hold for trials stopped by their AUC (`precision=`).
-        losses: thresholds, as AUC, ascending; the rate at which half of what the AUC has over 0.5 is lost is added.
-        confidence: of confidence.
+        table: of one or more campaigns of `BitFlip`, one row per trial; each trial at each rate, of a fixed number
+            (`trials=`; the bootstrap does not hold for `precision=`).
+        losses: thresholds in AUC, ascending; half of the golden AUC over 0.5 is added.
+        confidence: of the intervals.
         seed: of the resampling.
 
     Returns:
         one row per model, data set, protocol, target, error model, mitigation and threshold: these, `bits` (eligible), `n`
-        (trials), `raised` (share of all trials at all rates in which the model raised), `loss` (the threshold, text),
-        `auc_drop` (the same as AUC), `knee`, `knee_low`, `knee_high` (bit error rates; infinite where the loss stays below up
-        to the highest rate) and `errors` (flips that the knee's rate brings on average).
+        (trials), `raised` (share of trials in which the model raised), `loss` (the threshold as text), `auc_drop` (in AUC),
+        `knee`, `knee_low`, `knee_high` (bit error rates; infinite where the loss stays below up to the highest rate) and
+        `errors` (expected flips at `knee`).
 
     Raises:
-        ValueError: no trials of `BitFlip`, trials that were stopped by their AUC, a trial that lacks a rate or has it twice,
-            or losses that do not ascend from above 0.
+        ValueError: no trials of `BitFlip`, trials stopped by precision, a trial that lacks a rate or has it twice, or losses
+            that do not ascend from above 0.
 
     Example:
         >>> import pandas as pd
@@ -71,50 +68,57 @@ def rate_at_loss(
 
     losses = [float(loss) for loss in losses]
     if not losses or losses[0] <= 0 or (np.diff(losses) <= 0).any():
-        raise ValueError(f"losses is {losses!r}; they must ascend from above 0, as [0.001, 0.01]")
+        raise ValueError(f"losses must ascend from above 0, as [0.001, 0.01], got {losses!r}")
     table = table[table["error_model"].str.startswith("BitFlip") & (table["ber"] > 0)]
     if table.empty:
-        raise ValueError("the table holds no trial of BitFlip at a rate above 0")
+        raise ValueError("table must hold trials of BitFlip at a rate above 0, got none")
     rows = []
     for keys, group in table.groupby(_KEYS, sort=False):
-        where = ", ".join(keys)
-        if stopping_of(group, where) != FIXED:
-            raise ValueError(
-                f"{where}: trials were stopped by their AUC; knees need a fixed number of trials (trials=)"
-            )
-        if group.duplicated(["trial", "ber"]).any():
-            raise ValueError(f"{where}: a trial has a rate twice; give the table of one campaign seed, without doubles")
-        loss = group.pivot(index="trial", columns="ber", values="auc_drop")
-        there = group.pivot(index="trial", columns="ber", values="auc_golden").notna()
-        if not there.to_numpy().all():
-            raise ValueError(f"{where}: some trials lack a rate; knees need every trial at every rate")
-        values, rates = loss.to_numpy(np.float64), loss.columns.to_numpy(np.float64)
         golden, bits = float(group["auc_golden"].iloc[0]), int(group["n_sites"].iloc[0])
+        values, rates = _losses(group, ", ".join(keys))
         n, raised = len(values), np.isnan(values)
         once = np.ones((1, n))
-        drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), RESAMPLES)
+        resampled = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), RESAMPLES)
         worst = np.where(raised, golden, values)
-        means, again, least = _means(values, once, golden), _means(values, drawn, golden), _means(worst, drawn, golden)
+        means = _means(values, once, golden)
+        curves, lowest = _means(values, resampled, golden), _means(worst, resampled, golden)
         for name, limit in [*((f"{loss:g}", loss) for loss in losses), (HALF, (golden - 0.5) / 2)]:
             knee = float(crossing(means, rates, limit)[0])
-            low = np.quantile(crossing(least, rates, limit), (1 - confidence) / 2, method="nearest")
-            high = np.quantile(crossing(again, rates, limit), (1 + confidence) / 2, method="nearest")
+            low = np.quantile(crossing(lowest, rates, limit), (1 - confidence) / 2, method="nearest")
+            high = np.quantile(crossing(curves, rates, limit), (1 + confidence) / 2, method="nearest")
             decides = min(int(np.searchsorted(rates, knee)), len(rates) - 1)
             if low == high and np.ptp(worst[:, decides]) == 0:
                 share, mean = rule_of_three(n, confidence), _means(worst, once, golden)
                 low = crossing(mean + share * (golden - mean), rates, limit)[0]
                 high = crossing(means - share * (means - (golden - 1)), rates, limit)[0]
-            row = dict(zip(_KEYS, keys, strict=True)) | {
-                "bits": bits,
-                "n": n,
-                "raised": float(raised.mean()),
-                "loss": name,
-                "auc_drop": limit,
-            }
-            rows.append(row | {"knee": knee, "knee_low": float(low), "knee_high": float(high), "errors": knee * bits})
+            row = dict(zip(_KEYS, keys, strict=True)) | {"bits": bits, "n": n, "raised": float(raised.mean())}
+            row |= {"loss": name, "auc_drop": limit, "knee": knee, "knee_low": float(low), "knee_high": float(high)}
+            rows.append(row | {"errors": knee * bits})
     found = pd.DataFrame(rows)
     found.attrs = {"interval": HOW}
     return found
+
+
+def _losses(group: "pd.DataFrame", condition: str) -> tuple[np.ndarray, np.ndarray]:
+    """AUC losses [trials, rates] of one curve, NaN where the model raised, and its rates, ascending."""
+    if stopping_of(group, condition) != FIXED:
+        raise ValueError(f"{condition}: trials were stopped by precision; give a fixed number of trials (trials=)")
+    if group.duplicated(["trial", "ber"]).any():
+        raise ValueError(
+            f"{condition}: a trial has a rate twice; give the table of one campaign seed, without duplicates"
+        )
+    losses = group.pivot(index="trial", columns="ber", values="auc_drop")
+    if not group.pivot(index="trial", columns="ber", values="auc_golden").notna().to_numpy().all():
+        raise ValueError(f"{condition}: some trials lack a rate; give every trial at every rate")
+    return losses.to_numpy(np.float64), losses.columns.to_numpy(np.float64)
+
+
+def _means(values: np.ndarray, counts: np.ndarray, golden: float) -> np.ndarray:
+    """Mean losses [draws, rates] of trials [trials, rates] weighted by counts [draws, trials], without trials that raised
+    (NaN). Where all raised, all the golden AUC is lost."""
+    measured = ~np.isnan(values)
+    n = counts @ measured
+    return np.where(n > 0, counts @ np.where(measured, values, 0.0) / np.maximum(n, 1), golden)
 
 
 def crossing(means: np.ndarray, rates: np.ndarray, limit: float) -> np.ndarray:
@@ -139,21 +143,18 @@ def crossing(means: np.ndarray, rates: np.ndarray, limit: float) -> np.ndarray:
 
 
 def knee_verdict(table: "pd.DataFrame", found: "pd.DataFrame") -> "pd.DataFrame":
-    """What a sweep says of claim C3: AUC holds until a knee, then collapses; where the knee lies depends on the model and the
-    data set.
+    """Findings and verdicts on claim C3: AUC holds, then collapses, at a rate that depends on model and data set.
 
     Args:
-        table: as for `rate_at_loss`.
-        found: `rate_at_loss(table)`.
+        table: as of `rate_at_loss`.
+        found: what `rate_at_loss` returns of it.
 
     Returns:
-        rows with `reading`, `protocol`, `model`, `dataset`, `value`, `low`, `high`, `verdict` and `detail` (the sentence that
-        says why). `knee`, one per curve: the rate at which half of what the AUC has over 0.5 is lost (NaN where it is not);
-        `reproduced` where it is, and there is a rate that is a test (100 flips or more in all its trials together) at which the
-        loss is surely under the smallest threshold, with raised trials counted as an AUC of 0; `partly` where one of both
-        holds, else `not`. `models` and `data sets`, one each per protocol: the highest knee (of the second threshold) over the
-        lowest, between models of one data set and between data sets of one model, where that is surely most; `reproduced`
-        where the intervals of these lie apart, else `not`; where there is one only, the verdict says so. Knees are compared at
+        rows with `reading`, `protocol`, `model`, `dataset`, `value`, `low`, `high`, `held`, `verdict`, `reason` and `detail`.
+        `knee`, one per curve: the rate at which half of the AUC over 0.5 is lost (NaN: at none), and `held`, the highest rate
+        with 100 flips or more at which the interval of the loss lies under the smallest threshold (a trial that raised counts
+        as an AUC of 0). `models` and `data sets`, one each per protocol: the highest knee (of the second threshold) over the
+        lowest, between models of one data set and between data sets of one model, of the two whose intervals differ most, at
         the same target, error model and mitigation.
     """
     import pandas as pd
@@ -162,32 +163,69 @@ def knee_verdict(table: "pd.DataFrame", found: "pd.DataFrame") -> "pd.DataFrame"
     limit = found.loc[found["loss"] == losses[0], "auc_drop"].iloc[0]
     curves, highest, rows = dict(list(table.groupby(_KEYS, sort=False))), table["ber"].max(), []
     for row in found[found["loss"] == HALF].itertuples():
-        held = _held(curves[tuple(getattr(row, key) for key in _KEYS)], limit)
-        gone = bool(np.isfinite(row.knee))
-        verdict = "reproduced" if held and gone else "partly" if held or gone else "not"
-        detail = f"{held or f'at no rate with {FLIPS} flips surely under {limit:g} lost'}, "
-        detail += f"half is {'lost' if gone else 'not lost'} up to {highest:g}"
-        ends = (row.knee if gone else np.nan, row.knee_low, row.knee_high)
-        rows.append(("knee", row.protocol, row.model, row.dataset, *ends, verdict, detail))
+        held, words = _held(curves[tuple(getattr(row, key) for key in _KEYS)], limit)
+        lost = bool(np.isfinite(row.knee))
+        where = {"reading": "knee", "protocol": row.protocol, "model": row.model, "dataset": row.dataset}
+        numbers = {"value": row.knee if lost else np.nan, "low": row.knee_low, "high": row.knee_high, "held": held}
+        detail = f"{words}, half is {'lost' if lost else 'not lost'} up to {highest:g}"
+        rows.append(where | numbers | {"reason": "", "detail": detail})
     second = losses[min(1, len(losses) - 2)]
-    middle = found[found["loss"] == second]
-    for protocol, here in middle.groupby("protocol", sort=False):
-        rows.append(("models", protocol, "", *_differ(here, "model", "dataset", second)))
-        rows.append(("data sets", protocol, "", *_differ(here, "dataset", "model", second)))
-    columns = ["reading", "protocol", "model", "dataset", "value", "low", "high", "verdict", "detail"]
-    return pd.DataFrame(rows, columns=columns)
+    for protocol, knees in found[found["loss"] == second].groupby("protocol", sort=False):
+        for reading, name, same in (("models", "model", "dataset"), ("data sets", "dataset", "model")):
+            where = {"reading": reading, "protocol": protocol, "model": ""}
+            rows.append(where | _most_different(knees, name, same, second) | {"held": np.nan})
+    findings = pd.DataFrame(rows)
+    knee = findings["reading"] == "knee"
+    words = [*verdicts(findings[knee], "knee"), *verdicts(findings[~knee], "above", bound=1.0)]
+    return findings.assign(verdict=words)
 
 
-def _held(curve: "pd.DataFrame", limit: float) -> str:
-    """The highest rate that is a test and at which less is lost, surely, in words; empty where there is none."""
-    held = ""
+def _held(curve: "pd.DataFrame", limit: float) -> tuple[float, str]:
+    """The highest rate with enough flips at which the loss's interval lies under the limit (NaN: none), and a sentence."""
+    held, words = np.nan, f"at no rate with {FLIPS} flips clearly under {limit:g} lost"
     for ber, trials in curve.groupby("ber"):
         flips = float(ber * trials["n_sites"].sum())
         golden = float(trials["auc_golden"].iloc[0])
         mean, _, high = mean_interval(trials["auc_drop"].fillna(golden).to_numpy(float), bounds=(golden - 1, golden))
         if flips >= FLIPS and high < limit:
-            held = f"mean loss {mean:.1g}, surely under {limit:g}, at {ber:g} ({flips:,.0f} flips in all)"
-    return held
+            held, words = ber, f"mean loss {mean:.1g}, clearly under {limit:g}, at {ber:g} ({flips:,.0f} flips in all)"
+    return held, words
+
+
+def _most_different(knees: "pd.DataFrame", name: str, same: str, loss: str) -> dict[str, Any]:
+    """The highest knee over the lowest, of the two knees of one `same` whose intervals differ most. Curves that lose less at
+    all rates are compared only if no two measured knees differ."""
+    pairs, several = [], False
+    for (key, *_), group in knees.groupby([same, "target", "error_model", "mitigation"], sort=False):
+        several |= group[name].nunique() > 1
+        for first, last in permutations(group.to_dict("records"), 2):
+            if first[name] != last[name] and np.isfinite(first["knee"]):
+                apart = last["knee_low"] / first["knee_high"] if np.isfinite(first["knee_high"]) else 0.0
+                pairs.append((apart, key, first, last))
+    if measured := [pair for pair in pairs if pair[0] > 1 and np.isfinite(pair[3]["knee_high"])]:
+        pairs = measured
+    if not pairs:
+        names = ", ".join(dict.fromkeys(knees["dataset"]))
+        only = {"model": "one model only", "dataset": "one data set only"}[name]
+        reason = "none loses that much" if several else only
+        return {"dataset": names, "value": np.nan, "low": np.nan, "high": np.nan, "reason": reason, "detail": reason}
+    low, key, first, last = max(pairs, key=lambda pair: pair[0])
+    return {
+        "dataset": ", ".join(dict.fromkeys([first["dataset"], last["dataset"]])),
+        "value": last["knee"] / first["knee"] if np.isfinite(last["knee"]) else np.nan,
+        "low": low,
+        "high": last["knee_high"] / first["knee_low"],
+        "reason": "",
+        "detail": f"{key}, {loss} AUC lost: {', '.join(f'{knee[name]} {_words(knee)}' for knee in (first, last))}",
+    }
+
+
+def _words(row: dict[str, Any]) -> str:
+    if np.isinf(row["knee_low"]):
+        return "not up to the highest rate"
+    high = "over the highest rate" if np.isinf(row["knee_high"]) else f"{row['knee_high']:.1e}"
+    knee = "not up to the highest rate" if np.isinf(row["knee"]) else f"{row['knee']:.1e}"
+    return f"{knee} [{row['knee_low']:.1e}, {high}]"
 
 
 def sweep_caption(summary: "pd.DataFrame", splits: Sequence[Split], *, marks: str | None = None) -> str:
@@ -204,46 +242,3 @@ def sweep_caption(summary: "pd.DataFrame", splits: Sequence[Split], *, marks: st
     if len({rest for _, _, rest in parts}) > 1 or not all(middle for _, middle, _ in parts):
         return " ".join(here)
     return " ".join(start for start, _, _ in parts) + parts[0][1] + parts[0][2]
-
-
-def _differ(rate_at_loss: "pd.DataFrame", name: str, same: str, loss: str) -> tuple[str, float, float, float, str, str]:
-    """Data sets, the highest knee over the lowest with the ends that both intervals allow, the verdict, and why: of the two
-    knees of one `same` that clearly differ most. Knees that were not reached count where reached ones do not differ."""
-    found, several = [], False
-    for (key, *_), group in rate_at_loss.groupby([same, "target", "error_model", "mitigation"], sort=False):
-        several |= group[name].nunique() > 1
-        for first, last in permutations(group.to_dict("records"), 2):
-            if first[name] != last[name] and np.isfinite(first["knee"]):
-                apart = last["knee_low"] / first["knee_high"] if np.isfinite(first["knee_high"]) else 0.0
-                found.append((apart, key, first, last))
-    if reached := [one for one in found if one[0] > 1 and np.isfinite(one[3]["knee_high"])]:
-        found = reached
-    if not found:
-        return (
-            ", ".join(dict.fromkeys(rate_at_loss["dataset"])),
-            *[np.nan] * 3,
-            "none loses that much" if several else _ONE[name],
-            "",
-        )
-    low, key, first, last = max(found, key=lambda one: one[0])
-    ends = [f"{one[name]} {_shown(one)}" for one in (first, last)]
-    ratio = last["knee"] / first["knee"] if np.isfinite(last["knee"]) else np.nan
-    detail = f"{key}, {loss} AUC lost: {ends[0]}, {ends[1]}"
-    sets = ", ".join(dict.fromkeys([first["dataset"], last["dataset"]]))
-    return sets, ratio, low, last["knee_high"] / first["knee_low"], "reproduced" if low > 1 else "not", detail
-
-
-def _shown(row: dict[str, Any]) -> str:
-    if np.isinf(row["knee_low"]):
-        return "not up to the highest rate"
-    high = "over the highest rate" if np.isinf(row["knee_high"]) else f"{row['knee_high']:.1e}"
-    knee = "not up to the highest rate" if np.isinf(row["knee"]) else f"{row['knee']:.1e}"
-    return f"{knee} [{row['knee_low']:.1e}, {high}]"
-
-
-def _means(values: np.ndarray, counts: np.ndarray, golden: float) -> np.ndarray:
-    """Mean losses [draws, rates] of trials [trials, rates] taken so many times [draws, trials]; trials that raised (NaN) are
-    left out at their rate. Where all raised, all the golden AUC is lost."""
-    there = ~np.isnan(values)
-    n = counts @ there
-    return np.where(n > 0, counts @ np.where(there, values, 0.0) / np.maximum(n, 1), golden)

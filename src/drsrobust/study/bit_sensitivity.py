@@ -1,4 +1,4 @@
-"""What a flip of one bit makes of weights, computed for all of them (experiment E1)."""
+"""Magnitudes of all weights after a flip of one bit, and claim C8 (experiment E1)."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -8,6 +8,7 @@ import torch
 
 from drsrobust.introspection.tensors import component_of, named_tensors
 from drsrobust.models import model_name
+from drsrobust.study.findings import verdicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,12 +19,12 @@ def flipped_magnitudes(models: "Sequence[nn.Module]", bit: int = 30) -> "pd.Data
     """How large the float32 weights of each component are, and how large each would be with one bit flipped.
 
     Args:
-        models: with parameters of float32; others are left out.
+        models: parameters of other types than float32 are skipped.
         bit: 0 the lowest of the mantissa, 31 the sign.
 
     Returns:
-        one row per model and component: `model`, `target`, `words`, `median` of |w|, and of |w| with the bit flipped
-        `flipped_q10`, `flipped_median`, `flipped_q90` (infinity and NaN count as infinite) and `infinite`, the share of these.
+        one row per model and component: `model`, `target`, `words`, `median` of |w|; of |w| with the bit flipped
+        `flipped_q10`, `flipped_median`, `flipped_q90` (NaN counts as infinite) and `infinite`, the share of infinite ones.
 
     Raises:
         ValueError: a bit that a float32 does not have.
@@ -37,7 +38,7 @@ def flipped_magnitudes(models: "Sequence[nn.Module]", bit: int = 30) -> "pd.Data
     import pandas as pd
 
     if bit not in range(32):
-        raise ValueError(f"bit is {bit!r}; a float32 has bits 0 to 31")
+        raise ValueError(f"bit must be 0 to 31 for float32, got {bit!r}")
     rows = []
     for model in models:
         home = component_of(model)
@@ -57,44 +58,43 @@ def flipped_magnitudes(models: "Sequence[nn.Module]", bit: int = 30) -> "pd.Data
 
 
 def bit_verdict(data: "pd.DataFrame", flipped: "pd.DataFrame", bit: int = 30, least: float = 1e36) -> "pd.DataFrame":
-    """What flips by bit say of claim C8: one bit dominates, and makes weights as large as said.
-
-    A component's bit is surely first where the interval of its mean AUC loss lies above those of all other bits, and surely
-    beaten where another one's lies above its.
+    """Findings and verdicts on claim C8: one bit dominates, and its flips make weights very large.
 
     Args:
         data: one row per model, target and bit, with `auc_drop`, `auc_drop_low`, `auc_drop_high`.
         flipped: `flipped_magnitudes` of the same models.
-        bit: that is said to dominate.
-        least: |w| of a weight that it is flipped in.
+        bit: the bit that is claimed to dominate.
+        least: |w| with this bit flipped.
 
     Returns:
-        two rows, with `reading`, `value`, `verdict` and `detail` (the sentence that says why). `most`: the share of components
-        in which the bit is surely first; `reproduced` where that is half or more and it is nowhere beaten, `partly` where it
-        is first in some, else `not`. `size`: the smallest median |w| of a component with the bit flipped; `reproduced` where
-        it is `least` or more, `partly` where it is in some components, else `not`.
+        two rows with `reading`, `value`, `verdict` and `detail`. `most`: the share of components in which the interval of the
+        bit's mean AUC loss lies above those of all other bits; `beaten`: components in which another bit's lies above its.
+        `size`: the smallest median |w| of a component with the bit flipped; `greatest`: the largest.
 
     Raises:
         ValueError: there are no flips of this bit, or none of others.
     """
     import pandas as pd
 
-    first = worst = beaten = parts = 0
+    clear = by_mean = beaten = components = 0
     for _, group in data.groupby(["model", "target"], sort=False):
         own, others = group[group["bit"] == bit], group[group["bit"] != bit]
         if own.empty or others.empty:
-            raise ValueError(f"the flips must be of bit {bit} and of others, to tell whether it dominates")
-        parts += 1
-        worst += bool(own["auc_drop"].iloc[0] > others["auc_drop"].max())
-        first += bool(own["auc_drop_low"].iloc[0] > others["auc_drop_high"].max())
+            raise ValueError(f"data must hold flips of bit {bit} and of other bits in every component")
+        components += 1
+        by_mean += bool(own["auc_drop"].iloc[0] > others["auc_drop"].max())
+        clear += bool(own["auc_drop_low"].iloc[0] > others["auc_drop_high"].max())
         beaten += bool(others["auc_drop_low"].max() > own["auc_drop_high"].iloc[0])
-    why = f"bit {bit} has the largest mean AUC loss in {worst} of {parts} components, surely in {first}"
-    most = "not" if not first else "partly" if beaten or 2 * first < parts else "reproduced"
-    sizes = flipped["flipped_median"]
-    size = "reproduced" if sizes.min() >= least else "partly" if sizes.max() >= least else "not"
-    ends = f"median |w| of a component {sizes.min():.1e} to {sizes.max():.1e} with bit {bit} flipped"
-    rows = [
-        ("most", first / parts, most, f"{why}; another bit surely has in {beaten}"),
-        ("size", sizes.min(), size, ends),
-    ]
-    return pd.DataFrame(rows, columns=["reading", "value", "verdict", "detail"])
+    most = f"bit {bit} has the largest mean AUC loss in {by_mean} of {components} components, clearly in {clear}; "
+    most = {
+        "reading": "most",
+        "value": clear / components,
+        "beaten": beaten,
+        "detail": f"{most}another bit clearly in {beaten}",
+    }
+    smallest, greatest = flipped["flipped_median"].min(), flipped["flipped_median"].max()
+    size = f"median |w| of a component {smallest:.1e} to {greatest:.1e} with bit {bit} flipped"
+    size = {"reading": "size", "value": smallest, "greatest": greatest, "detail": size}
+    table = pd.DataFrame([most, size])
+    words = [*verdicts(table[:1], "dominates"), *verdicts(table[1:], "large", bound=least)]
+    return table.assign(verdict=words)

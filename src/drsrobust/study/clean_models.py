@@ -1,4 +1,4 @@
-"""How good trained models are without errors: one row per model, each number with its interval."""
+"""AUC and log loss of trained models without errors, one row per model (notebook 00_models)."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -31,8 +31,8 @@ def clean_table(trained: "Iterable[tuple[nn.Module, Dataset]]") -> "tuple[pd.Dat
     rows, curves, scores, labels = [], [], {}, {}
     for model, data in trained:
         name, test = model_name(model), data.test
-        given = score(model, padded_batches(test), len(test))
-        value, low, high = auc_interval(test.labels, given)
+        logits = score(model, padded_batches(test), len(test))
+        value, low, high = auc_interval(test.labels, logits)
         rows.append(
             {
                 "model": name,
@@ -41,15 +41,15 @@ def clean_table(trained: "Iterable[tuple[nn.Module, Dataset]]") -> "tuple[pd.Dat
                 "auc": value,
                 "auc_low": low,
                 "auc_high": high,
-                "logloss": log_loss(test.labels, given, test.prior),
-                "ne": normalised_entropy(test.labels, given, test.prior),
+                "logloss": log_loss(test.labels, logits, test.prior),
+                "ne": normalised_entropy(test.labels, logits, test.prior),
                 "parameters": sum(parameter.numel() for parameter in model.parameters()),
                 "epochs": len(model.manifest["curve"]),
                 "seconds": model.manifest["seconds"],
                 "sizes": str(model.manifest["sizes"]),
             }
         )
-        scores[len(rows) - 1], labels[data.name] = given, test.labels
+        scores[len(rows) - 1], labels[data.name] = logits, test.labels
         curves.append(pd.DataFrame(model.manifest["curve"]).assign(model=name, dataset=data.name))
     table = pd.DataFrame(rows)
     for dataset, group in table.groupby("dataset", sort=False):

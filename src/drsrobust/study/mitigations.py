@@ -1,4 +1,4 @@
-"""The models on which mitigations are measured, and which mitigations."""
+"""The models on which mitigations are compared, the mitigations, and their time at inference (notebooks 07, 08)."""
 
 import os
 from collections.abc import Sequence
@@ -33,23 +33,26 @@ from drsrobust.timing import overhead
 from drsrobust.training import Settings, load_model
 
 TABLE_ROWS = 1_000_000
-
 SIZES: dict[str, Any] = {"dense_mlp": [512, 256, 16], "over_mlp": [512, 256, 1]}
-
-COLUMNS = ("mitigation", "model", "scope", "batch", "plain_ms", "protected_ms", "overhead_percent")
-
+COLUMNS = (
+    "mitigation",
+    "model",
+    "scope",
+    "batch",
+    "plain_ms",
+    "protected_ms",
+    "overhead_percent",
+    "stored_bits_percent",
+)
+BATCHES = (64, 512, 2048, 8192)
+PASS, MOST = 16_384, 64  # rows and batches of a timed pass, at most
 LARGE, INT8 = "dlrm, 26 tables", ", int8 tables"
-ROWS = 20_000  # of the large model: to learn from, and to test
+ROWS = 20_000  # of the large model, for training and for test each
 REAL = ("movielens-1m/full", "movielens-1m/ids", "criteo-sample/fields")
 GENERATED = ("synthetic-movielens/full", "synthetic-criteo/dlrm")
+_STUDY = ("dlrm", "fm", "dcn", "wide_deep", "deepfm", "dlrm_dcn")
 # AFM takes 20 minutes to train on `full`.
-MODELS = {
-    "movielens-1m/full": ("dlrm", "fm", "dcn", "wide_deep", "deepfm", "dlrm_dcn"),
-    "movielens-1m/ids": ("afm", "dlrm"),
-    "criteo-sample/fields": ("dlrm",),
-    "synthetic-movielens/full": ("dlrm", "fm", "dcn", "wide_deep", "deepfm", "dlrm_dcn"),
-    "synthetic-criteo/dlrm": ("dlrm",),
-}
+MODELS = {"movielens-1m/full": _STUDY, "movielens-1m/ids": ("afm", "dlrm"), "synthetic-movielens/full": _STUDY}
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +63,7 @@ class Case:
         name: in the tables.
         data: name of the data set.
         model: in evaluation mode.
-        train: what bounds and thresholds are learnt from.
+        train: rows from which bounds and thresholds are fitted.
         test: other rows.
     """
 
@@ -77,7 +80,7 @@ class Case:
 
 
 def large(table_rows: int = TABLE_ROWS, rows: int = ROWS, sizes: dict[str, Any] | None = None) -> Case:
-    """The DLRM of 26 tables with planted rows (`planted`) and seeded first weights: what a check costs does not depend on
+    """The DLRM of 26 tables with planted rows (`planted`) and seeded first weights: the time of a check does not depend on
     training.
 
     Args:
@@ -100,14 +103,14 @@ def trained(
     settings: Settings | None = None,
     progress: bool = True,
 ) -> list[Case]:
-    """Trained models, DLRM on MovieLens first; from the cache where they are there.
+    """Trained models, DLRM on MovieLens first.
 
     Args:
         datasets: None: MovieLens-1M (`full`, `ids`) and the Criteo sample where DRSROBUST_DATA is set, else generated ones.
         models: on each of them; None: DLRM, and on MovieLens the study's models.
         rows: of generated data sets; None: their own number.
         settings: of training; None: those of the model on the data.
-        progress: a progress bar while training.
+        progress: shows a progress bar.
     """
     if datasets is None:
         datasets = REAL if os.environ.get("DRSROBUST_DATA") else GENERATED
@@ -130,17 +133,14 @@ def with_int8_tables(case: Case) -> Case:
 
 
 def clipping(case: Case) -> list[Mitigation]:
-    """Profiled bounds, by layer and by neuron, saturating and to zero; those of the published code, within 6."""
-    fitted = [
-        ActivationClipping.fit(case.model, case.train, scope=scope, mode=mode)
-        for scope in ("layer", "neuron")
-        for mode in ("saturate", "zero")
-    ]
-    return [*fitted, ActivationClipping(6)]
+    """Profiled bounds, by layer and by neuron, saturating and to zero; and the published bound of 6."""
+    fit = ActivationClipping.fit
+    modes = [(scope, mode) for scope in ("layer", "neuron") for mode in ("saturate", "zero")]
+    return [*(fit(case.model, case.train, scope=s, mode=mode) for s, mode in modes), ActivationClipping(6)]
 
 
 def checks(case: Case) -> list[Mitigation]:
-    """Checksums: of linear layers, where there are any, by both thresholds; of tables (of int8 rows in both ways)."""
+    """Checksums of linear layers, if there are any, by both thresholds, and of tables."""
     if not any(isinstance(module, nn.Linear) for module in case.model.modules()):
         return bag_checks(case)
     calibrated = ABFTLinear.fit(case.model, case.train.head(ROWS), mode="calibrated")
@@ -148,23 +148,23 @@ def checks(case: Case) -> list[Mitigation]:
 
 
 def bag_checks(case: Case) -> list[Mitigation]:
-    """Checksums of tables; of int8 rows in both ways."""
+    """Checksums of tables; of int8 rows by residues and by sums."""
     if not case.int8:
         return [ABFTEmbeddingBag.fit(case.model)]
-    found = [ABFTEmbeddingBag.fit(case.model, quantized=way) for way in ("residue", "sum")]
-    for way, one in zip(("residues", "sums"), found, strict=True):
-        one.name += f" by {way}"
-    return found
+    both = [ABFTEmbeddingBag.fit(case.model, quantized=way) for way in ("residue", "sum")]
+    for check, way in zip(both, ("residues", "sums"), strict=True):
+        check.name += f" by {way}"
+    return both
 
 
 def in_computation(case: Case) -> list[Mitigation]:
     """All mitigations that take time at inference, and a sum of them: both checksums and clipping."""
-    found, bounds = checks(case), clipping(case)
-    both = [one for one in found if "calibrated" not in one.name and "by sums" not in one.name]
-    together = both[0]
-    for one in [*both[1:], bounds[0]]:
-        together = together + one
-    return [*found, *bounds, NaNGuard(case.train.prior), together]
+    checksums, bounds = checks(case), clipping(case)
+    first, *others = [check for check in checksums if "calibrated" not in check.name and "by sums" not in check.name]
+    together = first
+    for mitigation in [*others, bounds[0]]:
+        together = together + mitigation
+    return [*checksums, *bounds, NaNGuard(case.train.prior), together]
 
 
 def in_memory(case: Case) -> list[Mitigation]:
@@ -174,48 +174,42 @@ def in_memory(case: Case) -> list[Mitigation]:
     return [*ranges, *nine, ParityZero(), ECC(64), ECC(32), Replication(), Scrubbing()]
 
 
-BATCHES = (64, 512, 2048, 8192)
-PASS = 16_384  # rows of a timed pass, in at most so many batches:
-MOST = 64
-
-
 def time_cost(
     cases: Sequence[Case], batches: Sequence[int], turns: int, *, checks_only: bool = False, progress: bool = True
 ) -> pd.DataFrame:
-    """Inference with and without each mitigation, side by side (`overhead`); of checksums also as a share of the operators that
-    they check, of those of one kind.
+    """Inference with and without each mitigation, in turns (`overhead`); of checksums also as a share of the operators that
+    they check.
 
     Args:
-        cases: models, with the rows that are scored: test rows, not those that bounds were learnt from.
+        cases: models, timed on test rows.
         batches: sizes.
         turns: of `overhead`.
         checks_only: checksums alone.
-        progress: a progress bar.
+        progress: shows a progress bar.
+
+    Returns:
+        the columns `COLUMNS`; `stored_bits_percent` is of the parameters' bits.
     """
     rows = []
     with progress_bar(len(cases) * len(batches), "inference time", progress=progress) as bar:
         for case in cases:
             mitigations = bag_checks(case) if case.int8 else checks(case) if checks_only else in_computation(case)
+            scopes = [(one, None) for one in mitigations]
+            scopes += [(one, one.covered) for one in mitigations if isinstance(one, ABFT)]
             bits = resolve(case.model, "all").bits  # int8 rows are no parameters
             for size in batches:
-                rows += [_timed(case, one, size, turns, modules, bits) for one, modules in _scopes(mitigations)]
+                for mitigation, modules in scopes:
+                    row = {"mitigation": mitigation.name, "model": case.name}
+                    row["stored_bits_percent"] = 100 * mitigation.cost(case.model).stored_bits / bits
+                    timed = overhead(case.model, _batches(case, size), mitigation, modules=modules, turns=turns)
+                    rows.append(row | timed)
                 bar.update()
-    table = pd.DataFrame(rows)
-    return table[list(COLUMNS)]
+    return pd.DataFrame(rows)[list(COLUMNS)]
 
 
-def _scopes(mitigations: Sequence[Mitigation]) -> list[tuple[Mitigation, list[str] | None]]:
-    """Each for the whole model, checksums for their operators too."""
-    found: list[tuple[Mitigation, list[str] | None]] = [(one, None) for one in mitigations]
-    return found + [(one, one.covered) for one in mitigations if isinstance(one, ABFT)]
-
-
-def _timed(case: Case, mitigation: Mitigation, size: int, turns: int, modules: list[str] | None, bits: int) -> dict:
-    number = max(1, min(MOST, PASS // size))
-    split = case.test.head(min(len(case.test), number * size))
+def _batches(case: Case, size: int) -> list:
+    split = case.test.head(min(len(case.test), size * max(1, min(MOST, PASS // size))))
     batches = [batch for batch in split.batches(size) if len(batch.labels) == size]
     if not batches:
-        raise ValueError(f"{case.name} on {case.data} has {len(split)} test rows; a batch of {size} needs more")
-    measured = overhead(case.model, batches, mitigation, modules=modules, turns=turns)
-    stored = 100 * mitigation.cost(case.model).stored_bits / bits
-    return {"mitigation": mitigation.name, "model": case.name, "stored_bits_percent": stored} | measured
+        raise ValueError(f"a batch of {size} needs more test rows than the {len(split)} of {case.name} on {case.data}")
+    return batches

@@ -12,8 +12,6 @@ from drsrobust._environment import machine, unknown, versions
 if TYPE_CHECKING:
     from drsrobust.evaluation import Evaluator
 
-VERDICTS = ("reproduced", "partly", "not")  # on a finding that tests a claim
-
 
 def check_parameters(namespace: dict[str, Any]) -> None:
     """Checks the annotated parameters of a notebook, before anything is loaded or trained.
@@ -198,36 +196,3 @@ def provenance(evaluator: "Evaluator | None" = None) -> str:
         f"{evaluator.rows.fingerprint[:12]}; "
         f"model {evaluator.name}, state {evaluator.checkpoint[:12]}; {made_with}"
     )
-
-
-def conclusion(claim: str, paper: str, here: str | Iterable[str], verdicts: Iterable[str]) -> str:
-    """The paragraph that ends a notebook: what the paper says, what is seen here, and the verdict.
-
-    Args:
-        claim: its number, as `C8`.
-        paper: what the paper says.
-        here: what is seen, in one or more findings.
-        verdicts: of the findings: `reproduced`, `partly`, `not`; any other word (as `nothing lost`) says why it is no test.
-
-    Returns:
-        one line. The verdict is `reproduced` where all findings are, `not reproduced` where none is, not even partly, and
-        `partly reproduced` else; without any test, `not tested`.
-
-    Example:
-        >>> conclusion("C8", "bit 30 dominates", ["most in 9 of 9 parts", "|w| is 1e37"], ["reproduced", "not"])
-        'C8. The paper: bit 30 dominates. Here: most in 9 of 9 parts; |w| is 1e37. Partly reproduced (1 of 2 findings in full).'
-    """
-    verdicts, here = list(verdicts), [here] if isinstance(here, str) else list(here)
-    tested = [verdict for verdict in verdicts if verdict in VERDICTS]
-    good = tested.count("reproduced")
-    if not tested:
-        said = "Not tested"
-    elif good == len(verdicts):
-        said = "Reproduced"
-    elif set(tested) == {"not"}:
-        said = "Not reproduced"
-    else:
-        said = "Partly reproduced"
-    if tested:
-        said += f" ({good} of {len(verdicts)} findings in full)"
-    return f"{claim}. The paper: {paper}. Here: {'; '.join(here) or 'nothing to see'}. {said}."

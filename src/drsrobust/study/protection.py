@@ -1,5 +1,4 @@
-"""Which protection is worth its price: claims of the form "up to so much", rates up to which it holds, storage, and what no
-other one beats."""
+"""What mitigations recover, up to which rate they keep the AUC, and at what cost: claims C4 and C5 (notebooks 05, 06, 08)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -8,57 +7,60 @@ import numpy as np
 
 from drsrobust.statistics.columns import ENDS, NONE, identifying
 from drsrobust.statistics.summary import DROP
+from drsrobust.study.findings import verdicts
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_WHERE = ["model", "dataset", "protocol", "target"]
+_CURVE = ["model", "dataset", "protocol", "target"]
 
 
 def best_recovery_claim(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd.DataFrame":
-    """Whether a claim "up to so much" holds: for each model, data set and protocol the condition in which it is surely most,
-    that is, whose interval has the highest lower end.
+    """Findings and verdicts on claim C4, "up to so much": of each model, data set and protocol the condition whose interval
+    has the highest lower end.
 
     Args:
         found: as `recovery` returns it, with intervals that hold for the best of its rows (`confidence`).
-        claimed: how much: 0.30 is 30 % of the lost AUC, or 0.30 AUC.
+        claimed: 0.30 is 30 % of the lost AUC, or 0.30 AUC.
         value: `recovery` or `gained`.
 
     Returns:
-        `mitigation` and `ber` of the best, its `value`, `low` and `high`, `conditions` that it was chosen from, `verdict`:
-        `reproduced` (the interval lies at the claimed value or above), `partly` (it lies above 0), `not`; and `detail`, in
-        words. Three verdicts say why there is no test: `nothing lost`, where no condition has a value; `no interval`, where
-        none has an interval; and, of `gained`, that errors cost less than the claimed value on average in all conditions (the
-        high end of the cost where some trials raised), so that nothing could give back as much.
+        one row each: `mitigation` and `ber` of the best, `value`, `low` and `high`, `conditions` that it was chosen from,
+        `verdict`, `detail` in words, and `reason` where nothing can be tested: no condition has a value or an interval, or
+        errors cost less than the claimed gain in all conditions (by the interval's high end where some trials raised).
     """
     import pandas as pd
 
     rows = []
-    for where, here in found.groupby(_WHERE[:3], sort=False):
+    for where, here in found.groupby(_CURVE[:3], sort=False):
         here = here.dropna(subset=[value])
-        row = dict(zip(_WHERE[:3], where, strict=True)) | {"conditions": len(here), "verdict": "nothing lost"}
+        row = dict(zip(_CURVE[:3], where, strict=True)) | {"conditions": len(here)}
+        row |= {"mitigation": None, "ber": np.nan, "value": np.nan, "low": np.nan, "high": np.nan}
+        reason = detail = "nothing lost"
         if len(here):
-            surest = here[f"{value}_low"]
-            best = here.loc[(surest if surest.notna().any() else here[value]).idxmax()]
+            low = here[f"{value}_low"]
+            best = here.loc[(low if low.notna().any() else here[value]).idxmax()]
             row |= {name: best[name] for name in ("mitigation", "ber")}
             row |= {name: best[f"{value}{end}"] for name, end in zip(("value", "low", "high"), ENDS, strict=True)}
-            row["verdict"] = "reproduced" if row["low"] >= claimed else "partly" if row["low"] > 0 else "not"
-            if row["low"] != row["low"]:
-                row["verdict"] = "no interval"
-            beside = (
-                "more than claimed" if row["low"] > claimed else "less than claimed" if row["high"] < claimed else ""
-            )
-            row["detail"] = f"{row['mitigation']} at {row['ber']:g}, best of {len(here)}{beside and f': {beside}'}"
+            reason = "no interval" if np.isnan(row["low"]) else ""
+            more, less = row["low"] > claimed, row["high"] < claimed
+            detail = f"{row['mitigation']} at {row['ber']:g}, best of {len(here)}"
+            detail += ": more than claimed" if more else ": less than claimed" if less else ""
             if value == "gained":
-                most = here["lost"].where(here["raised"] == 0, here["lost_high"]).max()
-                if most < claimed:
-                    row["verdict"] = f"errors cost {most:.3g} AUC at most: none could give back {claimed:g}"
-        rows.append(row)
-    return pd.DataFrame(rows)
+                cost = here["lost"].where(here["raised"] == 0, here["lost_high"]).max()
+                if cost < claimed:
+                    reason = f"not testable here: errors cost at most {cost:.3g} AUC, the claim is {claimed:g}"
+            detail += f"; {reason}" if reason else ""
+        rows.append(row | {"reason": reason, "detail": detail})
+    table = pd.DataFrame(rows)
+    return table.assign(verdict=verdicts(table, "recovers", bound=claimed))
 
 
 def max_safe_rate(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame":
     """Up to which rate the mean AUC stays within `loss` of the golden one.
+
+    Lower rates need no interval of their own: fewer errors lose less on average. The upper end counts a trial whose model
+    raised as an AUC of 0 (see `summarise`).
 
     Args:
         summary: as `summarise` returns it, over several rates.
@@ -68,115 +70,110 @@ def max_safe_rate(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame"
         one row per model, data set, protocol, target and mitigation (with `mitigation_id`): `kept_to`, the highest rate at
         which the upper end of the mean loss's interval is at most `loss`, if at all lower rates of the table the mean itself is
         and no trial raised (NaN: at none); `lost_from`, the lowest rate at which the lower end is over `loss`, or the model
-        raised in every trial (NaN: at none). At other rates the trials do not show either. Lower rates need no interval of
-        their own: fewer errors lose less on average, and where all trials agree the interval holds what n trials may miss,
-        which is more than `loss`. The upper end counts a trial whose model raised as an AUC of 0 (see `summarise`).
+        raised in every trial (NaN: at none). At other rates the trials show neither.
     """
     import pandas as pd
 
     rows = []
-    columns = identifying(summary, [*_WHERE, "mitigation"])
+    columns = identifying(summary, [*_CURVE, "mitigation"])
     for where, curve in summary.groupby(columns, sort=False, dropna=False):
         curve = curve.sort_values("ber")
         within = ((curve["auc_drop"] <= loss) & (curve["share_raised"] == 0)).cummin()
         kept = within & (curve["auc_drop_high"] <= loss)
         over = (curve["auc_drop_low"] > loss) | (curve["share_raised"] == 1)
-        row = dict(zip(columns, where, strict=True))
-        row |= {"kept_to": curve["ber"][kept].max(), "lost_from": curve["ber"][over].min()}
-        rows.append(row)
+        limits = {"kept_to": curve["ber"][kept].max(), "lost_from": curve["ber"][over].min()}
+        rows.append(dict(zip(columns, where, strict=True)) | limits)
     return pd.DataFrame(rows)
 
 
 def cheapest(kept: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float]) -> "pd.DataFrame":
-    """By rate, what stores least of that which keeps the AUC.
+    """At each rate, the mitigation that keeps the AUC with least storage.
 
     Args:
         kept: as `max_safe_rate` returns it, of one model, data set, protocol and target, with the model without mitigation.
-        storage: as `stored` returns it, of the mitigations to choose from; of those that store equally much the first is taken.
+        storage: as `storage_overhead` returns it, of the mitigations to choose from; the first of equal ones is taken.
         bers: the rates.
 
     Returns:
-        one row per rate: `ber`; `lost`, whether the model without mitigation surely loses more there (False: it does not, or
-        the trials do not tell); `mitigation` and `stored_percent` (missing where none of them keeps it).
+        one row per rate: `ber`; `lost`, whether the model without mitigation clearly loses more; `mitigation` and
+        `stored_percent` (missing where none keeps the AUC).
 
     Raises:
         ValueError: a mitigation's label that is in several rows of `kept`.
     """
     import pandas as pd
 
-    limits = kept.set_index("mitigation")
-    if len(doubles := limits.index[limits.index.duplicated()]):
-        raise ValueError(
-            f"{doubles[0]} is in several rows; give the rows of one model, data set, protocol and target, and give "
-            "mitigations of one label names of their own (`.name`)"
-        )
-    rows = []
+    _one_row_each(kept)
+    limits, rows = kept.set_index("mitigation"), []
     for ber in bers:
-        keeps = storage[storage["mitigation"].map(limits["kept_to"]) >= ber].sort_values(
-            "stored_percent", kind="stable"
-        )
+        keeps = storage[storage["mitigation"].map(limits["kept_to"]) >= ber]
+        keeps = keeps.sort_values("stored_percent", kind="stable")[["mitigation", "stored_percent"]]
         row = {"ber": ber, "lost": bool(limits["lost_from"][NONE] <= ber), "mitigation": None, "stored_percent": np.nan}
-        rows.append(row | (keeps[["mitigation", "stored_percent"]].iloc[0].to_dict() if len(keeps) else {}))
+        rows.append(row | (keeps.iloc[0].to_dict() if len(keeps) else {}))
     return pd.DataFrame(rows)
+
+
+def _one_row_each(table: "pd.DataFrame") -> None:
+    if len(duplicates := table["mitigation"][table["mitigation"].duplicated()]):
+        raise ValueError(
+            f"{duplicates.iloc[0]} is in several rows; give the rows of one model, data set, protocol, target and rate, and "
+            "give mitigations of one label names of their own (`.name`)"
+        )
 
 
 def protection_verdicts(
     kept: "pd.DataFrame", storage: "pd.DataFrame", families: Mapping[str, Sequence[str]], bers: Sequence[float]
 ) -> "pd.DataFrame":
-    """Whether families of mitigations, as the codes of bit protection, keep the AUC wherever it is lost without them.
+    """Findings and verdicts on claim C5: families of mitigations keep the AUC wherever it is lost without them.
 
     Args:
         kept, storage, bers: as in `cheapest`.
-        families: name -> names of its mitigations.
+        families: name -> names of its mitigations, as the codes of bit protection.
 
     Returns:
         one row per family: `model`, `dataset`, `code` (its name), `value`, the highest rate at which one of its mitigations
-        keeps the AUC (NaN: at none; `low` and `high` are NaN), `verdict`: `reproduced` (kept at all rates at which the
-        model without mitigation surely loses more), `partly` (at some), `not`, or `nothing lost`; and `detail`: by rate,
-        the one that stores least.
+        keeps the AUC (NaN: at none; `low` and `high` are NaN), `rates_lost` (rates at which the model without mitigation
+        clearly loses more), at `kept` of which one keeps it, `verdict`, `reason`, and `detail`: the cheapest at each rate.
     """
     import pandas as pd
 
     rows = []
     for name, members in families.items():
         choice = cheapest(kept, storage[storage["mitigation"].isin(members)], bers)
-        lost, some = choice[choice["lost"]], choice[choice["mitigation"].notna()]
-        held = int(lost["mitigation"].notna().sum())
+        lost, keeps = choice[choice["lost"]], choice["mitigation"].notna()
         row = {"model": kept["model"].iloc[0], "dataset": kept["dataset"].iloc[0], "code": name}
-        row |= {"value": some["ber"].max(), "low": np.nan, "high": np.nan}
-        row["verdict"] = "reproduced" if held == len(lost) else "partly" if held else "not"
-        row["verdict"] = row["verdict"] if len(lost) else "nothing lost"
-        least = []
-        for one in lost.itertuples():
-            what = f"{one.mitigation}, +{one.stored_percent:.2g} % storage" if one.stored_percent >= 0 else "none"
-            least.append(f"{one.ber:g} {what}")
-        rows.append(row | {"detail": f"kept at {held} of {len(lost)} rates: {'; '.join(least)}" if least else ""})
-    return pd.DataFrame(rows)
+        row |= {"value": choice["ber"][keeps].max(), "low": np.nan, "high": np.nan}
+        row |= {"rates_lost": len(lost), "kept": int(lost["mitigation"].notna().sum()), "reason": ""}
+        best = [
+            f"{rate.ber:g} {rate.mitigation}, +{rate.stored_percent:.2g} % storage"
+            if rate.stored_percent >= 0
+            else f"{rate.ber:g} none"
+            for rate in lost.itertuples()
+        ]
+        row["detail"] = f"kept at {row['kept']} of {len(lost)} rates: {'; '.join(best)}"
+        rows.append(row if len(lost) else row | {"reason": "nothing lost", "detail": "nothing lost"})
+    table = pd.DataFrame(rows)
+    return table.assign(verdict=verdicts(table, "keeps"))
 
 
 def cost_benefit(found: "pd.DataFrame", storage: "pd.DataFrame", times: "pd.DataFrame") -> "pd.DataFrame":
-    """What mitigations recover beside what they cost, and which of them no other one beats: none has at least the recovery at
-    no more time and storage, and is better in one of these; nor does doing nothing, which recovers nothing.
+    """Recovery of each mitigation with its cost, and those that no other one beats (nor doing nothing).
 
     Args:
         found: as `recovery` returns it, at one rate: a row per mitigation.
-        storage: as `stored` returns it.
-        times: of those that run with the model, a row per timing: `mitigation` and `overhead_percent`.
+        storage: as `storage_overhead` returns it.
+        times: of mitigations that run with the model, a row per timing: `mitigation` and `overhead_percent`.
 
     Returns:
-        the rows of `found` with `stored_bits`, `stored_percent`, `overhead_percent` (median; 0 for what was not timed, since
-        nothing of it runs with the model), `overhead_percent_low` and `overhead_percent_high` (range of the timings), `timed`
-        and `front`.
+        the rows of `found` with `stored_bits`, `stored_percent`, `overhead_percent` (median; 0 for mitigations that were not
+        timed, which run no code with the model), `overhead_percent_low` and `overhead_percent_high` (range of the timings),
+        `timed` and `front` (see there).
 
     Raises:
-        ValueError: a mitigation that stands twice, or has no row in `storage`.
+        ValueError: a mitigation that is in several rows, or has no row in `storage`.
     """
-    for rows in (found, storage):
-        if (doubles := rows["mitigation"][rows["mitigation"].duplicated()]).size:
-            raise ValueError(
-                f"{doubles.iloc[0]} stands in {1 + doubles.size} rows; give the rows of one rate, target and model, and give "
-                "mitigations of one label names of their own (`.name`)"
-            )
+    for table in (found, storage):
+        _one_row_each(table)
     if missing := sorted({*found["mitigation"]} - {*storage["mitigation"]}):
         raise ValueError(f"storage has no row for {', '.join(missing)}")
     spread = times.groupby("mitigation")["overhead_percent"].agg(["median", "min", "max"])
@@ -190,7 +187,7 @@ def cost_benefit(found: "pd.DataFrame", storage: "pd.DataFrame", times: "pd.Data
 
 
 def front(points: "pd.DataFrame", value: str, costs: Iterable[str]) -> "pd.Series":
-    """Which points no other one beats: none has at least the value at no more of any cost, and is better in one of these.
+    """Points that no other one beats: none has at least the value at no more of any cost, and is better in one of these.
 
     Args:
         points: one row each.
@@ -209,8 +206,5 @@ def front(points: "pd.DataFrame", value: str, costs: Iterable[str]) -> "pd.Serie
     import pandas as pd
 
     numbers = np.column_stack([-points[value].to_numpy(float), *(points[cost].to_numpy(float) for cost in costs)])
-    on = []
-    for one in numbers:
-        beaten = (numbers <= one).all(axis=1) & (numbers < one).any(axis=1)
-        on.append(bool(np.isfinite(one).all() and not beaten.any()))
-    return pd.Series(on, points.index, bool, name="front")
+    beaten = [((numbers <= row).all(axis=1) & (numbers < row).any(axis=1)).any() for row in numbers]
+    return pd.Series(np.isfinite(numbers).all(axis=1) & ~np.array(beaten, bool), points.index, bool, name="front")

@@ -1,11 +1,26 @@
-"""The table of protections in docs/protection.md, and what the page says of it."""
+"""Tables of README.md and docs/protection.md, and what the guide says of its table."""
 
 import pytest
 
-from reproduce.marked import read_rows
 from reproduce.notebooks import ROOT
-from reproduce.protections import FRONT, RECOVERY, protections_table, with_protections
+from reproduce.readme_tables import (
+    END,
+    FRONT,
+    MODELS_BEGIN,
+    PROTECTIONS_BEGIN,
+    PROTECTIONS_END,
+    RECOVERY,
+    _read_rows,
+    with_models,
+    with_protections,
+)
 
+MODELS = """# How it was measured, in words.
+model,dataset,rows,auc,auc_low,auc_high,logloss,parameters,seconds,sizes
+fm,movielens,9,0.81234,0.8001,0.82,0.51234,164000,12.345,"{'a': [1, 2]}"
+dlrm,movielens,9,0.82,0.81,0.83,0.5,1640000,60.7,{}
+fm,criteo,9,0.76,0.75,0.77,0.48,5,9.9,{}
+"""
 RECOVERIES = """# Data: somewhere
 mitigation,ber,lost,recovery
 "bits 30, SECDED",0.0001,0.01234,
@@ -20,21 +35,34 @@ clip 6,12.6,0.0005,True
 """
 
 
-def test_rows_of_the_figure(tmp_path):
+def test_models(tmp_path):
+    (tmp_path / "models.csv").write_text(MODELS)
+    text = with_models(f"before\n{MODELS_BEGIN}\nold\n{END}\nafter\n", tmp_path / "models.csv")
+    assert text.splitlines()[4:-2] == [
+        "| movielens | dlrm | 0.8200 (0.8100 to 0.8300) | 0.5000 | 1,640,000 | 61 |",
+        "| movielens | fm | 0.8123 (0.8001 to 0.8200) | 0.5123 | 164,000 | 12 |",
+        "| criteo | fm | 0.7600 (0.7500 to 0.7700) | 0.4800 | 5 | 10 |",
+    ]
+    assert text.startswith(f"before\n{MODELS_BEGIN}\n| data set") and text.endswith(f"| 10 |\n{END}\nafter\n")
+    with pytest.raises(ValueError, match="no place for the table of models"):
+        with_models("no marks", tmp_path / "models.csv")
+
+
+def test_protections(tmp_path):
     (tmp_path / RECOVERY).write_text(RECOVERIES)
     (tmp_path / FRONT).write_text(COSTS)
-    assert protections_table(tmp_path).splitlines()[2:] == [
+    text = with_protections(f"{PROTECTIONS_BEGIN}\n{PROTECTIONS_END}", tmp_path)
+    assert text.splitlines()[3:-1] == [
         "| *none: AUC lost* | *0.012* | *0.2* |  |  |",
         "| bit 30, SECDED |  | 0.98 | 12.5 % | none |",
         "| clip 6 |  | 0.00 | under 0.01 % | 13 % |",
     ]
-    with pytest.raises(ValueError, match="no place for the table of protections"):
-        with_protections("no marks", tmp_path)
 
 
-def test_the_page_is_that_of_the_published_figures():
-    text = (ROOT / "docs" / "protection.md").read_text()
-    assert with_protections(text, ROOT / "figures" / "data") == text
+def test_the_pages_hold_the_published_numbers():
+    readme, guide = (ROOT / "README.md").read_text(), (ROOT / "docs" / "protection.md").read_text()
+    assert with_models(readme, ROOT / "figures" / "models.csv") == readme
+    assert with_protections(guide, ROOT / "figures" / "data") == guide
 
 
 @pytest.mark.parametrize(
@@ -55,7 +83,7 @@ def test_the_page_is_that_of_the_published_figures():
     ],
 )
 def test_what_is_said_of_them_was_measured(name, rate, said):
-    rows = read_rows(ROOT / "figures" / "data" / RECOVERY)
+    rows = _read_rows(ROOT / "figures" / "data" / RECOVERY)
     (share,) = [row["recovery"] for row in rows if row["mitigation"] == name and float(row["ber"]) == rate]
     text = " ".join((ROOT / "docs" / "protection.md").read_text().split())
     assert said.format(f"{float(share):.2f}") in text
