@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from drsrobust.plots.curves import one_bit
+from drsrobust.plots.curves import mitigation_label
 from reproduce.checks import number
 from reproduce.marked import line, read_rows, replaced
 
@@ -40,7 +40,7 @@ def protections_table(data: Path) -> str:
         cost = costs[name]
         lines.append(
             line(
-                one_bit(name),
+                mitigation_label(name),
                 *(f"{round(float(share), 2) + 0:.2f}" if share else "" for share in shares),
                 _percent(float(cost["stored_percent"])),
                 f"{float(cost['overhead_percent']):.0f} %" if cost["timed"] == "True" else "none",

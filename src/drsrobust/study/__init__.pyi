@@ -8,7 +8,7 @@ from . import injection_speed as injection_speed
 from . import mitigations as mitigations
 from . import model_factors as model_factors
 from . import protection as protection
-from .captions import caption as caption
+from .captions import details as details
 from .notebook import check_parameters as check_parameters
 from .notebook import conclusion as conclusion
 from .notebook import provenance as provenance

@@ -423,13 +423,6 @@ def in_tables(case: Case, injections: int, *, rows: int, seed: int = 0, progress
     return by_bit(errors, significant, _quiet(case, found))
 
 
-def described(split: Split) -> str:
-    """Which rows these are, for a caption."""
-    generated_data = " (generated data, not real clicks)" if split.dataset.startswith("synthetic-") else ""
-    rows = f"{len(split):,}" if len(split) == split.whole else f"{len(split):,} of {split.whole:,}"
-    return f"{split.dataset}{generated_data}, {rows} {split.part} rows."
-
-
 def _errors(
     case: Case, found: Sequence[Mitigation], injections: int, target: str, rows: int, seed: int, progress: bool
 ) -> pd.DataFrame:

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drsrobust.data import Split
 from drsrobust.statistics.columns import FIXED
 from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, rule_of_three
 from drsrobust.statistics.summary import stopping_of
-from drsrobust.study.captions import caption
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -188,22 +186,6 @@ def _held(curve: "pd.DataFrame", limit: float) -> str:
         if flips >= FLIPS and high < limit:
             held = f"mean loss {mean:.1g}, surely under {limit:g}, at {ber:g} ({flips:,.0f} flips in all)"
     return held
-
-
-def sweep_caption(summary: "pd.DataFrame", splits: Sequence[Split], *, marks: str | None = None) -> str:
-    """As `caption`, of several data sets: their rows, models without errors, trials, interval, what varies.
-
-    Args:
-        summary: as `summarise` returns it, of campaigns on these splits.
-        splits: the rows that were scored, one per data set.
-        marks: as of `caption`.
-    """
-    here = [caption(summary[summary["dataset"] == split.dataset], split, marks=marks) for split in splits]
-    # What is the same of all stands once, at the end.
-    parts = [text.partition(f" {summary['n'].min()} trials per point") for text in here]
-    if len({rest for _, _, rest in parts}) > 1 or not all(middle for _, middle, _ in parts):
-        return " ".join(here)
-    return " ".join(start for start, _, _ in parts) + parts[0][1] + parts[0][2]
 
 
 def _differ(rate_at_loss: "pd.DataFrame", name: str, same: str, loss: str) -> tuple[str, float, float, float, str, str]:
