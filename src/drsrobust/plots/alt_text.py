@@ -142,9 +142,15 @@ def _quantity(ax: "Axes") -> str:
 
 
 def _shared_label(ax: "Axes", axis: str) -> str:
-    """An axis label, which may be drawn at another panel that shares the axis."""
-    panels = [ax, *getattr(ax, f"get_shared_{axis}_axes")().get_siblings(ax)]
-    return next((label for panel in panels if (label := getattr(panel, f"get_{axis}label")())), "")
+    """An axis label, which may be drawn at another panel that shares the axis, preferably of the same row or column."""
+
+    def span(panel: "Axes") -> range | None:
+        return getattr(panel.get_subplotspec(), "rowspan" if axis == "y" else "colspan", None)
+
+    others = sorted(
+        getattr(ax, f"get_shared_{axis}_axes")().get_siblings(ax), key=lambda panel: span(panel) != span(ax)
+    )
+    return next((label for panel in [ax, *others] if (label := getattr(panel, f"get_{axis}label")())), "")
 
 
 def _head(ax: "Axes") -> str:

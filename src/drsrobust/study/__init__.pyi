@@ -1,6 +1,7 @@
 from . import abft as abft
 from . import ber_sweep as ber_sweep
 from . import bit_sensitivity as bit_sensitivity
+from . import captions as captions
 from . import clean_models as clean_models
 from . import components as components
 from . import figures as figures
