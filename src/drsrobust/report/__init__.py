@@ -45,6 +45,6 @@ def figure_entries(figures: Path, names: list[str]) -> list[dict[str, Any]]:
 
 
 def templates(*folders: Path) -> jinja2.Environment:
-    """The templates of this package (`page.html.j2` with the style, `figure_list.html.j2`) and of further folders, all escaping."""
+    """The templates of this package (`page.html.j2` with the style, `figure_list.html.j2`) and of further folders."""
     loader = jinja2.FileSystemLoader([*folders, Path(__file__).parent])
     return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
