@@ -23,7 +23,7 @@ _PROTOCOLS = {"corrected": "fresh errors in each trial", "as_released": "as in t
 _TARGETS = {"all": "all parameters", "mlp": "MLPs", "embedding": "embedding table"}
 _RAMP = ("#8DBBDC", "#4A90C4", "#1F5E9E", "#0B2545")  # light to dark, so that levels keep their order in grey
 _ENDS = ("", "_low", "_high")
-_NONE_CHANGED = "none changed in {} trials: below this (95 %)"
+_NONE_CHANGED = "none in {} trials (95 % limit)"
 _FLOOR = 1e-4  # of logarithmic shares of inputs: one of 10,000
 
 

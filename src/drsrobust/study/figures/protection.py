@@ -68,7 +68,7 @@ def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: f
         cost = f"  (+{row.stored_percent:.2g} %)" if row.stored_percent else ", ideal"
         labels.append(mitigation_label(row.mitigation) + ("" if row.mitigation == NONE else cost))
     handles = [Patch(label=f"loses at most {loss:g} AUC", **bar), Line2D([], [], label="loses more", **cross)]
-    handles.append(Line2D([], [], label="unclear: more trials are needed", **unclear))
+    handles.append(Line2D([], [], label="unclear", **unclear))
     ax.set_yticks(place, labels)
     ax.set_ylim(-0.6, len(data) - 0.4)
     ax.set_xscale("log")
