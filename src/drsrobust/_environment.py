@@ -1,10 +1,5 @@
-"""One way to say that a name is unknown: the thing, the name, the nearest known one and all there are.
-
-Progress bars on stderr: lively for a person, one line every half minute in a batch run.
-
-Processes and threads: how many are worth while, and a pool of processes that leaves nothing behind.
-
-What a manifest records of where numbers were made: versions, commit, machine."""
+"""What surrounds a computation: unknown names, progress bars, threads and processes, and the versions, commit and machine
+that a manifest records."""
 
 import multiprocessing
 import os
@@ -23,9 +18,12 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+# The packages that decide the numbers.
+PACKAGES = ("drsrobust", "torch", "torchrec", "fbgemm-gpu", "numpy", "pandas", "matplotlib", "seaborn")
+
 
 def unknown(thing: str, name: object, known: Iterable[str], error: type[Exception] = ValueError) -> Exception:
-    """The exception to raise for a name that is not among `known`."""
+    """The exception to raise for a name that is not among `known`; it names the nearest known one."""
     known = list(known)
     near = get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ";"
@@ -33,12 +31,11 @@ def unknown(thing: str, name: object, known: Iterable[str], error: type[Exceptio
 
 
 def progress_bar(total: int, description: str, *, progress: bool = True) -> tqdm:
-    """A tqdm bar. `$DRSROBUST_BATCH` (set by `python -m reproduce`) and a stderr that is a file make it quiet."""
-    in_notebook = "ipykernel" in sys.modules
-    quiet = bool(os.environ.get("DRSROBUST_BATCH")) or not (in_notebook or sys.stderr.isatty())
-    return tqdm(
-        total=total, desc=description, disable=not progress, mininterval=30 if quiet else 0.5, file=sys.stderr, ncols=84
-    )
+    """A tqdm bar on stderr. `$DRSROBUST_BATCH` (set by `python -m reproduce`) or a stderr that is a file reduces it to a line
+    every 30 seconds."""
+    lively = "ipykernel" in sys.modules or sys.stderr.isatty()
+    interval = 0.5 if lively and not os.environ.get("DRSROBUST_BATCH") else 30
+    return tqdm(total=total, desc=description, disable=not progress, mininterval=interval, file=sys.stderr, ncols=84)
 
 
 def cores() -> int:
@@ -48,8 +45,7 @@ def cores() -> int:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """PyTorch's operations, MKL's and FBGEMM's kernels use so many threads, whatever OMP_NUM_THREADS says: PyTorch sets the
-    number in the OpenMP runtime that FBGEMM shares with it."""
+    """PyTorch, MKL and FBGEMM (by PyTorch's OpenMP runtime) use this number of threads, whatever OMP_NUM_THREADS is."""
     import torch
 
     before = torch.get_num_threads()
@@ -62,37 +58,28 @@ def threads(number: int) -> Iterator[None]:
 
 @contextmanager
 def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """An executor of fresh processes. An interrupt ends them at once; so does the end of this process, even by `kill -9`."""
+    """An executor of fresh processes, which end at an exception in the block, and with this process even if it is killed."""
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
     try:
         yield executor
     except BaseException:
         for process in list((executor._processes or {}).values()):
-            process.terminate()  # an interrupted run does not wait for work that nobody takes
+            process.terminate()  # shutdown would wait for tasks whose results nobody reads
         raise
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
 def end_with_parent() -> None:
-    """For a child process: Ctrl-C, which a terminal sends to all, is the parent's to answer; and where the parent is gone,
-    the child goes too."""
+    """In a child process: ignores Ctrl-C, which a terminal sends to parent and children, and ends when the parent ends."""
+
+    def wait_for_parent() -> None:
+        multiprocessing.parent_process().join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_watch, daemon=True).start()
-
-
-def _watch() -> None:
-    multiprocessing.parent_process().join()
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-PACKAGES = ("drsrobust", "torch", "torchrec", "fbgemm-gpu", "numpy", "pandas", "matplotlib", "seaborn")
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that decide the numbers; `absent` for those that are not installed."""
-    return {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES}
+    threading.Thread(target=wait_for_parent, daemon=True).start()
 
 
 @cache
@@ -103,9 +90,14 @@ def _version(package: str) -> str:
         return "absent"
 
 
+def versions() -> dict[str, str]:
+    """Versions of Python and of `PACKAGES`; `absent` for a package that is not installed."""
+    return {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES}
+
+
 @cache
 def commit() -> str | None:
-    """The commit of the checkout this package lies in, with `-dirty` when it has changes; None outside a checkout."""
+    """The commit of the checkout that holds this package, with `-dirty` if files differ from it; None outside a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None
@@ -117,11 +109,10 @@ def commit() -> str | None:
 
 
 def machine() -> dict[str, str | int | None]:
-    """Architecture, number of cores, and memory in GiB."""
-    memory = round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)
+    """Operating system, architecture, number of cores, and memory in GiB."""
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
         "cores": os.cpu_count(),
-        "memory_gib": memory,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
     }

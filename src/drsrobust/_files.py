@@ -1,12 +1,8 @@
-"""Files and folders that are complete or absent: write aside, fsync, rename. Caches and locks."""
+"""Files and folders that are complete or absent (written under another name, fsync, rename), locks, and the cache folder."""
 
 import errno
-import fcntl
-import hashlib
 import os
 import shutil
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +20,7 @@ def cache_folder(*parts: str) -> Path:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Gives a path to write to; when the block ends well the file appears under `path`, else nothing is left."""
+    """Gives a path to write to, which becomes `path` when the block ends without an exception, and is deleted otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -38,10 +34,10 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """As `new_file`, for a folder of files. Call it under `exclusive(path)`; what was at `path` is replaced."""
+    """As `new_file`, for a folder, which replaces the one at `path`. The caller holds `exclusive(path)`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for stale in path.parent.glob(f".{path.name}.*.part"):
-        shutil.rmtree(stale)  # of a killed process: the lock says that nobody is writing
+        shutil.rmtree(stale)  # of a killed process: under the lock nobody else writes
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.mkdir()
     try:
@@ -52,7 +48,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 def put_in_place(part: Path, path: Path) -> None:
-    """Makes the finished folder `part` appear under `path`, beside it, in place of what was there."""
+    """Renames the finished folder `part` to `path`, in the same parent folder; a folder at `path` is removed."""
     for file in (*part.rglob("*"), part):
         _sync(file)
     if path.exists():
@@ -63,52 +59,25 @@ def put_in_place(part: Path, path: Path) -> None:
 
 @contextmanager
 def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds the lock of `path`. The system drops it when the process ends, however it ends.
-
-    The lock is a file, `path`.lock, and a name in the kernel. The file keeps out processes on other machines that share the
-    folder. The name keeps out those on this machine also when somebody deletes the file while the lock is held.
+    """Holds the lock of `path`, the file `path`.lock, which stays. The system releases the lock when the process ends, however
+    it ends. Deleting the file while the lock is held lets a second holder in.
 
     Raises:
-        BlockingIOError: another process (or thread) holds it and `wait` is false.
+        BlockingIOError: another process or thread holds the lock and `wait` is false.
     """
+    from filelock import FileLock, Timeout
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    with _locked_file(path.with_name(path.name + ".lock"), wait), _taken_name(path, wait):
-        yield
-
-
-@contextmanager
-def _locked_file(lock: Path, wait: bool) -> Iterator[None]:
-    while True:
-        with open(lock, "a") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            if _is_at(handle.fileno(), lock):
-                yield
-                return
-        # The file was deleted while this process waited for it: others lock the one that has its path now.
-
-
-def _is_at(handle: int, path: Path) -> bool:
+    # A soft lock (a file that exists while held) would survive a killed process.
+    lock = FileLock(path.with_name(f"{path.name}.lock"), blocking=wait, fallback_to_soft=False)
     try:
-        return os.path.samestat(os.fstat(handle), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-@contextmanager
-def _taken_name(path: Path, wait: bool) -> Iterator[None]:
-    name = b"\0drsrobust-" + hashlib.sha256(os.fsencode(path.resolve())).hexdigest().encode()  # in no folder: abstract
-    with socket.socket(socket.AF_UNIX) as holder:
-        while True:
-            try:
-                holder.bind(name)
-                break
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                if not wait:
-                    raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process") from error
-            time.sleep(0.1)
+        lock.acquire()
+    except Timeout as error:
+        raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process") from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _sync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""drsrobust._hashing"""
+"""Identities of values and files (SHA-256), and the mixing function SplitMix64."""
 
 import hashlib
 import json
@@ -23,16 +23,13 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
-def splitmix64(values: np.ndarray) -> np.ndarray:
-    """The output of the generator SplitMix64 whose state was `values` (uint64), element by element: a bijection in which
-    every input bit reaches every output bit.
+def splitmix64(states: np.ndarray) -> np.ndarray:
+    """Outputs of the generator SplitMix64 for its states (uint64), element by element: a bijection in which every input bit
+    reaches every output bit.
 
     Source: G. L. Steele, D. Lea, C. H. Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014.
     """
-    mixed = values + np.uint64(0x9E3779B97F4A7C15)
-    mixed ^= mixed >> np.uint64(30)
-    mixed *= np.uint64(0xBF58476D1CE4E5B9)
-    mixed ^= mixed >> np.uint64(27)
-    mixed *= np.uint64(0x94D049BB133111EB)
-    mixed ^= mixed >> np.uint64(31)
-    return mixed
+    mixed = states + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

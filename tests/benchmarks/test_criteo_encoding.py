@@ -7,13 +7,13 @@ import pytest
 from benchmarks import encoding as criteo
 from benchmarks import encoding as criteo_text
 from benchmarks.__main__ import main
-from drsrobust.data import click_logs as lines
+from drsrobust.data import click_logs
 from drsrobust.data.text_files import BadLines
 
 
 def read(path):
     """All columns of a file, as parsed."""
-    blocks = list(lines.TABLES["fields"].blocks(path, BadLines(), 0))
+    blocks = list(click_logs.TABLES["fields"].blocks(path, BadLines(), 0))
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
@@ -28,10 +28,10 @@ def sample(tmp_path_factory):
 def test_lines_are_like_those_of_the_real_sample(sample):
     assert len(sample["label"]) == criteo_text.SAMPLE
     assert sample["label"].mean() == pytest.approx(0.257, abs=0.01)
-    for name, (empty, *_) in zip(lines.INTEGERS, criteo_text._INTEGERS, strict=True):
-        assert np.mean(sample[name] == lines.NO_BUCKET) == pytest.approx(empty, abs=0.01)
-    for name, (empty, _, distinct, whole) in zip(lines.CATEGORIES, criteo_text._CATEGORIES, strict=True):
-        values = sample[name][sample[name] != lines.NO_CATEGORY]
+    for name, (empty, *_) in zip(click_logs.INTEGERS, criteo_text._INTEGERS, strict=True):
+        assert np.mean(sample[name] == click_logs.NO_BUCKET) == pytest.approx(empty, abs=0.01)
+    for name, (empty, _, distinct, whole) in zip(click_logs.CATEGORIES, criteo_text._CATEGORIES, strict=True):
+        values = sample[name][sample[name] != click_logs.NO_CATEGORY]
         assert 1 - len(values) / len(sample[name]) == pytest.approx(empty, abs=0.01)
         found = len(np.unique(values))
         assert found == pytest.approx(distinct, rel=0.2) if distinct > 10_000 else found <= whole

@@ -3,8 +3,8 @@ import gzip
 import numpy as np
 import pytest
 
-from drsrobust.data import text_files as text
-from drsrobust.data.click_logs import FEATURES, HEADER, read_blocks
+from drsrobust.data import text_files
+from drsrobust.data.click_logs import FEATURES, HEADER, avazu_blocks
 from drsrobust.data.text_files import BadLines, DataError
 
 FIRST = (
@@ -29,7 +29,7 @@ def file(tmp_path):
 
 
 def read(path, **options):
-    blocks = list(read_blocks(path, **options))
+    blocks = list(avazu_blocks(path, **options))
     return {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0]}
 
 
@@ -73,7 +73,7 @@ def test_bad_lines(file, changes, says):
     assert str(caught.value).startswith(f"{path}, line 3") and says in str(caught.value)
     bad = BadLines("skip")
     assert read(path, bad=bad)["label"] == [0, 1]
-    assert [found[:2] for found in bad.found] == [("train.csv", 3)] and says in bad.found[0][2]
+    assert [found[:2] for found in bad.skipped] == [("train.csv", 3)] and says in bad.skipped[0][2]
 
 
 def test_another_file(file):
@@ -82,8 +82,8 @@ def test_another_file(file):
 
 
 def test_blocks_may_be_passed_over(file, monkeypatch):
-    monkeypatch.setattr(text, "BLOCK", 300)
+    monkeypatch.setattr(text_files, "BLOCK", 300)
     path = file(HEAD + "".join(line(C14=i) for i in range(20)))
-    blocks = [block["C14"].tolist() for block in read_blocks(path)]
+    blocks = [block["C14"].tolist() for block in avazu_blocks(path)]
     assert len(blocks) > 5 and sum(blocks, []) == list(range(20))
-    assert [block["C14"].tolist() for block in read_blocks(path, first_block=3)] == blocks[3:]
+    assert [block["C14"].tolist() for block in avazu_blocks(path, first_block=3)] == blocks[3:]

@@ -1,8 +1,7 @@
 import numpy as np
 import pytest
 
-from drsrobust.data import load_dataset
-from drsrobust.data import synthetic as dummy
+from drsrobust.data import load_dataset, synthetic
 
 
 @pytest.mark.parametrize("density", [0.001, 0.01, 0.1])
@@ -34,7 +33,10 @@ def test_input_of_the_dummy_model(density):
 
 def test_defaults():
     data = load_dataset("synthetic-dummy")
-    assert data.name == "synthetic-dummy/0.01" and len(data.train) + len(data.valid) + len(data.test) == dummy.ROWS
+    assert (
+        data.name == "synthetic-dummy/0.01"
+        and len(data.train) + len(data.valid) + len(data.test) == synthetic.ROWS["synthetic-dummy"]
+    )
     assert data.facts == {"click_rate": 0.5, "best_auc": 0.5, "density": 0.01}
     assert data.fingerprint != load_dataset("synthetic-dummy", seed=1).fingerprint
     with pytest.raises(ValueError, match="unknown schema of synthetic-dummy '0.5'; .* known: 0.01, 0.001, 0.1"):
@@ -52,10 +54,10 @@ def test_empty_bags_are_rows_too():
 @pytest.mark.parametrize("probability", [0.03, 0.5, 0.999])
 def test_successes_are_bernoulli_trials(probability):
     rng = np.random.default_rng(0)
-    places = dummy._successes(rng, 200_000, probability)
+    places = synthetic._successes(rng, 200_000, probability)
     assert (np.diff(places) > 0).all() and places[0] >= 0 and places[-1] < 200_000
     deviation = np.sqrt(200_000 * probability * (1 - probability))
     assert len(places) == pytest.approx(200_000 * probability, abs=5 * deviation)
-    assert sum(len(dummy._successes(rng, 1, probability)) for _ in range(20_000)) == pytest.approx(
+    assert sum(len(synthetic._successes(rng, 1, probability)) for _ in range(20_000)) == pytest.approx(
         20_000 * probability, abs=5 * np.sqrt(20_000 * probability * (1 - probability))
     )

@@ -115,4 +115,4 @@ def test_every_data_set_has_its_line():
 
     lines = describe().splitlines()
     assert len(lines) == len(SOURCES) and all(line.partition(": ")[2] for line in lines)
-    assert "movielens-1m/ids|full: 1,000,209 ratings: user and movie; full: all that is known of both" in lines
+    assert "movielens-1m/ids|full: 1,000,209 ratings: user and movie; full: all attributes of both" in lines

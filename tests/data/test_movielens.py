@@ -74,7 +74,7 @@ def test_side(folder):
         ("users.dat", USERS + "3::Q::1::2::3\n", "line 3, field 2 (gender): 'Q' is not F or M"),
         ("users.dat", USERS + "3::F::abc::2::3\n", "line 3, field 3 (age): 'abc' is not an integer"),
         ("users.dat", USERS + "3::F::1::2::\n", "line 3, field 5 (zip code): '' is not a zip code"),
-        ("users.dat", USERS + "2::F::1::2::3\n", "line 3, field 1 (id): 2 stands twice"),
+        ("users.dat", USERS + "2::F::1::2::3\n", "line 3, field 1 (id): 2 is a repeated id"),
         ("movies.dat", MOVIES + "40::A::Drama||War\n", "line 4, field 3 (genres): 'Drama||War' is not one or more"),
         ("ratings.dat", RATINGS, "4 rows cannot be split"),
     ],
@@ -203,7 +203,7 @@ def test_csv_movies(tmp_path, end, name):
         ('50,"Open (1999),Drama', "not a line of a CSV file (unexpected end of data): '50,\"Open"),
         ("50,One, two (1999),Drama", "4 fields where 3 are expected: '50,One"),
         ("x,One,Drama", "field 1 (id): 'x' is not an integer"),
-        ("10,One,Drama", "field 1 (id): 10 stands twice"),
+        ("10,One,Drama", "field 1 (id): 10 is a repeated id"),
         ("", "1 fields where 3"),
         ("50,Am\xe9lie,Drama", "bytes that are not utf-8: '50,Am\\xe9lie,Drama'"),
     ],
@@ -216,7 +216,7 @@ def test_bad_lines_of_movies(tmp_path, line, says):
     assert str(caught.value).startswith(f"{path}, line 6") and says in str(caught.value)
     bad = BadLines("skip")
     assert read_side(None, path, bad).movie == KNOWN | {60: (("Crime",), 1995)}
-    assert [found[:2] for found in bad.found] == [("movies.csv", 6)] and says in bad.found[0][2]
+    assert [row[:2] for row in bad.skipped] == [("movies.csv", 6)] and says in bad.skipped[0][2]
 
 
 def test_lines_keep_their_numbers_when_others_are_skipped(folder):
@@ -236,14 +236,14 @@ def test_lines_keep_their_numbers_when_others_are_skipped(folder):
         read_ratings(folder / "ratings.dat", bad),
         read_side(folder / "users.dat", folder / "movies.dat", bad),
     )
-    assert [line for _, line, _ in bad.found] == unread
+    assert [line for _, line, _ in bad.skipped] == unread
     read = sorted(good + unknown)
     assert ratings.lines(np.arange(len(ratings.label))) == read
     first = next(number for number in read if number in unknown)
     with pytest.raises(DataError, match=rf"ratings.dat, line {first}, field \w+: \d+ is not in \w+.dat"):
         encode(ratings, side, 0)
     columns = encode(ratings, side, 0, bad)
-    assert [line for _, line, _ in bad.found] == unread + unknown
+    assert [line for _, line, _ in bad.skipped] == unread + unknown
     assert columns.labels[np.argsort(columns.rows)].tolist() == [float(number % 5 >= 3) for number in good]
     known = ratings.take(np.isin(read, good))
     assert known.lines(np.arange(len(good))) == good
@@ -261,8 +261,8 @@ def test_ratings_of_the_same_movie_are_left_out_but_the_first(tmp_path):
     ratings = read_ratings(path, bad)
     assert list(zip(ratings.user, ratings.movie, ratings.label, strict=True)) == [(1, 10, 1), (2, 10, 0), (1, 20, 1)]
     assert ratings.lines(np.arange(3)) == [2, 4, 6]
-    assert [line for _, line, _ in bad.found] == [3, 5, 7, 8]
-    assert bad.found[3][2] == "field 2 (movie): user 1 has rated 10 in line 5 already"
+    assert [line for _, line, _ in bad.skipped] == [3, 5, 7, 8]
+    assert bad.skipped[3][2] == "field 2 (movie): user 1 has rated 10 in line 5 already"
 
 
 @pytest.mark.parametrize("name", ["ml-1m", "csv"])
@@ -290,7 +290,7 @@ def test_full_schema_without_users(tmp_path):
         encode(ratings, side, 0)
     bad = BadLines("skip")
     columns = encode(ratings, side, 0, bad)
-    assert bad.found == [("ratings.csv", 62, "field movie: 77 is not in movies.csv")]
+    assert bad.skipped == [("ratings.csv", 62, "field movie: 77 is not in movies.csv")]
     assert [feature.name for feature in columns.schema.features] == ["user", "movie", "year", "genres"]
     assert columns.schema.dense == ("user_count", "movie_count", "user_rate", "movie_rate")
     assert columns.dense.shape == (60, 4) and columns.users.dtype == np.int64

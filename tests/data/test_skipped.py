@@ -4,8 +4,7 @@ import warnings
 
 import pytest
 
-from drsrobust.data import DataError, load_dataset
-from drsrobust.data import text_files as text
+from drsrobust.data import DataError, load_dataset, text_files
 from tests.data.criteo_lines import line, many
 
 
@@ -69,12 +68,12 @@ def test_several_days_are_told_apart(tmp_path):
 @pytest.mark.parametrize(
     ("limit", "says"),
     [
-        (text.MOSTLY_BAD, r"^60 of 118 lines are bad, more than .* the first: lines.txt, line 17: 39 fields"),
-        (5, r"lines.txt: 59 of the first 117 lines are bad, more than .* the first: line 17: 39 fields"),
+        (text_files.MOSTLY_BAD, r"^60 of 118 lines are bad, too many for .* the first: lines.txt, line 17: 39 fields"),
+        (5, r"^59 of 117 lines are bad, too many for .* the first: lines.txt, line 17: 39 fields"),
     ],
 )
 def test_more_bad_than_good(file, empty_cache, monkeypatch, limit, says):
-    monkeypatch.setattr(text, "MOSTLY_BAD", limit)
+    monkeypatch.setattr(text_files, "MOSTLY_BAD", limit)
     file.write_text(file.read_text() + "bad\n" * 58)
     with pytest.raises(DataError, match=says):
         load_dataset("criteo-sample", path=file, bad_lines="skip")
@@ -97,7 +96,7 @@ def test_movielens_too(tmp_path):
 
 
 def test_wrong_calls(file):
-    with pytest.raises(ValueError, match="unknown way with bad lines 'ignore'; known: strict, skip"):
+    with pytest.raises(ValueError, match="unknown bad_lines 'ignore'; known: strict, skip"):
         load_dataset("criteo-sample", path=file, bad_lines="ignore")
     with pytest.raises(ValueError, match="bad_lines='skip' is for sets that are read; synthetic-criteo is generated"):
         load_dataset("synthetic-criteo", bad_lines="skip")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drsrobust.data import text_files as text
+from drsrobust.data import text_files
 from drsrobust.data.text_files import (
     DIGITS,
     FULL_HEX,
@@ -57,7 +57,7 @@ def test_values(file, name, content):
 
 
 def test_blocks_are_cut_after_lines(file, monkeypatch):
-    monkeypatch.setattr(text, "BLOCK", 7)
+    monkeypatch.setattr(text_files, "BLOCK", 7)
     path = file(GOOD * 50)
     assert len(list(read_columns(path, FIELDS, "\t"))) > 20
     assert read(path) == {name: values * 50 for name, values in PARSED.items()}
@@ -84,9 +84,9 @@ def test_blocks_are_cut_after_lines(file, monkeypatch):
         (b"1\t0X10\t", "field 2 (count): '0X10'"),
     ],
 )
-@pytest.mark.parametrize("block", [text.BLOCK, 16])
+@pytest.mark.parametrize("block", [text_files.BLOCK, 16])
 def test_a_bad_line_is_named(file, monkeypatch, line, says, block):
-    monkeypatch.setattr(text, "BLOCK", block)
+    monkeypatch.setattr(text_files, "BLOCK", block)
     path = file(GOOD * 3 + line + b"\n" + GOOD)
     with pytest.raises(DataError) as caught:
         read(path)
@@ -95,11 +95,11 @@ def test_a_bad_line_is_named(file, monkeypatch, line, says, block):
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "rows.txt.gz"])
-@pytest.mark.parametrize("block", [16, text.BLOCK])
+@pytest.mark.parametrize("block", [16, text_files.BLOCK])
 def test_a_line_may_be_so_long_and_no_longer(file, monkeypatch, name, block):
-    monkeypatch.setattr(text, "BLOCK", block)
-    monkeypatch.setattr(text, "PIECE", 16)
-    monkeypatch.setattr(text, "LINE", 40)
+    monkeypatch.setattr(text_files, "BLOCK", block)
+    monkeypatch.setattr(text_files, "PIECE", 16)
+    monkeypatch.setattr(text_files, "LINE", 40)
     longest = b"1\t" + b" " * 28 + b"7\t0000000a"
     assert len(longest) == 40 and read(file(GOOD + longest + b"\n", name))["count"] == [*PARSED["count"], 7]
     path = file(GOOD + longest.replace(b"7", b" 7") + b"\n" + GOOD, name)
@@ -128,8 +128,7 @@ except DataError as error:
     ("byte", "mode", "says"),
     [
         (b"\0", "strict", "line 1: longer than 1,048,576 bytes"),
-        (b"\n", "strict", "line 1: 1 fields where 40 are expected"),
-        (b"\n", "skip", "100,001 of the first 100,001 lines are bad"),
+        (b"\n", "skip", "100,001 of 100,001 lines are bad"),
     ],
 )
 def test_a_small_file_of_much_text_takes_little_memory(tmp_path, byte, mode, says):
@@ -144,7 +143,7 @@ def test_a_small_file_of_much_text_takes_little_memory(tmp_path, byte, mode, say
 def test_a_mark_is_left_out_at_the_beginning_alone(file, monkeypatch):
     mark = b"\xef\xbb\xbf"
     assert read(file(mark + GOOD)) == PARSED
-    monkeypatch.setattr(text, "BLOCK", 1)  # each line is a block
+    monkeypatch.setattr(text_files, "BLOCK", 1)  # each line is a block
     with pytest.raises(DataError, match=r"line 4, field 1 \(label\): '\\xef\\xbb\\xbf1' is not a label"):
         read(file(GOOD + mark + GOOD))
 
@@ -162,12 +161,12 @@ def test_truncated_gzip(file, tmp_path):
     path = tmp_path / "cut.gz"
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(
-        DataError, match=r"cut\.gz: the gzip file is truncated; what can be read ends about line \d+"
+        DataError, match=r"cut\.gz: the gzip file is truncated; the readable part ends about line \d+"
     ) as error:
         read(path)
     assert 20_000 < int(str(error.value).split()[-1]) < 110_000
     path.write_bytes(b"no gzip at all")
-    with pytest.raises(DataError, match="not a whole gzip file"):
+    with pytest.raises(DataError, match="damaged gzip file"):
         read(path)
 
 
@@ -187,7 +186,7 @@ def test_text_names_undecodable_bytes(file):
         list(read_text(path, "ascii"))
     bad = BadLines("skip")
     assert list(read_text(path, "ascii", bad)) == [(1, "good")]
-    assert bad.found == [("rows.txt", 2, "bytes that are not ascii: 'bad \\xe9'")]
+    assert bad.skipped == [("rows.txt", 2, "bytes that are not ascii: 'bad \\xe9'")]
 
 
 STRICT_FIELDS = {"user": INTEGER, "stars": HALF_STARS, "time": TIME}
@@ -203,9 +202,9 @@ def quote(content):
 @pytest.mark.parametrize("ends", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("head", [b"userId,rating,timestamp\n", b'"userId","rating","timestamp"\n'])
 @pytest.mark.parametrize("rows", [CSV, quote(CSV), CSV.replace(b"1970-01-01 00:00:00", b'"1970-01-01 00:00:00"')])
-@pytest.mark.parametrize("block", [text.BLOCK, 7])
+@pytest.mark.parametrize("block", [text_files.BLOCK, 7])
 def test_csv(file, monkeypatch, ends, head, rows, block):
-    monkeypatch.setattr(text, "BLOCK", block)
+    monkeypatch.setattr(text_files, "BLOCK", block)
     path = file((head + rows).replace(b"\n", ends), "rows.csv.gz")
     assert read(path, STRICT_FIELDS, ",", header=HEADER, quoted=True) == CSV_PARSED
 
@@ -238,8 +237,8 @@ def test_a_bad_line_of_a_csv_is_named_or_left_out(file, line, says):
     bad = BadLines("skip")
     found = read(path, STRICT_FIELDS, ",", header=HEADER, quoted=True, bad=bad)
     assert found == {name: values * 2 for name, values in CSV_PARSED.items()}
-    assert [(name, number) for name, number, _ in bad.found] == [("rows.txt", 5), ("rows.txt", 9)]
-    assert all(says in wrong for _, _, wrong in bad.found)
+    assert [(name, number) for name, number, _ in bad.skipped] == [("rows.txt", 5), ("rows.txt", 9)]
+    assert all(says in wrong for _, _, wrong in bad.skipped)
 
 
 @pytest.mark.parametrize("first", [b"userId,rating\n", b"userid,rating,timestamp\n", b"userId;rating;timestamp\n", CSV])
@@ -257,7 +256,7 @@ def test_quotes_are_refused_where_they_are_not_expected(file):
 
 
 def test_only_a_header(file):
-    with pytest.raises(DataError, match="only a header"):
+    with pytest.raises(DataError, match="holds only a header"):
         read(file(b"userId,rating,timestamp\n"), STRICT_FIELDS, ",", header=HEADER)
 
 
@@ -278,7 +277,7 @@ def test_other_kinds(file):
 
 def test_ways_with_bad_lines():
     assert BadLines().mode == "strict"
-    with pytest.raises(ValueError, match="unknown way with bad lines 'ignore'; known: strict, skip"):
+    with pytest.raises(ValueError, match="unknown bad_lines 'ignore'; known: strict, skip"):
         BadLines("ignore")
 
 
@@ -286,7 +285,7 @@ def test_ways_with_bad_lines():
 @pytest.mark.parametrize("head", [b"", b"label\tcount\tcategory\n"])
 def test_blocks_may_be_passed_over(file, monkeypatch, name, head):
     """Whatever stands before: block k holds the same rows, and lines keep their numbers."""
-    monkeypatch.setattr(text, "BLOCK", 40)
+    monkeypatch.setattr(text_files, "BLOCK", 40)
     content = b"".join(b"%d\t%d\t\n" % (i % 2, i) for i in range(100)) + b"bad\n" + GOOD
     path = file(head + content, name)
     header = ("label", "count", "category") if head else None
@@ -294,7 +293,7 @@ def test_blocks_may_be_passed_over(file, monkeypatch, name, head):
     def blocks(first):
         bad = BadLines("skip")
         found = list(read_columns(path, FIELDS, "\t", header=header, bad=bad, first_block=first))
-        assert bad.found == [("rows.txt" + path.suffix.replace(".txt", ""), 101 + bool(head), bad.found[0][2])]
+        assert bad.skipped == [("rows.txt" + path.suffix.replace(".txt", ""), 101 + bool(head), bad.skipped[0][2])]
         return [{name: values.tolist() for name, values in block.items()} for block in found]
 
     everything = blocks(0)
@@ -303,21 +302,24 @@ def test_blocks_may_be_passed_over(file, monkeypatch, name, head):
         assert blocks(first) == everything[first:]
     assert not list(read_columns(path, FIELDS, "\t", header=header, first_block=len(everything)))
     with pytest.raises(
-        DataError, match=f"{len(everything)} blocks of lines, fewer than the {len(everything) + 1} that"
+        DataError,
+        match=f"first_block must be at most {len(everything)}, the number of blocks, got {len(everything) + 1}",
     ):
         list(read_columns(path, FIELDS, "\t", header=header, first_block=len(everything) + 1))
-    with pytest.raises(ValueError, match="first_block is -1; it must be at least 0"):
+    with pytest.raises(ValueError, match="first_block must be at least 0, got -1"):
         list(read_columns(path, FIELDS, "\t", first_block=-1))
 
 
 def test_another_file_is_not_skipped_line_by_line(file, monkeypatch):
     bad = BadLines("skip")
-    with pytest.raises(DataError, match=r"no line is of the form, so it is another file. Line 1: 1 fields where 3"):
+    with pytest.raises(
+        DataError, match=r"no line has the expected form, so it is another file. Line 1: 1 fields where 3"
+    ):
         read(file(b"nothing\n" * 10), FIELDS, "\t", bad=bad)
-    monkeypatch.setattr(text, "BLOCK", 16)
+    monkeypatch.setattr(text_files, "BLOCK", 16)
     with pytest.raises(DataError, match="another file"):
         read(file(b"nothing\n" * 3000), FIELDS, "\t", bad=bad)
-    assert len(bad.found) < 2000
+    assert len(bad.skipped) < 2000
 
 
 VALUES = {  # what each kind stands for, said by Python alone; KeyError, ValueError and the like: nothing
@@ -384,8 +386,8 @@ def files(draw):
     return fields, delimiter, draw(st.booleans()), draw(st.booleans()), rows
 
 
-@settings(max_examples=600, deadline=None)
-@given(files(), st.sampled_from([text.BLOCK, 1, 30]))
+@settings(max_examples=300, deadline=None)
+@given(files(), st.sampled_from([text_files.BLOCK, 1, 30]))
 def test_columns_and_lines_get_the_same_verdict(tmp_path_factory, content, block):
     """What the column reader accepts, the line reader accepts too, and the other way round; both as Python alone says."""
     fields, delimiter, quoted, headed, rows = content
@@ -406,7 +408,7 @@ def test_columns_and_lines_get_the_same_verdict(tmp_path_factory, content, block
             for name, one in zip(fields, values, strict=True):
                 expected[name].append(one)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text, "BLOCK", block)
+        patch.setattr(text_files, "BLOCK", block)
         if bad_lines:
             with pytest.raises(DataError, match=rf"odd.txt, line {bad_lines[0]}\b"):
                 read(path, fields, delimiter, header=header, quoted=quoted)
@@ -414,8 +416,8 @@ def test_columns_and_lines_get_the_same_verdict(tmp_path_factory, content, block
             assert read(path, fields, delimiter, header=header, quoted=quoted) == expected
         skip = BadLines("skip")
         if len(bad_lines) == len(rows):
-            with pytest.raises(DataError, match="no line is of the form"):
+            with pytest.raises(DataError, match="no line has the expected form"):
                 read(path, fields, delimiter, header=header, quoted=quoted, bad=skip)
         else:
             assert read(path, fields, delimiter, header=header, quoted=quoted, bad=skip) == expected
-        assert [number for _, number, _ in skip.found] == bad_lines
+        assert [number for _, number, _ in skip.skipped] == bad_lines

@@ -128,7 +128,6 @@ def cross_nets():
     return [
         VectorCross(12, 3),
         crossnet.VectorCrossNet(12, 3),
-        crossnet.CrossNet(12, 2),
         crossnet.LowRankCrossNet(12, 3, 4),
     ]
 
@@ -161,7 +160,7 @@ def test_cross_layers_give_the_same_bits(net):
 
 
 def test_a_cross_network_of_somebody_else_is_no_place():
-    class Own(torchrec().modules.crossnet.CrossNet):
+    class Own(torchrec().modules.crossnet.VectorCrossNet):
         def forward(self, input):
             return input
 

@@ -18,17 +18,17 @@ def test_plain_numbers_whatever_was_given():
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"batch_size": 1}, "batch_size is 1; it must be at least 2"),
-        ({"learning_rate": 0}, "learning_rate is 0.0; it must be over 0"),
-        ({"learning_rate": float("nan")}, "learning_rate is nan; it must be over 0"),
-        ({"table_learning_rate": -1}, "table_learning_rate is -1.0; it must be over 0"),
-        ({"weight_decay": -1e-6}, "weight_decay is -1e-06; it must be at least 0"),
-        ({"patience": 0}, "patience is 0; it must be at least 1"),
+        ({"batch_size": 1}, "batch_size must be at least 2, got 1"),
+        ({"learning_rate": 0}, "learning_rate must be over 0, got 0.0"),
+        ({"learning_rate": float("nan")}, "learning_rate must be over 0, got nan"),
+        ({"table_learning_rate": -1}, "table_learning_rate must be over 0, got -1.0"),
+        ({"weight_decay": -1e-6}, "weight_decay must be at least 0, got -1e-06"),
+        ({"patience": 0}, "patience must be at least 1, got 0"),
         ({"table_optimizer": "rowwise"}, "unknown table_optimizer 'rowwise'; did you mean 'rowwise_adagrad'"),
         ({"precision": "float16"}, "unknown precision 'float16'"),
         (
             {"table_optimizer": "sgd", "table_weight_decay": 1e-6},
-            "table_weight_decay is 1e-06, but sgd .* no weight decay",
+            "table_weight_decay must be 0 with table_optimizer='sgd', .* got 1e-06",
         ),
     ],
 )

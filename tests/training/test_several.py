@@ -26,18 +26,18 @@ if __name__ == "__main__":
 """
 
 
-def wanted(data):
+def requests(data):
     settings = Settings(epochs=1, batch_size=256)
     return [{"name": name, "data": data, "settings": settings} for name in ("wide_deep", "dlrm", "wide_deep")]
 
 
 def test_the_same_weights_as_one_after_another(tmp_path, monkeypatch):
-    """wide_deep draws dropout; it stands twice and is trained once."""
+    """wide_deep uses dropout; it is requested twice and trained once."""
     found = {}
     for workers in (1, 2):
         monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / f"cache-{workers}"))
         models = load_models(
-            wanted(load_dataset("synthetic-movielens/full", rows=3000)), workers=workers, progress=False
+            requests(load_dataset("synthetic-movielens/full", rows=3000)), workers=workers, progress=False
         )
         assert [model.manifest["model"] for model in models] == ["wide_deep", "dlrm", "wide_deep"]
         found[workers] = [state_digest(model) for model in models]
@@ -57,14 +57,14 @@ def test_other_rows_than_the_cached_ones_are_trained_on_here(empty_cache, monkey
     """A worker maps the folder of the data: it would train on rows that were not meant."""
     monkeypatch.setattr("drsrobust.training.load.pool", lambda *_: pytest.fail("processes were started"))
     data = load_dataset("synthetic-movielens/full", rows=3000)
-    models = load_models(wanted(replace(data, train=data.train.head(1000))), workers=2, progress=False)
+    models = load_models(requests(replace(data, train=data.train.head(1000))), workers=2, progress=False)
     assert len(models) == 3
 
 
-def test_wrong_wishes_are_told(data):
-    with pytest.raises(ValueError, match="no model is wanted"):
+def test_wrong_requests(data):
+    with pytest.raises(ValueError, match="requests must hold at least one mapping"):
         load_models([])
-    with pytest.raises(ValueError, match="workers is 0; it must be 1 or more"):
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         load_models([{"name": "dlrm", "data": data}], workers=0)
     with pytest.raises(ValueError, match="unknown model 'dlmr'; did you mean 'dlrm'"):
         load_models([{"name": "dlmr", "data": data}])

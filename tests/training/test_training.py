@@ -115,7 +115,7 @@ def test_few_rows_of_real_movielens_are_learned(real_data):
     assert len(curve) == 9 and curve[-1].valid_auc > 0.75
 
 
-def test_a_model_that_has_hardly_learned_is_warned_of(data, empty_cache):
+def test_a_model_that_has_hardly_learned_warns(data, empty_cache):
     settings = Settings(epochs=1, batch_size=4096)
     says = r"after epoch 1 the model has hardly learned: its lowest normalised entropy on validation rows is [01]\.\d+, over"
     with pytest.warns(UserWarning, match=says):
@@ -128,30 +128,15 @@ def test_a_model_that_has_hardly_learned_is_warned_of(data, empty_cache):
         warn_if_hardly_learned(curve_of([0.6, 0.6], [0.6, 0.6], [1.1, 0.97]), 1)
 
 
-def test_divergence_is_told(data):
+def test_divergence_raises(data):
     torch.manual_seed(0)
     with pytest.raises(
         RuntimeError, match=r"training diverged in epoch \d+, step \d+ of 2: the loss is nan.*learning_rate"
     ):
         fit(build_model("dlrm", data.schema), data, Settings(epochs=9, learning_rate=1e19), progress=False)
     one_class = replace(data, valid=data.valid.take(data.valid.labels == 1))
-    with pytest.raises(ValueError, match="validation rows are all of one class"):
+    with pytest.raises(ValueError, match="early stopping needs validation rows of both classes"):
         fit(build_model("dlrm", data.schema), one_class, QUICK, progress=False)
-
-
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [
-        ({"epochs": 0}, "epochs is 0; it must be at least 1"),
-        ({"batch_size": 1}, "batch_size is 1; it must be at least 2"),
-        ({"patience": 0}, "patience is 0"),
-        ({"learning_rate": 0.0}, "learning_rate is 0.0; it must be over 0"),
-        ({"weight_decay": float("nan")}, "weight_decay is nan"),
-    ],
-)
-def test_settings_that_cannot_train(setting, says):
-    with pytest.raises(ValueError, match=says):
-        Settings(**setting)
 
 
 def test_load_model_trains_once(data, empty_cache, monkeypatch):
@@ -168,7 +153,7 @@ def test_load_model_trains_once(data, empty_cache, monkeypatch):
         load_model("dlrn", data)
 
 
-def test_other_settings_train_anew(data, empty_cache):
+def test_other_settings_are_another_checkpoint(data, empty_cache):
     one = load_model("dlrm", data, settings=QUICK, progress=False)
     two = load_model("dlrm", data, settings=QUICK, sizes={"over_mlp": [8, 1]}, progress=False)
     assert one.manifest["state"] != two.manifest["state"]
@@ -222,7 +207,7 @@ def test_another_checkpoint_in_its_place_is_refused(data, checkpoint, empty_cach
     folder = next(p for p in (empty_cache / "checkpoints").iterdir() if p.is_dir() and p != checkpoint)
     for file in folder.iterdir():
         file.write_bytes((checkpoint / file.name).read_bytes())
-    with pytest.raises(CheckpointError, match=r"holds another checkpoint: settings is .*Delete"):
+    with pytest.raises(CheckpointError, match=r"holds another checkpoint: settings is .*delete"):
         load_model("dlrm", data, settings=other, progress=False)
 
 
@@ -237,7 +222,7 @@ def test_training_rows_are_part_of_the_identity(data, empty_cache):
     [
         (lambda f: change_a_bit(f / "model.safetensors"), "model.safetensors has SHA-256 .*, but its manifest says"),
         (lambda f: (f / "model.safetensors").write_bytes(b"12"), "model.safetensors has SHA-256"),
-        (lambda f: (f / "model.safetensors").unlink(), "has SHA-256 no such file"),
+        (lambda f: (f / "model.safetensors").unlink(), "model.safetensors is missing"),
         (lambda f: (f / "manifest.json").write_text('{"sha256'), "manifest.json is damaged"),
         (lambda f: edit(f / "manifest.json", test_auc=0.99), "manifest.json is damaged .*SHA-256"),
         (lambda f: (f / "manifest.json").write_text("[]"), "manifest.json is damaged"),
@@ -246,7 +231,7 @@ def test_training_rows_are_part_of_the_identity(data, empty_cache):
 )
 def test_a_damaged_checkpoint_is_refused(data, checkpoint, damage, says):
     damage(checkpoint)
-    with pytest.raises(CheckpointError, match=f"{says}.*Delete .* to train again"):
+    with pytest.raises(CheckpointError, match=f"{says}.*delete .* to train again"):
         load_model("dlrm", data, settings=QUICK, progress=False)
 
 

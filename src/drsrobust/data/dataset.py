@@ -1,4 +1,4 @@
-"""What a data set is to everything else: encoded columns in three splits, and the batches made of them."""
+"""Data sets in memory: encoded columns in three splits, and the batches made of them."""
 
 import hashlib
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Feature:
-    """One sparse feature. Its ids are 0 .. cardinality - 1; id 0 stands for all values not in the vocabulary (in
-    `synthetic-dummy`, which has none, it is an id like any other)."""
+    """One sparse feature. Its ids are 0 .. cardinality - 1; id 0 is for all values not in the vocabulary, except in
+    `synthetic-dummy`, which has none."""
 
     name: str
     cardinality: int
@@ -29,24 +29,24 @@ class Feature:
 
 @dataclass(frozen=True)
 class Schema:
-    """Names of the dense columns, and the sparse features, in the order in which models see them."""
+    """Names of the dense columns, and the sparse features, in the order of the models' inputs."""
 
     dense: tuple[str, ...]
     features: tuple[Feature, ...]
 
 
 class Ids(NamedTuple):
-    """The ids of one feature: all values [sum of lengths] int32, and per row how many [n] int32 (None: one each)."""
+    """The ids of one feature: all values [sum of lengths] int32, and their number per row [n] int32 (None: one each)."""
 
     values: np.ndarray
     lengths: np.ndarray | None = None
 
     def ends(self) -> np.ndarray | None:
-        """Where each row's ids end in `values` [n] int64; None where each row has one."""
+        """The end of each row's ids in `values` [n] int64; None if each row has one."""
         return None if self.lengths is None else np.cumsum(self.lengths, dtype=np.int64)
 
     def take(self, rows: np.ndarray | slice, ends: np.ndarray | None = None) -> "Ids":
-        """The ids of some rows, in the order asked for; `ends`, where they are at hand, saves a walk over all rows."""
+        """The ids of `rows`, in their order; passing `ends()` saves a pass over all rows."""
         if self.lengths is None:
             return Ids(self.values[rows])
         ends = self.ends() if ends is None else ends
@@ -65,12 +65,12 @@ class Split:
         sparse: feature name -> Ids.
         labels: float32 [n], 0 or 1.
         users: int64 [n], the raw id of the row's user; None where the data has none.
-        rows: int64 [n], the row's number in the raw data, from 0; lines that were skipped do not count.
+        rows: int64 [n], the row's number in the raw data, from 0; skipped lines do not count.
         dataset: name of the data set with its schema, as `movielens-1m/full`.
         part: `train`, `valid` or `test`.
         prior: click rate of the training rows.
         source: fingerprint of the whole data set.
-        whole: rows of the whole part.
+        whole: number of rows of the whole part.
     """
 
     dense: np.ndarray
@@ -92,7 +92,7 @@ class Split:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the data set's fingerprint and of which rows these are, in which order."""
+        """SHA-256 (hex) of the data set's fingerprint and the row numbers, in order."""
         return digest([self.source, hashlib.sha256(np.ascontiguousarray(self.rows)).hexdigest()])
 
     @cached_property
@@ -100,11 +100,13 @@ class Split:
         return {name: ids.ends() for name, ids in self.sparse.items()}
 
     def take(self, rows: np.ndarray | slice) -> "Split":
-        """The split of some rows: an index array [m], a boolean mask [n] or a slice."""
+        """The split of some rows, given as an index array [m], a boolean mask [n] or a slice."""
         if not isinstance(rows, slice):
             rows = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64)
             if rows.ndim != 1:
-                raise ValueError(f"rows have shape {rows.shape}; take([5]) takes one row, head(5) the first five")
+                raise ValueError(
+                    f"rows must be one-dimensional, got shape {rows.shape}; take([5]) takes one row, head(5) five"
+                )
         return replace(
             self,
             dense=self.dense[rows],
@@ -115,9 +117,9 @@ class Split:
         )
 
     def head(self, n: int) -> "Split":
-        """The first n rows (all, when there are fewer). Splits are in random order, so this is a random sample."""
+        """The first n rows, or all if there are fewer. Splits are in random order, so this is a random sample."""
         if n < 1:
-            raise ValueError(f"head({n}): the number of rows must be at least 1")
+            raise ValueError(f"the number of rows must be at least 1, got head({n})")
         return self.take(slice(n))
 
     def batch(self, rows: np.ndarray | slice = slice(None)) -> "Batch":
@@ -139,9 +141,9 @@ class Split:
         )
 
     def batches(self, size: int, *, order: np.ndarray | None = None) -> Iterator["Batch"]:
-        """The rows as batches of `size` (the last may be smaller), in their own order or in the given one [n]."""
+        """The rows as batches of `size` (the last may be smaller), in `order` (int64 [m]; None: as they are)."""
         if size < 1:
-            raise ValueError(f"batch size is {size}; it must be at least 1")
+            raise ValueError(f"batch size must be at least 1, got {size}")
         for start in range(0, len(self), size):
             rows = slice(start, start + size)
             yield self.batch(rows if order is None else order[rows])
@@ -153,13 +155,12 @@ class Dataset:
 
     Attributes:
         name: with the schema, as `movielens-1m/full`.
-        schema: what the columns are.
+        schema: names of the columns and features.
         train, valid, test: disjoint seeded random splits, 80/10/10.
         fingerprint: SHA-256 (hex) of schema and contents: equal on every machine for equal data.
-        facts: what is known of the data (of synthetic ones: `click_rate` and `best_auc` of the planted teacher; `best_auc` is
-            None where all test rows are of one class).
-        log: the file that lists the lines left out; None where there are none.
-        folder: the one in the cache that it is mapped from.
+        facts: of a synthetic set: `click_rate` and `best_auc` of the planted teacher (None if all test rows are of one class).
+        log: the file that lists skipped lines; None if no line was skipped.
+        folder: of the cache, from which the arrays are mapped.
     """
 
     name: str
@@ -174,7 +175,7 @@ class Dataset:
 
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:
-        """The lines that `bad_lines="skip"` left out: (file name, line number from 1, what is wrong with it)."""
+        """The lines that `bad_lines="skip"` skipped: (file name, line number from 1, fault)."""
         return () if self.log is None else tuple(read_skipped(self.log))
 
     @property

@@ -1,13 +1,12 @@
-"""The files of MovieLens, as GroupLens gives them out (1M; 20M and the later CSV sets) and as Kaggle copies them.
+"""MovieLens: files of GroupLens (1M; 20M and the later CSV sets) and Kaggle's copies; the schemas `ids` and `full`.
 
 Source: F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Context", ACM TiiS 5(4), 2015. A row is one
-rating; it is positive when the rating is over 3, as in arXiv:2307.10244.
-
-MovieLens: its two schemas. What the files hold is read in `movielens_files`."""
+rating; it is positive if the rating is over 3, as in arXiv:2307.10244.
+"""
 
 import csv
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,21 +24,14 @@ from drsrobust.data.text_files import (
     TIME,
     BadLines,
     DataError,
-    beginning,
+    blocks,
     read_columns,
     read_text,
 )
 
-# '::' separates the fields; to a parser of single characters that is a field of nothing between two.
-_DAT = {
-    "user": ID,
-    "gap 1": NOTHING,
-    "movie": ID,
-    "gap 2": NOTHING,
-    "rating": RATING,
-    "gap 3": NOTHING,
-    "timestamp": SECONDS,
-}
+# '::' separates the fields; to a parser with a one-character delimiter that is an empty field between two.
+_DAT = {"user": ID, "gap 1": NOTHING, "movie": ID, "gap 2": NOTHING, "rating": RATING, "gap 3": NOTHING}
+_DAT |= {"timestamp": SECONDS}
 _CSV = {"user": ID, "movie": ID, "rating": HALF_STARS, "timestamp": SECONDS}
 _RATING_HEADER = ("userId", "movieId", "rating", "timestamp")
 _MOVIE_HEADER = ["movieId", "title", "genres"]
@@ -58,67 +50,69 @@ _MOVIE = {
 }
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 
+RATE_WEIGHT = 10.0  # weight of the overall click rate, in rows, in each user's and movie's rate
+RATE_COLUMNS = ("user_count", "movie_count", "user_rate", "movie_rate")
+
 
 @dataclass
 class Ratings:
-    """What people did. Arrays [n]: user and movie ids (int32 where they fit, else int64), label float32 (1: liked)."""
+    """Ratings. Arrays [n]: user and movie ids (int32 where they fit, else int64), label float32 (1: liked)."""
 
     user: np.ndarray
     movie: np.ndarray
     label: np.ndarray
-    path: Path = Path("ratings.dat")  # where they stand,
-    first_line: int = 1  # from which line on,
-    skipped: list[int] = field(default_factory=list)  # and, ascending, which lines after it are not among them
+    path: Path = Path("ratings.dat")  # their file
+    first_line: int = 1
+    skipped: list[int] = field(default_factory=list)  # lines of the file that are not among them, ascending
 
     def lines(self, rows: np.ndarray) -> list[int]:
-        """The lines of some rows, both as people count them: lines from 1, rows from 0."""
+        """The line numbers, from 1, of some rows, from 0."""
         rows_before = np.array(self.skipped, np.int64) - self.first_line - np.arange(len(self.skipped))
         return (rows + self.first_line + np.searchsorted(rows_before, rows, side="right")).tolist()
 
     def take(self, keep: np.ndarray) -> "Ratings":
         """The rows at which `keep` (bool [n]) is true."""
-        left_out = self.lines(np.flatnonzero(~keep))
+        dropped = self.lines(np.flatnonzero(~keep))
         arrays = {"user": self.user[keep], "movie": self.movie[keep], "label": self.label[keep]}
-        return replace(self, **arrays, skipped=sorted(self.skipped + left_out))
+        return replace(self, **arrays, skipped=sorted(self.skipped + dropped))
 
 
 @dataclass
 class Side:
-    """What is known of users and movies: id -> attributes. Genres and years are text and numbers as in the files."""
+    """Attributes of users and movies, by id. Genres and years are text and numbers as in the files."""
 
-    # Gender, age group, occupation, first three characters of the zip code; None: nothing is known of users.
+    # Gender, age group, occupation, first three characters of the zip code; None: no attributes of users.
     user: dict[int, tuple[str, str, str, str]] | None
     movie: dict[int, tuple[tuple[str, ...], int]]  # genres, release year (0: unknown)
     files: tuple[str, str] = ("users.dat", "movies.dat")  # their names
 
 
 def read_ratings(path: Path, bad: BadLines | None = None) -> Ratings:
-    """Parses ratings in any of their forms, plain or .gz.
+    """Parses ratings in any format, plain or .gz.
 
     Args:
         path: `*.dat`: `UserID::MovieID::Rating::Timestamp`, ratings 1..5. Any other: CSV with the header
             `userId,movieId,rating,timestamp`, ratings 0.5..5.0 in steps of a half, times in epoch seconds (GroupLens) or
-            as `YYYY-MM-DD HH:MM:SS` (Kaggle); header and fields may stand in double quotes. Times in seconds are 0
-            (unknown) or from 1995 to 2100: a time that lost digits is in neither.
-        bad: what to do with bad lines; None: `BadLines("strict")`.
+            as `YYYY-MM-DD HH:MM:SS` (Kaggle); header and fields may be in double quotes. Times in seconds are 0 (unknown) or
+            from 1995 to 2100, which excludes a time that lost digits.
+        bad: how to treat bad lines; None: `BadLines("strict")`.
 
     Raises:
-        DataError: another header, or (`strict`) a line that is not of its form or that rates what its user has rated in
-            an earlier line.
+        DataError: another header, or (`strict`) a malformed line, or one that rates a movie again for the same user.
     """
     bad = BadLines() if bad is None else bad
-    before = len(bad.found)
+    before = len(bad.skipped)
     if path.name.removesuffix(".gz").endswith(".dat"):
-        blocks, above, first_line = read_columns(path, _DAT, ":", bad=bad), 3, 1
+        columns, above, first_line = read_columns(path, _DAT, ":", bad=bad), 3, 1
     else:
-        start = beginning(path)
-        times = TIME if start.count(b":") >= start.count(b"\n") else SECONDS  # two colons a line against none
+        start = next(blocks(path))[: 1 << 16]
+        times = TIME if start.count(b":") >= start.count(b"\n") else SECONDS  # two colons per line, or none
         fields = _CSV | {"timestamp": times}
-        blocks = read_columns(path, fields, ",", header=_RATING_HEADER, quoted=True, bad=bad)
+        columns = read_columns(path, fields, ",", header=_RATING_HEADER, quoted=True, bad=bad)
         above, first_line = 6, 2  # half stars
-    parts = [(_small(b["user"]), _small(b["movie"]), (b["rating"] > above).astype(np.float32)) for b in blocks]
+    parts = [(_small(b["user"]), _small(b["movie"]), (b["rating"] > above).astype(np.float32)) for b in columns]
     user, movie, label = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _rated_once(Ratings(user, movie, label, path, first_line, [n for _, n, _ in bad.found[before:]]), bad)
+    return _rated_once(Ratings(user, movie, label, path, first_line, [n for _, n, _ in bad.skipped[before:]]), bad)
 
 
 def _rated_once(ratings: Ratings, bad: BadLines) -> Ratings:
@@ -132,80 +126,71 @@ def _rated_once(ratings: Ratings, bad: BadLines) -> Ratings:
     rows = order[again]
     lines, earlier = ratings.lines(rows), ratings.lines(order[again - 1])
     for row, line, other in zip(rows.tolist(), lines, earlier, strict=True):
-        wrong = f"field 2 (movie): user {ratings.user[row]} has rated {ratings.movie[row]} in line {other} already"
-        bad.add(ratings.path, line, wrong)
+        fault = f"field 2 (movie): user {ratings.user[row]} has rated {ratings.movie[row]} in line {other} already"
+        bad.add(ratings.path, line, fault)
     return ratings.take(~np.isin(np.arange(len(order)), rows))
 
 
 def _small(values: np.ndarray) -> np.ndarray:
-    """As int32 where they fit: tens of millions of them are kept."""
+    """As int32 where they fit, since tens of millions are kept."""
     limits = np.iinfo(np.int32)
     fits = not len(values) or (values.min() >= limits.min and values.max() <= limits.max)
     return values.astype(np.int32) if fits else values
 
 
 def read_side(users: Path | None, movies: Path, bad: BadLines | None = None) -> Side:
-    """Parses what is known of users and movies.
+    """Parses the attributes of users and movies.
 
     Args:
-        users: `users.dat` (`UserID::Gender::Age::Occupation::Zip-code`), or None: the CSV sets know nothing of users.
+        users: `users.dat` (`UserID::Gender::Age::Occupation::Zip-code`), or None: the CSV sets do not describe users.
         movies: `*.dat` (`MovieID::Title::Genres`, Latin-1), or CSV with the header `movieId,title,genres` (UTF-8).
             `(no genres listed)` counts as a genre.
-        bad: what to do with bad lines; None: `BadLines("strict")`.
+        bad: how to treat bad lines; None: `BadLines("strict")`.
 
     Raises:
-        DataError: another header, or a line that is not of its form (`strict`).
+        DataError: another header, or a malformed line (`strict`).
     """
     bad = BadLines() if bad is None else bad
     user = None
     if users is not None:
-        lines = _fields(users, "ascii", _split, _USER, bad)
-        user = _table(
-            users, lines, lambda gender, age, occupation, zip_code: (gender, age, occupation, zip_code[:3]), bad
-        )
+        lines = _fields(users, "ascii", _USER, bad)
+        user = {
+            key: (gender, age, job, code[:3]) for key, (gender, age, job, code) in _by_id(users, lines, bad).items()
+        }
     if movies.name.removesuffix(".gz").endswith(".dat"):
-        lines = _fields(movies, "latin-1", _split, _MOVIE, bad)
+        lines = _fields(movies, "latin-1", _MOVIE, bad)
     else:
-        lines = _fields(movies, "utf-8", _csv_row, _MOVIE, bad, _MOVIE_HEADER)
-    movie = _table(movies, lines, lambda title, genres: (tuple(genres.split("|")), _year(title)), bad)
+        lines = _fields(movies, "utf-8", _MOVIE, bad, _MOVIE_HEADER)
+    movie = {
+        key: (tuple(genres.split("|")), _year(title)) for key, (title, genres) in _by_id(movies, lines, bad).items()
+    }
     return Side(user, movie, (users.name if users is not None else "", movies.name))
 
 
-def _split(text: str) -> list[str]:
-    return text.split("::")
-
-
-def _csv_row(text: str) -> list[str]:
-    """The fields of one CSV line; csv.Error where the quotes are wrong."""
-    return next(csv.reader([text], strict=True)) or [""]
-
-
 def _year(title: str) -> int:
-    found = _YEAR.search(title)
-    return int(found[1]) if found else 0
+    match = _YEAR.search(title)
+    return int(match[1]) if match else 0
 
 
 def _fields(
     path: Path,
     encoding: str,
-    split: Callable[[str], list[str]],
     fields: dict[str, tuple[re.Pattern[str], str]],
     bad: BadLines,
     header: list[str] | None = None,
 ) -> Iterator[tuple[int, list[str]]]:
-    """(line number, fields) of the good lines of a small file, each field held to its pattern."""
+    """(line number, fields) of the good lines of a small file: CSV with a header, else fields separated by '::'."""
     for line, text in read_text(path, encoding, bad):
         try:
-            parts = split(text)
+            parts = text.split("::") if header is None else next(csv.reader([text], strict=True)) or [""]
+            fault = _fault(parts, fields, text)
         except csv.Error as error:
-            parts, wrong = [], f"not a line of a CSV file ({error}): {text[:80]!r}"
-        else:
-            wrong = _fault(parts, fields, text)
+            parts, fault = [], f"not a line of a CSV file ({error}): {text[:80]!r}"
         if line == 1 and header is not None:
             if parts != header:
                 raise DataError(f"{path}, line 1: {text[:80]!r} is not the header {','.join(header)!r}")
-        elif wrong:
-            bad.add(path, line, wrong)
+        elif fault:
+            bad.add(path, line, fault)
         else:
             yield line, parts
 
@@ -219,21 +204,17 @@ def _fault(parts: list[str], fields: dict[str, tuple[re.Pattern[str], str]], tex
     return None
 
 
-def _table(path: Path, lines: Iterator[tuple[int, list[str]]], attributes: Callable, bad: BadLines) -> dict[int, tuple]:
-    """id -> attributes; an id that stands twice is a bad line."""
-    table = {}
+def _by_id(path: Path, lines: Iterator[tuple[int, list[str]]], bad: BadLines) -> dict[int, list[str]]:
+    """id -> other fields; a repeated id is a bad line."""
+    table: dict[int, list[str]] = {}
     for line, (key, *rest) in lines:
         if int(key) in table:
-            bad.add(path, line, f"field 1 (id): {key} stands twice")
+            bad.add(path, line, f"field 1 (id): {key} is a repeated id")
         else:
-            table[int(key)] = attributes(*rest)
+            table[int(key)] = rest
     if not table:
-        raise DataError(f"{path}: no line is of the form, so it is another file")
+        raise DataError(f"{path}: no line has the expected form, so it is another file")
     return table
-
-
-RATE_WEIGHT = 10.0  # rows of the overall click rate mixed into each user's and movie's rate
-RATE_COLUMNS = ("user_count", "movie_count", "user_rate", "movie_rate")
 
 
 def encode(ratings: Ratings, side: Side | None, seed: int, bad: BadLines | None = None) -> Columns:
@@ -241,11 +222,11 @@ def encode(ratings: Ratings, side: Side | None, seed: int, bad: BadLines | None 
 
     Args:
         ratings: the rows.
-        side: None for the schema `ids` (user and movie, no dense column); given for `full`: also gender, age group,
-            occupation, zip prefix (where users are known at all), release year, genres (multi-hot), and as dense columns
-            how often the row's user and movie occur in the training rows and with which click rate.
+        side: None for the schema `ids` (user and movie, no dense column). For `full` it adds gender, age group, occupation, zip
+            prefix (if it has users), release year, genres (multi-hot), and as dense columns the log count and click rate, in
+            the training rows, of the row's user and movie.
         seed: of the random split.
-        bad: what to do with a rating of a user or movie that `side` does not know; None: `BadLines("strict")`.
+        bad: how to treat a rating of a user or movie that is not in `side`; None: `BadLines("strict")`.
 
     Raises:
         DataError: such a rating (`strict`), or too few ratings to split.
@@ -268,12 +249,13 @@ def encode(ratings: Ratings, side: Side | None, seed: int, bad: BadLines | None 
     dense, dense_names = np.zeros((len(order), 0), np.float32), ()
     if side is not None:
         if side.user is not None:
-            place, table = _join(user, side.user)
+            index, table = _join(user, side.user)
             for position, name in enumerate(("gender", "age", "occupation", "zip")):
-                add(name, _codes([row[position] for row in table])[place])
-        movie_place, movie_table = _join(movie, side.movie)
-        add("year", np.array([year for _, year in movie_table])[movie_place])
-        ids, cardinality = _genres([genres for genres, _ in movie_table], movie_place)
+                codes = np.unique([row[position] for row in table], return_inverse=True)[1]  # in alphabetical order
+                add(name, codes[index])
+        index, table = _join(movie, side.movie)
+        add("year", np.array([year for _, year in table])[index])
+        ids, cardinality = _genres([genres for genres, _ in table], index)
         sparse["genres"] = ids
         features.append(Feature("genres", cardinality, multi_hot=True))
         dense, dense_names = _rates(sparse["user"].values, sparse["movie"].values, labels, n_train), RATE_COLUMNS
@@ -282,7 +264,7 @@ def encode(ratings: Ratings, side: Side | None, seed: int, bad: BadLines | None 
 
 
 def _known(ratings: Ratings, side: Side, bad: BadLines) -> Ratings:
-    """The ratings whose user and movie `side` knows; the others are bad lines."""
+    """The ratings whose user and movie are in `side`; the others are bad lines."""
     unknown = ~np.isin(ratings.movie, list(side.movie))
     if side.user is not None:
         unknown |= ~np.isin(ratings.user, list(side.user))
@@ -296,32 +278,27 @@ def _known(ratings: Ratings, side: Side, bad: BadLines) -> Ratings:
 
 
 def _join(keys: np.ndarray, table: dict) -> tuple[np.ndarray, list]:
-    """Each key's place in `table` [n], and the table's rows as a list, in ascending order of their keys."""
+    """Each key's index [n] in the list of the table's values, and that list, in ascending order of keys."""
     known = np.array(sorted(table))
     return np.searchsorted(known, keys), [table[key] for key in known.tolist()]
 
 
-def _codes(values: list[str]) -> np.ndarray:
-    """Numbers for names, in alphabetical order: vocabularies of a million rows are made of numbers."""
-    return np.unique(values, return_inverse=True)[1]
-
-
-def _genres(genres: list[tuple[str, ...]], place: np.ndarray) -> tuple[Ids, int]:
+def _genres(genres: list[tuple[str, ...]], index: np.ndarray) -> tuple[Ids, int]:
     """Multi-hot ids of each row's movie; genre names in alphabetical order are 1, 2, ..."""
     number = {name: i for i, name in enumerate(sorted({name for names in genres for name in names}), 1)}
     table = Ids(
         np.array([number[name] for names in genres for name in names], np.int32),
         np.array([len(names) for names in genres], np.int32),
     )
-    return table.take(place), len(number) + 1
+    return table.take(index), len(number) + 1
 
 
 def _rates(user: np.ndarray, movie: np.ndarray, labels: np.ndarray, n_train: int) -> np.ndarray:
     """Dense columns [n, 4]: log counts and click rates of the row's user and movie over the *other* training rows.
 
-    A training row leaves itself out: a rate that contained its own label would leak it. With s clicks in c other rows and
-    the click rate r of all other training rows, the rate is (s + RATE_WEIGHT r) / (c + RATE_WEIGHT). Columns are then
-    standardised by their mean and deviation on the training rows.
+    A training row is not counted for itself, which would leak its label. With s clicks in c other rows and the click rate r of
+    all other training rows, the rate is (s + RATE_WEIGHT r) / (c + RATE_WEIGHT). Columns are then standardised by mean and
+    deviation on the training rows.
     """
     train = np.arange(len(labels)) < n_train
     own = np.where(train, labels, 0.0)

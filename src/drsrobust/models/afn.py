@@ -12,7 +12,7 @@ from drsrobust.models.layers import Fields, FirstOrderModel, check_sizes, mlp
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
 
-SMALLEST = 1e-5  # magnitudes below it count as it: the logarithm of 0 would be infinite
+SMALLEST = 1e-5  # lower bound of magnitudes: the logarithm of 0 would be infinite
 
 
 class LogarithmicLayer(nn.Module):
@@ -41,7 +41,7 @@ class LogarithmicLayer(nn.Module):
 class AFN(FirstOrderModel):
     """logit = w_0 + sum_i w_i x_i + MLP(products of learnt orders of the fields' vectors).
 
-    The first-order part is not in the paper; it is in the model that arXiv:2307.10244 took (torchfm's).
+    The first-order part is not in the paper, but in torchfm's model, which arXiv:2307.10244 used.
 
     Args:
         schema: of the data.

@@ -1,31 +1,45 @@
-"""DLRM (Naumov et al., arXiv:1906.00091): TorchRec's module behind the common forward.
+"""TorchRec's DLRM (Naumov et al., arXiv:1906.00091) and DLRM with cross layers (Wang et al., arXiv:2008.13535)."""
 
-DLRM with a deep & cross interaction (DLRM: arXiv:1906.00091; cross layers: Wang et al., arXiv:2008.13535)."""
-
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from drsrobust.data.dataset import Schema
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.models.layers import FlatInteractionArch, check_dlrm_sizes, check_sizes, embedding_tables
+from drsrobust.models.layers import FlatInteractionArch, check_sizes, embedding_tables, empty_layers
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
 
 
-@contextmanager
-def empty_layers() -> Iterator[None]:
-    """Without dense columns the bottom MLP's first weight is empty (its bias still works): torch does not remark on it here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
-        yield
+class _FlatLogits:
+    def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
+        """Logits [B] of dense features [B, D] and B rows of ids."""
+        return super().forward(dense_features, sparse_features).squeeze(1)
 
 
-class DLRM(torchrec().models.dlrm.DLRM):
+def _arguments(
+    schema: Schema, embedding_dim: int, dense_mlp: Sequence[int], over_mlp: Sequence[int], std: float
+) -> dict[str, Any]:
+    check_sizes(embedding_dim=embedding_dim, dense_mlp=dense_mlp, over_mlp=over_mlp)
+    if dense_mlp[-1] != embedding_dim:
+        raise ValueError(
+            f"the last width of dense_mlp must be embedding_dim, {embedding_dim}, since its output is multiplied with the "
+            f"embeddings, got {list(dense_mlp)}"
+        )
+    if len(over_mlp) < 2 or over_mlp[-1] != 1:
+        raise ValueError(f"over_mlp must have at least two widths, the last one 1 (the logit), got {list(over_mlp)}")
+    check_sizes(std=std)
+    return {
+        "embedding_bag_collection": embedding_tables(schema, embedding_dim, std),
+        "dense_in_features": len(schema.dense),
+        "dense_arch_layer_sizes": list(dense_mlp),
+        "over_arch_layer_sizes": list(over_mlp),
+    }
+
+
+class DLRM(_FlatLogits, torchrec().models.dlrm.DLRM):
     """Bottom MLP on the dense columns, pairwise dot products of its output and all embeddings, top MLP.
 
     Args:
@@ -54,34 +68,21 @@ class DLRM(torchrec().models.dlrm.DLRM):
         over_mlp: Sequence[int] = (64, 32, 1),
         std: float = 0.01,
     ) -> None:
-        check_dlrm_sizes(embedding_dim, dense_mlp, over_mlp)
-        check_sizes(std=std)
+        arguments = _arguments(schema, embedding_dim, dense_mlp, over_mlp, std)
         with empty_layers():
-            super().__init__(
-                embedding_bag_collection=embedding_tables(schema, embedding_dim, std),
-                dense_in_features=len(schema.dense),
-                dense_arch_layer_sizes=list(dense_mlp),
-                over_arch_layer_sizes=list(over_mlp),
-            )
+            super().__init__(**arguments)
         self.inter_arch = FlatInteractionArch(len(schema.features))
 
-    def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
-        """Logits [B] of dense features [B, D] and B rows of ids."""
-        return super().forward(dense_features, sparse_features).squeeze(1)
 
-
-class DLRM_DCN(torchrec().models.dlrm.DLRM_DCN):
-    """Bottom MLP on the dense columns; low-rank cross layers x_{l+1} = x_0 * (W_l (V_l x_l) + b_l) + x_l on its output and
-    all embeddings side by side (arXiv:2008.13535, equation 2); top MLP.
+class DLRM_DCN(_FlatLogits, torchrec().models.dlrm.DLRM_DCN):
+    """Bottom MLP on the dense columns; low-rank cross layers x_{l+1} = x_0 * (W_l (V_l x_l) + b_l) + x_l on its output and all
+    embeddings, concatenated (arXiv:2008.13535, equation 2); top MLP.
 
     Args:
         schema: of the data.
-        embedding_dim: of every table, and the width of the bottom MLP's output.
-        dense_mlp: widths of the bottom MLP (ReLU after each); the last is `embedding_dim`.
-        over_mlp: widths of the top MLP (at least two); the last is 1.
+        embedding_dim, dense_mlp, over_mlp, std: as in `DLRM`.
         layers: number of cross layers.
         rank: of the matrices W_l [(features + 1) * embedding_dim, rank] and V_l (its transpose's shape).
-        std: standard deviation of the tables' first values.
 
     The tensors are named as in TorchRec: `sparse_arch.*`, `dense_arch.*`, `inter_arch.crossnet.*`, `over_arch.*`.
     """
@@ -104,18 +105,7 @@ class DLRM_DCN(torchrec().models.dlrm.DLRM_DCN):
         rank: int = 16,
         std: float = 0.01,
     ) -> None:
-        check_dlrm_sizes(embedding_dim, dense_mlp, over_mlp)
-        check_sizes(layers=layers, rank=rank, std=std)
+        check_sizes(layers=layers, rank=rank)
+        arguments = _arguments(schema, embedding_dim, dense_mlp, over_mlp, std)
         with empty_layers():
-            super().__init__(
-                embedding_bag_collection=embedding_tables(schema, embedding_dim, std),
-                dense_in_features=len(schema.dense),
-                dense_arch_layer_sizes=list(dense_mlp),
-                over_arch_layer_sizes=list(over_mlp),
-                dcn_num_layers=layers,
-                dcn_low_rank_dim=rank,
-            )
-
-    def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
-        """Logits [B] of dense features [B, D] and B rows of ids."""
-        return super().forward(dense_features, sparse_features).squeeze(1)
+            super().__init__(**arguments, dcn_num_layers=layers, dcn_low_rank_dim=rank)

@@ -1,6 +1,5 @@
-"""The dummy recommender of arXiv:2307.10244: never trained; what matters is how far errors move its outputs."""
+"""The dummy recommender of arXiv:2307.10244, never trained; the study measures how far errors move its outputs."""
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,27 +8,27 @@ from torch import nn
 
 from drsrobust.data.dataset import Schema
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.models.layers import check_sizes, embedding_tables
+from drsrobust.models.layers import check_sizes, embedding_tables, empty_layers
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
 
-DENSE_OUT = 32  # width of what the dense MLP gives
+DENSE_OUT = 32  # width of the dense MLP's output
 
 
 class Dummy(nn.Module):
-    """logit = predictor MLP of (dense MLP of the dense columns, sum of the looked-up rows), side by side.
+    """logit = predictor MLP of (dense MLP of the dense columns, sum of the looked-up rows), concatenated.
 
-    Dense MLP: D -> h [-> h] -> 32, ReLU after each layer. Predictor: 32 + features * e -> h [-> h] -> 1, ReLU after each layer
-    but the last. Every parameter of more than one dimension is drawn by Kaiming uniform from torch's random state, biases as
-    torch does it. In the study D = 128 and the only feature is multi-hot, of 8192 ids.
+    Dense MLP: D -> h [-> h] -> 32, ReLU after each layer. Predictor: 32 + features * e -> h [-> h] -> 1, ReLU between layers.
+    Parameters of more than one dimension are drawn by Kaiming uniform, biases by torch's default. In the study D = 128 and the
+    only feature is multi-hot, of 8192 ids.
 
     Args:
         schema: of the data.
         width: h.
         depth: hidden layers of width h in each MLP, 1 or 2.
         embedding_dim: e.
-        as_released: look up what the published code did, see `released_lookups`.
+        as_released: look up the rows that the published code did, see `released_lookups`.
     """
 
     COMPONENTS = {"embedding": ("embeddings.*",), "dense_mlp": ("dense.*",), "deep_mlp": ("predictor.*",)}
@@ -45,14 +44,12 @@ class Dummy(nn.Module):
     ) -> None:
         check_sizes(width=width, depth=depth, embedding_dim=embedding_dim)
         if as_released and (small := [f.name for f in schema.features if f.cardinality < 2]):
-            raise ValueError(f"feature {small[0]!r} has one id; as_released reads rows 0 and 1")
+            raise ValueError(f"as_released reads rows 0 and 1, so features need at least two ids; {small[0]!r} has one")
         super().__init__()
         hidden = [width] * depth
         self.cardinalities = {f.name: f.cardinality for f in schema.features} if as_released else None
         self.embeddings = embedding_tables(schema, embedding_dim, 1.0, multi_hot="sum", weighted=as_released)
-        with warnings.catch_warnings():
-            # Without dense columns the first layer's weight is empty (its bias still works), and torch remarks on it.
-            warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        with empty_layers():
             self.dense = _relu_mlp([len(schema.dense), *hidden, DENSE_OUT])
             predictor = _relu_mlp([DENSE_OUT + len(schema.features) * embedding_dim, *hidden, 1])
             self.predictor = predictor[:-1]  # no ReLU at the end
@@ -69,13 +66,13 @@ class Dummy(nn.Module):
 
 
 def released_lookups(sparse_features: "KeyedJaggedTensor", cardinalities: dict[str, int]) -> "KeyedJaggedTensor":
-    """What the published code looked up: it passed each bag's 0/1 vector, one entry for each possible id, as the ids.
+    """The lookups of the published code, which passed each bag's 0/1 vector, one entry for each possible id, as the ids.
 
-    So of k different ids out of C, row 0 is summed C - k times and row 1 k times. Here each of the two rows is looked up
-    once, with that number as its weight (and not at all where the number is 0: infinite rows times 0 would be NaN).
+    So for k different ids out of C, row 0 is summed C - k times and row 1 k times. Here each of the two rows is looked up once,
+    with that number as its weight, and not at all if the number is 0, since an infinite row times 0 would be NaN.
 
     Args:
-        sparse_features: the ids of a bag are different ones.
+        sparse_features: the ids of a bag are distinct.
         cardinalities: feature -> C.
     """
     keys, stride = sparse_features.keys(), sparse_features.stride()

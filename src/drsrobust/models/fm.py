@@ -1,8 +1,6 @@
-"""Factorization machine (Rendle, ICDM 2010, "Factorization Machines"), on TorchRec's embedding tables.
-
-Wide & Deep (Cheng et al., arXiv:1606.07792), with the sizes of arXiv:2307.10244.
-
-DeepFM (Guo et al., arXiv:1703.04247), with the sizes of arXiv:2307.10244."""
+"""Models with a first-order part: factorization machine (Rendle, ICDM 2010, "Factorization Machines"), DeepFM (Guo et al.,
+arXiv:1703.04247) and Wide & Deep (Cheng et al., arXiv:1606.07792), the latter two with the sizes of arXiv:2307.10244.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -20,8 +18,8 @@ if TYPE_CHECKING:
 class SecondOrder(torchrec().modules.deepfm.FactorizationMachine):
     """sum_{i<j} <v_i, v_j>, as half of (sum_i v_i)^2 - sum_i v_i^2, summed over the coordinates (Rendle, lemma 3.1).
 
-    TorchRec's module flattens [B, fields, dim] and so multiplies every number with every other, also those of different
-    coordinates and of one and the same vector. Given a row for each coordinate, what it computes is the paper's.
+    TorchRec's module flattens [B, fields, dim] and so multiplies every number with every other one, also those of different
+    coordinates and of the same vector. With one row per coordinate it computes the paper's term.
     """
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
@@ -57,19 +55,51 @@ class FM(FirstOrderModel):
         return self.first_order_logit(dense_features, sparse_features) + second_order
 
 
-class WideDeep(FirstOrderModel):
-    """logit = first-order terms + MLP(dense columns and embeddings side by side).
+class DeepFM(FM):
+    """logit = factorization machine + MLP of the same vectors, concatenated (equations 1, 2 and 4).
 
     Args:
         schema: of the data.
-        embedding_dim: of every table.
+        embedding_dim: of the vectors.
         deep_mlp: hidden widths; each layer is Linear, BatchNorm, ReLU, Dropout. A projection to 1 follows.
         dropout: probability of dropping a hidden unit while training.
         std: standard deviation of the tables' first values.
     """
 
-    COMPONENTS = {"embedding": ("embeddings.*",), "linear": FirstOrderModel.LINEAR, "deep_mlp": ("deep.*",)}
+    COMPONENTS = FM.COMPONENTS | {"deep_mlp": ("deep.*",)}
     GROUPS = {"as_released": (*FirstOrderModel.LINEAR_WEIGHTS, "deep.*")}
+
+    def __init__(
+        self,
+        schema: Schema,
+        *,
+        embedding_dim: int = 16,
+        deep_mlp: Sequence[int] = (16, 16),
+        dropout: float = 0.2,
+        std: float = 0.01,
+    ) -> None:
+        check_sizes(embedding_dim=embedding_dim, deep_mlp=deep_mlp, dropout=dropout, std=std)
+        super().__init__(schema, embedding_dim=embedding_dim, std=std)
+        deep = mlp(self.fields.number * embedding_dim, deep_mlp, dropout)
+        self.deep = torchrec().modules.deepfm.DeepFM(dense_module=deep)
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
+        """Logits [B] of dense features [B, D] and B rows of ids."""
+        vectors = self.fields(dense_features, sparse_features)
+        logit = self.first_order_logit(dense_features, sparse_features) + self.second_order(vectors)
+        return logit + self.deep([vectors]).squeeze(1)
+
+
+class WideDeep(FirstOrderModel):
+    """logit = first-order terms + MLP of the dense columns and embeddings, concatenated.
+
+    Args:
+        schema: of the data.
+        embedding_dim, deep_mlp, dropout, std: as in `DeepFM`.
+    """
+
+    COMPONENTS = DeepFM.COMPONENTS | {"embedding": ("embeddings.*",)}
+    GROUPS = DeepFM.GROUPS
 
     def __init__(
         self,
@@ -91,41 +121,3 @@ class WideDeep(FirstOrderModel):
         logit = self.first_order_logit(dense_features, sparse_features)
         embedded = self.embeddings(sparse_features).values()  # [B, features * embedding_dim]
         return logit + self.deep(torch.cat((dense_features, embedded), dim=1)).squeeze(1)
-
-
-class DeepFM(FirstOrderModel):
-    """logit = factorization machine + MLP of the same vectors side by side (equations 1, 2 and 4).
-
-    Args:
-        schema: of the data.
-        embedding_dim: of the vectors.
-        deep_mlp: hidden widths; each layer is Linear, BatchNorm, ReLU, Dropout. A projection to 1 follows.
-        dropout: probability of dropping a hidden unit while training.
-        std: standard deviation of the tables' first values.
-    """
-
-    COMPONENTS = {"embedding": ("fields.*",), "linear": FirstOrderModel.LINEAR, "deep_mlp": ("deep.*",)}
-    GROUPS = {"as_released": (*FirstOrderModel.LINEAR_WEIGHTS, "deep.*")}
-
-    def __init__(
-        self,
-        schema: Schema,
-        *,
-        embedding_dim: int = 16,
-        deep_mlp: Sequence[int] = (16, 16),
-        dropout: float = 0.2,
-        std: float = 0.01,
-    ) -> None:
-        check_sizes(embedding_dim=embedding_dim, deep_mlp=deep_mlp, dropout=dropout, std=std)
-        super().__init__()
-        self.fields = Fields(schema, embedding_dim, std)
-        self.add_first_order(schema, std)
-        self.second_order = SecondOrder()
-        deep = mlp(self.fields.number * embedding_dim, deep_mlp, dropout)
-        self.deep = torchrec().modules.deepfm.DeepFM(dense_module=deep)
-
-    def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
-        """Logits [B] of dense features [B, D] and B rows of ids."""
-        vectors = self.fields(dense_features, sparse_features)
-        logit = self.first_order_logit(dense_features, sparse_features) + self.second_order(vectors)
-        return logit + self.deep([vectors]).squeeze(1)

@@ -1,16 +1,8 @@
-"""Checks of the sizes that a model is asked to have; each failure is one ValueError with the name and the value.
+"""Parts that several models share: checks of sizes, MLPs, embedding tables, fields, first-order terms, DLRM's interaction."""
 
-The multilayer perceptron of arXiv:2307.10244: each layer is Linear, BatchNorm, ReLU, Dropout.
-
-Embedding tables of a schema as one TorchRec `EmbeddingBagCollection`.
-
-Fields: one vector for each sparse feature and each dense column of a row.
-
-The first-order part that many models share: a weight for each id and each dense column, and a bias.
-
-DLRM's pairwise products, with a quicker choice of the pairs."""
-
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from math import isfinite
 from numbers import Integral, Real
@@ -28,8 +20,12 @@ if TYPE_CHECKING:
 
 
 def check_sizes(**sizes: object) -> None:
-    """Checks sizes by what their names say: `*_mlp` is one or more widths, `dropout` a share below 1, `std` over 0, all others
-    are whole numbers from 1."""
+    """Checks sizes by their names: `*_mlp` is one or more widths, `dropout` is in [0, 1), `std` is positive, all others are
+    whole numbers from 1.
+
+    Raises:
+        ValueError: the first other one.
+    """
     for name, value in sizes.items():
         if name.endswith("_mlp"):
             good = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value)
@@ -41,19 +37,7 @@ def check_sizes(**sizes: object) -> None:
         else:
             good, right = _counts(value), "a whole number from 1"
         if not good:
-            raise ValueError(f"{name} is {value!r}; it must be {right}")
-
-
-def check_dlrm_sizes(embedding_dim: int, dense_mlp: Sequence[int], over_mlp: Sequence[int]) -> None:
-    """What DLRM's MLPs must fit to: the embeddings, and one logit."""
-    check_sizes(embedding_dim=embedding_dim, dense_mlp=dense_mlp, over_mlp=over_mlp)
-    if dense_mlp[-1] != embedding_dim:
-        raise ValueError(
-            f"dense_mlp is {list(dense_mlp)}; its last width must be embedding_dim, {embedding_dim}: its output stands "
-            "beside the embeddings"
-        )
-    if len(over_mlp) < 2 or over_mlp[-1] != 1:
-        raise ValueError(f"over_mlp is {list(over_mlp)}; it must have at least two widths, the last one 1 (the logit)")
+            raise ValueError(f"{name} must be {right}, got {value!r}")
 
 
 def _counts(value: object) -> bool:
@@ -64,14 +48,22 @@ def _real(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
 
 
+@contextmanager
+def empty_layers() -> Iterator[None]:
+    """Silences torch's warning about layers without input columns, whose weight is empty and whose bias still works."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        yield
+
+
 def mlp(width: int, hidden: Sequence[int], dropout: float, *, project: bool = True) -> nn.Sequential:
-    """Hidden layers on inputs [B, width], by default with a last projection to [B, 1] (else the output is [B, hidden[-1]]).
+    """The MLP of arXiv:2307.10244 on inputs [B, width]: each hidden layer is Linear, BatchNorm, ReLU, Dropout.
 
     Args:
         width: of the input.
         hidden: widths of the hidden layers.
         dropout: probability of dropping a hidden unit while training.
-        project: whether a Linear to 1 follows, without BatchNorm or ReLU.
+        project: whether a Linear to [B, 1] follows; else the output is [B, hidden[-1]].
     """
     layers: list[nn.Module] = []
     for size in hidden:
@@ -83,15 +75,13 @@ def mlp(width: int, hidden: Sequence[int], dropout: float, *, project: bool = Tr
 def embedding_tables(
     schema: Schema, dim: int, std: float, *, multi_hot: str = "mean", weighted: bool = False
 ) -> "EmbeddingBagCollection":
-    """One table per feature, named like it. Rows are drawn from N(0, std).
-
-    Its forward takes a KeyedJaggedTensor and gives a KeyedTensor whose `values()` are [B, features * dim].
+    """One table per feature, named like it, with rows from N(0, std). The forward gives values [B, features * dim].
 
     Args:
         schema: of the data.
         dim: width of the tables.
         std: standard deviation of the rows.
-        multi_hot: how a multi-hot feature's rows are pooled, `mean` or `sum`.
+        multi_hot: pooling of a multi-hot feature's rows, `mean` or `sum`.
         weighted: whether each looked-up row is multiplied by the KeyedJaggedTensor's weight (then `sum` pools).
     """
     pooling = torchrec().PoolingType
@@ -113,12 +103,8 @@ def embedding_tables(
 
 class Fields(nn.Module):
     """Vectors [B, F + D, dim]: the F sparse features' embeddings, then for each of D dense columns its value times a
-    learnt vector, as factorization machines treat numbers (Rendle 2010; DeepFM, arXiv:1703.04247, section 2).
-
-    Args:
-        schema: of the data.
-        dim: of the vectors.
-        std: standard deviation of the tables' and the vectors' first values.
+    learnt vector, as in factorization machines (Rendle 2010; DeepFM, arXiv:1703.04247, section 2). Tables and vectors are
+    drawn from N(0, std).
     """
 
     def __init__(self, schema: Schema, dim: int, std: float) -> None:
@@ -129,7 +115,6 @@ class Fields(nn.Module):
         self.dense = nn.Parameter(torch.randn(len(schema.dense), dim) * std) if schema.dense else None
 
     def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
-        """Vectors [B, F + D, dim] of dense features [B, D] and B rows of ids."""
         embedded = self.embeddings(sparse_features).values().unflatten(1, (-1, self.dim))
         if self.dense is None:
             return embedded
@@ -137,21 +122,15 @@ class Fields(nn.Module):
 
 
 class FirstOrderModel(nn.Module):
-    """A model that has the first-order part w_0 + sum_i w_i x_i: linear in one-hot ids and dense columns.
-
-    The weights of ids lie in tables of width 1, one per feature (of a multi-hot one the mean counts).
+    """A model with the first-order part w_0 + sum_i w_i x_i, linear in one-hot ids (of a multi-hot feature, their mean) and
+    dense columns. The weights of ids are tables of width 1.
     """
 
     LINEAR = ("first_order.*", "first_order_dense.*", "bias")  # its tensors: the component `linear`
     LINEAR_WEIGHTS = ("first_order.*", "first_order_dense.*")
 
     def add_first_order(self, schema: Schema, std: float) -> None:
-        """Makes its tensors. (No submodule, so that they are named alike in all models.)
-
-        Args:
-            schema: of the data.
-            std: standard deviation of the ids' first weights.
-        """
+        """Makes its tensors, with the same names in all models; weights of ids are drawn from N(0, std)."""
         self.first_order = embedding_tables(schema, 1, std)
         self.first_order_dense = nn.Linear(len(schema.dense), 1, bias=False) if schema.dense else None
         self.bias = nn.Parameter(torch.zeros(1))
@@ -165,10 +144,10 @@ class FirstOrderModel(nn.Module):
 
 
 class FlatInteractionArch(torchrec().models.dlrm.InteractionArch):
-    """TorchRec's `InteractionArch`, the same numbers in the same order, forwards and backwards.
+    """TorchRec's `InteractionArch` with the same outputs and gradients, faster.
 
-    TorchRec picks the pairs by two index vectors; the gradient of that adds up element by element. Here one index picks them
-    from the flattened products. The buffer `triu_indices` still decides which pairs are read.
+    TorchRec picks the pairs by two index vectors, whose gradient is summed element by element. Here one index picks them from
+    the flattened products. The buffer `triu_indices` still decides which pairs are read.
     """
 
     def forward(self, dense_features: torch.Tensor, sparse_features: torch.Tensor) -> torch.Tensor:
@@ -176,12 +155,12 @@ class FlatInteractionArch(torchrec().models.dlrm.InteractionArch):
         [B, F, D].
 
         Raises:
-            RuntimeError: an error made the buffer name a vector that is not there (a negative number counts from the end).
+            RuntimeError: an error made the buffer name a vector out of range (negative numbers count from the end).
         """
         vectors = torch.cat((dense_features.unsqueeze(1), sparse_features), dim=1)
         products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)  # [B, n * n]
         n = self.F + 1
         pairs = torch.where(self.triu_indices < 0, self.triu_indices + n, self.triu_indices)
-        there = ((pairs >= 0) & (pairs < n)).all(dim=0)
-        flat = torch.where(there, pairs[0] * n + pairs[1], n * n)  # n * n is refused by index_select
+        valid = ((pairs >= 0) & (pairs < n)).all(dim=0)
+        flat = torch.where(valid, pairs[0] * n + pairs[1], n * n)  # index_select refuses n * n
         return torch.cat((dense_features, products.index_select(1, flat)), dim=1)

@@ -1,4 +1,4 @@
-"""Models by name, what each is in a line, and the sizes they have by default on a data set."""
+"""Models by name, with a one-line description and their default sizes on a data set."""
 
 from importlib import import_module
 from inspect import Parameter, signature
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Entry(NamedTuple):
-    """Where a model's class is, and what it is."""
+    """The class of a model and its description."""
 
     module: str
     attribute: str
@@ -37,7 +37,7 @@ def build_model(name: str, schema: "Schema", **sizes: Any) -> "nn.Module":
     """An untrained model; `sizes` are the keyword arguments of its class.
 
     Raises:
-        ValueError: an unknown name, an unknown size, or a size that makes no sense.
+        ValueError: an unknown name, an unknown size, or an invalid size.
     """
     entry = _entry(name)
     model = getattr(import_module(entry.module), entry.attribute)
@@ -52,15 +52,15 @@ def build_model(name: str, schema: "Schema", **sizes: Any) -> "nn.Module":
 
 
 def describe(name: str | None = None) -> str:
-    """What a model is, in a line; without a name a line `name: what it is` for each."""
+    """The description of a model; without a name a line `name: description` for each."""
     if name is None:
         return "\n".join(f"{known}: {entry.line}" for known, entry in MODELS.items())
     return _entry(name).line
 
 
 def default_sizes(name: str, dataset: str) -> dict[str, Any]:
-    """What to pass to `build_model` beyond the classes' own defaults: TorchRec's models are larger on Criteo-shaped data, and
-    `dlrm_dcn` has wider tables (chosen on validation rows of MovieLens-1M)."""
+    """Sizes for `build_model` that differ from the classes' defaults: TorchRec's models are larger on Criteo-shaped data, and
+    `dlrm_dcn` has wider tables on others (chosen on validation rows of MovieLens-1M)."""
     _entry(name)
     if name in ("dlrm", "dlrm_dcn") and "criteo" in dataset:
         sizes: dict[str, Any] = {"dense_mlp": [512, 256, 16], "over_mlp": [512, 256, 1]}

@@ -1,7 +1,8 @@
-"""Scores of many rows, such that a row's score does not depend on which rows are beside it.
+"""Scores of many rows; a row's score does not depend on the other rows of its batch.
 
-Matrix products give the same bits for a row whatever its batch, as long as batch sizes are multiples of 32, from 64 up
-(measured on CPUs with AVX2; elsewhere a bound of a few float32 roundings holds). So batches are padded to that."""
+Matrix products give the same bits for a row in every batch whose size is a multiple of 32, from 64 up (measured on CPUs with
+AVX2; elsewhere scores are equal within a few float32 roundings). So batches are padded to such a size.
+"""
 
 import hashlib
 import zlib
@@ -23,31 +24,30 @@ BATCH = 2048  # rows; a multiple of 32
 
 
 def padded_batches(split: Split, size: int = BATCH, rows: np.ndarray | None = None) -> list["Batch"]:
-    """Rows of a split (int64 [m]; None: all, in order) as batches; the last one is filled up, by its last row again, to a
-    multiple of 32 from 64."""
+    """Rows of a split (int64 [m]; None: all, in order) as batches; the last one is padded with copies of its last row."""
     if size < 64 or size % 32:
-        raise ValueError(f"batch size is {size}; it must be a multiple of 32, from 64 up")
+        raise ValueError(f"batch size must be a multiple of 32, from 64 up, got {size}")
     rows = np.arange(len(split)) if rows is None else rows
     batches = []
     for start in range(0, len(rows), size):
-        some = rows[start : start + size]
-        padding = max(64, -(-len(some) // 32) * 32) - len(some)
-        batches.append(split.batch(np.append(some, np.full(padding, some[-1]))))
+        chosen = rows[start : start + size]
+        padding = max(64, -(-len(chosen) // 32) * 32) - len(chosen)
+        batches.append(split.batch(np.append(chosen, np.full(padding, chosen[-1]))))
     return batches
 
 
 def logits_of(model: nn.Module, batch: "Batch") -> torch.Tensor:
-    """Logits [B] of one batch, where the model is.
+    """Logits [B] of one batch, on the model's device.
 
     Raises:
-        ValueError: the model gives something else than a tensor [B] or [B, 1].
+        ValueError: the model's output is not a tensor [B] or [B, 1].
     """
     return _logits(model, batch, _device(model))
 
 
 def score(model: nn.Module, batches: Iterable["Batch"], n: int) -> np.ndarray:
-    """Logits [n] of the first n rows of the batches, float32 (float64 if the model gives that). The model is in evaluation
-    mode meanwhile; each module then has the mode it had.
+    """Logits [n] of the first n rows of the batches, float32 (float64 if the model's are), in evaluation mode; afterwards each
+    module has its previous mode.
 
     Raises:
         ValueError: as `logits_of`.
@@ -58,7 +58,7 @@ def score(model: nn.Module, batches: Iterable["Batch"], n: int) -> np.ndarray:
 
 
 def gathered(logits: Iterable[torch.Tensor], n: int) -> np.ndarray:
-    """The first n of the logits ([B] or [B, 1], all alike) of several batches, as `score` gives them."""
+    """The first n logits of several batches ([B] each, or [B, 1] each), in the form of `score`."""
     joined = torch.cat(list(logits)).reshape(-1)
     return joined.to("cpu", torch.promote_types(joined.dtype, torch.float32)).numpy()[:n]
 
@@ -73,9 +73,9 @@ def _logits(model: nn.Module, batch: "Batch", device: torch.device) -> torch.Ten
     logits = model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
     rows = len(batch.labels)
     if not isinstance(logits, torch.Tensor):
-        raise ValueError(f"the model gave a {type(logits).__name__}; a tensor of logits [{rows}] is expected")
+        raise ValueError(f"the model must give a tensor of logits [{rows}], got a {type(logits).__name__}")
     if logits.shape not in ((rows,), (rows, 1)):
-        raise ValueError(f"the model gave logits of shape {list(logits.shape)}; [{rows}] is expected")
+        raise ValueError(f"the model must give logits of shape [{rows}], got {list(logits.shape)}")
     return logits.reshape(rows)
 
 
@@ -88,7 +88,7 @@ def state_digest(model: nn.Module) -> str:
 
 
 def state_checksum(model: nn.Module) -> int:
-    """CRC-32 of what `state_digest` hashes: some five times quicker, and enough to notice a change that nobody meant."""
+    """CRC-32 of the bytes that `state_digest` hashes: five times as fast, and enough to notice an accidental change."""
     total = 0
     for part in _state(model):
         total = zlib.crc32(part, total)

@@ -1,7 +1,6 @@
-"""Checkpoints: weights as safetensors, beside them a JSON manifest with their SHA-256, and the learning curve as a table for
-people. Nothing is ever unpickled.
-
-Training that was stopped half-way: one file with all that its next step depends on, complete or absent."""
+"""Checkpoints (safetensors, a JSON manifest with their SHA-256, and the learning curve as CSV) and snapshots of unfinished
+training. Nothing is unpickled.
+"""
 
 import hashlib
 import json
@@ -22,20 +21,20 @@ WEIGHTS, MANIFEST, CURVE = "model.safetensors", "manifest.json", "curve.csv"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that is not what its manifest says. The message names the file and what to do."""
+    """A checkpoint that differs from its manifest. The message names the file and what to do."""
 
 
 def save_checkpoint(model: nn.Module, folder: Path, manifest: dict[str, Any]) -> dict[str, Any]:
-    """Writes a checkpoint folder, complete or not at all (call it under `exclusive(folder)`).
+    """Writes a checkpoint folder, complete or absent; the caller holds `exclusive(folder)`.
 
     Args:
-        model: one of ours.
-        folder: replaced if it is there.
-        manifest: how the model was made; `model`, `schema` and `sizes` are needed to build it again. The hashes are
-            added here; `curve`, the epochs of training, is written as CSV too.
+        model: a registered model.
+        folder: replaced if it exists.
+        manifest: how the model was made, with at least `model`, `schema` and `sizes`; `curve`, the epochs of training, is
+            written as CSV too.
 
     Returns:
-        the manifest as written.
+        the manifest as written, with hashes.
     """
     from safetensors.torch import save_file
 
@@ -43,7 +42,7 @@ def save_checkpoint(model: nn.Module, folder: Path, manifest: dict[str, Any]) ->
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         save_file(state, part / WEIGHTS)
         manifest = manifest | {"state": state_digest(model), "sha256": file_digest(part / WEIGHTS)}
-        manifest = json.loads(json.dumps(manifest))  # as it will be read
+        manifest = json.loads(json.dumps(manifest))  # as a reader will see it
         if curve := manifest.get("curve"):
             lines = [",".join(curve[0]), *(",".join(map(repr, epoch.values())) for epoch in curve)]
             (part / CURVE).write_text("\n".join(lines) + "\n")
@@ -56,12 +55,11 @@ def read_checkpoint(folder: Path, identity: dict[str, Any] | None = None) -> nn.
 
     Args:
         folder: of the checkpoint.
-        identity: fields that the manifest must hold, when a certain checkpoint is meant.
+        identity: fields that the manifest must have.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        CheckpointError: a file is damaged or was changed (its SHA-256 is not the one in the manifest), or the manifest
-            holds other fields than `identity`.
+        CheckpointError: a file has another SHA-256 than in the manifest, or the manifest differs from `identity`.
     """
     from safetensors.torch import load_file
 
@@ -72,18 +70,19 @@ def read_checkpoint(folder: Path, identity: dict[str, Any] | None = None) -> nn.
         manifest = json.loads((folder / MANIFEST).read_text())
         expected, schema = manifest["sha256"], manifest["schema"]
         if manifest.pop("manifest_sha256") != digest(manifest):
-            raise ValueError("its contents do not have the SHA-256 that stands in it")
+            raise ValueError("its contents have another SHA-256 than it states")
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{folder / MANIFEST} is damaged ({error}); {_cure(folder)}") from error
+        raise CheckpointError(f"{folder / MANIFEST} is damaged ({error}); {_remedy(folder)}") from error
     for key, value in json.loads(json.dumps(identity or {})).items():
         if manifest.get(key) != value:
             raise CheckpointError(
-                f"{folder} holds another checkpoint: {key} is {manifest.get(key)!r}, asked was {value!r}; {_cure(folder)}"
+                f"{folder} holds another checkpoint: {key} is {manifest.get(key)!r}, expected {value!r}; {_remedy(folder)}"
             )
     weights = folder / WEIGHTS
-    found = file_digest(weights) if weights.is_file() else "no such file"
-    if found != expected:
-        raise CheckpointError(f"{weights} has SHA-256 {found}, but its manifest says {expected}; {_cure(folder)}")
+    if not weights.is_file():
+        raise CheckpointError(f"{weights} is missing; {_remedy(folder)}")
+    if (actual := file_digest(weights)) != expected:
+        raise CheckpointError(f"{weights} has SHA-256 {actual}, but its manifest says {expected}; {_remedy(folder)}")
     features = tuple(Feature(**feature) for feature in schema["features"])
     model = build_model(manifest["model"], Schema(tuple(schema["dense"]), features), **manifest["sizes"])
     model.load_state_dict(load_file(weights))
@@ -91,19 +90,13 @@ def read_checkpoint(folder: Path, identity: dict[str, Any] | None = None) -> nn.
     return model.eval()
 
 
-def _cure(folder: Path) -> str:
-    return f"it is not loaded. Delete {folder} to train again"
+def _remedy(folder: Path) -> str:
+    return f"delete {folder} to train again"
 
 
 def save_snapshot(path: Path, identity: str, tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
-    """Writes a snapshot (safetensors; `progress` as JSON in its header) in place of the one before.
-
-    Args:
-        path: of the file.
-        identity: of the training run; a snapshot of another one is not taken up.
-        tensors: copied to the CPU.
-        progress: JSON values.
-    """
+    """Writes a snapshot (safetensors; `identity` of the training run and `progress`, JSON values, in its header), complete or
+    absent, in place of the previous one."""
     from safetensors.torch import save_file
 
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -114,8 +107,8 @@ def save_snapshot(path: Path, identity: str, tensors: dict[str, torch.Tensor], p
 
 
 def read_snapshot(path: Path, identity: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-    """Tensors and progress of a snapshot; None where there is none, or (with a warning) one that is damaged or of another
-    training run, so that training starts anew: which costs time, and gives the same weights."""
+    """Tensors and progress of a snapshot; None if there is none or, with a warning, if it is damaged or of another training
+    run, so that training restarts, which gives the same weights."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -125,17 +118,17 @@ def read_snapshot(path: Path, identity: str) -> tuple[dict[str, torch.Tensor], d
             header = json.loads(file.metadata()["snapshot"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         if header["tensors"] != _digest(tensors):
-            raise ValueError("its tensors do not have the SHA-256 that stands in it")
+            raise ValueError("its tensors have another SHA-256 than it states")
         if header["identity"] != identity:
             raise ValueError("it is of another training run")
         return tensors, header["progress"]
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        warnings.warn(f"{path} is not taken up ({error}); training starts anew", stacklevel=3)
+        warnings.warn(f"ignoring snapshot {path} ({error}); training restarts from epoch 0", stacklevel=3)
         return None
 
 
 def random_state(device: torch.device) -> dict[str, torch.Tensor]:
-    """State of PyTorch's generators, from which dropout draws."""
+    """The states of PyTorch's random generators, which dropout uses."""
     states = {"rng.cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["rng.cuda"] = torch.cuda.get_rng_state(device)
@@ -143,21 +136,21 @@ def random_state(device: torch.device) -> dict[str, torch.Tensor]:
 
 
 def set_random_state(device: torch.device, states: dict[str, torch.Tensor]) -> None:
-    """Puts `random_state` back."""
+    """Restores `random_state`."""
     torch.set_rng_state(states["rng.cpu"])
     if device.type == "cuda":
         torch.cuda.set_rng_state(states["rng.cuda"], device)
 
 
 def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
-    """(name, tensor) of an optimizer's state; the names depend on the order of its parameters alone."""
+    """(name, tensor) of an optimizer's state; the names depend only on the order of its parameters."""
     for number, state in optimizer.state_dict()["state"].items():
         for name, value in state.items():
             yield f"optimizer.{number}.{name}", value
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, tensors: dict[str, torch.Tensor]) -> None:
-    """Puts `optimizer_tensors` back into an optimizer made anew with the same parameters."""
+    """Restores `optimizer_tensors` in a new optimizer of the same parameters."""
     content = optimizer.state_dict()
     for key, tensor in tensors.items():
         if key.startswith("optimizer."):

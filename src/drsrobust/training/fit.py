@@ -1,6 +1,4 @@
-"""One step of training: forward, loss, backward, update.
-
-Training: binary cross-entropy on logits, early stopping on validation rows, everything from one seed."""
+"""Training: binary cross-entropy on logits, early stopping on validation rows, everything from one seed."""
 
 import math
 import time
@@ -15,6 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
+from tqdm import tqdm
 
 from drsrobust._environment import progress_bar, threads
 from drsrobust._hashing import digest
@@ -37,39 +36,40 @@ if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
 
 
+SAVE_EVERY = 60.0  # seconds of training between snapshots
+HARDLY_LEARNED = 0.98  # normalised entropy; 1 is that of predicting the click rate for every row
+
+
 class Trainer:
-    """Adam of all parameters but those that FBGEMM updates, and how a step is made.
+    """One step of training: forward, loss, backward, update; by Adam, except for the tables that FBGEMM updates.
 
     Args:
         model: forward(dense_features, sparse_features) -> logits [B] or [B, 1].
-        settings: see there.
-        fused: what `fused_tables` yielded for this model; steps are made while its block is open.
+        settings: of training.
+        fused: from `fused_tables` of this model, whose block stays open.
     """
 
     def __init__(self, model: nn.Module, settings: Settings, fused: list[FusedTables]) -> None:
         self.model, self.settings = model, settings
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         home = component_of(model)
-        taken = {id(parameter) for one in fused for parameter in one.parameters}
+        fused_parameters = {id(parameter) for tables in fused for parameter in tables.parameters}
         tables, rest = [], []
         for name, parameter in named_tensors(model, buffers=False):
-            if parameter.numel() and id(parameter) not in taken:
+            if parameter.numel() and id(parameter) not in fused_parameters:
                 (tables if home[name] == "embedding" else rest).append(parameter)
-        rate = settings.learning_rate
-        adam = settings.table_optimizer == "adam"
-        table_rate = settings.table_learning_rate if adam and settings.table_learning_rate is not None else rate
+        rate, decay = settings.learning_rate, settings.weight_decay
+        table_rate, table_decay = rate, decay  # of tables that FBGEMM cannot update
+        if settings.table_optimizer == "adam":
+            table_rate, table_decay = settings.table_learning_rate or rate, settings.table_weight_decay
         groups = [
-            {
-                "params": tables,
-                "weight_decay": settings.table_weight_decay if adam else settings.weight_decay,
-                "lr": table_rate,
-            },
-            {"params": rest, "weight_decay": settings.weight_decay},
+            {"params": tables, "weight_decay": table_decay, "lr": table_rate},
+            {"params": rest, "weight_decay": decay},
         ]
         self.optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
 
     def step(self, batch: "Batch") -> float:
-        """One update by a batch; gives the mean loss of its rows, in nats, before the update."""
+        """One update by a batch; returns the mean loss of its rows, in nats, before the update."""
         if self.device.type != "cpu":
             batch = batch.to(self.device)
         self.optimizer.zero_grad(set_to_none=True)
@@ -89,13 +89,9 @@ class Trainer:
                 yield
 
 
-SAVE_EVERY = 60.0  # seconds of training between two snapshots
-HARDLY_LEARNED = 0.98  # normalised entropy; 1 is that of predicting the click rate for every row
-
-
 @dataclass(frozen=True)
 class Epoch:
-    """One line of the learning curve; losses in nats per row, `valid_ne` the normalised entropy."""
+    """One epoch of the learning curve; losses in nats per row, `valid_ne` the normalised entropy."""
 
     epoch: int
     train_loss: float
@@ -106,10 +102,10 @@ class Epoch:
 
 
 def last_epoch(curve: list[Epoch], settings: Settings) -> int:
-    """The epoch with which training ends if no later one is better.
+    """The last epoch of training if no later one is better.
 
-    Training goes on until the validation AUC has not risen for `patience` epochs and the validation loss is not the lowest so
-    far. AUC alone can stay level for many epochs while the loss still falls, as on few rows.
+    Training ends when the validation AUC has not risen for `patience` epochs and the validation loss is not the lowest so far:
+    on few rows AUC can stay level for many epochs while the loss still falls.
     """
     best = max(curve, key=lambda epoch: epoch.valid_auc).epoch if curve else 0
     lowest = min(curve, key=lambda epoch: epoch.valid_loss).epoch if curve else 0
@@ -117,12 +113,12 @@ def last_epoch(curve: list[Epoch], settings: Settings) -> int:
 
 
 def warn_if_hardly_learned(curve: list[Epoch], stacklevel: int) -> None:
-    """Warns where the normalised entropy on validation rows never fell to `HARDLY_LEARNED`."""
+    """Warns if the normalised entropy on validation rows never fell to `HARDLY_LEARNED`."""
     if (lowest := min(epoch.valid_ne for epoch in curve)) > HARDLY_LEARNED:
         warnings.warn(
             f"after epoch {len(curve)} the model has hardly learned: its lowest normalised entropy on validation rows is "
-            f"{lowest:.3f}, over {HARDLY_LEARNED}; predicting the click rate for every row gives 1. More epochs, a higher "
-            "learning_rate, a smaller batch_size or more rows may help",
+            f"{lowest:.3f}, over {HARDLY_LEARNED}, and a constant prediction has 1. More epochs, a higher learning_rate, a "
+            "smaller batch_size or more rows may help",
             stacklevel=stacklevel + 1,
         )
 
@@ -130,40 +126,40 @@ def warn_if_hardly_learned(curve: list[Epoch], stacklevel: int) -> None:
 def fit(
     model: nn.Module, data: Dataset, settings: Settings, *, progress: bool = True, snapshot: Path | None = None
 ) -> list[Epoch]:
-    """Trains a model in place, on the device it is on; it ends in evaluation mode with the weights of its best epoch, that of
-    the highest validation AUC. `last_epoch` has the rule that ends training.
+    """Trains a model in place, on its device. The model ends in evaluation mode with the weights of the epoch of the highest
+    validation AUC; `last_epoch` defines when training ends. Warns if the model has hardly learned.
 
-    Warns where the model has hardly learned: where its normalised entropy on validation rows stayed over `HARDLY_LEARNED`.
-
-    It uses one thread, since sums over a batch depend on the number of threads; afterwards the number is as before. On one
-    CPU and with the same versions of the libraries, one seed gives the same weights, bit for bit, whether training was
-    stopped and taken up again or not. On another CPU the libraries may choose other kernels, which round differently.
+    Training uses one thread, since sums over a batch depend on the number of threads. One seed gives the same weights, bit for
+    bit, on one CPU and with the same versions of the libraries, also if training was interrupted and resumed. On another CPU
+    the libraries may choose other kernels, which round differently.
 
     Args:
         model: forward(dense_features, sparse_features) -> logits [B].
-        data: trained on `data.train`, judged on `data.valid`.
-        settings: see there. The global random state of torch is left as it was.
-        progress: a progress bar.
-        snapshot: a file in which the state of training is kept, about once a minute; if one of this very run is there,
-            training goes on from it. It is left for the caller to delete.
+        data: trains on `data.train`, validates on `data.valid`.
+        settings: of training. The global random state of torch does not change.
+        progress: whether to show a progress bar.
+        snapshot: a file that stores the state of training about once a minute; training resumes from a snapshot of the same
+            run. The caller deletes it.
 
     Raises:
-        RuntimeError: training diverged (the loss is no longer a number).
+        RuntimeError: training diverged (the loss is not finite).
         ValueError: the validation rows are all of one class, so that they have no AUC.
     """
     if len(np.unique(data.valid.labels)) < 2:
-        raise ValueError(f"the {len(data.valid)} validation rows are all of one class; early stopping needs their AUC")
+        raise ValueError(
+            f"early stopping needs validation rows of both classes; all {len(data.valid)} are of one class"
+        )
     device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     cuda = [device] if device.type == "cuda" else []
     with threads(1), torch.random.fork_rng(devices=cuda), fused_tables(model, settings) as fused:
         torch.manual_seed(settings.seed)
         run = _Run(model, data, settings, fused, device, snapshot)
-        with progress_bar(run.last_epoch() * run.steps, "training", progress=progress) as bar:
+        with progress_bar(last_epoch(run.curve, settings) * run.steps, "training", progress=progress) as bar:
             bar.update((run.epoch - 1) * run.steps + run.step)
-            while run.epoch <= run.last_epoch():
+            while run.epoch <= last_epoch(run.curve, settings):
                 run.train_epoch(bar)
-                run.evaluator(bar)
-                bar.total = run.last_epoch() * run.steps  # a better epoch puts the end off
+                run.validate(bar)
+                bar.total = last_epoch(run.curve, settings) * run.steps  # later after a better epoch
         model.load_state_dict(run.best_state)
     model.eval()
     warn_if_hardly_learned(run.curve, stacklevel=2)
@@ -171,7 +167,7 @@ def fit(
 
 
 class _Run:
-    """One training run: what it has done, and how it goes on."""
+    """The state of one training run."""
 
     def __init__(
         self,
@@ -195,22 +191,18 @@ class _Run:
         if snapshot is not None:
             parts = [asdict(settings), data.train.fingerprint, data.valid.fingerprint, state_digest(model), device.type]
             self.identity = digest(parts)
-            if (found := read_snapshot(snapshot, self.identity)) is not None:
-                self._take_up(*found)
+            if (state := read_snapshot(snapshot, self.identity)) is not None:
+                self._resume(*state)
 
-    def last_epoch(self) -> int:
-        """As `last_epoch`, of this run."""
-        return last_epoch(self.curve, self.settings)
-
-    def train_epoch(self, bar) -> None:
-        """The rest of one pass over the training rows in a new order."""
+    def train_epoch(self, bar: tqdm) -> None:
+        """The rest of one pass over the training rows, in a new order."""
         self.model.train()
-        before = self.order.bit_generator.state  # a snapshot within the epoch draws its order again
+        before = self.order.bit_generator.state  # a resumed epoch draws its order again
         order = self.order.permutation(len(self.data.train))
         rows = order[self.step * self.settings.batch_size :]
         start = saved = time.perf_counter()
         for batch in self.data.train.batches(self.settings.batch_size, order=rows):
-            if len(batch.labels) > 1:  # BatchNorm has no variance of one row (another one is left over in each epoch)
+            if len(batch.labels) > 1:  # BatchNorm needs two rows for a variance
                 loss = self.trainer.step(batch)
                 if not math.isfinite(loss):
                     raise self._diverged(loss)
@@ -223,8 +215,8 @@ class _Run:
                 self._save(before)
                 saved = time.perf_counter()
 
-    def evaluator(self, bar) -> None:
-        """The end of an epoch: validation, the learning curve, the best weights so far."""
+    def validate(self, bar: tqdm) -> None:
+        """Ends an epoch: validation, the learning curve, the best weights so far."""
         start = time.perf_counter()
         labels, prior = self.data.valid.labels, self.data.valid.prior
         scores = score(self.model, self.valid, len(labels))
@@ -244,17 +236,16 @@ class _Run:
 
     def _diverged(self, loss: float) -> RuntimeError:
         return RuntimeError(
-            f"training diverged in epoch {self.epoch}, step {self.step + 1} of {self.steps}: the loss is {loss}. A smaller "
-            f"learning_rate than {self.settings.learning_rate} usually helps; dense columns far outside -10..10 are the "
-            "other usual cause"
+            f"training diverged in epoch {self.epoch}, step {self.step + 1} of {self.steps}: the loss is {loss}. Use a "
+            f"learning_rate below {self.settings.learning_rate}, or scale dense columns to about -10..10"
         )
 
     def _save(self, order: dict[str, Any]) -> None:
-        """Writes a snapshot; `order` is the state of the generator of the rows' order when the epoch began."""
+        """Writes a snapshot; `order` is the state of the generator of the order of rows when the epoch began."""
         tensors = dict(optimizer_tensors(self.trainer.optimizer)) | random_state(self.device)
         tensors |= {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best_state.items()}
-        tensors |= {f"tables.{i}.{j}": t for i, one in enumerate(self.fused) for j, t in enumerate(one.state())}
+        tensors |= {f"tables.{i}.{j}": t for i, kernels in enumerate(self.fused) for j, t in enumerate(kernels.state())}
         done = {
             "epoch": self.epoch,
             "step": self.step,
@@ -267,15 +258,15 @@ class _Run:
         }
         save_snapshot(self.snapshot, self.identity, tensors, done)
 
-    def _take_up(self, tensors: dict[str, torch.Tensor], done: dict[str, Any]) -> None:
+    def _resume(self, tensors: dict[str, torch.Tensor], done: dict[str, Any]) -> None:
         def part(prefix: str) -> dict[str, torch.Tensor]:
             return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
         self.model.load_state_dict(part("model."))
         self.best_state = {name: tensor.to(self.device) for name, tensor in part("best.").items()}
         load_optimizer(self.trainer.optimizer, tensors)
-        for i, one in enumerate(self.fused):
-            for j, tensor in enumerate(one.state()):
+        for i, kernels in enumerate(self.fused):
+            for j, tensor in enumerate(kernels.state()):
                 tensor.copy_(tensors[f"tables.{i}.{j}"])
         set_random_state(self.device, tensors)
         self.order.bit_generator.state = done["order"]

@@ -1,7 +1,8 @@
-"""Tables that update themselves in their backward pass: FBGEMM's table-batched embedding, for as long as a model is trained.
+"""Embedding tables that FBGEMM's table-batched kernel looks up and updates, for as long as a model is trained.
 
-TorchRec's `EmbeddingBagCollection` gives every table a gradient of its own size, zeros and all, which an optimizer then walks
-through. FBGEMM's kernel looks up all tables at once and updates only the rows that were read."""
+TorchRec's `EmbeddingBagCollection` gives every table a dense gradient, which an optimizer passes over. FBGEMM's kernel looks up
+all tables at once and updates, in its backward pass, only the rows that were read.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,19 +17,19 @@ from drsrobust.training.settings import Settings
 if TYPE_CHECKING:
     from torchrec import EmbeddingBagCollection, KeyedJaggedTensor, KeyedTensor
 
-_WIDTH = 4  # FBGEMM's rows are multiples of this
+_WIDTH = 4  # FBGEMM's rows are multiples of it
 
 
 @contextmanager
 def fused_tables(model: nn.Module, settings: Settings) -> Iterator[list["FusedTables"]]:
-    """While the block runs, the model's collections look up and update through FBGEMM.
+    """Inside the block, the model's collections look up and update through FBGEMM.
 
-    Their parameters are the same objects under the same names; the memory behind them is FBGEMM's meanwhile, and their own
-    again afterwards. Collections that FBGEMM cannot take (a table whose width is not a multiple of 4, weighted look-ups) are
-    left as they are. With `table_optimizer="adam"` all are.
+    Their parameters stay the same objects with the same names, in FBGEMM's memory inside the block. Collections that FBGEMM
+    does not support (a table whose width is not a multiple of 4, weighted lookups) do not change, nor do any with
+    `table_optimizer="adam"`.
 
     Yields:
-        one `FusedTables` per collection that was taken.
+        one `FusedTables` per fused collection.
     """
     fused = []
     if settings.table_optimizer != "adam":
@@ -44,16 +45,11 @@ def fused_tables(model: nn.Module, settings: Settings) -> Iterator[list["FusedTa
         for tables in fused:
             vars(tables.collection).pop("forward", None)
             for parameter in tables.parameters:
-                parameter.data = parameter.data.clone()  # all tables of a collection were views of one memory
+                parameter.data = parameter.data.clone()  # the tables of a collection were views of one memory
 
 
 class FusedTables:
-    """One collection's tables in FBGEMM's kernels, one for each way of pooling.
-
-    Attributes:
-        collection: the `EmbeddingBagCollection`.
-        parameters: its tables.
-    """
+    """The tables of one collection in FBGEMM's kernels, one kernel per type of pooling."""
 
     def __init__(self, collection: "EmbeddingBagCollection", settings: Settings) -> None:
         from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -101,18 +97,17 @@ class FusedTables:
             self._kernels.append((names, kernel))
             features += names
             widths += [config.embedding_dim for config in group for _ in config.feature_names]
-        wanted = [name for config in configs for name in config.feature_names]
-        self._names, self._widths = list(collection._embedding_names), [widths[features.index(name)] for name in wanted]
-        order = [features.index(name) for name in wanted]
+        order = [features.index(name) for config in configs for name in config.feature_names]
+        self._names, self._widths = list(collection._embedding_names), [widths[number] for number in order]
         self._order = None if order == sorted(order) else order
         self._group_widths = widths
 
     def look_up(self, features: "KeyedJaggedTensor") -> "KeyedTensor":
-        """What the collection's own forward gives: a KeyedTensor whose values are [B, sum of widths]."""
+        """The output of the collection's own forward: a KeyedTensor whose values are [B, sum of widths]."""
         keys, parts = features.keys(), []
         for names, kernel in self._kernels:
-            here = features if names == keys else features.permute([keys.index(name) for name in names])
-            parts.append(kernel(here.values(), here.offsets()))
+            jagged = features if names == keys else features.permute([keys.index(name) for name in names])
+            parts.append(kernel(jagged.values(), jagged.offsets()))
         values = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
         if self._order is not None:
             columns = values.split(self._group_widths, dim=1)
@@ -120,7 +115,7 @@ class FusedTables:
         return torchrec().KeyedTensor(keys=self._names, length_per_key=self._widths, values=values)
 
     def state(self) -> list[torch.Tensor]:
-        """The optimizer's state: live tensors, in an order that depends on the collection alone."""
+        """The optimizer's state: live tensors, in an order that depends only on the collection."""
         return [
             tensor for _, kernel in self._kernels for states in kernel.split_optimizer_states() for tensor in states
         ]

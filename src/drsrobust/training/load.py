@@ -1,6 +1,4 @@
-"""`load_model`: trains once, then comes from the checkpoint cache.
-
-`load_models`: several models at once, on as many cores as there are."""
+"""`load_model` and `load_models`: train once, then load from the cache of checkpoints."""
 
 import math
 import shutil
@@ -27,7 +25,8 @@ from drsrobust.training.checkpoint import MANIFEST, read_checkpoint, save_checkp
 from drsrobust.training.fit import Epoch, fit, warn_if_hardly_learned
 from drsrobust.training.settings import Settings
 
-FORMAT = 3  # of checkpoints and of what training does: raise it when either changes
+FORMAT = 3  # of checkpoints and of training: raise it when either changes
+LARGE = ("dlrm_dcn", "dlrm")  # the models with the most dense weights, at their default sizes
 
 
 def load_model(
@@ -41,18 +40,17 @@ def load_model(
 ) -> nn.Module:
     """A trained model in evaluation mode; its manifest (AUC, settings, versions, hashes) is `model.manifest`.
 
-    The first call trains and stores a checkpoint; it is named by model, sizes, settings and the data's fingerprint, so
-    that other ones train anew. Two processes that ask for the same model train it once. Training that was stopped, even by
-    `kill -9`, goes on where it was (within a minute) at the next call. Each call warns where the model has hardly learned,
-    as `fit` does.
+    The first call trains and stores a checkpoint, which is identified by model, sizes, settings and the data's fingerprint. Two
+    processes that request the same model train it once. After interrupted training, even by `kill -9`, the next call resumes
+    from at most a minute before. Each call warns if the model has hardly learned, as `fit` does.
 
     Args:
         name: one of `dr.models.MODELS`.
-        data: what to train on.
-        settings: how; None: the defaults for this model on this data (`default_settings`).
+        data: trains on `data.train`, with early stopping on `data.valid`; the manifest's AUC is of `data.test`.
+        settings: of training; None: the defaults for this model on this data (`default_settings`).
         sizes: keyword arguments of the model's class; None: the defaults for this data.
-        device: where to train; None: on the GPU if there is one. The model that is returned is on the CPU.
-        progress: a progress bar while training.
+        device: of training; None: the GPU if there is one. The returned model is on the CPU.
+        progress: whether to show a progress bar.
 
     Raises:
         ValueError: an unknown name.
@@ -79,7 +77,7 @@ def load_model(
 def checkpoint_of(
     name: str, data: Dataset, settings: Settings | None = None, sizes: dict[str, Any] | None = None
 ) -> tuple[Path, dict[str, Any]]:
-    """The folder of a model's checkpoint, which is there (with its manifest) once the model is trained, and its identity.
+    """The folder of a model's checkpoint, which has a manifest once the model is trained, and its identity.
 
     Raises:
         ValueError: an unknown name.
@@ -94,9 +92,8 @@ def checkpoint_of(
 
 
 def default_settings(name: str, dataset: str) -> Settings:
-    """Those of arXiv:2307.10244, except where validation rows asked for others (found by `search`):
-    DLRM's tables on MovieLens need a stronger weight decay, and all models do on `criteo-sample`, which has few rows for many
-    categories."""
+    """Settings of arXiv:2307.10244, except where others are better on validation rows: DLRM's tables on MovieLens need a
+    stronger weight decay, and all models do on `criteo-sample`, which has few rows for many categories."""
     if dataset.startswith("criteo-sample"):
         rate = 3e-3 if name == "afm" else 1e-3
         decay = 1e-2 if name in ("dcn", "wide_deep", "deepfm") else 3e-3
@@ -107,7 +104,7 @@ def default_settings(name: str, dataset: str) -> Settings:
 
 
 def training_device(device: str | None) -> torch.device:
-    """Where to train: as asked for, else on the GPU if there is one."""
+    """The requested device, else the GPU if there is one."""
     return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
@@ -123,125 +120,121 @@ def _train(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
         model = build_model(name, data.schema, **identity["sizes"])
-    place = training_device(device)
+    torch_device = training_device(device)
     unfinished = folder.with_name(f"{folder.name}.training")
-    curve = fit(model.to(place), data, settings, progress=progress, snapshot=unfinished / "snapshot.safetensors")
+    curve = fit(model.to(torch_device), data, settings, progress=progress, snapshot=unfinished / "snapshot.safetensors")
     model.cpu()
     labels, prior = data.test.labels, data.test.prior
-    with threads(1):  # the test AUC, as the weights, does not depend on the number of threads
+    with threads(1):  # so the test AUC does not depend on the number of threads
         scores = score(model, padded_batches(data.test), len(labels))
     measured = {
         "test_auc": auc(labels, scores),
         "test_log_loss": log_loss(labels, scores, prior),
         "test_ne": normalised_entropy(labels, scores, prior),
     }
-    save_checkpoint(
-        model,
-        folder,
-        identity
-        | {
-            name: None if math.isnan(value) else value for name, value in measured.items()
-        }  # rows of one class have none
-        | {
-            "dataset": data.name,
-            "schema": asdict(data.schema),
-            "parameters": sum(parameter.numel() for parameter in model.parameters()),
-            "curve": [asdict(epoch) for epoch in curve],
-            "seconds": sum(epoch.seconds for epoch in curve),
-            "device": place.type,
-            "versions": versions(),
-            "commit": commit(),
-            "machine": machine(),
-        },
-    )
+    manifest = identity | {
+        key: None if math.isnan(value) else value for key, value in measured.items()
+    }  # NaN: one class
+    manifest |= {
+        "dataset": data.name,
+        "schema": asdict(data.schema),
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "curve": [asdict(epoch) for epoch in curve],
+        "seconds": sum(epoch.seconds for epoch in curve),
+        "device": torch_device.type,
+        "versions": versions(),
+        "commit": commit(),
+        "machine": machine(),
+    }
+    save_checkpoint(model, folder, manifest)
     shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def _plain(size: Any) -> Any:
-    """A size as JSON has it: numbers of Python, sequences as lists."""
+    """A size as a JSON value: Python numbers, and lists."""
     if isinstance(size, Sequence | np.ndarray) and not isinstance(size, str):
-        return [_plain(one) for one in size]
+        return [_plain(element) for element in size]
     return size.item() if isinstance(size, np.generic) else size
 
 
-LARGE = ("dlrm_dcn", "dlrm")  # the models of the most dense weights, at their default sizes
-
-
 def load_models(
-    wanted: Iterable[Mapping[str, Any]], *, workers: int | None = None, device: str | None = None, progress: bool = True
+    requests: Iterable[Mapping[str, Any]],
+    *,
+    workers: int | None = None,
+    device: str | None = None,
+    progress: bool = True,
 ) -> list[nn.Module]:
-    """As `load_model` for each, in their order; those that are not in the cache yet are trained side by side.
+    """As `load_model` for each request, in their order; models that are not in the cache are trained in parallel.
 
-    Every worker is a fresh process. As `fit` trains on one thread, the weights are the same, bit for bit, as trained one after
-    another. What is stopped goes on at the next call, each model where it was. In a script, the call must stand under
-    `if __name__ == "__main__":`, as Python's `spawn` asks.
+    Every worker is a fresh process that trains on one thread, so the weights are bit for bit those of `load_model`. After an
+    interrupted call the next one resumes each model. A script must call it under `if __name__ == "__main__":`, as Python's
+    `spawn` requires.
 
     Args:
-        wanted: of each model the arguments of `load_model`: `name` and `data`, perhaps `settings` and `sizes`.
-        workers: processes: 1 trains here, one after another. None: as many as there are cores; 1 on a GPU.
-        device, show: as in `load_model`.
+        requests: arguments of `load_model` for each model: `name` and `data`, optionally `settings` and `sizes`.
+        workers: number of processes; 1 trains in this process. None: number of cores, or 1 on a GPU.
+        device, progress: as in `load_model`.
 
     Raises:
         TypeError: an argument that `load_model` does not have.
-        ValueError: no model, an unknown name, or a number of workers under 1.
+        ValueError: no model, an unknown name, or `workers` under 1.
         RuntimeError: a worker process died.
 
     Example:
         >>> from drsrobust.data import load_dataset
         >>> from drsrobust.training import Settings
         >>> data, quick = load_dataset("synthetic-movielens", rows=2000), Settings(epochs=1)
-        >>> wanted = [{"name": name, "data": data, "settings": quick} for name in ("fm", "dlrm")]
-        >>> [model.manifest["model"] for model in load_models(wanted, workers=1, progress=False)]
+        >>> requests = [{"name": name, "data": data, "settings": quick} for name in ("fm", "dlrm")]
+        >>> [model.manifest["model"] for model in load_models(requests, workers=1, progress=False)]
         ['fm', 'dlrm']
     """
-    wanted = [dict(one) for one in wanted]
-    if not wanted:
-        raise ValueError("no model is wanted: give a list of mappings with name and data")
+    requests = [dict(request) for request in requests]
+    if not requests:
+        raise ValueError("requests must hold at least one mapping with name and data, got none")
     if workers is not None and index(workers) < 1:
-        raise ValueError(f"workers is {workers!r}; it must be 1 or more")
-    for one in wanted:
-        if strange := sorted(set(one) - {"name", "data", "settings", "sizes"}) or sorted({"name", "data"} - set(one)):
-            raise TypeError(
-                f"a wanted model has name, data, settings and sizes, the first two always; see {strange[0]!r}"
-            )
+        raise ValueError(f"workers must be at least 1, got {workers!r}")
     missing = {}
-    for one in wanted:
-        folder, _ = checkpoint_of(**one)
-        if not (folder / MANIFEST).exists() and _as_cached(one["data"]):
-            missing[folder] = one
+    for request in requests:
+        keys, needed = set(request), {"name", "data"}
+        if wrong := sorted(keys - needed - {"settings", "sizes"}) or sorted(needed - keys):
+            raise TypeError(f"a request needs name and data and may have settings and sizes; see {wrong[0]!r}")
+        folder, _ = checkpoint_of(**request)
+        if not (folder / MANIFEST).exists() and _is_cached(request["data"]):
+            missing[folder] = request
     workers = min(len(missing), workers or (1 if training_device(device).type == "cuda" else cores()))
     if workers > 1:
-        _train_side_by_side(list(missing.values()), workers, device, progress)
-    return [load_model(**one, device=device, progress=progress) for one in wanted]
+        _train_in_parallel(list(missing.values()), workers, device, progress)
+    return [load_model(**request, device=device, progress=progress) for request in requests]
 
 
-def _as_cached(data: Dataset) -> bool:
-    """Whether other processes can map the same rows: whether they are those of the data's folder."""
+def _is_cached(data: Dataset) -> bool:
+    """Whether the rows are those of the data's folder, which other processes can map."""
     if data.folder is None:
         return False
-    there = open_folder(data.folder)
+    cached = open_folder(data.folder)
     return all(
-        getattr(there, part).fingerprint == getattr(data, part).fingerprint for part in ("train", "valid", "test")
+        getattr(cached, part).fingerprint == getattr(data, part).fingerprint for part in ("train", "valid", "test")
     )
 
 
-def _train_side_by_side(missing: list[dict[str, Any]], workers: int, device: str | None, progress: bool) -> None:
-    # Those that take longest first, so that none of them is the last: of many features, then of large layers.
-    missing.sort(key=lambda one: (-len(one["data"].schema.features), one["name"] not in LARGE))
-    with progress_bar(len(missing), "training models", progress=progress) as bar, pool(workers) as executor:
-        running = [executor.submit(_train_one, one | {"data": one["data"].folder}, device) for one in missing]
+def _train_in_parallel(requests: list[dict[str, Any]], workers: int, device: str | None, progress: bool) -> None:
+    # The slowest first, so that none of them is the last: many features, then large layers.
+    requests.sort(key=lambda request: (-len(request["data"].schema.features), request["name"] not in LARGE))
+    with progress_bar(len(requests), "training models", progress=progress) as bar, pool(workers) as executor:
+        futures = [
+            executor.submit(_train_one, request | {"data": request["data"].folder}, device) for request in requests
+        ]
         try:
-            for done in as_completed(running):
-                done.result()
+            for future in as_completed(futures):
+                future.result()
                 bar.update()
         except BrokenProcessPool as error:
             raise RuntimeError(
                 "a process that trained a model ended (killed, out of memory, or started by a script without "
-                '`if __name__ == "__main__":`?); what is trained is stored, and workers=1 trains the rest in this process'
+                '`if __name__ == "__main__":`?); trained models are stored, and workers=1 trains the others in this process'
             ) from error
 
 
-def _train_one(wanted: dict[str, Any], device: str | None) -> None:
-    """In a worker: trains and stores one model, of which the data come as their folder."""
-    folder: Path = wanted.pop("data")
-    load_model(**wanted, data=open_folder(folder), device=device, progress=False)
+def _train_one(request: dict[str, Any], device: str | None) -> None:
+    """In a worker: trains and stores one model; `data` is the folder of the data set."""
+    load_model(**request | {"data": open_folder(request["data"])}, device=device, progress=False)

@@ -1,4 +1,4 @@
-"""How to train: one frozen record, checked when it is made."""
+"""Settings of training, checked when they are made."""
 
 from dataclasses import dataclass, fields
 from operator import index
@@ -11,24 +11,24 @@ PRECISIONS = ("float32", "bfloat16")
 
 @dataclass(frozen=True)
 class Settings:
-    """How to train. The defaults are those of arXiv:2307.10244: Adam for all parameters, as dense gradients.
+    """Settings of training. The defaults are those of arXiv:2307.10244: Adam with dense gradients for all parameters.
 
     Attributes:
         learning_rate: of Adam.
         weight_decay: L2, added to the gradient.
-        table_weight_decay: the same for embedding tables; None: `weight_decay` with Adam, 0 with what FBGEMM fuses.
+        table_weight_decay: the same for embedding tables; None: `weight_decay` with Adam, 0 with FBGEMM's optimizers.
         batch_size: rows per step.
-        epochs: at most.
-        patience: epochs without a better validation AUC before training stops (1: at the first). It does not stop after an
+        epochs: their maximal number.
+        patience: epochs without a better validation AUC before training ends (1: at the first). It does not end after an
             epoch of the lowest validation loss so far.
         seed: of the first weights, the order of rows and dropout.
-        table_optimizer: `adam`, or what FBGEMM fuses into the backward pass of the embedding tables: `rowwise_adagrad`,
-            `adagrad`, `sgd`. Those touch only the rows that a batch reads, which is faster for large tables; they know no
-            weight decay (FBGEMM's kernels for CPUs pass over it in silence). All other parameters are Adam's.
+        table_optimizer: `adam`, or one that FBGEMM fuses into the backward pass of the embedding tables: `rowwise_adagrad`,
+            `adagrad`, `sgd`. The latter update only the rows that a batch reads, which is faster for large tables, and have no
+            weight decay (FBGEMM's kernels for CPUs ignore it). Adam updates all other parameters.
         table_learning_rate: of `table_optimizer`; None: `learning_rate`.
         precision: `float32`, or `bfloat16` for the matrix products of the forward and backward pass (weights, tables and
-            optimizer stay float32): twice as fast where the processor has such products (AVX512-BF16, AMX, GPUs), far slower
-            elsewhere.
+            optimizer stay float32): twice as fast on processors with such products (AVX512-BF16, AMX, GPUs), far slower on
+            others.
     """
 
     learning_rate: float = 1e-3
@@ -60,13 +60,13 @@ class Settings:
             object.__setattr__(self, "table_weight_decay", 0.0 if fused else self.weight_decay)
         if fused and self.table_weight_decay:
             raise ValueError(
-                f"table_weight_decay is {self.table_weight_decay}, but {self.table_optimizer} as FBGEMM fuses it knows no "
-                "weight decay; pass table_weight_decay=0, or table_optimizer='adam'"
+                f"table_weight_decay must be 0 with table_optimizer={self.table_optimizer!r}, since FBGEMM's optimizers have "
+                f"no weight decay, got {self.table_weight_decay}"
             )
         least = {"batch_size": 2, "epochs": 1, "patience": 1, "seed": 0, "weight_decay": 0, "table_weight_decay": 0}
         for name, low in least.items():
             if not getattr(self, name) >= low:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least {low}")
+                raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}")
         for name in ("learning_rate", "table_learning_rate"):
             if getattr(self, name) is not None and not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be over 0")
+                raise ValueError(f"{name} must be over 0, got {getattr(self, name)}")

@@ -29,19 +29,13 @@ def _vector(module: nn.Module, layer: int, first: torch.Tensor, x: torch.Tensor)
     return first * (x @ module.kernels[layer]) + module.bias[layer].squeeze(1) + x
 
 
-def _matrix(module: nn.Module, layer: int, first: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """x_0 * (W_l x_l + b_l) + x_l (arXiv:2008.13535, equation 1), as columns [B, N, 1], like TorchRec."""
-    column = x.unsqueeze(2)
-    return (first.unsqueeze(2) * (torch.matmul(module.kernels[layer], column) + module.bias[layer]) + column).squeeze(2)
-
-
 def _low_rank(module: nn.Module, layer: int, first: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """x_0 * (W_l (V_l x_l) + b_l) + x_l (arXiv:2008.13535, equation 2), [B, N]."""
     inner = nn.functional.linear(x, module.V_kernels[layer])
     return first * (nn.functional.linear(inner, module.W_kernels[layer]) + module.bias[layer]) + x
 
 
-_STEPS: dict[str, Step] = {"VectorCrossNet": _vector, "CrossNet": _matrix, "LowRankCrossNet": _low_rank}
+_STEPS: dict[str, Step] = {"VectorCrossNet": _vector, "LowRankCrossNet": _low_rank}
 
 
 def _step(module: nn.Module) -> Step | None:

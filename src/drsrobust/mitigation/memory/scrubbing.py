@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from drsrobust._environment import unknown
+from drsrobust._hashing import splitmix64
 from drsrobust.injection import BitFlip, Burst, FixedCount, RowError, SingleBit, StuckAt, Target
 from drsrobust.injection.error_clock import uniform
 from drsrobust.injection.error_map import Source
@@ -189,13 +190,8 @@ def _old(
 
 
 def _age(place: np.ndarray, bit: int, key: int) -> np.ndarray:
-    """How long ago errors arrived, as a share of the window: the finaliser of SplitMix64 (Steele et al., OOPSLA 2014) over key
-    and place."""
-    z = (place.astype(np.uint64) * np.uint64(64) + np.uint64(bit)) ^ np.uint64(key)
-    z += np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return uniform(z ^ (z >> np.uint64(31)))
+    """How long ago errors arrived, as a share of the window: SplitMix64 of key and place."""
+    return uniform(splitmix64((place.astype(np.uint64) * np.uint64(64) + np.uint64(bit)) ^ np.uint64(key)))
 
 
 def _folded(words: np.ndarray, area: Area) -> np.ndarray:
