@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-from drsrobust.plots.style import DASHES, SETTINGS, look, looks, styled
+from drsrobust.plots.style import DASHES, SETTINGS, series_style, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ def campaign_trials(data: "pd.DataFrame", ax: "Axes | None" = None, *, model: st
         ax.fill_between(band.index, band["min"], band["max"], color=_GREY, alpha=0.45, linewidth=1.6)
         place = (single, float(band["max"].iloc[0]))
         ax.annotate("reload loop, any target", place, (0, 4), textcoords="offset points", color="#555555", fontsize=9)
-    for target, look_of in looks(targets).items():
+    for target, look_of in series_styles(targets).items():
         curve = data[(data["method"] == _OURS) & (data["target"] == target)]
         if curve.empty:
             continue
@@ -112,14 +112,16 @@ def campaign_growth(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     for index, varied in enumerate(_VARIED):
         here = data[data["varied"] == varied]
         for number, curve in here.groupby(curves):
-            style = {"markersize": 5, "linewidth": 1.6} | look(index) | {"linestyle": DASHES[number]}
+            style = {"markersize": 5, "linewidth": 1.6} | series_style(index) | {"linestyle": DASHES[number]}
             ax.plot(curve["factor"], curve["times"], **style)
     ax.set(xscale="log", yscale="log", title="Growth: time of a trial", xlabel="times as many", ylabel="times as long")
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_locator(LogLocator(2, numticks=12))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_locator(NullLocator())
-    handles = [Line2D([], [], label=name, **look(index) | {"linestyle": "none"}) for index, name in _enumerated(data)]
+    handles = [
+        Line2D([], [], label=name, **series_style(index) | {"linestyle": "none"}) for index, name in _enumerated(data)
+    ]
     for number, (target, error) in enumerate(data[["target", "error"]].drop_duplicates().to_numpy()):
         handles.append(Line2D([], [], color="#555555", linestyle=DASHES[number], label=f"{target}, {error}"))
     ax.legend(handles=handles, loc="upper left")

@@ -34,7 +34,7 @@ from drsrobust._environment import progress_bar
 from drsrobust._files import cache_folder, new_file
 from drsrobust._hashing import splitmix64
 from drsrobust.data.large_files import PARSED
-from drsrobust.plots.style import look, new_panels, styled
+from drsrobust.plots.style import new_panels, series_style, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,7 +132,7 @@ def encoding_memory_figure(table: "pd.DataFrame", ax: "Axes | None" = None) -> "
     """
     ax = ax or new_panels()[0]
     for index, (column, label) in enumerate(_SERIES.items()):
-        ax.plot(table["lines"] / 1e6, table[column], label=label, linewidth=1.6, markersize=6, **look(index))
+        ax.plot(table["lines"] / 1e6, table[column], label=label, linewidth=1.6, markersize=6, **series_style(index))
     ax.set(xlabel="million lines", ylabel="peak memory (MiB)", title="Encoding a Criteo file", xlim=(0, None))
     ax.set_ylim(0, 1.35 * table[list(_SERIES)].to_numpy().max())
     ax.legend(loc="upper left")
@@ -142,7 +142,7 @@ def encoding_memory_figure(table: "pd.DataFrame", ax: "Axes | None" = None) -> "
 LINES = (1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000)
 COLUMNS = ("lines", "peak_rss_mib", "peak_anon_mib", "seconds", "lines_per_s", "vocabulary_rows")
 COLUMNS += ("parse_seconds", "encode_seconds", "encode_rss_mib", "encode_anon_mib")
-_INTERVAL = 0.01  # seconds between two looks at a process's memory
+_INTERVAL = 0.01  # seconds between two series_styles at a process's memory
 
 # What the measured process does. It tells its own high-water mark: the kernel forgets it when the process ends.
 _CHILD = """

@@ -56,9 +56,9 @@ def publish(
     with exclusive(build / "publish"), new_folder(target) as part:
         (part / "data").mkdir()
         for name in (name for outcome in run["notebooks"] for name in outcome["figures"]):
-            for file in (f"{name}.svg", f"{name}.png", f"data/{name}.csv"):
-                shutil.copy(source / file, part / file)
-        for table in source.glob("*.csv"):
+            for path in (*source.glob(f"{name}.*"), *source.glob(f"data/{name}.*")):
+                shutil.copy(path, part / path.relative_to(source))
+        for table in (*source.glob("*.csv"), *source.glob("*.json")):
             shutil.copy(table, part / table.name)
         (part / "run.json").write_text(json.dumps(run, indent=1) + "\n")
         (part / "CLAIMS.md").write_text(claims_page(part / "claims.csv", run))

@@ -53,7 +53,7 @@ def with_protections(page: str, data: Path) -> str:
         FileNotFoundError: a CSV is missing.
         KeyError: a mitigation of the first is not in the second.
     """
-    from drsrobust.plots.curves import one_bit  # imports pandas
+    from drsrobust.plots.curves import mitigation_label  # imports pandas
 
     recovery = _read_rows(data / RECOVERY)
     costs = {row["mitigation"]: row for row in _read_rows(data / FRONT)}
@@ -69,7 +69,7 @@ def with_protections(page: str, data: Path) -> str:
         stored = float(costs[name]["stored_percent"])
         percent = "under 0.01 %" if 0 < stored < 0.01 else f"{number(stored)} %"
         time = f"{float(costs[name]['overhead_percent']):.0f} %" if costs[name]["timed"] == "True" else "none"
-        lines.append(_line(one_bit(name), *recovered, percent, time))
+        lines.append(_line(mitigation_label(name), *recovered, percent, time))
     return _replaced(page, PROTECTIONS_BEGIN, PROTECTIONS_END, "\n".join(lines), "protections")
 
 

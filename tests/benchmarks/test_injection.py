@@ -4,7 +4,8 @@ import pandas as pd
 import pytest
 
 from benchmarks.__main__ import describe_injection, main, write
-from drsrobust.study.injection_speed import COLUMNS, STUDY_SIZE, caption, growth, injection_speed, ratios, speed_claim
+from drsrobust.study.captions import speed_details
+from drsrobust.study.injection_speed import COLUMNS, STUDY_SIZE, growth, injection_speed, ratios, speed_claim
 from drsrobust.study.injectors import cannot
 
 
@@ -57,11 +58,11 @@ def test_tools_that_are_not_installed_are_not_run(fake, monkeypatch):
         "per element loop",
     ]  # no process for them
     assert tuple(table.columns) == COLUMNS and table["cpu_ms"].notna().sum() == 3
-    assert "MRFI: not run: not installed" in caption(table) and "CPU time of one injection" in caption(table)
-    memory = caption(table, "peak_mib")
-    assert memory.startswith("Timed, so not equal from run to run: the most memory") and "CPU time" not in memory
+    words, memory = speed_details(table), speed_details(table, "peak_mib")
+    assert "MRFI: not run: not installed" in words and words.startswith("CPU time of one injection")
+    assert memory.startswith("Most memory") and "CPU time" not in memory
     with pytest.raises(ValueError, match="unknown quantity 'mib'"):
-        caption(table, "mib")
+        speed_details(table, "mib")
 
 
 def test_wrong_calls(fake):

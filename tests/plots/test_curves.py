@@ -1,3 +1,5 @@
+import json
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
@@ -23,6 +25,8 @@ def summary(error_models, targets=("all",), models=("dlrm",)):
             for index, (error_model, rate) in enumerate(error_models):
                 auc = 0.8 - 0.1 * index
                 row = {"model": model, "dataset": "d", "target": target, "error_model": error_model, "ber": rate}
+                row |= {"error_kind": error_model.partition("(")[0], "interval": "t", "confidence": 0.95}
+                row["error_bit"] = float(error_model[14:-1].lstrip("=")) if row["error_kind"] == "SingleBit" else None
                 row |= {"n": 5, "auc": auc, "auc_low": auc - 0.02, "auc_high": auc + 0.01, "auc_q10": auc - 0.05}
                 row |= {"auc_q90": auc + 0.05, "auc_golden": 0.8, "share_nonfinite": 0.0, "auc_drop": 0.8 - auc}
                 row |= {"realised": rate, "realised_low": rate, "realised_high": rate}
@@ -64,15 +68,13 @@ def test_auc_vs_ber_takes_a_summary_and_refuses_trials():
     one, other = plots.auc_vs_ber(frame), plots.auc_vs_ber(plots.auc_vs_ber_data(frame))
     assert [line.get_xydata().tolist() for line in one.lines] == [line.get_xydata().tolist() for line in other.lines]
     trials = frame.drop(columns=[name for name in frame if name.startswith(("realised", "auc_q", "auc_l", "auc_h"))])
-    with pytest.raises(
-        ValueError, match=r"no column 'realised': auc_vs_ber draws means over trials; .* dr.summarise\(table\)"
-    ):
+    with pytest.raises(ValueError, match=r"no column 'realised'; give means with intervals, as dr.summarise\(table\)"):
         plots.auc_vs_ber(trials)
 
 
 @pytest.mark.parametrize("pick", [plots.auc_vs_ber_data, figures.bit_sensitivity_data])
-def test_a_table_of_trials_is_told(pick):
-    with pytest.raises(ValueError, match=r"give the summary, as (dr\.)?summarise\(table\)"):
+def test_a_table_of_trials_is_refused(pick):
+    with pytest.raises(ValueError, match=r"has no column .*; give means with intervals, as dr.summarise\(table\)"):
         pick(pd.DataFrame({"error_model": ["BitFlip"], "auc": [0.5]}))
 
 
@@ -84,12 +86,14 @@ def test_bit_data_and_figure():
     assert figures.bit_sensitivity(data, quantity="trials_harmed").get_yscale() == "linear"
 
 
-@pytest.mark.parametrize(("figure", "rows"), [("auc_vs_ber", RATES), ("bit_sensitivity", BITS)])
-def test_nothing_and_one_row(figure, rows, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("module", "figure", "rows"), [(plots, "auc_vs_ber", RATES), (figures, "bit_sensitivity", BITS)]
+)
+def test_nothing_and_one_row(module, figure, rows, tmp_path, monkeypatch):
     monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))
-    one = getattr(plots, f"{figure}_data")(summary(rows[:1]))
+    one = getattr(module, f"{figure}_data")(summary(rows[:1]))
     for data in (one, one.iloc[:0]):
-        ax = getattr(plots, figure)(data)
+        ax = getattr(module, figure)(data)
         plots.save(ax, "figure", data, "caption")
         assert (tmp_path / "figure.svg").stat().st_size > 5000
 
@@ -108,12 +112,49 @@ def test_files_are_equal_from_run_to_run(tmp_path, monkeypatch):
     for run in ("one", "two"):
         monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path / run))
         np.random.seed(len(run))
-        plots.save(plots.auc_vs_ber(data), "figure", data, "Data: d, 5 rows.")
+        plots.save(plots.auc_vs_ber(data), "figure", data, "AUC against rate.", details="Data: d, 5 rows.")
         contents.append({p.name: p.read_bytes() for p in (tmp_path / run).rglob("*") if p.is_file()})
-    assert contents[0] == contents[1] and set(contents[0]) == {"figure.svg", "figure.png", "figure.csv"}
-    lines = contents[0]["figure.csv"].decode().splitlines()
-    assert lines[0] == "# Data: d, 5 rows." and lines[3].startswith("model,dataset,error_model,target,ber,realised,")
-    assert b"0.68" in contents[0]["figure.csv"]
+    assert contents[0] == contents[1] and set(contents[0]) == {f"figure.{end}" for end in ("svg", "png", "csv", "json")}
+    assert not any(words in contents[0]["figure.svg"] for words in (b"AUC against rate", b"5 rows"))
+
+
+def test_the_csv_is_plain_and_the_words_are_in_a_json(tmp_path, monkeypatch):
+    monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))
+    data = plots.auc_vs_ber_data(summary(RATES))
+    ax = plots.auc_vs_ber(data)
+    plots.save(ax, "figure", data, "AUC < rate.", details="Data: d.", timed=True)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "data" / "figure.csv"), data, check_dtype=False)
+    words = plots.read_words(tmp_path, "figure")
+    assert words["title"] == "AUC rises from 0.7 to 0.8 between bit error rate 1e-5 and 0.001."
+    assert words["alt"].startswith("dlrm on d: AUC against bit error rate.")
+    assert {name: words[name] for name in ("caption", "details", "timed")} == {
+        "caption": "AUC < rate.",
+        "details": "Data: d.",
+        "timed": True,
+    }
+    assert f"<title>{words['title']}</title>" in (tmp_path / "figure.svg").read_text()
+    plots.save(ax, "figure", data, "c", title="My own.")
+    assert plots.read_words(tmp_path, "figure")["title"] == "My own."
+    plots.save_table(data, "table", "c", details="d")
+    assert json.loads((tmp_path / "table.json").read_text()) == {"caption": "c", "details": "d", "timed": False}
+
+
+def test_a_notebook_shows_the_picture_with_its_words(tmp_path, monkeypatch):
+    from IPython.core.interactiveshell import InteractiveShell
+    from IPython.utils.capture import capture_output
+
+    monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))
+    data = plots.auc_vs_ber_data(summary(RATES))
+    shell = InteractiveShell.instance()
+    shell.kernel = None  # as a kernel's shell has
+    try:
+        with capture_output() as shown:
+            plots.save(plots.auc_vs_ber(data), "figure", data, "AUC < rate.", details="Data: d.")
+    finally:
+        InteractiveShell.clear_instance()
+    picture, words = shown.outputs
+    assert picture.data["image/png"] and picture.metadata["image/png"]["alt"].startswith("dlrm on d: AUC")
+    assert words.data["text/html"] == "<p>AUC &lt; rate. <small>Data: d.</small></p>" and not plt.get_fignums()
 
 
 def test_where_figures_go(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from matplotlib.text import Annotation
 
 from drsrobust import models, plots
-from drsrobust.plots.style import apart, auc_guides, looks, name_line
+from drsrobust.plots.style import apart, auc_guides, name_line, series_styles
 from drsrobust.study import figures
 
 mpl.use("Agg")
@@ -21,18 +21,18 @@ def ax():
 
 
 def parts(names):
-    return {(one["color"], one["marker"], str(one["linestyle"])) for one in looks(names).values()}
+    return {(one["color"], one["marker"], str(one["linestyle"])) for one in series_styles(names).values()}
 
 
 def test_models_look_alike_whatever_stands_beside_them():
-    one, other = looks(["dlrm", "fm", "mine"]), looks(["wide_deep", "fm", "dlrm"])
+    one, other = series_styles(["dlrm", "fm", "mine"]), series_styles(["wide_deep", "fm", "dlrm"])
     assert one["fm"] == other["fm"] and one["dlrm"] == other["dlrm"]
-    assert looks(["embedding", "over_mlp"])["over_mlp"] == looks(["over_mlp"])["over_mlp"]
+    assert series_styles(["embedding", "over_mlp"])["over_mlp"] == series_styles(["over_mlp"])["over_mlp"]
 
 
 def test_no_two_look_alike():
     names = ["fm", "dcn", "afm", "afn", "wide_deep", "deepfm", "dlrm", "dlrm_dcn", "mine", "yours"]
-    assert len({style["color"] for style in looks(names).values()}) == len(names) == len(parts(names))
+    assert len({style["color"] for style in series_styles(names).values()}) == len(names) == len(parts(names))
     many = [f"part {number}" for number in range(30)]
     assert len(parts(["all", "embedding", *many])) == 32
 
@@ -41,7 +41,7 @@ def test_all_components_of_our_models_have_colours_of_their_own():
     built = [getattr(import_module(entry.module), entry.attribute) for entry in models.MODELS.values()]
     declared = [getattr(one, "COMPONENTS", {}) for one in built]
     names = {"all", "mlp"}.union(*declared)
-    assert len({style["color"] for style in looks(sorted(names)).values()}) == len(names) > 9
+    assert len({style["color"] for style in series_styles(sorted(names)).values()}) == len(names) > 9
 
 
 def test_curves_of_one_rate_stay_near_it():
@@ -110,3 +110,19 @@ def test_the_coin_toss_is_above_the_grid(ax):
     dotted = next(line for line in ax.lines if list(line.get_ydata()) == [0.5, 0.5])
     assert dotted.get_zorder() > ax.yaxis.get_zorder()  # at which an axis draws its grid
     assert mpl.colors.to_rgb(dotted.get_color())[0] < 0.35
+
+
+def test_the_first_figure_may_make_a_notebook_show_figures(ax):
+    """matplotlib's notebook backend switches this on when it is loaded, while the first figure is drawn."""
+
+    @plots.style.styled
+    def first():
+        mpl.interactive(True)
+
+    before = mpl.is_interactive()
+    try:
+        mpl.interactive(False)
+        first()
+        assert mpl.is_interactive()
+    finally:
+        mpl.interactive(before)

@@ -78,8 +78,8 @@ def test_a_process_that_is_killed_is_named_as_such(tmp_path):
 
 
 def test_those_that_measure_run_alone(tmp_path, monkeypatch):
-    """Whatever draws times (its caption says `timed`) stands in the list, and is run in this process."""
-    timed = {name for name, one in all_notebooks().items() if "Timed, so not equal" in one.path.read_text()}
+    """Notebooks that save measured times (`timed=True`) are in the list, and run in this process."""
+    timed = {name for name, one in all_notebooks().items() if "timed=True" in one.path.read_text()}
     assert timed <= set(ALONE) <= set(all_notebooks())
     ran = []
     monkeypatch.setattr("reproduce.runner._side_by_side", lambda chosen, *_: iter([ran.append(list(chosen))]))

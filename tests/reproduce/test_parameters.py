@@ -69,7 +69,7 @@ def test_assignments(text, value):
         (["03_ber_sweep", "models=[1,2]"], "'models' is [1, 2] (list); it must be list[str]"),
         (["03_ber_sweep", "models=['dlrm'"], "must be list[str]"),
         (["03_ber_sweep", "models="], "must be list[str]"),
-        (["03_ber_sweep", "trials=-3"], "03_ber_sweep: parameter 'trials' is -3; it must be 1 or more"),
+        (["03_ber_sweep", "trials=-3"], "03_ber_sweep: parameter 'trials' is -3; it must be at least 1"),
         (["03_ber_sweep", "models=dlrm,deepfn"], "03_ber_sweep: unknown model 'deepfn'; did you mean 'deepfm'?"),
         (["03_ber_sweep", "bers=[]"], "parameter 'bers' is or holds an empty list"),
         (["08_mitigation_recovery", "front_ber=0.5"], "parameter 'front_ber' is 0.5; it must be one of bers"),

@@ -57,7 +57,7 @@ def test_detection(found):
     assert [
         line.get_ydata()[0] for line in ax.lines if len(set(line.get_ydata())) == 1 and line.get_linestyle() == "--"
     ]
-    with pytest.raises(ValueError, match="has no intervals"):
+    with pytest.raises(ValueError, match="no column 'noticed_low'"):
         figures.abft_detection_data(found)
 
 
@@ -108,7 +108,7 @@ def test_repair(panel):
     assert data[data["panel"] == "single"]["change"].tolist() == [0, 1e-9, 0.01, 0.1]
     ax = figures.abft_repair(data, panel=panel)
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels == ["no protection", "rows and layers put back"]
+    assert labels == ["no protection", "rows and layers repaired"]
     if panel == "single":
         plain = ax.lines[0]
         assert plain.get_xdata().tolist() == [1e-8, 0.01, 0.1, 1.0] and plain.get_ydata().tolist() == [

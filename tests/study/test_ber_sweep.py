@@ -6,7 +6,7 @@ import pytest
 
 from drsrobust.introspection.tensors import has_group
 from drsrobust.models import build_model
-from drsrobust.study.ber_sweep import crossing, knee_verdict, rate_at_loss, sweep_caption
+from drsrobust.study.ber_sweep import crossing, knee_verdict, rate_at_loss
 from drsrobust.study.bit_sensitivity import bit_verdict, flipped_magnitudes
 
 RATES = [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
@@ -202,24 +202,6 @@ def test_a_curve_without_a_knee(losses, verdict):
     rows = verdicts(sweep(near(losses)))
     assert rows["verdict"].tolist() == [verdict, "not tested", "not tested"]
     assert np.isnan(rows["value"].iloc[0]) == (max(losses) < 0.15)  # half is not lost
-
-
-def test_groups_and_caption(trained, evaluator):
-    import drsrobust as dr
-
-    assert not has_group(trained, "as_released")
-    table = dr.Campaign(evaluator, errors=[dr.BitFlip(ber) for ber in (1e-6, 1e-5)], trials=3).run(progress=False)
-    summary = dr.summarise(table)
-    both = pd.concat([summary, summary.assign(dataset="criteo-sample/fields")])
-    other = type(
-        "Rows", (), {"dataset": "criteo-sample/fields", "whole": 10, "part": "test", "__len__": lambda _: 10}
-    )()
-    text = sweep_caption(both, [evaluator.rows, other])
-    assert (
-        text.count("Data: ") == 2 and text.count("3 trials per point") == 1 and "criteo-sample/fields, 10 test" in text
-    )
-    text = sweep_caption(both, [evaluator.rows, other], marks="Knee: there.")
-    assert text.count("Knee: there.") == 1 and "bars" not in text
 
 
 def test_what_bit_30_makes_of_weights(data):

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from drsrobust import plots
-from drsrobust.plots import alt_text as description
+from drsrobust.plots import alt_text
 from drsrobust.study import figures
 
 mpl.use("Agg")
@@ -31,7 +31,14 @@ def summary():
                         "ber": ber,
                         "n": 5,
                     }
-                    row |= {"error_model": "BitFlip", "auc_golden": 0.8, "auc": auc, "auc_q10": auc, "auc_q90": auc}
+                    row |= {
+                        "error_model": "BitFlip",
+                        "error_kind": "BitFlip",
+                        "auc_golden": 0.8,
+                        "auc": auc,
+                        "auc_q10": auc,
+                        "auc_q90": auc,
+                    }
                     row |= {"auc_low": auc - 0.1, "auc_high": auc + 0.1, "share_nonfinite": 0.0, "share_raised": 0.0}
                     rows.append(row | {"auc_drop": 0.8 - auc, "auc_drop_low": 0.0, "auc_drop_high": 0.3})
     return pd.DataFrame(rows)
@@ -59,8 +66,10 @@ def test_curves_of_one_panel():
     assert axes[0].get_legend() is None and "published scripts" in axes[2].get_title(loc="left")
     same = [ax.containers[0].lines[0].get_color() for ax in axes]
     assert len(set(same)) == 1  # fm looks alike everywhere
-    title = description.title(axes[0].figure)  # the label of the rates stands below the second row
-    assert title == "AUC falls from 0.8 to 0.6 (bit error rate 1e-5 to 0.001; fm)."
+    title = alt_text.title(axes[0].figure)  # the label of the rates stands below the second row
+    assert (
+        title == "one: errors in all parameters: AUC falls from 0.8 to 0.6 between bit error rate 1e-5 and 0.001 (fm)."
+    )
 
 
 def test_points_of_broken_scores_are_hollow():
@@ -69,8 +78,8 @@ def test_points_of_broken_scores_are_hollow():
     ax = figures.model_curves(figures.model_curves_data(data), dataset="one", protocol="corrected")
     hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
     assert [line.get_ydata().tolist() for line in hollow] == [[], [0.6]]
-    assert ax.get_legend().get_texts()[-1].get_text().startswith("hollow: most error maps")
-    assert "hollow" not in description.text(ax.figure)
+    assert ax.get_legend().get_texts()[-1].get_text().startswith("hollow: most trials")
+    assert "hollow" not in alt_text.text(ax.figure)
 
 
 def test_knees_the_latest_first_and_arrows():
@@ -90,7 +99,7 @@ def test_nothing_to_draw(tmp_path, monkeypatch):
     knees = figures.ber_knees_data(found())
     plots.save(figures.ber_knees(knees.iloc[:0], dataset="one", highest=1e-2), "b", knees, "c")
     assert (tmp_path / "a.svg").exists() and (tmp_path / "b.svg").exists()
-    with pytest.raises(ValueError, match=r"give the summary, as summarise\(table\)"):
+    with pytest.raises(ValueError, match=r"no column 'auc_low'"):
         figures.model_curves_data(pd.DataFrame({"error_model": ["BitFlip"]}))
 
 
@@ -113,24 +122,24 @@ def test_bit_map():
     axes = plots.new_panels(2)
     figures.bit_map(pd.DataFrame(rows), axes[0])
     figures.bit_map(pd.DataFrame(rows), axes[1], quantity="pvf")
-    told = description.title(axes[0].figure)
-    assert told == "Mean AUC loss of one flip is highest at bit position 30 (0.1; fm embedding)."
-    text = description.text(axes[0].figure)
-    assert "fm mlp 0.1 at 30" in text and "PVF" not in text and text.count("is highest at bit position 30") == 2
+    words = alt_text.title(axes[0].figure)
+    assert words == "Mean AUC loss of one flip is highest at bit position 30: 0.1 (fm embedding)."
+    text = alt_text.text(axes[0].figure)
+    assert "fm mlp: 0.1 at 30" in text and "against bit position. fm embedding: 0.0001 at 3 to 0.1 at 30" in text
 
 
 def test_knees_in_words():
     ax = figures.ber_knees(figures.ber_knees_data(found()), dataset="one", highest=1e-2)
-    told = description.text(ax.figure)
-    assert "lost: 0.01 AUC, errors in all parameters: from 3e-5 at dlrm to 0.003 at fm" in told
-    assert "half of AUC - 0.5, errors in all parameters: 0.0003 at dlrm" in told
-    assert "half of AUC - 0.5, errors in all parameters, not reached: 0.01 at fm" in told
-    assert description.title(ax.figure).endswith(
-        "is highest for fm (0.01; lost: half of AUC - 0.5, errors in all parameters, not reached)."
+    words = alt_text.text(ax.figure)
+    assert "lost: 0.01 AUC, errors in all parameters: 3e-5 at dlrm to 0.003 at fm" in words
+    assert "half of AUC - 0.5, errors in all parameters: 0.0003 at dlrm" in words
+    assert "half of AUC - 0.5, errors in all parameters, not reached: 0.01 at fm" in words
+    assert alt_text.title(ax.figure).endswith(
+        "is highest for fm: 0.01 (lost: half of AUC - 0.5, errors in all parameters, not reached)."
     )
     axes = plots.new_panels(2, sharey=False)
     for one in axes:
         figures.ber_knees(figures.ber_knees_data(found()), one, dataset="one", highest=1e-2)
-    assert description.title(axes[0].figure).startswith("One: Bit error rate at which")
+    assert alt_text.title(axes[0].figure).startswith("one: Bit error rate at which")
     axes[0].set_title("criteo/ids", loc="left")
-    assert description.title(axes[0].figure).startswith("criteo/ids: Bit error rate at which")
+    assert alt_text.title(axes[0].figure).startswith("criteo/ids: Bit error rate at which")

@@ -1,7 +1,6 @@
 import pandas as pd
 import pytest
 
-from benchmarks.encoding import encoding_memory
 from drsrobust.plots import new_panels, save_table
 from drsrobust.study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 
@@ -51,16 +50,7 @@ def test_learning_curves_ring_the_epoch_that_is_kept():
 def test_tables_and_panels(table, tmp_path, monkeypatch):
     monkeypatch.setenv("DRSROBUST_FIGURES", str(tmp_path))
     save_table(table, "models", "What the columns are.")
-    text = (tmp_path / "models.csv").read_text()
-    assert text.startswith("# What the columns are.\ndataset,") and text.count("\n") == 4
-    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "models.csv", comment="#"), table)
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "models.csv"), table)
     one, two = new_panels(2, sharey=False)
     one.set_ylim(0, 9)
     assert two.get_ylim() != (0, 9)
-
-
-def test_memory_is_drawn_from_zero():
-    table = pd.DataFrame({"lines": [1_000_000, 2_000_000], "peak_rss_mib": [400, 420], "encode_rss_mib": [100, 200]})
-    ax = encoding_memory(table.assign(encode_anon_mib=[50, 90]))
-    assert [line.get_ydata().tolist() for line in ax.lines] == [[400, 420], [100, 200], [50, 90]]
-    assert ax.lines[0].get_xdata().tolist() == [1, 2] and ax.get_ylim()[0] == 0 == ax.get_xlim()[0]

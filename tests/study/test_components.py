@@ -132,19 +132,3 @@ def test_verdicts(values, half, verdict):
     text = components.described(found)[0]
     most = max(values, key=values.get)
     assert text.startswith(f"{most} {values[most]:.2g} [{values[most] - half:.2g}, ") and ", least " in text
-
-
-def test_caption_names_what_matters(evaluator, campaigns):
-    _, table, *_ = campaigns
-    text = components.strata_caption(table, evaluator)
-    for part in (
-        "synthetic-movielens/full (generated",
-        "600 test rows",
-        "12 trials for each",
-        "more than 0.001",
-        "95%",
-    ):
-        assert part in text, part
-    flipped = components.strata_caption(table, evaluator, definitions=["decision_changed"])
-    assert flipped.endswith("samples. Incorrect: a decision on the other side of probability 0.5.")
-    assert components.strata_caption(table, evaluator, definitions=[]).endswith("of stratified samples.")

@@ -67,7 +67,7 @@ def test_classes_of_bits_from_the_highest(shares):
     order = ["sign", "exponent_top", "exponent_high", "exponent_low", "mantissa"]
     assert data["bit_class"].drop_duplicates().tolist() == order  # quantized words' classes are not of these
     ax = figures.bit_class_pvf(data, definition="score_changed")
-    assert "scores moved" in ax.get_title("left") + ax.get_title()
+    assert "scores changed" in ax.get_title("left") + ax.get_title()
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["embedding", "over_mlp"]
     assert {y for series in heights(ax) for y in series[1::2]} == set(
         data[data["definition"] == "score_changed"]["incorrect"]
@@ -101,8 +101,10 @@ def test_rows_read_often_and_seldom():
     for table, kind, k in itertools.product(("movie", "user"), ("hot 0.01", "cold 0.99"), (1, 100)):
         target = f"Rows({table}, {kind} of 0123abcd4567)"
         rows.append({"model": "dlrm", "dataset": "d", "error_model": f"FixedCount(k={k})", "target": target})
+        rows[-1] |= {"error_kind": "FixedCount", "error_count": k, "target_table": table}
+        rows[-1] |= {"target_rows": kind.split()[0], "target_share": float(kind.split()[1])}
         rows[-1] |= {"ber": k / 1e5, "n": 20} | ends(1e-5 * k, "auc_drop")
-    rows.append(rows[0] | {"target": "embedding"})
+    rows.append(rows[0] | {"target": "embedding", "target_table": None})
     data = figures.row_loss_data(pd.DataFrame(rows))
     assert data["rows"].unique().tolist() == ["1 % most read", "99 % least read"] and len(data) == 8
     assert data["errors"].tolist() == [1, 100] * 4
@@ -110,5 +112,5 @@ def test_rows_read_often_and_seldom():
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
     assert labels == [f"{t}: {r}" for t in ("movie", "user") for r in ("1 % most read", "99 % least read")]
     assert ax.get_xscale() == ax.get_yscale() == "log"
-    with pytest.raises(ValueError, match=r"no intervals .* give the summary"):
+    with pytest.raises(ValueError, match=r"no column 'auc_drop_low'"):
         figures.row_loss_data(pd.DataFrame(rows).drop(columns="auc_drop_low"))

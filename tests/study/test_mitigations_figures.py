@@ -69,9 +69,9 @@ def test_auc_by_mitigation_and_protocol(summary):
     labels = [text.get_text() for text in axes[1].get_legend().get_texts()]
     assert labels[:3] == ["no protection", "clip 6", "clip profiled"]
     assert "all parameters" in axes[0].get_title("left") and "published" in axes[1].get_title("left")
-    with pytest.raises(ValueError, match="give the summary"):
+    with pytest.raises(ValueError, match=r"as dr.summarise\(table\)"):
         plots.mitigated_auc_data(summary.drop(columns="auc_low"))
-    with pytest.raises(ValueError, match="2 models, 1 data sets"):
+    with pytest.raises(ValueError, match="2 models and 1 data sets"):
         plots.mitigated_auc_data(pd.concat([summary, summary.assign(model="fm")]))
 
 
@@ -83,7 +83,7 @@ def test_recovery_leaves_out_what_is_blank(found):
     assert drawn(axes[0]) == [[0.4], [0.9]]
     assert [len(series) for series in drawn(axes[1])] == [2, 2]
     assert "claimed: up to 0.3" in [text.get_text() for text in axes[0].texts] and not axes[1].texts
-    with pytest.raises(ValueError, match="give recovery"):
+    with pytest.raises(ValueError, match=r"as dr.recovery\(table\)"):
         plots.recovery_vs_ber_data(found.drop(columns="recovery_low"))
 
 

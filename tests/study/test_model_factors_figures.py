@@ -120,10 +120,10 @@ def test_contributions(shares):
 
 
 def test_what_is_refused(summary):
-    with pytest.raises(ValueError, match=r"has no intervals \(deviated_0.01_low\)"):
+    with pytest.raises(ValueError, match=r"no column 'deviated_0.01_low'"):
         figures.model_factors_data(summary.drop(columns="deviated_0.01_low"), MIDDLE)
     with pytest.raises(
-        ValueError, match="one level of each of width, depth, embedding_dim, density; nothing is varied"
+        ValueError, match="one level of each of width, depth, embedding_dim, density; one factor needs several"
     ):
         figures.model_factors_data(summary[(summary["width"] == 128) & (summary["depth"] == 1)], MIDDLE)
     with pytest.raises(ValueError, match="unknown factor 'widht'; did you mean 'width'"):

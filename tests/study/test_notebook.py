@@ -49,12 +49,12 @@ def test_values_that_do_not(value, annotation, says):
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("trials", -3, r"parameter 'trials' is -3; it must be 1 or more"),
-        ("test_rows", 0, r"'test_rows' is 0; it must be 1 or more"),
+        ("trials", -3, r"parameter 'trials' is -3; it must be at least 1"),
+        ("test_rows", 0, r"'test_rows' is 0; it must be at least 1"),
         ("ber", 0.0, r"'ber' is 0.0; it must be over 0, at most 1"),
         ("bers", [0.1, 1.5], r"'bers' holds 1.5; it must be over 0, at most 1"),
         ("bers", [float("nan")], r"'bers' holds nan"),
-        ("bers", [], r"'bers' is or holds an empty list; it must hold one value or more"),
+        ("bers", [], r"'bers' is or holds an empty list; it must hold at least one value"),
         ("protected", [[30], []], r"'protected' is or holds an empty list"),
         ("protected", [[30, 32]], r"'protected' holds 32; it must be a bit, 0 \(the lowest\) to 31"),
         ("limit", float("inf"), r"'limit' is inf; it must be a finite number over 0"),
@@ -65,7 +65,7 @@ def test_values_that_do_not(value, annotation, says):
         ("densities", [0.02], r"unknown schema of synthetic-dummy '0.02'"),
         ("leave_out", ["afm"], r"must be a model and a data set"),
         ("leave_out", ["afm criteo-sampel"], r"did you mean 'criteo-sample'"),
-        ("sizes", [1000], r"'sizes' holds 1000; it must be 28017 or more"),
+        ("sizes", [1000], r"'sizes' holds 1000; it must be at least 28017"),
     ],
 )
 def test_values_out_of_range_and_unknown_names(name, value, says):
@@ -137,4 +137,4 @@ def test_a_conclusion(verdicts, said):
         conclusion("C3", "AUC holds", iter(["a", "b"]), iter(verdicts))
         == f"C3. The paper: AUC holds. Here: a; b. {said}"
     )
-    assert "Here: nothing to see. " in conclusion("C3", "AUC holds", [], verdicts)
+    assert "Here: no finding. " in conclusion("C3", "AUC holds", [], verdicts)

@@ -8,7 +8,7 @@ from drsrobust.plots.curves import (
     recovery_vs_ber,
     recovery_vs_ber_data,
 )
-from drsrobust.plots.save import figures_folder, save, save_table
+from drsrobust.plots.save import figures_folder, read_words, save, save_table
 from drsrobust.plots.style import new_panels
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "mitigated_auc",
     "mitigated_auc_data",
     "new_panels",
+    "read_words",
     "recovery_vs_ber",
     "recovery_vs_ber_data",
     "save",

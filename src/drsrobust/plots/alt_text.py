@@ -1,4 +1,4 @@
-"""A figure in words, read from what is drawn: a sentence as its title, and a text for those who cannot see it."""
+"""A figure in words, read from what is drawn: a message as its title, and alternative text with the range of each series."""
 
 import re
 from typing import TYPE_CHECKING
@@ -13,232 +13,154 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-_MOST = 8  # series told of a panel
-_SEEN = 0.05  # of a curve's range: what lies so far beyond both of its ends is told
+_SERIES = 8  # described of a panel
 
 
 def title(figure: "Figure") -> str:
-    """One sentence on the first panel that shows anything: where it is highest, or what its widest series does. The panel is
-    named where others show the same of other things by name."""
+    """One sentence on the first panel with data: where its quantity is highest, or how its widest curve falls or rises."""
     panels = [ax for ax in figure.axes if _series(ax)]
     if not panels:
-        return next((_capital(f"{told[0]}.") for ax in figure.axes if (told := _map(ax))), "Nothing was measured.")
-    ax = panels[0]
-    head = ax.get_title(loc="left") or ax.get_title()
-    alike = len(panels) > 1 and _words(ax.yaxis) is not None and len({_what(one) for one in panels}) == 1
-    if not (alike and head):
-        return _sentence(ax)
-    return f"{head if '/' in head else _capital(head)}: {_sentence(ax)}"  # names of data sets stay as they are
-
-
-def _sentence(ax: "Axes") -> str:
-    found, unit = _series(ax), _unit(ax)
-    if None in found and _words(ax.yaxis) is None:  # points of their own, of which none stands for the others
-        return _capital(f"{_what(ax)} against {_bare(_across(ax))}.")
-    top = max(found, key=lambda name: _values(ax, found[name]).max())
-    value, at = _values(ax, found[top]), _places(ax, found[top])
-    peak, named = _extreme(value), _words(ax.yaxis) is not None or _words(ax.xaxis) is not None
-    if named and len({_number(one) for points in found.values() for one in _values(ax, points)}) == 1:
-        return _capital(f"{_what(ax)} is {_number(value[0])}{unit} for all.")
-    if named or (peak is not None and value[peak] == value.max()):
-        claim = f"is highest {'for' if named else 'at'} {_where(ax)}{at[int(value.argmax())]}"
-        return _with(ax, claim, f"{_number(value.max())}{unit}", *_of(top, found))
-    name = max(found, key=lambda key: _spread(ax.yaxis, _values(ax, found[key])))
-    value, at = _values(ax, found[name]), _places(ax, found[name])
-    first, last = _number(value[0]), _number(value[-1])
-    if first == last:
-        return _with(ax, f"stays at {first}{unit}", *_of(name, found))
-    moves = "falls" if value[-1] < value[0] else "rises"
-    return _with(ax, f"{moves} from {first} to {last}{unit}", f"{_where(ax)}{at[0]} to {at[-1]}", *_of(name, found))
-
-
-def _with(ax: "Axes", claim: str, *aside: str) -> str:
-    more = f" ({'; '.join(aside)})" if aside else ""
-    return _capital(f"{_what(ax)} {claim}{more}.")
-
-
-def _of(name: str | None, found: dict) -> list[str]:
-    return [name] if name and len(found) > 1 else []
+        return "No data."
+    ax, series = panels[0], _series(panels[0])
+    quantity, across = _quantity(ax), _bare(_shared_label(ax, "x"))
+    named = (_names(ax.yaxis) or _names(ax.xaxis)) is not None and not _is_map(ax)
+    name = max(series, key=lambda name: float(f"{np.ptp(series[name][0]):.1g}"))
+    values, places = series[name]
+    first, last = _number(values[0]), _number(values[-1])
+    if named or _is_map(ax) or {first, last} != {_number(values.min()), _number(values.max())}:
+        name = max(series, key=lambda name: series[name][0].max())
+        values, places = series[name]
+        place = places[int(values.argmax())]
+        message = f"is highest {f'for {place}' if named else f'at {across} {place}'}: {_number(values.max())}"
+    elif first == last:
+        message = f"stays at {first}"
+    else:
+        move = "falls" if values[-1] < values[0] else "rises"
+        message = f"{move} from {first} to {last} between {across} {places[0]} and {places[-1]}"
+    message = f"{quantity} {message}{f' ({name})' if name and len(series) > 1 else ''}."
+    return f"{_head(ax)}: {message}" if len(panels) > 1 and len({_quantity(ax) for ax in panels}) == 1 else message
 
 
 def text(figure: "Figure") -> str:
-    """All panels: what is drawn against what, and for each series where it begins, where it ends, and how far it goes."""
+    """What each panel shows, and the smallest and largest value of each series."""
     return " ".join(_panel(ax) for ax in figure.axes if ax.get_label() != "<colorbar>")
 
 
 def _panel(ax: "Axes") -> str:
-    head = " ".join((ax.get_title(loc="left") or ax.get_title()).split())
-    drawn = _what(ax)
-    if _words(ax.yaxis) is None and _across(ax):
-        drawn += f" against {_bare(_across(ax))}"
-    if mapped := _map(ax):
-        return f"{_capital('; '.join(mapped))}."
-    series = _series(ax)
-    told = [_told(ax, name, points) for name, points in list(series.items())[:_MOST]]
-    if len(series) > _MOST:
-        told.append(f"and {len(series) - _MOST} more")
-    drawn = f"{head}: {drawn}" if head else _capital(drawn)
-    return f"{drawn}. {'; '.join(told) if told else 'Nothing was measured'}."
+    series, across = _series(ax), _bare(_shared_label(ax, "x"))
+    about = _quantity(ax) + (f" against {across}" if (_names(ax.yaxis) is None or _is_map(ax)) and across else "")
+    ranges = [_range(name, *points) for name, points in list(series.items())[:_SERIES]]
+    if len(series) > _SERIES:
+        ranges.append(f"and {len(series) - _SERIES} more series")
+    head = "" if _is_map(ax) else _head(ax)
+    return f"{f'{head}: ' if head else ''}{about}. {'; '.join(ranges) or 'No data'}."
 
 
-def _told(ax: "Axes", name: str | None, points: np.ndarray) -> str:
-    value, at = _values(ax, points), _places(ax, points)
-    low, high = int(value.argmin()), int(value.argmax())
-    start = f"{name}: " if name else f"{len(points)} points, "
-    if len(points) == 1:
-        return f"{start}{_number(value[0])} at {at[0]}"
-    if _number(value[low]) == _number(value[high]):
-        return f"{start}{_number(value[0])} throughout"
-    if name is None or _words(ax.yaxis) is not None:
-        return f"{start}from {_number(value[low])} at {at[low]} to {_number(value[high])} at {at[high]}"
-    ends = f"{start}from {_number(value[0])} at {at[0]} to {_number(value[-1])} at {at[-1]}"
-    if (peak := _extreme(value)) is None:
-        return ends
-    return f"{ends}, {'highest' if peak == high else 'lowest'} {_number(value[peak])} at {at[peak]}"
+def _range(name: str | None, values: np.ndarray, places: list[str]) -> str:
+    low, high = int(values.argmin()), int(values.argmax())
+    start = f"{name}: " if name else f"{len(values)} points, "
+    if len(values) == 1:
+        return f"{name or '1 point'}: {_number(values[0])} at {places[0]}"
+    if _number(values[low]) == _number(values[high]):
+        return f"{start}{_number(values[0])} throughout"
+    return f"{start}{_number(values[low])} at {places[low]} to {_number(values[high])} at {places[high]}"
 
 
-def _series(ax: "Axes") -> dict[str | None, np.ndarray]:
-    """Name -> points [n, 2], sorted by x: curves, points and bars; under None those that have no name."""
+def _series(ax: "Axes") -> dict[str | None, tuple[np.ndarray, list[str]]]:
+    """Name -> values and where they are, in the order of the horizontal axis; series without a name are one, under None."""
+    if _is_map(ax):
+        return _rows_of_map(ax)
     drawn = []
-    for one in ax.containers:
-        if isinstance(one, ErrorbarContainer) and one.lines[0] is not None:
-            drawn.append((one.get_label(), one.lines[0].get_xydata()))
-        elif isinstance(one, BarContainer) and one.orientation == "horizontal":
-            ends = [(bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2) for bar in one.patches]
-            drawn.append((one.get_label(), np.reshape(ends, (-1, 2))))
+    for part in ax.containers:
+        if isinstance(part, ErrorbarContainer) and part.lines[0] is not None:
+            drawn.append((part.get_label(), part.lines[0].get_xydata()))
+        elif isinstance(part, BarContainer) and part.orientation == "horizontal":
+            ends = [(bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2) for bar in part.patches]
+            drawn.append((part.get_label(), np.reshape(ends, (-1, 2))))
     drawn += [(line.get_label(), line.get_xydata()) for line in ax.lines if not str(line.get_label()).startswith("_")]
-    found: dict[str | None, list[np.ndarray]] = {}
+    merged: dict[str | None, list[np.ndarray]] = {}
     for label, points in drawn:
         name = None if not label or str(label).startswith("_") else " ".join(str(label).split())
         points = np.asarray(points, float)
-        found.setdefault(name, []).append(points[np.isfinite(points).all(axis=1)])
-    merged = {name: np.concatenate(parts) for name, parts in found.items()}
-    return {name: points[np.argsort(points[:, 0], kind="stable")] for name, points in merged.items() if len(points)}
+        merged.setdefault(name, []).append(points[np.isfinite(points).all(axis=1)])
+    named_rows = _names(ax.yaxis) is not None
+    series = {}
+    for name, parts in merged.items():
+        if len(points := np.concatenate(parts)):
+            points = points[np.argsort(points[:, 0], kind="stable")]
+            series[name] = points[:, 0 if named_rows else 1], [_place(ax, x, y) for x, y in points]
+    return series
 
 
-def _map(ax: "Axes") -> list[str]:
-    """Of a map of colours: where it is highest, and where its other rows are; blank rows are left out."""
-    grid = next((one for one in ax.collections if isinstance(one, QuadMesh)), None)
-    if grid is None or ax.get_label() == "<colorbar>":
-        return []
-    values, names = np.ma.filled(np.ma.masked_invalid(grid.get_array()), -np.inf), _words(ax.yaxis)
-    edges = grid.get_coordinates()
-    middles = (edges[0, :-1, 0] + edges[0, 1:, 0]) / 2
-    tops = [(row.max(), middles[row.argmax()], names[number]) for number, row in enumerate(values)]
-    tops = sorted((top for top in tops if np.isfinite(top[0])), key=lambda top: -top[0])
-    if not tops:
-        return []
-    value, place, name = tops[0]
-    claim = f"{_bare(ax.get_title(loc='left'))} is highest at {_bare(_across(ax))} {place:g} ({_number(value)}; {name})"
-    rest = [f"{name} {_number(value)} at {place:g}" for value, place, name in tops[1:_MOST]]
-    return [claim, *rest]
+def _is_map(ax: "Axes") -> bool:
+    return ax.get_label() != "<colorbar>" and any(isinstance(part, QuadMesh) for part in ax.collections)
 
 
-def _values(ax: "Axes", points: np.ndarray) -> np.ndarray:
-    """What was measured: lengths along x where the rows have names, else heights."""
-    return points[:, 1 if _words(ax.yaxis) is None else 0]
+def _rows_of_map(ax: "Axes") -> dict[str | None, tuple[np.ndarray, list[str]]]:
+    grid = next(part for part in ax.collections if isinstance(part, QuadMesh))
+    edges = grid.get_coordinates()[0, :, 0]
+    columns = np.array([f"{place:g}" for place in (edges[:-1] + edges[1:]) / 2])
+    values = np.ma.filled(np.ma.masked_invalid(grid.get_array()), np.nan)
+    rows = [(name, row, np.isfinite(row)) for name, row in zip(_names(ax.yaxis).values(), values, strict=True)]
+    return {name: (row[known], list(columns[known])) for name, row, known in rows if known.any()}
 
 
-def _places(ax: "Axes", points: np.ndarray) -> list[str]:
-    """Where each point stands on the other axis, without the little shift that keeps series apart."""
-    if (rows := _words(ax.yaxis)) is not None:
-        return [_nearest(rows, y) for y in points[:, 1]]
-    if (columns := _words(ax.xaxis, numbers=True)) is not None:
-        return [_nearest(columns, x) for x in points[:, 0]]
-    rounded = _whole if _of_whole_numbers(ax.xaxis) else _decade if ax.get_xscale() == "log" else _number
-    return [rounded(x) for x in points[:, 0]]
+def _place(ax: "Axes", x: float, y: float) -> str:
+    """Where a point lies on the other axis, without the small shift that keeps series apart."""
+    if (rows := _names(ax.yaxis)) is not None:
+        return rows[min(rows, key=lambda place: abs(place - y))]
+    if (columns := _names(ax.xaxis, numbers=True)) is not None:
+        return columns[min(columns, key=lambda place: abs(place - x))]
+    if (ticks := _ticks(ax.xaxis)).size and np.all(ticks == ticks.round()):
+        return f"{round(x)}"
+    if ax.get_xscale() == "log" and x > 0:
+        decade = 10.0 ** round(np.log10(x))
+        return _number(decade if abs(np.log10(x / decade)) < 0.2 else x)
+    return _number(x)
 
 
-def _nearest(words: dict[float, str], place: float) -> str:
-    return words[min(words, key=lambda one: abs(one - place))]
-
-
-def _whole(value: float) -> str:
-    return f"{round(value)}"
-
-
-def _decade(value: float) -> str:
-    if value <= 0:
-        return _number(value)
-    power = round(np.log10(value))
-    return _number(10.0**power if abs(np.log10(value) - power) < 0.2 else value)
-
-
-def _words(axis: "Axis", *, numbers: bool = False) -> dict[float, str] | None:
-    """Place -> name of an axis whose ticks are words, or with `numbers` written beside places that are not these; None: they
-    are numbers."""
+def _names(axis: "Axis", *, numbers: bool = False) -> dict[float, str] | None:
+    """Place -> name of an axis with words at its ticks (or, with `numbers`, any text set by hand); None: plain numbers."""
     places = _ticks(axis)
     names = axis.get_major_formatter().format_ticks(places) if len(places) else []
-    written = numbers and isinstance(axis.get_major_formatter(), (FixedFormatter, FuncFormatter))
-    if all(re.match(r"[-−\d.$]", name) for name in names if name) and not (written and any(names)):
+    by_hand = numbers and isinstance(axis.get_major_formatter(), (FixedFormatter, FuncFormatter))
+    if all(re.match(r"[-−\d.$]", name) for name in names if name) and not (by_hand and any(names)):
         return None
     return {float(place): " ".join(name.split()) for place, name in zip(places, names, strict=True)}
 
 
-def _of_whole_numbers(axis: "Axis") -> bool:
-    places = _ticks(axis)
-    return len(places) > 0 and all(float(place).is_integer() for place in places)
-
-
 def _ticks(axis: "Axis") -> np.ndarray:
-    """Ticks that were set by hand."""
     locator = axis.get_major_locator()
-    return np.asarray(locator.locs if isinstance(locator, FixedLocator) else [])
+    return np.asarray(locator.locs if isinstance(locator, FixedLocator) else [], float)
 
 
-def _spread(axis: "Axis", value: np.ndarray) -> float:
-    """How far values lie apart as they are seen; of equal ones the first series is told."""
-    if axis.get_scale() == "log":
-        value = np.log10(np.maximum(value, 1e-300))
-    return float(f"{np.ptp(value):.1g}")
+def _quantity(ax: "Axes") -> str:
+    """The label of the measured axis; of a map of colours, the panel's title."""
+    axis = "y" if _names(ax.yaxis) is None else "x"
+    label = _bare(_head(ax) if _is_map(ax) else _shared_label(ax, axis)) or "value"
+    return label[:1].upper() + label[1:]
 
 
-def _extreme(value: np.ndarray) -> int | None:
-    """Where a curve is highest, or lowest, if that is well beyond both of its ends."""
-    low, high = int(value.argmin()), int(value.argmax())
-    over, under = value[high] - max(value[0], value[-1]), min(value[0], value[-1]) - value[low]
-    if max(over, under) <= _SEEN * np.ptp(value):
-        return None
-    return high if over >= under else low
+def _shared_label(ax: "Axes", axis: str) -> str:
+    """An axis label, which may be drawn at another panel that shares the axis, preferably of the same row or column."""
+
+    def span(panel: "Axes") -> range | None:
+        return getattr(panel.get_subplotspec(), "rowspan" if axis == "y" else "colspan", None)
+
+    others = sorted(
+        getattr(ax, f"get_shared_{axis}_axes")().get_siblings(ax), key=lambda panel: span(panel) != span(ax)
+    )
+    return next((label for panel in [ax, *others] if (label := getattr(panel, f"get_{axis}label")())), "")
 
 
-def _label(ax: "Axes") -> str:
-    """What is measured: the label of its axis, which may stand at another panel that shares it."""
-    axis = "y" if _words(ax.yaxis) is None else "x"
-    labels = [getattr(one, f"get_{axis}label")() for one in (ax, *ax.get_shared_y_axes().get_siblings(ax))]
-    return next((label for label in labels if label), "value")
-
-
-def _across(ax: "Axes") -> str:
-    """The label below, which may stand at another panel that shares the axis."""
-    labels = [one.get_xlabel() for one in (ax, *ax.get_shared_x_axes().get_siblings(ax))]
-    return next((label for label in labels if label), "")
-
-
-def _what(ax: "Axes") -> str:
-    return _bare(_label(ax))
-
-
-def _unit(ax: "Axes") -> str:
-    """` ms` of `time (ms)`."""
-    found = re.search(r"\((%|\w{1,3})\)", _label(ax))
-    return f" {found[1]}" if found else ""
-
-
-def _where(ax: "Axes") -> str:
-    """What comes before a place: the name of its axis, unless the place has a name of its own."""
-    label = _bare(_across(ax))
-    return f"{label} " if label and _words(ax.xaxis) is None and _words(ax.yaxis) is None else ""
+def _head(ax: "Axes") -> str:
+    return " ".join((ax.get_title(loc="left") or ax.get_title()).split())
 
 
 def _bare(label: str) -> str:
-    """A label without what stands in brackets."""
+    """A label without parentheses."""
     return re.sub(r" +(?=,)", "", " ".join(re.sub(r"\(.*?\)", "", label).split()))
 
 
 def _number(value: float) -> str:
     return re.sub(r"e([-+])0*(\d)", r"e\1\2", f"{value:.3g}").replace("e+", "e")
-
-
-def _capital(words: str) -> str:
-    return words[:1].upper() + words[1:]

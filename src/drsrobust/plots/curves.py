@@ -1,23 +1,54 @@
-"""AUC against bit error rate (experiment E3).
+"""Curves against the bit error rate: AUC by target, AUC by mitigation, recovery by mitigation.
 
-What mitigations keep and give back, against the bit error rate (experiments E5 and E6)."""
+For each figure `<name>_data` picks the numbers and `<name>` draws them."""
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import GUIDE, apart, auc_guides, look, looks, name_line, new_panels, styled
+from drsrobust.plots._from_labels import structured
+from drsrobust.plots.style import (
+    BESIDE,
+    CLAIMED,
+    GUIDE,
+    apart,
+    at_edge,
+    auc_guides,
+    name_line,
+    series_style,
+    series_styles,
+    styled,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+NONE, UNPROTECTED = "none", "no protection"  # the model without a mitigation, in tables and in figures
 _KEYS = ["model", "dataset", "error_model", "target"]
 _NUMBERS = ["ber", "realised", "realised_low", "realised_high", "n", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90"]
 _NUMBERS += ["auc_golden", "share_nonfinite"]
+_MITIGATION_KEYS = ["model", "dataset", "protocol", "target", "mitigation", "series", "ber"]
+_AUC = ["auc_golden", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_drop", "auc_drop_low", "auc_drop_high"]
+_RECOVERY = ["lost", "lost_low", "lost_high", "gained", "gained_low", "gained_high", "recovery", "recovery_low"]
+_RECOVERY += ["recovery_high", "trials_harmed", "trials_harmed_low", "trials_harmed_high", "raised"]
+
+
+def picked(
+    summary: "pd.DataFrame", columns: Sequence[str], needed: str = "auc_low", source: str = "summarise"
+) -> "pd.DataFrame":
+    """These columns of a summary, with `interval` and `confidence` where it has them.
+
+    Raises:
+        ValueError: there is no column `needed`; the message names `source`, the function that makes one.
+    """
+    if needed not in summary:
+        raise ValueError(f"the table has no column {needed!r}; give means with intervals, as dr.{source}(table)")
+    return summary[[*columns, *(name for name in ("interval", "confidence") if name in summary)]].reset_index(drop=True)
 
 
 def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
@@ -28,110 +59,91 @@ def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
         summary: `dr.summarise` of a campaign's table, or a frame that this function returned.
 
     Raises:
-        ValueError: a table of trials, or another one without means and intervals.
+        ValueError: a table of trials, which has no means and intervals.
     """
-    if missing := [column for column in (*_KEYS, *_NUMBERS) if column not in summary]:
-        raise ValueError(
-            f"the table has no column {missing[0]!r}: auc_vs_ber draws means over trials; give the summary, as "
-            "dr.summarise(table)"
-        )
-    data = summary.loc[summary["error_model"].str.startswith("BitFlip"), _KEYS + _NUMBERS]
+    columns = [*_KEYS, *_NUMBERS, "error_kind"]
+    summary = structured(summary)
+    missing = [name for name in columns if name not in summary]
+    data = picked(summary[summary["error_kind"] == "BitFlip"], columns, *missing[:1])
     return data.sort_values([*_KEYS, "ber"], ignore_index=True)
 
 
 @styled
 def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
-    """Mean AUC with its interval (bars) and the 10-90 % quantiles over trials (band) against the bit error rate.
+    """Mean AUC with its interval (bars) and the 10-90 % quantiles over trials (band) against the bit error rate, a curve per
+    model, data set and target. Curves are shifted slightly, so that no bar hides another; rates of 0 are not drawn.
 
     Args:
-        data: `dr.summarise` of a campaign's table, or `auc_vs_ber_data` of it; a curve per model, data set and target. Rates
-            of 0 are not drawn. Curves stand a little beside each other, so that no bar hides another.
+        data: `dr.summarise` of a campaign's table, or `auc_vs_ber_data` of it.
         ax: where to draw; None: a new figure.
 
     Raises:
-        ValueError: a table of trials, which have no means and intervals.
+        ValueError: a table of trials, which has no means and intervals.
     """
     data = auc_vs_ber_data(data)
-    ax = ax or new_panels()[0]
     data = data[data["ber"] > 0]
     differing = [key for key in _KEYS[:3] if data[key].nunique() > 1]
     curves = list(data.groupby([*differing, "target"], sort=False))
-    # Where one target is hit, and models differ, curves look as those of models do.
-    series = [name[:-1] if differing and data["target"].nunique() == 1 else name for name, _ in curves]
-    styles = looks(", ".join(name) for name in series)
-    for index, (name, curve) in enumerate(curves):
-        style = styles[", ".join(series[index])]
-        place = curve["ber"] * apart(index, len(curves), step=0.07)
+    # With a single target, the curve of a model has the model's colour.
+    names = [", ".join(key[:-1] if differing and data["target"].nunique() == 1 else key) for key, _ in curves]
+    styles = series_styles(names)
+    for index, (key, curve) in enumerate(curves):
+        style, place = styles[names[index]], curve["ber"] * apart(index, len(curves), step=0.07)
         ax.fill_between(place, curve["auc_q10"], curve["auc_q90"], color=style["color"], alpha=0.10, lw=0)
-        errors = [curve["auc"] - curve["auc_low"], curve["auc_high"] - curve["auc"]]
-        label = ", ".join(name)
-        ax.errorbar(place, curve["auc"], yerr=errors, label=label, capsize=2.5, markersize=5, linewidth=1.6, **style)
+        style = style | {"label": ", ".join(key), "capsize": 2.5, "markersize": 5, "linewidth": 1.6}
+        ax.errorbar(place, curve["auc"], yerr=interval(curve, "auc"), **style)
     auc_guides(ax, data["auc_golden"])
     if len(curves):
         ax.set_xscale("log")
         ax.label_outer()
         band = Patch(color="#999999", alpha=0.25, lw=0, label="10-90 % of trials")
         low, high = ax.get_ylim()
-        above = max(0.0, (0.5 - low) / (high - low)) + 0.07  # the line of a coin toss has its name at the left
+        above = max(0.0, (0.5 - low) / (high - low)) + 0.07  # the name of the coin toss line is at the left
         handles = [*ax.get_legend_handles_labels()[0], band]
         ax.legend(handles=handles, title="errors in", loc="lower left", bbox_to_anchor=(0.0, above, 1.0, 1.0 - above))
         ax.set_title(" / ".join(f"{model} on {name}" for model, name in data[_KEYS[:2]].drop_duplicates().to_numpy()))
     return ax
 
 
-NONE = "none"  # how tables name the model without protection
-PLAIN = "no protection"
-_MITIGATION_KEYS = ["model", "dataset", "protocol", "target", "mitigation", "series", "ber"]
-_AUC = ["auc_golden", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_drop", "auc_drop_low", "auc_drop_high"]
-_RECOVERY = ["lost", "lost_low", "lost_high", "gained", "gained_low", "gained_high", "recovery", "recovery_low"]
-_RECOVERY += ["recovery_high", "trials_harmed", "trials_harmed_low", "trials_harmed_high", "raised"]
-
-
 def mitigated_auc_data(summary: "pd.DataFrame") -> "pd.DataFrame":
-    """What `mitigated_auc` draws: one row per protocol, mitigation and rate; `series` numbers mitigations in their order, the
-    same one alike under all protocols.
+    """What `mitigated_auc` draws: one row per protocol, mitigation and rate; `series` numbers mitigations, the same under all
+    protocols.
 
     Args:
-        summary: `summarise` of campaigns with mitigations, over rates, of one model.
+        summary: `dr.summarise` of campaigns of one model over mitigations and rates.
     """
-    if "auc_low" not in summary:
-        raise ValueError("the table has no intervals (auc_low): give the summary, as summarise(table)")
-    return _numbered(summary)[[*_MITIGATION_KEYS, "n", *_AUC, "share_nonfinite", "share_raised"]].reset_index(drop=True)
+    return picked(_numbered(summary), [*_MITIGATION_KEYS, "n", *_AUC, "share_nonfinite", "share_raised"])
 
 
 @styled
 def mitigated_auc(data: "pd.DataFrame", ax: "Axes | None" = None, *, protocol: str = "corrected") -> "Axes":
     """Mean AUC with its interval against the bit error rate, a curve per mitigation; without protection in black, with the
-    10-90 % quantiles over trials as a band.
+    10-90 % quantiles over trials as a band. Curves are shifted slightly, so that no bar hides another.
 
     Args:
-        data: as `mitigated_auc_data` returns it; rates of 0 are not drawn. Curves stand a little beside each other, so that no
-            bar hides another.
-        ax: where to draw; None: a new figure. The last one of a row has the legend, of all protocols.
+        data: `mitigated_auc_data`; rates of 0 are not drawn.
+        ax: where to draw; None: a new figure. The last panel of a row has the legend, for all protocols.
         protocol: whose curves are drawn.
     """
-    ax = ax or new_panels()[0]
-    whole, data = data, data[(data["ber"] > 0) & (data["protocol"] == protocol)]
-    plain = data[data["mitigation"] == NONE]
+    shown = data[(data["ber"] > 0) & (data["protocol"] == protocol)]
+    plain = shown[shown["mitigation"] == NONE]
     ax.fill_between(plain["ber"], plain["auc_q10"], plain["auc_q90"], color="#000000", alpha=0.08, lw=0)
-    _curves(ax, data, "auc")
-    auc_guides(ax, data["auc_golden"])
-    if len(data):
-        _finish(ax, data, whole, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")])
+    _curves(ax, shown, "auc")
+    auc_guides(ax, shown["auc_golden"])
+    _finish(ax, shown, data, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")])
+    if len(shown):
         low, high = ax.get_ylim()
         ax.set_ylim(max(low, 0.0), min(high, 1.0))
     return ax
 
 
-def recovery_vs_ber_data(found: "pd.DataFrame") -> "pd.DataFrame":
+def recovery_vs_ber_data(recovery: "pd.DataFrame") -> "pd.DataFrame":
     """What `recovery_vs_ber` draws: one row per protocol, mitigation and rate.
 
     Args:
-        found: `campaign.recovery` of campaigns over rates, of one model.
+        recovery: `dr.recovery` of campaigns of one model over rates.
     """
-    if "recovery_low" not in found:
-        raise ValueError("the table has no recovery_low: give recovery(table) of a campaign's table")
-    return _numbered(found)[[*_MITIGATION_KEYS, "n", "auc_golden", *_RECOVERY]].reset_index(drop=True)
+    return picked(_numbered(recovery), [*_MITIGATION_KEYS, "n", "auc_golden", *_RECOVERY], "recovery_low", "recovery")
 
 
 @styled
@@ -143,103 +155,98 @@ def recovery_vs_ber(
     quantity: str = "recovery",
     claimed: float | None = None,
 ) -> "Axes":
-    """What comes back of the lost AUC, with its interval, against the bit error rate: a curve per mitigation.
+    """Recovered AUC with its interval against the bit error rate, a curve per mitigation.
 
     Args:
-        data: as `recovery_vs_ber_data` returns it; values that are blank or have no interval are not drawn.
-        ax: where to draw; None: a new figure. The last one of a row has the legend, of all protocols.
+        data: `recovery_vs_ber_data`; values that are blank or have no interval are not drawn.
+        ax: where to draw; None: a new figure. The last panel of a row has the legend, for all protocols.
         protocol: whose curves are drawn.
         quantity: `recovery`, as a share of the lost AUC, or `gained`, as AUC.
-        claimed: a value to compare with, as a line.
+        claimed: a published value, drawn as a line.
     """
-    ax = ax or new_panels()[0]
-    whole = data[data["ber"] > 0].dropna(subset=[quantity, f"{quantity}_low"])
-    data = whole[whole["protocol"] == protocol]
-    _curves(ax, data, quantity)
+    data = data[data["ber"] > 0].dropna(subset=[quantity, f"{quantity}_low"])
+    shown = data[data["protocol"] == protocol]
+    _curves(ax, shown, quantity)
     ax.axhline(0, linestyle="-", **GUIDE)
     labels = {"recovery": "share of the lost AUC that comes back", "gained": "AUC gained by protection"}
     ax.set(xlabel="bit error rate (flips per stored bit)", ylabel=labels[quantity])
     if claimed is not None:
-        ax.axhline(claimed, linestyle=(0, (6, 3)), color="#333333", linewidth=1.1, zorder=1.5)  # above the grid
+        ax.axhline(claimed, zorder=1.5, **CLAIMED)
         name_line(ax, claimed, f"claimed: up to {claimed:g}")
     if quantity == "recovery":
         low, high = ax.get_ylim()
-        ax.set_ylim(max(low, -1.0), min(max(high, 1.05), 1.3))  # where little is lost, bars may reach anywhere
-    if len(data):
-        _finish(ax, data, whole, [])
+        ax.set_ylim(max(low, -1.0), min(max(high, 1.05), 1.3))  # bars are very long where little is lost
+    _finish(ax, shown, data, [])
     return ax
 
 
-def _numbered(table: "pd.DataFrame") -> "pd.DataFrame":
-    """With `series`. What the published scripts clipped by is the same series as the same bound elsewhere."""
-    if (several := table["model"].nunique()) > 1 or table["dataset"].nunique() > 1:
-        raise ValueError(
-            f"the table is of {several} models, {table['dataset'].nunique()} data sets; give it one by one"
-        )
-    refuse_one_label(table)
-    names = table["mitigation"].map(series_name)
-    numbers = {name: number for number, name in enumerate(name for name in dict.fromkeys(names) if name != NONE)}
-    return table.assign(series=names.map(numbers | {NONE: -1}))
+def interval(data: "pd.DataFrame", value: str) -> np.ndarray:
+    """Lengths [2, n] of error bars from `value` to `<value>_low` and `<value>_high`, 0 where rounding makes one negative."""
+    return np.maximum([data[value] - data[f"{value}_low"], data[f"{value}_high"] - data[value]], 0)
 
 
 def refuse_one_label(table: "pd.DataFrame") -> None:
-    """Raises ValueError where several mitigations have one label, which a figure could not show apart."""
+    """Raises ValueError where several mitigations have one label, which a figure cannot tell apart."""
     if "mitigation_id" not in table:
         return
     several = table.groupby(["protocol", "target", "mitigation"])["mitigation_id"].nunique()
     if (several > 1).any():
-        label = several.idxmax()[-1]
         raise ValueError(
-            f"{several.max()} mitigations are labelled {label!r}; give each a `.name` of its own before run()"
+            f"{several.max()} mitigations are labelled {several.idxmax()[-1]!r}; set a `.name` for each before run()"
         )
 
 
-def series_name(mitigation: str) -> str:
-    """The name of a mitigation without what its panel's title says."""
+def mitigation_label(mitigation: str) -> str:
+    """The name of a mitigation in a figure: a single protected bit in the singular."""
+    return UNPROTECTED if mitigation == NONE else re.sub(r"\bbits (?=\d+(?![-+\d]))", "bit ", mitigation)
+
+
+def _numbered(table: "pd.DataFrame") -> "pd.DataFrame":
+    """With `series`: one number for a clipping bound under both protocols, -1 without protection."""
+    if (models := table["model"].nunique()) > 1 or table["dataset"].nunique() > 1:
+        raise ValueError(
+            f"the table holds {models} models and {table['dataset'].nunique()} data sets; give one of each"
+        )
+    refuse_one_label(table)
+    names = table["mitigation"].map(_series_name)
+    numbers = {name: number for number, name in enumerate(name for name in dict.fromkeys(names) if name != NONE)}
+    return table.assign(series=names.map(numbers | {NONE: -1}))
+
+
+def _series_name(mitigation: str) -> str:
     return mitigation.replace("clip as released ", "clip ")
 
 
-def one_bit(mitigation: str) -> str:
-    """The name of a mitigation, with one protected bit in the singular."""
-    return re.sub(r"\bbits (?=\d+(?![-+\d]))", "bit ", mitigation)
-
-
-def _label(mitigation: str) -> str:
-    return PLAIN if mitigation == NONE else one_bit(series_name(mitigation))
-
-
-def series_look(number: int) -> dict:
-    """Colour, marker, dashes and widths of a series; black without protection."""
+def _mitigation_style(number: int) -> dict:
     if number < 0:
         return {"color": "#000000", "marker": "", "linestyle": "-", "linewidth": 2.4}
-    return look(number + (number >= 6)) | {"linewidth": 1.4, "markersize": 5}  # the seventh colour is black
+    return series_style(number + (number >= 6)) | {"linewidth": 1.4, "markersize": 5}  # the seventh colour is black
 
 
 def _curves(ax: "Axes", data: "pd.DataFrame", value: str) -> None:
     curves = list(data.groupby("series", sort=True))
     for index, (number, curve) in enumerate(curves):
         curve = curve.sort_values("ber")
-        place = curve["ber"] * apart(index, len(curves))
-        ends = [curve[value] - curve[f"{value}_low"], curve[f"{value}_high"] - curve[value]]
-        bars = {"yerr": np.maximum(ends, 0), "capsize": 2.5, "elinewidth": 1.2}
-        ax.errorbar(place, curve[value], **bars, **series_look(number), label=_label(curve["mitigation"].iloc[0]))
+        style = _mitigation_style(number) | {"yerr": interval(curve, value), "capsize": 2.5, "elinewidth": 1.2}
+        label = mitigation_label(_series_name(curve["mitigation"].iloc[0]))
+        ax.errorbar(curve["ber"] * apart(index, len(curves)), curve[value], label=label, **style)
 
 
-def _finish(ax: "Axes", data: "pd.DataFrame", whole: "pd.DataFrame", more: list) -> None:
-    protocol, target = data[["protocol", "target"]].iloc[0]
-    where = "errors in all parameters" if target == "all" else f"errors in {target}"
-    here = "errors as in the published scripts" if protocol == "as_released" else where
-    ax.set_title(f"{data['model'].iloc[0]} on {data['dataset'].iloc[0]}:\n{here}")  # in one line too long for a panel
+def _finish(ax: "Axes", shown: "pd.DataFrame", data: "pd.DataFrame", more: list[Patch]) -> None:
+    """Title, scale and legend of a panel that shows a part of `data`."""
+    if shown.empty:
+        return
+    model, dataset, protocol, target = shown[["model", "dataset", "protocol", "target"]].iloc[0]
+    where = "all parameters" if target == "all" else target
+    errors = "errors as in the published scripts" if protocol == "as_released" else f"errors in {where}"
+    ax.set_title(f"{model} on {dataset}:\n{errors}")  # too long for one line
     ax.set_xscale("log")
     ax.label_outer()
-    place = ax.get_subplotspec()
-    if place is None or place.is_last_col():
-        series = whole.drop_duplicates("series").sort_values("series")
+    if at_edge(ax, "last_col"):
+        series = data.drop_duplicates("series").sort_values("series")
         lines = [
-            Line2D([], [], label=_label(name), **series_look(number))
+            Line2D([], [], label=mitigation_label(_series_name(name)), **_mitigation_style(number))
             for number, name in zip(series["series"], series["mitigation"], strict=True)
         ]
-        beside = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}
-        within = {"loc": "lower left", "bbox_to_anchor": (0.0, 0.14)}  # above the name of the lowest line
-        alone = place is None or place.is_first_col()
-        ax.legend(handles=[*lines, *more], handlelength=3, **(within if alone else beside))
+        inside = {"loc": "lower left", "bbox_to_anchor": (0.0, 0.14)}  # above the name of the lowest line
+        ax.legend(handles=[*lines, *more], handlelength=3, **(inside if at_edge(ax, "first_col") else BESIDE))

@@ -1,14 +1,17 @@
-"""drsrobust.plots.save"""
+"""Saving figures and tables: pictures, plain CSV, and JSON with the words about them (`read_words`)."""
 
+import json
 import os
-import textwrap
+import sys
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 
 from drsrobust._files import new_file
-from drsrobust.plots import alt_text as description
+from drsrobust.plots import alt_text
 from drsrobust.plots.style import SETTINGS
 
 if TYPE_CHECKING:
@@ -17,59 +20,90 @@ if TYPE_CHECKING:
 
 
 def figures_folder() -> Path:
-    """Where figures go: `$DRSROBUST_FIGURES` (set by `python -m reproduce`), else build/lab/figures below the project's
-    root, which is the nearest folder upwards with a pyproject.toml, else the working folder."""
+    """Where figures go: `$DRSROBUST_FIGURES` (set by `python -m reproduce`), else build/lab/figures of the project, which is
+    the nearest folder upwards with a pyproject.toml, else the working folder."""
     if folder := os.environ.get("DRSROBUST_FIGURES"):
         return Path(folder)
     here = Path.cwd()
-    root = next((place for place in (here, *here.parents) if (place / "pyproject.toml").is_file()), here)
+    root = next((folder for folder in (here, *here.parents) if (folder / "pyproject.toml").is_file()), here)
     return root / "build" / "lab" / "figures"
 
 
-def save(ax: "Axes", name: str, data: "pd.DataFrame", caption: str, *, title: str | None = None) -> None:
-    """Writes `<name>.svg` and `<name>.png` with the caption below the axes, and `data/<name>.csv` with what was drawn; its
-    first lines are the caption, the title, and what is seen, in words.
+def save(
+    ax: "Axes",
+    name: str,
+    data: "pd.DataFrame",
+    caption: str,
+    *,
+    details: str = "",
+    title: str | None = None,
+    timed: bool = False,
+) -> None:
+    """Writes `<name>.svg`, `<name>.png`, `data/<name>.csv` (what was drawn) and `data/<name>.json` (`title`, `caption`,
+    `details`, `alt`, `timed`). In a notebook it shows the picture with these words, and closes the figure.
 
-    The bytes depend on the data, the caption and the version of matplotlib alone.
+    The bytes depend on the data, the words and the version of matplotlib alone.
 
     Args:
         ax: any axes of the figure.
         name: of the files, without ending.
         data: the frame behind the figure; numbers are written with 6 digits.
-        caption: what varies, n, interval and data.
-        title: a sentence; None: it is made from what is drawn, and begins with the data set if all numbers are of one.
+        caption: one sentence: what is drawn.
+        details: how it was made: data, rows, trials, intervals.
+        title: the message, a sentence; None: made from what is drawn, and begins with the data set if there is only one.
+        timed: the numbers are measured times, which differ from run to run.
     """
     figure, folder = ax.figure, figures_folder()
-    width = int(figure.get_figwidth() * 18)
-    below = figure.supxlabel(textwrap.fill(caption, width), x=0.01, ha="left", fontsize=7.5, color="#444444")
-    below.set_gid("caption")  # by which it is found in the SVG
-    seen = {"Title": title or _of_one_set(description.title(figure), data), "Shown": description.text(figure)}
-    nothing = {"svg": {"Date": None, "Creator": None, "Title": seen["Title"]}, "png": {"Software": None}}
+    words = {"title": title or _with_dataset(alt_text.title(figure), data), "caption": caption, "details": details}
+    words |= {"alt": alt_text.text(figure), "timed": timed}
+    metadata = {"svg": {"Date": None, "Creator": None, "Title": words["title"]}, "png": {"Software": None}}
     with mpl.rc_context(SETTINGS):
-        for ending, metadata in nothing.items():
+        for ending, written in metadata.items():
             with new_file(folder / f"{name}.{ending}") as part:
-                figure.savefig(part, format=ending, metadata=metadata)
-    _write(folder / "data" / f"{name}.csv", data, caption, *(f"{key}: {words}" for key, words in seen.items()))
+                figure.savefig(part, format=ending, metadata=written)
+    _write(folder / "data" / name, data, words)
+    _show(figure, folder / f"{name}.png", words)
 
 
-def save_table(table: "pd.DataFrame", name: str, caption: str) -> None:
-    """Writes `<name>.csv` beside the figures: a table that is read as it is.
+def save_table(table: "pd.DataFrame", name: str, caption: str, *, details: str = "", timed: bool = False) -> None:
+    """Writes `<name>.csv` next to the figures, and `<name>.json` (`caption`, `details`, `timed`).
 
     Args:
         table: numbers are written with 6 digits.
-        name: of the file, without ending.
-        caption: its first line: what the columns are, and of which data.
+        name: of the files, without ending.
+        caption, details, timed: as in `save`.
     """
-    _write(figures_folder() / f"{name}.csv", table, caption)
+    _write(figures_folder() / name, table, {"caption": caption, "details": details, "timed": timed})
 
 
-def _of_one_set(sentence: str, data: "pd.DataFrame") -> str:
-    """The sentence, behind the data set's name if there is one alone: figures of other sets may say the same."""
+def read_words(folder: Path, name: str) -> dict[str, str | bool]:
+    """What `save` wrote to `data/<name>.json` in a folder of figures.
+
+    Returns:
+        `title`, `caption`, `details`, `alt`, `timed`.
+    """
+    return json.loads((folder / "data" / f"{name}.json").read_text())
+
+
+def _with_dataset(sentence: str, data: "pd.DataFrame") -> str:
     names = list(data["dataset"].dropna().unique()) if "dataset" in data else []
-    return f"{names[0]}: {sentence}" if len(names) == 1 else sentence
+    return f"{names[0]}: {sentence}" if len(names) == 1 and names[0] not in sentence else sentence
 
 
-def _write(path: Path, table: "pd.DataFrame", *comments: str) -> None:
-    with new_file(path) as part, open(part, "w", newline="\n") as handle:
-        handle.writelines(f"# {comment}\n" for comment in comments)
-        table.to_csv(handle, index=False, float_format="%.6g", lineterminator="\n")
+def _write(path: Path, table: "pd.DataFrame", words: dict[str, str | bool]) -> None:
+    with new_file(path.parent / f"{path.name}.csv") as part:
+        table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
+    with new_file(path.parent / f"{path.name}.json") as part:
+        part.write_text(json.dumps(words, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _show(figure: mpl.figure.Figure, picture: Path, words: dict[str, str | bool]) -> None:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if not hasattr(shell, "kernel"):
+        return
+    from IPython.display import HTML, Image, display
+
+    pixels = round(figure.get_figwidth() * SETTINGS["figure.dpi"])
+    text = f"<p>{escape(words['caption'])} <small>{escape(words['details'])}</small></p>"
+    display(Image(picture, width=pixels, alt=words["alt"]), HTML(text))
+    plt.close(figure)  # else the notebook shows it again at the end of the cell

@@ -132,7 +132,8 @@ def wilson(count: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, f
 def quantile_interval(values: np.ndarray, q: float, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """The q-quantile of values [n] and its confidence interval between two order statistics, whatever the distribution.
 
-    How many of n values lie below the quantile is Binomial(n, q); with l and u its (1 - confidence) / 2 and (1 + confidence) / 2
+    How many of n values lie below the quantile is Binomial(n, q); with l and u its (1 - confidence) / 2 and (1 +
+    confidence) / 2
     quantiles, the interval is from the l-th to the (u + 1)-th smallest value (W. R. Thompson, Annals of Mathematical
     Statistics 7, 1936; W. J. Conover, Practical Nonparametric Statistics, 3rd ed., 1999, section 3.2; as
     `scipy.stats.quantile_test`, in a hundredth of the time). An end is NaN where n is too small to have one: of the 10 %

@@ -25,6 +25,7 @@ ADAPTIVE = (
     f"{CONFIDENCE:.0%} interval of the mean over error maps, whatever the number of trials (betting, bounded values)"
 )
 INTERVALS = {FIXED: INTERVAL, PRECISION: ADAPTIVE}
+METHODS = {FIXED: "Student's t", PRECISION: "betting"}
 # Least and greatest possible value of each metric; of `auc_drop` they depend on the AUC without errors.
 BOUNDS = dict.fromkeys(
     ("auc", "detected", "repaired", "ndcg", "hit_rate", "overlap", "list_changed", "users_harmed"), UNIT
@@ -43,7 +44,8 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
         metrics: columns of it to average over trials, as `ndcg` or `decision_changed` besides these.
 
     Returns:
-        the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), `share_<outcome>`,
+        the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), `interval`
+        (method of the intervals) and their `confidence`, `share_<outcome>`,
         `nan_rows` and `inf_rows` (mean per trial); for each metric its mean over the trials that have it, `_low` and `_high`
         (see `metric_interval`; of `auc` and `auc_drop` the end that is worse counts a trial whose model raised as an AUC of 0)
         and the quantiles `_q10`, `_q90`; `realised`, the rate that was drawn (all trials' events over all places where errors
@@ -74,6 +76,7 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
                     f"{where} holds trials of {several} {thing} (column {column!r}); summarise them one by one"
                 )
         row |= {"auc_golden": group["auc_golden"].iloc[0], "n": len(group), STOPPING: stopping_of(group, where)}
+        row |= {"interval": METHODS[row[STOPPING]], "confidence": CONFIDENCE}
         row |= {f"share_{outcome}": float((group["outcome"] == outcome).mean()) for outcome in OUTCOMES}
         row |= {column: float(group[column].astype(float).mean()) for column in ("nan_rows", "inf_rows")}
         for metric in metrics:

@@ -1,6 +1,7 @@
 from . import abft as abft
 from . import ber_sweep as ber_sweep
 from . import bit_sensitivity as bit_sensitivity
+from . import captions as captions
 from . import clean_models as clean_models
 from . import components as components
 from . import figures as figures
@@ -9,7 +10,7 @@ from . import injection_speed as injection_speed
 from . import mitigations as mitigations
 from . import model_factors as model_factors
 from . import protection as protection
-from .captions import caption as caption
+from .captions import details as details
 from .findings import conclusion as conclusion
 from .notebook import check_parameters as check_parameters
 from .notebook import provenance as provenance

@@ -466,10 +466,3 @@ def claims(found: pd.DataFrame, runs: pd.DataFrame, batch: int) -> pd.DataFrame:
         detail = f"{n:,} significant errors{bits}, {alarms} alarms in {clean:,} rows, {timed}"
         rows.append(row | {"detail": detail})
     return pd.DataFrame(rows)
-
-
-def described(split: Split) -> str:
-    """Which rows these are, for a caption."""
-    generated_data = " (generated data, not real clicks)" if split.dataset.startswith("synthetic-") else ""
-    rows = f"{len(split):,}" if len(split) == split.whole else f"{len(split):,} of {split.whole:,}"
-    return f"{split.dataset}{generated_data}, {rows} {split.part} rows."

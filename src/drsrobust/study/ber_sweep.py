@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from drsrobust.data import Split
 from drsrobust.statistics.columns import FIXED
 from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, rule_of_three
 from drsrobust.statistics.summary import stopping_of
-from drsrobust.study.captions import caption
 from drsrobust.study.findings import verdicts
 
 if TYPE_CHECKING:
@@ -226,19 +224,3 @@ def _words(row: dict[str, Any]) -> str:
     high = "over the highest rate" if np.isinf(row["knee_high"]) else f"{row['knee_high']:.1e}"
     knee = "not up to the highest rate" if np.isinf(row["knee"]) else f"{row['knee']:.1e}"
     return f"{knee} [{row['knee_low']:.1e}, {high}]"
-
-
-def sweep_caption(summary: "pd.DataFrame", splits: Sequence[Split], *, marks: str | None = None) -> str:
-    """As `caption`, of several data sets: their rows, models without errors, trials, interval, what varies.
-
-    Args:
-        summary: as `summarise` returns it, of campaigns on these splits.
-        splits: the rows that were scored, one per data set.
-        marks: as of `caption`.
-    """
-    here = [caption(summary[summary["dataset"] == split.dataset], split, marks=marks) for split in splits]
-    # What is the same of all stands once, at the end.
-    parts = [text.partition(f" {summary['n'].min()} trials per point") for text in here]
-    if len({rest for _, _, rest in parts}) > 1 or not all(middle for _, middle, _ in parts):
-        return " ".join(here)
-    return " ".join(start for start, _, _ in parts) + parts[0][1] + parts[0][2]

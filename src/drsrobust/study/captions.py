@@ -1,38 +1,201 @@
-"""drsrobust.study.captions"""
+"""How a figure was made, in sentences: data, rows, trials, intervals. `details` is the one builder; the others word its parts
+for one kind of table."""
 
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from drsrobust._environment import machine, unknown, versions
 from drsrobust.data import Split
+from drsrobust.evaluation import Evaluator
 from drsrobust.statistics.columns import FIXED, STOPPING
+from drsrobust.statistics.intervals import CONFIDENCE
+from drsrobust.statistics.pvf import DEFINITIONS
 from drsrobust.statistics.summary import INTERVALS
+from drsrobust.study.model_factors import FACTORS
 
 if TYPE_CHECKING:
     import pandas as pd
 
+INPUTS = 10_000  # per setting of E2 in the study
+_MEASURED = {
+    "cpu_ms": "CPU time of one injection on one thread, median of 3 to 200 calls (2 if a call takes over a second); for "
+    "drsrobust with undo, which the other methods do not have.",
+    "peak_mib": "Most memory beyond model and program during the first injection, one thread; about 2 MiB are noise.",
+}
 
-def caption(summary: "pd.DataFrame", split: Split, *, marks: str | None = None) -> str:
-    """What a reader must know of a figure made of this summary: data, rows, models, trials, interval, what varies.
+
+def details(
+    rows: Split | Iterable[Split | str],
+    summary: "pd.DataFrame | None" = None,
+    *more: str,
+    trials: str | None = None,
+    drawn: str | None = None,
+) -> str:
+    """How a figure was made.
 
     Args:
-        summary: as `summarise` returns it, of one or more models.
-        split: the rows that were scored.
-        marks: a sentence on what is drawn; None: points are means, and bars the summary's intervals.
+        rows: the scored rows of each data set (or a sentence in place of one).
+        summary: `dr.summarise` or `dr.recovery` of the trials; adds AUC without errors, trials, intervals, and a note on stress
+            rates. None: only the data.
+        more: further sentences; empty ones are dropped.
+        trials: a sentence on the trials; None: their number by `summary`.
+        drawn: a sentence on points and bars; None: means with the intervals of `summary`.
     """
-    import pandas as pd
+    rows = [rows] if isinstance(rows, Split) else list(rows)
+    parts = [_data(split, summary if len(rows) == 1 else None, summary) for split in rows]
+    if summary is not None:
+        parts.append(
+            trials or f"{span(summary['n'])} trials per point, each with its own error map; model and rows are fixed."
+        )
+        parts.append(drawn or f"Points: means; bars: {_intervals(summary)}.")
+        if (summary["rate"].fillna(0) >= 1e-4).any():  # the field: `rates.field_rates()`
+            parts.append("Rates from 1e-4 are a stress range: a day in DRAM gives about 1e-9 before ECC.")
+    elif drawn:
+        parts.append(drawn)
+    return " ".join(filter(None, [*parts, *more]))
 
+
+def span(numbers: "pd.Series") -> str:
+    """`5`, or `5 to 9`."""
+    low, high = numbers.min(), numbers.max()
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
+def _data(split: Split | str, own: "pd.DataFrame | None", summary: "pd.DataFrame | None") -> str:
+    if isinstance(split, str):
+        return split
     generated = " (generated data, not real clicks)" if split.dataset.startswith("synthetic-") else ""
-    rows = f"{len(split):,}" if len(split) == split.whole else f"{len(split):,} of {split.whole:,}"
-    fewest, most = summary["n"].min(), summary["n"].max()
-    trials = f"{fewest}" if fewest == most else f"{fewest} to {most}"
-    golden = summary.groupby("model", sort=False)["auc_golden"].first()
-    bars = summary.attrs.get("interval")
-    if bars is None:  # after `concat`, which keeps no attrs
-        bars = "; ".join(INTERVALS[one] for one in summary.get(STOPPING, pd.Series([FIXED])).unique())
-    text = (
-        f"Data: {split.dataset}{generated}, {rows} {split.part} rows. AUC without errors: "
-        f"{', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}. {trials} trials per point, each with its own "
-        f"error map; the trained model and the rows are fixed. {marks or f'Points: means; bars: {bars}.'}"
+    count = f"{len(split):,}" if len(split) == split.whole else f"{len(split):,} of {split.whole:,}"
+    text = f"Data: {split.dataset}{generated}, {count} {split.part} rows."
+    if summary is None:
+        return text
+    own = summary[summary["dataset"] == split.dataset] if own is None else own
+    golden = own.groupby("model", sort=False)["auc_golden"].first()
+    return f"{text} AUC without errors: {', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}."
+
+
+def _intervals(summary: "pd.DataFrame") -> str:
+    if "interval" in summary.attrs:
+        return summary.attrs["interval"]
+    kinds = summary[STOPPING].unique() if STOPPING in summary else [FIXED]  # after `concat`, which drops attrs
+    return "; ".join(INTERVALS[kind] for kind in kinds)
+
+
+def single_error_details(
+    table: "pd.DataFrame", evaluator: Evaluator, definitions: Sequence[str] = tuple(DEFINITIONS)
+) -> str:
+    """Details of a figure made from `stratified_pvf` or `stratified_loss`.
+
+    Args:
+        table: the campaigns' trials, of one or more models.
+        evaluator: of one of them.
+        definitions: of an incorrect output, those that the figure shows.
+    """
+    options = evaluator.options
+    incorrect = {
+        "decision_changed": f"a decision on the other side of probability {options['threshold']:g}",
+        "list_changed": f"a user's list of {options['k']} that differs",
+        "score_changed": f"a logit that moves by over {options['epsilon']:g}",
+    }
+    each = span(table.groupby(["model", "error_model", "target"]).size())
+    models = ", ".join(f"{n:,} of {model}" for model, n in table.groupby("model", sort=False).size().items())
+    trials = (
+        f"One flipped bit per trial, {each} trials for each layer or table and class of bits ({models}), weighted by "
     )
-    if (summary["rate"].fillna(0) >= 1e-4).any():  # the field: `rates.field_rates()`
-        text += " Rates of 1e-4 and more are a stress range; a day in DRAM in the field gives about 1e-9 before ECC."
-    return text
+    trials += "their numbers of bits; model and rows are fixed."
+    drawn = f"Points: means; bars: {CONFIDENCE:.0%} intervals of stratified samples."
+    more = f"Incorrect: {', '.join(incorrect[name] for name in definitions)}." if definitions else ""
+    return details(evaluator.rows, table, more, trials=trials, drawn=drawn)
+
+
+def deviation_details(
+    summary: "pd.DataFrame", cells: Sequence[Mapping[str, float]], *more: str, drawn: str | None = None
+) -> str:
+    """Details of a figure made from `deviation_summary`, with the differences from the study's grid.
+
+    Args:
+        summary: as `deviation_summary` returns it.
+        cells: as `factor_grid` gives them, the middle one first.
+        more: further sentences.
+        drawn: a sentence on points and bars; None: means with Student's t.
+    """
+    densities, rates = ([f"{value:g}" for value in sorted(summary[name].unique())] for name in ("density", "ber"))
+    inputs = summary["n_inputs"].iloc[0]
+    middle = ", ".join(f"{name.replace('_', ' ')} {level:g}" for name, level in cells[0].items())
+    means = f"Points: means; bars: {INTERVALS[FIXED]}."
+    parts = [
+        f"Data: synthetic-dummy (generated inputs, not real clicks), densities {', '.join(densities)}; {inputs:,} inputs. "
+        f"Untrained models, drawn once per cell. {span(summary['n'])} trials per point, each with its own error map.",
+        "An output counts as changed if it moves by over 1 % or is not finite.",
+        f"{drawn or means} Middle: {middle}.",
+    ]
+    released = summary[summary["protocol"] == "as_released"]
+    if len(released):
+        last = released.sort_values("ber").iloc[-1]
+        parts.append(
+            "As released: only rows 0 and 1 of the table are read, and errors accumulate over batches and rates: at "
+            f"{last['ber']:g} a share of {last['present']:.2g} of all bits is wrong on average."
+        )
+    every = len(cells) == np.prod([len({cell[name] for cell in cells}) for name in FACTORS])
+    smaller = [] if every else ["one factor is varied at a time"]
+    smaller += [f"rates are {', '.join(rates)}"] if len(rates) < 5 else []
+    smaller += [f"inputs are {inputs:,}, which vary far less than error maps"] if inputs < INPUTS else []
+    if smaller:
+        parts.append(f"The study ran all combinations at 5 rates on {INPUTS:,} inputs; here {', '.join(smaller)}.")
+    return details([*parts, *more])
+
+
+def speed_details(table: "pd.DataFrame", quantity: str = "cpu_ms") -> str:
+    """Details of a figure made from `injection_speed`: how it was measured, and what was not run.
+
+    Args:
+        table: as `injection_speed` gives it.
+        quantity: `cpu_ms` or `peak_mib`.
+    """
+    if quantity not in _MEASURED:
+        raise unknown("quantity", quantity, _MEASURED)
+    notes = table[table["note"].notna() & (table["note"] != "")].drop_duplicates(["method", "note"])
+    # The first reason not to run a method holds for its larger models too.
+    missing = notes[notes["note"].str.startswith("not run")].drop_duplicates("method")
+    others = notes[~notes["note"].str.startswith(("not run", "no undo"))]
+    parts = [f"{row.method}: {row.note}." for part in (others, missing) for row in part.itertuples()]
+    shape = "A model of the study's shape (26 tables of dimension 16, two MLPs); errors in all parameters."
+    return details([_MEASURED[quantity], shape, *parts, f"{machine()['architecture']}, torch {versions()['torch']}."])
+
+
+def trend_text(trends: "pd.DataFrame") -> list[str]:
+    """Each row of `factor_trends` as a sentence with its numbers.
+
+    Example:
+        >>> import pandas as pd
+        >>> row = {"factor": "width", "least": 64, "greatest": 512, "at_least": 0.1, "at_greatest": 0.3, "change": 0.2}
+        >>> row |= {"change_low": 0.15, "change_high": 0.25, "up": 2, "down": 0, "steps": 3}
+        >>> trend_text(pd.DataFrame([row]))
+        ['width 64 to 512: 10.0 % to 30.0 % of inputs (+20.0 [+15.0, +25.0] points; clearly up at 2, down at 0 of 3 steps)']
+    """
+    return [
+        f"{row.factor} {row.least:g} to {row.greatest:g}: {100 * row.at_least:.1f} % to {100 * row.at_greatest:.1f} % of "
+        f"inputs ({100 * row.change:+.1f} [{100 * row.change_low:+.1f}, {100 * row.change_high:+.1f}] points; clearly up at "
+        f"{row.up}, down at {row.down} of {row.steps} steps)"
+        for row in trends.itertuples()
+    ]
+
+
+def protocol_text(summary: "pd.DataFrame", *, ber: float) -> str:
+    """How the protocols differ at one nominal rate: share of wrong bits, and of inputs that deviate by errors in each target
+    (least and greatest mean over cells).
+
+    Args:
+        summary: as `deviation_summary` returns it, of both protocols.
+        ber: nominal rate.
+    """
+    texts = []
+    for protocol, cells in summary[summary["ber"] == ber].groupby("protocol", sort=False):
+        ends = cells.groupby("target", sort=False)["deviated_0.01"].agg(["min", "max"]).itertuples()
+        ranges = ", ".join(f"{target} {100 * low:.2g} to {100 * high:.2g} %" for target, low, high in ends)
+        texts.append(
+            f"{protocol}: {cells['present'].mean():.2g} of the bits wrong, inputs changed by errors in {ranges}"
+        )
+    return f"At {ber:g}, over all cells, {'; '.join(texts)}"

@@ -13,7 +13,6 @@ from torch import nn
 
 from drsrobust.campaign.conditions import strata
 from drsrobust.data import Split
-from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, FixedCount, Target, as_target, resolve
 from drsrobust.injection.number_formats import bit_classes
 from drsrobust.introspection.tensors import component_of, listed, named_modules
@@ -373,35 +372,3 @@ def described(found: "pd.DataFrame") -> list[str]:
         then = f", then {numbers['next']}" if row["next"] not in (row["most"], row["least"]) else ""
         texts.append(f"{numbers['most']}{then}, least {numbers['least']}")
     return texts
-
-
-def strata_caption(
-    table: "pd.DataFrame", evaluator: Evaluator, *, definitions: Sequence[str] = tuple(DEFINITIONS)
-) -> str:
-    """What a reader must know of a figure made from `stratified_pvf` or `stratified_loss`.
-
-    Args:
-        table: of the campaigns, one or more models.
-        evaluator: the evaluator of one of them.
-        definitions: of what is incorrect, those that the figure is about.
-    """
-    split, options = evaluator.rows, evaluator.options
-    generated = " (generated data, not real clicks)" if split.dataset.startswith("synthetic-") else ""
-    rows = f"{len(split):,}" if len(split) == split.whole else f"{len(split):,} of {split.whole:,}"
-    golden = table.groupby("model", sort=False)["auc_golden"].first()
-    trials = table.groupby("model", sort=False).size()
-    each = table.groupby(["model", "error_model", "target"]).size()
-    incorrect = {
-        "decision_changed": f"a decision on the other side of probability {options['threshold']:g}",
-        "list_changed": f"a user's list of {options['k']} that differs",
-        "score_changed": f"a logit that moves by more than {options['epsilon']:g}",
-    }
-    each = f"{each.min()}" if each.min() == each.max() else f"{each.min()} to {each.max()}"
-    return (
-        f"Data: {split.dataset}{generated}, {rows} {split.part} rows. AUC without errors: "
-        f"{', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}. One flipped bit per trial: {each} trials "
-        "for each "
-        f"layer or table and class of bits ({', '.join(f'{n:,} of {model}' for model, n in trials.items())}), weighted by "
-        "their numbers of bits; the trained model and the rows are fixed. Points: means; bars: "
-        f"{CONFIDENCE:.0%} intervals of stratified samples."
-    ) + (f" Incorrect: {', '.join(incorrect[name] for name in definitions)}." if definitions else "")

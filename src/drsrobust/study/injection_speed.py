@@ -23,7 +23,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from drsrobust._environment import machine, progress_bar, unknown, versions
+from drsrobust._environment import progress_bar, unknown
 from drsrobust.injection.address_space import INTEGERS
 from drsrobust.study.findings import verdicts
 from drsrobust.study.injectors import METHODS, OURS, DenseErrorMap, ElementLoop, Method, cannot
@@ -392,37 +392,6 @@ def main() -> None:
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         for row in measure(**options):
             print(json.dumps(row), flush=True)
-
-
-def caption(table: pd.DataFrame, quantity: str = "cpu_ms") -> str:
-    """What a reader must know of a figure made of this table: what was measured, how, and what was not run.
-
-    Args:
-        table: as `injection_speed` gives it.
-        quantity: `cpu_ms` or `peak_mib`.
-
-    Raises:
-        ValueError: another quantity.
-    """
-    measured = {
-        "cpu_ms": "CPU time of one injection on one thread, median of 3 to 200 calls (2 where one takes over a second); of "
-        "drsrobust with its undo, which the others do not have",
-        "peak_mib": "the most memory beyond model and program during the first injection, one thread; some 2 MiB are what the "
-        "process takes by itself, now and then",
-    }
-    if quantity not in measured:
-        raise unknown("quantity", quantity, measured)
-    text = (
-        f"Timed, so not equal from run to run: {measured[quantity]}. A model of the study's shape (26 tables of dimension 16, "
-        "two MLPs); errors in all parameters. "
-    )
-    told = table[table["note"].notna() & (table["note"] != "")].drop_duplicates(["method", "note"])
-    # Other sizes of a method are not run for the reason that stopped it first: one of them is enough.
-    missing = told[told["note"].str.startswith("not run")].drop_duplicates("method")
-    about = told[~told["note"].str.startswith(("not run", "no undo"))]
-    for rows in (about, missing):
-        text += "".join(f"{row.method}: {row.note}. " for row in rows.itertuples())
-    return f"{text}{machine()['architecture']}, torch {versions()['torch']}."
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""What every notebook needs from the library: checked parameters, a paragraph at its end that holds what was seen against
-the paper, and a line that says where its numbers are from."""
+"""For every notebook: checked parameters, the concluding paragraph with its verdict, and a line on provenance."""
 
 import ast
 import math
@@ -14,10 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_parameters(namespace: dict[str, Any]) -> None:
-    """Checks the annotated parameters of a notebook, before anything is loaded or trained.
+    """Checks the annotated parameters of a notebook before anything is loaded or trained.
 
-    papermill sets whatever it is given: a rate written `1e-5` in YAML arrives as a text, a list given by `-p` too, and a
-    misspelt name as a new variable, next to the default of the right one.
+    papermill checks nothing: `1e-5` in YAML and a list after `-p` become text, a misspelt name becomes a new variable.
 
     Args:
         namespace: `globals()` of the notebook.
@@ -25,7 +23,7 @@ def check_parameters(namespace: dict[str, Any]) -> None:
     Raises:
         TypeError: a parameter of another type; the message says how to pass it.
         ValueError: a name set by papermill that is no parameter; a value that `check_values` refuses.
-        FileNotFoundError: the files of a data set are not there.
+        FileNotFoundError: the files of a data set are missing.
     """
     annotations = namespace.get("__annotations__", {})
     for name in _injected(namespace.get("In", ())):
@@ -40,12 +38,12 @@ def check_parameters(namespace: dict[str, Any]) -> None:
 
 
 def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:
-    """Checks the type of each parameter by its annotation, and its value by its name: `trials` is 1 or more in every notebook,
+    """Checks the type of each parameter by its annotation, and its value by its name: `trials` is at least 1 in every notebook,
     `bers` are over 0, `models` are registered. Names that no notebook of this project uses may have any value.
 
     Args:
         values: of the parameters, by name.
-        annotations: their types, by name; more of them are ignored.
+        annotations: types by name; further names are ignored.
 
     Raises:
         TypeError: a value of another type.
@@ -54,14 +52,14 @@ def check_values(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> N
     for name, value in values.items():
         if not fits(value, annotations[name]):
             raise TypeError(mismatch(name, value, annotations[name]))
-        for one in _items(name, value) if name in _RULES else ():
-            kinds = str if _RULES[name] in (_dataset, _model, _pair) else (int, float)
-            if isinstance(one, kinds) and (wanted := _RULES[name](one)):
-                of = f" is {one!r}" if one is value else f" holds {one!r}"
-                raise ValueError(f"parameter {name!r}{of}; it must be {wanted}")
-    for one, many in (("front_ber", "bers"), ("compare_at", "sizes")):
-        if one in values and values[one] not in values.get(many, [values[one]]):
-            raise ValueError(f"parameter {one!r} is {values[one]!r}; it must be one of {many}: {values[many]!r}")
+        for item in _items(name, value) if name in _RULES else ():
+            rule, required = _RULES[name]
+            if isinstance(item, str if rule in _OF_TEXT else (int, float)) and not rule(item):
+                text = f" is {item!r}" if item is value else f" holds {item!r}"
+                raise ValueError(f"parameter {name!r}{text}; it must be {required}")
+    for name, many in (("front_ber", "bers"), ("compare_at", "sizes")):
+        if name in values and values[name] not in values.get(many, [values[name]]):
+            raise ValueError(f"parameter {name!r} is {values[name]!r}; it must be one of {many}: {values[many]!r}")
 
 
 def datasets_of(parameters: Mapping[str, Any]) -> list[str]:
@@ -72,97 +70,66 @@ def datasets_of(parameters: Mapping[str, Any]) -> list[str]:
 
 
 def _injected(cells: Iterable[str]) -> Iterator[str]:
-    """The names that papermill's own cell sets, the last one that was run of IPython's list of cells."""
+    """Names set by papermill's own cell: the last one in IPython's list of executed cells."""
     for source in [cell for cell in cells if cell.startswith("# Parameters\n")][-1:]:
         names = (target.id for node in ast.parse(source).body for target in getattr(node, "targets", ()))
         yield from (name for name in names if not name.startswith("PAPERMILL_"))  # its option --inject-paths
 
 
 def _items(name: str, value: Any) -> Iterator[Any]:
-    """A value, or the values of a list, nested or not."""
     if not isinstance(value, list):
         yield value
     elif not value and name not in _MAY_BE_EMPTY:
-        raise ValueError(f"parameter {name!r} is or holds an empty list; it must hold one value or more")
+        raise ValueError(f"parameter {name!r} is or holds an empty list; it must hold at least one value")
     else:
         for item in value:
             yield from _items(name, item)
 
 
-def _count(value: int) -> str:
-    return "" if value >= 1 else "1 or more"
-
-
-def _share(value: float) -> str:
-    return "" if 0 < value <= 1 else "over 0, at most 1"
-
-
-def _positive(value: float) -> str:
-    return "" if 0 < value < math.inf else "a finite number over 0"
-
-
-def _size(value: int) -> str:
-    return "" if value >= 28_017 else "28017 or more, the size of the smallest model of this shape"
-
-
-def _bit(value: int) -> str:
-    return "" if 0 <= value <= 31 else "a bit, 0 (the lowest) to 31"
-
-
-def _seed(value: int) -> str:
-    return "" if 0 <= value < 2**63 else "0 to 2**63 - 1"
-
-
-def _dataset(value: str) -> str:
+def _dataset(value: str) -> bool:
+    """Raises ValueError with the nearest name for an unknown data set; so does `_model`."""
     from drsrobust.data.registry import split_name
 
-    split_name(value)
-    return ""
+    return bool(split_name(value))
 
 
-def _density(value: float) -> str:
-    return _dataset(f"synthetic-dummy/{value:g}")
-
-
-def _model(value: str) -> str:
+def _model(value: str) -> bool:
     from drsrobust.models.registry import MODELS
 
     if value not in MODELS:
         raise unknown("model", value, MODELS)
-    return ""
+    return True
 
 
-def _pair(value: str) -> str:
+def _pair(value: str) -> bool:
     model, gap, dataset = value.partition(" ")
-    return (_model(model) or _dataset(dataset)) if gap else "a model and a data set, as 'afm movielens-1m/full'"
+    return bool(gap) and _model(model) and _dataset(dataset)
 
 
-# What is wrong with a value, by the parameter's name.
-_RULES: dict[str, Callable[[Any], str]] = {
-    "dataset": _dataset,
-    "datasets": _dataset,
-    "models": _model,
-    "model_name": _model,
-    "leave_out": _pair,
-    "densities": _density,
-    "bits": _bit,
-    "protected": _bit,
-    "seed": _seed,
-}
-_RULES |= dict.fromkeys(("trials", "single_trials", "sweep_trials", "row_trials", "search_trials"), _count)
-_RULES |= dict.fromkeys(("epochs", "afn_neurons", "anywhere", "injections", "int8_injections", "counts"), _count)
-_RULES |= dict.fromkeys(("test_rows", "table_rows", "timed_rows", "inputs", "batch", "batches"), _count)
-_RULES |= dict.fromkeys(("turns", "repeats", "widths", "depths", "embedding_dims"), _count)
-_RULES |= dict.fromkeys(("sizes", "int8_sizes", "compare_at"), _size)
-_RULES |= dict.fromkeys(("ber", "bers", "front_ber", "search_ber", "rates"), _share)
-_RULES |= dict.fromkeys(("hot", "quantile", "loss", "losses", "claimed"), _share)
-_RULES |= dict.fromkeys(("bounds", "margin", "limit"), _positive)
-_RULES["tables"] = lambda _: ""  # a table's name is known once the data are loaded
+# Name of a parameter -> a test of its value, or of each value of a list, and what the value must be.
+_OF_TEXT = (_dataset, _model, _pair)
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = dict.fromkeys(("dataset", "datasets"), (_dataset, ""))
+_RULES |= dict.fromkeys(("models", "model_name"), (_model, ""))
+_RULES["leave_out"] = (_pair, "a model and a data set, as 'afm movielens-1m/full'")
+_RULES["densities"] = (lambda value: _dataset(f"synthetic-dummy/{value:g}"), "")
+_RULES["seed"] = (lambda value: 0 <= value < 2**63, "0 to 2**63 - 1")
+_RULES["tables"] = (lambda value: True, "")  # names of tables are known only after loading the data
+for _names, _test, _required in (
+    ("bits protected", lambda value: 0 <= value <= 31, "a bit, 0 (the lowest) to 31"),
+    ("trials single_trials sweep_trials row_trials search_trials epochs afn_neurons anywhere injections int8_injections "
+     "counts test_rows table_rows timed_rows inputs batch batches turns repeats widths depths embedding_dims",
+     lambda value: value >= 1, "at least 1"),
+    ("sizes int8_sizes compare_at", lambda value: value >= 28_017, "at least 28017, the smallest model of this shape"),
+    ("ber bers front_ber search_ber rates hot quantile loss losses claimed", lambda value: 0 < value <= 1,
+     "over 0, at most 1"),
+    ("bounds margin limit", lambda value: 0 < value < math.inf, "a finite number over 0"),
+):  # fmt: skip
+    _RULES |= dict.fromkeys(_names.split(), (_test, _required))
 _MAY_BE_EMPTY = ("leave_out", "int8_sizes")
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether a value is of an annotated type: int, float (an int will do), bool, str, None, lists and unions of these."""
+    """Whether a value has an annotated type: int, float (or int), bool, str, None, lists and unions of these."""
     if isinstance(annotation, UnionType):
         return any(fits(value, part) for part in get_args(annotation))
     if get_origin(annotation) is list:
@@ -176,8 +143,8 @@ def fits(value: Any, annotation: Any) -> bool:
 
 def mismatch(name: str, value: Any, annotation: Any) -> str:
     """The message for a parameter of another type."""
-    wanted = annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
-    text = f"parameter {name!r} is {value!r} ({type(value).__name__}); it must be {wanted}"
+    required = annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
+    text = f"parameter {name!r} is {value!r} ({type(value).__name__}); it must be {required}"
     if isinstance(value, str) and annotation is not str:
         text += (
             ". In YAML write 1.0e-5, not 1e-5; `papermill -p` passes lists as text: use "
@@ -187,7 +154,7 @@ def mismatch(name: str, value: Any, annotation: Any) -> str:
 
 
 def provenance(evaluator: "Evaluator | None" = None) -> str:
-    """One line on where the numbers come from: data, rows, model state, versions; without a judge, machine and versions."""
+    """One line on the origin of numbers: data, rows, model state, versions; without an evaluator machine and versions."""
     made_with = ", ".join(f"{name} {number}" for name, number in versions().items())
     if evaluator is None:
         return f"{machine()['cores']} cores {machine()['architecture']}; {made_with}"

@@ -1,11 +1,13 @@
-"""AUC against bit error rate of many models, and where it gives way (experiment E3)."""
+"""AUC against the bit error rate for many models, and the rate at which a given loss is reached (experiment E3)."""
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.lines import Line2D
 
-from drsrobust.plots.style import apart, auc_guides, look, looks, new_panels, styled
+from drsrobust.plots._from_labels import structured
+from drsrobust.plots.curves import interval, picked
+from drsrobust.plots.style import BESIDE, apart, at_edge, auc_guides, series_style, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,134 +16,117 @@ if TYPE_CHECKING:
 _KEYS = ["dataset", "protocol", "model", "target"]
 _AUC = ["auc_golden", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_drop", "auc_drop_low", "auc_drop_high"]
 _PROTOCOLS = {"corrected": "errors in all parameters", "as_released": "errors as in the published scripts"}
-# How far it has come: filling tells the thresholds apart, colour and height the protocols.
-_FILLS = ("white", None, "black")
-_BROKEN = {"markerfacecolor": "white", "linestyle": "none", "zorder": 2.2}
+_FILLS = ("white", None, "black")  # of markers, by loss; None: the protocol's colour
+_HOLLOW = {"markerfacecolor": "white", "linestyle": "none", "zorder": 2.2}
 
 
 def model_curves_data(summary: "pd.DataFrame") -> "pd.DataFrame":
-    """What `model_curves` draws: one row per data set, protocol, model and rate; models keep their numbers in all panels.
+    """What `model_curves` draws: one row per data set, protocol, model and rate; `series` numbers models, in all panels alike.
 
     Args:
-        summary: `summarise` of campaigns of `BitFlip` over rates.
+        summary: `dr.summarise` of campaigns of `BitFlip` over rates.
     """
-    if "auc_low" not in summary:
-        raise ValueError("the table has no intervals (auc_low): give the summary, as summarise(table)")
-    data = summary[summary["error_model"].str.startswith("BitFlip")]
+    picked(summary, [])
+    data = summary[structured(summary)["error_kind"] == "BitFlip"]
     numbers = {model: number for number, model in enumerate(dict.fromkeys(data["model"]))}
-    data = data.assign(series=data["model"].map(numbers))
-    return data[[*_KEYS, "series", "ber", "n", *_AUC, "share_nonfinite", "share_raised"]].reset_index(drop=True)
+    columns = [*_KEYS, "series", "ber", "n", *_AUC, "share_nonfinite", "share_raised"]
+    return picked(data.assign(series=data["model"].map(numbers)), columns)
 
 
 @styled
 def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, protocol: str) -> "Axes":
-    """Mean AUC with its interval against the bit error rate, a line per model, of one data set and protocol.
+    """Mean AUC with its interval against the bit error rate, a line per model, of one data set and protocol. Points are hollow
+    where most trials had NaN or infinite scores. Curves are shifted slightly, so that no bar hides another.
 
     Args:
-        data: as `model_curves_data` returns it; rates of 0 are not drawn.
-        ax: where to draw; None: a new figure. The last one of the first row has the legend, of all models. Curves stand a
-            little beside each other, so that no bar hides another. Points are hollow where most trials had scores that are not
-            finite: their AUC is what ties make of them.
+        data: `model_curves_data`; rates of 0 are not drawn.
+        ax: where to draw; None: a new figure. The last panel of the first row has the legend.
         dataset, protocol: of the panel.
     """
-    ax = ax or new_panels()[0]
-    here = data[(data["dataset"] == dataset) & (data["protocol"] == protocol) & (data["ber"] > 0)]
-    styles, several = looks(data.sort_values("series")["model"]), data["series"].nunique()
-    for number, curve in here.groupby("series", sort=True):
+    shown = data[(data["dataset"] == dataset) & (data["protocol"] == protocol) & (data["ber"] > 0)]
+    styles = series_styles(data.sort_values("series")["model"])
+    for number, curve in shown.groupby("series", sort=True):
         curve = curve.sort_values("ber")
-        place = curve["ber"] * apart(number, several)
-        ends = [curve["auc"] - curve["auc_low"], curve["auc_high"] - curve["auc"]]
-        model = curve["model"].iloc[0]
+        place, model = curve["ber"] * apart(number, data["series"].nunique()), curve["model"].iloc[0]
         style = styles[model] | {"linewidth": 1.5, "markersize": 4.5, "capsize": 2, "elinewidth": 0.9}
-        ax.errorbar(place, curve["auc"], yerr=np.maximum(ends, 0), label=model, **style)
+        ax.errorbar(place, curve["auc"], yerr=interval(curve, "auc"), label=model, **style)
         broken = curve["share_nonfinite"] > 0.5
-        about = {"marker": style["marker"], "markersize": 4.5, "markeredgecolor": style["color"]} | _BROKEN
-        ax.plot(place[broken], curve.loc[broken, "auc"], **about)
+        style = {"marker": style["marker"], "markersize": 4.5, "markeredgecolor": style["color"]} | _HOLLOW
+        ax.plot(place[broken], curve.loc[broken, "auc"], **style)
     auc_guides(ax)
     ax.set_title(f"{dataset}: {_PROTOCOLS.get(protocol, protocol)}", fontsize=10)
-    if len(here):
+    if len(shown):
         ax.set_xscale("log")
     ax.label_outer()
-    place = ax.get_subplotspec()
-    if len(data) and (place is None or (place.is_first_row() and place.is_last_col())):
+    if len(data) and at_edge(ax, "first_row", "last_col"):
         handles = [Line2D([], [], label=model, markersize=4.5, **style) for model, style in styles.items()]
         if (data["share_nonfinite"] > 0.5).any():
-            label = "hollow: most error maps\nleave NaN or infinite scores"
-            handles.append(
-                Line2D([], [], label=label, marker="o", markersize=4.5, markeredgecolor="#444444", **_BROKEN)
-            )
-        ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5), handlelength=3)
+            style = {"marker": "o", "markersize": 4.5, "markeredgecolor": "#444444"} | _HOLLOW
+            handles.append(Line2D([], [], label="hollow: most trials had\nNaN or infinite scores", **style))
+        ax.legend(handles=handles, handlelength=3, **BESIDE)
     return ax
 
 
-def ber_knees_data(found: "pd.DataFrame") -> "pd.DataFrame":
-    """What `ber_knees` draws: `knees` of campaigns, the model of a data set that gives way last first.
+def ber_knees_data(rates: "pd.DataFrame") -> "pd.DataFrame":
+    """What `ber_knees` draws: in each data set the most robust model first.
 
     Args:
-        found: `campaign.knees`; the order follows the second threshold of the first protocol.
+        rates: `rate_at_loss`; models are ordered by the second loss of the first protocol.
     """
-    losses = list(dict.fromkeys(found["loss"]))
-    first = found[(found["loss"] == losses[min(1, len(losses) - 1)])].drop_duplicates(["dataset", "model"])
+    losses = list(dict.fromkeys(rates["loss"]))
+    first = rates[rates["loss"] == losses[min(1, len(losses) - 1)]].drop_duplicates(["dataset", "model"])
     order = first.set_index(["dataset", "model"])["knee"]
-    sets = {name: number for number, name in enumerate(dict.fromkeys(found["dataset"]))}
-    keys = list(found[["dataset", "model"]].itertuples(index=False, name=None))
-    places = np.lexsort((np.arange(len(found)), -order.reindex(keys).to_numpy(), found["dataset"].map(sets)))
-    return found.iloc[places].reset_index(drop=True)
+    sets = {name: number for number, name in enumerate(dict.fromkeys(rates["dataset"]))}
+    keys = list(rates[["dataset", "model"]].itertuples(index=False, name=None))
+    places = np.lexsort((np.arange(len(rates)), -order.reindex(keys).to_numpy(), rates["dataset"].map(sets)))
+    return rates.iloc[places].reset_index(drop=True)
 
 
 @styled
 def ber_knees(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, highest: float) -> "Axes":
-    """From where AUC begins to give way to where it is half gone: the rates at which each threshold is passed, with their
-    intervals, a line per model and protocol.
+    """The rates at which the mean AUC loss reaches each threshold, with their intervals, a line per model and protocol.
 
     Args:
-        data: as `ber_knees_data` returns it.
-        ax: where to draw; None: a new figure. The last one has the legend.
+        data: `ber_knees_data`.
+        ax: where to draw; None: a new figure. The last panel of a row has the legend.
         dataset: of the panel.
-        highest: rate of the campaigns: an arrow stands there for what is not passed up to it.
+        highest: rate of the campaigns; an arrow at it means that a threshold was not reached.
     """
-    ax = ax or new_panels()[0]
-    here = data[data["dataset"] == dataset]
-    models = list(dict.fromkeys(here["model"]))
+    shown = data[data["dataset"] == dataset]
+    models = list(dict.fromkeys(shown["model"]))
     losses, protocols = list(dict.fromkeys(data["loss"])), list(dict.fromkeys(data["protocol"]))
     for index, protocol in enumerate(protocols):
-        style = look(index)
-        for model, line in here[here["protocol"] == protocol].groupby("model", sort=False):
+        style = series_style(index)
+        for model, line in shown[shown["protocol"] == protocol].groupby("model", sort=False):
             y = len(models) - 1 - models.index(model) + 0.17 * (1 - 2 * index) * (len(protocols) > 1)
             end = np.minimum(line["knee"], highest)
             ax.plot([end.min(), end.max()], [y, y], color=style["color"], linewidth=3, alpha=0.35, zorder=1)
-            for loss, knee, low, high in line[["loss", "knee", "knee_low", "knee_high"]].itertuples(index=False):
-                number = losses.index(loss)
+            for loss, rate, low, high in line[["loss", "knee", "knee_low", "knee_high"]].itertuples(index=False):
                 ends = np.minimum([low, high], highest)
                 ax.plot(ends, [y, y], color=style["color"], marker="|", markersize=7, linewidth=1.1, zorder=1.5)
-                fill = _FILLS[number % 3] or style["color"]
-                mark = {"marker": style["marker"] if np.isfinite(knee) else ">", "markersize": 6.5, "linestyle": "none"}
-                reached = "" if np.isfinite(knee) else ", not reached"
-                mark["label"] = f"{_lost(loss)}, {_PROTOCOLS.get(protocol, protocol)}{reached}"
-                ax.plot(min(knee, highest), y, markerfacecolor=fill, markeredgecolor=style["color"], zorder=2, **mark)
+                reached = np.isfinite(rate)
+                marker = {"marker": style["marker"] if reached else ">", "markersize": 6.5, "linestyle": "none"}
+                marker["markerfacecolor"] = _FILLS[losses.index(loss) % 3] or style["color"]
+                label = f"{_lost(loss)}, {_PROTOCOLS.get(protocol, protocol)}{'' if reached else ', not reached'}"
+                ax.plot(min(rate, highest), y, label=label, markeredgecolor=style["color"], zorder=2, **marker)
     ax.set_yticks(range(len(models))[::-1], models)
     ax.set_ylim(-0.6, len(models) - 0.4)
     ax.grid(False, axis="y")
     ax.set(title=dataset, xlabel="bit error rate at which the mean AUC loss is reached")
-    if len(here):
+    if len(shown):
         ax.set_xscale("log")
-        ax.set_xlim(data["knee_low"].min() / 1.6, highest * 1.6)  # of all panels, to compare them
-    place = ax.get_subplotspec()
-    if len(data) and (place is None or place.is_last_col()):
-        line, mark = (
-            {"linewidth": 3, "markersize": 7},
-            {"marker": "o", "linestyle": "none", "markeredgecolor": "#444444"},
-        )
+        ax.set_xlim(data["knee_low"].min() / 1.6, highest * 1.6)  # the same in all panels, to compare them
+    if len(data) and at_edge(ax, "last_col"):
+        line = {"linewidth": 3, "markersize": 7}
         handles = [
-            Line2D([], [], label=_PROTOCOLS.get(protocol, protocol), **line, **look(index) | {"linestyle": "-"})
+            Line2D([], [], label=_PROTOCOLS.get(protocol, protocol), **line, **series_style(index) | {"linestyle": "-"})
             for index, protocol in enumerate(protocols)
         ]
-        fills = [_FILLS[number % 3] or "#888888" for number in range(len(losses))]
-        handles += [
-            Line2D([], [], markerfacecolor=fill, label=_lost(loss), markersize=6.5, **mark)
-            for fill, loss in zip(fills, losses, strict=True)
-        ]
-        ax.legend(handles=handles, loc="center left", bbox_to_anchor=(1.01, 0.5))
+        marker = {"marker": "o", "linestyle": "none", "markeredgecolor": "#444444", "markersize": 6.5}
+        for number, loss in enumerate(losses):
+            fill = _FILLS[number % 3] or "#888888"
+            handles.append(Line2D([], [], markerfacecolor=fill, label=_lost(loss), **marker))
+        ax.legend(handles=handles, **BESIDE)
     return ax
 
 

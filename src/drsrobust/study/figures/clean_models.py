@@ -1,9 +1,10 @@
-"""How good models are without errors, and how they got there."""
+"""Quality of the models without errors, and their learning curves."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from drsrobust.plots.style import looks, new_panels, styled
+from drsrobust.plots.curves import interval
+from drsrobust.plots.style import series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,8 +20,7 @@ _LABELS = {
 
 
 def clean_auc_data(table: "pd.DataFrame") -> "pd.DataFrame":
-    """What `clean_auc` draws: one row per data set and model, the best of each data set first; no times, so that the numbers
-    are the same from run to run."""
+    """What `clean_auc` draws: one row per data set and model, the best of each data set first, without training times."""
     columns = ["dataset", "model", "auc", "auc_low", "auc_high", "logloss", "ne", "parameters"]
     return table[columns].sort_values(["dataset", "auc"], ascending=[True, False], ignore_index=True)
 
@@ -30,23 +30,18 @@ def clean_auc(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """AUC without errors, with its interval, a line per model.
 
     Args:
-        data: as `clean_auc_data` returns it, of one data set; the first row is drawn on top.
+        data: `clean_auc_data`, of one data set; the first row is drawn on top.
         ax: where to draw; None: a new figure.
     """
-    ax = ax or new_panels()[0]
-    place = range(len(data))[::-1]
-    styles = looks(data["model"])
-    for y, row in zip(place, data.itertuples(), strict=True):
-        ends = [[row.auc - row.auc_low], [row.auc_high - row.auc]]
-        ax.errorbar(row.auc, y, xerr=ends, capsize=3, markersize=6, **styles[row.model])
-        text = f"{row.auc:.4f}"
-        ax.annotate(text, (row.auc, y), (0, 6), textcoords="offset points", ha="center", size=8, color="#444444")
+    place, ends, styles = range(len(data))[::-1], interval(data, "auc"), series_styles(data["model"])
+    text = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "size": 8, "color": "#444444"}
+    for row, (y, model, auc) in enumerate(zip(place, data["model"], data["auc"], strict=True)):
+        ax.errorbar(auc, y, xerr=ends[:, [row]], capsize=3, markersize=6, **styles[model])
+        ax.annotate(f"{auc:.4f}", (auc, y), **text)
     ax.set_yticks(list(place), data["model"])
     ax.set_ylim(-0.6, len(data) - 0.3)
     ax.grid(False, axis="y")
-    ax.set_xlabel("AUC on test rows, without errors")
-    if len(data):
-        ax.set_title(data["dataset"].iloc[0])
+    ax.set(xlabel="AUC on test rows, without errors", title=data["dataset"].iloc[0] if len(data) else "")
     return ax
 
 
@@ -54,7 +49,7 @@ def learning_curves_data(curves: "pd.DataFrame") -> "pd.DataFrame":
     """What `learning_curves` draws: one row per data set, model and epoch, without times.
 
     Args:
-        curves: the lines of the models' `curve.csv` with columns `model` and `dataset`.
+        curves: the models' `curve.csv`, with columns `model` and `dataset`.
     """
     return curves[_CURVE].sort_values(["dataset", "model", "epoch"], ignore_index=True)
 
@@ -67,18 +62,16 @@ def learning_curves(
     quantity: str = "valid_auc",
     models: "Sequence[str] | None" = None,
 ) -> "Axes":
-    """A quantity against the epoch, a curve per model; the ring marks the epoch whose weights were kept.
+    """A quantity against the epoch, a curve per model; a ring marks the epoch whose weights were kept.
 
     Args:
-        data: as `learning_curves_data` returns it, of one data set.
+        data: `learning_curves_data`, of one data set.
         ax: where to draw; None: a new figure.
         quantity: `valid_auc`, `valid_loss`, `valid_ne` or `train_loss`.
-        models: in their order: give the same to all panels, so that models that are not the project's look alike in all.
-            None: those of `data`.
+        models: all models of the figure, so that each looks alike in all panels; None: those of `data`.
     """
-    ax = ax or new_panels()[0]
     models = list(data["model"].unique() if models is None else models)
-    styles = looks(models)
+    styles = series_styles(models)
     for model, curve in sorted(data.groupby("model"), key=lambda group: models.index(group[0])):
         ax.plot(curve["epoch"], curve[quantity], label=model, markersize=3.5, linewidth=1.4, **styles[model])
         best = curve.loc[curve["valid_auc"].idxmax()]

@@ -1,11 +1,13 @@
-"""What one error does, by where it falls: component, class of bits, layer or table, rows read often or seldom (E4)."""
+"""Effect of one error by where it falls: component, class of bits, layer or table, often or seldom read rows (E4)."""
 
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots.style import LIMIT, look, looks, new_panels, styled
+from drsrobust.plots._from_labels import structured
+from drsrobust.plots.curves import picked
+from drsrobust.plots.style import LIMIT, at_edge, series_style, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,9 +17,9 @@ _INCORRECT = ["incorrect", "incorrect_low", "incorrect_high"]
 _PVF = ["pvf", "pvf_low", "pvf_high"]
 _LOSS = ["auc_drop", "auc_drop_low", "auc_drop_high"]
 _OUTPUTS = {
-    "decision_changed": "decisions flipped",
+    "decision_changed": "decisions changed",
     "list_changed": "users' lists changed",
-    "score_changed": "scores moved",
+    "score_changed": "scores changed",
 }
 _CLASSES = {
     "sign": "sign\n(31)",
@@ -26,22 +28,21 @@ _CLASSES = {
     "exponent_low": "exponent,\nlow\n(26-23)",
     "mantissa": "mantissa\n(22-0)",
 }
-_DECADES = 7  # of a logarithmic axis at most: what is smaller is shown at its edge
+_DECADES = 7  # of a logarithmic axis at most: smaller values are drawn at its edge
 
 
 def component_pvf_data(parts: "pd.DataFrame") -> "pd.DataFrame":
-    """What `component_pvf` draws: one row per model, component and definition; models in their order, in each the component
-    whose errors flip most decisions first.
+    """What `component_pvf` draws: one row per model, component and definition; in each model the component whose errors change
+    most decisions first.
 
     Args:
-        parts: `stratified_pvf` (or `pvf`) by component, of one or more models.
+        parts: `stratified_pvf` (or `dr.pvf`) by component, of one or more models.
     """
     keys = ["model", "dataset", "component"]
     models = {model: number for number, model in enumerate(parts["model"].unique())}
-    flips = parts[parts["definition"] == "decision_changed"].set_index(keys)["incorrect"]
-    order = parts["model"].map(models).to_frame("model")
-    order["flips"] = -flips.reindex(list(parts[keys].itertuples(index=False, name=None))).to_numpy()
-    places = np.lexsort((np.arange(len(parts)), order["flips"], order["model"]))
+    changed = parts[parts["definition"] == "decision_changed"].set_index(keys)["incorrect"]
+    order = -changed.reindex(list(parts[keys].itertuples(index=False, name=None))).to_numpy()
+    places = np.lexsort((np.arange(len(parts)), order, parts["model"].map(models)))
     columns = [*keys, *(["share"] if "share" in parts else []), "definition", "n", *_PVF, *_INCORRECT]
     return parts.iloc[places][columns].reset_index(drop=True)
 
@@ -51,26 +52,23 @@ def component_pvf(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
     """PVF by component, a series per definition of an incorrect output.
 
     Args:
-        data: as `component_pvf_data` returns it.
+        data: `component_pvf_data`.
         ax: where to draw; None: a new figure.
-        quantity: `incorrect`, the mean share of the outputs that one error makes incorrect (logarithmic), or `pvf`, the share
-            of errors that make any output incorrect.
+        quantity: `incorrect`, the mean share of outputs that one error makes incorrect (logarithmic), or `pvf`, the share of
+            errors that make any output incorrect.
     """
-    ax = ax or new_panels()[0]
     ends = _INCORRECT if quantity == "incorrect" else _PVF
     rows = list(dict.fromkeys(data[["model", "component"]].itertuples(index=False, name=None)))
     for index, (definition, label) in enumerate(_OUTPUTS.items()):
-        here, style = data[data["definition"] == definition].dropna(subset=ends[:1]), look(index)
-        place = [
-            len(rows) - 1 - rows.index(row) for row in here[["model", "component"]].itertuples(index=False, name=None)
-        ]
-        place = np.array(place, float) + 0.22 * (1 - index)
-        _dots(ax, here, ends, place, color=style["color"], marker=style["marker"], label=label)
+        points, style = data[data["definition"] == definition].dropna(subset=ends[:1]), series_style(index)
+        keys = points[["model", "component"]].itertuples(index=False, name=None)
+        place = np.array([len(rows) - 1 - rows.index(key) for key in keys], float) + 0.22 * (1 - index)
+        _dots(ax, points, ends, place, color=style["color"], marker=style["marker"], label=label)
     several = data["model"].nunique() > 1
     ax.set_yticks(range(len(rows))[::-1], [f"{model}  {part}" if several else part for model, part in rows])
     ax.set_ylim(-0.6, len(rows) - 0.4)
-    for number, (one, other) in enumerate(pairwise(rows)):
-        if one[0] != other[0]:
+    for number, ((model, _), (next_model, _)) in enumerate(pairwise(rows)):
+        if model != next_model:
             ax.axhline(len(rows) - 1.5 - number, color="#999999", linewidth=0.8)
     ax.grid(False, axis="y")
     if quantity == "incorrect":
@@ -79,16 +77,16 @@ def component_pvf(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
     else:
         ax.set(title="errors that make any output incorrect (PVF)", xlabel="share of errors", xlim=(-0.02, 1.02))
     ax.label_outer()
-    if _at_end(ax, "last"):  # where most of the panel is empty, as a rule
+    if at_edge(ax, "last_col"):
         ax.legend(loc="best")
     return ax
 
 
 def bit_class_pvf_data(parts: "pd.DataFrame") -> "pd.DataFrame":
-    """What `bit_class_pvf` draws: one row per model, component, class of bits and definition; bits from the highest.
+    """What `bit_class_pvf` draws: one row per model, component, class of bits and definition; highest bits first.
 
     Args:
-        parts: `stratified_pvf` (or `pvf`) by component and bit_class, of float32 words.
+        parts: `stratified_pvf` (or `dr.pvf`) by component and bit_class, of float32 words.
     """
     data = parts[parts["bit_class"].isin(list(_CLASSES))]
     order = data["bit_class"].map({name: number for number, name in enumerate(_CLASSES)})
@@ -103,21 +101,18 @@ def bit_class_pvf(
     """PVF by class of bits, a series per component.
 
     Args:
-        data: as `bit_class_pvf_data` returns it, of one model.
+        data: `bit_class_pvf_data`, of one model.
         ax: where to draw; None: a new figure.
         definition: of an incorrect output: `decision_changed`, `list_changed` or `score_changed`.
-        quantity: `incorrect`, the mean share of the outputs that one error makes incorrect (logarithmic), or `pvf`, the share
-            of errors that make any output incorrect.
+        quantity: as of `component_pvf`.
     """
-    ax = ax or new_panels()[0]
     data = data[data["definition"] == definition]
     ends = _INCORRECT if quantity == "incorrect" else _PVF
     components = list(data["component"].unique())
-    styles = looks(components)
-    for index, component in enumerate(components):
-        here, style = data[data["component"] == component], styles[component]
-        place = here["bit_class"].map(list(_CLASSES).index) + 0.18 * (index - (len(components) - 1) / 2)
-        _dots(ax, here, ends, place, vertical=True, color=style["color"], marker=style["marker"], label=component)
+    for index, (component, style) in enumerate(series_styles(components).items()):
+        points = data[data["component"] == component]
+        place = points["bit_class"].map(list(_CLASSES).index) + 0.18 * (index - (len(components) - 1) / 2)
+        _dots(ax, points, ends, place, vertical=True, color=style["color"], marker=style["marker"], label=component)
     ax.axvspan(0.5, 1.5, color="#F1EFE6", zorder=0, lw=0)
     ax.set_xticks(range(len(_CLASSES)), list(_CLASSES.values()), fontsize=8.5)
     ax.set_xlim(-0.5, len(_CLASSES) - 0.5)
@@ -133,8 +128,8 @@ def bit_class_pvf(
 
 
 def layer_loss_data(parts: "pd.DataFrame") -> "pd.DataFrame":
-    """What `layer_loss` draws: one row per layer or table, the one with the greatest loss per error first; `total` is the loss
-    per error times the share of bits: its part in what one error anywhere in the model does.
+    """What `layer_loss` draws: one row per layer or table, the greatest loss per error first; `total` is the loss per error
+    times the share of bits, its part in the loss by one error anywhere.
 
     Args:
         parts: `stratified_loss` by component and layer, of one model.
@@ -146,21 +141,20 @@ def layer_loss_data(parts: "pd.DataFrame") -> "pd.DataFrame":
 
 @styled
 def layer_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "auc_drop") -> "Axes":
-    """Mean AUC loss by layer and table, coloured by component; an arrow where the mean is not above 0 and only the interval's
-    upper end can be shown.
+    """Mean AUC loss by layer and table, coloured by component; an arrow at the interval's upper end where the mean is not above
+    0.
 
     Args:
-        data: as `layer_loss_data` returns it.
-        ax: where to draw; None: a new figure.
-        quantity: `auc_drop`, of an error that falls there, or `total`, of an error anywhere, times the chance that it falls
-            there.
+        data: `layer_loss_data`.
+        ax: where to draw; None: a new figure. The first panel of a row has the legend.
+        quantity: `auc_drop`, of an error in the layer or table, or `total`, of an error anywhere, times the chance that it
+            falls there.
     """
-    ax = ax or new_panels()[0]
     place = np.arange(len(data))[::-1]
     ends = [column.replace("auc_drop", quantity) for column in _LOSS]
-    for component, style in looks(sorted(data["component"].unique())).items():
-        here = (data["component"] == component).to_numpy()
-        _dots(ax, data[here], ends, place[here], color=style["color"], marker=style["marker"], label=component)
+    for component, style in series_styles(sorted(data["component"].unique())).items():
+        own = (data["component"] == component).to_numpy()
+        _dots(ax, data[own], ends, place[own], color=style["color"], marker=style["marker"], label=component)
     ax.set_yticks(place, [f"{row.layer}  ({100 * row.share:.2g} %)" for row in data.itertuples()])
     ax.set_ylim(-0.6, len(data) - 0.4)
     ax.grid(False, axis="y")
@@ -168,8 +162,9 @@ def layer_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str 
     labels = {"auc_drop": "mean AUC loss", "total": "mean AUC loss x share of the model's bits"}
     ax.set(title=titles[quantity], xlabel=labels[quantity])
     _log(ax, "x", data[ends[::2]])
-    if len(data):
-        _first_panel(ax, title=f"{data['model'].iloc[0]} (share of its bits)")
+    ax.label_outer()
+    if len(data) and at_edge(ax, "first_col"):
+        ax.legend(loc="best", title=f"{data['model'].iloc[0]} (share of its bits)")
     return ax
 
 
@@ -177,20 +172,15 @@ def row_loss_data(summary: "pd.DataFrame") -> "pd.DataFrame":
     """What `row_loss` draws: one row per set of rows and number of errors; `ber` is that number over the set's bits.
 
     Args:
-        summary: of a campaign of `FixedCount` on `Rows.hot` and `Rows.cold` of tables.
+        summary: `dr.summarise` of a campaign of `FixedCount` on `Rows.hot` and `Rows.cold` of tables.
     """
-    if "auc_drop_low" not in summary:
-        raise ValueError("the table has no intervals (auc_drop_low): give the summary, as summarise(table)")
-    found = summary["target"].str.extract(r"^Rows\((?P<table>.+), (?P<kind>hot|cold) (?P<part>[\d.e-]+) of \w*\)$")
-    errors = summary["error_model"].str.extract(r"^FixedCount\(k=(\d+)\)$")[0]
-    known = (found["table"].notna() & errors.notna()).to_numpy()
-    found, data = found[known], summary[known].assign(errors=errors[known].astype(int))
-    part = (100 * found["part"].astype(float)).map("{:g} %".format)
-    data = data.assign(
-        table=found["table"], rows=part + found["kind"].map({"hot": " most read", "cold": " least read"})
-    )
+    picked(summary, [], "auc_drop_low")
+    data = structured(summary).dropna(subset=["target_table", "error_count"])
+    share = (100 * data["target_share"]).map("{:g} %".format)
+    rows = share + data["target_rows"].map({"hot": " most read", "cold": " least read"})
+    data = data.assign(table=data["target_table"], rows=rows, errors=data["error_count"].astype(int))
     columns = ["model", "dataset", "table", "rows", "errors", "ber", "n", *_LOSS]
-    return data[columns].sort_values(["table", "rows", "errors"], ignore_index=True)
+    return picked(data, columns, "auc_drop_low").sort_values(["table", "rows", "errors"], ignore_index=True)
 
 
 @styled
@@ -198,16 +188,18 @@ def row_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, x: str = "errors
     """Mean AUC loss of errors in often and in seldom read rows of tables.
 
     Args:
-        data: as `row_loss_data` returns it, of one model.
-        ax: where to draw; None: a new figure.
+        data: `row_loss_data`, of one model.
+        ax: where to draw; None: a new figure. The first panel of a row has the legend.
         x: `errors`: at equal numbers of errors; `ber`: at equal shares of the rows' bits.
     """
-    ax = ax or new_panels()[0]
     for index, (table, curves) in enumerate(data.groupby("table", sort=False)):
         for number, (rows, curve) in enumerate(curves.groupby("rows", sort=False)):
-            style = look(index) | {"linestyle": "-" if number == 0 else "--"}
-            style |= {} if number == 0 else {"markerfacecolor": "white"}
-            place = curve[x] * (1.06 ** (2 * index + number) if x == "errors" else 1)  # no bar hides another
+            style = series_style(index) | (
+                {"linestyle": "--", "markerfacecolor": "white"} if number else {"linestyle": "-"}
+            )
+            place = curve[x] * (
+                1.06 ** (2 * index + number) if x == "errors" else 1
+            )  # apart, so that no bar hides another
             _dots(ax, curve, _LOSS, place, vertical=True, label=f"{table}: {rows}", **style)
     labels = {"errors": "errors in these rows", "ber": "errors / bits of these rows"}
     titles = {"errors": "at equal numbers of errors", "ber": "at equal error rates"}
@@ -215,47 +207,32 @@ def row_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, x: str = "errors
     if len(data):
         ax.set_xscale("log")
         _log(ax, "y", data[_LOSS[::2]])
-        _first_panel(ax, title=f"{data['model'].iloc[0]}, rows of")
+        ax.label_outer()
+        if at_edge(ax, "first_col"):
+            ax.legend(loc="best", title=f"{data['model'].iloc[0]}, rows of")
     return ax
 
 
 def _dots(ax: "Axes", data: "pd.DataFrame", ends: list[str], place, *, vertical: bool = False, **style) -> None:
-    """Values with their intervals on an axis that will be logarithmic; an arrow from the upper end where a value is not above
-    0, and intervals that reach to the edge."""
+    """Values with intervals for a logarithmic axis: an arrow at the upper end of a value that is not above 0."""
     value, low, high = (data[column].to_numpy(float) for column in ends)
     place = np.asarray(place, float)
-    seen, tiny = value > 0, np.finfo(float).tiny
-    errors = [(value - np.maximum(low, tiny))[seen], (high - value)[seen]]
+    positive = value > 0
+    errors = [(value - np.maximum(low, np.finfo(float).tiny))[positive], (high - value)[positive]]
     options = {"linestyle": "none", "markersize": 6, "capsize": 2.5, "elinewidth": 1.2, "linewidth": 1.3} | style
-    if vertical:
-        ax.errorbar(place[seen], value[seen], yerr=errors, **options)
-    else:
-        ax.errorbar(value[seen], place[seen], xerr=errors, **options)
-    limit = ~seen & (high > 0)
-    where = (place[limit], high[limit]) if vertical else (high[limit], place[limit])
+    points = (place[positive], value[positive]) if vertical else (value[positive], place[positive])
+    ax.errorbar(*points, **{"yerr" if vertical else "xerr": errors}, **options)
+    limit = ~positive & (high > 0)
+    points = (place[limit], high[limit]) if vertical else (high[limit], place[limit])
     edge = {"color": style["color"], "markeredgecolor": style["color"]}
-    ax.plot(*where, marker="v" if vertical else "<", **edge, **LIMIT)
+    ax.plot(*points, marker="v" if vertical else "<", **edge, **LIMIT)
 
 
 def _log(ax: "Axes", axis: str, values: "pd.DataFrame", top: float | None = None) -> None:
-    """A logarithmic axis over positive values, `_DECADES` of them at most."""
-    shown = values.to_numpy(float)
-    shown = shown[shown > 0]
-    if not len(shown):
-        return
-    top = 2 * shown.max() if top is None else top
-    bottom = max(shown.min() / 2, top / 10**_DECADES)
-    (ax.set_xscale if axis == "x" else ax.set_yscale)("log")
-    (ax.set_xlim if axis == "x" else ax.set_ylim)(bottom, top)
-
-
-def _first_panel(ax: "Axes", title: str) -> None:
-    """A legend, and labels of the vertical axis, in the first of several panels alone."""
-    ax.label_outer()
-    if _at_end(ax, "first"):
-        ax.legend(loc="best", title=title)
-
-
-def _at_end(ax: "Axes", end: str) -> bool:
-    place = ax.get_subplotspec()
-    return place is None or (place.is_first_col() if end == "first" else place.is_last_col())
+    """A logarithmic axis over the positive values, `_DECADES` of them at most."""
+    positive = values.to_numpy(float)
+    positive = positive[positive > 0]
+    if len(positive):
+        top = 2 * positive.max() if top is None else top
+        bottom = max(positive.min() / 2, top / 10**_DECADES)
+        ax.set(**{f"{axis}scale": "log", f"{axis}lim": (bottom, top)})

@@ -1,0 +1,50 @@
+"""One HTML page with figures, their captions and how they were made, from the files that `plots.save` writes.
+
+Pages load nothing from elsewhere, so they can be read without a network. All text is escaped."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from drsrobust._files import new_file
+from drsrobust.plots import read_words
+
+
+def write_page(figures: Path, page: Path, title: str, names: list[str] | None = None) -> None:
+    """Writes a page with figures of a folder.
+
+    Args:
+        figures: a folder that `plots.save` wrote to.
+        page: the HTML file; it refers to the pictures by relative paths.
+        title: of the page.
+        names: of the figures, in their order; None: all, sorted.
+    """
+    names = sorted(path.stem for path in figures.glob("*.svg")) if names is None else names
+    folder = Path(os.path.relpath(figures, page.parent)).as_posix()
+    template = templates().get_template("figures.html.j2")
+    with new_file(page) as part:
+        part.write_text(template.render(title=title, folder=folder, figures=figure_entries(figures, names)))
+
+
+def figure_entries(figures: Path, names: list[str]) -> list[dict[str, Any]]:
+    """What the template `figure_list.html.j2` needs of each figure.
+
+    Returns:
+        `name`, the entries of `plots.read_words`, `width` and `height` in pixels.
+    """
+    entries = []
+    for name in names:
+        picture = (figures / f"{name}.svg").read_text()
+        points = {side: float(re.search(rf'{side}="([\d.]+)pt"', picture)[1]) for side in ("width", "height")}
+        pixels = {side: round(length * 4 / 3) for side, length in points.items()}
+        entries.append({"name": name} | read_words(figures, name) | pixels)
+    return entries
+
+
+def templates(*folders: Path) -> jinja2.Environment:
+    """The templates of this package (`page.html.j2` with the style, `figure_list.html.j2`) and of further folders."""
+    loader = jinja2.FileSystemLoader([*folders, Path(__file__).parent])
+    return jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
