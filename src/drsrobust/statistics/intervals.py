@@ -60,8 +60,9 @@ def mean_interval(
 
 
 def rule_of_three(n: int, confidence: float = CONFIDENCE) -> float:
-    """The greatest probability of an outcome that n trials may well have missed: u with (1 - u)^n = 1 - confidence, at 95 % about
-    3 / n (J. A. Hanley and A. Lippman-Hand, "If nothing goes wrong, is everything all right?", JAMA 249, 1983).
+    """The greatest probability of an outcome that n trials may well have missed: u with (1 - u)^n = 1 - confidence.
+
+    At 95 % about 3 / n (J. A. Hanley and A. Lippman-Hand, "If nothing goes wrong, is everything all right?", JAMA 249, 1983).
 
     Example:
         >>> rule_of_three(300)
@@ -80,8 +81,8 @@ def bounded_interval(
     2024). Scaled to [0, 1], the capital K_n(m) = prod_i (1 - f + f x_i / m) of one who stakes a fraction f on values above m
     is, where m is the mean, a non-negative martingale that begins at 1; so is its average over several f. By Ville's
     inequality (Etude critique de la notion de collectif, 1939) it ever reaches 2 / (1 - confidence) with probability at most
-    (1 - confidence) / 2. The low end is the m where it would; the high end is that of 1 - x. The fractions are 1, 1/2, ... 1/128,
-    which fit standard deviations and numbers of trials over four decades; the order of the values does not matter.
+    (1 - confidence) / 2. The low end is the m where it would; the high end is that of 1 - x. The fractions are 1, 1/2, ...
+    1/128, which fit standard deviations and numbers of trials over four decades; the order of the values does not matter.
 
     The price: about 1.7 times as wide as Student's t for one look where that is right (over six looks with alpha split
     equally, t itself is 1.35 times as wide), and never narrower than about 5.7 / n times the range (at 95 %), since what was
