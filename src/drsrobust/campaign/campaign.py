@@ -41,7 +41,7 @@ from drsrobust.statistics.summary import summarise
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 4  # of what a trial computes and stores: raise it when that changes
+FORMAT = 5  # of what a trial computes and stores: raise it when that changes
 FIRST, MAX = 32, 4096  # trials at the first and at the last look, where a precision is asked for
 GROWTH = 1.25  # from look to look: the interval holds at all of them, so looking often costs nothing and saves trials
 _SCHEDULED = ["condition", "trial", "auc", "seconds"]

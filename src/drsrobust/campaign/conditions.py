@@ -18,8 +18,11 @@ from drsrobust.injection import (
     BitFlip,
     Dtype,
     ErrorModel,
+    FixedCount,
     Gradients,
     Injection,
+    Rows,
+    SingleBit,
     Target,
     Transient,
     as_target,
@@ -69,6 +72,22 @@ class Condition:
         if isinstance(self.hits, Transient):
             return self.error_model.rate if isinstance(self.error_model, BitFlip) else None
         return self.error_model.expected_share(self.hits)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The condition's part of a row of the table: what figures group by, so that no label is parsed."""
+        rows = self.target if isinstance(self.target, Rows) else None
+        return {
+            "error_kind": type(self.error_model).__name__,
+            "error_bit": self.error_model.bit if isinstance(self.error_model, SingleBit) else None,
+            "error_count": self.error_model.k if isinstance(self.error_model, FixedCount) else None,
+            "target_table": rows and rows.table,
+            "target_rows": rows and rows.order,
+            "target_share": rows and rows.share,
+            "mitigation_kind": NONE if self.mitigation is None else type(self.mitigation).__name__,
+            "mitigation_id": self.mitigation_id,
+            "n_bits": self.hits.bits if isinstance(self.hits, AddressSpace) else None,
+        }
 
     def check(self, model: nn.Module) -> None:
         """Raises ValueError for an error model or a target that does not fit the model, and for gradients, which no evaluator

@@ -32,7 +32,15 @@ SCHEMA = pa.schema(
         ("data", pa.string()),
         ("n_sites", pa.int64()),
         ("n_events", pa.int64()),
+        ("error_kind", pa.string()),  # the classes of error model and mitigation; what they and the target are set to
+        ("error_bit", pa.int64()),
+        ("error_count", pa.int64()),
+        ("target_table", pa.string()),
+        ("target_rows", pa.string()),
+        ("target_share", pa.float64()),
+        ("mitigation_kind", pa.string()),
         ("mitigation_id", pa.string()),
+        ("n_bits", pa.int64()),
     ]
 )
 
@@ -58,7 +66,7 @@ def stored_schema(metrics: Sequence[str] = ()) -> pa.Schema:
 
     Example:
         >>> stored_schema(["gauc"]).names[-6:]
-        ['mitigation_id', 'gauc', 'condition', 'error', 'seconds', 'errors']
+        ['n_bits', 'gauc', 'condition', 'error', 'seconds', 'errors']
     """
     names = [*SCHEMA.names, *(name for name, _ in _ASIDE)]
     for name in metrics:

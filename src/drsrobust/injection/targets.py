@@ -6,7 +6,7 @@ the model runs (inputs, activations, gradients) are in `transient`."""
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from math import floor
 from typing import Any
@@ -257,6 +257,8 @@ class Rows(Target):
     table: str
     rows: Any
     label: str | None = field(default=None, repr=False)
+    order: str | None = field(default=None, repr=False)  # "hot", "cold" or "quantile"; None: listed rows
+    share: float | None = field(default=None, repr=False)  # of all rows of the table
 
     @classmethod
     def hot(cls, table: str, split: Any, share: float) -> "Rows":
@@ -267,12 +269,12 @@ class Rows(Target):
             split: the rows of data whose reads are counted: `split.sparse[feature]` are (values, lengths).
             share: 0 < share <= 1, of all rows of the table; of rows read equally often the lower number goes first.
         """
-        return cls.quantile(table, split, 0.0, share, _label=f"hot {share:g}")
+        return replace(cls.quantile(table, split, 0.0, share, _label=f"hot {share:g}"), order="hot", share=share)
 
     @classmethod
     def cold(cls, table: str, split: Any, share: float) -> "Rows":
         """The least read `share` of a table's rows (at least one), unread ones included. Arguments as in `hot`."""
-        return cls.quantile(table, split, 1 - share, 1.0, _label=f"cold {share:g}")
+        return replace(cls.quantile(table, split, 1 - share, 1.0, _label=f"cold {share:g}"), order="cold", share=share)
 
     @classmethod
     def quantile(cls, table: str, split: Any, low: float, high: float, *, _label: str | None = None) -> "Rows":
@@ -283,7 +285,7 @@ class Rows(Target):
         if not isinstance(getattr(split, "sparse", None), Mapping):
             raise TypeError(f"split is a {type(split).__name__}; it must be a Split, as data.train")
         name = f"{_label or f'quantile {low:g} to {high:g}'} of {getattr(split, 'fingerprint', '')[:12]}"
-        return cls(table, _Ranked(split, low, high), name)
+        return cls(table, _Ranked(split, low, high), name, "quantile", high - low)
 
     def __str__(self) -> str:
         return f"Rows({self.table}, {self.label or _row_text(self.rows)})"

@@ -10,7 +10,6 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots._from_labels import structured
 from drsrobust.plots.style import (
     BESIDE,
     CLAIMED,
@@ -62,7 +61,6 @@ def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
         ValueError: a table of trials, which has no means and intervals.
     """
     columns = [*_KEYS, *_NUMBERS, "error_kind"]
-    summary = structured(summary)
     missing = [name for name in columns if name not in summary]
     data = picked(summary[summary["error_kind"] == "BitFlip"], columns, *missing[:1])
     return data.sort_values([*_KEYS, "ber"], ignore_index=True)

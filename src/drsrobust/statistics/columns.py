@@ -7,6 +7,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CONDITION = ("model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation")
+# What a condition is made of; the same in all its trials.
+STRUCTURED = (
+    *("error_kind", "error_bit", "error_count", "target_table", "target_rows", "target_share"),
+    *("mitigation_kind", "n_bits"),
+)
 NONE = "none"  # the value of `mitigation` without any
 MITIGATION = ("mitigation", "mitigation_id")  # its label, and a hash of its settings
 # How the number of trials was chosen: beforehand, or from the trials' AUC (`Campaign(precision=...)`). Not stored, since

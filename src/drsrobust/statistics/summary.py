@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust._environment import unknown
-from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, PRECISION, STOPPING, identifying
+from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, PRECISION, STOPPING, STRUCTURED, identifying
 from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, quantile_interval, wilson
 from drsrobust.statistics.stopping import UNIT, stopping_interval
 
@@ -76,6 +76,7 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
                     f"{where} holds trials of {several} {thing} (column {column!r}); summarise them one by one"
                 )
         row |= {"auc_golden": group["auc_golden"].iloc[0], "n": len(group), STOPPING: stopping_of(group, where)}
+        row |= {column: group[column].iloc[0] for column in STRUCTURED if column in group}
         row |= {"interval": METHODS[row[STOPPING]], "confidence": CONFIDENCE}
         row |= {f"share_{outcome}": float((group["outcome"] == outcome).mean()) for outcome in OUTCOMES}
         row |= {column: float(group[column].astype(float).mean()) for column in ("nan_rows", "inf_rows")}

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.lines import Line2D
 
-from drsrobust.plots._from_labels import structured
 from drsrobust.plots.curves import interval, picked
 from drsrobust.plots.style import BESIDE, apart, at_edge, auc_guides, series_style, series_styles, styled
 
@@ -27,7 +26,7 @@ def model_curves_data(summary: "pd.DataFrame") -> "pd.DataFrame":
         summary: `dr.summarise` of campaigns of `BitFlip` over rates.
     """
     picked(summary, [])
-    data = summary[structured(summary)["error_kind"] == "BitFlip"]
+    data = summary[summary["error_kind"] == "BitFlip"]
     numbers = {model: number for number, model in enumerate(dict.fromkeys(data["model"]))}
     columns = [*_KEYS, "series", "ber", "n", *_AUC, "share_nonfinite", "share_raised"]
     return picked(data.assign(series=data["model"].map(numbers)), columns)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.colors import LogNorm, Normalize
 
-from drsrobust.plots._from_labels import structured
 from drsrobust.plots.curves import interval, picked
 from drsrobust.plots.style import series_styles, styled
 
@@ -42,7 +41,7 @@ def bit_sensitivity_data(summary: "pd.DataFrame", shares: "pd.DataFrame | None" 
         keys = [*_KEYS[:3], "error_model"]
         summary = summary.merge(shares[shares["definition"] == "decision_changed"][[*keys, *_PVF]], on=keys)
         numbers = [*_NUMBERS, *_PVF]
-    data = structured(summary).dropna(subset=["error_bit"])
+    data = summary.dropna(subset=["error_bit"])
     data = data.assign(bit=data["error_bit"].astype(int))
     return picked(data, _KEYS + numbers, "auc_drop_low").sort_values(_KEYS, ignore_index=True)
 

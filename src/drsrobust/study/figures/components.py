@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.plots._from_labels import structured
 from drsrobust.plots.curves import picked
 from drsrobust.plots.style import LIMIT, at_edge, series_style, series_styles, styled
 
@@ -175,7 +174,7 @@ def row_loss_data(summary: "pd.DataFrame") -> "pd.DataFrame":
         summary: `dr.summarise` of a campaign of `FixedCount` on `Rows.hot` and `Rows.cold` of tables.
     """
     picked(summary, [], "auc_drop_low")
-    data = structured(summary).dropna(subset=["target_table", "error_count"])
+    data = summary.dropna(subset=["target_table", "error_count"])
     share = (100 * data["target_share"]).map("{:g} %".format)
     rows = share + data["target_rows"].map({"hot": " most read", "cold": " least read"})
     data = data.assign(table=data["target_table"], rows=rows, errors=data["error_count"].astype(int))
