@@ -285,8 +285,10 @@ def _words_to_hit(
                 f"the error map was made for {expected.name!r} of {list(expected.shape)} {expected.format}; in this model "
                 f"it is {list(present.tensor.shape)} {present.format_name}"
             )
-    entries_of = {error_map.fingerprint[index].name: entries for index, entries in error_map.by_tensor()}
-    tensors = {name: memory[name].tensor for name in entries_of}
+    entries_of, tensors = {}, {}
+    for index, entries in error_map.by_tensor():
+        name = error_map.fingerprint[index].name
+        entries_of[name], tensors[name] = entries, memory[name].tensor
     spans = distinct_spans(tensors)
     _refuse_read_only(tensors)
     hits = []
