@@ -7,10 +7,10 @@ import os
 import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from ctypes import c_char
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -21,10 +21,19 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 from drsrobust.injection.address_space import OPTIMIZER, Stored, WordView, distinct_spans
 from drsrobust.introspection.tensors import named_tensors, overlap, span, unwrapped
 
-if TYPE_CHECKING:
-    from drsrobust.injection.error_map import ErrorMap
-
 Span = tuple[int, int]  # first byte and end of a tensor's memory
+
+
+class Flips(Protocol):
+    """The part of an `ErrorMap` that is applied."""
+
+    fingerprint: tuple[Any, ...]
+    word: np.ndarray
+    mask: np.ndarray
+    original: np.ndarray | None
+    depends: np.ndarray | None
+
+    def by_tensor(self) -> Iterator[tuple[int, slice]]: ...
 
 
 class Change(ABC):
@@ -116,8 +125,8 @@ def open_in(model: nn.Module) -> list[Change]:
     return OPEN.of(model)
 
 
-def applied_maps(model: nn.Module) -> "tuple[ErrorMap, ...]":
-    """The maps that are in the model's memory now, in the order in which they were applied."""
+def applied_maps(model: nn.Module) -> tuple[Any, ...]:
+    """The error maps that are in the model's memory now, in the order in which they were applied."""
     return tuple(change.error_map for change in OPEN.of(model) if isinstance(change, Application))
 
 
@@ -164,7 +173,7 @@ class Application(Change):
         model: the model.
     """
 
-    def __init__(self, error_map: "ErrorMap", memory: Mapping[str, Stored], model: nn.Module) -> None:
+    def __init__(self, error_map: Flips, memory: Mapping[str, Stored], model: nn.Module) -> None:
         self.error_map, self.memory, self.model = error_map, memory, model
         self.spans, self.thread = [], threading.get_ident()
         self._names: list[str] = []
@@ -250,7 +259,7 @@ class Application(Change):
         return tensors
 
 
-def apply_for_good(error_map: "ErrorMap", memory: Mapping[str, Stored]) -> None:
+def apply_for_good(error_map: Flips, memory: Mapping[str, Stored]) -> None:
     """Changes the words of a model for good. Arguments and errors as of `Application`."""
     with OPEN.lock:
         for _, words, index, mask in _words_to_hit(error_map, memory)[0]:
@@ -258,7 +267,7 @@ def apply_for_good(error_map: "ErrorMap", memory: Mapping[str, Stored]) -> None:
 
 
 def _words_to_hit(
-    error_map: "ErrorMap", memory: Mapping[str, Stored]
+    error_map: Flips, memory: Mapping[str, Stored]
 ) -> tuple[list[tuple[str, WordView, torch.Tensor, torch.Tensor]], list[Span]]:
     """Name, words, int64 indices [n] and XOR masks [n] of each tensor that a map hits, and their memory. Changes nothing.
 
@@ -276,8 +285,10 @@ def _words_to_hit(
                 f"the error map was made for {expected.name!r} of {list(expected.shape)} {expected.format}; in this model "
                 f"it is {list(present.tensor.shape)} {present.format_name}"
             )
-    entries_of = {error_map.fingerprint[index].name: entries for index, entries in error_map.by_tensor()}
-    tensors = {name: memory[name].tensor for name in entries_of}
+    entries_of, tensors = {}, {}
+    for index, entries in error_map.by_tensor():
+        name = error_map.fingerprint[index].name
+        entries_of[name], tensors[name] = entries, memory[name].tensor
     spans = distinct_spans(tensors)
     _refuse_read_only(tensors)
     hits = []

@@ -21,8 +21,6 @@ from drsrobust.injection.number_formats import Format, bit_set, format_named
 if TYPE_CHECKING:
     import pandas as pd
 
-    from drsrobust.injection.error_models import ErrorModel
-
 
 @dataclass(frozen=True, eq=False)
 class Hit:
@@ -127,7 +125,7 @@ class Source:
     """How an error map was drawn: the error model, and the targeted rows (None: all) of each tensor. Protections draw the same
     errors over their own memory."""
 
-    error_model: "ErrorModel"
+    error_model: Any
     rows: Mapping[str, np.ndarray | None]
 
 

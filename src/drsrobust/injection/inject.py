@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import nn
 
-from drsrobust.injection.address_space import AddressSpace, TargetTensor, stored, union_bits
+from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor, stored, union_bits
 from drsrobust.injection.apply import OPEN, Application
 from drsrobust.injection.error_clock import check_seed
 from drsrobust.injection.error_map import ErrorMap, Log, union
@@ -126,7 +126,7 @@ class Injection:
     ) -> None:
         if not pairs:
             raise ValueError("no (error model, target) pair was given")
-        resolved = []
+        resolved, n_transient = [], 0
         for error_model, target in pairs:
             if not isinstance(error_model, ErrorModel):
                 raise TypeError(f"error_model is {error_model!r}; it must be an error model, as BitFlip(ber=1e-6)")
@@ -135,13 +135,15 @@ class Injection:
             elif not isinstance(target, Transient):
                 target = as_target(target).resolve(model, components)
             resolved.append((error_model, target))
+            n_transient += isinstance(target, Transient)
         drawn_before: Counter[str] = Counter()
         if len(resolved) > 1:  # equal models draw from streams of their own, and the order of the pairs does not matter
             resolved.sort(key=lambda pair: (pair[0].canonical(), _identity(pair[1]), *drawing_order(pair[0])))
-        n_transient = sum([isinstance(target, Transient) for _, target in resolved])
         log = Log(n_transient) if n_transient else None
         maps: list[ErrorMap] = []
         hooks: list[Hooks] = []
+        in_memory: list[tuple[ErrorModel, AddressSpace]] = []
+        memory: dict[str, Stored] = {}
         for error_model, target in resolved:
             before = Counter(drawn_before)
             if len(resolved) > 1:
@@ -149,17 +151,18 @@ class Injection:
             if isinstance(target, Transient):
                 check_seed(seed)
                 hooks.append(Hooks(model, target, Draw(error_model, int(seed), before, log)))
-            else:
-                maps.append(error_model.sample(target, seed=seed, before=before))
+                continue
+            maps.append(error_model.sample(target, seed=seed, before=before))
+            in_memory.append((error_model, target))
+            for tensor in target.tensors:
+                memory[tensor.name] = tensor.stored
         self._changes: list[Application | Hooks] = hooks
         if maps:
-            in_memory = [(model, space) for model, space in resolved if isinstance(space, AddressSpace)]
             joined = maps[0]
             if len(maps) > 1:
                 eligible = [error_model.eligible(space) for error_model, space in in_memory]
                 joined = replace(union(maps), eligible_bits=union_bits(eligible))
             self.error_map = replace(joined, log=log)
-            memory = {tensor.name: tensor.stored for _, space in in_memory for tensor in space.tensors}
             self._changes = [Application(self.error_map, memory, model), *hooks]
         else:
             nothing = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))

@@ -59,16 +59,17 @@ class Target(ABC):
         """
         memory = stored(model, self.optimizer, components)
         warn_of_hidden_words(model)
-        tensors = []
+        tensors, hit = [], {}
         for name, rows in sorted(self.choose(model, memory).items()):
             chosen = memory[name]
             check(name, chosen.tensor)
             shape = tuple(chosen.tensor.shape)
             tensors.append(TargetTensor(name, memory.component[name], shape, chosen.format, rows, chosen))
+            hit[name] = chosen.tensor
         space = AddressSpace(tensors)
         if not space.tensors:
             raise ValueError(f"target {str(self)!r} matches nothing with any element; {_names_in(model, memory)}")
-        distinct_spans({tensor.name: tensor.stored.tensor for tensor in space.tensors})
+        distinct_spans(hit)
         return space
 
     def __or__(self, other: "Target | str") -> "Target":
