@@ -138,6 +138,9 @@ def _table(path: Path) -> "pd.DataFrame":
     for column, values in VALUES.items():
         if column in table:
             table[column] = table[column].replace(values)
+    if path.stem == "claims":  # names the cases of a check by their values
+        words = rf"\b({'|'.join(RENAMED)})\b"
+        table["where"] = table["where"].str.replace(words, lambda match: RENAMED[match[1]], regex=True)
     if "verdict" in table and path.stem.endswith("claims"):
         if "detail" in table:  # of a finding with a reservation it begins with the verdict
             table["unreserved"] = table["detail"].str.extract(r"^as it (?:stands|is): ([\w ]+)")[0].fillna("")

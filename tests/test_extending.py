@@ -10,7 +10,7 @@ def test_what_the_page_adds(run_page, monkeypatch):
     monkeypatch.setitem(dr.models.MODELS, "tables_and_top", None)  # so that what the page adds is gone afterwards
     page = run_page("extending.md", blocks=3)
 
-    model, evaluator = page["model"], page["judge"]
+    model, evaluator = page["model"], page["evaluator"]
     assert dr.models.model_name(model) == "tables_and_top" and model.manifest["sizes"]["width"] == 4
     assert dr.components(model)["component"].tolist() == ["embedding", "top_mlp"]
 

@@ -75,7 +75,7 @@ def test_auc_vs_ber_takes_a_summary_and_refuses_trials():
 @pytest.mark.parametrize("pick", [plots.auc_vs_ber_data, figures.bit_sensitivity_data])
 def test_a_table_of_trials_is_refused(pick):
     with pytest.raises(ValueError, match=r"has no column .*; give means with intervals, as dr.summarise\(table\)"):
-        pick(pd.DataFrame({"error_model": ["BitFlip"], "auc": [0.5]}))
+        pick(pd.DataFrame({"error_kind": ["BitFlip"], "error_bit": [None], "auc": [0.5]}))
 
 
 def test_bit_data_and_figure():

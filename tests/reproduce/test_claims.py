@@ -50,7 +50,7 @@ TABLE = "# made up\nkind,value,low,high,reason,detail\na,0.5,0.4,0.6,,\nb,,,,not
 
 @pytest.fixture
 def made_up(tmp_path):
-    """A run with one notebook, and a function that judges claims on it."""
+    """A run with one notebook, and a function that evaluates claims on it."""
     (tmp_path / "figures" / "data").mkdir(parents=True)
     (tmp_path / "figures" / "data" / "10_test.csv").write_text(CSV)
     (tmp_path / "figures" / "10_test_claims.csv").write_text(TABLE)

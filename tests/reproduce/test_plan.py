@@ -3,11 +3,9 @@
 import pytest
 
 from reproduce.__main__ import main
-from reproduce.calibration import Cost, rows_and_ids, stand_in
 from reproduce.notebooks import all_notebooks
-from reproduce.plan import Line, _epochs, _span, lines
+from reproduce.plan import ONE, Cost, Line, _epochs, _span, lines, rows_and_ids, stand_in, work_of
 from reproduce.profiles import FOLDER, Profile, load_profile
-from reproduce.workload import ONE, work_of
 
 NOTEBOOKS = all_notebooks()
 COST = Cost(
@@ -16,9 +14,8 @@ COST = Cost(
     1000,
     900,
     100,
-    (0.0, 1e-6),
-    (0.001, 1e-6),
-    dict.fromkeys((1e-8, 1e-6, 1e-4, 1e-2), (0.0, 1e-6)),
+    1e-6,
+    dict.fromkeys((1e-8, 1e-6, 1e-4, 1e-2), 1e-6) | {ONE: 2e-6},
     (1e-3, 1e-6),
 )
 
@@ -67,7 +64,9 @@ def test_cells_of_the_dummy_model_are_counted():
     p = {"widths": [64, 128, 512], "depths": [1], "embedding_dims": [64], "densities": [0.01, 0.1], "full": True}
     p |= {"bers": [1e-7, 1e-6], "targets": ["all", "mlp"], "trials": 5, "inputs": 10_000}
     first, second = work_of("02_model_factors", p)
-    assert first.count == second.count == 2 * 6 * 2 * 5 and (first.rate, second.rate) == (1e-7, 1e-6) and first.whole
+    assert (
+        first.count == second.count == 2 * 6 * 2 * 5 and (first.rate, second.rate) == (1e-7, 1e-6) and first.generated
+    )
     assert dict(first.sizes) == {"width": 128, "depth": 1, "embedding_dim": 64}  # of a mean width of 235
     assert sum(one.count for one in work_of("02_model_factors", p | {"full": False})) == 2 * 2 * 4 * 2 * 5
 
@@ -83,7 +82,7 @@ def test_seconds(measured):
     assert one.models == 1 and one.trials == 100 and one.trial_seconds == pytest.approx(2.0)
     assert one.seconds == pytest.approx(2.0 + training) and not unknown.known
     assert Line("x", seconds=100, alone=40).wall(2) == pytest.approx(6 + 40 + 30)
-    assert COST.trial(ONE, 1000) == pytest.approx(0.002) and COST.trial(1e-9, 1000) == pytest.approx(0.001)
+    assert COST.at(ONE) == 2e-6 and COST.at(1e-9) == pytest.approx(1e-6)
 
 
 def test_names_and_durations(tmp_path):
@@ -110,7 +109,7 @@ def test_what_is_missing_is_said_and_the_plan_ends_well(measured, tmp_path, caps
 
 
 def test_a_measured_plan(capsys, monkeypatch, session_cache):
-    """Models of the smoke profile, timed for real (some ten seconds: five models, each at four rates and two sizes)."""
+    """Models of the smoke profile, timed for real (some seconds)."""
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
     assert main(["--profile", "smoke", "--plan", "03_ber_sweep", "models=dlrm"]) == 0
     said = capsys.readouterr().out

@@ -47,12 +47,12 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
     Example:
         >>> import pandas as pd
         >>> trials = pd.DataFrame({"target": "all", "outcome": ["ok", "ok", "raised"], "decision_changed": [0.0, 0.5, None]})
-        >>> trials = trials.assign(reranked=None, moved=[0.0, 1.0, None])
+        >>> trials = trials.assign(list_changed=None, score_changed=[0.0, 1.0, None])
         >>> pvf(trials)[["target", "definition", "n", "pvf", "incorrect"]]
-          target definition  n       pvf  incorrect
-        0    all    flipped  3  0.666667   0.500000
-        1    all   reranked  0       NaN        NaN
-        2    all      moved  3  0.666667   0.666667
+          target        definition  n       pvf  incorrect
+        0    all  decision_changed  3  0.666667   0.500000
+        1    all      list_changed  0       NaN        NaN
+        2    all     score_changed  3  0.666667   0.666667
     """
     import pandas as pd
 
