@@ -394,8 +394,8 @@ def print_plan(profile: Profile, data: Path | None, missing: list[str]) -> None:
     print(f"in all {_span(total)} on {workers} cores, from an empty cache; finished trials and trained models are kept")
     print(f"memory: up to {most / 1e9:.1f} GB a process, {workers} at a time; this machine has {memory / 1e9:.0f} GB")
     print(
-        f"measured in {took:.0f} s on untrained models and up to {ROWS:,} rows of the data set or one of its form (trials/s: of "
-        f"one process), scaled to all rows; epochs as in figures/models.csv; {', '.join(KNOWN)} by their known sizes"
+        f"measured in {took:.0f} s on untrained models and up to {ROWS:,} rows of the data set or one of its form "
+        f"(trials/s: of one process), scaled to all rows; epochs as in figures/models.csv; {', '.join(KNOWN)} by their known sizes"
     )
     if not profile.real:
         print("no data folder was given: the run would use generated data, and say so")

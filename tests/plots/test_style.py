@@ -55,7 +55,15 @@ def test_curves_of_one_rate_stay_near_it():
 def test_points_of_many_models_stay_near_their_rate(n):
     ends = ["", "_low", "_high", "_q10", "_q90", "_golden", "_drop", "_drop_low", "_drop_high"]
     row = dict.fromkeys([*(f"auc{end}" for end in ends), "share_nonfinite", "share_raised"], 0.7)
-    row |= {"dataset": "d", "protocol": "corrected", "target": "all", "error_kind": "BitFlip", "ber": 1e-5, "n": 5}
+    row |= {
+        "dataset": "d",
+        "protocol": "corrected",
+        "target": "all",
+        "error_model": "BitFlip",
+        "error_kind": "BitFlip",
+        "ber": 1e-5,
+        "n": 5,
+    }
     table = pd.DataFrame([row | {"model": f"m{number}", "realised": 1e-5} for number in range(n)])
     table = table.assign(realised_low=1e-5, realised_high=1e-5)
     drawn = [figures.model_curves(figures.model_curves_data(table), dataset="d", protocol="corrected")]
