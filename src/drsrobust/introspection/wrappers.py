@@ -50,3 +50,13 @@ def intercepted(modules: Mapping[str, nn.Module], stand_in: Callable[[str, Forwa
                 module.__dict__.pop("forward", None)
             else:
                 module.__dict__["forward"] = own
+
+
+def is_compiled(model: nn.Module) -> bool:
+    """Whether any module of a model is compiled by `torch.compile`, which does not run hooks that are registered later."""
+    return any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in model.modules())
+
+
+def has_replaced_forward(module: nn.Module) -> bool:
+    """Whether something else is called in place of the forward of a module's class, as `intercepted` does."""
+    return "forward" in module.__dict__
