@@ -11,7 +11,6 @@ from torch import nn
 
 from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
 from drsrobust.mitigation.abft.linear import ABFTLinear, LinearCheck
-from drsrobust.mitigation.abft.rounding_bounds import bag_factor, gamma
 
 SIZES = st.integers(0, 70)
 
@@ -150,9 +149,3 @@ def test_no_false_alarm_of_a_bag(dim, longest, mode, weighted, low, width, seed)
     offsets = torch.from_numpy(np.append(0, lengths.cumsum())[:-1])
     weights = torch.tensor(spread(rng, len(ids), -5, 5), dtype=torch.float32) if weighted and mode == "sum" else None
     assert quiet(bag, ids, offsets, weights)
-
-
-def test_gamma_and_the_factor_of_a_bag():
-    assert gamma(10, 2**-24) == pytest.approx(10 * 2**-24, rel=1e-5)
-    assert gamma(2**24, 2**-24) == float("inf") == bag_factor(10**6, 16, 2**-24)
-    assert bag_factor(4, 16, 2**-24) > bag_factor(1, 16, 2**-24) > 16 * 2**-24

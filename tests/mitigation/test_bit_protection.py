@@ -31,16 +31,6 @@ def protected(form, width):
     return [bit for bit in range(width) if bit == 0 or field(form, bit) in ("sign", "exponent")]
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_ideal_cells_do_not_err(form):
-    model, mitigation = model_of(form), BitProtection(TOP, "everything")
-    _, width = memory_bits(model)
-    masks = random_masks(37, width, 100, 1)
-    decoded = mitigation.decode(words_of(mitigation, model), errors_of(masks), {}, TRIAL)
-    keep = sum(1 << bit for bit in range(width) if bit not in protected(form, width))
-    assert masks_of(decoded.errors) == {word: mask & keep for word, mask in masks.items() if mask & keep}
-
-
 def test_ideal_protection_is_the_map_without_these_bits():
     layer = nn.Linear(64, 64)
     drawn = dr.BitFlip(0.01).sample(dr.resolve(layer), seed=1)

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import reduce
 from operator import add
 from typing import Any, Protocol
@@ -88,11 +88,7 @@ class Cost:
     bytes_touched: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(
-            self.stored_bits + other.stored_bits,
-            self.multiply_adds + other.multiply_adds,
-            self.bytes_touched + other.bytes_touched,
-        )
+        return Cost(*map(add, astuple(self), astuple(other)))
 
 
 class Mitigation(ABC):

@@ -114,9 +114,6 @@ class SECDED:
         Raises:
             ValueError: a word has more bits than the code.
         """
-        return self._encoded(words).astype(np.uint64)
-
-    def _encoded(self, words: np.ndarray) -> np.ndarray:
         words = np.ascontiguousarray(words, np.uint64)
         if self.data_bits < 64 and (words >> np.uint64(self.data_bits)).any():
             raise ValueError(f"a word has more than {self.data_bits} bits")
@@ -124,7 +121,7 @@ class SECDED:
         check = np.zeros(len(words), np.uint8)
         for place in range(-(-self.data_bits // 8)):
             check ^= self._by_byte[place][of_bytes[:, place]]
-        return check
+        return check.astype(np.uint64)
 
     def decode(self, words: np.ndarray, check: np.ndarray) -> CodeWords:
         """Corrects and detects. The code is linear: given masks of wrong bits in place of words, it returns the masks that
@@ -137,7 +134,7 @@ class SECDED:
         check = np.asarray(check, np.uint64)
         if len(check) and int(check.max()) >> self.check_bits:
             raise ValueError(f"a code word has more than {self.check_bits} check bits")
-        syndrome = self._encoded(words) ^ check.astype(np.uint8)
+        syndrome = (self.encode(words) ^ check).astype(np.uint8)
         data, own, status = (table.take(syndrome) for table in self._by_syndrome)
         data ^= words
         own ^= check
