@@ -62,8 +62,8 @@ def memory_cost(cases: Sequence[Case]) -> pd.DataFrame:
 def _scrub_ms(mitigation: Mitigation, model: nn.Module) -> float | None:
     if isinstance(mitigation, WeightRange):
         return 1e3 * cpu_seconds(lambda: mitigation.outside(model))[1]
-    areas = list(mitigation.areas(model)) if isinstance(mitigation, StorageProtection) else []
-    found = [(area, mitigation.checks(area)) for area in areas]
+    areas = list(mitigation.protected(model)) if isinstance(mitigation, StorageProtection) else []
+    found = [(area, mitigation.check_bits(area)) for area in areas]
     if not found or any(one is None for _, one in found):
         return None
 

@@ -395,7 +395,8 @@ def print_plan(profile: Profile, data: Path | None, missing: list[str]) -> None:
     print(f"memory: up to {most / 1e9:.1f} GB a process, {workers} at a time; this machine has {memory / 1e9:.0f} GB")
     print(
         f"measured in {took:.0f} s on untrained models and up to {ROWS:,} rows of the data set or one of its form "
-        f"(trials/s: of one process), scaled to all rows; epochs as in figures/models.csv; {', '.join(KNOWN)} by their known sizes"
+        f"(trials/s: of one process), scaled to all rows; epochs as in figures/models.csv; "
+        f"{', '.join(KNOWN)} by their known sizes"
     )
     if not profile.real:
         print("no data folder was given: the run would use generated data, and say so")

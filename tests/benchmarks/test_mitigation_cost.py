@@ -149,7 +149,7 @@ def test_memory_of_words_out_of_range(case):
     assert check.outside(case.model) == {}
     with dr.inject(case.model, dr.FixedCount(3, bits=(30,)), "over_mlp", seed=0) as error_map:
         assert sum(check.outside(case.model).values()) == len(error_map)
-    with pytest.raises(ValueError, match="which this model has not"):
+    with pytest.raises(ValueError, match="which this model lacks"):
         check.outside(torch.nn.Linear(2, 2))
     assert set(memory_cost([case])["model"]) == {"dlrm"}
 

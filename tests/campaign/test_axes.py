@@ -14,8 +14,8 @@ from drsrobust.campaign.workers import Here
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, Rows, inject
 from drsrobust.metrics import NAMES
-from drsrobust.mitigation import Mitigation, NaNGuard, Watch
-from drsrobust.mitigation.base import attached
+from drsrobust.mitigation import Detection, Mitigation, NaNGuard
+from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.plots.curves import recovery_vs_ber_data
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.stopping import checkpoints, stopping_interval
@@ -44,14 +44,14 @@ class Clamped(Mitigation):
     def settings(self):
         return {"bound": self.bound}
 
-    def tells(self):
-        return Watch(detected=False)
+    def new_detection(self):
+        return Detection(detected=False)
 
-    def put_on(self, model, watch):
+    def register_hooks(self, model, active):
         def hook(module, args, logits):
             held = logits.nan_to_num(0.0, self.bound, -self.bound).clamp(-self.bound, self.bound)
             if not bool((held == logits).all()):
-                watch.now.note()
+                active.detection.record()
             return held
 
         yield model.register_forward_hook(hook)
@@ -172,12 +172,12 @@ def test_chunks_take_the_evaluator_of_their_mitigation(evaluator, monkeypatch):
     here = Here(evaluator, conditions, {"seed": 0, "coupled": True, "protocol": "p", "metrics": ()})
     made, real = [], Evaluator.__init__
     monkeypatch.setattr(
-        Evaluator, "__init__", lambda self, *a, **o: (made.append(attached(a[0])), real(self, *a, **o))[1]
+        Evaluator, "__init__", lambda self, *a, **o: (made.append(attached_mitigations(a[0])), real(self, *a, **o))[1]
     )
     for number in (1, 2, 0, 1, 2, 1):
         table, stopped = here(Chunk(number, (0,)))
         assert stopped is None and table["mitigation_id"].to_pylist() == [conditions[number].mitigation_id]
-        assert not attached(evaluator.model)
+        assert not attached_mitigations(evaluator.model)
     assert made == [(low,), (high,)]
     with pytest.raises(TypeError, match="mitigations holds 'clip'; each must be a mitigation or None"):
         Campaign(evaluator, mitigations=["clip"], **GRID)

@@ -335,7 +335,7 @@ def test_a_repair_is_no_foreign_write():
     before = copy.deepcopy(model.state_dict())
     golden = GoldenCopy.of(model)
     with inject(model, FixedCount(3), "weight", seed=1):
-        assert golden.restore(model) == 3
+        assert golden.reload(model) == 3
     assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
 
 

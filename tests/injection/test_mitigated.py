@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.mitigation import Mitigation, Watch
+from drsrobust.mitigation import Detection, Mitigation
 
 
 class SignsProtected(Mitigation):
@@ -17,13 +17,13 @@ class SignsProtected(Mitigation):
     def screen(self, error_map, model, *, seed):
         return error_map.restrict(range(31))
 
-    def tells(self):
-        return Watch(detected=False)
+    def new_detection(self):
+        return Detection(detected=False)
 
-    def put_on(self, model, watch):
+    def register_hooks(self, model, active):
         def hook(module, args, output):
             if not output.isfinite().all():
-                watch.now.note(repaired=True)
+                active.detection.record(repaired=True)
             return output.nan_to_num(0.0, 0.0, 0.0)
 
         yield model.register_forward_hook(hook)

@@ -1,4 +1,4 @@
-"""What the tests of protected memory share: small tensors of any format, errors given by hand, Python's own numbers."""
+"""Helpers for tests of protected memory: small tensors of any format, and errors as dictionaries."""
 
 import random
 
@@ -12,6 +12,7 @@ from tests.injection.oracle import raw, width
 from tests.injection.spaces import filled, holder
 
 TRIAL = Trial(1, ())
+WIDTHS = ("float64", "float32", "bfloat16", "int8")  # one format for each width of a word
 
 
 def model_of(form, words=37, seed=1):
@@ -19,9 +20,9 @@ def model_of(form, words=37, seed=1):
     return holder(t=filled(form, (words,), seed))
 
 
-def area_of(mitigation, model):
-    """The area of `t`."""
-    return next(area for area in mitigation.areas(model) if area.name == "t")
+def words_of(mitigation, model):
+    """The protected words of `t`."""
+    return next(words for words in mitigation.protected(model) if words.name == "t")
 
 
 def errors_of(masks):
@@ -34,6 +35,11 @@ def masks_of(errors):
     """The reverse."""
     assert (np.diff(errors.index) > 0).all() and (errors.mask != 0).all()
     return dict(zip(errors.index.tolist(), errors.mask.tolist(), strict=True))
+
+
+def bits_of(errors):
+    """How many bits are wrong."""
+    return int(np.bitwise_count(errors.mask).sum())
 
 
 def random_masks(units, bits, flips, seed):

@@ -1,4 +1,4 @@
-"""No rounding reaches the thresholds of checksums, whatever the numbers and the order of summation."""
+"""Rounding never reaches the thresholds of checksums, for any numbers and order of summation."""
 
 import warnings
 
@@ -11,7 +11,6 @@ from torch import nn
 
 from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
 from drsrobust.mitigation.abft.linear import ABFTLinear, LinearCheck
-from drsrobust.mitigation.abft.rounding_bounds import bag_factor, gamma
 
 SIZES = st.integers(0, 70)
 
@@ -33,7 +32,7 @@ def layer_of(weight, bias):
 
 
 def quiet(model, *inputs):
-    """Whether a model's mitigation says nothing of these inputs."""
+    """Whether a model's checks detect nothing on these inputs."""
     abft = ABFTLinear.fit(model) if isinstance(model, nn.Linear) else ABFTEmbeddingBag.fit(model)
     with torch.no_grad():
         plain = model(*inputs)
@@ -43,7 +42,7 @@ def quiet(model, *inputs):
     return watch.detected is False
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(
     k=SIZES,
     n=st.integers(1, 70),
@@ -130,7 +129,7 @@ def test_what_is_not_finite_counts_as_detected():
             assert watch.detected
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     dim=st.integers(1, 40),
     longest=st.integers(1, 50),
@@ -150,9 +149,3 @@ def test_no_false_alarm_of_a_bag(dim, longest, mode, weighted, low, width, seed)
     offsets = torch.from_numpy(np.append(0, lengths.cumsum())[:-1])
     weights = torch.tensor(spread(rng, len(ids), -5, 5), dtype=torch.float32) if weighted and mode == "sum" else None
     assert quiet(bag, ids, offsets, weights)
-
-
-def test_gamma_and_the_factor_of_a_bag():
-    assert gamma(10, 2**-24) == pytest.approx(10 * 2**-24, rel=1e-5)
-    assert gamma(2**24, 2**-24) == float("inf") == bag_factor(10**6, 16, 2**-24)
-    assert bag_factor(4, 16, 2**-24) > bag_factor(1, 16, 2**-24) > 16 * 2**-24

@@ -1,4 +1,4 @@
-"""ABFT on look-ups: every kind of module and pooling, what it finds and what it does then."""
+"""ABFT on lookups: every kind of module and pooling, detection and actions."""
 
 import pickle
 
@@ -78,7 +78,7 @@ def found(model, abft, ids, error, target, seed):
 
 
 @pytest.mark.parametrize("longest", [1, 7])
-@pytest.mark.parametrize("dims", [(16, 16), (16, 4), (1, 1)])
+@pytest.mark.parametrize("dims", [(16, 4), (1, 1)])
 @pytest.mark.parametrize(
     ("poolings", "weighted"), [(("SUM", "SUM"), False), (("SUM", "MEAN"), False), (("SUM", "SUM"), True)]
 )
@@ -193,7 +193,7 @@ def _memory(model):
     return tables or list(model.parameters())
 
 
-@pytest.mark.parametrize("dtype", [torch.int8, torch.quint4x2, torch.quint2x4, torch.float16, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.int8, torch.quint4x2, torch.quint2x4, torch.float16])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("longest", [1, 6])
 def test_quantized_tables(dtype, weighted, longest):
@@ -208,7 +208,7 @@ def test_quantized_tables(dtype, weighted, longest):
     live = set(ids["a"].values().tolist()) | set(ids["c"].values().tolist())
     rows = dr.Rows(names(model)[0], sorted(live))
     for field in dr.resolve(model, rows).tensors[0].format.fields.keys() - {"padding"}:
-        for seed in range(20):
+        for seed in range(6):
             one = dr.FixedCount(1, bits=field)
             assert found(model, exact, ids, one, rows, seed), field
             assert field == "mantissa" or found(model, sums, ids, one, rows, seed), field
@@ -321,21 +321,21 @@ def test_what_is_not_covered_and_mistakes():
     table = nn.Embedding(5, 3)
     for options, text in [
         ({"quantized": "modular"}, "unknown check of quantized tables"),
-        ({"modulus": 128}, "modulus is 128"),
-        ({"every": 1.5}, "every is 1.5"),
+        ({"modulus": 128}, "modulus must be .* got 128"),
+        ({"every": 1.5}, "every must be .* got 1.5"),
         ({"action": "nothing"}, "unknown action"),
     ]:
         with pytest.raises(ValueError, match=text):
             ABFTEmbeddingBag.fit(table, **options)
     other = nn.Embedding(6, 3)
-    with pytest.raises(ValueError, match="sums were learnt of 5 rows"), ABFTEmbeddingBag.fit(table).attach(other):
+    with pytest.raises(ValueError, match="the checksums are of 5 rows"), ABFTEmbeddingBag.fit(table).attach(other):
         pass
     table.weight.data[2, 1] = float("inf")
     with pytest.raises(ValueError, match="Embedding: sums of its rows are not finite"):
         ABFTEmbeddingBag.fit(table)
 
 
-def test_row_sums_lie_beside_their_thresholds():
+def test_row_sums_and_their_thresholds():
     table = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0]])
     found = row_sums(table)
     assert found[:, 0].tolist() == [-0.5, 0.0]

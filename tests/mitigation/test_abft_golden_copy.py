@@ -1,4 +1,4 @@
-"""Golden copies: words come back exactly, unseen by autograd, and undo after a repair gives the original words."""
+"""Golden copies: words are reloaded exactly, without new tensor versions, and undo after a repair gives the original words."""
 
 import pickle
 
@@ -25,9 +25,9 @@ def test_everything_comes_back():
     module = model()
     copy, golden = GoldenCopy.of(module), words(module)
     versions = [p._version for p in module.parameters()]
-    assert copy.restore(module) == 0
+    assert copy.reload(module) == 0
     with dr.inject(module, dr.BitFlip(0.1), seed=0) as error_map:
-        assert copy.restore(module) == error_map.words
+        assert copy.reload(module) == error_map.words
         assert all(torch.equal(a, b) for a, b in zip(golden, words(module), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(golden, words(module), strict=True))
     assert versions == [p._version for p in module.parameters()]
@@ -39,18 +39,18 @@ def test_rows():
     copy = GoldenCopy.of(module, ["2.weight"])
     with dr.inject(module, dr.BitFlip(1.0, bits="sign"), "2.weight", seed=0):
         wrong = module[2].weight.detach().clone()
-        assert copy.restore_tensor("2.weight", module[2].weight, torch.tensor([3, 9, 3])) == 8
+        assert copy.reload_tensor("2.weight", module[2].weight, torch.tensor([3, 9, 3])) == 8
         assert torch.equal(module[2].weight[[3, 9]], -wrong[[3, 9]])
         rest = [row for row in range(11) if row not in (3, 9)]
         assert torch.equal(module[2].weight[rest], wrong[rest])
-        assert copy.restore_tensor("2.weight", module[2].weight, torch.empty(0, dtype=torch.int64)) == 0
+        assert copy.reload_tensor("2.weight", module[2].weight, torch.empty(0, dtype=torch.int64)) == 0
 
 
 def test_nested_errors_around_a_repair():
     module = model()
     copy, golden = GoldenCopy.of(module), words(module)
     with dr.inject(module, dr.BitFlip(0.05), seed=0), dr.inject(module, dr.BitFlip(0.05), seed=1):
-        copy.restore(module)
+        copy.reload(module)
         with dr.inject(module, dr.BitFlip(0.05), seed=2):
             pass
         assert all(torch.equal(a, b) for a, b in zip(golden, words(module), strict=True))
@@ -64,7 +64,7 @@ def test_tensors_that_do_not_lie_row_by_row():
     copy, golden = GoldenCopy.of(module), module.weight.detach().clone()
     module.weight.data[2] = 0
     module.weight.data[5] = 0
-    assert copy.restore_tensor("weight", module.weight, torch.tensor([2])) == 4 and copy.restore(module) == 4
+    assert copy.reload_tensor("weight", module.weight, torch.tensor([2])) == 4 and copy.reload(module) == 4
     assert torch.equal(module.weight, golden)
 
 
@@ -77,4 +77,4 @@ def test_identity_and_mistakes():
     with pytest.raises(KeyError, match="3.weight"):
         GoldenCopy.of(module, ["3.weight"])
     with pytest.raises(ValueError, match=r"0.weight: the copy is \[5, 7\]"):
-        copy.restore_tensor("0.weight", torch.zeros(7, 5))
+        copy.reload_tensor("0.weight", torch.zeros(7, 5))

@@ -1,4 +1,4 @@
-"""ABFT on linear layers: what it finds, what it does then, and that it leaves no trace."""
+"""ABFT on linear layers: detection, actions, and a clean detach."""
 
 import pickle
 
@@ -32,8 +32,7 @@ def fitted(model, data, **options):
     return ABFTLinear.fit(model, rows, **options)
 
 
-@pytest.mark.parametrize("mode", ["provable", "calibrated"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(("name", "mode"), [*((name, "provable") for name in MODELS), ("dlrm", "calibrated")])
 def test_every_model_by_its_modules(name, mode, data):
     torch.manual_seed(0)
     model = build_model(name, data.schema)
@@ -52,12 +51,12 @@ def test_every_model_by_its_modules(name, mode, data):
         assert watch.detected
 
 
-@pytest.mark.parametrize("bit", range(23, 32))
+@pytest.mark.parametrize("bit", [23, 27, 30, 31])
 def test_every_sign_and_exponent_that_a_batch_uses(bit):
     model, x = two_layers()
     abft = ABFTLinear.fit(model)
     for target in ("0.weight", "0.bias", "2.weight", "2.bias"):
-        for seed in range(12):
+        for seed in range(6):
             with (
                 torch.no_grad(),
                 dr.inject(model, SingleBit(bit), target, seed=seed) as error_map,
@@ -87,8 +86,8 @@ def test_calibrated_is_tighter_and_capped(data, trained):
     )
     for name in provable.covered:
         one, other, third = (abft.checks[name] for abft in (provable, close, loose))
-        assert torch.equal(one.sums.columns, other.sums.columns) and 0 < other.levels.share < 0.5 < one.levels.share
-        assert third.levels.share == 1 and third.levels.least >= other.levels.least >= 0 == one.levels.least
+        assert torch.equal(one.sums.columns, other.sums.columns) and 0 < other.rule.share < 0.5 < one.rule.share
+        assert third.rule.share == 1 and third.rule.least >= other.rule.least >= 0 == one.rule.least
     assert len({one.identity() for one in (provable, close, loose)}) == 3
     for split in (data.valid, data.test):
         with close.attach(trained) as watch:
@@ -98,7 +97,7 @@ def test_calibrated_is_tighter_and_capped(data, trained):
 
 @pytest.mark.parametrize("levels", [None, (0.2, 1e-5), (1e-3, 1e-3)])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_quick_look_says_what_the_careful_one_does(bias, levels):
+def test_the_fast_path_gives_the_result_of_the_slow_one(bias, levels):
     torch.manual_seed(0)
     layer = nn.Linear(64, 32, bias=bias)
     check = LinearCheck.of("layer", layer)
@@ -108,11 +107,11 @@ def test_the_quick_look_says_what_the_careful_one_does(bias, levels):
     for size in [0.0, *(1.5 * 2.0**k for k in range(-26, 4)), float("inf"), float("nan")]:
         wrong = y.clone()
         wrong[7, 3] += size
-        quick, careful = (Differences(check.sums, check.levels) for _ in range(2))
+        quick, careful = (Differences(check, torch.device("cpu")) for _ in range(2))
         careful._lowest = 0.0
-        said, expected = (one.suspicious((x,), {}, wrong) for one in (quick, careful))
+        said, expected = (one.find_wrong((x,), {}, wrong) for one in (quick, careful))
         assert (said is None and expected is None) or said.tolist() == expected.tolist() == [7]
-        seen.add((quick._below_all(x, wrong), said is None))
+        seen.add((quick._all_below_lowest(x, wrong), said is None))
     assert seen >= {(False, False)} and ((True, True) in seen) == bias and (True, False) not in seen
 
 
@@ -126,7 +125,7 @@ def test_report_changes_nothing():
     assert not abft.ordered
 
 
-def test_recompute_heals_an_error_of_computation_and_not_of_memory():
+def test_recompute_repairs_an_error_of_computation_and_not_of_memory():
     model, x = two_layers()
     abft = ABFTLinear.fit(model, action="recompute")
     with torch.no_grad():
@@ -142,7 +141,7 @@ def test_recompute_heals_an_error_of_computation_and_not_of_memory():
             assert watch.detected and watch.repaired is False
 
 
-def test_zero_takes_the_row_out():
+def test_zero_sets_the_row_to_0():
     layer = nn.Linear(4, 3)
     abft = ABFTLinear.fit(layer, action="zero")
     x = torch.tensor([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]])
@@ -212,7 +211,7 @@ def test_it_travels_to_another_instance(data, trained):
             assert guarded.rerun(error_map).auc == pytest.approx(evaluator.golden.auc, abs=1e-4)
         assert watch.detected and watch.repaired
     evaluator.verify()
-    with pytest.raises(ValueError, match="the model has no"), abft.attach(nn.Linear(3, 3)):
+    with pytest.raises(ValueError, match="was fitted to another model"), abft.attach(nn.Linear(3, 3)):
         pass
     other = nn.Sequential(nn.Linear(20, 31), nn.ReLU(), nn.Linear(30, 1))
     with pytest.raises(ValueError, match="inputs, 30 outputs"), ABFTLinear.fit(two_layers()[0]).attach(other):
@@ -227,7 +226,7 @@ def test_composed_with_what_clamps(data, trained):
         def settings(self):
             return {}
 
-        def put_on(self, model, watch):
+        def register_hooks(self, model, active):
             for module in model.modules():
                 if isinstance(module, nn.Linear):
                     yield module.register_forward_hook(lambda module, args, output: output.clamp(-0.01, 0.01))
@@ -265,19 +264,19 @@ def test_mistakes(data, trained):
     for options, text in [
         ({"mode": "proven"}, "unknown mode 'proven'; did you mean 'provable'"),
         ({"action": "stop"}, "unknown action"),
-        ({"every": 0}, "every is 0"),
-        ({"every": True}, "every is True"),
-        ({"margin": 0.0}, "margin is 0.0"),
-        ({"products": "fp16"}, "unknown way to multiply"),
-        ({"mode": "calibrated"}, "give some, as data.train"),
+        ({"every": 0}, "every must be .* got 0"),
+        ({"every": True}, "every must be .* got True"),
+        ({"margin": 0.0}, "margin must be over 0, got 0.0"),
+        ({"products": "fp16"}, "unknown rounding of products"),
+        ({"mode": "calibrated"}, "needs rows to learn thresholds from"),
     ]:
         with pytest.raises(ValueError, match=text):
             ABFTLinear.fit(model, **options)
-    with pytest.raises(ValueError, match="there are none"):
+    with pytest.raises(ValueError, match="got none"):
         ABFTLinear.fit(trained, [], mode="calibrated")
     with pytest.raises(ValueError, match="no nn.Linear"):
         ABFTLinear.fit(nn.ReLU())
-    with pytest.raises(ValueError, match="errors in the model now"), dr.inject(model, dr.BitFlip(1e-3), seed=0):
+    with pytest.raises(ValueError, match="errors are applied to the model"), dr.inject(model, dr.BitFlip(1e-3), seed=0):
         ABFTLinear.fit(model)
     model[0].weight.data[0, 0] = float("nan")
     with pytest.raises(ValueError, match="0: the sums of its 30 x 20 weights are not finite"):
@@ -304,7 +303,3 @@ def test_products_that_round_their_factors():
     assert watch.detected is False
     with pytest.raises(TypeError, match="autocast"), ABFTLinear.fit(model).attach(model), torch.autocast("cpu"):
         model(x)
-
-
-def test_no_trace_is_left_of_all_that(trained):
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in trained.modules())

@@ -1,4 +1,4 @@
-"""Protected bits: which, in every format; ideal, voted and coded ones against a reckoning bit by bit; what they cost."""
+"""Protected bits in every format: ideal, voted and coded, against a computation bit by bit; their cost."""
 
 import pickle
 
@@ -11,7 +11,17 @@ from drsrobust.injection.address_space import AddressSpace
 from drsrobust.mitigation.memory.bit_protection import BitProtection
 from drsrobust.mitigation.memory.ecc import SECDED
 from tests.injection.oracle import FORMATS, field
-from tests.mitigation.plain import TRIAL, area_of, errors_of, masks_of, memory_bits, model_of, random_masks, table
+from tests.mitigation.plain import (
+    TRIAL,
+    WIDTHS,
+    errors_of,
+    masks_of,
+    memory_bits,
+    model_of,
+    random_masks,
+    table,
+    words_of,
+)
 
 TOP = ("sign", "exponent", 0)
 
@@ -19,16 +29,6 @@ TOP = ("sign", "exponent", 0)
 def protected(form, width):
     """The bits of a word that TOP means."""
     return [bit for bit in range(width) if bit == 0 or field(form, bit) in ("sign", "exponent")]
-
-
-@pytest.mark.parametrize("form", FORMATS)
-def test_ideal_cells_do_not_err(form):
-    model, mitigation = model_of(form), BitProtection(TOP, "everything")
-    _, width = memory_bits(model)
-    masks = random_masks(37, width, 100, 1)
-    verdict = mitigation.words(area_of(mitigation, model), errors_of(masks), {}, TRIAL)
-    keep = sum(1 << bit for bit in range(width) if bit not in protected(form, width))
-    assert masks_of(verdict.errors) == {word: mask & keep for word, mask in masks.items() if mask & keep}
 
 
 def test_ideal_protection_is_the_map_without_these_bits():
@@ -40,7 +40,7 @@ def test_ideal_protection_is_the_map_without_these_bits():
         assert left.realised_rate == drawn.realised_rate and left.detected is None
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", WIDTHS)
 def test_two_of_three(form):
     model, mitigation = model_of(form), BitProtection(TOP, "everything", "tmr")
     _, width = memory_bits(model)
@@ -49,30 +49,31 @@ def test_two_of_three(form):
     masks = [random_masks(37, width, 37 * width // 4, seed) for seed in range(3)]
     copies = [{word: mask & inside for word, mask in one.items()} for one in masks]
     beside = {f"t (copy {number})": errors_of(copies[number]) for number in (1, 2)}
-    verdict = mitigation.words(area_of(mitigation, model), errors_of(masks[0]), beside, TRIAL)
-    left = masks_of(verdict.errors)
+    decoded = mitigation.decode(words_of(mitigation, model), errors_of(masks[0]), beside, TRIAL)
+    left = masks_of(decoded.errors)
     for word in range(37):
         for bit in range(width):
             wrong = [one.get(word, 0) >> bit & 1 for one in masks]
             expected = sum(wrong) >= 2 if bit in bits else wrong[0]
             assert left.get(word, 0) >> bit & 1 == expected
-    assert verdict.noticed and verdict.counts["outvoted"] > 0
+    assert decoded.detected and decoded.counts["outvoted"] > 0
 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_code_words_of_protected_bits(form):
     model, mitigation = model_of(form), BitProtection(TOP, "everything", "secded")
     words, width = memory_bits(model)
-    area = area_of(mitigation, model)
+    area = words_of(mitigation, model)
+    code_words = mitigation.check_bits(area).units
     bits = protected(form, width)
     size = 64 // len(bits) * len(bits)
     places = [(word, bit) for word in range(37) for bit in bits]  # in the order of the code words' data bits
     code = SECDED(size)
-    assert area.code.data_bits == size and area.code_words == -(-len(places) // size)
-    masks, own = random_masks(37, width, 60, 1), random_masks(area.code_words, code.check_bits, 4, 2)
-    verdict = mitigation.words(area, errors_of(masks), {"t": errors_of(own)}, TRIAL)
+    assert area.code.data_bits == size and code_words == -(-len(places) // size)
+    masks, own = random_masks(37, width, 60, 1), random_masks(code_words, code.check_bits, 4, 2)
+    remaining = mitigation.decode(area, errors_of(masks), {"t": errors_of(own)}, TRIAL).errors
     expected = {word: mask & ~sum(1 << bit for bit in bits) for word, mask in masks.items()}
-    for number in range(area.code_words):
+    for number in range(code_words):
         here = places[number * size : (number + 1) * size]
         data = sum(1 << k for k, (word, bit) in enumerate(here) if masks.get(word, 0) >> bit & 1)
         decoded = code.decode(np.array([data], np.uint64), np.array([own.get(number, 0)]))
@@ -82,7 +83,7 @@ def test_code_words_of_protected_bits(form):
             expected[word] = expected.get(word, 0) | (after >> k & 1) << bit
         held = sum((words[word] >> bit & 1) << k for k, (word, bit) in enumerate(here))
         assert mitigation.content(area, np.array([number])) == code.encode(np.array([held], np.uint64))
-    assert masks_of(verdict.errors) == {word: mask for word, mask in sorted(expected.items()) if mask}
+    assert masks_of(remaining) == {word: mask for word, mask in sorted(expected.items()) if mask}
 
 
 def test_residual_rates():
@@ -170,9 +171,9 @@ def test_mistakes():
             BitProtection(wrong).screen(drawn, layer, seed=1)
     for make, message in (
         (lambda: BitProtection(()), "one or more"),
-        (lambda: BitProtection({}), "names no target"),
+        (lambda: BitProtection({}), "bits is empty"),
         (lambda: BitProtection({30}, code="ecc"), "secded"),
-        (lambda: BitProtection({"a": {30}}, "b"), "names its targets"),
+        (lambda: BitProtection({"a": {30}}, "b"), "not both"),
         (lambda: BitProtection("exponents"), "exponent"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -184,5 +185,5 @@ def test_two_sets_of_bits_in_one_process_have_copies_of_their_own():
     model = table(1000)
     for bits, each in (((30,), 1), ("exponent", 8), ((30, 31), 2)):
         protection = dr.BitProtection(bits, code="tmr")
-        (area,) = protection.areas(model)
-        assert AddressSpace(protection.beside(area, None)).bits == 2 * each * area.words
+        (area,) = protection.protected(model)
+        assert AddressSpace(protection.stored_tensors(area, None)).bits == 2 * each * area.words

@@ -9,9 +9,18 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.mitigation.memory.scrubbing import Scrubbing
-from tests.injection.oracle import FORMATS
 from tests.injection.spaces import filled, holder
-from tests.mitigation.plain import TRIAL, area_of, errors_of, masks_of, memory_bits, model_of, random_masks, table
+from tests.mitigation.plain import (
+    TRIAL,
+    WIDTHS,
+    errors_of,
+    masks_of,
+    memory_bits,
+    model_of,
+    random_masks,
+    table,
+    words_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +31,7 @@ def test_share_that_is_still_there(period, window, share):
     layer, mitigation = table(5000), Scrubbing(period, window)
     assert mitigation.exposure == share
     shares = []
-    for seed in range(20):
+    for seed in range(10):
         drawn = dr.BitFlip(1e-3).sample(dr.resolve(layer), seed=seed)
         shares.append(mitigation.screen(drawn, layer, seed=seed).bits / drawn.bits)
     # Rows are spread evenly over the round, so every trial is near the mean.
@@ -32,7 +41,7 @@ def test_share_that_is_still_there(period, window, share):
 def test_one_unit_is_as_exposed_as_its_last_visit_was_long_ago():
     """Of a tensor in one unit all errors older than one age are gone."""
     layer, ages = table(200), []
-    for seed in range(100):
+    for seed in range(60):
         drawn = dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=seed)
         ages.append(Scrubbing(1, 1, per="tensor").screen(drawn, layer, seed=seed).bits / drawn.bits)
     assert np.mean(ages) == pytest.approx(0.5, abs=0.1) and np.std(ages) == pytest.approx(12**-0.5, rel=0.2)  # uniform
@@ -63,21 +72,21 @@ def test_what_arrives_together():
 
 
 @pytest.mark.parametrize("checksum", ["crc32", "sum"])
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", WIDTHS)
 def test_checked_at_every_use(form, checksum):
     """With period 0 a unit's errors are all gone, unless its sum is right all the same."""
     model = holder(t=filled(form, (9, 4), 1))
     mitigation = Scrubbing(0, per="row", checksum=checksum, target="everything")
     words, width = memory_bits(model)
-    area = area_of(mitigation, model)
+    area = words_of(mitigation, model)
     seen, escaped = False, 0
-    for seed in range(60):
+    for seed in range(20):
         masks, own = random_masks(36, width, 24, seed), random_masks(9, 32, seed % 4, seed)
         if form == "int8":  # the same bit of neighbours
             masks = {word: 1 << seed % 8 for word in range(0, 36, 4)} | {
                 word + 1: 1 << seed % 8 for word in range(0, 36, 4)
             }
-        verdict = mitigation.words(area, errors_of(masks), {"t": errors_of(own)}, TRIAL)
+        decoded = mitigation.decode(area, errors_of(masks), {"t": errors_of(own)}, TRIAL)
         expected = {}
         for row in range(9):
             here = {word: masks[word] for word in range(4 * row, 4 * row + 4) if word in masks}
@@ -86,8 +95,8 @@ def test_checked_at_every_use(form, checksum):
             if checksum == "sum" and _sum(wrong, width) == right ^ own.get(row, 0):
                 expected |= here
                 escaped += bool(here)
-        assert masks_of(verdict.errors) == expected
-        seen |= verdict.noticed
+        assert masks_of(decoded.errors) == expected
+        seen |= decoded.detected
     assert seen and (escaped > 0 if (form, checksum) == ("int8", "sum") else escaped == 0 or checksum == "sum")
 
 
@@ -96,15 +105,15 @@ def _sum(words, width):
     return sum((word & 0xFFFFFFFF) + (word >> 32) for word in words) % 2**32
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", WIDTHS)
 def test_what_checksums_hold(form):
     model = holder(t=filled(form, (9, 4), 1))
     words, width = memory_bits(model)
     raw = b"".join(word.to_bytes(width // 8, "little") for word in words)
     for per, size in (("row", 4 * width // 8), (16, 16)):
         crc = Scrubbing(per=per, target="everything")
-        area = area_of(crc, model)
-        every = crc.checks(area).units
+        area = words_of(crc, model)
+        every = crc.check_bits(area).units
         assert every == -(-len(raw) // size)
         held = crc.content(area, np.arange(every)).tolist()
         assert held == [zlib.crc32(raw[size * unit : size * unit + size]) for unit in range(every)]
@@ -115,24 +124,24 @@ def test_what_checksums_hold(form):
 
 def test_a_wrong_checksum_costs_a_reload_and_does_no_harm():
     model, mitigation = model_of("float32"), Scrubbing(0, per=32, target="everything")
-    verdict = mitigation.words(area_of(mitigation, model), errors_of({}), {"t": errors_of({2: 1 << 31})}, TRIAL)
+    decoded = mitigation.decode(words_of(mitigation, model), errors_of({}), {"t": errors_of({2: 1 << 31})}, TRIAL)
     assert (
-        not len(verdict.errors.index)
-        and verdict.counts == {"reloaded": 1, "sound": 1, "escaped": 0}
-        and verdict.noticed
+        not len(decoded.errors.index)
+        and decoded.counts == {"reloaded": 1, "sound": 1, "escaped": 0}
+        and decoded.detected
     )
 
 
 def test_an_error_of_a_sum_that_fits_the_data_escapes():
     model = holder(t=filled("float32", (2, 4), 1))
     mitigation = Scrubbing(0, checksum="sum", target="everything")
-    area = area_of(mitigation, model)
+    area = words_of(mitigation, model)
     top = 1 << 31  # adds 2^31 whichever way it flips
-    verdict = mitigation.words(area, errors_of({1: top, 5: top}), {"t": errors_of({0: top})}, TRIAL)
-    assert masks_of(verdict.errors) == {1: top} and verdict.counts["escaped"] == 1
-    verdict = mitigation.words(area, errors_of({1: top, 2: top}), {}, TRIAL)
-    assert masks_of(verdict.errors) == {1: top, 2: top} and not verdict.noticed
-    assert not len(Scrubbing(0, target="everything").words(area, errors_of({1: top, 2: top}), {}, TRIAL).errors.index)
+    decoded = mitigation.decode(area, errors_of({1: top, 5: top}), {"t": errors_of({0: top})}, TRIAL)
+    assert masks_of(decoded.errors) == {1: top} and decoded.counts["escaped"] == 1
+    decoded = mitigation.decode(area, errors_of({1: top, 2: top}), {}, TRIAL)
+    assert masks_of(decoded.errors) == {1: top, 2: top} and not decoded.detected
+    assert not len(Scrubbing(0, target="everything").decode(area, errors_of({1: top, 2: top}), {}, TRIAL).errors.index)
 
 
 def test_in_a_model():
@@ -164,9 +173,9 @@ def test_settings():
 
 def test_mistakes():
     for arguments, message in (
-        ({"period": -1}, "period is -1"),
-        ({"window": 0}, "more than 0"),
-        ({"window": float("inf")}, "window is inf"),
+        ({"period": -1}, "got -1"),
+        ({"window": 0}, "over 0"),
+        ({"window": float("inf")}, "got inf"),
         ({"per": "page"}, "a number of bytes"),
         ({"per": 4}, "8 or more"),
         ({"checksum": "md5"}, "crc32"),

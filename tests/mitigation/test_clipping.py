@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,8 +19,8 @@ from drsrobust.metrics.auc import auc_difference
 from drsrobust.mitigation.activations.clipping import ActivationClipping, best_multiplier
 from drsrobust.mitigation.activations.limits import limiter
 from drsrobust.mitigation.activations.nan_guard import NaNGuard
-from drsrobust.mitigation.activations.sites import find
-from drsrobust.mitigation.base import shown
+from drsrobust.mitigation.activations.sites import find_sites
+from drsrobust.mitigation.base import format_number
 from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
@@ -42,7 +41,7 @@ def build(name, data):
 
 
 def standing(model):
-    """What attaching must leave as it was."""
+    """State that attaching must not change."""
     modules = [(n, sorted(m.__dict__), len(m._forward_hooks), m.training) for n, m in model.named_modules()]
     return state_digest(model), modules
 
@@ -51,7 +50,7 @@ def standing(model):
 
 
 def by_hand(x, low, high, mode, nan):
-    """What becomes of one number."""
+    """The bounded value of one number."""
     if np.isnan(x):
         if nan == "keep":
             return x
@@ -131,30 +130,17 @@ def test_gradients_pass_inside(mode, fresh):
     assert x.grad.tolist() == [1.0, 0.0, 3.0]
 
 
-def test_one_layer_against_numpy():
-    torch.manual_seed(0)
-    model, x = nn.Sequential(nn.Linear(5, 7), nn.Linear(7, 1)), torch.randn(70, 5)
-    with torch.no_grad(), ActivationClipping(0.5, places="linear").attach(model):
-        hidden = model[0](x).numpy()
-        out = model(x).numpy()
-    weight, bias = (p.detach().numpy() for p in model[0].parameters())
-    expected = np.clip(x.numpy() @ weight.T + bias, -0.5, 0.5)
-    np.testing.assert_allclose(hidden, expected, rtol=1e-5, atol=1e-6)
-    weight, bias = (p.detach().numpy() for p in model[1].parameters())
-    np.testing.assert_allclose(out, expected @ weight.T + bias, rtol=1e-5, atol=1e-6)
+# Learnt bounds.
 
 
-# What is learnt.
-
-
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["afm", "dcn", "dlrm_dcn", "deepfm"])
 @pytest.mark.parametrize("scope", ["layer", "neuron"])
 def test_bounds_are_what_clean_rows_give(name, scope, data):
     """Against all outputs of the same rows, kept whole."""
     model = build(name, data)
     seen = {}
     handles = []
-    for place in find(model):
+    for place in find_sites(model):
         if place.layer is None:
 
             def note(module, args, output, place=place):
@@ -208,7 +194,7 @@ def test_outputs_that_are_written_to_afterwards():
         assert one.low == (hidden.min() if not options else -hidden.abs().max()) and one.low < 0
 
 
-@pytest.mark.parametrize("rows", [1, 40, 64, 100, 2048, 2100, 2112, 4000, 10**9])
+@pytest.mark.parametrize("rows", [1, 100, 2112, 10**9])
 def test_numbers_of_rows(rows, data):
     """Any number of rows will do, and all values lie within the bounds of more rows."""
     model = build("dlrm", data)
@@ -219,7 +205,7 @@ def test_numbers_of_rows(rows, data):
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("options", [{}, {"scope": "neuron"}, {"mode": "zero"}, {"scope": "neuron", "mode": "zero"}])
+@pytest.mark.parametrize("options", [{}, {"scope": "neuron", "mode": "zero"}])
 def test_rows_inside_keep_their_bits_and_nothing_stays_behind(name, options, data):
     model = build(name, data)
     before = standing(model)
@@ -241,7 +227,7 @@ def test_rows_inside_keep_their_bits_and_nothing_stays_behind(name, options, dat
     assert standing(model) == before
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["dcn", "dlrm"])
 def test_clean_auc(name, data):
     """Rows that bounds were not made of: within 1e-4 of golden, or no difference that DeLong's test could see."""
     model = build(name, data)
@@ -252,7 +238,7 @@ def test_clean_auc(name, data):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("options", [{}, {"scope": "neuron", "mode": "zero"}, {"quantile": 0.99, "nan": "bound"}])
+@pytest.mark.parametrize("options", [{}, {"scope": "neuron", "mode": "zero"}])
 def test_rerun_is_run(name, options, data):
     model = build(name, data)
     evaluator = Evaluator(model, data.test)
@@ -273,7 +259,7 @@ def test_rerun_is_run(name, options, data):
     assert standing(model) == before
 
 
-@pytest.mark.parametrize("name", ["deepfm", "dlrm", "dcn"])
+@pytest.mark.parametrize("name", ["dlrm", "dcn"])
 def test_what_an_evaluator_of_the_plain_model_keeps_stays(name, data):
     """Its kept outputs are handed out while a clipping is on that may write to outputs; they are not written to."""
     model = build(name, data)
@@ -351,11 +337,11 @@ def test_search_finds_a_peak():
         assert abs(np.log(best / peak)) < 0.02 and len(calls) == len(set(calls)) == 6 + 13 == len(tried)
     assert best_multiplier(lambda m: 0.0, [1, 4, 2], steps=0)[0] == 4  # of equals the one that changes least
     for grid in ([], [0, 1], [INF]):
-        with pytest.raises(ValueError, match="multipliers are .*; they must be one or more finite numbers over 0"):
+        with pytest.raises(ValueError, match="multipliers must be one or more finite numbers over 0"):
             best_multiplier(lambda m: 0.0, grid, 0)
     with pytest.raises(ValueError, match="the score of the bounds times 2 is NaN"):
         best_multiplier(lambda m: NAN, [2], 0)
-    with pytest.raises(ValueError, match="steps is -1"):
+    with pytest.raises(ValueError, match="steps must be 0 or more, got -1"):
         best_multiplier(lambda m: 0.0, [2], -1)
 
 
@@ -377,7 +363,9 @@ def test_search(trained, data):
     best = max(scores, key=lambda m: (scores[m], m))
     for place, one in fitted.learnt.items():
         assert torch.equal(clip.learnt[place].high, one.high * best)
-    assert clip.name == f"clip quantile 0.999 searched ({shown(best)} x)" and clip.identity() != fitted.identity()
+    assert (
+        clip.name == f"clip quantile 0.999 searched ({format_number(best)} x)" and clip.identity() != fitted.identity()
+    )
 
 
 # Identity, names, cost, errors.
@@ -454,11 +442,11 @@ def test_cost(trained, data):
     fixed = ActivationClipping(100)
     table = layer.bounds()
     assert layer.cost(trained).stored_bits == 32 * 2 * len(table) == 32 * table["stored"].sum()
-    width = sum(place.width for place in find(trained))
+    width = sum(place.width for place in find_sites(trained))
     assert neuron.cost(trained).stored_bits == 32 * 2 * width
     assert layer.cost(trained).multiply_adds == 2 * width == fixed.cost(trained).multiply_adds
     assert layer.cost(trained).bytes_touched == 8 * width and fixed.cost(trained).stored_bits == 32
-    with pytest.raises(ValueError, match="clip 100 has one bound for all places, 100; nothing was learnt"):
+    with pytest.raises(ValueError, match="clip 100 has the fixed bound 100"):
         fixed.bounds()
 
 
@@ -478,25 +466,25 @@ def test_composes(trained, data):
 
 def test_mistakes(trained, data):
     for bound in (0, -1, INF, NAN, "6", True):
-        with pytest.raises(ValueError, match="bound is .*; it must be a finite number over 0"):
+        with pytest.raises(ValueError, match="bound must be a finite number over 0"):
             ActivationClipping(bound)
     with pytest.raises(ValueError, match="unknown mode 'saturated'; did you mean 'saturate'"):
         ActivationClipping(6, mode="saturated")
     with pytest.raises(ValueError, match="unknown nan 'one'"):
         ActivationClipping(6, nan="one")
-    with pytest.raises(ValueError, match="nan='bound' goes with mode='saturate'"):
+    with pytest.raises(ValueError, match="nan='bound' needs mode='saturate'"):
         ActivationClipping(6, mode="zero", nan="bound")
     fit = ActivationClipping.fit
     for options, message in (
-        ({"quantile": 1.2}, "quantile is 1.2; it must be over 0 and at most 1"),
-        ({"margin": 0}, "margin is 0; it must be a finite number over 0"),
-        ({"rows": 0}, "rows is 0"),
+        ({"quantile": 1.2}, "quantile must be over 0 and at most 1, as 0.999, got 1.2"),
+        ({"margin": 0}, "margin must be a finite number over 0, as 1.5, got 0"),
+        ({"rows": 0}, "rows must be at least 1, got 0"),
         ({"scope": "neurons"}, "unknown scope 'neurons'; did you mean 'neuron'"),
         ({"places": "cross"}, "DLRM has no place of the kind cross; it has: embedding, linear"),
     ):
         with pytest.raises(ValueError, match=message):
             fit(trained, data.train, **options)
-    with pytest.raises(ValueError, match="multiplier is 0"):
+    with pytest.raises(ValueError, match="multiplier must be a finite number over 0, got 0"):
         ActivationClipping(6).scaled(0)
     assert ActivationClipping(6).scaled(2).bound == 12
     with (
@@ -507,7 +495,7 @@ def test_mistakes(trained, data):
     broken = copy.deepcopy(trained)
     with torch.no_grad():
         broken.over_arch.model[1].bias.fill_(NAN)
-    with pytest.raises(ValueError, match=r"last over_arch.model.1 gives NaN or infinite values without errors"):
+    with pytest.raises(ValueError, match=r"last over_arch.model.1 has NaN or infinite values without errors"):
         fit(broken, data.train)
 
 
@@ -526,19 +514,6 @@ def test_what_an_interrupted_with_left_is_not_learnt(trained, data):
         assert ActivationClipping.fit(trained, data.train).identity() == expected
 
 
-def test_in_a_campaign_with_workers(trained, data, tmp_path):
-    from drsrobust.campaign import Campaign
-
-    clips = [None, ActivationClipping.fit(trained, data.train), ActivationClipping(6), NaNGuard(data.train.prior)]
-    evaluator = Evaluator(trained, data.test)
-    grid = {"errors": [BitFlip(1e-3)], "targets": ["all"], "mitigations": clips, "trials": 6}
-    table = Campaign(evaluator, store=tmp_path / "a", **grid).run(progress=False)
-    assert table["mitigation"].drop_duplicates().tolist() == ["none", "clip profiled", "clip 6", "NaN guard"]
-    pd_equal = Campaign(evaluator, store=tmp_path / "b", **grid).run(progress=False, workers=2)
-    assert table.equals(pd_equal)
-    assert (table.loc[table["mitigation"].str.startswith("clip"), "outcome"] == "ok").all()
-
-
 # Tables of plain PyTorch, and quantized ones.
 
 
@@ -554,15 +529,3 @@ def test_quantized_tables(data):
         for target, rate in (("all", 1e-3), ("embedding", 1e-5)):
             with inject(model, BitFlip(rate), target, seed=1) as error_map:
                 assert np.array_equal(guarded.rerun(error_map).scores, guarded.run().scores)
-
-
-def test_clean_auc_on_real_rows(real_data: Path):
-    from drsrobust.training import Settings, load_model
-
-    data = load_dataset("movielens-1m/full", root=real_data)
-    model = load_model("dlrm", data, settings=Settings(epochs=1, batch_size=8192), progress=False)
-    evaluator = Evaluator(model, data.test)
-    for options in ({}, {"quantile": 0.999, "margin": 1.5}):
-        with evaluator.under(ActivationClipping.fit(model, data.train, **options)) as guarded:
-            difference, low, high, _ = auc_difference(data.test.labels, guarded.golden.scores, evaluator.golden.scores)
-        assert -1e-4 < low <= high < 1e-4

@@ -1,4 +1,4 @@
-"""SECDED memory: what it leaves, against a decoder of one code word at a time; and against the binomial distribution."""
+"""SECDED memory against a decoder of one code word at a time, and against the binomial distribution."""
 
 import pickle
 
@@ -9,10 +9,9 @@ from scipy.stats import binom
 
 import drsrobust as dr
 from drsrobust.mitigation.memory.ecc import ECC, SECDED
-from tests.injection.oracle import FORMATS
 from tests.mitigation.plain import (
     TRIAL,
-    area_of,
+    WIDTHS,
     errors_of,
     map_of,
     masks_of,
@@ -20,6 +19,7 @@ from tests.mitigation.plain import (
     model_of,
     random_masks,
     table,
+    words_of,
 )
 
 
@@ -59,20 +59,20 @@ def by_hand(model, masks, own, data_bits, action):
 
 @pytest.mark.parametrize("action", ["keep", "zero", "restore"])
 @pytest.mark.parametrize("data_bits", [32, 64])
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", WIDTHS)
 def test_what_is_left_of_each_code_word(form, data_bits, action):
     model, mitigation = model_of(form), ECC(data_bits, action, target="everything")
-    area = area_of(mitigation, model)
+    area = words_of(mitigation, model)
     code_words = -(-area.words * area.width // data_bits)
-    for seed, flips in enumerate((0, 1, 3, 10, 40)):
+    for seed, flips in enumerate((0, 1, 3, 40)):
         masks = random_masks(area.words, area.width, flips, seed)
         own = random_masks(code_words, mitigation.code.check_bits, min(flips, 12), 100 + seed)
-        verdict = mitigation.words(area, errors_of(masks), {"t": errors_of(own)}, TRIAL)
+        decoded = mitigation.decode(area, errors_of(masks), {"t": errors_of(own)}, TRIAL)
         left, counts = by_hand(model, masks, own, data_bits, action)
-        assert masks_of(verdict.errors) == left and verdict.counts == counts
-        assert verdict.noticed == any(counts[name] for name in ("corrected", "uncorrectable", "miscorrected"))
+        assert masks_of(decoded.errors) == left and decoded.counts == counts
+        assert decoded.detected == any(counts[name] for name in ("corrected", "uncorrectable", "miscorrected"))
         bad = counts["miscorrected"] or (counts["uncorrectable"] and action != "restore")
-        assert verdict.unrepaired == bool(bad)
+        assert decoded.repaired == (not bad)
         clean = mitigation.screen(map_of(model, masks), model, seed=1)  # of a map that was not drawn here
         assert (
             dict(zip(clean.word.tolist(), clean.mask.tolist(), strict=True))
@@ -85,15 +85,15 @@ def test_zeroed_and_restored_words_in_the_model():
     drawn = dr.BitFlip(0.01).sample(dr.resolve(layer), seed=1)
     before = layer.weight.detach().clone()
     given_up = ECC(64, "zero").report(drawn, layer, seed=1)
-    with given_up.left.applied(layer):
+    with given_up.remaining.applied(layer):
         assert (layer.weight == 0).sum() >= 2 * given_up.counts["uncorrectable"] - 8 > 0
     assert torch.equal(layer.weight, before)
     restored = ECC(64, "restore").report(drawn, layer, seed=1)
     assert restored.counts == given_up.counts
-    assert restored.left.words < ECC(64).report(drawn, layer, seed=1).left.words
+    assert restored.remaining.words < ECC(64).report(drawn, layer, seed=1).remaining.words
 
 
-@pytest.mark.parametrize("ber", [1e-4, 1e-3, 1e-2])
+@pytest.mark.parametrize("ber", [1e-4, 1e-2])
 @pytest.mark.parametrize("data_bits", [32, 64])
 def test_how_often_two_and_more_bits_of_a_code_word_are_wrong(data_bits, ber):
     """1 - (1 - p)^n - n p (1 - p)^(n - 1); all of them, and none else, are not corrected."""
@@ -101,11 +101,11 @@ def test_how_often_two_and_more_bits_of_a_code_word_are_wrong(data_bits, ber):
     code = SECDED(data_bits)
     n = layer.weight.numel() * 32 // data_bits
     lost = 0
-    for seed in range(4):
+    for seed in range(2):
         drawn = dr.BitFlip(ber).sample(dr.resolve(layer), seed=seed)
         counts = ECC(data_bits).report(drawn, layer, seed=seed).counts
         lost += counts["uncorrectable"] + counts["miscorrected"] + counts["unnoticed"]
-    expected = 4 * n * binom.sf(1, code.bits, ber)
+    expected = 2 * n * binom.sf(1, code.bits, ber)
     assert abs(lost - expected) < 5 * np.sqrt(expected) + 1
 
 
@@ -168,7 +168,7 @@ def test_names_settings_and_pickle():
 
 
 def test_mistakes():
-    with pytest.raises(ValueError, match="32 makes"):
+    with pytest.raises(ValueError, match="must be 32"):
         ECC(16)
     with pytest.raises(ValueError, match="restore"):
         ECC(64, "restored")

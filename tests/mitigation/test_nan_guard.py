@@ -1,4 +1,4 @@
-"""The NaN guard: what is finite keeps its bits, the rest becomes the prior, and the watch says so."""
+"""The NaN guard: finite scores keep their bits, others become the prior and are detected."""
 
 import math
 import pickle
@@ -14,13 +14,13 @@ from drsrobust.injection import BitFlip, inject
 from drsrobust.mitigation.abft.linear import ABFTLinear
 from drsrobust.mitigation.activations.nan_guard import NaNGuard
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy
-from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
+from drsrobust.models import build_model, padded_batches, score, state_digest
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 
 
 class Given(nn.Module):
-    """Gives what it is given."""
+    """Returns its input."""
 
     def forward(self, scores):
         return scores
@@ -46,7 +46,7 @@ def test_values_and_watch():
         assert model(scores[1:3].unsqueeze(1)).tolist() == [[-3.0], [-3.0]]
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "dummy"])
+@pytest.mark.parametrize("name", ["deepfm", "dlrm_dcn", "afn"])
 def test_every_model(name, data):
     torch.manual_seed(1)
     model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
@@ -74,21 +74,6 @@ def test_every_model(name, data):
     assert np.array_equal(score(model, padded_batches(data.test), len(data.test)), golden)
 
 
-def test_other_scores_are_those_of_the_plain_model(trained, data):
-    """What the guard replaces is what was not finite, and nothing else."""
-    evaluator, guard = Evaluator(trained, data.test), NaNGuard(data.train.prior)
-    found = 0
-    for seed in range(5):
-        with inject(trained, BitFlip(1e-3), seed=seed):
-            plain = evaluator.run().scores
-        with inject(trained, BitFlip(1e-3), seed=seed, mitigation=guard):
-            held = evaluator.run().scores
-        finite = np.isfinite(plain)
-        assert np.array_equal(plain[finite], held[finite]) and (held[~finite] == np.float32(guard.value)).all()
-        found += int((~finite).sum())
-    assert found
-
-
 def test_identity_name_and_cost():
     guard = NaNGuard(prior=0.5)
     assert guard.value == 0 and guard.identity() == NaNGuard(value=0).identity() != NaNGuard(0.4).identity()
@@ -112,10 +97,10 @@ def test_repr_shows_settings_and_short_hashes():
 
 def test_mistakes():
     for given in ({}, {"prior": 0.5, "value": 0.0}):
-        with pytest.raises(ValueError, match=r"a NaN guard needs a prior, as NaNGuard\(data.train.prior\), or a value"):
+        with pytest.raises(ValueError, match=r"pass a prior, as NaNGuard\(data.train.prior\), or a value"):
             NaNGuard(**given)
     for prior in (0, 1, 1.5, -0.1, math.nan):
-        with pytest.raises(ValueError, match="prior is .*; it must be a click rate between 0 and 1"):
+        with pytest.raises(ValueError, match="prior must be a click rate between 0 and 1"):
             NaNGuard(prior)
-    with pytest.raises(ValueError, match="value is nan; it must be a finite logit"):
+    with pytest.raises(ValueError, match="value must be a finite logit, got nan"):
         NaNGuard(value=math.nan)

@@ -9,41 +9,42 @@ from hypothesis import strategies as st
 
 import drsrobust as dr
 from drsrobust.mitigation.memory.parity import ParityZero
-from tests.injection.oracle import FORMATS
-from tests.mitigation.plain import TRIAL, area_of, errors_of, masks_of, memory_bits, model_of, table
+from tests.mitigation.plain import TRIAL, WIDTHS, errors_of, masks_of, memory_bits, model_of, table, words_of
 
 PARITY = ParityZero("everything")
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@settings(max_examples=30, deadline=None)
+@pytest.mark.parametrize("form", WIDTHS)
+@settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_word_by_word(form, data):
     model = model_of(form)
     words, width = memory_bits(model)
     masks = data.draw(st.dictionaries(st.integers(0, 36), st.integers(1, 2**width - 1), max_size=37))
     own = data.draw(st.dictionaries(st.integers(0, 36), st.just(1), max_size=37))
-    verdict = PARITY.words(area_of(PARITY, model), errors_of(masks), {"t": errors_of(own)}, TRIAL)
+    decoded = PARITY.decode(words_of(PARITY, model), errors_of(masks), {"t": errors_of(own)}, TRIAL)
     expected, zeroed = {}, 0
     for place, word in enumerate(words):
         mask, parity = masks.get(place, 0), own.get(place, 0)
         odd = (mask.bit_count() + parity) % 2
         zeroed += odd
         expected[place] = word if odd else mask
-    assert masks_of(verdict.errors) == {place: mask for place, mask in expected.items() if mask}
-    assert verdict.counts["zeroed"] == zeroed and verdict.noticed == bool(zeroed)
+    assert masks_of(decoded.errors) == {place: mask for place, mask in expected.items() if mask}
+    assert decoded.counts["zeroed"] == zeroed and decoded.detected == bool(zeroed)
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", WIDTHS)
 def test_the_stored_parity(form):
     model = model_of(form)
     words, _ = memory_bits(model)
-    area = area_of(PARITY, model)
+    area = words_of(PARITY, model)
     parities = [word.bit_count() % 2 for word in words]
     assert PARITY.content(area, np.arange(37)).tolist() == parities
-    tensor = next(PARITY.beside(area, None))  # one behind the other, in words as wide as the data's
+    tensor = next(PARITY.stored_tensors(area, None))  # one behind the other, in words as wide as the data's
     assert tensor.format.width == area.width and tensor.shape == (-(-37 // area.width),)
-    packed = PARITY.checks(area).packed(area, np.arange(tensor.size), lambda unit: PARITY.content(area, unit)).tolist()
+    packed = (
+        PARITY.check_bits(area).packed(area, np.arange(tensor.size), lambda unit: PARITY.content(area, unit)).tolist()
+    )
     assert sum(word << area.width * place for place, word in enumerate(packed)) == sum(
         parity << place for place, parity in enumerate(parities)
     )

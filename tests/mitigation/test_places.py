@@ -8,12 +8,12 @@ from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.mitigation.activations.sites import (
     KINDS,
     check_kinds,
-    chosen,
     clip_sites,
-    find,
+    find_sites,
+    hook_layers,
+    hook_output,
     layer_count,
-    on_layers,
-    on_output,
+    select_sites,
 )
 from drsrobust.models import MODELS, build_model
 from drsrobust.models.dcn import VectorCross
@@ -56,14 +56,14 @@ def test_widths_are_those_of_the_outputs(data):
     for name in MODELS:
         model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
         seen, handles = {}, []
-        for place in find(model):
+        for place in find_sites(model):
             if place.layer is None:
 
                 def note(output, fresh, place=place, seen=seen):
                     seen.setdefault(place, output.numel() / 64)
                     return output
 
-                handles.append(on_output(model.get_submodule(place.module), note))
+                handles.append(hook_output(model.get_submodule(place.module), note))
         model(batch.dense_features, batch.sparse_features)
         for handle in handles:
             handle.remove()
@@ -96,7 +96,7 @@ class Foreign(nn.Module):
 
 
 def test_a_foreign_model():
-    found = [(place.kind, place.module, place.width) for place in find(Foreign())]
+    found = [(place.kind, place.module, place.width) for place in find_sites(Foreign())]
     assert found == [
         ("linear", "linear", 4),
         ("embedding", "items", 4),
@@ -112,15 +112,17 @@ def test_kinds():
     assert check_kinds(None) is None
     with pytest.raises(ValueError, match="unknown place 'linaer'; did you mean 'linear'"):
         check_kinds(["linaer"])
-    with pytest.raises(ValueError, match="places is empty; there are embedding, first_order"):
+    with pytest.raises(ValueError, match="places is empty; known: embedding, first_order"):
         check_kinds([])
     model = Foreign()
-    assert [place.module for place in chosen(model, ("cross", "last"))] == ["head"]  # what is not there is not there
+    assert [place.module for place in select_sites(model, ("cross", "last"))] == [
+        "head"
+    ]  # what is not there is not there
     with pytest.raises(
         ValueError,
         match="Foreign has no place of the kind norm, cross; it has: linear, embedding, first_order, last, logit",
     ):
-        chosen(model, ("norm", "cross"))
+        select_sites(model, ("norm", "cross"))
 
 
 def cross_nets():
@@ -148,12 +150,12 @@ def test_cross_layers_give_the_same_bits(net):
         seen.append(y)
         return y
 
-    (handle,) = on_layers(net, dict.fromkeys(range(layer_count(net)), note))
+    (handle,) = hook_layers(net, dict.fromkeys(range(layer_count(net)), note))
     assert torch.equal(net(x), expected)
     assert len(seen) == layer_count(net) and seen[0].shape == (64, 12) and torch.equal(seen[-1], expected)
     handle.remove()
     assert "forward" not in net.__dict__
-    (handle,) = on_layers(net, {0: lambda y, fresh: y.zero_()})
+    (handle,) = hook_layers(net, {0: lambda y, fresh: y.zero_()})
     assert not torch.equal(net(x), expected)
     handle.remove()
     assert torch.equal(net(x), expected)
@@ -173,7 +175,7 @@ def test_outputs_that_cannot_be_bounded():
             return x, x
 
     module = Pair()
-    handle = on_output(module, lambda y, fresh: y)
+    handle = hook_output(module, lambda y, fresh: y)
     with pytest.raises(TypeError, match="Pair gave a tuple; only a tensor or a KeyedTensor can be bounded"):
         module(torch.ones(2))
     handle.remove()
@@ -185,7 +187,7 @@ def test_keyed_tensors_keep_their_keys(data):
     collection = model.sparse_arch.embedding_bag_collection
     batch = data.train.batch(slice(0, 64))
     before = collection(batch.sparse_features)
-    handle = on_output(collection, lambda values, fresh: values * 2)
+    handle = hook_output(collection, lambda values, fresh: values * 2)
     after = collection(batch.sparse_features)
     handle.remove()
     assert type(after) is type(before) and after.keys() == before.keys()
@@ -202,7 +204,7 @@ def test_what_may_be_written_to(data):
             found[type(module).__name__] = fresh
             return y
 
-        handle = on_output(module, note)
+        handle = hook_output(module, note)
         module(torch.ones(4, 2))
         handle.remove()
     assert found == {"Linear": True, "Identity": False, "BatchNorm1d": True, "LayerNorm": True}
@@ -215,6 +217,6 @@ def test_what_may_be_written_to(data):
     for module in (Cached(2, 3), nn.Linear(2, 3)):
         if type(module) is nn.Linear:
             module.forward = module.forward
-        handle = on_output(module, lambda y, fresh: (seen.append(fresh), y)[1])
+        handle = hook_output(module, lambda y, fresh: (seen.append(fresh), y)[1])
         module(torch.ones(4, 2))
     assert seen == [False, False]

@@ -4,8 +4,8 @@
 def test_python_runs(capsys, run_page):
     names = run_page("protection.md", blocks=3)
     printed = capsys.readouterr().out
-    found = names["found"]
-    assert "recovery_low" in printed and "noticed: False" in printed  # nothing is wrong while it only serves
+    found = names["recovered"]
+    assert "recovery_low" in printed and "detected: False" in printed
     assert set(found["mitigation"]) == {one.name for one in names["choices"]}
     best = found[(found["ber"] == 1e-3) & (found["mitigation"] == names["checks"].name)]
     assert found["lost"].max() > 0.05 and best["recovery"].item() > 0.99

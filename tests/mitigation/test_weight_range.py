@@ -1,8 +1,7 @@
-"""The weight range check, held to a loop over the words."""
+"""The weight range check against a loop over the words."""
 
 import math
 import pickle
-import time
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from torch import nn
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorMapMismatch, FixedCount, inject, resolve
 from drsrobust.mitigation.memory.weight_range import WeightRange
-from drsrobust.models import MODELS, build_model, padded_batches, score, state_digest
+from drsrobust.models import build_model, padded_batches, score, state_digest
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 
@@ -87,7 +86,7 @@ def test_against_a_loop(per, repair, margin):
     assert caught > 50
 
 
-def test_what_it_tells():
+def test_detected_and_repaired():
     model = nn.Linear(64, 64)
     with torch.no_grad():
         model.weight[0] = 0.0
@@ -100,7 +99,7 @@ def test_what_it_tells():
     assert np.array_equal(left.mask, sign.mask) and left.detected is False and left.repaired is None
     top = FixedCount(5, bits=(30,)).sample(space, seed=1)
     left = check.screen(top, model, seed=1)
-    assert left.detected is True and left.repaired is False  # zeros stand where weights were
+    assert left.detected is True and left.repaired is False  # zeros replace weights
     assert check.screen(top.drop(top.word >= 0), model, seed=1).detected is False
     zeros = BitFlip(0.5, bits=(30,)).sample(space, seed=1)
     zeros = zeros.drop(zeros.word >= 64)  # the first row: from 0.0 to 2.0 and back
@@ -108,7 +107,7 @@ def test_what_it_tells():
     assert len(zeros) and not len(left) and left.detected is True and left.repaired is True
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "dummy"])
+@pytest.mark.parametrize("name", ["deepfm", "dlrm_dcn", "afn"])
 def test_every_model(name, data):
     torch.manual_seed(1)
     model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
@@ -154,20 +153,8 @@ def test_quantized_rows_are_left_alone(data):
     drawn = BitFlip(1e-3).sample(resolve(model, "embedding"), seed=1)
     left = check.screen(drawn, model, seed=1)
     assert np.array_equal(left.mask, drawn.mask) and np.array_equal(left.word, drawn.word)
-    with pytest.raises(ValueError, match="no tensor of this .* can be checked by its range"):
+    with pytest.raises(ValueError, match="no tensor of this .* has a range to check"):
         WeightRange.fit(model.sparse_arch)
-
-
-def test_speed_of_millions_of_words():
-    """5 million words that were hit, as many tables have at a high rate."""
-    model = nn.EmbeddingBag(1_000_000, 16)
-    check = WeightRange.fit(model, per="row")
-    drawn = BitFlip(1e-2, bits="exponent").sample(resolve(model), seed=1)
-    drawn = drawn if len(drawn) < 5_000_000 else drawn.drop(np.arange(len(drawn)) >= 5_000_000)
-    start = time.process_time()
-    left = check.screen(drawn, model, seed=1)
-    took = time.process_time() - start
-    assert len(drawn) > 1_000_000 and left.detected and took < 1e-6 * len(drawn)
 
 
 def test_identity_names_and_cost():
@@ -195,15 +182,15 @@ def test_mistakes():
     for options, message in (
         ({"per": "rows"}, "unknown per 'rows'; did you mean 'row'"),
         ({"repair": "nothing"}, "unknown repair 'nothing'"),
-        ({"margin": 0.5}, "margin is 0.5; it must be 1 or more"),
+        ({"margin": 0.5}, "margin must be at least 1, .* got 0.5"),
     ):
         with pytest.raises(ValueError, match=message):
             WeightRange.fit(linear, **options)
     with torch.no_grad():
         linear.bias[2] = math.nan
-    with pytest.raises(ValueError, match="bias holds NaN; ranges are made of weights without errors"):
+    with pytest.raises(ValueError, match="bias holds NaN; ranges need weights without errors"):
         WeightRange.fit(linear)
-    with pytest.raises(ValueError, match="no tensor of this ReLU can be checked .*: it has none"):
+    with pytest.raises(ValueError, match="no tensor of this ReLU has a range to check .*: it has none"):
         WeightRange.fit(nn.ReLU())
     check, other = WeightRange.fit(nn.Linear(5, 7)), nn.Linear(5, 6)
     drawn = FixedCount(3).sample(resolve(other, "weight"), seed=1)

@@ -11,7 +11,7 @@ from drsrobust.mitigation.memory.ecc import SECDED
 from drsrobust.mitigation.memory.zero_space import ZeroSpaceECC, reserve_bits
 from tests.injection.spaces import filled, holder
 from tests.injection.test_quantized import Model, ids, quantized, table
-from tests.mitigation.plain import TRIAL, area_of, errors_of, map_of, masks_of, random_masks
+from tests.mitigation.plain import TRIAL, errors_of, map_of, masks_of, random_masks, words_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
 
@@ -24,11 +24,11 @@ def int8_model(size=37):
 
 
 def by_hand(held, masks, free, action, zero):
-    """What a block's decoder gives: the bytes as they lie in memory (with check bits), hit, decoded and read back.
+    """The bytes of a block in memory (with check bits) after errors, decoded and read back.
 
     Args:
-        held: 8 bytes as the model has them.
-        masks: what flips in memory.
+        held: 8 bytes of the model.
+        masks: flips in memory.
         free: whether the free bit of the first 7 repeats (0) or opposes (1) the highest one.
         action: on uncorrectable errors.
         zero: the byte that means 0.
@@ -55,9 +55,9 @@ def test_block_by_block(action):
     model = int8_model()
     held = model.t.view(torch.uint8).tolist()
     mitigation = ZeroSpaceECC(action, "everything")
-    for seed in range(40):
+    for seed in range(20):
         masks = random_masks(37, 8, 1 + seed // 3, seed)
-        left = masks_of(mitigation.words(area_of(mitigation, model), errors_of(masks), {}, TRIAL).errors)
+        left = masks_of(mitigation.decode(words_of(mitigation, model), errors_of(masks), {}, TRIAL).errors)
         for block in range(4):
             here = range(8 * block, 8 * block + 8)
             hit = [masks.get(place, 0) for place in here]
@@ -72,8 +72,8 @@ def test_every_single_error_of_a_block_is_corrected():
     mitigation = ZeroSpaceECC(target="everything")
     for place in range(64):
         report = mitigation.report(map_of(model, {place // 8: 1 << place % 8}), model, seed=1)
-        assert len(report.left) == 0 and report.counts["corrected"] == 1
-        assert (report.left.detected, report.left.repaired) == (True, True)
+        assert len(report.remaining) == 0 and report.counts["corrected"] == 1
+        assert (report.remaining.detected, report.remaining.repaired) == (True, True)
 
 
 @pytest.mark.parametrize("action", ["keep", "zero"])
@@ -109,7 +109,7 @@ def test_ecc_leaves_few_of_the_errors():
 
 def test_tables_that_were_not_prepared_are_refused():
     model = holder(t=torch.full((16,), 100, dtype=torch.int8))
-    with pytest.raises(ValueError, match=r"t: block 1 holds the bytes \[100, .*\[-64, 63\].*make_room"):
+    with pytest.raises(ValueError, match=r"t: block 1 holds the bytes \[100, .*\[-64, 63\].*reserve_bits"):
         ZeroSpaceECC(target="everything").screen(map_of(model, {9: 1}), model, seed=1)
     model = quantized(torch.int8)
     drawn = dr.BitFlip(0.02).sample(dr.resolve(model, "embedding"), seed=1)
@@ -120,23 +120,23 @@ def test_tables_that_were_not_prepared_are_refused():
 def test_clipping_int8():
     values = torch.tensor([-128, -65, -64, 0, 63, 64, 127, 127, 5, 6, 7, 8, 9, 10, 99, -128, 100], dtype=torch.int8)
     model = holder(t=values.clone())
-    room = reserve_bits(model, "t")["t"]
+    report = reserve_bits(model, "t")["t"]
     assert model.t.tolist() == [-64, -64, -64, 0, 63, 63, 63, 127, 5, 6, 7, 8, 9, 10, 63, -128, 100]
-    assert room == (5, 17, 64.0)
+    assert report == (5, 17, 64.0)
     assert reserve_bits(model, "t")["t"].changed == 0
 
 
 def test_clipping_rows():
     model = quantized(torch.int8)
     before = table(model).clone()
-    room = reserve_bits(model, "embedding")
+    report = reserve_bits(model, "embedding")
     after = table(model)
     assert torch.equal(before[:, :4], after[:, :4]) and torch.equal(before[:, 20:], after[:, 20:])
     codes = [slot for slot in range(16) if slot % 8 != 7]
     assert torch.equal(after[:, 4:20][:, codes], before[:, 4:20][:, codes].clamp(64, 191))
     assert torch.equal(after[:, [11, 19]], before[:, [11, 19]])
     changed = int((before != after).sum())
-    found = room["tables.embedding_bags.t0.weight"]
+    found = report["tables.embedding_bags.t0.weight"]
     assert found.changed == changed > 0 and found.values == 800 and found.largest > 0
 
 
@@ -150,17 +150,17 @@ def test_rescaling_rows_changes_no_value_by_more_than_half_a_step():
 
     before, step = values()
     before, step = before.clone(), step.clone()
-    room = reserve_bits(model, "embedding", how="rescale")["tables.embedding_bags.t0.weight"]
+    report = reserve_bits(model, "embedding", how="rescale")["tables.embedding_bags.t0.weight"]
     after, twice = values()
     assert torch.allclose(twice, 2 * step)
     change = (after - before).abs()
-    assert (change <= 0.75 * step[:, None]).all() and room.largest == pytest.approx(change.max().item(), rel=1e-9)
+    assert (change <= 0.75 * step[:, None]).all() and report.largest == pytest.approx(change.max().item(), rel=1e-9)
     assert ((table(model)[:, 4:20] >= 64) & (table(model)[:, 4:20] <= 191)).all()
     with torch.no_grad():  # FBGEMM reads them so
         assert torch.allclose(model.tables(ids(7, 9)).values()[0, :16].double(), after[7], atol=1e-3)
 
 
-def test_the_header_can_be_protected_beside():
+def test_scale_and_bias_can_be_protected_too():
     from drsrobust.mitigation.memory.bit_protection import BitProtection
 
     model = quantized(torch.int8)
@@ -190,5 +190,5 @@ def test_mistakes():
         ZeroSpaceECC().cost(Model())
     with pytest.raises(ValueError, match="rescale"):
         reserve_bits(int8_model(), "everything", how="scale")
-    with pytest.raises(ValueError, match="can only be clipped"):
+    with pytest.raises(ValueError, match="int8 tensor without scales"):
         reserve_bits(int8_model(), "everything", how="rescale")

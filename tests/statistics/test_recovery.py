@@ -302,7 +302,7 @@ class Refuses(dr.mitigation.Mitigation):
     def settings(self):
         return None
 
-    def put_on(self, model, watch):
+    def register_hooks(self, model, active):
         def hook(module, args, scores):
             if not bool(scores.isfinite().all()):
                 raise ArithmeticError("not finite")

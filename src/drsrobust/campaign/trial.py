@@ -16,7 +16,7 @@ from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.table import BIT_COUNT, SCHEMA
 from drsrobust.evaluation import CoupledRowsError, Evaluation, Evaluator
 from drsrobust.injection import ErrorMap, Injection
-from drsrobust.mitigation.base import Together
+from drsrobust.mitigation.base import CombinedDetection
 
 _BLOCK = 1 << 16  # words counted at a time: what they are widened to stays in the processor's cache
 _BITS_OF_BYTE = (np.arange(256)[:, None] >> np.arange(8)) & 1  # [256, 8]
@@ -132,7 +132,7 @@ def run_trial(
             injection = injection.replaced(left)
         with condition.mitigation.attach(evaluator.model) as watch:
             result = _judged(guarded, condition, injection)
-        noticed = Together([left, watch])  # in memory, and while the model computed
+        noticed = CombinedDetection([left, watch])  # in memory, and while the model computed
         detected, repaired = noticed.detected, noticed.repaired
     found = drawn if drawn.log is None else drawn.log
     golden = evaluator.golden.auc

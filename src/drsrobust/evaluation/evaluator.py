@@ -19,7 +19,7 @@ from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, 
 from drsrobust.metrics import NAMES, BaselineMetrics, log_loss
 from drsrobust.metrics.auc import auc_difference
 from drsrobust.mitigation import Mitigation
-from drsrobust.mitigation.base import attached
+from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.models import model_name, score, state_checksum, state_digest
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class Evaluator:
             raise ValueError(f"the split has {clicks} clicks in {len(rows)} rows; AUC needs rows of both classes")
         self.model, self.rows, self.name, self.factory = model, rows, model_name(model), factory
         self.checkpoint, self._checksum = state_digest(model), state_checksum(model)
-        self._attached = attached(model)
+        self._attached = attached_mitigations(model)
         self._reach = Reach(model, rows, budget)
         scores = self._reach.scores
         scores.flags.writeable = False
@@ -219,7 +219,7 @@ class Evaluator:
                 f"{error_map!r} is not in the model; call rerun inside `with dr.inject(...) as error_map:`"
             )
         # Errors at each call reach every row; and golden scores say nothing of a model that is protected by now.
-        if transient or attached(self.model) != self._attached:
+        if transient or attached_mitigations(self.model) != self._attached:
             return self.run()
         if self.full_run:
             if not self._warned:
@@ -284,7 +284,7 @@ class Evaluator:
             yield guarded
 
     def _check_attached(self) -> None:
-        there = attached(self.model)
+        there = attached_mitigations(self.model)
         for mitigation in self._attached:
             if not any(one is mitigation for one in there):
                 raise RuntimeError(

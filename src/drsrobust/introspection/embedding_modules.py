@@ -12,6 +12,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from functools import cache
+from itertools import chain
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -126,3 +127,19 @@ def with_values(sparse: Any, values: torch.Tensor) -> Any:
         if sparse_type(sparse) == "KeyedJaggedTensor":
             layout |= {"keys": sparse.keys(), "stride": sparse.stride()}
     return type(sparse)(values=values, **layout)
+
+
+def pooled_tables(module: nn.Module) -> list[Any] | None:
+    """The table configurations of a TorchRec collection that pools (plain or quantized); None for other modules."""
+    configs = getattr(module, "embedding_bag_configs", None)
+    return list(configs()) if callable(configs) else None
+
+
+def is_quantized_collection(module: nn.Module) -> bool:
+    """Whether a module is a quantized TorchRec collection, with its lookup modules outside of the module tree."""
+    return type(getattr(module, "_emb_modules", None)) is list
+
+
+def tables_in_output_order(collection: nn.Module) -> list[Any]:
+    """The table configurations of a quantized TorchRec collection, in the order of its output."""
+    return list(chain(*collection._key_to_tables.values()))

@@ -55,3 +55,8 @@ def intercepted(modules: Mapping[str, nn.Module], stand_in: Callable[[str, Forwa
 def is_compiled(module: nn.Module) -> bool:
     """Whether a module was compiled, by `torch.compile(module)` or `module.compile()`: hooks added later do not run in it."""
     return "_orig_mod" in module._modules or module._compiled_call_impl is not None
+
+
+def has_replaced_forward(module: nn.Module) -> bool:
+    """Whether something else is called in place of the forward of a module's class, as `intercepted` does."""
+    return "forward" in module.__dict__

@@ -1,11 +1,11 @@
-"""What detects, limits or repairs the damage that errors do."""
+"""Mitigations: they detect, limit or repair the damage of errors in memory and in the computation."""
 
 from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
 from drsrobust.mitigation.abft.linear import ABFTLinear
 from drsrobust.mitigation.activations.clipping import ActivationClipping
 from drsrobust.mitigation.activations.nan_guard import NaNGuard
 from drsrobust.mitigation.activations.sites import KINDS, clip_sites
-from drsrobust.mitigation.base import Composed, Cost, Mitigation, Watch
+from drsrobust.mitigation.base import Composed, Cost, Detection, Mitigation
 from drsrobust.mitigation.memory.bit_protection import BitProtection
 from drsrobust.mitigation.memory.ecc import ECC, SECDED
 from drsrobust.mitigation.memory.parity import ParityZero
@@ -31,7 +31,7 @@ __all__ = [
     "Replication",
     "Scrubbing",
     "StorageProtection",
-    "Watch",
+    "Detection",
     "WeightRange",
     "ZeroSpaceECC",
     "reserve_bits",

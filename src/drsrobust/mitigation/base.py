@@ -1,54 +1,81 @@
-"""What every mitigation is: a side in memory, a side in the computation, and a price.
+"""The `Mitigation` base class: a side in memory (`screen`), a side in the computation (`attach`), and a cost.
 
-Several mitigations as one."""
+Also sums of mitigations, and which mitigations are attached to a model."""
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import reduce
 from operator import add
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
+from drsrobust._environment import unknown
 from drsrobust._hashing import digest
 from drsrobust.injection import ErrorMap
 
+BATCH = 2048  # rows per batch when a mitigation learns from a split
+
 
 class Handle(Protocol):
-    """Something put on a model that can be taken off, as a hook's handle."""
+    """A removable change of a model, such as the handle of a hook."""
 
     def remove(self) -> None:
-        """Takes it off."""
+        """Undoes the change."""
 
 
 @dataclass
-class Watch:
-    """What an attached mitigation noticed since this watch began: None where it cannot tell.
+class Detection:
+    """What an attached mitigation detected since the `with` block began; None where it cannot detect.
 
     Attributes:
-        detected: whether an error was noticed.
-        repaired: whether all that was noticed was put right.
+        detected: whether an error was detected.
+        repaired: whether every detected error was repaired; None if no repair was tried.
     """
 
     detected: bool | None = None
     repaired: bool | None = None
 
-    def note(self, *, repaired: bool | None = None) -> None:
-        """An error was noticed, and put right or not (None: nobody tried). One that was not stays not."""
+    def record(self, *, repaired: bool | None = None) -> None:
+        """Records a detected error. `repaired=False` is final; None means that no repair was tried."""
         self.detected = True
         if repaired is not None:
             self.repaired = repaired if self.repaired is None else self.repaired and repaired
 
 
+class CombinedDetection(Detection):
+    """The detections of several sources as one.
+
+    Args:
+        sources: objects with `detected` and `repaired`, such as a `Detection` or an `ErrorMap`.
+    """
+
+    def __init__(self, sources: Sequence[Any]) -> None:
+        self._sources = sources
+
+    @property
+    def detected(self) -> bool | None:
+        """True if any source detected an error, None if none can detect."""
+        values = [source.detected for source in self._sources if source.detected is not None]
+        return any(values) if values else None
+
+    @property
+    def repaired(self) -> bool | None:
+        """True if every source that tried to repair succeeded, None if none tried."""
+        values = [source.repaired for source in self._sources if source.repaired is not None]
+        return all(values) if values else None
+
+
 @dataclass(frozen=True)
 class Cost:
-    """What a mitigation takes, beside the model without it.
+    """What a mitigation adds to a model.
 
-    Time and traffic are those of inference. Work on memory itself (encoding, a memory controller's decoder and the check bits
-    that it reads along, votes, scrubbing, loading) is not counted, so protections of storage have only stored bits.
+    `multiply_adds` and `bytes_touched` are those of inference. Work on memory itself (encoding, decoding in a memory
+    controller, votes, scrubbing, loading) is not counted, so protections of memory have only `stored_bits`.
 
     Attributes:
         stored_bits: extra bits in memory, for the whole model.
@@ -61,23 +88,19 @@ class Cost:
     bytes_touched: int = 0
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(
-            self.stored_bits + other.stored_bits,
-            self.multiply_adds + other.multiply_adds,
-            self.bytes_touched + other.bytes_touched,
-        )
+        return Cost(*map(add, astuple(self), astuple(other)))
 
 
 class Mitigation(ABC):
-    """A protection. `a + b` is both, from left to right.
+    """A protection. `a + b` applies both, from left to right.
 
-    To write one: a class that names itself (`name`), tells its settings and what it learnt (`settings`), and overrides what it
-    has of the two sides, `screen` and `put_on`, and `cost`.
+    A subclass sets `name`, implements `settings`, and overrides `screen`, `register_hooks` (with `new_detection`) and `cost` as
+    far as it has these sides.
 
     Attributes:
-        name: its label in tables and legends. Several settings may share one; conditions, stores and tables go by `identity`.
-        ordered: whether what it does to a sample depends on the batches before (as repair of weights does, or a check of every
-            n-th batch): then evaluators score all rows in their order.
+        name: label in tables and legends. Several settings may share it; conditions, stores and tables use `identity`.
+        ordered: whether its effect on a sample depends on earlier batches (repair of weights, a check of every n-th batch).
+            Evaluators then score all rows in order.
     """
 
     name: str
@@ -85,119 +108,116 @@ class Mitigation(ABC):
 
     @abstractmethod
     def settings(self) -> Any:
-        """JSON value that tells it apart from others of its class: settings, and hashes of what it learnt."""
+        """JSON value that identifies it within its class: settings, and hashes of fitted values."""
 
     def identity(self) -> str:
-        """SHA-256 (hex) of its class and settings."""
+        """SHA-256 (hex) of class and settings."""
         return digest([type(self).__name__, self.settings()])
 
     def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap:
-        """The errors that protected memory leaves of some; all, unless overridden.
+        """The errors that remain behind protected memory; all of them unless overridden.
 
         Args:
-            error_map: what was drawn; not applied.
+            error_map: the drawn errors, not applied.
             model: without these errors.
-            seed: of the trial, for errors in what the protection itself stores.
+            seed: of the trial, for errors in the check bits.
         """
         return error_map
 
-    def put_on(self, model: nn.Module, watch: "Current") -> Iterator[Handle]:
-        """Puts hooks on a model, and gives each handle as soon as it is on; nothing, unless overridden.
+    def register_hooks(self, model: nn.Module, active: "ActiveMitigation") -> Iterator[Handle]:
+        """Registers hooks and yields each handle at once; none unless overridden.
 
         Args:
             model: any module.
-            watch: `watch.now` is to be told of what is noticed.
+            active: `active.detection.record()` records a detected error.
         """
         return iter(())
 
     def cost(self, model: nn.Module) -> Cost:
-        """What it takes on this model; nothing, unless overridden."""
+        """Cost on this model; nothing unless overridden."""
         return Cost()
 
-    def tells(self) -> Watch:
-        """A fresh watch: `Watch()` cannot tell; override with `Watch(detected=False)` for what detects."""
-        return Watch()
+    def new_detection(self) -> Detection:
+        """The detection state at the start of a `with` block. Override with `Detection(detected=False)` if hooks detect."""
+        return Detection()
 
     @contextmanager
-    def attach(self, model: nn.Module) -> Iterator[Watch]:
-        """The side in the computation, while the block runs. Where it is on already only a new watch begins, and the one before
-        goes on afterwards. Everything is taken off at the end, in the reverse order."""
-        current = next((one for one in _ON if one.mitigation is self and one.model is model), None)
-        if current is not None:
-            before, current.now = current.now, self.tells()
+    def attach(self, model: nn.Module) -> Iterator[Detection]:
+        """Attaches the computation side inside the `with` block and removes it afterwards.
+
+        If it is attached already, only a new `Detection` begins; the previous one continues after the block.
+        """
+        attached = model.__dict__.setdefault(_ATTRIBUTE, _Attached())
+        active = next((entry for entry in attached if entry.mitigation is self and entry.model is model), None)
+        if active is not None:
+            previous, active.detection = active.detection, self.new_detection()
             try:
-                yield current.now
+                yield active.detection
             finally:
-                current.now = before
+                active.detection = previous
             return
-        current = Current(self, model, self.tells())
+        active = ActiveMitigation(self, model, self.new_detection())
         handles: list[Handle] = []
         try:
-            _ON.append(current)
-            for handle in self.put_on(model, current):
+            attached.append(active)
+            for handle in self.register_hooks(model, active):
                 handles.append(handle)
-            yield current.now
+            yield active.detection
         finally:
             for handle in reversed(handles):
                 handle.remove()
-            _ON.remove(current)
+            attached.remove(active)
+            if not attached_mitigations(model):
+                model.__dict__.pop(_ATTRIBUTE, None)
 
     def __add__(self, other: "Mitigation") -> "Mitigation":
         if not isinstance(other, Mitigation):
             return NotImplemented
-        pass
-
         return Composed((self, other))
 
     def __repr__(self) -> str:
-        """Its class, label and settings; of hashes the first 12 digits."""
+        """Class, label and settings; hashes by their first 12 digits."""
         settings = self.settings()
-        parts = (
-            [f"{name}={value!r}" for name, value in settings.items()]
-            if isinstance(settings, dict)
-            else [repr(settings)]
-        )
+        named = isinstance(settings, dict)
+        parts = [f"{name}={value!r}" for name, value in settings.items()] if named else [repr(settings)]
         text = f"<{type(self).__name__} {self.name!r}" + "".join(f", {part}" for part in parts) + ">"
         return re.sub(r"\b([0-9a-f]{12})[0-9a-f]{52}\b", r"\1", text)
 
 
-def shown(number: float) -> str:
-    """A number in a label: six digits, or as many as identify the float.
-
-    Example:
-        >>> shown(1.0), shown(0.35), shown(1.00000001)
-        ('1', '0.35', '1.00000001')
-    """
-    short = f"{number:g}"
-    return short if float(short) == number else repr(float(number))
-
-
 @dataclass(eq=False)
-class Current:
-    """A mitigation that is on a model, and the watch that counts now."""
+class ActiveMitigation:
+    """A mitigation that is attached to a model, with its current detection."""
 
     mitigation: Mitigation
     model: nn.Module
-    now: Watch
+    detection: Detection
 
 
-_ON: list[Current] = []
+class _Attached(list[ActiveMitigation]):
+    """The attached mitigations of one model. Copies and pickles of the model start with none: their hooks belong to it."""
+
+    def __reduce__(self) -> Any:
+        return _Attached, ()
 
 
-def attached(model: nn.Module) -> tuple[Mitigation, ...]:
-    """The mitigations that are on a model now, in the order in which they came."""
-    return tuple(current.mitigation for current in _ON if current.model is model)
+_ATTRIBUTE = "_attached_mitigations"  # in the model's `__dict__`: no submodule, not in its state_dict
+
+
+def attached_mitigations(model: nn.Module) -> tuple[Mitigation, ...]:
+    """The mitigations that are attached to a model now, in order of attachment."""
+    # A shallow copy of a model shares its list.
+    return tuple(entry.mitigation for entry in model.__dict__.get(_ATTRIBUTE, ()) if entry.model is model)
 
 
 class Composed(Mitigation):
     """Mitigations that screen and attach from left to right.
 
     Args:
-        parts: which; those that are composed themselves count by their parts.
+        parts: the mitigations; sums count by their parts.
     """
 
     def __init__(self, parts: Sequence[Mitigation]) -> None:
-        self.parts = tuple(one for part in parts for one in (part.parts if isinstance(part, Composed) else (part,)))
+        self.parts = tuple(leaf for part in parts for leaf in (part.parts if isinstance(part, Composed) else (part,)))
         self.name = " + ".join(part.name for part in self.parts)
         self.ordered = any(part.ordered for part in self.parts)
 
@@ -216,29 +236,28 @@ class Composed(Mitigation):
         return reduce(add, (part.cost(model) for part in self.parts))
 
     @contextmanager
-    def attach(self, model: nn.Module) -> Iterator[Watch]:
+    def attach(self, model: nn.Module) -> Iterator[Detection]:
         with ExitStack() as stack:
-            yield Together([stack.enter_context(part.attach(model)) for part in self.parts])
+            yield CombinedDetection([stack.enter_context(part.attach(model)) for part in self.parts])
 
 
-class Together(Watch):
-    """What several watches noticed together.
+def check_choice(kind: str, value: Any, known: Collection[str]) -> None:
+    """Raises ValueError if a value is not among the known ones; `kind` names it in the message."""
+    if value not in known:
+        raise unknown(kind, value, known)
 
-    Args:
-        watches: whatever has `detected` and `repaired`, as an error map that protected memory left.
+
+def widen(ends: torch.Tensor, margin: float, *, low: bool) -> torch.Tensor:
+    """Lower or upper ends of ranges, moved outwards by (margin - 1) times their magnitude."""
+    return ends - (margin - 1) * ends.abs() if low else ends + (margin - 1) * ends.abs()
+
+
+def format_number(number: float) -> str:
+    """A number in a label: six digits, or as many as identify the float.
+
+    Example:
+        >>> format_number(1.0), format_number(0.35), format_number(1.00000001)
+        ('1', '0.35', '1.00000001')
     """
-
-    def __init__(self, watches: Sequence[Any]) -> None:
-        self._watches = watches
-
-    @property
-    def detected(self) -> bool | None:
-        """True if any noticed something, None if none can tell."""
-        found = [one.detected for one in self._watches if one.detected is not None]
-        return any(found) if found else None
-
-    @property
-    def repaired(self) -> bool | None:
-        """True if all that tried put right what they noticed, None if none tried."""
-        found = [one.repaired for one in self._watches if one.repaired is not None]
-        return all(found) if found else None
+    short = f"{number:g}"
+    return short if float(short) == number else repr(float(number))

@@ -1,4 +1,4 @@
-"""Algorithm-based fault tolerance: modules whose outputs are checked against sums of trusted weights, and what follows."""
+"""Algorithm-based fault tolerance: `ABFT` compares module outputs with checksums of trusted weights and repairs them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -7,162 +7,175 @@ from typing import Any
 import torch
 from torch import nn
 
-from drsrobust._environment import unknown
 from drsrobust.injection.apply import open_in
 from drsrobust.introspection.tensors import named_modules
 from drsrobust.introspection.wrappers import evaluating
-from drsrobust.mitigation.base import Cost, Current, Handle, Mitigation, Watch
+from drsrobust.mitigation.base import BATCH, ActiveMitigation, Cost, Detection, Handle, Mitigation, check_choice
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy, tensors_digest
 
 ACTIONS = ("report", "recompute", "zero", "restore")
-BATCH = 2048  # rows at a time, of a split that is given to learn from
 
-Suspicion = Callable[[tuple, dict[str, Any], Any], torch.Tensor | None]
+# (args, kwargs, output) of a call -> numbers of wrong output rows, int64 [m]; None if there are none
+FindWrongRows = Callable[[tuple, dict[str, Any], Any], torch.Tensor | None]
 
 
 class Check(ABC):
-    """What the outputs of one module are checked against."""
+    """The check of one module's outputs."""
 
     @abstractmethod
-    def on(self, module: nn.Module) -> Suspicion:
-        """What looks at a call of the module: (args, kwargs, output) -> the numbers of wrong rows of the output, int64 [m];
-        None if there are none."""
+    def on(self, module: nn.Module) -> FindWrongRows:
+        """The function that checks calls of the module."""
 
     @abstractmethod
     def zeroed(self, output: Any, rows: torch.Tensor) -> Any:
-        """The output with 0 in some rows; a copy."""
+        """A copy of the output with 0 in some rows."""
 
     @abstractmethod
-    def restore(self, module: nn.Module, golden: GoldenCopy, args: tuple, kwargs: dict, rows: torch.Tensor) -> None:
-        """Puts back the words that some rows of the output were computed from."""
+    def reload(self, module: nn.Module, golden: GoldenCopy, args: tuple, kwargs: dict, rows: torch.Tensor) -> None:
+        """Reloads the words that some output rows were computed from."""
 
     @abstractmethod
     def tensors(self) -> dict[str, torch.Tensor]:
-        """What is kept in memory."""
+        """What the check stores."""
+
+    @property
+    @abstractmethod
+    def multiply_adds(self) -> int:
+        """Per sample."""
+
+    @property
+    @abstractmethod
+    def bytes_touched(self) -> int:
+        """Per sample."""
 
 
 class ABFT(Mitigation):
-    """Checks the outputs of modules; what it finds does not change clean values. To make one, see its subclasses' `fit`.
+    """Checks the outputs of modules; clean values are unchanged. Use `fit` of a subclass.
 
     Args:
+        kind: beginning of its name.
+        options: shown in its name, before action and `every`.
         checks: module name -> check.
         action: what happens when an output is wrong:
 
             - `"report"`: nothing else.
-            - `"recompute"`: the module runs again, which heals an error of computation, not one in memory.
+            - `"recompute"`: the module runs again, which repairs an error of computation, not of memory.
             - `"zero"`: wrong rows become 0.
-            - `"restore"`: the words behind wrong rows are put back from a golden copy, and the module runs again. What follows
-              then depends on this batch (`ordered`), until the errors are taken out.
-        every: batches (calls of the model) that pass from one check to the next; the first one after each `attach` is checked.
-            Over 1, what is noticed depends on the order of batches (`ordered`).
+            - `"restore"`: the words behind wrong rows are reloaded from a golden copy, and the module runs again. Later batches
+              then depend on this one (`ordered`), until the errors are undone.
+        every: checks every n-th batch (call of the model), from the first one after `attach`. Over 1, detection depends on the
+            order of batches (`ordered`).
         golden: the copy for `"restore"`.
 
     Raises:
         ValueError: an unknown action, or `every` is not a whole number over 0.
     """
 
-    def __init__(self, checks: Mapping[str, Check], *, action: str, every: int, golden: GoldenCopy | None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        options: list[str],
+        checks: Mapping[str, Check],
+        *,
+        action: str,
+        every: int,
+        golden: GoldenCopy | None,
+    ) -> None:
         check_options(action, every)
         self.checks, self.action, self.every, self.golden = dict(checks), action, every, golden
         self.ordered = action == "restore" or every > 1
         self._digest: str | None = None
+        options = options + ([] if action == "report" else [action]) + ([] if every == 1 else [f"every {every}"])
+        self.name = f"{kind} ({', '.join(options)})" if options else kind
 
     @property
     def covered(self) -> list[str]:
         """Names of the modules whose outputs are checked."""
         return list(self.checks)
 
-    def learnt(self) -> str:
-        """SHA-256 (hex) of all that is kept in memory."""
-        if self._digest is None:
-            kept = {f"{name}.{key}": t for name, check in self.checks.items() for key, t in check.tensors().items()}
-            self._digest = tensors_digest(kept)
-        return self._digest
-
     def settings(self) -> Any:
+        if self._digest is None:
+            tensors = {f"{name}.{key}": t for name, check in self.checks.items() for key, t in check.tensors().items()}
+            self._digest = tensors_digest(tensors)
         golden = None if self.golden is None else self.golden.digest()
-        return {"action": self.action, "every": self.every, "checks": self.learnt(), "golden": golden}
+        return {"action": self.action, "every": self.every, "checks": self._digest, "golden": golden}
 
-    def tells(self) -> Watch:
-        return Watch(detected=False)
+    def new_detection(self) -> Detection:
+        return Detection(detected=False)
 
-    def stored_bits(self) -> int:
-        """Bits of checksums, thresholds and golden copy."""
-        kept = [tensor for check in self.checks.values() for tensor in check.tensors().values()]
-        copy = 0 if self.golden is None else self.golden.stored_bits
-        return copy + sum(8 * tensor.numel() * tensor.element_size() for tensor in kept)
+    def cost(self, model: nn.Module) -> Cost:
+        """Checksums, thresholds and golden copy; the work of all checks, divided by `every`."""
+        stored = [tensor for check in self.checks.values() for tensor in check.tensors().values()]
+        bits = sum(8 * tensor.numel() * tensor.element_size() for tensor in stored)
+        bits += 0 if self.golden is None else self.golden.stored_bits
+        work = sum(check.multiply_adds for check in self.checks.values())
+        touched = sum(check.bytes_touched for check in self.checks.values())
+        return Cost(bits, -(-work // self.every), -(-touched // self.every))
 
-    @abstractmethod
-    def cost(self, model: nn.Module) -> Cost: ...
-
-    def put_on(self, model: nn.Module, watch: Current) -> Iterator[Handle]:
+    def register_hooks(self, model: nn.Module, active: ActiveMitigation) -> Iterator[Handle]:
         modules = dict(named_modules(model))
         if missing := [name for name in self.checks if name not in modules]:
-            raise ValueError(f"{self.name}: the model has no {missing[0]!r}, for which sums were learnt; it has others")
-        beat = _Beat(self.every, watch)
+            raise ValueError(f"{self.name} was fitted to another model: this one has no module {missing[0]!r}")
+        counter = _BatchCounter(self.every, active)
         if self.every > 1:
-            yield model.register_forward_pre_hook(beat.next)
+            yield model.register_forward_pre_hook(counter.next)
         for name, check in self.checks.items():
-            hook = self._hook(modules[name], check, beat)
+            hook = self._hook(modules[name], check, counter)
             yield modules[name].register_forward_hook(hook, with_kwargs=True)
 
-    def _hook(self, module: nn.Module, check: Check, beat: "_Beat") -> Callable[..., Any]:
-        suspicious, watch = check.on(module), beat.watch
+    def _hook(self, module: nn.Module, check: Check, counter: "_BatchCounter") -> Callable[..., Any]:
+        find_wrong, active = check.on(module), counter.active
 
         def hook(module: nn.Module, args: tuple, kwargs: dict, output: Any) -> Any:
-            if not beat.due or (self.action == "report" and watch.now.detected):
+            if not counter.due or (self.action == "report" and active.detection.detected):
                 return None
-            rows = suspicious(args, kwargs, output)
+            rows = find_wrong(args, kwargs, output)
             if rows is None:
                 return None
-            if self.action == "report":
-                watch.now.note()
-                return None
-            if self.action == "zero":
-                watch.now.note()
-                return check.zeroed(output, rows)
+            if self.action in ("report", "zero"):
+                active.detection.record()
+                return None if self.action == "report" else check.zeroed(output, rows)
             if self.action == "restore":
-                check.restore(module, self.golden, args, kwargs, rows)
-            # Not `module(...)`: the hooks on it have had their turn.
+                check.reload(module, self.golden, args, kwargs, rows)
+            # Not `module(...)`, which would run its hooks twice.
             again = module.forward(*args, **kwargs)
-            watch.now.note(repaired=suspicious(args, kwargs, again) is None)
+            active.detection.record(repaired=find_wrong(args, kwargs, again) is None)
             return again
 
         return hook
 
 
-class _Beat:
-    """Which batches are checked: every n-th from the first one that a watch sees."""
+class _BatchCounter:
+    """Decides which batches are checked: every n-th from the first one of a detection."""
 
-    def __init__(self, every: int, watch: Current) -> None:
-        self.every, self.watch, self.due = every, watch, True
-        self._seen: Watch | None = None
+    def __init__(self, every: int, active: ActiveMitigation) -> None:
+        self.every, self.active, self.due = every, active, True
+        self._detection: Detection | None = None
         self._batch = 0
 
     def next(self, module: nn.Module, args: tuple) -> None:
-        """A batch begins."""
-        if self.watch.now is not self._seen:
-            self._seen, self._batch = self.watch.now, 0
+        """Counts a batch."""
+        if self.active.detection is not self._detection:
+            self._detection, self._batch = self.active.detection, 0
         self.due = self._batch % self.every == 0
         self._batch += 1
 
 
 def check_options(action: str, every: int) -> None:
-    """Raises ValueError for an unknown action, or a number of batches that is none."""
-    if action not in ACTIONS:
-        raise unknown("action", action, ACTIONS)
+    """Raises ValueError for an unknown action, or for `every` that is not a whole number over 0."""
+    check_choice("action", action, ACTIONS)
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise ValueError(f"every is {every!r}; it must be a whole number of batches, 1 for each of them")
+        raise ValueError(f"every must be a whole number of batches, 1 or more, got {every!r}")
 
 
 def refuse_errors(model: nn.Module) -> None:
-    """Raises ValueError for a model with errors in it: sums of its weights could not be trusted."""
+    """Raises ValueError if errors are applied to a model, since checksums need trusted weights."""
     if open_in(model):
-        raise ValueError("there are errors in the model now; sums and copies must be made of trusted weights, before")
+        raise ValueError("errors are applied to the model; fit checksums before injecting")
 
 
 def run(model: nn.Module, rows: Any) -> Iterator[None]:
-    """Scores batches one by one, in evaluation mode and without gradients; each module then has the mode it had.
+    """Scores batches one by one, in evaluation mode and without gradients; modules get their mode back afterwards.
 
     Args:
         model: forward(dense_features, sparse_features).

@@ -1,6 +1,6 @@
-"""What rows of embedding tables are checked by: sums of their values, and residues of their memory."""
+"""Checksums of table rows: sums of their values with rounding thresholds, and residues of their memory."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import torch
 
@@ -9,41 +9,37 @@ from drsrobust.mitigation.abft.rounding_bounds import bag_factor, round_up, unit
 
 CODES = {"int8": 8, "int4": 4, "int2": 2}  # bits of one value
 _BLOCK = 65_536  # rows at a time
-LEAST = 2.0**-100  # of a threshold: over what underflow takes, under what matters
-
-
+LEAST = 2.0**-100  # added to thresholds: more than underflow, less than any error that matters
 ONE = 1  # terms of a bag of one row
-ONE_QUANTIZED = 3  # the same where scale and bias are added one after the other
+ONE_QUANTIZED = 3  # the same if scale and bias are added separately
 
 
 def row_sums(table: torch.Tensor) -> torch.Tensor:
-    """Of each row r of a table T: its checksum C_r = sum_j T_rj, and the threshold of a bag of this one row,
-    factor * sum_j |T_rj| (see `bag_factor`). Reckoned in float64 and rounded, the threshold upwards.
+    """For each row r of a table T: its checksum C_r = sum_j T_rj, and the threshold factor * sum_j |T_rj| of a bag of this row
+    alone (see `bag_factor`), computed in float64 and rounded, the threshold upwards.
 
     Args:
         table: [rows, d], float32 or float64.
 
     Returns:
-        [rows, 2] of the table's format: what belongs to a row lies together, as one read of memory.
+        [rows, 2] of the table's format: the two numbers of a row are adjacent, so that one memory read gets both.
 
     Raises:
-        ValueError: they are not finite.
+        ValueError: a number is not finite.
     """
-    parts = [(block.sum(1), block.abs().sum(1)) for block in _blocks(table, torch.float64)]
-    return _rounded(parts, table.dtype, ONE, table.shape[1])
+    return _rounded(_value_sums(table), table.dtype, ONE, table.shape[1])
 
 
 def quantized_row_sums(table: QuantizedTable) -> torch.Tensor:
-    """The same of a quantized table, whose values are scale_r q_rj + bias_r: C_r = scale_r sum_j q_rj + d bias_r. As
-    scale_r q_rj and bias_r are rounded by themselves, |scale_r| sum_j q_rj + d |bias_r| counts as the sum of magnitudes. Rows
-    of floats are their own values.
+    """As `row_sums`, of a quantized table with values scale_r q_rj + bias_r: C_r = scale_r sum_j q_rj + d bias_r. Since
+    scale_r q_rj and bias_r are rounded separately, |scale_r| sum_j q_rj + d |bias_r| is the sum of magnitudes. Rows of floats
+    are their own values.
 
     Raises:
-        ValueError: they are not finite.
+        ValueError: a number is not finite.
     """
     if table.values not in CODES:
-        parts = [(block.sum(1), block.abs().sum(1)) for block in _blocks(table.tensor[:, : table.dim], torch.float64)]
-        return _rounded(parts, torch.float32, ONE_QUANTIZED, table.dim)
+        return _rounded(_value_sums(table.tensor[:, : table.dim]), torch.float32, ONE_QUANTIZED, table.dim)
     parts = []
     for block in table.tensor.split(_BLOCK):
         number = torch.float16 if table.header == 4 else torch.float32
@@ -54,20 +50,20 @@ def quantized_row_sums(table: QuantizedTable) -> torch.Tensor:
 
 
 def live_bytes(table: QuantizedTable) -> int:
-    """Bytes of a row that hold something: header and values, no padding."""
+    """Bytes of a row without padding: header and values."""
     if table.values in CODES:
         return table.header + -(-table.dim * CODES[table.values] // 8)
     return table.dim * table.tensor.element_size()
 
 
 def residues(rows: torch.Tensor, live: int, modulus: int) -> torch.Tensor:
-    """The sum of a row's 32-bit words (of its bytes, where they do not fill words) modulo 2^k - 1, as arXiv:2103.00130 has it
-    with 127. A power of two is never 0 modulo 2^k - 1, so one flipped bit always shows; another change is missed once in
-    2^k - 1.
+    """The sum of a row's 32-bit words (of its bytes, if they do not fill words) modulo 2^k - 1, as in arXiv:2103.00130 with
+    127. A power of two is never 0 modulo 2^k - 1, so any single flipped bit is detected; another change is missed with
+    probability 1 / (2^k - 1).
 
     Args:
         rows: bytes [n, bytes of a row], contiguous.
-        live: how many of them count.
+        live: bytes of a row without padding.
         modulus: 2^k - 1.
 
     Returns:
@@ -81,7 +77,7 @@ def residues(rows: torch.Tensor, live: int, modulus: int) -> torch.Tensor:
 
 
 def as_words(rows: torch.Tensor, live: int) -> torch.Tensor:
-    """The words that a residue sums, as a view: int32 [n, live / 4], or bytes [n, live] where they do not fill words."""
+    """The words that a residue sums, as a view: int32 [n, live / 4], or bytes [n, live] if they do not fill words."""
     if live % 4 == 0 and rows.shape[1] % 4 == 0:
         return rows.view(torch.int32)[:, : live // 4]
     return rows[:, :live]
@@ -89,15 +85,10 @@ def as_words(rows: torch.Tensor, live: int) -> torch.Tensor:
 
 def table_residues(table: QuantizedTable, modulus: int) -> torch.Tensor:
     """Residues of all rows of a table, [rows], in the smallest type that holds them."""
-    small = torch.uint8 if modulus < 2**8 else torch.int16 if modulus < 2**15 else torch.int32
-    live, memory = live_bytes(table), as_bytes(table)
-    parts = [residues(block.contiguous(), live, modulus).to(small) for block in memory.split(_BLOCK)]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=small)
-
-
-def as_bytes(table: QuantizedTable) -> torch.Tensor:
-    """A table's memory, uint8 [rows, bytes of a row]."""
-    return table.tensor.view(torch.uint8)
+    dtype = torch.uint8 if modulus < 2**8 else torch.int16 if modulus < 2**15 else torch.int32
+    live, memory = live_bytes(table), table.tensor.view(torch.uint8)
+    parts = [residues(block.contiguous(), live, modulus).to(dtype) for block in memory.split(_BLOCK)]
+    return torch.cat(parts)
 
 
 def _unpacked(codes: torch.Tensor, table: QuantizedTable) -> torch.Tensor:
@@ -109,15 +100,19 @@ def _unpacked(codes: torch.Tensor, table: QuantizedTable) -> torch.Tensor:
     return torch.stack(parts, dim=2).flatten(1)[:, : table.dim]
 
 
-def _blocks(table: torch.Tensor, dtype: torch.dtype) -> Iterator[torch.Tensor]:
-    return (block.to(dtype) for block in table.detach().split(_BLOCK))
+def _value_sums(table: torch.Tensor) -> Iterable[tuple[torch.Tensor, torch.Tensor]]:
+    """Sums of values and of magnitudes of blocks of rows, in float64."""
+    for block in table.detach().split(_BLOCK):
+        values = block.double()
+        yield values.sum(1), values.abs().sum(1)
 
 
-def _rounded(parts: list[tuple[torch.Tensor, torch.Tensor]], dtype: torch.dtype, terms: int, dim: int) -> torch.Tensor:
-    sums = torch.cat([part for part, _ in parts]) if parts else torch.empty(0, dtype=torch.float64)
-    magnitudes = torch.cat([part for _, part in parts]) if parts else torch.empty(0, dtype=torch.float64)
+def _rounded(
+    parts: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: torch.dtype, terms: int, dim: int
+) -> torch.Tensor:
+    sums, magnitudes = (torch.cat(column) for column in zip(*parts, strict=True))
     thresholds = magnitudes * bag_factor(terms, dim, unit_roundoff(dtype)) + LEAST
-    found = torch.stack((sums.to(dtype), round_up(thresholds, dtype)), dim=1)
-    if not found.isfinite().all():
+    rows = torch.stack((sums.to(dtype), round_up(thresholds, dtype)), dim=1)
+    if not rows.isfinite().all():
         raise ValueError("sums of its rows are not finite")
-    return found
+    return rows

@@ -1,4 +1,4 @@
-"""How far a checksum may be off by rounding alone: bounds that hold whatever the order of summation.
+"""Bounds of the rounding error of checksums, for any order of summation.
 
 Notation of N. J. Higham, "Accuracy and Stability of Numerical Algorithms", 2nd ed., SIAM 2002: u is the unit roundoff (2^-24
 of float32), and gamma_m = m u / (1 - m u) (lemma 3.1). A sum of m terms in any order is off by at most gamma_(m-1) times the
@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 import torch
 
-OPERANDS = {"float32": 0.0, "tf32": 2.0**-11, "bfloat16": 2.0**-8}  # how far a factor may be rounded before a product
-FAR = 0.02  # a bound of first order holds with five per cent added up to here
+OPERANDS = {"float32": 0.0, "tf32": 2.0**-11, "bfloat16": 2.0**-8}  # relative rounding of factors before a product
+FAR = 0.02  # up to here a first-order bound holds with five per cent added
 
 
 class LinearSums(NamedTuple):
-    """What a layer Y = X W^T + b is checked with, in the layer's precision.
+    """Checksums and bound of a layer Y = X W^T + b, in the layer's precision.
 
     Attributes:
-        columns: [2, k]: column sums c of W, and t of the threshold.
-        offsets: [2]: the sum of b, and t_0 of the threshold.
+        columns: [2, k]: column sums c of W, and t of the bound.
+        offsets: [2]: the sum of b, and t_0 of the bound.
     """
 
     columns: torch.Tensor
@@ -27,7 +27,7 @@ class LinearSums(NamedTuple):
 
 
 def gamma(m: int, u: float) -> float:
-    """gamma_m; infinite where no bound holds.
+    """gamma_m; infinite if no bound holds.
 
     Example:
         >>> f"{gamma(512, 2**-24):.4g}"
@@ -47,11 +47,12 @@ def unit_roundoff(dtype: torch.dtype) -> float:
 
 
 def linear_sums(weight: torch.Tensor, bias: torch.Tensor | None, operand: float = 0.0) -> LinearSums:
-    """Checksums of a layer y_j = sum_l x_l W_jl + b_j with n outputs and k inputs, and a threshold that rounding never reaches.
+    """Checksums of a layer y_j = sum_l x_l W_jl + b_j with n outputs and k inputs, and a bound that rounding never reaches.
 
-    Let c = W^T 1 and s = sum b, a = |W|^T 1 and A = |x|.a + sum |b|. In exact arithmetic sum_j y_j = x.c + s. Computed are
+    Let c = W^T 1 and s = sum b, a = |W|^T 1 and A = |x|.a + sum |b|. In exact arithmetic sum_j y_j = x.c + s. The computed
+    values are
 
-    - y: a sum of k + 1 terms, k of which are rounded products: |y_j - exact| <= g1 (|x|.|W_j| + |b_j|), g1 = gamma_(k+1); where
+    - y: a sum of k + 1 terms, k of which are rounded products: |y_j - exact| <= g1 (|x|.|W_j| + |b_j|), g1 = gamma_(k+1); if
       factors are rounded first (TF32, bfloat16), by r each, g1 grows by (1 + r)^2 - 1;
     - the sum of n outputs: off by gamma_(n-1) sum_j |y_j| <= gamma_(n-1) (1 + g1) A;
     - the column sums, in float64 and then rounded: |c' - c| <= e = u |c'| + 2 gamma^(64)_n a, and s' likewise;
@@ -60,7 +61,7 @@ def linear_sums(weight: torch.Tensor, bias: torch.Tensor | None, operand: float 
 
     So without an error |computed difference| <= (1 + u) (g |x|.a + |x|.e + gamma_(k+1) |x|.|c'| + the same of the biases) with
     g = g1 + gamma_n (1 + g1). The coefficients of |x| are the vector t, the rest is t_0. Both are raised by 2 gamma_(k+3), so
-    that |x|.t + t_0 as computed is not less than as exact ((1 - g)(1 + 2 g) >= 1 up to g = 1/2), and rounded upwards.
+    that the computed |x|.t + t_0 is not less than the exact one ((1 - g)(1 + 2 g) >= 1 up to g = 1/2), and rounded upwards.
 
     Underflow: a result, or an operand, below the smallest normal number f = 2^-126 may be off by f (numbers that are flushed to
     zero; gradual underflow is off by less), a product of x and w by up to f (1 + |x| + |w|). These are added, four times over.
@@ -87,29 +88,29 @@ def linear_sums(weight: torch.Tensor, bias: torch.Tensor | None, operand: float 
     t = raised * ((total + off) * a + u * c + inner * c) + 4 * f * (n + 1)
     t0 = raised * ((total + off) * magnitude + u * s + inner * s)
     t0 = t0 + 4 * f * ((n + 1) * (k + 2) + a.sum() + c.sum() + t.sum())
-    found = LinearSums(torch.stack((columns, round_up(t, dtype))), torch.stack((offset, round_up(t0, dtype))))
-    if not all(bool(part.isfinite().all()) for part in found):
+    sums = LinearSums(torch.stack((columns, round_up(t, dtype))), torch.stack((offset, round_up(t0, dtype))))
+    if not all(bool(part.isfinite().all()) for part in sums):
         raise ValueError(f"the sums of its {n} x {k} weights are not finite in {str(dtype).removeprefix('torch.')}")
-    return found
+    return sums
 
 
 def bag_factor(longest: int, dim: int, u: float) -> float:
-    """What a bag's threshold is, relative to its pooled magnitudes: row sums of |T|, weighted and pooled like the rows.
+    """A bag's threshold, relative to its pooled magnitudes: row sums of |T|, weighted and pooled like the rows.
 
     With rows T_r of d values, checksums C_r = sum_j T_rj and A_r = sum_j |T_rj|, let w_r be the weights (1, given ones, or one
     over the number of rows), L rows in the bag and m = L + 2 (a product, L - 1 additions, a reciprocal and its product). Pooled
     values are off by gamma_m sum_r |w_r T_rj| each, their sum by gamma_d more; C_r by u |C_r|, its pooling by gamma_m, the
-    difference of both sums by u; and the pooled A_r is at least 1 - gamma_m of what it is exactly. Altogether that is at most
-    (d + 3 m + 3) u to first order. Five per cent are added for what is of second order, which is enough while the sum is below
-    0.02; beyond, no bound is given.
+    difference of both sums by u; and the pooled A_r is at least 1 - gamma_m of its exact value. Altogether that is at most
+    (d + 3 m + 3) u to first order. Five per cent are added for terms of second order, which suffices while the sum is below
+    0.02; beyond, there is no bound.
 
     Args:
-        longest: rows in the bag, at most.
+        longest: largest number of rows in the bag.
         dim: d.
         u: unit roundoff.
 
     Returns:
-        the factor; infinite beyond its range (more than 100,000 rows of float32 in a bag).
+        the factor; infinite beyond its range (over 100,000 rows of float32 in a bag).
 
     Example:
         >>> round(bag_factor(1, 16, 2**-24) / 2**-24, 1)

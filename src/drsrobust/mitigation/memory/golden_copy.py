@@ -1,4 +1,4 @@
-"""Trusted copies of tensors, to put words back from."""
+"""Golden copies: trusted copies of tensors, to reload words from."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -11,17 +11,17 @@ from drsrobust.introspection.tensors import listed
 
 
 class GoldenCopy:
-    """Tensors as they were, bit for bit. It writes as hardware does: PyTorch's count of writes stays, so that an error map that
-    is in the model can be undone all the same; what is there then is what was there before the errors.
+    """Bit-exact copies of tensors. Reloading writes as hardware does: PyTorch's version counters stay, so an error map in the
+    model can still be undone, which gives back the words from before the errors.
 
     Args:
-        tensors: name -> tensor, each without errors now; copied.
+        tensors: name -> tensor without errors; copied.
 
     Example:
         >>> layer = nn.Linear(3, 2)
-        >>> copy = GoldenCopy.of(layer)
+        >>> golden = GoldenCopy.of(layer)
         >>> layer.weight.data[1, 2] = float("nan")
-        >>> copy.restore(layer), bool(layer.weight.isfinite().all()), copy.stored_bits
+        >>> golden.reload(layer), bool(layer.weight.isfinite().all()), golden.stored_bits
         (1, True, 256)
     """
 
@@ -34,23 +34,23 @@ class GoldenCopy:
 
     @classmethod
     def of(cls, model: nn.Module, names: Iterable[str] | None = None) -> "GoldenCopy":
-        """A copy of a model's parameters and quantized tables, or of the named tensors.
+        """A copy of the named tensors of a model; None: its parameters and quantized tables.
 
         Raises:
-            KeyError: a name that is not there.
+            KeyError: an unknown name.
         """
-        there = {one.name: one for one in listed(model)}
-        names = [name for name, one in there.items() if one.parameter] if names is None else names
-        return cls({name: there[name].tensor for name in names})
+        entries = {entry.name: entry for entry in listed(model)}
+        names = [name for name, entry in entries.items() if entry.parameter] if names is None else names
+        return cls({name: entries[name].tensor for name in names})
 
     @property
     def names(self) -> list[str]:
-        """The tensors that are kept."""
+        """Names of the copied tensors."""
         return list(self._tensors)
 
     @property
     def stored_bits(self) -> int:
-        """What it takes."""
+        """Bits of all copies."""
         return sum(8 * tensor.numel() * tensor.element_size() for tensor in self._tensors.values())
 
     def digest(self) -> str:
@@ -59,44 +59,41 @@ class GoldenCopy:
             self._digest = tensors_digest(self._tensors)
         return self._digest
 
-    def restore(self, model: nn.Module) -> int:
-        """Puts all of a model's words back. Returns how many were others.
+    def reload(self, model: nn.Module) -> int:
+        """Reloads all copied tensors of a model and returns how many words changed.
 
         Raises:
-            KeyError: a tensor that the model does not have.
+            KeyError: the model lacks a copied tensor.
         """
-        there = {one.name: one.tensor for one in listed(model)}
-        return sum(self.restore_tensor(name, there[name]) for name in self._tensors)
+        tensors = {entry.name: entry.tensor for entry in listed(model)}
+        return sum(self.reload_tensor(name, tensors[name]) for name in self._tensors)
 
-    def restore_tensor(self, name: str, tensor: torch.Tensor, rows: torch.Tensor | None = None) -> int:
-        """Puts the words of one tensor back.
+    def reload_tensor(self, name: str, tensor: torch.Tensor, rows: torch.Tensor | None = None) -> int:
+        """Reloads one tensor and returns how many words changed.
 
         Args:
-            name: which copy.
-            tensor: where to, of the copy's shape and format.
+            name: of the copy.
+            tensor: written to, of the copy's shape and format.
             rows: only these (int64 [m], along the first dimension); None: all.
-
-        Returns:
-            how many words were others.
 
         Raises:
             ValueError: another shape or format.
         """
-        kept = self._tensors[name]
-        if (kept.shape, kept.dtype) != (tensor.shape, tensor.dtype):
+        golden = self._tensors[name]
+        if (golden.shape, golden.dtype) != (tensor.shape, tensor.dtype):
             raise ValueError(
-                f"{name}: the copy is {list(kept.shape)} {kept.dtype}, the tensor {list(tensor.shape)} {tensor.dtype}"
+                f"{name}: the copy is {list(golden.shape)} {golden.dtype}, the tensor {list(tensor.shape)} {tensor.dtype}"
             )
-        here, golden = WordView(tensor), WordView(kept)
+        target, source = WordView(tensor), WordView(golden)
         if rows is None:
-            index = torch.arange(kept.numel())
+            index = torch.arange(golden.numel())
         else:
-            width = kept[0].numel() if len(kept) else 0
+            width = golden[0].numel() if len(golden) else 0
             index = (rows.cpu().unique().unsqueeze(1) * width + torch.arange(width)).view(-1)
-        words = golden.read(index.to(golden.device)).to(here.device)
-        index = index.to(here.device)
-        wrong = here.read(index) != words
-        here.write(index[wrong], words[wrong])
+        words = source.read(index.to(source.device)).to(target.device)
+        index = index.to(target.device)
+        wrong = target.read(index) != words
+        target.write(index[wrong], words[wrong])
         return int(wrong.sum())
 
 

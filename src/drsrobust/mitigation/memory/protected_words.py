@@ -1,38 +1,33 @@
-"""Sparse XOR masks by index, and how they are cut, joined and packed: what every protection of memory reckons with."""
+"""Sparse bit errors, and the protected words of a tensor: the arithmetic that all protections of memory share."""
 
 from typing import NamedTuple
 
 import numpy as np
 
-from drsrobust.injection.address_space import EligibleBits, TargetTensor
+from drsrobust.injection.address_space import EligibleBits, TargetTensor, WordView
 from drsrobust.injection.number_formats import Format
 
 
 class Errors(NamedTuple):
-    """What is wrong in some units of memory (words, code words, check bytes).
+    """Wrong bits of some units of memory (words, code words, check bytes).
 
     Attributes:
-        index: int64 [n], which units; ascending, distinct.
+        index: int64 [n], number of each unit; ascending, distinct.
         mask: uint64 [n], XOR masks, none of them 0.
     """
 
     index: np.ndarray
     mask: np.ndarray
 
-    @property
-    def bits(self) -> int:
-        """How many bits are wrong."""
-        return int(np.bitwise_count(self.mask).sum())
+
+NO_ERRORS = Errors(np.empty(0, np.int64), np.empty(0, np.uint64))
 
 
-NOTHING = Errors(np.empty(0, np.int64), np.empty(0, np.uint64))
-
-
-def joined(index: np.ndarray, mask: np.ndarray) -> Errors:
-    """Masks [n] in any order as `Errors`: those of one unit joined by OR, empty ones left out."""
-    kept = mask != 0
-    if not kept.all():
-        index, mask = index[kept], mask[kept]
+def merge(index: np.ndarray, mask: np.ndarray) -> Errors:
+    """Masks [n] in any order as `Errors`: the masks of one unit are combined by OR, empty ones dropped."""
+    nonzero = mask != 0
+    if not nonzero.all():
+        index, mask = index[nonzero], mask[nonzero]
     if len(index) > 1 and (index[1:] < index[:-1]).any():
         order = np.argsort(index, kind="stable")
         index, mask = index[order], mask[order]
@@ -42,58 +37,60 @@ def joined(index: np.ndarray, mask: np.ndarray) -> Errors:
     return Errors(index[starts], np.bitwise_or.reduceat(mask, starts))
 
 
-def aligned(*several: Errors) -> tuple[np.ndarray, ...]:
-    """All units that any of some errors hit (int64 [n], ascending), and for each of the errors its masks there [n]."""
-    hit = [one.index for one in several if len(one.index)]
-    index = hit[0] if len(hit) == 1 else distinct(np.sort(np.concatenate([NOTHING.index, *hit]), kind="stable"))
+def align(*several: Errors) -> tuple[np.ndarray, ...]:
+    """All units with an error in any argument (int64 [n], ascending), then the masks of each argument there [n]."""
+    hit = [errors.index for errors in several if len(errors.index)]
+    index = hit[0] if len(hit) == 1 else distinct(np.sort(np.concatenate([NO_ERRORS.index, *hit]), kind="stable"))
     masks = []
-    for one in several:
-        if len(one.index) == len(index):
-            masks.append(one.mask)
+    for errors in several:
+        if len(errors.index) == len(index):
+            masks.append(errors.mask)
             continue
         mask = np.zeros(len(index), np.uint64)
-        mask[np.searchsorted(index, one.index)] = one.mask
+        mask[np.searchsorted(index, errors.index)] = errors.mask
         masks.append(mask)
     return index, *masks
 
 
 def distinct(ascending: np.ndarray) -> np.ndarray:
-    """The distinct ones of ascending numbers. (NumPy's `unique` is many times slower on millions of them.)"""
+    """The distinct values of an ascending array. (NumPy's `unique` is many times slower on millions of values.)"""
     return ascending[np.append(True, ascending[1:] != ascending[:-1])] if len(ascending) else ascending
 
 
-def flips(errors: Errors) -> tuple[np.ndarray, np.ndarray]:
+def wrong_bits(errors: Errors) -> tuple[np.ndarray, np.ndarray]:
     """Unit and bit number (int64 [m]) of every wrong bit, ascending by unit, then bit."""
     if not len(errors.index):
-        return NOTHING.index, NOTHING.index
+        return NO_ERRORS.index, NO_ERRORS.index
     units, bits = [], []
     for bit in range(int(np.bitwise_or.reduce(errors.mask)).bit_length()):
-        here = np.flatnonzero(errors.mask & np.uint64(1 << bit))
-        units.append(here)
-        bits.append(np.full(len(here), bit))
+        hit = np.flatnonzero(errors.mask & np.uint64(1 << bit))
+        units.append(hit)
+        bits.append(np.full(len(hit), bit))
     unit, bit = np.concatenate(units), np.concatenate(bits)
     order = np.argsort(unit, kind="stable")
     return errors.index[unit[order]], bit[order]
 
 
-def to_blocks(errors: Errors, width: int, block: int) -> Errors:
-    """Errors in words of `width` bits as errors in blocks of `block` bits of the same memory (little-endian, as words lie in
-    it): several words a block, or several blocks a word."""
-    if width == block:
+def regroup(errors: Errors, width: int, new_width: int) -> Errors:
+    """Errors in units of `width` bits as errors in units of `new_width` bits of the same memory (little-endian).
+
+    One width is a multiple of the other."""
+    if width == new_width:
         return errors
-    if width < block:
-        per = block // width
+    if width < new_width:
+        per = new_width // width
         shift = (errors.index % per * width).astype(np.uint64)
-        return joined(errors.index // per, errors.mask << shift)
-    per = width // block
-    part = np.arange(per)
-    mask = (errors.mask[:, None] >> (part * block).astype(np.uint64)) & ones(block)
-    return joined((errors.index[:, None] * per + part).ravel(), mask.ravel())
+        return merge(errors.index // per, errors.mask << shift)
+    part = np.arange(width // new_width)
+    mask = (errors.mask[:, None] >> (part * new_width).astype(np.uint64)) & ones(new_width)
+    return merge((errors.index[:, None] * len(part) + part).ravel(), mask.ravel())
 
 
-def to_words(errors: Errors, width: int, block: int) -> Errors:
-    """The reverse of `to_blocks`."""
-    return to_blocks(errors, block, width)
+def units_of(words: np.ndarray, width: int, new_width: int) -> np.ndarray:
+    """The units of `new_width` bits (ascending) that contain some words of `width` bits (ascending)."""
+    if width <= new_width:
+        return distinct(words // (new_width // width))
+    return (words[:, None] * (width // new_width) + np.arange(width // new_width)).ravel()
 
 
 def ones(bits: int) -> np.uint64:
@@ -101,43 +98,32 @@ def ones(bits: int) -> np.uint64:
     return np.uint64((1 << bits) - 1)
 
 
-class Area:
-    """The protected words of one tensor, numbered on from 0 in the order in which they lie there.
+def bit_mask(bit: np.ndarray) -> np.ndarray:
+    """Masks uint64 [n] of one bit each, by bit number."""
+    return np.left_shift(np.uint64(1), bit.astype(np.uint64))
+
+
+class ProtectedWords:
+    """The protected words of one tensor, numbered from 0 in memory order.
 
     Args:
-        tensor: which, and which of its rows.
+        tensor: the tensor with its protected rows.
     """
 
     def __init__(self, tensor: TargetTensor) -> None:
         self.tensor = tensor
+        self.name: str = tensor.name
+        self.format: Format = tensor.format
+        self.width: int = tensor.format.width  # bits of a word
+        self.words: int = tensor.targeted  # how many
 
     @property
-    def name(self) -> str:
-        """Of the tensor."""
-        return self.tensor.name
-
-    @property
-    def format(self) -> Format:
-        """Of its words."""
-        return self.tensor.format
-
-    @property
-    def width(self) -> int:
-        """Bits of a word."""
-        return self.tensor.format.width
-
-    @property
-    def words(self) -> int:
-        """How many there are."""
-        return self.tensor.targeted
-
-    @property
-    def unit(self) -> int:
-        """Words of a row; of a vector or a single number, all of them."""
+    def row_words(self) -> int:
+        """WordView of a row; of a vector or a single number, all words."""
         return max(1, self.tensor.row_words if len(self.tensor.shape) > 1 else self.words)
 
     def local(self, word: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """The numbers of words given by flat index [n], and which of these are protected at all (bool [n]; None: all)."""
+        """Numbers of words given by flat index [n], and which of them are protected (bool [n]; None: all)."""
         rows, size = self.tensor.rows, self.tensor.row_words
         if rows is None:
             return word, None
@@ -154,26 +140,24 @@ class Area:
         return rows[row] * size + (local - row * size)
 
     def read(self, local: np.ndarray) -> np.ndarray:
-        """The words by their numbers [n], uint64, as they are in the model now."""
-        from drsrobust.injection.address_space import WordView
-
+        """The present words by their numbers [n], uint64."""
         return WordView(self.tensor.memory).read_uint64(self.flat(local))
 
     def read_blocks(self, block: np.ndarray, bits: int) -> np.ndarray:
-        """Blocks of `bits` bits by their numbers [n], uint64; behind the last word there are zeros."""
+        """Blocks of `bits` bits by their numbers [n], uint64, zero-padded after the last word."""
         if self.width >= bits:
             per = self.width // bits
             return (self.read(block // per) >> (block % per * bits).astype(np.uint64)) & ones(bits)
         per = bits // self.width
-        found = np.zeros(len(block), np.uint64)
+        values = np.zeros(len(block), np.uint64)
         for part in range(per):
             local = block * per + part
-            there = local < self.words
-            found[there] |= self.read(local[there]) << np.uint64(part * self.width)
-        return found
+            exists = local < self.words
+            values[exists] |= self.read(local[exists]) << np.uint64(part * self.width)
+        return values
 
-    def hit_rows(self, rows: np.ndarray | None) -> np.ndarray | None:
-        """Which protected words lie in some rows of the tensor: their numbers, or None for all of them."""
+    def in_rows(self, rows: np.ndarray | None) -> np.ndarray | None:
+        """The protected words in some rows of the tensor: their numbers, or None for all of them."""
         own = self.tensor.rows
         if rows is None or (own is not None and np.isin(own, rows, assume_unique=True).all()):
             return None
@@ -181,42 +165,36 @@ class Area:
         return (common[:, None] * self.tensor.row_words + np.arange(self.tensor.row_words)).ravel()
 
 
-class Packed:
-    """Some bits of each word of an area, numbered on: words ascending, in a word from the lowest.
+class BitSubset:
+    """Some bits of each protected word, numbered from 0: words ascending, in a word from the lowest bit.
 
     Args:
-        area: whose.
-        bits: which, as in `BitFlip`.
+        protected: the words.
+        bits: numbers and fields, as in `BitFlip`.
     """
 
-    def __init__(self, area: Area, bits: tuple[int | str, ...]) -> None:
-        self.area, self.region = area, EligibleBits(area.tensor, bits)
-        self.masks = self.region.masks
-        counts = np.bitwise_count(self.masks).astype(np.int64)
-        self._first, self._counts = np.cumsum(counts) - counts, counts
-        self._per_unit = int(counts.sum())
-
-    @property
-    def bits(self) -> int:
-        """How many there are."""
-        return self.region.bits
+    def __init__(self, protected: ProtectedWords, bits: tuple[int | str, ...]) -> None:
+        self._protected, self._region = protected, EligibleBits(protected.tensor, bits)
+        self.masks, self.bits = self._region.masks, self._region.bits
+        self._counts = np.bitwise_count(self.masks).astype(np.int64)
+        self._first = np.cumsum(self._counts) - self._counts
+        self._per_unit = int(self._counts.sum())
 
     def positions(self, errors: Errors) -> np.ndarray:
-        """Numbers (ascending) of wrong bits, which must be among them. Errors are by the area's word numbers."""
-        local, bit = flips(errors)
+        """Numbers (ascending) of wrong bits, all of which must be in the subset."""
+        local, bit = wrong_bits(errors)
         place = local % len(self.masks)
-        below = self.masks[place] & ((np.uint64(1) << bit.astype(np.uint64)) - np.uint64(1))
+        below = self.masks[place] & (bit_mask(bit) - np.uint64(1))
         return local // len(self.masks) * self._per_unit + self._first[place] + np.bitwise_count(below)
 
     def ends(self, local: np.ndarray) -> np.ndarray:
-        """The number of the first and of the last of them in each word, of words that have any: int64 [n, 2]."""
+        """Numbers of the first and last bit of each word that has any: int64 [n, 2]."""
         place = local % len(self.masks)
         first = local // len(self.masks) * self._per_unit + self._first[place]
         count = self._counts[place]
         return np.stack((first, first + count - 1), axis=1)[count > 0]
 
-    def errors(self, positions: np.ndarray) -> Errors:
-        """The reverse of `positions`."""
-        word, bit = self.region.locate(positions)
-        local, _ = self.area.local(word)
-        return joined(local, np.left_shift(np.uint64(1), bit.astype(np.uint64)))
+    def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Word and bit number of bits by their numbers; the reverse of `positions`."""
+        word, bit = self._region.locate(positions)
+        return self._protected.local(word)[0], bit

@@ -1,6 +1,7 @@
-"""What protections of memory have in common: a target, the errors in what they store, what they leave of an error map."""
+"""`StorageProtection`, the base class of protections of memory, and `storage_overhead`."""
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from types import MappingProxyType
@@ -15,203 +16,201 @@ from drsrobust.injection.error_map import Source
 from drsrobust.introspection.tensors import listed
 from drsrobust.mitigation.base import Cost, Mitigation
 from drsrobust.mitigation.memory.check_memory import CheckBits, check_errors
-from drsrobust.mitigation.memory.protected_words import Area, Errors
+from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-class Screened(NamedTuple):
-    """What a protection did with an error map: what it left, and how often what happened (as `corrected`)."""
+class ScreenReport(NamedTuple):
+    """The errors that remain of an error map, and counts of events such as `corrected`."""
 
-    left: ErrorMap
+    remaining: ErrorMap
     counts: dict[str, int]
 
 
 class Trial(NamedTuple):
-    """The seed of a trial and what its errors were drawn from."""
+    """The seed of a trial and the error models that its map was drawn from."""
 
     seed: int
     sources: tuple[Source, ...]
 
 
-class Verdict(NamedTuple):
-    """What a protection leaves of the errors in one tensor's protected words, and what happened."""
+class Decoded(NamedTuple):
+    """The errors that remain in the protected words of one tensor, and what the protection detected.
+
+    `repaired` is false if a detected error remains."""
 
     errors: Errors
-    noticed: bool = False
-    unrepaired: bool = False  # of what it noticed, something is still wrong
+    detected: bool = False
+    repaired: bool = True
     counts: Mapping[str, int] = MappingProxyType({})
 
 
 class StorageProtection(Mitigation):
-    """A protection of words in memory. The computation is as it was.
+    """A protection of words in memory; the computation is unchanged.
 
-    To write one: `words` (what is left in one tensor) and, if it stores check bits, `checks` (how many), `units` (about which
-    words) and `content` (what they hold); if it stores copies, `beside` and `extra_bits`.
+    A subclass implements `decode` (the errors that remain in one tensor). With check bits it also implements `check_bits` (how
+    many), `units` (which belong to some words) and `content` (their values); with copies, `stored_tensors` and `extra_bits`.
 
     Args:
-        target: what is protected: `"all"`, a component, a glob on tensor names or a `Target`.
+        target: protected tensors: `"all"`, a component, a glob on tensor names or a `Target`.
     """
 
-    tells_errors = True
+    detects = True
 
     def __init__(self, target: str | Target) -> None:
         self.target = as_target(target)
 
     @property
     def label(self) -> str:
-        """What the errors in its check bits are drawn by."""
+        """The name that decides the errors in its check bits."""
         return type(self).__name__
 
     def settings(self) -> Any:
         return {"target": str(self.target)}
 
     def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap:
-        return self.report(error_map, model, seed=seed).left
+        return self.report(error_map, model, seed=seed).remaining
 
-    def report(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> Screened:
-        """As `screen`, with counts of what happened."""
-        if not error_map.fingerprint:  # of transient errors alone
-            return Screened(error_map, {})
-        areas = self._areas(error_map, model)
-        data, beside = error_map, {}
-        if areas:
-            data, beside = self._drawn_beside(error_map, {area.name: area for area in areas.values()}, seed)
-        parts, verdicts = [], []
+    def report(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ScreenReport:
+        """As `screen`, with counts of events."""
+        if not error_map.fingerprint:  # transient errors only
+            return ScreenReport(error_map, {})
+        in_map = self._in_map(error_map, model)
+        data, stored = error_map, {}
+        if in_map:
+            by_name = {protected.name: protected for protected in in_map.values()}
+            data, stored = self._draw_stored(error_map, by_name, seed)
+        trial = Trial(seed, error_map.sources)
+        columns, results = [], []
         entries = dict(data.by_tensor())
-        hit = {number for number, area in areas.items() if number in entries or area.name in beside}
+        hit = {number for number, protected in in_map.items() if number in entries or protected.name in stored}
         for number in sorted({*entries, *hit}):
-            here = entries.get(number, slice(0, 0))
-            word, mask = data.word[here], data.mask[here]
+            part = entries.get(number, slice(0, 0))
+            errors = Errors(data.word[part], data.mask[part])
             if number in hit:
-                area = areas[number]
-                inside, outside = _split(area, Errors(word, mask))
-                verdict = self.words(area, inside, beside.get(area.name, {}), Trial(seed, error_map.sources))
-                verdicts.append(verdict)
-                word, mask = area.flat(verdict.errors.index), verdict.errors.mask
+                protected = in_map[number]
+                local, inside = protected.local(errors.index)
+                outside = None
+                if inside is None or inside.all():
+                    own = Errors(local, errors.mask)
+                else:
+                    own = Errors(local[inside], errors.mask[inside])
+                    outside = Errors(errors.index[~inside], errors.mask[~inside])
+                result = self.decode(protected, own, stored.get(protected.name, {}), trial)
+                results.append(result)
+                errors = Errors(protected.flat(result.errors.index), result.errors.mask)
                 if outside is not None:
-                    word, mask = np.append(word, outside.index), np.append(mask, outside.mask)
-            parts.append((np.full(len(word), number, np.int32), word, mask))
-        if parts:
-            now = tuple(np.concatenate(column) for column in zip(*parts, strict=True))
-            before = (data.tensor, data.word, data.mask)
-            if not all(np.array_equal(one, other) for one, other in zip(now, before, strict=True)):
-                data = data.remaining(*now)
-        if self.tells_errors:
-            noticed = any(one.noticed for one in verdicts)
-            data = data.with_detection(
-                detected=noticed, repaired=not any(one.unrepaired for one in verdicts) if noticed else None
-            )
-        counts: dict[str, int] = {}
-        for verdict in verdicts:
-            for name, count in verdict.counts.items():
-                counts[name] = counts.get(name, 0) + count
-        return Screened(data, counts)
+                    errors = Errors(*map(np.append, errors, outside))
+            columns.append((np.full(len(errors.index), number, np.int32), *errors))
+        if columns:
+            remaining = tuple(map(np.concatenate, zip(*columns, strict=True)))
+            if not all(map(np.array_equal, remaining, (data.tensor, data.word, data.mask))):
+                data = data.remaining(*remaining)
+        if self.detects:
+            detected = any(result.detected for result in results)
+            repaired = all(result.repaired for result in results) if detected else None
+            data = data.with_detection(detected=detected, repaired=repaired)
+        counts: Counter[str] = Counter()
+        for result in results:
+            counts.update(result.counts)
+        return ScreenReport(data, dict(counts))
 
     @abstractmethod
-    def words(self, area: Area, errors: Errors, beside: Mapping[str, Errors], trial: Trial) -> Verdict:
-        """What is left of the errors in an area.
+    def decode(self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: Trial) -> Decoded:
+        """The errors that remain in protected words.
 
         Args:
-            area: protected words of one tensor; to be read where their contents matter.
-            errors: in them, by their numbers in the area.
-            beside: in what is stored beside, by tensor: in check bits (under the area's name) by unit, in copies by word.
-            trial: which one.
+            protected: words of one tensor; read where their contents matter.
+            errors: in these words, by word number.
+            stored: errors in its own memory, by tensor: in check bits (under the name of `protected`) by unit, in copies by
+                word.
+            trial: seed and error models.
         """
 
-    def checks(self, area: Area) -> CheckBits | None:
-        """What check bits are stored beside an area."""
+    def check_bits(self, protected: ProtectedWords) -> CheckBits | None:
+        """The check bits of protected words; None without any."""
         return None
 
-    def units(self, area: Area, words: np.ndarray) -> np.ndarray:
-        """Which units' check bits are about some words (ascending numbers)."""
+    def units(self, protected: ProtectedWords, words: np.ndarray) -> np.ndarray:
+        """The units of check bits that belong to some words (ascending numbers)."""
         raise NotImplementedError(f"{type(self).__name__} has no check bits")
 
-    def content(self, area: Area, unit: np.ndarray) -> np.ndarray:
-        """The check bits (uint64 [n]) of units while nothing is wrong."""
+    def content(self, protected: ProtectedWords, unit: np.ndarray) -> np.ndarray:
+        """The check bits (uint64 [n]) of units without errors."""
         raise NotImplementedError(f"{type(self).__name__} has no check bits")
 
-    def beside(self, area: Area, rows: np.ndarray | None) -> Iterator[TargetTensor]:
-        """The tensors that hold what is stored beside an area, as far as it is about some rows of its tensor (None: all)."""
-        if checks := self.checks(area):
-            words = area.hit_rows(rows)
-            yield checks.tensor(area, None if words is None else self.units(area, words))
+    def stored_tensors(self, protected: ProtectedWords, rows: np.ndarray | None) -> Iterator[TargetTensor]:
+        """The tensors of its own memory that belong to some rows of the protected tensor (None: all)."""
+        if checks := self.check_bits(protected):
+            words = protected.in_rows(rows)
+            yield checks.tensor(protected, None if words is None else self.units(protected, words))
 
-    def extra_bits(self, area: Area) -> int:
-        """Bits stored beside an area."""
-        checks = self.checks(area)
+    def extra_bits(self, protected: ProtectedWords) -> int:
+        """Bits of its own memory for protected words."""
+        checks = self.check_bits(protected)
         return 0 if checks is None else checks.units * checks.bits
 
     def cost(self, model: nn.Module) -> Cost:
-        """The bits stored beside. What a memory controller reads along with each word, and the encoder and decoder in it, are
-        not counted."""
-        return Cost(stored_bits=sum(self.extra_bits(area) for area in self.areas(model)))
+        """Stored bits only, see `Cost`."""
+        return Cost(stored_bits=sum(self.extra_bits(protected) for protected in self.protected(model)))
 
-    def areas(self, model: nn.Module) -> Iterator[Area]:
-        """What it protects in a model."""
-        return (Area(tensor) for tensor in self.target.resolve(model).tensors)
+    def protected(self, model: nn.Module) -> Iterator[ProtectedWords]:
+        """The protected words of a model, tensor by tensor."""
+        return (ProtectedWords(tensor) for tensor in self.target.resolve(model).tensors)
 
-    def of_target(self) -> str:
-        """The end of its name: of what, unless it is everything."""
+    def target_suffix(self) -> str:
+        """The end of its name: the target, unless it is everything."""
         return "" if str(self.target) == "all" else f" of {self.target}"
 
-    def _drawn_beside(
-        self, error_map: ErrorMap, areas: Mapping[str, Area], seed: int
+    def _draw_stored(
+        self, error_map: ErrorMap, by_name: Mapping[str, ProtectedWords], seed: int
     ) -> tuple[ErrorMap, dict[str, dict[str, Errors]]]:
-        """The errors in the data and, by area, in what is stored beside it: by tensor."""
+        """The errors in the data and, by protected tensor and stored tensor, those in its own memory."""
         owner: dict[str, str] = {}
 
         def memory(rows: Mapping[str, np.ndarray | None]) -> Iterator[TargetTensor]:
-            for name, area in areas.items():
-                for tensor in self.beside(area, rows[name]) if name in rows else ():
+            for name, protected in by_name.items():
+                for tensor in self.stored_tensors(protected, rows[name]) if name in rows else ():
                     owner[tensor.name] = name
                     yield tensor
 
         def content(name: str, word: np.ndarray) -> np.ndarray:
-            area = areas[name]
-            return self.checks(area).packed(area, word, partial(self.content, area))
+            protected = by_name[name]
+            return self.check_bits(protected).packed(protected, word, partial(self.content, protected))
 
-        data, found = check_errors(error_map, memory, content, seed=seed, label=self.label)
-        by_area: dict[str, dict[str, Errors]] = {}
-        for name, errors in found.items():
-            if name in areas:
-                errors = self.checks(areas[name]).unpacked(areas[name], errors)
-            by_area.setdefault(owner[name], {})[name] = errors
-        return data, by_area
+        data, drawn = check_errors(error_map, memory, content, seed=seed, label=self.label)
+        stored: dict[str, dict[str, Errors]] = {}
+        for name, errors in drawn.items():
+            if name in by_name:
+                errors = self.check_bits(by_name[name]).unpacked(by_name[name], errors)
+            stored.setdefault(owner[name], {})[name] = errors
+        return data, stored
 
-    def _areas(self, error_map: ErrorMap, model: nn.Module) -> dict[int, Area]:
-        """The protected words among the map's tensors, by number."""
+    def _in_map(self, error_map: ErrorMap, model: nn.Module) -> dict[int, ProtectedWords]:
+        """The protected words of the map's tensors, by tensor number."""
         number = {entry.name: index for index, entry in enumerate(error_map.fingerprint)}
-        found = {number[area.name]: area for area in self.areas(model) if area.name in number}
-        for index, area in found.items():
+        in_map = {number[words.name]: words for words in self.protected(model) if words.name in number}
+        for index, words in in_map.items():
             expected = error_map.fingerprint[index]
-            if (area.tensor.shape, area.format.name) != (expected.shape, expected.format):
+            if (words.tensor.shape, words.format.name) != (expected.shape, expected.format):
                 raise ErrorMapMismatch(
                     f"the error map was made for {expected.name!r} of {list(expected.shape)} {expected.format}; in this model "
-                    f"it is {list(area.tensor.shape)} {area.format.name}"
+                    f"it is {list(words.tensor.shape)} {words.format.name}"
                 )
-        return found
+        return in_map
 
 
-def _split(area: Area, errors: Errors) -> tuple[Errors, Errors | None]:
-    """Errors by flat index: those in an area, by its numbers, and the others."""
-    local, inside = area.local(errors.index)
-    if inside is None or inside.all():
-        return Errors(local, errors.mask), None
-    return Errors(local[inside], errors.mask[inside]), Errors(errors.index[~inside], errors.mask[~inside])
-
-
-def storage_overhead(model: "nn.Module", mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
-    """What mitigations store beside a model.
+def storage_overhead(model: nn.Module, mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
+    """Extra memory of mitigations on a model.
 
     Returns:
         one row each: `mitigation` (its name), `stored_bits` and `stored_percent`, of the bits of the model's parameters.
     """
     import pandas as pd
 
-    bits = sum(8 * one.tensor.element_size() * one.tensor.numel() for one in listed(model) if one.parameter)
-    extra = [(mitigation.name, mitigation.cost(model).stored_bits) for mitigation in mitigations]
-    return pd.DataFrame(
-        [(*one, 100 * one[1] / bits) for one in extra], columns=["mitigation", "stored_bits", "stored_percent"]
-    )
+    bits = sum(8 * entry.tensor.element_size() * entry.tensor.numel() for entry in listed(model) if entry.parameter)
+    stored = [(mitigation.name, mitigation.cost(model).stored_bits) for mitigation in mitigations]
+    rows = [(name, extra, 100 * extra / bits) for name, extra in stored]
+    return pd.DataFrame(rows, columns=["mitigation", "stored_bits", "stored_percent"])

@@ -1,7 +1,6 @@
-"""Weight range check: words that are no value a weight could have are put right when weights are loaded or scrubbed.
+"""Weight ranges: words outside the range of their tensor or row are repaired when weights are loaded or scrubbed.
 
-The storage's counterpart of activation clipping (Ranger, arXiv:2003.13874), as used for text models: one pass and one
-comparison of each word, per tensor or per row."""
+The storage counterpart of activation clipping (Ranger, arXiv:2003.13874), as used for text models."""
 
 import hashlib
 import math
@@ -13,11 +12,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import unknown
 from drsrobust.injection import ErrorMap, ErrorMapMismatch, restore_leftovers
 from drsrobust.injection.address_space import INTEGERS, Stored, WordView, hittable, stored
-from drsrobust.mitigation.activations.bounds import widened
-from drsrobust.mitigation.base import Cost, Mitigation, shown
+from drsrobust.mitigation.base import Cost, Mitigation, check_choice, format_number, widen
 
 PER = ("tensor", "row")
 REPAIRS = ("zero", "clamp")
@@ -40,13 +37,12 @@ class Range:
 
 
 class WeightRange(Mitigation):
-    """After errors struck and before scores are made, every word is compared with the range [min, max] of its tensor, or of its
-    row, in the trusted weights. A value outside of it, or NaN, becomes 0 (or the nearer bound; NaN then 0); values inside stay,
-    wrong or not. So flips of high exponent bits go, while those of signs and mantissas mostly stay.
+    """Compares every word with the range [min, max] of its tensor, or of its row, in the trusted weights, after errors and
+    before scoring. A value outside, or NaN, becomes 0 (or the nearer bound; NaN then 0); values inside stay, wrong or not. So
+    flips of high exponent bits are removed, while flips of signs and mantissas mostly stay.
 
-    The ranges themselves are taken to be safe. Checked are parameters and buffers of any float or integer type, by value. Not
-    checked are FBGEMM's integer rows (int8, int4, int2), whose every code is a value that a weight could have: errors there
-    stay, see `unchecked`.
+    The ranges themselves are assumed free of errors. Parameters and buffers of any float or integer type are checked by value.
+    FBGEMM's integer rows (int8, int4, int2) are not: every code is a possible weight. Their names are in `unchecked`.
 
     Use `WeightRange.fit`.
 
@@ -60,12 +56,12 @@ class WeightRange(Mitigation):
     ) -> None:
         self.ranges, self.unchecked = dict(ranges), unchecked
         self.per, self.margin, self.repair = per, margin, repair
-        self.name = f"range per {per}" + ("" if margin == 1 else f" x {shown(margin)}")
+        self.name = f"range per {per}" + ("" if margin == 1 else f" x {format_number(margin)}")
         self.name += "" if repair == "zero" else ", clamped"
 
     @classmethod
     def fit(cls, model: nn.Module, *, per: str = "tensor", margin: float = 1.0, repair: str = "zero") -> "WeightRange":
-        """The ranges of a model as it stands; errors that an interrupted `with` left in it are undone first.
+        """The ranges of a model's present weights; errors that an interrupted `with` left are undone first.
 
         Args:
             model: any module, without errors.
@@ -74,8 +70,8 @@ class WeightRange(Mitigation):
             repair: `zero` or `clamp`.
 
         Raises:
-            ValueError: an unknown `per` or `repair`, a margin under 1, weights that are NaN, or a model of which nothing can
-                be checked.
+            ValueError: an unknown `per` or `repair`, a margin under 1, weights that are NaN, or a model without a tensor that
+                can be checked.
 
         Example:
             >>> import drsrobust as dr
@@ -86,41 +82,36 @@ class WeightRange(Mitigation):
             ...     bool(model.weight.abs().max() <= 0.125), len(error_map) == len(error_map.drawn)
             (True, True)
         """
-        for what, given, known in (("per", per, PER), ("repair", repair, REPAIRS)):
-            if given not in known:
-                raise unknown(what, given, known)
+        check_choice("per", per, PER)
+        check_choice("repair", repair, REPAIRS)
         if not 1 <= margin < math.inf:
-            raise ValueError(f"margin is {margin!r}; it must be 1 or more: a trusted weight must not be out of range")
+            raise ValueError(f"margin must be at least 1, so that trusted weights are in range, got {margin!r}")
         restore_leftovers(model)
-        ranges, unchecked = {}, []
-        for name, one in stored(model).items():
-            if not one.tensor.numel():
-                continue
-            if not _checkable(one):
-                unchecked.append(name)
-                continue
-            ranges[name] = _range(name, one.tensor, per, margin)
-        if not ranges:
+        entries = {name: entry for name, entry in stored(model).items() if entry.tensor.numel()}
+        checkable = {name: entry for name, entry in entries.items() if _checkable(entry)}
+        unchecked = tuple(name for name in entries if name not in checkable)
+        if not checkable:
             raise ValueError(
-                f"no tensor of this {type(model).__name__} can be checked by its range (of an integer row every code is a "
-                f"value that a weight could have): {', '.join(unchecked) or 'it has none'}"
+                f"no tensor of this {type(model).__name__} has a range to check (every code of an integer row is a possible "
+                f"weight): {', '.join(unchecked) or 'it has none'}"
             )
-        return cls(ranges, per=per, margin=margin, repair=repair, unchecked=tuple(unchecked))
+        ranges = {name: _range(name, entry.tensor, per, margin) for name, entry in checkable.items()}
+        return cls(ranges, per=per, margin=margin, repair=repair, unchecked=unchecked)
 
     def settings(self) -> Any:
         total = hashlib.sha256()
-        for name, one in sorted(self.ranges.items()):
-            total.update(f"{name} {one.low.dtype} {list(one.low.shape)} {list(one.shape)}\n".encode())
-            for ends in (one.low, one.high):
+        for name, bounds in sorted(self.ranges.items()):
+            total.update(f"{name} {bounds.low.dtype} {list(bounds.low.shape)} {list(bounds.shape)}\n".encode())
+            for ends in (bounds.low, bounds.high):
                 total.update(ends.contiguous().view(torch.uint8).numpy().tobytes())
         return {"per": self.per, "margin": self.margin, "repair": self.repair, "ranges": total.hexdigest()}
 
     def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap:
-        """The errors that the check leaves: a word out of range is wrong by its original bits instead (or by what a bound
-        differs in). Words of tensors without a range (optimizer states, `unchecked`) stay as they are.
+        """The errors that remain: a word out of range now differs from the original by its repair. WordView without a range
+        (optimizer states, `unchecked`) stay as they are.
 
-        The map tells whether a word was out of range (`detected`), and whether all of these are now what they were
-        (`repaired`): a weight that was not 0 before is not.
+        The map says whether a word was out of range (`detected`), and whether all such words have their original value now
+        (`repaired`): a weight set to 0 has it only if it was 0.
 
         Raises:
             ErrorMapMismatch: a tensor of another shape than the ranges were made for.
@@ -136,36 +127,39 @@ class WeightRange(Mitigation):
                 raise ErrorMapMismatch(
                     f"{self.name} was fitted to {name!r} of {list(expected.shape)}; in this model it is {list(tensor.shape)}"
                 )
-            found, left = self._left(tensor, expected, error_map.word[entries], error_map.mask[entries])
-            found += entries.start
-            outside[found], mask[found] = True, left
+            hit, remaining = self._repaired(tensor, expected, error_map.word[entries], error_map.mask[entries])
+            hit += entries.start
+            outside[hit], mask[hit] = True, remaining
         if not outside.any():
             return error_map.with_detection(detected=False)
         right = not mask[outside].any()
         return error_map.remaining(error_map.tensor, error_map.word, mask).with_detection(detected=True, repaired=right)
 
     def outside(self, model: nn.Module) -> dict[str, int]:
-        """How many words of each checked tensor are out of range as the model stands now: the pass over all weights that a
-        scrubber makes. Tensors without such words are left out.
+        """How many present words of each checked tensor are out of range, without tensors that have none: one pass over all
+        weights, as a scrubber makes it.
 
         Raises:
             ValueError: the model lacks a checked tensor, or has one of another shape.
         """
-        memory, found = stored(model), {}
-        for name, one in self.ranges.items():
-            if name not in memory or tuple(memory[name].tensor.shape) != one.shape:
-                raise ValueError(f"{self.name} has a range for {name!r} of {list(one.shape)}, which this model has not")
+        memory, counts = stored(model), {}
+        for name, bounds in self.ranges.items():
+            if name not in memory or tuple(memory[name].tensor.shape) != bounds.shape:
+                raise ValueError(
+                    f"{self.name} has a range for {name!r} of {list(bounds.shape)}, which this model lacks"
+                )
             values = _comparable(memory[name].tensor.detach().cpu())
-            shape = (-1, *[1] * (values.dim() - 1)) if len(one.low) > 1 else (1,) * values.dim()
-            inside = (values >= one.low.view(shape)) & (values <= one.high.view(shape))
+            shape = (-1, *[1] * (values.dim() - 1)) if len(bounds.low) > 1 else (1,) * values.dim()
+            inside = (values >= bounds.low.view(shape)) & (values <= bounds.high.view(shape))
             if wrong := int((~inside).sum()):
-                found[name] = wrong
-        return found
+                counts[name] = wrong
+        return counts
 
-    def _left(
+    def _repaired(
         self, tensor: torch.Tensor, expected: Range, word: np.ndarray, mask: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Of words int64 [n] of one tensor with masks uint64 [n]: which are out of range, and the masks left of these."""
+        """Which of some words int64 [n] of a tensor, with error masks uint64 [n], are out of range, and their masks after
+        repair."""
         words = WordView(tensor)
         original = words.read(torch.from_numpy(np.ascontiguousarray(word)).to(words.device)).cpu()
         faulty = original ^ words.masks(mask).cpu()
@@ -178,30 +172,32 @@ class WeightRange(Mitigation):
         if self.repair == "zero":
             repaired = torch.zeros(len(outside), dtype=INTEGERS[tensor.element_size()])
         else:
-            some = values[outside]
+            values = values[outside]
             low, high = (ends[outside] if len(ends) > 1 else ends for ends in (low, high))
-            some = torch.where(some < low, low, torch.where(some > high, high, torch.zeros_like(some)))
-            repaired = some.to(tensor.dtype).view(INTEGERS[tensor.element_size()])
-        left = (repaired ^ original[outside]).numpy()
-        return outside.numpy(), left.view(f"uint{8 * left.dtype.itemsize}").astype(np.uint64)
+            values = torch.where(values < low, low, torch.where(values > high, high, torch.zeros_like(values)))
+            repaired = values.to(tensor.dtype).view(INTEGERS[tensor.element_size()])
+        remaining = (repaired ^ original[outside]).numpy()
+        return outside.numpy(), remaining.view(f"uint{8 * remaining.dtype.itemsize}").astype(np.uint64)
 
     def cost(self, model: nn.Module) -> Cost:
-        """Two numbers of a word's width for each range. Nothing for a sample: the check is one pass over the weights, when they
-        are loaded or scrubbed."""
-        return Cost(stored_bits=sum(2 * one.low.numel() * one.bits for one in self.ranges.values()))
+        """Two numbers of a word's width for each range. Inference is unchanged: the check runs when weights are loaded or
+        scrubbed."""
+        return Cost(stored_bits=sum(2 * bounds.low.numel() * bounds.bits for bounds in self.ranges.values()))
 
 
-def _checkable(one: Stored) -> bool:
-    if not hittable(one.tensor) or one.tensor.layout != torch.strided or one.tensor.is_quantized or one.tensor.is_meta:
+def _checkable(entry: Stored) -> bool:
+    tensor = entry.tensor
+    if not hittable(tensor) or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
         return False
-    return one.rows is None or one.dtype.is_floating_point
+    return entry.rows is None or entry.dtype.is_floating_point
 
 
 def _comparable(values: torch.Tensor) -> torch.Tensor:
-    """Values in a type that can be compared: 8-bit floats as float32, unsigned integers of over 8 bits as the next larger."""
-    wider = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.float64}
+    """Values in a type that PyTorch can compare: 8-bit floats as float32, unsigned integers of over 8 bits as the next larger
+    type."""
+    larger = {torch.uint16: torch.int32, torch.uint32: torch.int64, torch.uint64: torch.float64}
     small = values.dtype.is_floating_point and values.dtype.itemsize == 1
-    return values.to(torch.float32 if small else wider.get(values.dtype, values.dtype))
+    return values.to(torch.float32 if small else larger.get(values.dtype, values.dtype))
 
 
 def _range(name: str, tensor: torch.Tensor, per: str, margin: float) -> Range:
@@ -209,9 +205,9 @@ def _range(name: str, tensor: torch.Tensor, per: str, margin: float) -> Range:
     values = values.reshape(len(values) if per == "row" and values.dim() > 1 else 1, -1)
     low, high = torch.aminmax(values, dim=1)
     if bool(low.isnan().any()):
-        raise ValueError(f"{name} holds NaN; ranges are made of weights without errors")
+        raise ValueError(f"{name} holds NaN; ranges need weights without errors")
     if margin != 1:
-        low, high = (widened(low.double(), margin, low=True), widened(high.double(), margin, low=False))
+        low, high = (widen(low.double(), margin, low=True), widen(high.double(), margin, low=False))
         if not values.dtype.is_floating_point:
             low, high = low.floor(), high.ceil()
         low, high = low.to(values.dtype), high.to(values.dtype)

@@ -1,4 +1,4 @@
-"""SECDED for int8 tables in bits that small numbers do not need: no bit is stored beside."""
+"""Zero-space ECC: SECDED for int8 tables in bits that small values do not need, without extra memory."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -8,16 +8,17 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import unknown
 from drsrobust.injection import Target, as_target
 from drsrobust.injection.address_space import TargetTensor, WordView
 from drsrobust.injection.number_formats import Format
-from drsrobust.mitigation.memory.ecc import ACTIONS, decoded, secded
-from drsrobust.mitigation.memory.protected_words import Area, Errors, joined
-from drsrobust.mitigation.memory.storage import StorageProtection, Trial, Verdict
+from drsrobust.mitigation.base import check_choice
+from drsrobust.mitigation.memory.ecc import ACTIONS, decode_errors, secded
+from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, merge
+from drsrobust.mitigation.memory.storage import Decoded, StorageProtection, Trial
 
-_CODE = 57  # data bits of a block: 7 bytes without their second highest bit, and a whole one
-_FREE, _TOP = np.uint64(6), np.uint64(7)  # the bit that is free, and the one it repeats
+_DATA_BITS = 57  # of a block: 7 bytes without their second highest bit, and a whole one
+_FREE, _TOP = np.uint64(6), np.uint64(7)  # bit numbers: the free bit of a byte, and the bit it repeats
+_ONE = np.uint64(1)
 WAYS = ("clip", "rescale")
 
 
@@ -26,20 +27,20 @@ class ZeroSpaceECC(StorageProtection):
 
     Guan et al., "In-Place Zero-Space Memory Protection for CNN", NeurIPS 2019, arXiv:1910.14479: of a number in [-64, 63] the
     second highest bit repeats the sign. Where the first 7 of 8 neighbouring values are so small, these 7 bits hold the check
-    bits of the other 57; the decoder puts the sign back into them. The paper trains networks to fulfil the condition; here
-    `reserve_bits` clips tables to it, and whoever judges measures what that costs.
+    bits of the other 57; the decoder restores them from the sign. The paper trains networks to meet the condition; here
+    `reserve_bits` clips or rescales tables, and an evaluator measures the cost.
 
-    Tensors of int8, blocks in memory order; FBGEMM's int8 rows, whose codes are unsigned: a code in [64, 191] (a code - 128 in
-    [-64, 63]) has a second highest bit opposite to the highest one, blocks of 8 codes from a row's first. Not covered: a row's
-    scale and bias (to protect these: `+ BitProtection(("scale", "bias"), code="secded")`), the last values that fill no block,
-    and tensors of other formats.
+    Protected are int8 tensors, with blocks in memory order, and FBGEMM's int8 rows, with blocks of 8 codes from the first of a
+    row. Codes are unsigned: a code in [64, 191] (a code - 128 in [-64, 63]) has a second highest bit opposite to the highest.
+    Not protected: scale and bias of a row (add `+ BitProtection(("scale", "bias"), code="secded")`), last values that fill no
+    block, and tensors of other formats.
 
     Args:
         uncorrectable: `"keep"`, `"zero"` (the value 0, in rows the code 128, the middle of the range) or `"restore"`, as in
             `ECC`.
-        target: what is protected.
+        target: protected tensors.
 
-    `report` counts blocks as `ECC` does code words.
+    `report` counts blocks, as `ECC` counts code words.
 
     Example:
         >>> import warnings
@@ -50,11 +51,11 @@ class ZeroSpaceECC(StorageProtection):
         >>> tables = Tables(tables=[Table(name="t", embedding_dim=16, num_embeddings=1000, feature_names=["f"])])
         >>> with warnings.catch_warnings(action="ignore"):
         ...     int8 = quantize_embeddings(nn.Sequential(tables), dtype=torch.int8, inplace=True)
-        >>> room = reserve_bits(int8, how="rescale")
+        >>> changes = reserve_bits(int8, how="rescale")
         >>> both = ZeroSpaceECC() + BitProtection(("scale", "bias"), code="secded")
         >>> for protection in (None, ZeroSpaceECC(), both):
-        ...     with dr.inject(int8, dr.BitFlip(1e-4), seed=2, mitigation=protection) as left:
-        ...         print(left.counts("field").to_dict())
+        ...     with dr.inject(int8, dr.BitFlip(1e-4), seed=2, mitigation=protection) as remaining:
+        ...         print(remaining.counts("field").to_dict())
         {'bias': 2, 'scale': 4, 'value': 10}
         {'bias': 2, 'scale': 4}
         {}
@@ -62,80 +63,66 @@ class ZeroSpaceECC(StorageProtection):
 
     def __init__(self, uncorrectable: str = "keep", target: str | Target = "all") -> None:
         super().__init__(target)
-        if uncorrectable not in ACTIONS:
-            raise unknown("action on uncorrectable errors", uncorrectable, ACTIONS)
+        check_choice("action on uncorrectable errors", uncorrectable, ACTIONS)
         self.uncorrectable = uncorrectable
-        then = "" if uncorrectable == "keep" else f", {uncorrectable}"
-        self.name = f"zero-space SECDED{then}{self.of_target()}"
+        action = "" if uncorrectable == "keep" else f", {uncorrectable}"
+        self.name = f"zero-space SECDED{action}{self.target_suffix()}"
 
     def settings(self) -> Any:
         return {**super().settings(), "uncorrectable": self.uncorrectable}
 
-    def areas(self, model: nn.Module) -> "list[Blocks]":
+    def protected(self, model: nn.Module) -> "list[Blocks]":
         """The int8 tensors of the target.
 
         Raises:
             ValueError: it has none.
         """
-        return _int8(self.target, model)
+        return _int8_blocks(self.target, model)
 
-    def words(self, area: "Blocks", errors: Errors, beside: Mapping[str, Errors], trial: Trial) -> Verdict:
-        covered = area.covered(errors.index)
-        inside = covered >= 0
-        block, place = covered[inside] // 8, (covered[inside] % 8).astype(np.uint64)
+    def decode(self, protected: "Blocks", errors: Errors, stored: Mapping[str, Errors], trial: Trial) -> Decoded:
+        number = protected.number(errors.index)
+        inside = number >= 0
+        block, place = number[inside] // 8, (number[inside] % 8).astype(np.uint64)
         mask = errors.mask[inside]
-        code = secded(_CODE)
-        own = np.where(place < 7, ((mask >> _FREE) & np.uint64(1)) << place, np.uint64(0))
-        left, counts = decoded(code, joined(block, _folded(mask, place)), joined(block, own), area.blocks * _CODE)
-        held = area.read_held(left.index)
-        self._check(area, left.index, held)
+        check = np.where(place < 7, ((mask >> _FREE) & _ONE) << place, np.uint64(0))
+        data = merge(block, _fold(mask, place))
+        blocks = decode_errors(secded(_DATA_BITS), data, merge(block, check), protected.blocks * _DATA_BITS)
+        values = protected.read(protected.places(blocks.index).ravel()).reshape(-1, 8)
+        _check_room(protected, blocks.index, values)
         parts = np.arange(8, dtype=np.uint64)
-        wrong = _unfolded((left.mask[:, None] >> (parts * np.uint64(7))), parts)
+        wrong = _unfold(blocks.mask[:, None] >> (parts * np.uint64(7)), parts)
         if self.uncorrectable != "keep":
-            zero = held ^ np.uint64(area.inverse << 7) if self.uncorrectable == "zero" else np.zeros_like(held)
-            wrong[left.given_up] = zero[left.given_up]
-        local = area.uncovered(left.index)
-        index = np.append(local.ravel(), errors.index[~inside])
-        noticed = counts["corrected"] + counts["uncorrectable"] + counts["miscorrected"] > 0
-        unrepaired = counts["miscorrected"] > 0 or (counts["uncorrectable"] > 0 and self.uncorrectable != "restore")
-        return Verdict(joined(index, np.append(wrong.ravel(), errors.mask[~inside])), noticed, unrepaired, counts)
-
-    def _check(self, area: "Blocks", block: np.ndarray, held: np.ndarray) -> None:
-        wrong = np.flatnonzero(_needs(held[:, :7], area.inverse).any(axis=1))
-        if len(wrong):
-            values = held[wrong[0]].tolist()
-            span = "[64, 191]" if area.inverse else "[-64, 63]"
-            raise ValueError(
-                f"{area.name}: block {block[wrong[0]]} holds the bytes {values}, of which the first 7 are not all in {span}: "
-                "there is no room for check bits. Prepare the model first, by reserve_bits(model)"
-            )
+            zero = np.uint64(protected.inverse << 7)
+            wrong[blocks.given_up] = (values ^ zero)[blocks.given_up] if self.uncorrectable == "zero" else 0
+        index = np.append(protected.places(blocks.index).ravel(), errors.index[~inside])
+        remaining = merge(index, np.append(wrong.ravel(), errors.mask[~inside]))
+        return blocks.result(remaining, self.uncorrectable)
 
 
-class Room(NamedTuple):
-    """What `reserve_bits` did to a table: how many of its values it changed, of how many, and the largest change of a value (of
-    int8 tensors in steps)."""
+class RangeClipReport(NamedTuple):
+    """What `reserve_bits` did to a table: changed values, all values, and the largest change (of int8 tensors in steps)."""
 
     changed: int
     values: int
     largest: float
 
 
-def reserve_bits(model: nn.Module, target: str | Target = "all", *, how: str = "clip") -> dict[str, Room]:
-    """Makes int8 tables fit for `ZeroSpaceECC`, in place. Lossy: judge the model after it against the model before.
+def reserve_bits(model: nn.Module, target: str | Target = "all", *, how: str = "clip") -> dict[str, RangeClipReport]:
+    """Prepares int8 tables for `ZeroSpaceECC`, in place. Lossy: compare the model's scores before and after.
 
     Args:
-        model: any; its tensors that are not int8 stay as they are.
-        target: which of its tensors.
+        model: any; tensors that are not int8 are unchanged.
+        target: of its tensors.
         how: `"clip"`: the first 7 of 8 values to [-64, 63], codes of quantized rows to [64, 191]. Row-wise quantization uses
-            all codes of every row, so there clipping costs much. `"rescale"` (rows only): all codes to half their resolution,
+            all codes of every row, so clipping rows costs much. `"rescale"` (rows only): all codes to half their resolution,
             c' = floor(c / 2) + 64, scale' = 2 scale, bias' = bias - 127.5 scale: no value changes by more than half an old step
-            (and what rounding of the new bias adds).
+            (and the rounding of the new bias).
 
     Returns:
-        by tensor, what was changed.
+        changes by tensor.
 
     Raises:
-        ValueError: there is no int8 tensor; or one that is not of quantized rows is to be rescaled.
+        ValueError: the target has no int8 tensor, or `"rescale"` of a tensor without rows.
 
     Example:
         >>> model = nn.Module()
@@ -143,134 +130,133 @@ def reserve_bits(model: nn.Module, target: str | Target = "all", *, how: str = "
         >>> reserve_bits(model, "table")["table"].changed, model.table.tolist()
         (2, [[63, -3, 5, -64, 0, 1, 2, 127]])
     """
-    if how not in WAYS:
-        raise unknown("way to make room", how, WAYS)
-    return {area.name: _clip(area) if how == "clip" else _rescale(area) for area in _int8(as_target(target), model)}
+    check_choice("way to reserve bits", how, WAYS)
+    change = _clip if how == "clip" else _rescale
+    return {blocks.name: change(blocks) for blocks in _int8_blocks(as_target(target), model)}
 
 
-def _int8(target: Target, model: nn.Module) -> "list[Blocks]":
-    found = [tensor for tensor in target.resolve(model).tensors if tensor.format.name.startswith("int8")]
-    if not found:
+def _int8_blocks(target: Target, model: nn.Module) -> "list[Blocks]":
+    tensors = [tensor for tensor in target.resolve(model).tensors if tensor.format.name.startswith("int8")]
+    if not tensors:
         raise ValueError(f"target {str(target)!r} has no int8 tensor and no table of int8 rows to protect in place")
-    return [Blocks(tensor) for tensor in found]
+    return [Blocks(tensor) for tensor in tensors]
 
 
-class Blocks(Area):
+class Blocks(ProtectedWords):
     """The 8-byte blocks of an int8 tensor."""
 
     def __init__(self, tensor: TargetTensor) -> None:
         super().__init__(tensor)
-        self.inverse = tensor.format.period > 1  # whether the free bit is the opposite of the highest one
-        self._rank, self._places = _code_places(tensor.format)
-        period = tensor.format.period
-        self.blocks = self.words // period * len(self._places) // 8
+        self.inverse = tensor.format.period > 1  # quantized rows: the free bit is opposite to the highest one
+        self._rank, self._codes = _code_places(tensor.format)
+        self.units = self.words // tensor.format.period
+        self.blocks = self.units * len(self._codes) // 8
 
-    def covered(self, local: np.ndarray) -> np.ndarray:
-        """The numbers of bytes among those that blocks are made of; -1 for others."""
+    def number(self, local: np.ndarray) -> np.ndarray:
+        """The number of each byte among the bytes of blocks; -1 for others."""
         period = self.format.period
         rank = self._rank[local % period]
-        found = np.where(rank >= 0, local // period * len(self._places) + rank, -1)
-        return np.where(found < 8 * self.blocks, found, -1)
+        number = np.where(rank >= 0, local // period * len(self._codes) + rank, -1)
+        return np.where(number < 8 * self.blocks, number, -1)
 
-    def uncovered(self, block: np.ndarray) -> np.ndarray:
-        """The reverse, of all bytes of some blocks: int64 [n, 8]."""
+    def places(self, block: np.ndarray) -> np.ndarray:
+        """All bytes of some blocks, int64 [n, 8]; the reverse of `number`."""
         number = block[:, None] * 8 + np.arange(8)
-        size = len(self._places)
-        return number // size * self.format.period + self._places[number % size]
+        size = len(self._codes)
+        return number // size * self.format.period + self._codes[number % size]
 
-    def read_held(self, block: np.ndarray) -> np.ndarray:
-        """The bytes of some blocks: uint64 [n, 8]."""
-        return self.read(self.uncovered(block).ravel()).reshape(-1, 8)
+    def field_places(self, *fields: str) -> np.ndarray:
+        """All bytes of some fields of quantized rows, int64 [rows, bytes of the fields]."""
+        places = np.flatnonzero(np.bitwise_or.reduce([self.format.fields[field] for field in fields]))
+        return np.arange(self.units)[:, None] * self.format.period + places
+
+    def headers(self) -> tuple[np.ndarray, np.ndarray, np.dtype]:
+        """Scale and bias (float64 [rows]) of quantized rows, and their dtype."""
+        local = self.field_places("scale", "bias")
+        dtype = np.dtype("<f2" if local.shape[1] == 4 else "<f4")
+        header = self.read(local.ravel()).astype(np.uint8).view(dtype).reshape(-1, 2).astype(np.float64)
+        return header[:, 0], header[:, 1], dtype
+
+    def decoded(self, values: np.ndarray) -> np.ndarray:
+        """Bytes as float64 numbers: unsigned codes of quantized rows, else int8."""
+        return values.astype(np.float64) if self.inverse else values.astype(np.uint8).view(np.int8).astype(np.float64)
+
+    def write(self, local: np.ndarray, values: np.ndarray) -> None:
+        words = WordView(self.tensor.memory)
+        index = torch.from_numpy(np.ascontiguousarray(self.flat(local))).to(words.device)
+        words.write(index, words.masks(values))
 
 
 @lru_cache(maxsize=64)
-def _code_places(form: Format) -> tuple[np.ndarray, np.ndarray]:
-    """For each word of a unit its number among those that blocks are made of (-1: not one of them), and the reverse."""
+def _code_places(word_format: Format) -> tuple[np.ndarray, np.ndarray]:
+    """For each word of a unit its number among the words of blocks (-1: not in a block), and the reverse."""
     places = np.arange(1)
-    if form.period > 1:
-        places = np.flatnonzero(form.fields["value"])
+    if word_format.period > 1:
+        places = np.flatnonzero(word_format.fields["value"])
         places = places[: len(places) // 8 * 8]
-    rank = np.full(form.period, -1)
+    rank = np.full(word_format.period, -1)
     rank[places] = np.arange(len(places))
     return rank, places
 
 
-def _folded(mask: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """Bytes at places 0 to 7 of their blocks as bits of the block's 57: of the first 7 without their free bit."""
+def _fold(mask: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """Bytes at places 0 to 7 of a block as bits of its 57 data bits: the first 7 without their free bit."""
     small = (mask & np.uint64(0x3F)) | ((mask >> _TOP) << _FREE)
     return np.where(place < 7, small, mask) << (place * np.uint64(7))
 
 
-def _unfolded(bits: np.ndarray, place: np.ndarray) -> np.ndarray:
-    """The reverse; a wrong highest bit of the first 7 is repeated in the free one."""
-    top = (bits >> _FREE) & np.uint64(1)
+def _unfold(bits: np.ndarray, place: np.ndarray) -> np.ndarray:
+    """The reverse of `_fold`; a wrong highest bit of the first 7 bytes is repeated in the free bit."""
+    top = (bits >> _FREE) & _ONE
     small = (bits & np.uint64(0x3F)) | (top << _FREE) | (top << _TOP)
     return np.where(place < 7, small, bits & np.uint64(0xFF))
 
 
-def _needs(held: np.ndarray, inverse: bool) -> np.ndarray:
+def _too_large(values: np.ndarray, inverse: bool) -> np.ndarray:
     """Which bytes need the bit that should be free."""
-    return ((held >> _FREE) ^ (held >> _TOP)) & np.uint64(1) != inverse
+    return ((values >> _FREE) ^ (values >> _TOP)) & _ONE != inverse
 
 
-def _clip(area: Blocks) -> Room:
-    local = area.uncovered(np.arange(area.blocks))[:, :7].ravel()
-    held = area.read(local)
-    top = (held >> _TOP) & np.uint64(1)
-    # Below the range lies the highest number without its sign bit, above it the lowest: 63 or -64, 191 or 64.
-    highest, lowest = (np.uint64(191), np.uint64(64)) if area.inverse else (np.uint64(192), np.uint64(63))
-    wrong = _needs(held, area.inverse)
-    clipped = np.where(wrong, np.where(top == 1, highest, lowest), held)
-    by = np.abs(_number(clipped, area) - _number(held, area))
-    scale = _headers(area)[0][local // area.format.period] if area.inverse else 1.0
-    _write(area, local[wrong], clipped[wrong])
-    return Room(int(wrong.sum()), area.words if not area.inverse else _values(area), float((by * scale).max(initial=0)))
+def _check_room(blocks: Blocks, block: np.ndarray, values: np.ndarray) -> None:
+    wrong = np.flatnonzero(_too_large(values[:, :7], blocks.inverse).any(axis=1))
+    if len(wrong):
+        span = "[64, 191]" if blocks.inverse else "[-64, 63]"
+        raise ValueError(
+            f"{blocks.name}: block {block[wrong[0]]} holds the bytes {values[wrong[0]].tolist()}; the first 7 must be in "
+            f"{span} to leave room for check bits. Call reserve_bits(model) first"
+        )
 
 
-def _rescale(area: Blocks) -> Room:
-    if not area.inverse:
-        raise ValueError(f"{area.name} is an int8 tensor without a scale of its own; it can only be clipped")
-    period = area.format.period
-    scale, bias, dtype = _headers(area)
-    rows = len(scale)
-    places = np.flatnonzero(area.format.fields["value"])
-    local = (np.arange(rows)[:, None] * period + places).ravel()
-    held = area.read(local)
-    value = _number(held, area) * np.repeat(scale, len(places)) + np.repeat(bias, len(places))
+def _clip(blocks: Blocks) -> RangeClipReport:
+    local = blocks.places(np.arange(blocks.blocks))[:, :7].ravel()
+    values = blocks.read(local)
+    top = (values >> _TOP) & _ONE
+    # Nearest byte in range where the top bit is 1, and where it is 0: 191 and 64 of codes, -64 (192) and 63 of int8.
+    with_top, without_top = (np.uint64(191), np.uint64(64)) if blocks.inverse else (np.uint64(192), np.uint64(63))
+    wrong = _too_large(values, blocks.inverse)
+    clipped = np.where(wrong, np.where(top == 1, with_top, without_top), values)
+    change = np.abs(blocks.decoded(clipped) - blocks.decoded(values))
+    if blocks.inverse:
+        change *= blocks.headers()[0][local // blocks.format.period]
+    blocks.write(local[wrong], clipped[wrong])
+    count = blocks.field_places("value").size if blocks.inverse else blocks.words
+    return RangeClipReport(int(wrong.sum()), count, float(change.max(initial=0)))
+
+
+def _rescale(blocks: Blocks) -> RangeClipReport:
+    if not blocks.inverse:
+        raise ValueError(f"{blocks.name} is an int8 tensor without scales; use how='clip'")
+    scale, bias, dtype = blocks.headers()
+    local = blocks.field_places("value")
+    codes = blocks.read(local.ravel()).reshape(local.shape)
+    before = blocks.decoded(codes) * scale[:, None] + bias[:, None]
     with np.errstate(over="ignore"):
         header = np.stack((2 * scale, bias - 127.5 * scale), axis=1).astype(dtype)
     if not np.isfinite(header).all():
-        raise ValueError(f"{area.name}: twice a row's scale is more than {dtype} holds")
-    codes = held // np.uint64(2) + np.uint64(64)
-    _write(area, local, codes)
-    place = np.flatnonzero(area.format.fields["scale"] | area.format.fields["bias"])
-    _write(area, (np.arange(rows)[:, None] * period + place).ravel(), header.view(np.uint8).ravel().astype(np.uint64))
-    now = header.astype(np.float64)
-    new = codes * np.repeat(now[:, 0], len(places)) + np.repeat(now[:, 1], len(places))
-    by = np.abs(new - value)
-    return Room(int((by != 0).sum()), len(value), float(by.max(initial=0)))
-
-
-def _headers(area: Blocks) -> tuple[np.ndarray, np.ndarray, np.dtype]:
-    """Of each row the scale and the bias, and their type."""
-    place = np.flatnonzero(area.format.fields["scale"] | area.format.fields["bias"])
-    rows = area.words // area.format.period
-    local = (np.arange(rows)[:, None] * area.format.period + place).ravel()
-    dtype = np.dtype("<f2" if len(place) == 4 else "<f4")
-    header = area.read(local).astype(np.uint8).view(dtype).reshape(rows, 2).astype(np.float64)
-    return header[:, 0], header[:, 1], dtype
-
-
-def _values(area: Blocks) -> int:
-    return area.words // area.format.period * int((area.format.fields["value"] != 0).sum())
-
-
-def _number(held: np.ndarray, area: Blocks) -> np.ndarray:
-    """Bytes as numbers: codes as they are, int8 with its sign."""
-    return held.astype(np.float64) if area.inverse else held.astype(np.uint8).view(np.int8).astype(np.float64)
-
-
-def _write(area: Blocks, local: np.ndarray, held: np.ndarray) -> None:
-    words = WordView(area.tensor.memory)
-    index = torch.from_numpy(np.ascontiguousarray(area.flat(local))).to(words.device)
-    words.write(index, words.masks(held))
+        raise ValueError(f"{blocks.name}: twice the scale of a row is more than {dtype} holds")
+    codes = codes // np.uint64(2) + np.uint64(64)
+    blocks.write(local.ravel(), codes.ravel())
+    blocks.write(blocks.field_places("scale", "bias").ravel(), header.view(np.uint8).ravel().astype(np.uint64))
+    header = header.astype(np.float64)
+    change = np.abs(codes * header[:, :1] + header[:, 1:] - before)
+    return RangeClipReport(int((change != 0).sum()), local.size, float(change.max(initial=0)))
