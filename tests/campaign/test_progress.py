@@ -1,9 +1,9 @@
 """What a person sees of a running campaign."""
 
 import pyarrow as pa
-from drsrobust.campaign.progress import Report
 
 from drsrobust.campaign import Campaign
+from drsrobust.campaign.progress import Report
 from drsrobust.campaign.queue import Schedule
 from drsrobust.injection import BitFlip
 
