@@ -52,10 +52,16 @@ def test_pages_name_what_exists():
     assert {"BitFlip", "RowError", "FieldMixture"} < set(shown)
     for name, arguments in shown.items():
         assert [a.split("=")[0] for a in arguments.split(", ")] == list(inspect.signature(getattr(dr, name)).parameters)
-    derived = {
-        cls.__name__ for cls in dr.injection.ErrorModel.__subclasses__() if cls.__module__.startswith("drsrobust")
-    }
+    derived = set(_public_subclasses(dr.injection.ErrorModel))
     assert derived - {"Sum"} == set(shown)
+
+
+def _public_subclasses(cls):
+    for derived in cls.__subclasses__():
+        if derived.__module__.startswith("drsrobust"):
+            if not derived.__name__.startswith("_"):
+                yield derived.__name__
+            yield from _public_subclasses(derived)
 
 
 def test_every_model_and_data_set_has_its_line():

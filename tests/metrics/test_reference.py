@@ -139,7 +139,7 @@ def test_nothing_can_be_written_to():
         reference.golden[0] = 1
     reference.golden.setflags(write=True)
     reference.golden[0] = 1
-    with pytest.raises(RuntimeError, match="Reference.golden is not what it was made of the golden scores"):
+    with pytest.raises(RuntimeError, match="BaselineMetrics.golden is not what it was made of the golden scores"):
         reference.check(np.zeros(2))
 
 

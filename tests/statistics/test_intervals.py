@@ -194,7 +194,7 @@ def test_sample_size_is_leveugles():
         ({"population": 0, "error": 0.01}, "population is 0; it must be 1 or more possible errors"),
         ({"population": math.nan, "error": 0.01}, "population is nan"),
         ({"population": 10, "error": 0}, "error is 0; it must lie between 0 and 1"),
-        ({"population": 10, "error": 0.1, "level": 95}, "level is 95"),
+        ({"population": 10, "error": 0.1, "confidence": 95}, "confidence is 95"),
         ({"population": 10, "error": 0.1, "p": 1}, "p is 1"),
     ],
 )

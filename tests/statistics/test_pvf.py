@@ -87,7 +87,9 @@ def test_the_mean_share_covers():
 
 
 def test_useless_tables(table):
-    with pytest.raises(ValueError, match="PVF needs columns flipped, reranked; there are: target, outcome, moved"):
+    with pytest.raises(
+        ValueError, match="PVF needs columns decision_changed, list_changed; there are: target, outcome, score_changed"
+    ):
         pvf(table.drop(columns=["decision_changed", "list_changed"]))
     with pytest.raises(ValueError, match="PVF needs columns to group by"):
         pvf(table, by=[])

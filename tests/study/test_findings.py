@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.study.findings import RULES, interval, number, rule_options, verdict, verdicts
+from drsrobust.study.findings import RULES, conclusion, interval, number, rule_options, verdict, verdicts
 
 
 def rows(*values, **columns):
@@ -107,3 +107,23 @@ def test_numbers_are_short():
     assert [number(one) for one in values] == ["100", "1e-5", "0.123", "12,346", "3e37", "30", "none", "infinite"]
     assert interval(0.3, 0.2, 0.4) == "0.3 [0.2, 0.4]" and interval(0.3, 0.3, 0.3) == interval(0.3, math.nan, math.nan)
     assert interval(math.nan, 0.1, 0.2) == ""
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (["reproduced", "reproduced"], "Reproduced (2 of 2 findings in full)."),
+        (["reproduced", "not"], "Partly reproduced (1 of 2 findings in full)."),
+        (["reproduced", "nothing lost"], "Partly reproduced (1 of 2 findings in full)."),
+        (["partly", "not"], "Partly reproduced (0 of 2 findings in full)."),
+        (["not"], "Not reproduced (0 of 1 findings in full)."),
+        (["nothing lost"], "Not tested."),
+        ([], "Not tested."),
+    ],
+)
+def test_a_conclusion(verdicts, said):
+    assert (
+        conclusion("C3", "AUC holds", iter(["a", "b"]), iter(verdicts))
+        == f"C3. The paper: AUC holds. Here: a; b. {said}"
+    )
+    assert "Here: no finding. " in conclusion("C3", "AUC holds", [], verdicts)

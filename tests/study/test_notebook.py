@@ -3,7 +3,7 @@ import re
 import pytest
 
 from drsrobust.study import notebook
-from drsrobust.study.notebook import check_parameters, check_values, conclusion, provenance
+from drsrobust.study.notebook import check_parameters, check_values, provenance
 from reproduce.notebooks import all_notebooks
 
 
@@ -118,23 +118,3 @@ def test_provenance(evaluator):
 
 def test_provenance_of_what_needs_no_data():
     assert re.fullmatch(r"\d+ cores \w+; python 3\.11.*, torch 2\.13.*", provenance())
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "said"),
-    [
-        (["reproduced", "reproduced"], "Reproduced (2 of 2 findings in full)."),
-        (["reproduced", "not"], "Partly reproduced (1 of 2 findings in full)."),
-        (["reproduced", "nothing lost"], "Partly reproduced (1 of 2 findings in full)."),
-        (["partly", "not"], "Partly reproduced (0 of 2 findings in full)."),
-        (["not"], "Not reproduced (0 of 1 findings in full)."),
-        (["nothing lost"], "Not tested."),
-        ([], "Not tested."),
-    ],
-)
-def test_a_conclusion(verdicts, said):
-    assert (
-        conclusion("C3", "AUC holds", iter(["a", "b"]), iter(verdicts))
-        == f"C3. The paper: AUC holds. Here: a; b. {said}"
-    )
-    assert "Here: no finding. " in conclusion("C3", "AUC holds", [], verdicts)
