@@ -1,35 +1,32 @@
-"""The plan of a profile, printed before it runs: trials and trainings counted from its parameters, times their cost measured on
-this machine; memory, and missing data."""
+"""The plan of a profile, printed before it runs: trials and trainings counted from its parameters, times their cost measured
+on this machine; memory, and missing data."""
 
-import csv
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from statistics import mean
+from typing import TYPE_CHECKING, Any
 
 from drsrobust._environment import cores
-from reproduce.notebooks import ROOT
-from reproduce.profiles import Profile
+from reproduce.profiles import Profile, missing_data
+
+if TYPE_CHECKING:
+    from drsrobust import Evaluator
+    from drsrobust.data import Dataset
 
 PROTOCOLS = {"fm", "dcn", "afm", "afn", "wide_deep", "deepfm"}  # whose published scripts name parts: two protocols
-ONE = "one error"  # instead of a rate
-RATES = (1e-8, 1e-6, 1e-4, 1e-2)  # bit error rates at which trials are timed
 ROWS = 2048  # of timed trials and passes
-BATCHES = (256, 1024)  # of timed steps
 SLOW = 0.15  # seconds; a slower call is timed once
-EPOCHS = 15  # of training, where no published run has the model
+EPOCHS = 15  # of training
 SPLIT = 0.8, 0.1  # training and test rows
 START = 6.0  # seconds until a notebook's kernel has imported its libraries
 # Rows and ids (rows of tables) of large sets: MovieLens-20M by its README; Criteo by its challenge, its ids an estimate
 # (categories seen 10 times or more).
 KNOWN = {"movielens-20m": (20_000_263, 165_000), "criteo-kaggle": (45_840_617, 1_100_000)}
-FAMILIES = {"movielens": ("movielens-1m", "movielens-latest-small"), "criteo": ("criteo-sample",)}
 Parameters = dict[str, Any]
 
 
@@ -38,11 +35,11 @@ class Work:
     """Some of a notebook's work.
 
     Attributes:
-        kind: `training` (of one model), `trials`, `passes` (plain scoring) or `limit` (`count` seconds at most).
+        kind: `training` (of one model), `trials`, `passes` (plain scoring) or `seconds` (`count` of them).
         count: of trials or passes; with `per` for each `component` or `stratum` of the model.
         model, dataset, sizes: of the model; sizes that are not its default.
-        rows: test rows of a trial or pass; fewer where the data set has fewer, unless `generated` for the trials.
-        rate: bit error rate of the trials, or ONE.
+        rows: test rows of a trial or pass; fewer where the data set has fewer.
+        rate: bit error rate of the trials; None: one error per trial.
         alone: runs on one core while nothing else does.
     """
 
@@ -51,17 +48,10 @@ class Work:
     model: str = ""
     dataset: str = ""
     rows: int = 0
-    rate: float | str = ONE
+    rate: float | None = None
     sizes: tuple[tuple[str, int], ...] = ()
     per: str = ""
     alone: bool = False
-    generated: bool = False
-
-
-def work_of(notebook: str, p: Parameters) -> list[Work] | None:
-    """The work of a notebook with these parameters; None for a notebook that is not counted."""
-    counted = _NOTEBOOKS.get(notebook)
-    return None if counted is None else list(counted(p))
 
 
 def _training(p: Parameters, model: str, dataset: str) -> Work:
@@ -70,10 +60,14 @@ def _training(p: Parameters, model: str, dataset: str) -> Work:
 
 
 def _campaign(p: Parameters, dataset: str, per_rate: int) -> Iterator[Work]:
-    """Trials of a model over the rates."""
     yield _training(p, p["model_name"], dataset)
     for ber in p["bers"]:
         yield Work("trials", per_rate, p["model_name"], dataset, p["test_rows"], ber)
+
+
+def _campaigns(p: Parameters, per_rate: int) -> Iterator[Work]:
+    for dataset in p["datasets"]:
+        yield from _campaign(p, dataset, per_rate)
 
 
 def _trained_pairs(p: Parameters) -> Iterator[Work]:
@@ -85,7 +79,7 @@ def _bits(p: Parameters) -> Iterator[Work]:
     for train in (_training(p, model, p["dataset"]) for model in p["models"]):
         yield train
         count = len(p["bits"]) * p["trials"]
-        yield Work("trials", count, train.model, train.dataset, p["test_rows"], ONE, train.sizes, "component")
+        yield Work("trials", count, train.model, train.dataset, p["test_rows"], None, train.sizes, "component")
 
 
 def _factors(p: Parameters) -> Iterator[Work]:
@@ -100,7 +94,7 @@ def _factors(p: Parameters) -> Iterator[Work]:
     dataset = f"synthetic-dummy/{nearest.pop('density'):g}"
     count = 2 * len(cells) * len(p["targets"]) * p["trials"]  # two protocols
     for ber in p["bers"]:
-        yield Work("trials", count, "dummy", dataset, p["inputs"], ber, tuple(nearest.items()), generated=True)
+        yield Work("trials", count, "dummy", dataset, p["inputs"], ber, tuple(nearest.items()))
 
 
 def _rates(p: Parameters) -> Iterator[Work]:
@@ -118,15 +112,14 @@ def _components(p: Parameters) -> Iterator[Work]:
         yield Work("trials", p["trials"], model, dataset, rows, per="stratum")
     for ber in p["bers"]:
         yield Work("trials", p["sweep_trials"], first, dataset, rows, ber, per="component")
-    yield Work(
-        "trials", p["anywhere"] + 2 * len(p["tables"]) * len(p["counts"]) * p["row_trials"], first, dataset, rows
-    )
+    count = p["anywhere"] + 2 * len(p["tables"]) * len(p["counts"]) * p["row_trials"]
+    yield Work("trials", count, first, dataset, rows)
 
 
 def _clipping(p: Parameters) -> Iterator[Work]:
     for dataset in p["datasets"]:  # a search tries about 9 multipliers
         yield Work("trials", 9 * p["search_trials"], p["model_name"], dataset, p["test_rows"], p["search_ber"])
-        yield from _campaign(p, dataset, p["trials"] * (6 + 2 * len(p["bounds"])))  # both protocols
+    yield from _campaigns(p, p["trials"] * (6 + 2 * len(p["bounds"])))  # both protocols
 
 
 def _abft(p: Parameters) -> Iterator[Work]:
@@ -144,7 +137,12 @@ def _recovery(p: Parameters) -> Iterator[Work]:
     yield Work("passes", timed, p["model_name"], p["dataset"], p["batch"] * p["batches"], alone=True)
 
 
-_NOTEBOOKS: dict[str, Callable[[Parameters], Iterator[Work]]] = {
+def _speed(p: Parameters) -> Iterator[Work]:
+    """Six methods (three of them slow), each stopped at `limit`."""
+    yield Work("seconds", int(3 * (len(p["sizes"]) + len(p["int8_sizes"])) * p["limit"]), alone=True)
+
+
+COUNTED: dict[str, Callable[[Parameters], Iterator[Work]]] = {
     "00_models": _trained_pairs,
     "00_quickstart": lambda p: _campaign(p, p["dataset"], p["trials"]),
     "01_bit_sensitivity": _bits,
@@ -152,57 +150,38 @@ _NOTEBOOKS: dict[str, Callable[[Parameters], Iterator[Work]]] = {
     "03_ber_sweep": _rates,
     "04_component_vulnerability": _components,
     "05_activation_clipping": _clipping,
-    "06_selective_bit_protection": lambda p: (
-        work for dataset in p["datasets"] for work in _campaign(p, dataset, p["trials"] * (4 + 3 * len(p["protected"])))
-    ),
+    "06_selective_bit_protection": lambda p: _campaigns(p, p["trials"] * (4 + 3 * len(p["protected"]))),
     "07_abft": _abft,
     "08_mitigation_recovery": _recovery,
-    # Six methods (three of them slow), each stopped at `limit`.
-    "09_injection_speed": lambda p: iter(
-        [Work("limit", int(3 * (len(p["sizes"]) + len(p["int8_sizes"])) * p["limit"]), alone=True)]
-    ),
+    "09_injection_speed": _speed,
 }
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The cost of a model on data of one form, in seconds on one core."""
+@dataclass(frozen=True, eq=False)
+class Timed:
+    """An untrained model on some rows of its data set, or of a generated one where its files are large or missing."""
 
-    parts: int
-    strata: int
-    parameters: int
-    in_tables: int  # of these
-    ids: int
-    forward: float  # per row
-    trial: dict[float | str, float]  # rate or ONE -> per row
-    step: tuple[float, float]  # of training: fixed, and per row
-
-    def weights(self, ids: int) -> float:
-        """Parameters with tables of so many rows instead."""
-        return self.parameters + self.in_tables * (max(1.0, ids / self.ids) - 1)
-
-    def at(self, rate: float | str) -> float:
-        """Seconds per row of a trial: between measured rates linear in the rate's logarithm."""
-        if isinstance(rate, str):
-            return self.trial[ONE]
-        return float(np.interp(np.log10(rate), np.log10(RATES), [self.trial[measured] for measured in RATES]))
+    evaluator: "Evaluator"
+    ids: int  # rows of its tables
+    groups: dict[str, int]  # `per` of Work -> how many the model has
+    parameters: dict[str, int]  # of each component
 
 
-def stand_in(dataset: str, root: Path | None) -> str:
-    """The data set on which costs are measured: itself where it is there and small, one of its family, or a generated one."""
-    from drsrobust.data.registry import SOURCES, find_files, split_name
+@cache
+def untrained(model: str, dataset: str, sizes: tuple[tuple[str, int], ...], root: Path | None) -> Timed:
+    from drsrobust import Evaluator, components, load_dataset
+    from drsrobust.data.registry import split_name
+    from drsrobust.models import build_model, default_sizes
+    from drsrobust.study.components import layer_strata
 
     name, schema = split_name(dataset)
-    if not SOURCES[name].files:
-        return dataset
-    family = name.split("-")[0]
-    for other in FAMILIES.get(family, ()):
-        try:
-            find_files(f"{other}/{schema}", root)
-        except FileNotFoundError:
-            continue
-        return f"{other}/{schema}"
-    return f"synthetic-movielens/{schema}" if family == "movielens" else "synthetic-criteo/dlrm"
+    if name in KNOWN or missing_data([dataset], root):
+        dataset = f"synthetic-movielens/{schema}" if name.startswith("movielens") else "synthetic-criteo/dlrm"
+    data = load_dataset(dataset, root)
+    made = build_model(model, data.schema, **(default_sizes(model, dataset) | dict(sizes))).eval()
+    parameters = components(made).query("parameters > 0").set_index("component")["parameters"].to_dict()
+    groups = {"": 1, "component": len(parameters), "stratum": len(layer_strata(made))}
+    return Timed(Evaluator(made, data.test.head(ROWS)), _ids(data), groups, parameters)
 
 
 @cache
@@ -217,72 +196,50 @@ def rows_and_ids(dataset: str, root: Path | None) -> tuple[int, int]:
     return sum(len(part) for part in (data.train, data.valid, data.test)), _ids(data)
 
 
-def _ids(data: Any) -> int:
+def _ids(data: "Dataset") -> int:
     return sum(feature.cardinality for feature in data.schema.features)
 
 
 @cache
-def measure(model: str, dataset: str, sizes: tuple[tuple[str, int], ...], root: Path | None) -> Cost:
-    """Times an untrained model on a stand-in (see there); some seconds.
-
-    Args:
-        model: its name.
-        dataset: name of the stand-in.
-        sizes: of the model, where they are not its default.
-        root: folder of the real data.
-    """
+def seconds_per_row(timed: Timed, kind: str, rate: float | None) -> float:
+    """CPU time of a trial, a plain pass or a training step by row, on one thread."""
     import torch
 
-    from drsrobust import BitFlip, Evaluator, FixedCount, components, inject, load_dataset
-    from drsrobust.models import build_model, default_sizes, padded_batches, score
-    from drsrobust.study.components import layer_strata
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        data = load_dataset(dataset, root)
-        made = build_model(model, data.schema, **(default_sizes(model, dataset) | dict(sizes))).eval()
-        parameters = components(made).query("parameters > 0").set_index("component")["parameters"]
-        split = data.test.head(ROWS)
-        evaluator = Evaluator(made, split)
-
-        def trial(error: Any, target: str) -> float:
-            def run() -> None:
-                with inject(made, error, target=target, seed=1) as error_map:
-                    evaluator.rerun(error_map)
-
-            return _timed(run) / len(split)
-
-        trials: dict[float | str, float] = {rate: trial(BitFlip(rate), "all") for rate in RATES}
-        trials[ONE] = float(np.mean([trial(FixedCount(1), part) for part in parameters.index]))
-        return Cost(
-            parts=len(parameters),
-            strata=len(layer_strata(made)),
-            parameters=sum(parameter.numel() for parameter in made.parameters()),
-            in_tables=int(parameters["embedding"]),
-            ids=_ids(data),
-            forward=_timed(lambda: score(made, padded_batches(split), len(split))) / len(split),
-            trial=trials,
-            step=_step(model, made, data),
-        )
-    finally:
-        torch.set_num_threads(threads)
-
-
-def _step(name: str, model: Any, data: Any) -> tuple[float, float]:
+    from drsrobust import BitFlip, FixedCount, inject
+    from drsrobust.models import model_name, padded_batches, score
     from drsrobust.training import default_settings
     from drsrobust.training.fit import Trainer
     from drsrobust.training.fused import fused_tables
 
-    settings = default_settings(name, data.name)
-    model.train()
-    with fused_tables(model, settings) as fused:
-        trainer = Trainer(model, settings, fused)
-        batches = [data.train.head(size).batch() for size in BATCHES]
-        small, large = (_timed(lambda batch=batch: trainer.step(batch)) for batch in batches)
-    model.eval()
-    per_row = max(0.0, (large - small) / (BATCHES[1] - BATCHES[0]))
-    return max(0.0, small - per_row * BATCHES[0]), per_row
+    evaluator = timed.evaluator
+    model, rows = evaluator.model, evaluator.rows
+
+    def trial(error: Any, target: str) -> None:
+        with inject(model, error, target=target, seed=1) as error_map:
+            evaluator.rerun(error_map)
+
+    def run() -> float:
+        if kind == "passes":
+            return _timed(lambda: score(model, padded_batches(rows), len(rows)))
+        if kind == "trials" and rate is None:
+            return mean(_timed(lambda part=part: trial(FixedCount(1), part)) for part in timed.parameters)
+        if kind == "trials":
+            return _timed(lambda: trial(BitFlip(rate), "all"))
+        trained, settings, batch = (
+            deepcopy(model).train(),
+            default_settings(model_name(model), rows.dataset),
+            rows.batch(),
+        )
+        with fused_tables(trained, settings) as fused:
+            trainer = Trainer(trained, settings, fused)
+            return _timed(lambda: trainer.step(batch))
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return run() / len(rows)
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _timed(run: Callable[[], Any]) -> float:
@@ -299,104 +256,76 @@ def _timed(run: Callable[[], Any]) -> float:
 
 @dataclass
 class Line:
-    """One notebook's share."""
+    """One notebook's share: `seconds` on one core, of these `alone` while nothing else runs; `bytes` of one process."""
 
     notebook: str
     models: int = 0
     trials: int = 0
-    seconds: float = 0.0  # on one core
-    alone: float = 0.0  # of these, on one core while nothing else runs
+    seconds: float = 0.0
+    alone: float = 0.0
     trial_seconds: float = 0.0
     bytes: float = 0.0
-    known: bool = True
 
     def wall(self, workers: int) -> float:
         """Seconds, with the work that several cores can share spread over them."""
         return START + self.alone + (self.seconds - self.alone) / workers
 
+    def add(self, work: Work, root: Path | None) -> None:
+        """Counts and times some work."""
+        seconds = float(work.count)
+        if work.kind != "seconds":
+            timed = untrained(work.model, work.dataset, work.sizes, root)
+            (rows, ids), total = rows_and_ids(work.dataset, root), sum(timed.parameters.values())
+            growth = 1 + timed.parameters["embedding"] / total * (max(1.0, ids / timed.ids) - 1)  # of all parameters
+            # The libraries; weights with gradients and two moments, or a second copy and cached outputs of 2 GB at most.
+            weights = 4 * total * growth
+            self.bytes = max(self.bytes, 0.7e9 + (4 * weights + 5e8 if work.kind == "training" else 2 * weights + 2e9))
+            seconds = seconds_per_row(timed, work.kind, work.rate)
+            if work.kind == "training":
+                self.models += 1
+                seconds *= EPOCHS * SPLIT[0] * rows * growth  # Adam walks over all weights in each step
+            else:
+                count = work.count * timed.groups[work.per]
+                # The notebook on the untrained models generates as many rows as it scores.
+                seconds *= count * (work.rows if work.model == "dummy" else min(work.rows, int(SPLIT[1] * rows)))
+                if work.kind == "trials":
+                    self.trials += count
+                    self.trial_seconds += seconds
+        self.seconds += seconds
+        self.alone += seconds if work.alone else 0.0
 
-def lines(profile: Profile, data: Path | None) -> list[Line]:
+
+def lines(profile: Profile, data: Path | None) -> Iterator[Line]:
     """The plan, a line per notebook. A model that several notebooks need is counted where it is trained first."""
     trained: set[Work] = set()
-    return [_line(name, parameters, data, trained) for name, parameters in profile.parameters.items()]
-
-
-def _line(name: str, parameters: Parameters, data: Path | None, trained: set[Work]) -> Line:
-    line, works = Line(name), work_of(name, parameters)
-    if works is None:
-        line.known = False
-        return line
-    for work in works:
-        if work.kind == "limit":
-            seconds = float(work.count)
-        elif work in trained:
-            continue
-        else:
-            cost = measure(work.model, stand_in(work.dataset, data), work.sizes, data)
-            rows, ids = rows_and_ids(work.dataset, data)
-            weights = 4 * cost.weights(ids)  # bytes
-            # The libraries; weights with gradients and two moments, or a second copy and cached outputs of 2 GB at most.
-            line.bytes = max(
-                line.bytes, 0.7e9 + (4 * weights + 0.5e9 if work.kind == "training" else 2 * weights + 2e9)
-            )
+    for name, parameters in profile.parameters.items():
+        line = Line(name)
+        for work in COUNTED[name](parameters):
+            if work not in trained:
+                line.add(work, data)
             if work.kind == "training":
                 trained.add(work)
-                line.models += 1
-                seconds = _training_seconds(work, cost, rows, ids)
-            else:
-                count = work.count * {"component": cost.parts, "stratum": cost.strata, "": 1}[work.per]
-                scored = work.rows if work.generated else min(work.rows, int(SPLIT[1] * rows))
-                seconds = count * scored * (cost.at(work.rate) if work.kind == "trials" else cost.forward)
-                if work.kind == "trials":
-                    line.trials += count
-                    line.trial_seconds += seconds
-        line.seconds += seconds
-        line.alone += seconds if work.alone else 0.0
-    return line
-
-
-def _training_seconds(work: Work, cost: Cost, rows: int, ids: int) -> float:
-    """Steps times their cost. Adam walks over all weights in each step, so its fixed part grows with the tables."""
-    from drsrobust.training import default_settings
-
-    batch = default_settings(work.model, work.dataset).batch_size
-    step = cost.step[0] * cost.weights(ids) / cost.parameters + cost.step[1] * batch
-    return SPLIT[0] * rows / batch * step * _epochs(work.model)
-
-
-def _epochs(model: str) -> float:
-    """Epochs of a model in the published run, the median over its data sets."""
-    path = ROOT / "figures" / "models.csv"
-    if not path.is_file():
-        return EPOCHS
-    with open(path, newline="") as handle:
-        rows = csv.DictReader(line for line in handle if not line.startswith("#"))
-        epochs = [int(row["epochs"]) for row in rows if row["model"] == model]
-    return statistics.median(epochs) if epochs else EPOCHS
+        yield line
 
 
 def print_plan(profile: Profile, data: Path | None, missing: list[str]) -> None:
     """Measures, and prints the plan."""
     workers, start = cores(), time.monotonic()
     print(f"plan of profile {profile.name}, data {', '.join(profile.datasets)}", flush=True)
-    plan = lines(profile, data)
-    took = time.monotonic() - start
     print(f"{'notebook':<28}{'models':>7}{'trials':>12}{'trials/s':>10}{'time':>12}{'GB':>6}")
-    for line in plan:
-        if not line.known:
-            print(f"{line.notebook:<28}{'not predicted':>19}")
-            continue
+    plan = []
+    for line in lines(profile, data):
+        plan.append(line)
         speed = f"{line.trials / line.trial_seconds:.3g}" if line.trial_seconds else ""
         numbers = f"{line.models or '':>7}{line.trials or '':>12{',' if line.trials else ''}}{speed:>10}"
-        print(f"{line.notebook:<28}{numbers}{_span(line.wall(workers)):>12}{line.bytes / 1e9:>6.1f}")
+        print(f"{line.notebook:<28}{numbers}{_span(line.wall(workers)):>12}{line.bytes / 1e9:>6.1f}", flush=True)
     total, most = sum(line.wall(workers) for line in plan), max(line.bytes for line in plan)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     print(f"in all {_span(total)} on {workers} cores, from an empty cache; finished trials and trained models are kept")
     print(f"memory: up to {most / 1e9:.1f} GB a process, {workers} at a time; this machine has {memory / 1e9:.0f} GB")
     print(
-        f"measured in {took:.0f} s on untrained models and up to {ROWS:,} rows of the data set or one of its form "
-        f"(trials/s: of one process), scaled to all rows; epochs as in figures/models.csv; "
-        f"{', '.join(KNOWN)} by their known sizes"
+        f"measured in {time.monotonic() - start:.0f} s on untrained models and {ROWS:,} rows of the data set or of generated "
+        f"ones (trials/s: of one process), scaled to all rows; {EPOCHS} epochs; {', '.join(KNOWN)} by their known sizes"
     )
     if not profile.real:
         print("no data folder was given: the run would use generated data, and say so")

@@ -73,7 +73,7 @@ def test_assignments(text, value):
         (["03_ber_sweep", "models=dlrm,deepfn"], "03_ber_sweep: unknown model 'deepfn'; did you mean 'deepfm'?"),
         (["03_ber_sweep", "bers=[]"], "parameter 'bers' is or holds an empty list"),
         (["08_mitigation_recovery", "front_ber=0.5"], "parameter 'front_ber' is 0.5; it must be one of bers"),
-        (["03_ber_sweep", "datasets=movielens-1m/ids"], "movielens-1m is read from ml-1m/ratings.dat, but no folder"),
+        (["03_ber_sweep", "datasets=movielens-1m/ids"], "movielens-1m is read from ml-1m/ratings.dat: pass root="),
         (["03_ber_swep"], "unknown notebook '03_ber_swep'; did you mean '03_ber_sweep'?"),
         (["--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'? known: laptop, paper, smoke"),
         (["--profile", "../smoke"], "unknown profile '../smoke'; did you mean 'smoke'?"),

@@ -4,35 +4,25 @@ import pytest
 
 from reproduce.__main__ import main
 from reproduce.notebooks import all_notebooks
-from reproduce.plan import ONE, Cost, Line, _epochs, _span, lines, rows_and_ids, stand_in, work_of
+from reproduce.plan import COUNTED, EPOCHS, Line, Timed, _span, lines, rows_and_ids, untrained
 from reproduce.profiles import FOLDER, Profile, load_profile
 
 NOTEBOOKS = all_notebooks()
-COST = Cost(
-    3,
-    20,
-    1000,
-    900,
-    100,
-    1e-6,
-    dict.fromkeys((1e-8, 1e-6, 1e-4, 1e-2), 1e-6) | {ONE: 2e-6},
-    (1e-3, 1e-6),
-)
+TIMED = Timed(None, 100, {"": 1, "component": 3, "stratum": 20}, {"embedding": 900, "mlp": 100})
 
 
 @pytest.fixture
 def measured(monkeypatch):
     """No time is taken: every model costs the same."""
-    asked = []
-    monkeypatch.setattr("reproduce.plan.measure", lambda *which: asked.append(which) or COST)
+    monkeypatch.setattr("reproduce.plan.untrained", lambda *_: TIMED)
+    monkeypatch.setattr("reproduce.plan.seconds_per_row", lambda timed, kind, rate: 2e-6 if rate is None else 1e-6)
     monkeypatch.setattr("reproduce.plan.rows_and_ids", lambda *_: (200_000, 1000))
-    return asked
 
 
 @pytest.mark.parametrize("profile", sorted(path.stem for path in FOLDER.glob("*.toml")))
 def test_every_notebook_of_every_profile_is_counted(profile, measured):
     for line in lines(load_profile(profile, NOTEBOOKS, None), None):
-        assert line.known and line.seconds > 0, line.notebook
+        assert line.seconds > 0, line.notebook
         assert line.notebook == "00_models" or line.notebook == "09_injection_speed" or line.trials > 0
 
 
@@ -44,8 +34,8 @@ def test_counts_are_those_of_the_campaigns(data, trained):
     parts = list(dr.components(trained).query("parameters > 0")["component"])
     campaign = dr.Campaign(evaluator, errors=[dr.SingleBit(b) for b in (30, 31)], targets=parts, trials=5)
     p = {"dataset": "d", "models": ["dlrm"], "bits": [30, 31], "trials": 5, "test_rows": 9, "afn_neurons": 5}
-    (work,) = [one for one in work_of("01_bit_sensitivity", p) if one.kind == "trials"]
-    assert work.count * len(parts) == 5 * len(campaign.conditions) and work.per == "component" and work.rate == ONE
+    (work,) = [one for one in COUNTED["01_bit_sensitivity"](p) if one.kind == "trials"]
+    assert work.count * len(parts) == 5 * len(campaign.conditions) and work.per == "component" and work.rate is None
     p = {
         "datasets": ["d"],
         "models": ["dlrm", "fm"],
@@ -54,44 +44,43 @@ def test_counts_are_those_of_the_campaigns(data, trained):
         "leave_out": [],
         "test_rows": 9,
     }
-    found = [one for one in work_of("03_ber_sweep", p) if one.kind == "trials"]
+    found = [one for one in COUNTED["03_ber_sweep"](p) if one.kind == "trials"]
     assert sum(one.count for one in found) == 2 * 5 + 2 * 2 * 5  # fm under both protocols
     p["leave_out"] = ["fm d"]
-    assert sum(one.count for one in work_of("03_ber_sweep", p) if one.kind == "trials") == 10
+    assert sum(one.count for one in COUNTED["03_ber_sweep"](p) if one.kind == "trials") == 10
 
 
 def test_cells_of_the_dummy_model_are_counted():
     p = {"widths": [64, 128, 512], "depths": [1], "embedding_dims": [64], "densities": [0.01, 0.1], "full": True}
     p |= {"bers": [1e-7, 1e-6], "targets": ["all", "mlp"], "trials": 5, "inputs": 10_000}
-    first, second = work_of("02_model_factors", p)
-    assert (
-        first.count == second.count == 2 * 6 * 2 * 5 and (first.rate, second.rate) == (1e-7, 1e-6) and first.generated
-    )
+    first, second = COUNTED["02_model_factors"](p)
+    assert first.count == second.count == 2 * 6 * 2 * 5 and (first.rate, second.rate) == (1e-7, 1e-6)
     assert dict(first.sizes) == {"width": 128, "depth": 1, "embedding_dim": 64}  # of a mean width of 235
-    assert sum(one.count for one in work_of("02_model_factors", p | {"full": False})) == 2 * 2 * 4 * 2 * 5
+    assert sum(one.count for one in COUNTED["02_model_factors"](p | {"full": False})) == 2 * 2 * 4 * 2 * 5
 
 
 def test_seconds(measured):
-    """20,000 rows at 1 microsecond each: 20 ms a trial; a model is trained once."""
+    """20,000 rows at 1 microsecond each: 20 ms a trial; a model is trained once; its tables have 10 times the rows."""
     p = {"dataset": "synthetic-movielens/ids", "model_name": "dlrm", "bers": [1e-5], "trials": 100, "test_rows": 10**7}
-    profile = Profile("x", {"00_quickstart": p, "98_unknown": {}}, False, (), ())
-    one, unknown = lines(profile, None)
-    assert COST.weights(1000) == 9100 and COST.weights(50) == 1000
-    # Tables 10 times as large; epochs as in figures/models.csv.
-    training = 160_000 / 2048 * (1e-3 * 9.1 + 2048e-6) * _epochs("dlrm")
-    assert one.models == 1 and one.trials == 100 and one.trial_seconds == pytest.approx(2.0)
-    assert one.seconds == pytest.approx(2.0 + training) and not unknown.known
+    first, second = lines(
+        Profile("x", {"00_quickstart": p, "08_mitigation_recovery": p | RECOVERY}, False, (), ()), None
+    )
+    assert first.models == 1 and first.trials == 100 and first.trial_seconds == pytest.approx(2.0)
+    assert first.seconds == pytest.approx(2.0 + EPOCHS * 160_000 * 2e-6 * 9.1)
+    assert second.models == 0 and second.alone == pytest.approx(10 * 3 * 5 * 20 * 2e-6)
     assert Line("x", seconds=100, alone=40).wall(2) == pytest.approx(6 + 40 + 30)
-    assert COST.at(ONE) == 2e-6 and COST.at(1e-9) == pytest.approx(1e-6)
 
 
-def test_names_and_durations(tmp_path):
-    assert stand_in("criteo-kaggle/fields", tmp_path) == "synthetic-criteo/dlrm"
-    assert stand_in("synthetic-movielens/full", None) == "synthetic-movielens/full"
-    (tmp_path / "ml-1m").mkdir()
-    (tmp_path / "ml-1m" / "ratings.dat").touch()
-    assert stand_in("movielens-20m/ids", tmp_path) == "movielens-1m/ids"
+RECOVERY = {"repeats": 3, "turns": 2, "batch": 5, "batches": 4}
+
+
+def test_large_and_missing_data_are_timed_on_generated_data(tmp_path):
+    timed = untrained("fm", "movielens-20m/ids", (), tmp_path)
+    assert timed.evaluator.rows.dataset == "synthetic-movielens/ids" and timed.groups["stratum"] > 2
     assert rows_and_ids("movielens-20m/ids", tmp_path)[0] == 20_000_263
+
+
+def test_durations():
     assert [_span(seconds) for seconds in (7, 600, 7200, 86400 * 40)] == ["7 s", "10.0 min", "2.0 hours", "40.0 days"]
 
 

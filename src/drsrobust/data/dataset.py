@@ -11,7 +11,6 @@ import numpy as np
 
 from drsrobust._hashing import digest
 from drsrobust.data.text_files import Skipped, read_skipped
-from drsrobust.introspection.embedding_modules import torchrec
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
@@ -125,6 +124,8 @@ class Split:
     def batch(self, rows: np.ndarray | slice = slice(None)) -> "Batch":
         """Some rows as one TorchRec `Batch`: dense [B, D] float32, a KeyedJaggedTensor of int32 ids, labels [B]."""
         import torch
+
+        from drsrobust.introspection.embedding_modules import torchrec
 
         dense = torch.from_numpy(np.array(self.dense[rows], np.float32))
         ids = {name: column.take(rows, self._ends[name]) for name, column in self.sparse.items()}

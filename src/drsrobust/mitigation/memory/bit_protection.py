@@ -1,7 +1,7 @@
 """Selective bit protection: some bits of each word are protected, by ideal cells or by a code."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
+from functools import cached_property, reduce
 from operator import or_
 from typing import Any
 
@@ -13,7 +13,7 @@ from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.number_formats import bit_set
 from drsrobust.mitigation.base import check_choice
 from drsrobust.mitigation.memory.check_memory import CheckBits, copy_errors, copy_tensor
-from drsrobust.mitigation.memory.ecc import decode_errors, secded
+from drsrobust.mitigation.memory.ecc import SECDED, decode_errors, secded
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
     BitSubset,
@@ -153,10 +153,13 @@ class ProtectedBits(ProtectedWords):
     def __init__(self, tensor: TargetTensor, bits: tuple[int | str, ...]) -> None:
         super().__init__(tensor)
         self.subset = BitSubset(self, bits)
-        # Whole words per code word, as many as 64 data bits hold; in quantized rows 64 consecutive bits.
+
+    @cached_property
+    def code(self) -> SECDED:
+        """Whole words per code word, as many as 64 data bits hold; in quantized rows 64 consecutive bits."""
         masks = self.subset.masks
         per_word = int(np.bitwise_count(masks[0])) if len(masks) == 1 else 1
-        self.code = secded(64 // per_word * per_word)
+        return secded(64 // per_word * per_word)
 
     def read_chosen(self, code_word: np.ndarray) -> np.ndarray:
         """The data bits (uint64 [n]) of code words."""

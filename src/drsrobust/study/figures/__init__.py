@@ -1,4 +1,4 @@
-"""The study's figures: for each a `<name>_data` that picks the numbers and a `<name>` that draws them."""
+"""The study's figures: `<name>_data` picks the numbers that `<name>` draws on `ax` (None: a new figure)."""
 
 from drsrobust.study.figures.abft import (
     abft_alarms,

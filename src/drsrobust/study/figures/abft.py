@@ -51,8 +51,6 @@ def abft_detection(
     """Share of single errors that one check detects, by bit and component: of all (pale line), of significant ones (points).
 
     Args:
-        data: `abft_detection_data`.
-        ax: where to draw; None: a new figure.
         mitigation: the check.
         published: a share to compare with, drawn as a line.
     """
@@ -94,8 +92,6 @@ def abft_alarms(data: "pd.DataFrame", ax: "Axes | None" = None, *, published: fl
     """Share of batches without errors that raise an alarm, with its interval, a line per check and model.
 
     Args:
-        data: `abft_alarms_data`.
-        ax: where to draw; None: a new figure.
         published: a share to compare with, drawn at the checks of embedding bags: none is published for others.
     """
     place, style = np.arange(len(data))[::-1], series_style(0)
@@ -140,8 +136,6 @@ def abft_overhead(
     """Measured overhead by mitigation, a series per batch size; bars: the range of several runs.
 
     Args:
-        data: `abft_overhead_data`.
-        ax: where to draw; None: a new figure.
         scope: `model` or `operator`: whose time is 100 %.
         published: start of a mitigation's name -> a value to compare with, in per cent.
     """
@@ -212,8 +206,6 @@ def abft_repair(data: "pd.DataFrame", ax: "Axes | None" = None, *, panel: str = 
     """AUC without and with repair.
 
     Args:
-        data: `abft_repair_data`.
-        ax: where to draw; None: a new figure.
         panel: `rate`: mean AUC with its interval against the bit error rate; `single`: share of trials with one error whose
             AUC differs from the golden one by at least x.
     """

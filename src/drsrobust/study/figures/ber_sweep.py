@@ -38,7 +38,6 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
     where most trials had NaN or infinite scores. Curves are shifted slightly, so that no bar hides another.
 
     Args:
-        data: `model_curves_data`; rates of 0 are not drawn.
         ax: where to draw; None: a new figure. The last panel of the first row has the legend.
         dataset, protocol: of the panel.
     """
@@ -86,7 +85,6 @@ def ber_knees(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, h
     """The rates at which the mean AUC loss reaches each threshold, with their intervals, a line per model and protocol.
 
     Args:
-        data: `ber_knees_data`.
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
         dataset: of the panel.
         highest: rate of the campaigns; an arrow at it means that a threshold was not reached.

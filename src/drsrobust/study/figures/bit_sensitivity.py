@@ -51,8 +51,6 @@ def bit_sensitivity(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity:
     """Effect of a single flip with its interval against the bit position, a series per target.
 
     Args:
-        data: `bit_sensitivity_data`, of one model and data set.
-        ax: where to draw; None: a new figure.
         quantity: `auc_drop` (mean AUC loss), `trials_harmed` (share of flips that lose over 0.001 AUC) or `pvf`.
     """
     targets = list(data["target"].unique())
@@ -81,8 +79,6 @@ def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "
     """Effect of a single flip in many models: a row per model and target, a column per bit position, darker for more.
 
     Args:
-        data: `bit_sensitivity_data`, of one data set.
-        ax: where to draw; None: a new figure.
         quantity: `auc_drop` (logarithmic; blank under 1e-5 or where the interval contains 0) or `pvf`.
     """
     rows = list(dict.fromkeys(data[["model", "target"]].itertuples(index=False, name=None)))

@@ -27,12 +27,7 @@ def clean_auc_data(table: "pd.DataFrame") -> "pd.DataFrame":
 
 @styled
 def clean_auc(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
-    """AUC without errors, with its interval, a line per model.
-
-    Args:
-        data: `clean_auc_data`, of one data set; the first row is drawn on top.
-        ax: where to draw; None: a new figure.
-    """
+    """AUC without errors, with its interval, a line per model."""
     place, ends, styles = range(len(data))[::-1], interval(data, "auc"), series_styles(data["model"])
     text = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "size": 8, "color": "#444444"}
     for row, (y, model, auc) in enumerate(zip(place, data["model"], data["auc"], strict=True)):
@@ -65,8 +60,6 @@ def learning_curves(
     """A quantity against the epoch, a curve per model; a ring marks the epoch whose weights were kept.
 
     Args:
-        data: `learning_curves_data`, of one data set.
-        ax: where to draw; None: a new figure.
         quantity: `valid_auc`, `valid_loss`, `valid_ne` or `train_loss`.
         models: all models of the figure, so that each looks alike in all panels; None: those of `data`.
     """

@@ -51,8 +51,6 @@ def component_pvf(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
     """PVF by component, a series per definition of an incorrect output.
 
     Args:
-        data: `component_pvf_data`.
-        ax: where to draw; None: a new figure.
         quantity: `incorrect`, the mean share of outputs that one error makes incorrect (logarithmic), or `pvf`, the share of
             errors that make any output incorrect.
     """
@@ -100,8 +98,6 @@ def bit_class_pvf(
     """PVF by class of bits, a series per component.
 
     Args:
-        data: `bit_class_pvf_data`, of one model.
-        ax: where to draw; None: a new figure.
         definition: of an incorrect output: `decision_changed`, `list_changed` or `score_changed`.
         quantity: as of `component_pvf`.
     """
@@ -144,7 +140,6 @@ def layer_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str 
     0.
 
     Args:
-        data: `layer_loss_data`.
         ax: where to draw; None: a new figure. The first panel of a row has the legend.
         quantity: `auc_drop`, of an error in the layer or table, or `total`, of an error anywhere, times the chance that it
             falls there.
@@ -187,7 +182,6 @@ def row_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, x: str = "errors
     """Mean AUC loss of errors in often and in seldom read rows of tables.
 
     Args:
-        data: `row_loss_data`, of one model.
         ax: where to draw; None: a new figure. The first panel of a row has the legend.
         x: `errors`: at equal numbers of errors; `ber`: at equal shares of the rows' bits.
     """

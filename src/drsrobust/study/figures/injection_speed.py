@@ -68,8 +68,6 @@ def injection_speed(
     """CPU time (inject and undo) or memory of one injection by method; a cross at the upper edge where one was not run.
 
     Args:
-        data: `injection_speed_data`.
-        ax: where to draw; None: a new figure.
         panel: `rate`: against the bit error rate, on one model; `size`: against the model's size at equal numbers of errors,
             with open markers for all but the smallest number.
         quantity: `total_ms` or `peak_mib`.

@@ -41,7 +41,6 @@ def recovery_rows(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
     """Recovered AUC with its interval: a row per mitigation, a series per bit error rate.
 
     Args:
-        data: `recovery_rows_data`; values that are blank or have no interval are not drawn.
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
         quantity: `recovery`, as a share of the lost AUC, or `gained`, as AUC.
     """

@@ -54,7 +54,6 @@ def model_factors(
     where no trial had a deviating input.
 
     Args:
-        data: `model_factors_data`.
         ax: where to draw; None: a new figure. Panels of the first row have a legend, the first with a triangle explains it.
         factor, protocol, target: which curves.
         value: `deviated_0.01`, `deviated_0.1` (logarithmic) or `spearman`.
@@ -105,7 +104,6 @@ def model_factor_levels(
     """Share of inputs that deviate by over 1 % at one rate, against the levels of one factor: a curve per target.
 
     Args:
-        data: `model_factors_data`.
         ax: where to draw; None: a new figure. The first panel has the legend.
         factor, ber, protocol: which points; the rate is the nominal one.
     """
@@ -146,7 +144,6 @@ def component_contribution(data: "pd.DataFrame", ax: "Axes | None" = None, *, pr
     """The MLPs' part of the deviating inputs (bar, with its interval) and of the bits (diamond).
 
     Args:
-        data: `component_contribution_data`.
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
         protocol: whose rows are drawn.
     """

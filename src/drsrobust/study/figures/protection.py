@@ -48,8 +48,6 @@ def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: f
     loss is clearly within the limit, a cross at the lowest at which it clearly is not, dots in between.
 
     Args:
-        data: `protection_cost_data`.
-        ax: where to draw; None: a new figure.
         lowest: the lowest rate that was tried, where all bars begin.
         loss: allowed loss of AUC.
     """
@@ -102,8 +100,6 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None, *, cost: st
     recovery at each cost or below. Filled points have a name: no other is as good in recovery and all costs together.
 
     Args:
-        data: `protection_front_data`; mitigations without an interval are not drawn.
-        ax: where to draw; None: a new figure.
         cost: `overhead_percent`, of inference time, 0 for protections of memory; or `stored_percent`, of the parameters' bits
             (logarithmic).
     """
