@@ -114,7 +114,7 @@ def test_two_settings_of_one_label(evaluator, tmp_path):
     assert found["mitigation_id"].tolist() == ids[1:] and np.allclose(found["auc"], summary["auc"][1:])
     assert len(max_safe_rate(summary)) == 4
     assert runner.timings().groupby("mitigation_id", dropna=False).size().tolist() == [20] * 4
-    with pytest.raises(ValueError, match="2 mitigations are labelled 'NaN guard'; give each a `.name` of its own"):
+    with pytest.raises(ValueError, match="2 mitigations are labelled 'NaN guard'; set a `.name` for each before run"):
         recovery_vs_ber_data(found)
 
 
@@ -255,7 +255,7 @@ def test_metrics(evaluator, trained, tmp_path):
     runner = Campaign(evaluator, metrics=NAMES, store=tmp_path / "s", **GRID)
     table = runner.run(progress=False)
     assert tuple(table.columns[-len(NAMES) :]) == NAMES
-    assert table.columns[-len(NAMES) - 2 : -len(NAMES)].tolist() == ["mitigation_id", "stopping"]
+    assert table.columns[-len(NAMES) - 2 : -len(NAMES)].tolist() == ["n_bits", "stopping"]
     with inject(trained, BitFlip(1e-3), seed=int(table["seed"][4])):
         full = evaluator.run()
         assert [full.metric(name) for name in NAMES] == table.loc[4, list(NAMES)].tolist()

@@ -70,7 +70,7 @@ def test_what_an_interrupted_with_left_is_undone(trained, data):
 def test_rows_that_cannot_be_judged(trained, data):
     with pytest.raises(ValueError, match="the split has 0 clicks in .* rows of both classes"):
         Evaluator(trained, data.test.take(data.test.labels == 0))
-    with pytest.raises(TypeError, match="split is a Dataset; it must be a Split, as data.test"):
+    with pytest.raises(TypeError, match="rows must be a Split such as data.test, got a Dataset"):
         Evaluator(trained, data)
     broken = copy.deepcopy(trained)
     with torch.no_grad():

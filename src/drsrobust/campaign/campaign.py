@@ -19,7 +19,7 @@ from drsrobust.campaign.conditions import Condition, cells, grid, sharing_maps
 from drsrobust.campaign.progress import Report
 from drsrobust.campaign.queue import Schedule
 from drsrobust.campaign.store import Store
-from drsrobust.campaign.table import SCHEMA, stored_schema
+from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.workers import (
     SOON,
     Here,
@@ -230,9 +230,14 @@ class Campaign:
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. May be read
         while another process computes. The column `stopping` says how the number of trials came about: `fixed`, or
         `precision`, by their AUC."""
-        found = _frame(self._stored([*SCHEMA.names, *self.metrics]))
-        found.insert(len(SCHEMA.names), STOPPING, FIXED if self.precision is None else PRECISION)
-        return found
+        stored = self._stored([*SCHEMA.names, "condition", *self.metrics])
+        known = pa.Table.from_pylist([condition.description for condition in self.conditions], DESCRIPTION)
+        known = known.append_column(STOPPING, [[FIXED if self.precision is None else PRECISION] * len(known)])
+        known = known.take(stored["condition"])
+        columns = dict(zip(stored.column_names, stored.columns, strict=True))
+        del columns["condition"]
+        metrics = {name: columns.pop(name) for name in self.metrics}
+        return _frame(pa.table(columns | dict(zip(known.column_names, known.columns, strict=True)) | metrics))
 
     def summary(self, metrics: Sequence[str] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":
         """One row per condition, with intervals: see `summarise`."""

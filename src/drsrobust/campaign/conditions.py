@@ -74,8 +74,8 @@ class Condition:
         return self.error_model.expected_share(self.hits)
 
     @property
-    def columns(self) -> dict[str, Any]:
-        """The condition's part of a row of the table: what figures group by, so that no label is parsed."""
+    def description(self) -> dict[str, Any]:
+        """The columns of `table.DESCRIPTION`: what figures group by, so that no label is parsed."""
         rows = self.target if isinstance(self.target, Rows) else None
         return {
             "error_kind": type(self.error_model).__name__,
@@ -85,7 +85,6 @@ class Condition:
             "target_rows": rows and rows.order,
             "target_share": rows and rows.share,
             "mitigation_kind": NONE if self.mitigation is None else type(self.mitigation).__name__,
-            "mitigation_id": self.mitigation_id,
             "n_bits": self.hits.bits if isinstance(self.hits, AddressSpace) else None,
         }
 

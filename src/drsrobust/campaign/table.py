@@ -32,14 +32,20 @@ SCHEMA = pa.schema(
         ("data", pa.string()),
         ("n_sites", pa.int64()),
         ("n_events", pa.int64()),
-        ("error_kind", pa.string()),  # the classes of error model and mitigation; what they and the target are set to
+        ("mitigation_id", pa.string()),
+    ]
+)
+
+# What a condition is made of, the same in all its trials; the table has these columns, its store does not.
+DESCRIPTION = pa.schema(
+    [
+        ("error_kind", pa.string()),  # class names of error model and mitigation
         ("error_bit", pa.int64()),
         ("error_count", pa.int64()),
         ("target_table", pa.string()),
         ("target_rows", pa.string()),
         ("target_share", pa.float64()),
         ("mitigation_kind", pa.string()),
-        ("mitigation_id", pa.string()),
         ("n_bits", pa.int64()),
     ]
 )
@@ -66,7 +72,7 @@ def stored_schema(metrics: Sequence[str] = ()) -> pa.Schema:
 
     Example:
         >>> stored_schema(["gauc"]).names[-6:]
-        ['n_bits', 'gauc', 'condition', 'error', 'seconds', 'errors']
+        ['mitigation_id', 'gauc', 'condition', 'error', 'seconds', 'errors']
     """
     names = [*SCHEMA.names, *(name for name, _ in _ASIDE)]
     for name in metrics:

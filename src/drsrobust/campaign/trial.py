@@ -167,8 +167,8 @@ def run_trial(
         "data": evaluator.rows.fingerprint,
         "n_sites": found.n_sites,
         "n_events": found.n_events,
+        "mitigation_id": condition.mitigation_id,
     }
-    row |= condition.columns
     row |= result.metrics(metrics)
     return row | {"error": result.error, "errors": audit(drawn), "seconds": time.perf_counter() - start}
 
