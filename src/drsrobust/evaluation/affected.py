@@ -352,7 +352,7 @@ class Reach:
         dense = tables = 0
         hits: list[tuple[float, str, np.ndarray, int]] = []
         for error_map in maps:
-            for entry, entries in error_map.by_tensor():
+            for entry, entries in list(error_map.by_tensor()):
                 fingerprint = error_map.fingerprint[entry]
                 number = self._flow.number.get(fingerprint.name)
                 if number is None or not self._flow.result >> number & 1:

@@ -210,16 +210,15 @@ class Evaluator:
             ValueError: the map is not applied.
             InjectionError, RuntimeError: as `run`.
         """
-        self._check_attached()
-        there = open_in(self.model)
-        maps = [one.error_map for one in there if isinstance(one, Application)]
-        transient = len(maps) < len(there)
+        attached, changes = self._check_attached(), open_in(self.model)
+        maps = [change.error_map for change in changes if isinstance(change, Application)]
+        transient = len(maps) < len(changes)
         if not any(one is error_map for one in maps) and not (transient and error_map.log is not None):
             raise ValueError(
                 f"{error_map!r} is not in the model; call rerun inside `with dr.inject(...) as error_map:`"
             )
         # Errors at each call reach every row; and golden scores say nothing of a model that is protected by now.
-        if transient or attached_mitigations(self.model) != self._attached:
+        if transient or attached != self._attached:
             return self.run()
         if self.full_run:
             if not self._warned:
@@ -283,14 +282,16 @@ class Evaluator:
                     guarded.use_full_runs(self.full_run)
             yield guarded
 
-    def _check_attached(self) -> None:
-        there = attached_mitigations(self.model)
+    def _check_attached(self) -> tuple[Mitigation, ...]:
+        """The mitigations that are attached to the model; those that the evaluator was made under must be among them."""
+        attached = attached_mitigations(self.model)
         for mitigation in self._attached:
-            if not any(one is mitigation for one in there):
+            if not any(other is mitigation for other in attached):
                 raise RuntimeError(
                     f"this evaluator was made under {mitigation.name!r}, which is not attached now; use it inside "
                     "`with evaluator.under(mitigation)`"
                 )
+        return attached
 
     def _judged(self, scores: np.ndarray, changed: np.ndarray | None) -> Evaluation:
         """Metrics of scores [n] of which some rows may differ from the golden ones (None: any)."""

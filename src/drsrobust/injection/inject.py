@@ -228,11 +228,11 @@ def _is_registered(model: nn.Module, tensor: TargetTensor) -> bool:
     module: nn.Module | None = model
     for part in path:
         module = None if module is None else module._modules.get(part)
-    if module is None or tensor.memory is None:
+    if module is None or tensor.stored is None:
         return False
-    present = module._parameters.get(name)
+    present, resolved = module._parameters.get(name), tensor.stored.tensor
     present = module._buffers.get(name) if present is None else present
-    return present is not None and span(present) == span(tensor.memory)
+    return present is not None and (present is resolved or span(present) == span(resolved))
 
 
 def _identity(target: Transient | AddressSpace) -> str:
