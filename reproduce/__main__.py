@@ -74,7 +74,7 @@ def _main(options: argparse.Namespace) -> int:
     if options.plan:
         from reproduce.plan import print_plan
 
-        print_plan(replace(profile, parameters=chosen), data, missing_data(profile.wanted, data))
+        print_plan(replace(profile, parameters=chosen), data, missing_data(profile.real_datasets, data))
         return 0
     # A part of a profile, or other parameters, must not replace a whole run.
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         type=_at_least_one,
         default=min(2, cores()),
         metavar="N",
-        help="notebooks at a time, but for those that measure time or use all cores by themselves (default: 2; 1 on one core)",
+        help="notebooks at a time; one that measures time or uses all cores runs alone (default: 2; 1 on one core)",
     )
     parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
     parser.add_argument("--plan", action="store_true", help="print what would run, how long, and what data is missing")

@@ -20,7 +20,7 @@ class Profile:
     parameters: dict[str, dict[str, Any]]
     real: bool
     datasets: tuple[str, ...]
-    wanted: tuple[str, ...]  # the real ones, whether they are there or not
+    real_datasets: tuple[str, ...]  # of all roles, present or missing
 
 
 def check_name(name: str) -> None:
@@ -41,7 +41,7 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *
 
     Args:
         name: of the profile.
-        notebooks: those there are.
+        notebooks: the existing ones.
         data: the folder with real data sets; None: the synthetic ones are used, and every caption says so.
         check: whether the data must be there.
 
@@ -74,8 +74,8 @@ def load_profile(name: str, notebooks: dict[str, Notebook], data: Path | None, *
         if missing := sorted(set(notebooks[notebook].parameters) - set(values)):
             raise ValueError(f"profile {name}, {notebook}: no value for {', '.join(missing)}")
         chosen[notebook] = values
-    played, wanted = (tuple(dict.fromkeys(role[which] for role in roles.values())) for which in (kind, "real"))
-    return Profile(name, chosen, data is not None, played, wanted)
+    played, real = (tuple(dict.fromkeys(role[which] for role in roles.values())) for which in (kind, "real"))
+    return Profile(name, chosen, data is not None, played, real)
 
 
 def missing_data(names: Iterable[str], data: Path | None) -> list[str]:

@@ -72,14 +72,14 @@ def test_curves_of_one_panel():
     )
 
 
-def test_points_of_broken_scores_are_hollow():
+def test_points_of_broken_scores_are_open():
     data = summary()
     data.loc[(data["model"] == "dlrm") & (data["ber"] == 1e-3), "share_nonfinite"] = 0.8
     ax = figures.model_curves(figures.model_curves_data(data), dataset="one", protocol="corrected")
-    hollow = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
-    assert [line.get_ydata().tolist() for line in hollow] == [[], [0.6]]
-    assert ax.get_legend().get_texts()[-1].get_text().startswith("hollow: most trials")
-    assert "hollow" not in alt_text.text(ax.figure)
+    markers = [line for line in ax.lines if line.get_markerfacecolor() == "white"]
+    assert [line.get_ydata().tolist() for line in markers] == [[], [0.6]]
+    assert ax.get_legend().get_texts()[-1].get_text().startswith("open: most trials")
+    assert "open:" not in alt_text.text(ax.figure)
 
 
 def test_knees_the_latest_first_and_arrows():

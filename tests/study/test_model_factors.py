@@ -128,7 +128,7 @@ def test_what_components_do_in_total_and_per_bit():
     assert claims["verdict"].to_dict() == {"one": "reproduced", "other": "not"}
     assert claims.loc["one", ["value", "low", "high"]].tolist() == row[["share", "share_low", "share_high"]].tolist()
     assert claims.loc["other", "value"] == 0.2
-    assert claims.loc["one", "detail"].startswith("mlp does surely more per wrong bit than embedding in 4 of 4 cells")
+    assert claims.loc["one", "detail"].startswith("mlp clearly does more per wrong bit than embedding in 4 of 4 cells")
 
 
 @pytest.mark.parametrize(("silent", "ends"), [("embedding", (1.0, 1.0)), ("mlp", (0.0, 0.0))])

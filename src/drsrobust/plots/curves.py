@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from drsrobust.plots.style import (
-    BESIDE,
     CLAIMED,
     GUIDE,
+    OUTSIDE,
     apart,
     at_edge,
     auc_guides,
@@ -247,4 +247,4 @@ def _finish(ax: "Axes", shown: "pd.DataFrame", data: "pd.DataFrame", more: list[
             for number, name in zip(series["series"], series["mitigation"], strict=True)
         ]
         inside = {"loc": "lower left", "bbox_to_anchor": (0.0, 0.14)}  # above the name of the lowest line
-        ax.legend(handles=[*lines, *more], handlelength=3, **(inside if at_edge(ax, "first_col") else BESIDE))
+        ax.legend(handles=[*lines, *more], handlelength=3, **(inside if at_edge(ax, "first_col") else OUTSIDE))

@@ -51,9 +51,9 @@ _COMPONENTS = {
 GUIDE = {"color": "#777777", "linewidth": 0.9, "zorder": 0.9}  # reference lines: above the grid, below data
 DASHED = (0, (6, 3))
 CLAIMED = {"linestyle": DASHED, "color": "#333333", "linewidth": 1.1}  # a published value
-# Hollow, so that an upper limit is not read as a value.
+# Open, so that an upper limit is not read as a value.
 LIMIT = {"linestyle": "none", "markerfacecolor": "white", "markersize": 5.5, "markeredgewidth": 1.2}
-BESIDE = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}  # a legend to the right of its panel
+OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}  # a legend to the right of its panel
 _DECADES = 0.16  # largest shift of a panel's curves on a logarithmic axis
 
 

@@ -414,7 +414,7 @@ def _component_finding(shares: "pd.DataFrame", parts: Sequence[str]) -> tuple[st
     per_bit = [f"{100 * shares[f'per_bit_{part}'].median():.2g} %" for part in parts]
     ends = [f"{100 * shares[name].min():.3g} % to {100 * shares[name].max():.3g} %" for name in ("share", "bits_share")]
     return (
-        f"{first} does surely more per wrong bit than {second} in {more} of {len(shares)} cells, surely less in {less} "
+        f"{first} clearly does more per wrong bit than {second} in {more} of {len(shares)} cells, clearly less in {less} "
         f"(medians: {per_bit[0]} and {per_bit[1]} of inputs); in total it causes {ends[0]} of what both do, with {ends[1]} of "
         "the bits"
     ), verdict(pd.DataFrame([_counts(shares)]), "more_in_all")[0]

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from drsrobust.plots.curves import interval, picked
-from drsrobust.plots.style import BESIDE, apart, at_edge, auc_guides, series_style, series_styles, styled
+from drsrobust.plots.style import OUTSIDE, apart, at_edge, auc_guides, series_style, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,7 +34,7 @@ def model_curves_data(summary: "pd.DataFrame") -> "pd.DataFrame":
 
 @styled
 def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, protocol: str) -> "Axes":
-    """Mean AUC with its interval against the bit error rate, a line per model, of one data set and protocol. Points are hollow
+    """Mean AUC with its interval against the bit error rate, a line per model, of one data set and protocol. Points are open
     where most trials had NaN or infinite scores. Curves are shifted slightly, so that no bar hides another.
 
     Args:
@@ -60,8 +60,8 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
         handles = [Line2D([], [], label=model, markersize=4.5, **style) for model, style in styles.items()]
         if (data["share_nonfinite"] > 0.5).any():
             style = {"marker": "o", "markersize": 4.5, "markeredgecolor": "#444444"} | _HOLLOW
-            handles.append(Line2D([], [], label="hollow: most trials had\nNaN or infinite scores", **style))
-        ax.legend(handles=handles, handlelength=3, **BESIDE)
+            handles.append(Line2D([], [], label="open: most trials had\nNaN or infinite scores", **style))
+        ax.legend(handles=handles, handlelength=3, **OUTSIDE)
     return ax
 
 
@@ -123,7 +123,7 @@ def ber_knees(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, h
         for number, loss in enumerate(losses):
             fill = _FILLS[number % 3] or "#888888"
             handles.append(Line2D([], [], markerfacecolor=fill, label=_lost(loss), **marker))
-        ax.legend(handles=handles, **BESIDE)
+        ax.legend(handles=handles, **OUTSIDE)
     return ax
 
 

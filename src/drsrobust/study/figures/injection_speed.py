@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import BESIDE, series_style, styled
+from drsrobust.plots.style import OUTSIDE, series_style, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +93,7 @@ def injection_speed(
         ax.set_yscale("log") if quantity == "total_ms" else ax.set_yscale("symlog", linthresh=1, linscale=0.5)
         handles = ax.get_legend_handles_labels()[0] if panel == "rate" else _entries(ax, styles, counts, data)
         handles += _crosses(ax, data, x, styles)
-        ax.legend(handles=handles, **({"loc": "best"} if panel == "rate" else BESIDE))
+        ax.legend(handles=handles, **({"loc": "best"} if panel == "rate" else OUTSIDE))
         model = f"{data['parameters'].iloc[0]:,} float32 parameters"
         ax.set_title(model if panel == "rate" else "at equal numbers of errors")
         ax.label_outer()

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from drsrobust.plots.curves import interval, mitigation_label, refuse_one_label
-from drsrobust.plots.style import BESIDE, at_edge, series_style, styled
+from drsrobust.plots.style import OUTSIDE, at_edge, series_style, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -67,6 +67,6 @@ def recovery_rows(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
     if quantity == "recovery":
         ax.set_xlim(-0.3, 1.15)  # bars are very long where little is lost
     if rates and at_edge(ax, "last_col"):
-        ax.legend(title="bit error rate", **BESIDE)
+        ax.legend(title="bit error rate", **OUTSIDE)
     ax.label_outer()
     return ax

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from drsrobust._environment import unknown
-from drsrobust.plots.style import BESIDE, DASHES, LIMIT, MARKERS, apart, at_edge, series_styles, styled
+from drsrobust.plots.style import DASHES, LIMIT, MARKERS, OUTSIDE, apart, at_edge, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,7 +50,7 @@ def model_factors(
     target: str = "all",
     value: str = "deviated_0.01",
 ) -> "Axes":
-    """Deviation against the bit error rate, a curve per level of one factor. A hollow triangle is the interval's upper end
+    """Deviation against the bit error rate, a curve per level of one factor. An open triangle is the interval's upper end
     where no trial had a deviating input.
 
     Args:
@@ -162,7 +162,7 @@ def component_contribution(data: "pd.DataFrame", ax: "Axes | None" = None, *, pr
     ax.grid(False, axis="y")
     ax.set(title=_PROTOCOLS[protocol], xlabel="part of the deviating inputs (%)")
     if len(shown) and at_edge(ax, "last_col"):
-        ax.legend(**BESIDE)
+        ax.legend(**OUTSIDE)
     ax.label_outer()
     return ax
 

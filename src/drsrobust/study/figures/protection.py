@@ -138,8 +138,8 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None, *, cost: st
     ax.margins(x=0.15)
     if not ax.figure.legends:  # before labels are placed, since it takes room from all panels
         handles = [Line2D([], [], linestyle="", label=f"protects {kind}", **style) for kind, style in _KINDS.items()]
-        hollow = {"marker": "o", "color": "#444444", "markerfacecolor": "white", "linestyle": ""}
-        handles.append(Line2D([], [], label="another one is at least as good in all", **hollow))
+        open_circle = {"marker": "o", "color": "#444444", "markerfacecolor": "white", "linestyle": ""}
+        handles.append(Line2D([], [], label="another one is at least as good in all", **open_circle))
         ax.figure.legend(handles=handles, loc="outside right center")
     ax.label_outer()
     names = [
