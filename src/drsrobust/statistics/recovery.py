@@ -23,7 +23,7 @@ def recovery(
     Trials are paired by their seed, from which their error map follows. Recovery is a ratio of means over trials, (protected -
     faulty) / (golden - faulty), never a mean of ratios; golden is the AUC of the model without errors and without protection,
     so that what a mitigation costs without errors counts against it. Its interval is a bootstrap one over pairs
-    (`bootstrap_interval`). Where the mean loss is under 0.001 AUC, or not clearly over 0 (as where a few trials lose all that is
+    (`bootstrap_interval`). Where the mean loss is under 0.001 AUC, or not clearly over 0 (if a few trials lose all that is
     lost, of which no bootstrap can make an interval), there is nothing to take shares of, and it is blank (NaN). Where all
     pairs have the same recovery, as with an exact repair, no resample differs: then a share of up to `rule_of_three(n)`
     of error
