@@ -1,9 +1,9 @@
 """What a person sees of a running campaign."""
 
 import pyarrow as pa
-from drsrobust.campaign.progress_bar import Report
 
 from drsrobust.campaign import Campaign
+from drsrobust.campaign.progress import Report
 from drsrobust.campaign.queue import Schedule
 from drsrobust.injection import BitFlip
 
@@ -17,11 +17,11 @@ def trials(condition, numbers, auc=0.8, seconds=2.0):
 
 
 def test_conditions_widths_and_time_left(evaluator, tmp_path, monkeypatch):
-    monkeypatch.setattr("drsrobust._progress.sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("drsrobust._environment.sys.stderr.isatty", lambda: True, raising=False)
     runner = Campaign(evaluator, errors=[BitFlip(1e-3), BitFlip(1e-2)], precision=0.05, trials=32, store=tmp_path / "s")
     schedule = Schedule([[0], [1]], [32, 400], 0.05)
     schedule.add(trials(0, []))
-    report = Report(runner, schedule, progress=False)
+    report = Report(schedule, "dlrm", len(runner.conditions), runner.precision, progress=False)
     assert report.text(0.0) == "0/2 conditions"
     schedule.add(trials(0, range(20)))
     # 12 trials of this condition and 32 of the other, of 2 s each; 20 trials took 20 s: two workers

@@ -231,7 +231,7 @@ HABITS = ["", "inplace", "tied", "changed later", "steered", "numpy", "behind", 
 
 
 @pytest.mark.parametrize("habit", HABITS)
-@pytest.mark.filterwarnings("ignore:errors in .* are taken to reach every sample")
+@pytest.mark.filterwarnings("ignore::drsrobust.evaluation.ReachWarning")
 def test_foreign_models(habit, splits):
     data = splits["full"]
     torch.manual_seed(2)

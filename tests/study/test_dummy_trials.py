@@ -60,7 +60,7 @@ def test_corrected_trials_are_fresh_maps_on_one_model(tables):
         assert found["nan_inputs"] == np.isnan(scores).mean() and found["inf_inputs"] == np.isinf(scores).mean()
 
 
-@pytest.mark.filterwarnings("ignore:errors in .* are taken to reach every sample")  # `dummy_trials` says nothing of it
+@pytest.mark.filterwarnings("ignore::drsrobust.evaluation.ReachWarning")  # `dummy_trials` says nothing of it
 def test_as_released_errors_stay_from_batch_to_batch_and_rate_to_rate(tables):
     """The means over batches are those of a model that is never restored."""
     table = tables["as_released"]

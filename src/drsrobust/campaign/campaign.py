@@ -195,7 +195,8 @@ class Campaign:
     def _compute(self, workers: int | None, executor: Executor | None, progress: bool) -> None:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
         schedule = self._schedule()
-        with Report(self, schedule, progress=progress) as report:
+        name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
+        with Report(schedule, name, len(self.conditions), self.precision, progress=progress) as report:
 
             def finished(table: pa.Table) -> None:
                 self.store.write(table)

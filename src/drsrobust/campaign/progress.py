@@ -1,24 +1,20 @@
-"""What a person sees of a running campaign."""
+"""The progress bar of a running campaign."""
 
 import time
-from typing import TYPE_CHECKING
 
 from drsrobust._environment import progress_bar
 from drsrobust.campaign.queue import Schedule
 from drsrobust.statistics.stopping import stopping_interval
-
-if TYPE_CHECKING:
-    from drsrobust.campaign.campaign import Campaign
 
 
 class Report:
     """A progress bar of trials, with conditions done, the widest interval of a mean AUC (where a precision is asked for) and
     the time left."""
 
-    def __init__(self, campaign: "Campaign", schedule: Schedule, *, progress: bool) -> None:
-        self._schedule, self._precision = schedule, campaign.precision
-        self._conditions = len(campaign.conditions)
-        name = f"{campaign.evaluator.name} on {campaign.evaluator.rows.dataset}"
+    def __init__(
+        self, schedule: Schedule, name: str, n_conditions: int, precision: float | None, *, progress: bool
+    ) -> None:
+        self._schedule, self._conditions, self._precision = schedule, n_conditions, precision
         self._bar = progress_bar(schedule.total, name, progress=progress)
         self._since, self._before, self._looked = time.monotonic(), schedule.computed, 0.0
 
@@ -30,7 +26,6 @@ class Report:
         self._bar.close()
 
     def update(self) -> None:
-        """Shows the schedule as it stands."""
         if self._bar.disable:
             return
         self._bar.total = self._schedule.total

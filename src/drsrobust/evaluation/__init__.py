@@ -1,6 +1,6 @@
 """Scores and metrics of a model with and without errors in it, computing only what errors reach."""
 
-from drsrobust.evaluation.affected import CoupledRowsError
+from drsrobust.evaluation.affected import CoupledRowsError, ReachWarning
 from drsrobust.evaluation.evaluator import Evaluation, Evaluator, clean_cost
 
-__all__ = ["CoupledRowsError", "Evaluation", "Evaluator", "clean_cost"]
+__all__ = ["CoupledRowsError", "Evaluation", "Evaluator", "ReachWarning", "clean_cost"]

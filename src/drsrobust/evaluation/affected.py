@@ -255,6 +255,10 @@ WITNESSES = 16  # unaffected rows in each batch of affected ones: their scores m
 AUDIT = 50  # reruns take this many times a full run's time between two that are compared with a full run
 
 
+class ReachWarning(UserWarning):
+    """A rerun cannot be limited to the rows that read the wrong table rows, so it scores all rows: slower, equally exact."""
+
+
 class CoupledRowsError(Exception):
     """An error in one row changed the scores of other rows in its batch, so rows cannot be scored by themselves."""
 
@@ -432,7 +436,7 @@ class Reach:
     def _tell(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            warnings.warn(text, stacklevel=4)
+            warnings.warn(text, ReachWarning, stacklevel=4)
 
 
 def _near(scores: np.ndarray, expected: np.ndarray) -> bool:

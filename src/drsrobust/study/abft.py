@@ -14,7 +14,7 @@ from torch import nn
 from drsrobust._environment import progress_bar
 from drsrobust.data import Split
 from drsrobust.data.synthetic import planted
-from drsrobust.evaluation import Evaluator
+from drsrobust.evaluation import Evaluator, ReachWarning
 from drsrobust.injection import ErrorMap, SingleBit, resolve
 from drsrobust.introspection.tensors import named_modules
 from drsrobust.introspection.wrappers import evaluating
@@ -185,8 +185,7 @@ def single_errors(
             bar.update()
         for group in _in_one_pass(mitigations):
             with evaluator.under(Composed(group)) as guarded, warnings.catch_warnings():
-                # The embedding check reads rows itself, so reruns score all rows: slower, but equal.
-                warnings.filterwarnings("ignore", ".* are taken to reach every sample")
+                warnings.simplefilter("ignore", ReachWarning)  # the embedding check reads rows itself
                 for number, (error_map, about) in enumerate(zip(maps, plain, strict=True)):
                     rows += _detections(guarded, group, error_map, {"model": name} | about, seed + number)
                     bar.update(len(group))

@@ -16,7 +16,7 @@ import numpy as np
 from drsrobust._environment import progress_bar, unknown
 from drsrobust.campaign.campaign import Campaign
 from drsrobust.data import Split, load_dataset
-from drsrobust.evaluation import Evaluator
+from drsrobust.evaluation import Evaluator, ReachWarning
 from drsrobust.injection import BitFlip
 from drsrobust.metrics import DEVIATIONS
 from drsrobust.models import build_model
@@ -110,8 +110,7 @@ def dummy_trials(
             for number, evaluator in enumerate(evaluators):
                 errors = [BitFlip(float(rate)) for rate in rates[:, number]]
                 with warnings.catch_warnings():
-                    # Every input reads rows 0 and 1.
-                    warnings.filterwarnings("ignore", "errors in .* are taken to reach every sample")
+                    warnings.simplefilter("ignore", ReachWarning)  # every input reads rows 0 and 1
                     table = Campaign(evaluator, errors=errors, **options).run(progress=False)
                 nominal = table["ber"].map(dict(zip(rates[:, number], bers, strict=True)))
                 batches.append(_columns(table, len(evaluator.rows)).assign(ber=nominal))

@@ -361,7 +361,7 @@ def _word_sums(tables: Sequence[QuantizedTable], read: Sequence[torch.Tensor]) -
     memory, live = [table.tensor.view(torch.uint8) for table in tables], [live_bytes(table) for table in tables]
     if len({(table.shape[1], count) for table, count in zip(memory, live, strict=True)}) > 1:
         return torch.cat([_word_sums([table], [ids]) for table, ids in zip(tables, read, strict=True)])
-    # WordView of four bytes, where rows consist of them, are gathered faster than bytes.
+    # Words of four bytes, where rows consist of them, are gathered faster than bytes.
     memory = [table.view(torch.int32) if table.shape[1] % 4 == 0 else table for table in memory]
     rows = memory[0].new_empty((sum(map(len, read)), memory[0].shape[1]))
     start = 0
