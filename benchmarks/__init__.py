@@ -1,1 +1,1 @@
-"""What `make bench` measures: our code and published tools side by side. Run: `python -m benchmarks NAME`."""
+"""What `make bench` measures: this package and published tools in one run. Run: `python -m benchmarks NAME`."""
