@@ -132,7 +132,14 @@ def growth(table: pd.DataFrame, size: str, value: str, by: Sequence[str]) -> pd.
     rows = []
     for key, group in table.groupby(list(by), sort=False, dropna=False):
         first, last = group.loc[group[size].idxmin()], group.loc[group[size].idxmax()]
-        ends = [first[size], last[size], last[size] / first[size], first[value], last[value], last[value] / first[value]]
+        ends = [
+            first[size],
+            last[size],
+            last[size] / first[size],
+            first[value],
+            last[value],
+            last[value] / first[value],
+        ]
         rows.append((*key, *ends))
     columns = [*by, f"{size}_from", f"{size}_to", f"{size}_times", f"{value}_from", f"{value}_to", f"{value}_times"]
     return pd.DataFrame(rows, columns=columns).set_index(list(by))
@@ -174,7 +181,9 @@ def verdict_text(verdicts: Iterable[Verdict]) -> str:
     """Targets and verdicts as a table in text."""
     frame = pd.DataFrame([vars(verdict) for verdict in verdicts], columns=["name", "limit", "value", "met"])
     frame["met"] = frame["met"].map({True: "met", False: "MISSED"})
-    return f"Targets\n{frame.set_index('name').to_string(max_colwidth=None)}" if len(frame) else "Targets\n  none measured"
+    return (
+        f"Targets\n{frame.set_index('name').to_string(max_colwidth=None)}" if len(frame) else "Targets\n  none measured"
+    )
 
 
 def text(frame: pd.DataFrame, number: str | None = None) -> str:

@@ -1,18 +1,15 @@
-"""Text files of Criteo's form and of any length, whose categories grow with the number of lines as the real ones do.
+"""Memory and time of encoding a Criteo file, against its number of lines: each file in a process of its own.
 
-What was fitted, per categorical field: the share of empty fields and of the ten most frequent values in a random sample of
-109,711 lines of the Kaggle file; and the number of distinct values D, there and in the whole file of 45,840,617 lines, by the
-law D(n) = c n^a of n lines. For the five largest a is 0.88 (C3), 0.86 (C12), 0.85 (C21), 0.82 (C16) and 0.73 (C4). The values
-beyond the ten most frequent are drawn independently from a Pareto law of tail exponent (1 - a) / a, which gives that growth;
-of fields that hardly grow (a under 0.25), the whole file's values with probabilities proportional to 1 / rank. Integer
-fields: the share of empty ones and of zeros, and a log-normal law for the others. Fields are independent of each other and of
-the label (clicks: 25.7 %), so there is nothing to learn in such a file: it is for measuring time and memory.
+The files are generated (`write_lines`): their categories grow with the number of lines as the real ones do. What was fitted,
+per categorical field: the share of empty fields and of the ten most frequent values in a random sample of 109,711 lines of the
+Kaggle file; and the number of distinct values D, there and in the whole file of 45,840,617 lines, by the law D(n) = c n^a. For
+the five largest a is 0.88 (C3), 0.86 (C12), 0.85 (C21), 0.82 (C16) and 0.73 (C4). Values beyond the ten most frequent are drawn
+independently from a Pareto law of tail exponent (1 - a) / a, which gives that growth; of fields that hardly grow (a under
+0.25), the whole file's values with probabilities proportional to 1 / rank. Integer fields: the share of empty ones and of
+zeros, and a log-normal law for the others. Fields are independent of each other and of the label (clicks: 25.7 %).
 
-What encoding a large file costs, against its number of lines.
-
-Memory and time of encoding a Criteo file, against its number of lines: each file in a process of its own.
-
-python -m drsrobust.benchmark criteo"""
+For comparison: pandas reads the same file and encodes its categories with `factorize`, all lines in memory.
+"""
 
 import json
 import os
@@ -24,21 +21,17 @@ import time
 from collections.abc import Iterator, Sequence
 from math import gamma, log
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.csv
 
+from benchmarks.common import OURS, Result, about, text
 from drsrobust._environment import progress_bar
 from drsrobust._files import cache_folder, new_file
 from drsrobust._hashing import splitmix64
 from drsrobust.data.large_files import PARSED
-from drsrobust.plots.style import new_panels, series_style, styled
-
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
 
 SAMPLE, WHOLE = 109_711, 45_840_617  # lines
 HEAD = 10  # most frequent values, drawn with probabilities proportional to 1 / rank
@@ -115,36 +108,32 @@ def _hexadecimal(values: np.ndarray, empty: np.ndarray) -> pa.Array:
     return pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(text), pa.py_buffer(there))
 
 
-_SERIES = {
-    "peak_rss_mib": "whole call (parsing: constant)",
-    "encode_rss_mib": "encoding, column by column",
-    "encode_anon_mib": "of it, not pages of files",
-}
+def run() -> Result:
+    """The benchmark `encoding`."""
+    table = encoding_memory()
+    return Result({"encoding": table}, describe(table))
 
 
-@styled
-def encoding_memory_figure(table: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
-    """Peak memory of encoding a Criteo file against its lines, from 0 up, so that growth is seen as it is.
+def describe(table: pd.DataFrame) -> str:
+    """The table as text, and an estimate for the whole Kaggle file by a straight line.
 
     Args:
-        table: as the benchmark `criteo` writes it: `lines`, and MiB in `peak_rss_mib`, `encode_rss_mib`, `encode_anon_mib`.
-        ax: where to draw; None: a new figure.
+        table: as `encoding_memory` returns it.
     """
-    ax = ax or new_panels()[0]
-    for index, (column, label) in enumerate(_SERIES.items()):
-        ax.plot(table["lines"] / 1e6, table[column], label=label, linewidth=1.6, markersize=6, **series_style(index))
-    ax.set(xlabel="million lines", ylabel="peak memory (MiB)", title="Encoding a Criteo file", xlim=(0, None))
-    ax.set_ylim(0, 1.35 * table[list(_SERIES)].to_numpy().max())
-    ax.legend(loc="upper left")
-    return ax
+    whole = extrapolated(table)
+    estimate = (
+        f"A straight line gives, for the {WHOLE:,} lines of the Kaggle file: {whole['peak_rss_mib']:,.0f} MiB "
+        f"({whole['peak_anon_mib']:,.0f} MiB without pages of files), {whole['seconds'] / 60:.0f} minutes"
+    )
+    return "\n\n".join([about("one thread; generated lines"), text(table.set_index(["method", "lines"])), estimate])
 
 
 LINES = (1_000_000, 2_000_000, 3_000_000, 4_000_000, 5_000_000)
-COLUMNS = ("lines", "peak_rss_mib", "peak_anon_mib", "seconds", "lines_per_s", "vocabulary_rows")
+COLUMNS = ("method", "lines", "peak_rss_mib", "peak_anon_mib", "seconds", "lines_per_s", "vocabulary_rows")
 COLUMNS += ("parse_seconds", "encode_seconds", "encode_rss_mib", "encode_anon_mib")
-_INTERVAL = 0.01  # seconds between two series_styles at a process's memory
+_INTERVAL = 0.01  # seconds between two readings of a process's memory
 
-# What the measured process does. It tells its own high-water mark: the kernel forgets it when the process ends.
+# The measured process. It prints its own peak: the kernel forgets it when the process ends.
 _CHILD = """
 import json, re, sys
 from pathlib import Path
@@ -153,12 +142,24 @@ data = load_dataset(f"criteo-sample/{sys.argv[2]}", path=sys.argv[1])
 peak = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
 print(json.dumps({"peak_kib": peak, "vocabulary_rows": sum(f.cardinality for f in data.schema.features)}))
 """
+_PANDAS = """
+import json, re, sys
+from pathlib import Path
+import numpy as np, pandas as pd
+table = pd.read_csv(sys.argv[1], sep="\\t", header=None, dtype={n: "str" for n in range(14, 40)})
+dense = np.log1p(table.loc[:, 1:13].fillna(0).clip(lower=0)).to_numpy(np.float32)
+encoded = [pd.factorize(table[n]) for n in range(14, 40)]
+ids = np.stack([codes + 1 for codes, _ in encoded], axis=1).astype(np.int32)
+peak = int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+print(json.dumps({"peak_kib": peak, "vocabulary_rows": sum(len(values) + 1 for _, values in encoded)}))
+"""
+METHODS = {OURS: _CHILD, "pandas": _PANDAS}
 
 
 def encoding_memory(
     lines: Sequence[int] = LINES, *, schema: str = "dlrm", seed: int = 0, progress: bool = True
-) -> "pd.DataFrame":
-    """Encodes generated files of so many lines (see `criteo_text`), one thread each.
+) -> pd.DataFrame:
+    """Encodes generated files of so many lines, one thread each.
 
     Args:
         lines: of each file. The longest takes about 650 bytes per line on disk while it is measured.
@@ -167,31 +168,31 @@ def encoding_memory(
         progress: a progress bar.
 
     Returns:
-        one row per file: `lines`; `peak_rss_mib` (most memory that lay in RAM, with pages of files); `peak_anon_mib` (without
-        those, which the system can take back; looked at every 10 ms); `seconds` of the whole process; `lines_per_s`;
-        `vocabulary_rows` (ids of all features together); `parse_seconds`, and what comes after parsing by itself, since that
-        alone grows with the lines: `encode_seconds`, `encode_rss_mib`, `encode_anon_mib` (looked at every 10 ms).
+        one row per method and file: `method`, `lines`; `peak_rss_mib` (most resident memory, with pages of files);
+        `peak_anon_mib`
+        (without pages of files, read every 10 ms); `seconds` of the whole process; `lines_per_s`; `vocabulary_rows` (ids of all
+        features); of `drsrobust` also `parse_seconds`, and of the stage after parsing, whose memory alone grows with the lines,
+        `encode_seconds`, `encode_rss_mib`, `encode_anon_mib`.
 
     Raises:
         RuntimeError: the measured process failed.
     """
-    import pandas as pd
-
     cache_folder("bench").mkdir(parents=True, exist_ok=True)
     rows = []
-    with progress_bar(len(lines), "encoding", progress=progress) as bar:
+    with progress_bar(len(lines) * len(METHODS), "encoding", progress=progress) as bar:
         for n in lines:
-            # Beside the caches: a folder for temporary files may itself lie in memory.
+            # In the cache folder: a folder for temporary files may itself be in memory.
             with tempfile.TemporaryDirectory(dir=cache_folder("bench")) as folder:
                 write_lines(Path(folder) / "criteo.txt", n, seed)
-                rows.append({"lines": n} | measure(Path(folder) / "criteo.txt", schema))
-            bar.update()
+                for method in METHODS:
+                    rows.append({"method": method, "lines": n} | measure(Path(folder) / "criteo.txt", schema, method))
+                    bar.update()
     table = pd.DataFrame(rows)
     table["lines_per_s"] = table["lines"] / table["seconds"]
     return table[list(COLUMNS)]
 
 
-def measure(path: Path, schema: str = "dlrm") -> dict[str, float]:
+def measure(path: Path, schema: str = "dlrm", method: str = OURS) -> dict[str, float]:
     """Memory and time of encoding one file in a process of its own; see `encoding_memory`.
 
     Raises:
@@ -201,7 +202,7 @@ def measure(path: Path, schema: str = "dlrm") -> dict[str, float]:
         environment = os.environ | {"OMP_NUM_THREADS": "1", "DRSROBUST_CACHE": cache}
         start, parsed = time.perf_counter(), None
         peaks = {"parse": (0, 0), "encode": (0, 0)}  # all resident memory, and what of it is anonymous
-        command = [sys.executable, "-c", _CHILD, str(path), schema]
+        command = [sys.executable, "-c", METHODS[method], str(path), schema]
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
             try:
                 while process.poll() is None:
@@ -213,18 +214,22 @@ def measure(path: Path, schema: str = "dlrm") -> dict[str, float]:
                 end = time.perf_counter()
             finally:
                 process.kill()
-            told = process.stdout.read()
+            printed = process.stdout.read()
         if process.returncode:
             errors.seek(0)
             reason = errors.read().strip().rpartition("\n")[2] or f"it ended with status {process.returncode}"
             raise RuntimeError(f"encoding {path} failed: {reason}")
-    told = json.loads(told)
-    parsed = end if parsed is None else parsed
-    return {
-        "peak_rss_mib": told["peak_kib"] / 1024,
+    result = json.loads(printed)
+    whole = {
+        "peak_rss_mib": result["peak_kib"] / 1024,
         "peak_anon_mib": max(anonymous for _, anonymous in peaks.values()) / 1024,
         "seconds": end - start,
-        "vocabulary_rows": told["vocabulary_rows"],
+        "vocabulary_rows": result["vocabulary_rows"],
+    }
+    if method != OURS:
+        return whole
+    parsed = end if parsed is None else parsed
+    return whole | {
         "parse_seconds": parsed - start,
         "encode_seconds": end - parsed,
         "encode_rss_mib": peaks["encode"][0] / 1024,
@@ -232,17 +237,16 @@ def measure(path: Path, schema: str = "dlrm") -> dict[str, float]:
     }
 
 
-def extrapolated(table: "pd.DataFrame", lines: int = WHOLE) -> dict[str, float]:
+def extrapolated(table: pd.DataFrame, lines: int = WHOLE) -> dict[str, float]:
     """What `encoding_memory` would give for more lines: `peak_rss_mib`, `peak_anon_mib`, `seconds`.
 
-    Parsing needs the same memory however long the file is; that of encoding goes by a straight line through the measured
-    points, and the peak is the larger one.
+    The memory of parsing does not depend on the length; that of encoding is extrapolated by a line, and the peak is the
+    larger one.
 
     Raises:
         ValueError: fewer than two different lengths.
     """
-    import numpy as np
-
+    table = table[table["method"] == OURS]
     if table["lines"].nunique() < 2:
         raise ValueError(f"a straight line through {table['lines'].nunique()} length; at least two are needed")
 

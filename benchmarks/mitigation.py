@@ -1,14 +1,7 @@
-"""Mitigations of memory: what they store, and how long it takes to look at all of a model's words once.
+"""What mitigations cost and what they are worth: time at inference, memory, detection, repair, clean AUC."""
 
-What mitigations do to the AUC: repair under errors, and what they cost without any.
-
-What is read from the benchmark `mitigation`: each target with its number, and the tables as text.
-
-What mitigations cost and what they are worth: time at inference, memory, detection, repair, clean AUC."""
-
-import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -16,7 +9,8 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from drsrobust._environment import machine, progress_bar, versions
+from benchmarks.common import Result, Verdict, about, at_least, at_most, generated_remark, text, verdict_text
+from drsrobust._environment import progress_bar
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, resolve
@@ -25,6 +19,7 @@ from drsrobust.metrics.auc import auc_difference
 from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, Mitigation, NaNGuard, WeightRange, reserve_bits
 from drsrobust.mitigation.memory.storage import StorageProtection
 from drsrobust.models import padded_batches, score
+from drsrobust.models.scoring import BATCH
 from drsrobust.statistics.intervals import wilson
 from drsrobust.study.abft import detected
 from drsrobust.study.mitigations import (
@@ -42,7 +37,7 @@ from drsrobust.study.mitigations import (
 )
 from drsrobust.timing import cpu_seconds
 
-_AT_ONCE = 1 << 16  # units whose check bits are reckoned at once
+_AT_ONCE = 1 << 16  # units whose check bits are computed at once
 
 
 def memory_cost(cases: Sequence[Case]) -> pd.DataFrame:
@@ -80,7 +75,7 @@ REPAIR_COLUMNS += ("largest_difference",)
 
 
 def restoring(case: Case) -> Mitigation:
-    """Checksums of linear layers and of tables that put layers and rows back from a golden copy."""
+    """Checksums of linear layers and tables that restore layers and rows from a golden copy."""
     return ABFTLinear.fit(case.model, action="restore") + ABFTEmbeddingBag.fit(case.model, action="restore")
 
 
@@ -149,27 +144,26 @@ def _compared(name: str, case: Case, scores: np.ndarray, plain: np.ndarray) -> d
     difference, low, high, _ = auc_difference(case.test.labels, scores, plain)
     value = auc(case.test.labels, scores)
     equal = bool(np.array_equal(scores.view(np.uint32), plain.view(np.uint32)))
-    about = {"mitigation": name, "model": case.name, "data": case.data, "auc": value}
-    return about | {"difference": difference, "low": low, "high": high, "bit_equal": equal}
+    row = {"mitigation": name, "model": case.name, "data": case.data, "auc": value}
+    return row | {"difference": difference, "low": low, "high": high, "bit_equal": equal}
 
 
-BATCH = 2048  # rows of the batch that the targets on time are about
 CLEAN = 1e-4  # of AUC, that profiled bounds may cost, and that repair may leave
 SLOWEST = {"provable": 10.0, "calibrated": 8.0, "bag": 3.0, "clip": 5.0}  # per cent of the 26-table DLRM's time
-NOTICED = {"provable": 1.0, "calibrated": 0.999, "bag": 0.999, "int8": 0.999}  # share of significant errors
+DETECTED = {"provable": 1.0, "calibrated": 0.999, "bag": 0.999, "int8": 0.999}  # share of significant errors
 
 
-def verdicts(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """One row per target: `what`, `asked`, `found`, `met`.
+def verdicts(tables: Mapping[str, pd.DataFrame]) -> Iterator[Verdict]:
+    """The verdict on each target.
 
     Args:
-        tables: of `mitigation_cost`.
+        tables: as `mitigation_cost` returns them.
     """
-    rows = [*_time(tables["mitigation"]), *_noticed(tables["detection"]), *_quiet(tables["detection"])]
+    yield from _time(tables["mitigation"])
+    yield from _detection(tables["detection"])
     for row in tables["mitigation_repair"].itertuples():
-        worst = row.largest_difference
-        rows.append((f"repair, {row.error_model}: |AUC - golden|", f"<= {CLEAN:g}", f"{worst:.2g}", worst <= CLEAN))
-    return pd.DataFrame([*rows, *_clean(tables["mitigation_clean"])], columns=["what", "asked", "found", "met"])
+        yield at_most(f"repair, {row.error_model}: |AUC - golden|", row.largest_difference, CLEAN)
+    yield from _clean(tables["mitigation_clean"])
 
 
 def kind(name: str) -> str | None:
@@ -183,92 +177,71 @@ def kind(name: str) -> str | None:
     return "clip" if name.startswith("clip") else None
 
 
-def _time(table: pd.DataFrame) -> list[tuple]:
-    here = table[table["model"].isin([LARGE, LARGE + INT8]) & (table["batch"] == BATCH) & (table["scope"] == "model")]
-    found = []
-    for row in here.itertuples():
+def _time(table: pd.DataFrame) -> Iterator[Verdict]:
+    """Times of the 26-table DLRM at batch `BATCH`."""
+    large = table["model"].isin([LARGE, LARGE + INT8])
+    for row in table[large & (table["batch"] == BATCH) & (table["scope"] == "model")].itertuples():
         if (which := kind(row.mitigation)) is not None:
-            most, took = SLOWEST[which], row.overhead_percent
-            found.append((f"{row.mitigation}: time", f"<= {most:g} %", f"{took:.1f} %", took <= most))
-    return found
+            yield at_most(f"{row.mitigation}: time", row.overhead_percent, SLOWEST[which], " %")
 
 
-def _noticed(table: pd.DataFrame) -> list[tuple]:
-    found = []
+def _detection(table: pd.DataFrame) -> Iterator[Verdict]:
+    """Shares of significant errors that are detected, and false alarms."""
     for (name, model), group in table[table["injections"] > 0].groupby(["mitigation", "model"], sort=False):
-        which, about = kind(name), ""
+        which, bits = kind(name), ""
         if which == "bag":
             int8 = model.endswith(INT8)
-            which, about = ("int8", ", int8 rows") if int8 else ("bag", ", sign and exponent")
+            which, bits = ("int8", ", int8 rows") if int8 else ("bag", ", sign and exponent")
             group = group if int8 else group[group["bit"] >= 23]
-        n, seen = int(group["significant"].sum()), int(group["significant_detected"].sum())
-        share, least = (seen / n if n else float("nan")), NOTICED[which]
-        low = wilson(seen, n)[1] if n else float("nan")
-        asked = "all" if least == 1 else f">= {least:.1%}"
-        text = f"{seen:,} of {n:,} significant ({share:.2%}, 95 % from {low:.2%})"
-        found.append((f"{name}{about}: detected", asked, text, share >= least))
-    return found
-
-
-def _quiet(table: pd.DataFrame) -> list[tuple]:
-    counts = table.drop_duplicates(["mitigation", "model"]).groupby("mitigation", sort=False)
-    return [
-        (
-            f"{name}: false alarms",
-            "0",
-            f"{row.false_alarms:,} batches in {row.clean_rows:,} rows",
-            row.false_alarms == 0,
+        n, found = int(group["significant"].sum()), int(group["significant_detected"].sum())
+        low = wilson(found, n)[1] if n else float("nan")
+        note = f"{found:,} of {n:,} significant, 95 % from {low:.2%}"
+        yield at_least(
+            f"{name}{bits}: detected", 100 * found / n if n else float("nan"), 100 * DETECTED[which], " %", note
         )
-        for name, row in zip(counts.groups, counts[["false_alarms", "clean_rows"]].sum().itertuples(), strict=True)
-    ]
+    for name, group in table.drop_duplicates(["mitigation", "model"]).groupby("mitigation", sort=False):
+        note = f"batches in {group['clean_rows'].sum():,} rows"
+        yield at_most(f"{name}: false alarms", int(group["false_alarms"].sum()), 0, note=note)
 
 
-def _clean(table: pd.DataFrame) -> list[tuple]:
-    found = []
+def _clean(table: pd.DataFrame) -> Iterator[Verdict]:
+    """Clean AUC of profiled bounds; the other mitigations leave all scores as they are. Fixed bounds have no target."""
     for name, group in table.groupby("mitigation", sort=False):
-        worst = group.loc[group["difference"].abs().idxmax()]
-        text = (
-            f"{worst['difference']:+.2g} [{worst['low']:.2g}, {worst['high']:.2g}] ({worst['model']}, {worst['data']})"
-        )
         if name.startswith("clip profiled"):
-            met = bool((group["difference"].abs() <= CLEAN).all())
-            found.append((f"{name}: clean AUC", f"within {CLEAN:g}", text, met))
-        elif name.startswith(("clip", "zero-space")):
-            found.append((f"{name}: clean AUC", "stated", text, True))
-        else:
-            equal = int(group["bit_equal"].sum())
-            found.append((f"{name}: clean scores", "bit-equal", f"{equal} of {len(group)}", equal == len(group)))
-    return found
+            worst = group.loc[group["difference"].abs().idxmax()]
+            note = f"{worst['model']}, {worst['data']}: {worst['difference']:+.2g} [{worst['low']:.2g}, {worst['high']:.2g}]"
+            yield at_most(f"{name}: clean |AUC - golden|", abs(worst["difference"]), CLEAN, note=note)
+        elif not name.startswith(("clip", "zero-space")):
+            yield at_least(f"{name}: models with bit-equal scores", int(group["bit_equal"].sum()), len(group))
 
 
 def describe(tables: Mapping[str, pd.DataFrame]) -> str:
-    """The tables as text, and a verdict on each target."""
-    parts = [
-        f"{machine()['cores']} cores {machine()['architecture']}, torch {versions()['torch']}; CPU time, one thread"
-    ]
-    if not os.environ.get("DRSROBUST_DATA"):
-        parts[0] += "; DRSROBUST_DATA is not set: generated data"
+    """The tables as text, and the verdict on each target."""
+    sections, keys = [about("CPU time, one thread", generated_remark())], ["model", "mitigation"]
     for scope in ("model", "operator"):
-        here = tables["mitigation"][tables["mitigation"]["scope"] == scope]
-        if here.empty:
-            continue
-        wide = here.pivot_table(index=["model", "mitigation"], columns="batch", values="overhead_percent", sort=False)
-        wide = wide.sort_index(axis=1)
-        wide["stored bits"] = here.groupby(["model", "mitigation"])["stored_bits_percent"].first()
-        parts.append(
-            f"Per cent of the {scope}'s time, by batch; stored bits in per cent of the parameters'\n{_text(wide)}"
-        )
-    storage = tables["mitigation_storage"].set_index(["model", "mitigation"])
-    parts.append(f"In memory: nothing at inference; CPU time of one pass over all words (ms)\n{_text(storage)}")
+        timed = tables["mitigation"][tables["mitigation"]["scope"] == scope]
+        if len(timed):
+            wide = timed.pivot_table(index=keys, columns="batch", values="overhead_percent", sort=False).sort_index(
+                axis=1
+            )
+            wide["stored bits"] = timed.groupby(keys)["stored_bits_percent"].first()
+            title = f"Per cent of the {scope}'s time, by batch; stored bits in per cent of the parameters'"
+            sections.append(f"{title}\n{text(wide, '{:,.2f}')}")
+    storage = tables["mitigation_storage"].set_index(keys)
+    sections.append(
+        f"In memory: no time at inference; CPU time of one pass over all words (ms)\n{text(storage, '{:,.2f}')}"
+    )
     repaired = tables["mitigation_repair"].set_index("error_model").drop(columns=["mitigation"])
-    parts.append(f"Repair, AUC\n{repaired.to_string(float_format='{:.6f}'.format)}")
-    found = verdicts(tables).assign(met=lambda frame: frame["met"].map({True: "met", False: "MISSED"}))
-    text = found.set_index("what").to_string(max_colwidth=None)
-    return "\n\n".join([*parts, f"Asked and measured, every batch checked; times at batch {BATCH}\n{text}"])
+    sections.append(f"Repair, AUC\n{text(repaired, '{:.6f}')}")
+    clean = tables["mitigation_clean"].set_index(keys)[["data", "auc", "difference", "low", "high"]]
+    sections.append(f"Clean AUC\n{text(clean, '{:+.2g}')}")
+    return "\n\n".join([*sections, f"Every batch checked; times at batch {BATCH}\n{verdict_text(verdicts(tables))}"])
 
 
-def _text(frame: pd.DataFrame) -> str:
-    return frame.to_string(float_format="{:,.2f}".format, na_rep="-")
+def run() -> Result:
+    """The benchmark `mitigation`."""
+    tables = mitigation_cost()
+    return Result(tables, describe(tables))
 
 
 def mitigation_cost(
@@ -294,7 +267,7 @@ def mitigation_cost(
         turns: of each measurement.
         injections: single errors in the linear layers, and as many in the tables, of the first trained model.
         int8_injections: the same in its tables quantized to int8.
-        test_rows: on which errors are judged, and repair; clean rows and clean AUC are of all test rows.
+        test_rows: on which errors and repair are scored; clean rows and clean AUC are of all test rows.
         generated_rows: clean rows for the 26-table DLRM.
         trials: error maps of each error model that are repaired.
         seed: of errors.

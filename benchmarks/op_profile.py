@@ -1,6 +1,4 @@
-"""Which part of scoring is bound by arithmetic, which by memory: time, FLOP and bytes of every operation that PyTorch runs.
-
-Where the time of a campaign goes."""
+"""Where the time goes: of a forward pass by operations, with their FLOP and bytes; of a campaign by parts."""
 
 import tempfile
 import time

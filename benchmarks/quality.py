@@ -1,12 +1,9 @@
-"""Logistic regression on hashed features: what a deep model on click logs has to beat.
+"""Whether a clean model is as good as it should be: against torchfm's classes on MovieLens-1M, and against logistic regression
+on hashed features of Criteo.
 
-torchfm 0.7.0 (github.com/rixwew/pytorch-fm): the five models of the study in its classes, and its way of feeding them.
-
-torchfm's models trained well: the study's settings, index batches, early stopping on validation AUC.
-
-What is read from the benchmark `quality`: means, standard errors, and whether each model is as good as it should be.
-
-Is a clean model as good as it should be? Against torchfm's classes on MovieLens-1M, logistic regression on Criteo."""
+torchfm 0.7.0 (github.com/rixwew/pytorch-fm) has the study's five models; here they are trained with the study's settings and
+early stopping on validation AUC.
+"""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.common import NOT_INSTALLED, OURS, Result, text
 from drsrobust._environment import progress_bar
 from drsrobust._hashing import splitmix64
 from drsrobust.data import Dataset, load_dataset
@@ -101,7 +99,6 @@ def fitted(
 
 
 NAME = "torchfm"
-NOT_INSTALLED = "torchfm is not installed (pip install -e '.[benchmark]')"
 TORCHFM_MODELS = ("fm", "dcn", "afm", "wide_deep", "deepfm")
 _DIM, _ATTENTION, _MLP, _DROPOUT, _CROSS = 16, 16, (16, 16), 0.2, 3  # the study's sizes (arXiv:2307.10244)
 
@@ -160,7 +157,7 @@ def ids_of(split: "Split") -> np.ndarray:
 
 def set_dropout(model: nn.Module, on: bool) -> None:
     """Training or evaluation mode. Its AFM calls `F.dropout` without regard to the mode, so that in evaluation mode it still
-    drops; here that is switched off, to judge the model and not the accident."""
+    drops; here dropout is switched off then."""
     model.train(on)
     if hasattr(model, "afm"):
         model.afm.dropouts = (_DROPOUT, _DROPOUT) if on else (0.0, 0.0)
@@ -275,13 +272,13 @@ def describe(table: "pd.DataFrame", differences: "pd.DataFrame", remarks: list[s
     if len(compared):
         parts.append(
             f"Test AUC, {OURS} and {NAME}; DeLong's interval of the difference; good: at least theirs - {BELOW_TORCHFM}\n"
-            + _text(compared)
+            + text(compared, "{:.4f}")
         )
     compared = linear_verdicts(table)
     if len(compared):
         parts.append(
             "Test AUC, mean over splits; difference to logistic regression with the standard error of its mean; good: at "
-            f"least its AUC - {BELOW_LINEAR}\n{_text(compared)}"
+            f"least its AUC - {BELOW_LINEAR}\n{text(compared, '{:.4f}')}"
         )
         deep = compared.drop(index=LINEAR)
         if len(deep):
@@ -291,11 +288,7 @@ def describe(table: "pd.DataFrame", differences: "pd.DataFrame", remarks: list[s
     return "\n\n".join(parts)
 
 
-def _text(frame: "pd.DataFrame") -> str:
-    return frame.to_string(float_format="{:.4f}".format, na_rep="-")
-
-
-OURS, LINEAR = "drsrobust", "logistic regression"
+LINEAR = "logistic regression"
 COLUMNS = ("method", "model", "dataset", "split", "seed", "auc_valid", "auc", "logloss", "seconds")
 DIFFERENCES = ("model", "dataset", "seed", "difference", "low", "high", "p")
 
@@ -335,7 +328,7 @@ def against_torchfm(
             found = auc_difference(data.test.labels, mine, theirs)
             key = {"model": name, "dataset": data.name, "seed": seed}
             differences.append(key | dict(zip(DIFFERENCES[3:], found, strict=True)))
-    return rows, differences, [] if installed() else [f"not run: {NOT_INSTALLED}"]
+    return rows, differences, [] if installed() else [f"{NAME} not run: {NOT_INSTALLED}"]
 
 
 def against_linear(
@@ -383,10 +376,16 @@ def against_linear(
     return rows
 
 
+def run() -> Result:
+    """The benchmark `quality`."""
+    table, differences, remarks = quality()
+    return Result({"quality": table, "quality_delong": differences}, describe(table, differences, remarks))
+
+
 def quality(
     torchfm: dict[str, Any] | None = None, linear: dict[str, Any] | None = None, *, progress: bool = True
 ) -> tuple["pd.DataFrame", "pd.DataFrame", list[str]]:
-    """The benchmark `quality`: both comparisons.
+    """Both comparisons.
 
     Args:
         torchfm: arguments of `against_torchfm` other than its defaults.

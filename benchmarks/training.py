@@ -1,12 +1,9 @@
-"""Ways to train a DLRM with large tables: TorchRec as it comes, its fused tables, ours. All start from the same weights.
+"""How fast models are trained and scored, and how good they are then: ours and others' in turns, in one run.
 
-How fast the study's five models are trained and scored: ours, and torchfm's classes in torchfm's way.
+A DLRM with large tables: TorchRec's own classes, its fused tables, ours, from the same weights. The study's five models: ours,
+and torchfm's classes with torchfm's way of feeding them.
+"""
 
-How fast a DLRM with large tables is trained, by several methods that take turns, and how good each model is then.
-
-How fast models are trained and scored, ours and others' side by side in one run."""
-
-import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +19,11 @@ import torch
 from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from benchmarks.common import NOT_INSTALLED, OURS, Result, about, default_dataset, text
 from benchmarks.op_profile import parts
-from benchmarks.quality import NAME, NOT_INSTALLED, Rows, installed, torchfm_model
+from benchmarks.quality import NAME, Rows, installed, torchfm_model
 from benchmarks.quality import TORCHFM_MODELS as MODELS
-from drsrobust._environment import cores, machine, progress_bar, threads, unknown, versions
+from drsrobust._environment import cores, progress_bar, threads, unknown
 from drsrobust.data import Dataset, load_dataset
 from drsrobust.data.dataset import Schema
 from drsrobust.data.synthetic import planted
@@ -33,7 +31,7 @@ from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.metrics import auc
 from drsrobust.models import build_model, padded_batches, score
 from drsrobust.models.scoring import BATCH
-from drsrobust.study.mitigations import SIZES, TABLE_ROWS
+from drsrobust.study.mitigations import LARGE, SIZES, TABLE_ROWS
 from drsrobust.training.fit import Trainer
 from drsrobust.training.fused import fused_tables
 from drsrobust.training.settings import Settings
@@ -169,7 +167,6 @@ def _dlrm(start: nn.Module, collection: nn.Module, schema: Schema) -> nn.Module:
     return model
 
 
-OURS = "drsrobust"
 STEPS, SCORED, SCORE_BATCH, REPEATS = 40, 100_000, 2048, 2
 
 
@@ -268,7 +265,7 @@ def study_models(
         scored: rows that are scored, in each repeat.
         settings: of training; None: the study's.
         repeats: how often all is measured.
-        workers: of torchfm's loader beside 0; None: one per core.
+        workers: of torchfm's loader, besides a measurement without; None: one per core.
         progress: a progress bar.
 
     Returns:
@@ -283,7 +280,7 @@ def study_models(
         for number, words in ((0, "0 workers"), (workers, f"{workers} worker{'s' if workers != 1 else ''}")):
             methods[f"{NAME}, {words}"] = lambda name, number=number: Torchfm(name, data, settings, number)
     else:
-        remarks.append(f"not run: {NOT_INSTALLED}")
+        remarks.append(f"{NAME} not run: {NOT_INSTALLED}")
     rows = []
     with (
         threads(cores()),
@@ -305,13 +302,13 @@ def study_models(
     return rows, remarks
 
 
-TABLE_BATCH, ROWS, VALID = 2048, 819_200, 100_000
+TABLE_BATCH, TRAINED_ROWS, VALID = 2048, 819_200, 100_000
 TURN = 8  # steps of one method before the next one's turn
 
 
 def large_tables(
     table_rows: int = TABLE_ROWS,
-    rows: int = ROWS,
+    rows: int = TRAINED_ROWS,
     valid: int = VALID,
     batch: int = TABLE_BATCH,
     sizes: dict[str, Any] | None = None,
@@ -322,8 +319,8 @@ def large_tables(
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[str]]:
     """Trains the same DLRM from the same weights on the same rows in the same order, once by each method.
 
-    Methods take turns of a few steps, so that what else the machine does meets all alike. A step's time is the wall clock's,
-    with the making of its batch.
+    Methods take turns of a few steps, so that other load on the machine affects all alike. A step's time is wall time, its
+    batch included.
 
     Args:
         table_rows: of all 26 tables together.
@@ -339,10 +336,10 @@ def large_tables(
         rows of the table (`method`, `model`, `phase`, `batch`, `rows_per_s` by the median step), rows of the AUC table
         (`method`, `model`, `rows`, `valid_auc`), and remarks for a reader.
     """
-    names = list(STEPS) if methods is None else list(methods)
+    names = list(STEP_KINDS) if methods is None else list(methods)
     for name in names:
-        if name not in STEPS:
-            raise unknown("method", name, STEPS)
+        if name not in STEP_KINDS:
+            raise unknown("method", name, STEP_KINDS)
     remarks = [f"{name}: not run: {why}" for name in names if (why := cannot_step(name))]
     names = [name for name in names if cannot_step(name) is None]
     schema, train, validation, best = planted(table_rows, rows, valid, seed=seed)
@@ -351,14 +348,14 @@ def large_tables(
         torch.manual_seed(seed)
         start = build_model("dlrm", schema, **(SIZES if sizes is None else sizes))
     order = np.random.default_rng(seed).permutation(rows)
-    running = {name: STEPS[name](start, schema) for name in names}
+    running = {name: STEP_KINDS[name](start, schema) for name in names}
     try:
         with threads(cores()):
             times = _take_turns(
                 running, {name: train.batches(batch, order=order) for name in names}, rows, batch, progress
             )
-            judged = padded_batches(validation)
-            areas = {name: auc(validation.labels, score(one.model, judged, valid)) for name, one in running.items()}
+            batches = padded_batches(validation)
+            areas = {name: auc(validation.labels, score(one.model, batches, valid)) for name, one in running.items()}
     finally:
         for one in running.values():
             one.close()
@@ -372,10 +369,10 @@ def large_tables(
         }
         for name, (took, _) in times.items()
     ]
-    judged = [
+    quality = [
         {"method": name, "model": "dlrm", "rows": times[name][1], "valid_auc": area} for name, area in areas.items()
     ]
-    return speeds, judged, remarks
+    return speeds, quality, remarks
 
 
 def _take_turns(running, batches, rows: int, batch: int, progress: bool) -> dict[str, tuple[list[float], int]]:
@@ -406,6 +403,12 @@ AUC_COLUMNS = ("method", "model", "rows", "valid_auc")
 PARTS_OF = ("deepfm", "afm")  # of the study's models
 
 
+def run() -> Result:
+    """The benchmark `training`."""
+    table, areas, parts_by_model, remarks = training_speed()
+    return Result({"training": table, "training_auc": areas}, describe(table, areas, parts_by_model, remarks))
+
+
 def training_speed(
     large: dict[str, Any] | None = None,
     small: dict[str, Any] | None = None,
@@ -415,7 +418,7 @@ def training_speed(
     parts_of: tuple[str, ...] = PARTS_OF,
     progress: bool = True,
 ) -> tuple["pd.DataFrame", "pd.DataFrame", dict[str, "pd.DataFrame"], list[str]]:
-    """The benchmark `training`.
+    """Measures both.
 
     Args:
         large: arguments of `large_tables` other than its defaults.
@@ -430,11 +433,8 @@ def training_speed(
     """
     import pandas as pd
 
-    if dataset is None:
-        dataset = "movielens-1m/ids" if os.environ.get("DRSROBUST_DATA") else "synthetic-movielens/ids"
-    remarks = [
-        f"{cores()} threads on {machine()['cores']} cores {machine()['architecture']}, torch {versions()['torch']}"
-    ]
+    dataset = dataset or default_dataset("ids")
+    remarks = [about(f"{cores()} threads")]
     speeds, areas, said = large_tables(**(large or {}), progress=progress)
     more, heard = study_models(dataset, **(small or {}), progress=progress)
     remarks += said + heard
@@ -443,7 +443,7 @@ def training_speed(
     schema, rows, *_ = planted(table_rows, BATCH, 64)
     data = load_dataset(dataset)
     with threads(cores()):
-        looked = {"dlrm, 26 tables": parts(build_model("dlrm", schema, **sizes), rows.batch())}
+        looked = {LARGE: parts(build_model("dlrm", schema, **sizes), rows.batch())}
         for name in parts_of:
             looked[f"{name}, {dataset}"] = parts(build_model(name, data.schema), data.test.head(BATCH).batch())
     return table, pd.DataFrame(areas, columns=list(AUC_COLUMNS)), looked, remarks
@@ -465,19 +465,15 @@ def ratios(table: "pd.DataFrame") -> "pd.DataFrame":
     return found.assign(best=found.min(axis=1))
 
 
-def describe(
-    table: "pd.DataFrame", areas: "pd.DataFrame", looked: dict[str, "pd.DataFrame"], remarks: list[str]
-) -> str:
+def describe(table: "pd.DataFrame", areas: "pd.DataFrame", parts: dict[str, "pd.DataFrame"], remarks: list[str]) -> str:
     """All of it as text."""
-    lines = [*remarks[:1], *(f"  {remark}" for remark in remarks[1:])]
-    shown = table.assign(rows_per_s=table["rows_per_s"].map("{:,.0f}".format))
-    text = ["\n".join(lines), f"Rows per second\n{shown.to_string(index=False)}"]
-    text.append(
-        f"{OURS}'s rows per second over the others' (best: over the best of them)\n"
-        + ratios(table).to_string(float_format="{:.2f}".format, na_rep="-")
+    sections = ["\n  ".join(remarks)]
+    sections.append(f"Rows per second\n{table.to_string(index=False, float_format='{:,.0f}'.format)}")
+    sections.append(
+        f"{OURS}'s rows per second over the others' (best: over the best of them)\n{text(ratios(table), '{:.2f}')}"
     )
-    text.append(f"AUC on validation rows after the same training rows\n{areas.to_string(index=False)}")
-    for name, frame in looked.items():
+    sections.append(f"AUC on validation rows after the same training rows\n{areas.to_string(index=False)}")
+    for name, frame in parts.items():
         frame = frame.assign(share=frame["share"].map(lambda share: "" if share != share else f"{share:.0%}"))
-        text.append(f"Scoring {BATCH:,} rows: {name}\n" + frame.to_string(float_format="{:,.1f}".format, na_rep="-"))
-    return "\n\n".join(text)
+        sections.append(f"Scoring {BATCH:,} rows: {name}\n{text(frame, '{:,.1f}')}")
+    return "\n\n".join(sections)

@@ -166,7 +166,7 @@ def test_every_figure_is_shown_in_its_notebook_and_described(smoke):
         assert 100 < outcome["peak_mib"] < 8000
         for name in outcome["figures"]:
             words = json.loads((folder / "figures" / "data" / f"{name}.json").read_text())
-            assert re.fullmatch(r"(\S+/\S+: )?[A-Z].{15,}\.", words["title"])
+            assert re.fullmatch(r"([^:]+: )?[A-Z].{15,}\.", words["title"])
             assert len(words["alt"]) > 30 and len(words["caption"]) > 20 and words["details"]
             # Of 02 as released so few maps hit nothing that is read.
             assert "Nothing was measured" not in words["title"] or name == "02_model_factors", name
