@@ -21,18 +21,22 @@ from drsrobust.data.text_files import (
     OPTIONAL_INTEGER,
     RATING,
     SECONDS,
+    STRICT,
     TIME,
     BadLines,
+    CheckedText,
     DataError,
+    LineFormat,
     read_columns,
-    read_text,
+    read_rows,
 )
 
 FIELDS = {"label": LABEL, "count": OPTIONAL_INTEGER, "category": HEX}
 
 
 def read(path, fields=FIELDS, delimiter="\t", **options):
-    blocks = list(read_columns(path, fields, delimiter, **options))
+    bad = options.pop("bad", STRICT)
+    blocks = list(read_columns(path, LineFormat(fields, delimiter, **options), bad))
     return {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0]}
 
 
@@ -59,7 +63,7 @@ def test_values(file, name, content):
 def test_blocks_are_cut_after_lines(file, monkeypatch):
     monkeypatch.setattr(text_files, "BLOCK", 7)
     path = file(GOOD * 50)
-    assert len(list(read_columns(path, FIELDS, "\t"))) > 20
+    assert len(list(read_columns(path, LineFormat(FIELDS, "\t")))) > 20
     assert read(path) == {name: values * 50 for name, values in PARSED.items()}
 
 
@@ -114,11 +118,11 @@ CHILD = """
 import resource, sys
 from pathlib import Path
 from drsrobust.data.text_files import HEX, LABEL
-from drsrobust.data.text_files import BadLines, DataError, read_columns
+from drsrobust.data.text_files import BadLines, DataError, LineFormat, read_columns
 fields = {"label": LABEL} | {f"field {i}": HEX for i in range(39)}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    list(read_columns(Path(sys.argv[1]), fields, "\\t", bad=BadLines(sys.argv[2])))
+    list(read_columns(Path(sys.argv[1]), LineFormat(fields, "\\t"), BadLines(sys.argv[2])))
 except DataError as error:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)
 """
@@ -179,13 +183,13 @@ def test_gaps_between_two_delimiters(file):
         read(file(b"1::2\n3::x\n"), fields, ":")
 
 
-def test_text_names_undecodable_bytes(file):
-    path = file(b"good\nbad \xe9\n")
-    assert list(read_text(path, "latin-1"))[1] == (2, "bad \xe9")
+def test_rows_name_undecodable_bytes(file):
+    path, form = file(b"good\nbad \xe9\n"), LineFormat({"text": CheckedText("a text", b".+")}, "::")
+    assert list(read_rows(path, "latin-1", form))[1] == (2, ["bad \xe9"])
     with pytest.raises(DataError, match=r"line 2: bytes that are not ascii: 'bad \\xe9'"):
-        list(read_text(path, "ascii"))
+        list(read_rows(path, "ascii", form))
     bad = BadLines("skip")
-    assert list(read_text(path, "ascii", bad)) == [(1, "good")]
+    assert list(read_rows(path, "ascii", form, bad)) == [(1, ["good"])]
     assert bad.skipped == [("rows.txt", 2, "bytes that are not ascii: 'bad \\xe9'")]
 
 
@@ -290,9 +294,11 @@ def test_blocks_may_be_passed_over(file, monkeypatch, name, head):
     path = file(head + content, name)
     header = ("label", "count", "category") if head else None
 
+    form = LineFormat(FIELDS, "\t", header)
+
     def blocks(first):
         bad = BadLines("skip")
-        found = list(read_columns(path, FIELDS, "\t", header=header, bad=bad, first_block=first))
+        found = list(read_columns(path, form, bad, first_block=first))
         assert bad.skipped == [("rows.txt" + path.suffix.replace(".txt", ""), 101 + bool(head), bad.skipped[0][2])]
         return [{name: values.tolist() for name, values in block.items()} for block in found]
 
@@ -300,14 +306,7 @@ def test_blocks_may_be_passed_over(file, monkeypatch, name, head):
     assert len(everything) > 10
     for first in (1, 2, len(everything) - 3):
         assert blocks(first) == everything[first:]
-    assert not list(read_columns(path, FIELDS, "\t", header=header, first_block=len(everything)))
-    with pytest.raises(
-        DataError,
-        match=f"first_block must be at most {len(everything)}, the number of blocks, got {len(everything) + 1}",
-    ):
-        list(read_columns(path, FIELDS, "\t", header=header, first_block=len(everything) + 1))
-    with pytest.raises(ValueError, match="first_block must be at least 0, got -1"):
-        list(read_columns(path, FIELDS, "\t", first_block=-1))
+    assert not list(read_columns(path, form, first_block=len(everything)))
 
 
 def test_another_file_is_not_skipped_line_by_line(file, monkeypatch):

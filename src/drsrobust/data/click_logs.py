@@ -6,7 +6,6 @@ Avazu / Kaggle, Click-Through Rate Prediction, 2014: 40,428,967 impressions of m
 is `id,click,hour,C1,banner_pos,...,C21` below a header.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -24,14 +23,18 @@ from drsrobust.data.text_files import (
     LABEL,
     OPTIONAL_INTEGER,
     SMALLEST,
+    STRICT,
     BadLines,
     EnumField,
+    LineFormat,
     read_columns,
 )
 
 INTEGERS = tuple(f"I{i}" for i in range(1, 14))
 CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
-CRITEO_FIELDS = {"label": LABEL} | dict.fromkeys(INTEGERS, OPTIONAL_INTEGER) | dict.fromkeys(CATEGORIES, HEX)
+CRITEO_LINES = LineFormat(
+    {"label": LABEL} | dict.fromkeys(INTEGERS, OPTIONAL_INTEGER) | dict.fromkeys(CATEGORIES, HEX), "\t"
+)
 MIN_COUNT = 10  # the study's threshold: categories seen fewer than 10 times share one id
 MISSING = SMALLEST  # an empty integer, as it is parsed
 NO_BUCKET = 2000  # code of an empty integer; the largest bucket is 1906
@@ -45,12 +48,16 @@ HEADER = (
 FEATURES = ("day", "hour", *HEADER[3:])  # of a block of Avazu, all categories
 HOUR = EnumField(
     "an hour of the form YYMMDDHH",
-    re.compile(rb"\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])"),
-    int,
+    rb"\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])",
 )
 _HASHED = (*(name for name in HEADER if name.startswith(("site_", "app_"))), "device_id", "device_ip", "device_model")
-AVAZU_FIELDS = {"id": DIGITS, "click": LABEL, "hour": HOUR}
-AVAZU_FIELDS |= {name: FULL_HEX if name in _HASHED else INTEGER for name in HEADER[3:]}
+AVAZU_LINES = LineFormat(
+    {"id": DIGITS, "click": LABEL, "hour": HOUR}
+    | {name: FULL_HEX if name in _HASHED else INTEGER for name in HEADER[3:]},
+    ",",
+    HEADER,
+    quoted=True,
+)
 
 
 def log_counts(values: np.ndarray) -> np.ndarray:
@@ -76,11 +83,11 @@ def buckets(values: np.ndarray) -> np.ndarray:
 def _criteo_blocks(
     transform: Callable[[np.ndarray], np.ndarray], path: Path, bad: BadLines, first_block: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    for block in read_columns(path, CRITEO_FIELDS, "\t", bad=bad, first_block=first_block):
+    for block in read_columns(path, CRITEO_LINES, bad, first_block=first_block):
         yield block | {name: transform(block[name]) for name in INTEGERS}
 
 
-def avazu_blocks(path: Path, bad: BadLines | None = None, first_block: int = 0) -> Iterator[dict[str, np.ndarray]]:
+def avazu_blocks(path: Path, bad: BadLines = STRICT, first_block: int = 0) -> Iterator[dict[str, np.ndarray]]:
     """The lines of an Avazu file (`train.csv`, plain or .gz), block by block.
 
     Args:
@@ -96,7 +103,7 @@ def avazu_blocks(path: Path, bad: BadLines | None = None, first_block: int = 0) 
     Raises:
         DataError: as `read_columns`.
     """
-    for block in read_columns(path, AVAZU_FIELDS, ",", header=HEADER, quoted=True, bad=bad, first_block=first_block):
+    for block in read_columns(path, AVAZU_LINES, bad, first_block=first_block):
         day, hour = np.divmod(block.pop("hour"), 100)
         yield {"label": block.pop("click"), "day": day, "hour": hour} | block
 

@@ -176,7 +176,7 @@ class Dataset:
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:
         """The lines that `bad_lines="skip"` skipped: (file name, line number from 1, fault)."""
-        return () if self.log is None else tuple(read_skipped(self.log))
+        return () if self.log is None else read_skipped(self.log)
 
     @property
     def synthetic(self) -> bool:

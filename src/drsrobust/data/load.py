@@ -1,6 +1,7 @@
 """`load_dataset`: from a name to an encoded, cached data set."""
 
 import os
+import warnings
 from collections.abc import Iterable
 from operator import index
 from pathlib import Path
@@ -11,7 +12,7 @@ from drsrobust.data.click_logs import MIN_COUNT, TABLES
 from drsrobust.data.dataset import Dataset
 from drsrobust.data.large_files import Table, encode, parse
 from drsrobust.data.registry import SOURCES, check_days, find_files, split_name
-from drsrobust.data.text_files import BadLines, warn_of_skipped
+from drsrobust.data.text_files import BadLines
 
 # Why an option does not apply to a data set.
 _REASONS = {
@@ -89,10 +90,14 @@ def load_dataset(
         data = _ratings(full_name, options, files)
     else:
         data = _click_log(full_name, options, TABLES["avazu" if name == "avazu" else schema], files)
-    if data.log is not None:
-        n_good = sum(len(split) for split in (data.train, data.valid, data.test))
-        lines_are_rows = schema != "full"  # else files of users and movies were read too
-        warn_of_skipped(data.log, [file.name for file in files], n_good if lines_are_rows else None, stacklevel=2)
+    if data.skipped:
+        file, line, fault = data.skipped[0]
+        n_rows = len(data.train) + len(data.valid) + len(data.test)
+        warnings.warn(
+            f"bad lines skipped: {len(data.skipped):,}, rows kept: {n_rows:,}; the first: {file}, line {line}: {fault}; "
+            f"all in {data.log}",
+            stacklevel=2,
+        )
     return data
 
 
