@@ -207,8 +207,8 @@ def test_sets_for_a_person(grouplens, tmp_path, capsys):
     captured = capsys.readouterr()
     assert captured.err == "data: missing: criteo, avazu\n"
     for by_hand in BY_HAND.values():
-        assert by_hand.address in captured.out and str(tmp_path / by_hand.file) in captured.out
-        (tmp_path / by_hand.file).parent.mkdir()
+        assert by_hand.address in captured.out and str(by_hand.file(tmp_path)) in captured.out
+        by_hand.file(tmp_path).parent.mkdir()
     (tmp_path / "criteo" / "train.txt").touch()
     (tmp_path / "avazu" / "train.csv.gz").touch()
     assert run(grouplens, tmp_path, "criteo", "avazu") == 0

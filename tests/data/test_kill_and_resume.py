@@ -91,7 +91,7 @@ def test_kill_and_resume(file, tmp_path, monkeypatch, name, what, n):
             assert (finished(again) / array).stat().st_mtime_ns == done[part / array]
 
 
-@pytest.mark.parametrize("n", [0, 1, 5])
+@pytest.mark.parametrize("n", [0, 5])
 def test_kill_and_resume_over_several_days(tmp_path, monkeypatch, n):
     """n blocks behind the end of the first day: at it, and in the second one (a .gz), which has a bad line."""
     monkeypatch.setattr(text_files, "BLOCK", 4000)
@@ -122,10 +122,10 @@ def test_blocks_that_cannot_be_used_are_parsed_again(file, tmp_path, monkeypatch
     block = sorted(cache.glob("data/.*.part/raw/*.safetensors"))[4]
     if damage == "cut off":
         block.write_bytes(block.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match="2 of 300"):
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
         resumed = load_dataset(name, path=path, bad_lines="skip", min_count=2)
     monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "other"))
-    with pytest.warns(UserWarning, match="2 of 300"):
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
         assert resumed.fingerprint == load_dataset(name, path=path, bad_lines="skip", min_count=2).fingerprint
 
 
@@ -135,10 +135,10 @@ def test_a_finished_set_that_was_damaged_before_its_rename_is_made_again(file, t
     run(KILLED.format(what="cache._publish", n=1, name=name, path=str(file), bad_lines="skip"), cache)
     labels = next(cache.glob("data/.*.part/labels.npy"))
     labels.write_bytes(labels.read_bytes()[:-1] + b"x")
-    with pytest.warns(UserWarning, match="2 of 300"):
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
         resumed = load_dataset(name, path=file, bad_lines="skip", min_count=2)
     monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "other"))
-    with pytest.warns(UserWarning, match="2 of 300"):
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
         assert resumed.fingerprint == load_dataset(name, path=file, bad_lines="skip", min_count=2).fingerprint
 
 
@@ -157,7 +157,7 @@ def test_block_size_does_not_show(file, tmp_path, monkeypatch):
         monkeypatch.setattr(large_files, "STRIPE", size // 50)
         monkeypatch.setattr(large_files, "CHUNK", size // 70)
         monkeypatch.setattr(large_files, "HASH_CHUNK", size // 90)
-        with pytest.warns(UserWarning, match="2 of 300"):
+        with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
             prints.append(
                 [
                     load_dataset("criteo-sample", path=file, bad_lines="skip", **options).fingerprint

@@ -167,7 +167,7 @@ def _provide(name: str, root: Path, mirror: str) -> bool:
     """Downloads a set or prints how to get it; returns whether it exists now."""
     if name in BY_HAND:
         exists = BY_HAND[name].exists(root)
-        print(f"{name}: {root / BY_HAND[name].file} exists" if exists else BY_HAND[name].advice(root))
+        print(f"{name}: {BY_HAND[name].file(root)} exists" if exists else BY_HAND[name].advice(root))
         return exists
     try:
         new = download(name, root, mirror)
