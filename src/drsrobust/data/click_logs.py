@@ -1,9 +1,8 @@
-"""Click logs: the forms of Criteo's and Avazu's lines, and the schemas `dlrm` and `fields`.
+"""Click logs of Criteo and Avazu: the formats of their lines, and the schemas `dlrm` and `fields`.
 
-Source: Criteo Labs / Kaggle, Display Advertising Challenge, 2014, and the terabyte click logs in the same format. A line is
+Source: Criteo Labs / Kaggle, Display Advertising Challenge, 2014, and the terabyte click logs in the same format: lines
 `label I1..I13 C1..C26`, tab-separated; integers may be empty or negative, categories are 8 hexadecimal digits or empty.
-Avazu / Kaggle, Click-Through Rate Prediction, 2014: 40,428,967 impressions of mobile ads over ten days, ordered by time. A line
-is `id,click,hour,C1,banner_pos,...,C21` below a header.
+Avazu / Kaggle, Click-Through Rate Prediction, 2014: lines `id,click,hour,C1,banner_pos,...,C21` below a header.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,9 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from drsrobust.data.cache import Columns
-from drsrobust.data.dataset import Feature, Ids, Schema
-from drsrobust.data.large_files import Table, encode_ids, hash_ids, split_order
+from drsrobust.data.large_files import Table
 from drsrobust.data.text_files import (
     DIGITS,
     FULL_HEX,
@@ -114,26 +111,3 @@ TABLES = {
     "fields": Table(partial(_criteo_blocks, buckets), (), dict.fromkeys(INTEGERS, NO_BUCKET) | _CATEGORIES),
     "avazu": Table(avazu_blocks, (), dict.fromkeys(FEATURES) | {"C20": -1}),
 }
-
-
-def encode(columns: dict[str, np.ndarray], seed: int, min_count: int | None, hash_size: int | None = None) -> Columns:
-    """Columns in memory in the schema `dlrm`: 13 dense columns and 26 single-hot features.
-
-    Args:
-        columns: `label`, `I1`..`I13` (float32, from `log_counts`), `C1`..`C26` (int64).
-        seed: of the random split.
-        min_count: categories seen fewer times in the training rows share id 0.
-        hash_size: number of hashed ids per feature, instead of a vocabulary; `min_count` is then None.
-    """
-    order, sizes = split_order(len(columns["label"]), seed)
-    dense = np.stack([columns[name][order] for name in INTEGERS], axis=1)
-    sparse, features = {}, []
-    for name in CATEGORIES:
-        values = columns[name][order]
-        if hash_size is None:
-            ids, cardinality = encode_ids(values, sizes[0], min_count)
-        else:
-            ids, cardinality = hash_ids(values, hash_size, name, NO_CATEGORY), hash_size + 1
-        sparse[name] = Ids(ids)
-        features.append(Feature(name, cardinality))
-    return Columns(Schema(INTEGERS, tuple(features)), dense, sparse, columns["label"][order], None, order, sizes)

@@ -12,7 +12,7 @@ from scipy.special import expit
 from drsrobust.data import click_logs, movielens
 from drsrobust.data.cache import Columns, cached_columns
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
-from drsrobust.data.large_files import split_order
+from drsrobust.data.large_files import encode_column, split_order
 from drsrobust.metrics import auc
 
 VERSION = 1  # of the generators: raise it when one draws differently
@@ -97,8 +97,18 @@ def criteo_columns(rows: int, seed: int, min_count: int | None, hash_size: int |
             vectors[number] = rng.normal(0.0, 0.6, (cardinality, FACTORS))[category]
     for left, right in zip(INTERACTING[::2], INTERACTING[1::2], strict=True):
         logit += (vectors[left] * vectors[right]).sum(axis=1)
-    columns["label"] = _labels(rng, logit)
-    encoded = click_logs.encode(columns, seed, min_count, hash_size)
+    labels = _labels(rng, logit)
+    order, sizes = split_order(rows, seed)
+    dense = np.stack([columns[name][order] for name in click_logs.INTEGERS], axis=1)
+    sparse, features = {}, []
+    for name in click_logs.CATEGORIES:
+        ids, cardinality = encode_column(
+            name, columns[name][order], sizes[0], min_count, hash_size, click_logs.NO_CATEGORY
+        )
+        sparse[name] = Ids(ids)
+        features.append(Feature(name, cardinality))
+    schema = Schema(click_logs.INTEGERS, tuple(features))
+    encoded = Columns(schema, dense, sparse, labels[order], None, order, sizes)
     encoded.facts = _facts(logit, encoded)
     return encoded
 
