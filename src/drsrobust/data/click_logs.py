@@ -93,9 +93,7 @@ def avazu_blocks(path: Path, bad: BadLines = STRICT, first_block: int = 0) -> It
 
     Yields:
         `label` (`click`) and the 23 `FEATURES`, int64 [good lines of this block]. The file's `hour` (YYMMDDHH, UTC) becomes
-        `day`, its YYMMDD as a number (141021 is October 21st, 2014), and `hour`, 0 to 23. Hashed texts, 8 hexadecimal digits
-        in the file, are numbers; the other columns are integers, of which -1 in `C20` means missing. `id`, different in every
-        line, is not kept.
+        `day` (YYMMDD as a number) and `hour` (0 to 23). -1 in `C20` means missing. `id`, unique to a line, is not kept.
 
     Raises:
         DataError: as `read_columns`.

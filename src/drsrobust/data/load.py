@@ -37,9 +37,8 @@ def load_dataset(
     bad_lines: str = "strict",
     seed: int = 0,
 ) -> Dataset:
-    """A data set, split 80/10/10 at random and encoded; parsed once, then memory-mapped from the cache.
-
-    After a call that was stopped, even killed, the next one continues behind the finished blocks and columns.
+    """A data set, split 80/10/10 at random and encoded; parsed once, then memory-mapped from the cache. After an interrupted
+    call, even a killed one, the next call continues after the finished blocks and columns.
 
     Args:
         name: one of `drsrobust.data.SOURCES`; a schema may follow after a slash, as in `movielens-1m/full`.
@@ -47,13 +46,13 @@ def load_dataset(
         path: the file (Criteo, Avazu) or folder (MovieLens, `criteo-terabyte`) itself, instead of a root.
         schema: MovieLens: `ids` (default) or `full`; Criteo: `dlrm` (default; 13 dense columns and 26 features) or `fields`
             (39 features, as in the study); Avazu: `fields` (23); `synthetic-dummy`: the density.
-        rows: of a synthetic set: how many to generate (None: its default size).
+        rows: number of rows of a synthetic set (None: its default).
         days: of `criteo-terabyte`, as in `(0, 1)` (None: all that exist).
-        min_count: of sets of categories: those seen fewer times in the training rows share id 0 (None: 10, as in the study).
-        hash_size: of sets of categories: hash each feature's categories to ids 1 .. hash_size, instead of numbering them by a
-            vocabulary; id 0 is for missing ones.
-        bad_lines: of sets that are read: `strict` refuses a file with a bad line; `skip` skips bad lines, warns, and lists them
-            in `Dataset.skipped`.
+        min_count: of Criteo and Avazu: categories seen fewer times in the training rows share id 0 (None: 10, as in the study).
+        hash_size: of Criteo and Avazu: hash each feature's categories to ids 1 .. hash_size, instead of numbering them by a
+            vocabulary; id 0 means missing.
+        bad_lines: of sets read from files: `strict` refuses a file with a bad line; `skip` skips bad lines, warns, and lists
+            them in `Dataset.skipped`.
         seed: of the split, and of the contents of a synthetic set.
 
     Raises:
@@ -102,7 +101,7 @@ def load_dataset(
 
 
 def _options(name: str, passed: dict) -> dict:
-    """The options that apply to a data set, with their defaults: all that decides its contents, apart from the files."""
+    """The options that decide the contents of a data set, with their defaults."""
     known = SOURCES[name].options
     for option, value in passed.items():
         if value is not None and option not in known:
