@@ -1,4 +1,4 @@
-"""After a killed call nothing finished is made twice, and the result is the same byte for byte."""
+"""A call after a killed one redoes no finished work and gives the same bytes."""
 
 import gzip
 import signal
@@ -142,14 +142,14 @@ def test_a_finished_set_that_was_damaged_before_its_rename_is_made_again(file, t
         assert resumed.fingerprint == load_dataset(name, path=file, bad_lines="skip", min_count=2).fingerprint
 
 
-def test_a_bad_file_leaves_nothing_to_go_on_with(file, empty_cache):
+def test_a_bad_file_leaves_no_working_folder(file, empty_cache):
     with pytest.raises(DataError, match="lines.txt, line 3: 1 fields"):
         load_dataset("criteo-sample", path=file)
     assert not [path for path in (empty_cache / "data").iterdir() if path.suffix != ".lock"]
 
 
-def test_block_size_does_not_show(file, tmp_path, monkeypatch):
-    """Blocks, stripes and look-up chunks are only how the work is cut."""
+def test_block_size_changes_nothing(file, tmp_path, monkeypatch):
+    """Sizes of blocks, stripes and look-up chunks do not change the contents."""
     prints = []
     for size in (3000, 1 << 20):
         monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / str(size)))

@@ -104,12 +104,6 @@ def test_skipped_lines_of_all_files_of_movielens(tmp_path, ratings):
     assert [(file, line) for file, line, _ in data.skipped] == [("movies.csv", 2), ("ratings.csv", 11)]
 
 
-def test_real_latest_small(real_data):
-    data = load_dataset("movielens-latest-small/full", real_data)
-    assert len(data.train) + len(data.valid) + len(data.test) == 100_836
-    assert len(np.unique(np.concatenate([split.users for split in (data.train, data.valid, data.test)]))) == 610
-
-
 def test_every_data_set_has_its_line():
     from drsrobust.data import SOURCES, describe
 

@@ -1,4 +1,4 @@
-"""Bad lines: refused, or left out, listed and told of."""
+"""Bad lines: refused, or skipped, listed and counted in a warning."""
 
 import warnings
 
@@ -55,7 +55,7 @@ def test_a_changed_list_is_noticed(file, empty_cache):
     assert {one.filename for one in caught} == {__file__}
 
 
-def test_several_days_are_told_apart(tmp_path):
+def test_skipped_lines_name_their_day(tmp_path):
     folder = tmp_path / "criteo-terabyte"
     folder.mkdir()
     for day in (0, 1):

@@ -144,7 +144,7 @@ def test_a_small_file_of_much_text_takes_little_memory(tmp_path, byte, mode, say
     assert says in error and int(memory) < 300 << 10  # KiB
 
 
-def test_a_mark_is_left_out_at_the_beginning_alone(file, monkeypatch):
+def test_a_byte_order_mark_is_skipped_only_at_the_beginning(file, monkeypatch):
     mark = b"\xef\xbb\xbf"
     assert read(file(mark + GOOD)) == PARSED
     monkeypatch.setattr(text_files, "BLOCK", 1)  # each line is a block
@@ -233,7 +233,7 @@ def test_csv(file, monkeypatch, ends, head, rows, block):
         (b'1,4,"2015-02-28 00:00:00', "field 3 (time)"),
     ],
 )
-def test_a_bad_line_of_a_csv_is_named_or_left_out(file, line, says):
+def test_a_bad_line_of_a_csv_is_named_or_skipped(file, line, says):
     path = file(b"userId,rating,timestamp\r\n" + (CSV + line + b"\n" + CSV + line + b"\n").replace(b"\n", b"\r\n"))
     with pytest.raises(DataError) as caught:
         read(path, STRICT_FIELDS, ",", header=HEADER, quoted=True)
@@ -279,16 +279,10 @@ def test_other_kinds(file):
             read(file(good + line), fields, ",")
 
 
-def test_ways_with_bad_lines():
-    assert BadLines().mode == "strict"
-    with pytest.raises(ValueError, match="unknown bad_lines 'ignore'; known: strict, skip"):
-        BadLines("ignore")
-
-
 @pytest.mark.parametrize("name", ["rows.txt", "rows.txt.gz"])
 @pytest.mark.parametrize("head", [b"", b"label\tcount\tcategory\n"])
 def test_blocks_may_be_passed_over(file, monkeypatch, name, head):
-    """Whatever stands before: block k holds the same rows, and lines keep their numbers."""
+    """Block k holds the same rows, and lines keep their numbers."""
     monkeypatch.setattr(text_files, "BLOCK", 40)
     content = b"".join(b"%d\t%d\t\n" % (i % 2, i) for i in range(100)) + b"bad\n" + GOOD
     path = file(head + content, name)
@@ -321,7 +315,7 @@ def test_another_file_is_not_skipped_line_by_line(file, monkeypatch):
     assert len(bad.skipped) < 2000
 
 
-VALUES = {  # what each kind stands for, said by Python alone; KeyError, ValueError and the like: nothing
+VALUES = {  # the value of each type in plain Python; an exception: malformed
     INTEGER: lambda part: whole(part),
     OPTIONAL_INTEGER: lambda part: -(2**63) if not part else whole(part),
     LABEL: lambda part: (0, 1)[[0, 1].index(whole(part))],
@@ -345,7 +339,7 @@ def moment(part):
 
 
 def value(kind, part):
-    """None where the part is not of this kind."""
+    """None if the part is malformed."""
     try:
         return VALUES[kind](part)
     except (TypeError, ValueError, IndexError):
@@ -387,8 +381,8 @@ def files(draw):
 
 @settings(max_examples=300, deadline=None)
 @given(files(), st.sampled_from([text_files.BLOCK, 1, 30]))
-def test_columns_and_lines_get_the_same_verdict(tmp_path_factory, content, block):
-    """What the column reader accepts, the line reader accepts too, and the other way round; both as Python alone says."""
+def test_columns_and_lines_agree(tmp_path_factory, content, block):
+    """The column reader and the line reader accept the same text, as plain Python does."""
     fields, delimiter, quoted, headed, rows = content
     header = tuple(fields) if headed else None
     path = tmp_path_factory.getbasetemp() / "odd.txt"

@@ -230,10 +230,6 @@ def test_no_checkpoint(tmp_path):
         read_checkpoint(tmp_path)
 
 
-def test_manifest_is_plain_json(checkpoint):
-    assert json.loads((checkpoint / "manifest.json").read_text())["format"] == 3
-
-
 def test_dlrm_on_real_movielens(real_data):
     """The defaults but for a single epoch, on the whole of MovieLens-1M (all of them: `make bench BENCH=quality`)."""
     data = load_dataset("movielens-1m/full", real_data)
