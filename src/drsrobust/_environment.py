@@ -1,5 +1,4 @@
-"""What surrounds a computation: unknown names, progress bars, threads and processes, and the versions, commit and machine
-that a manifest records."""
+"""Errors for unknown names, progress bars, threads and processes, and the versions, commit and machine for manifests."""
 
 import multiprocessing
 import os
@@ -23,7 +22,7 @@ PACKAGES = ("drsrobust", "torch", "torchrec", "fbgemm-gpu", "numpy", "pandas", "
 
 
 def unknown(thing: str, name: object, known: Iterable[str], error: type[Exception] = ValueError) -> Exception:
-    """The exception to raise for a name that is not among `known`; it names the nearest known one."""
+    """The exception for a name that is not in `known`; its message suggests the nearest one."""
     known = list(known)
     near = get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ";"
@@ -31,10 +30,9 @@ def unknown(thing: str, name: object, known: Iterable[str], error: type[Exceptio
 
 
 def progress_bar(total: int, description: str, *, progress: bool = True) -> tqdm:
-    """A tqdm bar on stderr. `$DRSROBUST_BATCH` (set by `python -m reproduce`) or a stderr that is a file reduces it to a line
-    every 30 seconds."""
-    lively = "ipykernel" in sys.modules or sys.stderr.isatty()
-    interval = 0.5 if lively and not os.environ.get("DRSROBUST_BATCH") else 30
+    """A tqdm bar on stderr; a line every 30 seconds under `$DRSROBUST_BATCH` (set by `python -m reproduce`) or into a file."""
+    interactive = "ipykernel" in sys.modules or sys.stderr.isatty()
+    interval = 0.5 if interactive and not os.environ.get("DRSROBUST_BATCH") else 30
     return tqdm(total=total, desc=description, disable=not progress, mininterval=interval, file=sys.stderr, ncols=84)
 
 
@@ -45,7 +43,7 @@ def cores() -> int:
 
 @contextmanager
 def threads(number: int) -> Iterator[None]:
-    """PyTorch, MKL and FBGEMM (by PyTorch's OpenMP runtime) use this number of threads, whatever OMP_NUM_THREADS is."""
+    """Sets the number of threads of PyTorch, MKL and FBGEMM inside the block, independent of OMP_NUM_THREADS."""
     import torch
 
     before = torch.get_num_threads()
@@ -58,21 +56,21 @@ def threads(number: int) -> Iterator[None]:
 
 @contextmanager
 def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """An executor of fresh processes, which end at an exception in the block, and with this process even if it is killed."""
+    """An executor of fresh processes, which end at an exception in the block or with this process, even if it is killed."""
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
     try:
         yield executor
     except BaseException:
         for process in list((executor._processes or {}).values()):
-            process.terminate()  # shutdown would wait for tasks whose results nobody reads
+            process.terminate()  # shutdown would wait for unfinished tasks
         raise
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
 
 
 def end_with_parent() -> None:
-    """In a child process: ignores Ctrl-C, which a terminal sends to parent and children, and ends when the parent ends."""
+    """In a child process: ignores Ctrl-C, which the parent handles, and ends when the parent ends."""
 
     def wait_for_parent() -> None:
         multiprocessing.parent_process().join()
@@ -91,13 +89,13 @@ def _version(package: str) -> str:
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of `PACKAGES`; `absent` for a package that is not installed."""
+    """Versions of Python and of `PACKAGES` (`absent` if not installed)."""
     return {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES}
 
 
 @cache
 def commit() -> str | None:
-    """The commit of the checkout that holds this package, with `-dirty` if files differ from it; None outside a checkout."""
+    """The commit of this package's checkout, with `-dirty` if files differ from it; None outside a checkout."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

@@ -1,4 +1,4 @@
-"""Files and folders that are complete or absent (written under another name, fsync, rename), locks, and the cache folder."""
+"""Files and folders that are complete or absent (by a temporary name, fsync and rename), locks, and the cache folder."""
 
 import errno
 import os
@@ -20,7 +20,7 @@ def cache_folder(*parts: str) -> Path:
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """Gives a path to write to, which becomes `path` when the block ends without an exception, and is deleted otherwise."""
+    """A path to write to, which becomes `path` when the block ends without an exception, and is deleted otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -34,10 +34,10 @@ def new_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
-    """As `new_file`, for a folder, which replaces the one at `path`. The caller holds `exclusive(path)`."""
+    """As `new_file`, for a folder, which replaces an existing one. The caller holds `exclusive(path)`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for stale in path.parent.glob(f".{path.name}.*.part"):
-        shutil.rmtree(stale)  # of a killed process: under the lock nobody else writes
+        shutil.rmtree(stale)  # of a killed process: this process holds the lock
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.mkdir()
     try:
@@ -59,8 +59,7 @@ def put_in_place(part: Path, path: Path) -> None:
 
 @contextmanager
 def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
-    """Holds the lock of `path`, the file `path`.lock, which stays. The system releases the lock when the process ends, however
-    it ends. Deleting the file while the lock is held lets a second holder in.
+    """Holds the lock of `path`, the file `path`.lock, which is never deleted. The system releases the lock if the process dies.
 
     Raises:
         BlockingIOError: another process or thread holds the lock and `wait` is false.

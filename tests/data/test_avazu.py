@@ -3,7 +3,6 @@ import gzip
 import numpy as np
 import pytest
 
-from drsrobust.data import text_files
 from drsrobust.data.click_logs import FEATURES, HEADER, avazu_blocks
 from drsrobust.data.text_files import BadLines, DataError
 
@@ -79,11 +78,3 @@ def test_bad_lines(file, changes, says):
 def test_another_file(file):
     with pytest.raises(DataError, match="line 1: 'id,hour,C1.* is not the header 'id,click,hour,C1"):
         read(file(HEAD.replace("click,", "") + line()))
-
-
-def test_blocks_may_be_passed_over(file, monkeypatch):
-    monkeypatch.setattr(text_files, "BLOCK", 300)
-    path = file(HEAD + "".join(line(C14=i) for i in range(20)))
-    blocks = [block["C14"].tolist() for block in avazu_blocks(path)]
-    assert len(blocks) > 5 and sum(blocks, []) == list(range(20))
-    assert [block["C14"].tolist() for block in avazu_blocks(path, first_block=3)] == blocks[3:]

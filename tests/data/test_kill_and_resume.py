@@ -1,4 +1,4 @@
-"""After a killed call nothing finished is made twice, and the result is the same byte for byte."""
+"""A call after a killed one redoes no finished work and gives the same bytes."""
 
 import gzip
 import signal
@@ -59,7 +59,7 @@ def test_kill_and_resume(file, tmp_path, monkeypatch, name, what, n):
     once, again = tmp_path / "once", tmp_path / "again"
     monkeypatch.setenv("DRSROBUST_CACHE", str(once))
     options = {"path": file, "bad_lines": "skip", "min_count": 2}
-    with pytest.warns(UserWarning, match="2 of 300 lines of lines.txt were skipped"):
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
         whole = load_dataset(name, **options)
 
     code = KILLED.format(what=what, n=n, name=name, path=str(file), bad_lines="skip")
@@ -77,7 +77,7 @@ def test_kill_and_resume(file, tmp_path, monkeypatch, name, what, n):
         large_files.Raw, "add", lambda self, name, *rest: (parsed.append(name), real_add(self, name, *rest))
     )
     monkeypatch.setenv("DRSROBUST_CACHE", str(again))
-    with pytest.warns(UserWarning, match="2 of 300 lines of lines.txt were skipped; the first: line 3: 1 fields"):
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298; the first: lines.txt, line 3: 1 fields"):
         resumed = load_dataset(name, **options)
     assert not {part / "raw" / f"{name}.safetensors" for name in parsed} & set(done) and not set(saved) & set(done)
     assert len(parsed) + len(blocks) == len(list(text_files.blocks(file)))
@@ -91,7 +91,7 @@ def test_kill_and_resume(file, tmp_path, monkeypatch, name, what, n):
             assert (finished(again) / array).stat().st_mtime_ns == done[part / array]
 
 
-@pytest.mark.parametrize("n", [0, 1, 5])
+@pytest.mark.parametrize("n", [0, 5])
 def test_kill_and_resume_over_several_days(tmp_path, monkeypatch, n):
     """n blocks behind the end of the first day: at it, and in the second one (a .gz), which has a bad line."""
     monkeypatch.setattr(text_files, "BLOCK", 4000)
@@ -106,9 +106,7 @@ def test_kill_and_resume_over_several_days(tmp_path, monkeypatch, n):
     found = {}
     for cache in ("once", "again"):
         monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / cache))
-        with pytest.warns(
-            UserWarning, match="1 of 221 lines of day_0 and 1 other file was skipped; the first: day_3.gz, l"
-        ):
+        with pytest.warns(UserWarning, match="skipped: 1, rows kept: 220; the first: day_3.gz, l"):
             load_dataset("criteo-terabyte", path=folder, bad_lines="skip", min_count=2)
         found[cache] = contents(finished(tmp_path / cache))
     assert found["once"] == found["again"]
@@ -124,10 +122,10 @@ def test_blocks_that_cannot_be_used_are_parsed_again(file, tmp_path, monkeypatch
     block = sorted(cache.glob("data/.*.part/raw/*.safetensors"))[4]
     if damage == "cut off":
         block.write_bytes(block.read_bytes()[:-100])
-    with pytest.warns(UserWarning, match="2 of 300"):
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
         resumed = load_dataset(name, path=path, bad_lines="skip", min_count=2)
     monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "other"))
-    with pytest.warns(UserWarning, match="2 of 300"):
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
         assert resumed.fingerprint == load_dataset(name, path=path, bad_lines="skip", min_count=2).fingerprint
 
 
@@ -137,21 +135,21 @@ def test_a_finished_set_that_was_damaged_before_its_rename_is_made_again(file, t
     run(KILLED.format(what="cache._publish", n=1, name=name, path=str(file), bad_lines="skip"), cache)
     labels = next(cache.glob("data/.*.part/labels.npy"))
     labels.write_bytes(labels.read_bytes()[:-1] + b"x")
-    with pytest.warns(UserWarning, match="2 of 300"):
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
         resumed = load_dataset(name, path=file, bad_lines="skip", min_count=2)
     monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "other"))
-    with pytest.warns(UserWarning, match="2 of 300"):
+    with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
         assert resumed.fingerprint == load_dataset(name, path=file, bad_lines="skip", min_count=2).fingerprint
 
 
-def test_a_bad_file_leaves_nothing_to_go_on_with(file, empty_cache):
+def test_a_bad_file_leaves_no_working_folder(file, empty_cache):
     with pytest.raises(DataError, match="lines.txt, line 3: 1 fields"):
         load_dataset("criteo-sample", path=file)
     assert not [path for path in (empty_cache / "data").iterdir() if path.suffix != ".lock"]
 
 
-def test_block_size_does_not_show(file, tmp_path, monkeypatch):
-    """Blocks, stripes and look-up chunks are only how the work is cut."""
+def test_block_size_changes_nothing(file, tmp_path, monkeypatch):
+    """Sizes of blocks, stripes and look-up chunks do not change the contents."""
     prints = []
     for size in (3000, 1 << 20):
         monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / str(size)))
@@ -159,7 +157,7 @@ def test_block_size_does_not_show(file, tmp_path, monkeypatch):
         monkeypatch.setattr(large_files, "STRIPE", size // 50)
         monkeypatch.setattr(large_files, "CHUNK", size // 70)
         monkeypatch.setattr(large_files, "HASH_CHUNK", size // 90)
-        with pytest.warns(UserWarning, match="2 of 300"):
+        with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):
             prints.append(
                 [
                     load_dataset("criteo-sample", path=file, bad_lines="skip", **options).fingerprint

@@ -201,7 +201,7 @@ def test_csv_movies(tmp_path, end, name):
     ("line", "says"),
     [
         ('50,"Open (1999),Drama', "not a line of a CSV file (unexpected end of data): '50,\"Open"),
-        ("50,One, two (1999),Drama", "4 fields where 3 are expected: '50,One"),
+        ("50,One, two (1999),Drama", "4 fields where 3 are expected (separated by ','): '50,One"),
         ("x,One,Drama", "field 1 (id): 'x' is not an integer"),
         ("10,One,Drama", "field 1 (id): 10 is a repeated id"),
         ("", "1 fields where 3"),

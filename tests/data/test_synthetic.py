@@ -9,11 +9,11 @@ from drsrobust.data import load_dataset, synthetic
     [("synthetic-movielens", 0.53, 0.86), ("synthetic-movielens/full", 0.53, 0.86), ("synthetic-criteo", 0.23, 0.84)],
 )
 def test_stated_click_rate_and_best_auc(name, click_rate, best_auc):
-    """What the module's docstring states, and that the labels follow the teacher."""
+    """As the module's docstring states; the labels follow the teacher."""
     data = load_dataset(name)
     assert data.facts["click_rate"] == pytest.approx(click_rate, abs=0.005)
     assert data.facts["best_auc"] == pytest.approx(best_auc, abs=0.005)
-    assert f"{click_rate}" in synthetic.__doc__ and f"best AUC {best_auc}" in synthetic.__doc__
+    assert f"{click_rate}" in synthetic.__doc__ and f"AUC {best_auc}" in synthetic.__doc__
     n = sum(len(split) for split in (data.train, data.valid, data.test))
     assert n == synthetic.ROWS[name.split("/")[0]]
     labels = np.concatenate([split.labels for split in (data.train, data.valid, data.test)])

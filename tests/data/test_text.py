@@ -21,18 +21,22 @@ from drsrobust.data.text_files import (
     OPTIONAL_INTEGER,
     RATING,
     SECONDS,
+    STRICT,
     TIME,
     BadLines,
+    CheckedText,
     DataError,
+    LineFormat,
     read_columns,
-    read_text,
+    read_rows,
 )
 
 FIELDS = {"label": LABEL, "count": OPTIONAL_INTEGER, "category": HEX}
 
 
 def read(path, fields=FIELDS, delimiter="\t", **options):
-    blocks = list(read_columns(path, fields, delimiter, **options))
+    bad = options.pop("bad", STRICT)
+    blocks = list(read_columns(path, LineFormat(fields, delimiter, **options), bad))
     return {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0]}
 
 
@@ -59,7 +63,7 @@ def test_values(file, name, content):
 def test_blocks_are_cut_after_lines(file, monkeypatch):
     monkeypatch.setattr(text_files, "BLOCK", 7)
     path = file(GOOD * 50)
-    assert len(list(read_columns(path, FIELDS, "\t"))) > 20
+    assert len(list(read_columns(path, LineFormat(FIELDS, "\t")))) > 20
     assert read(path) == {name: values * 50 for name, values in PARSED.items()}
 
 
@@ -114,11 +118,11 @@ CHILD = """
 import resource, sys
 from pathlib import Path
 from drsrobust.data.text_files import HEX, LABEL
-from drsrobust.data.text_files import BadLines, DataError, read_columns
+from drsrobust.data.text_files import BadLines, DataError, LineFormat, read_columns
 fields = {"label": LABEL} | {f"field {i}": HEX for i in range(39)}
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
-    list(read_columns(Path(sys.argv[1]), fields, "\\t", bad=BadLines(sys.argv[2])))
+    list(read_columns(Path(sys.argv[1]), LineFormat(fields, "\\t"), BadLines(sys.argv[2])))
 except DataError as error:
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, error)
 """
@@ -140,7 +144,7 @@ def test_a_small_file_of_much_text_takes_little_memory(tmp_path, byte, mode, say
     assert says in error and int(memory) < 300 << 10  # KiB
 
 
-def test_a_mark_is_left_out_at_the_beginning_alone(file, monkeypatch):
+def test_a_byte_order_mark_is_skipped_only_at_the_beginning(file, monkeypatch):
     mark = b"\xef\xbb\xbf"
     assert read(file(mark + GOOD)) == PARSED
     monkeypatch.setattr(text_files, "BLOCK", 1)  # each line is a block
@@ -179,13 +183,13 @@ def test_gaps_between_two_delimiters(file):
         read(file(b"1::2\n3::x\n"), fields, ":")
 
 
-def test_text_names_undecodable_bytes(file):
-    path = file(b"good\nbad \xe9\n")
-    assert list(read_text(path, "latin-1"))[1] == (2, "bad \xe9")
+def test_rows_name_undecodable_bytes(file):
+    path, form = file(b"good\nbad \xe9\n"), LineFormat({"text": CheckedText("a text", b".+")}, "::")
+    assert list(read_rows(path, "latin-1", form))[1] == (2, ["bad \xe9"])
     with pytest.raises(DataError, match=r"line 2: bytes that are not ascii: 'bad \\xe9'"):
-        list(read_text(path, "ascii"))
+        list(read_rows(path, "ascii", form))
     bad = BadLines("skip")
-    assert list(read_text(path, "ascii", bad)) == [(1, "good")]
+    assert list(read_rows(path, "ascii", form, bad)) == [(1, ["good"])]
     assert bad.skipped == [("rows.txt", 2, "bytes that are not ascii: 'bad \\xe9'")]
 
 
@@ -229,7 +233,7 @@ def test_csv(file, monkeypatch, ends, head, rows, block):
         (b'1,4,"2015-02-28 00:00:00', "field 3 (time)"),
     ],
 )
-def test_a_bad_line_of_a_csv_is_named_or_left_out(file, line, says):
+def test_a_bad_line_of_a_csv_is_named_or_skipped(file, line, says):
     path = file(b"userId,rating,timestamp\r\n" + (CSV + line + b"\n" + CSV + line + b"\n").replace(b"\n", b"\r\n"))
     with pytest.raises(DataError) as caught:
         read(path, STRICT_FIELDS, ",", header=HEADER, quoted=True)
@@ -275,24 +279,20 @@ def test_other_kinds(file):
             read(file(good + line), fields, ",")
 
 
-def test_ways_with_bad_lines():
-    assert BadLines().mode == "strict"
-    with pytest.raises(ValueError, match="unknown bad_lines 'ignore'; known: strict, skip"):
-        BadLines("ignore")
-
-
 @pytest.mark.parametrize("name", ["rows.txt", "rows.txt.gz"])
 @pytest.mark.parametrize("head", [b"", b"label\tcount\tcategory\n"])
 def test_blocks_may_be_passed_over(file, monkeypatch, name, head):
-    """Whatever stands before: block k holds the same rows, and lines keep their numbers."""
+    """Block k holds the same rows, and lines keep their numbers."""
     monkeypatch.setattr(text_files, "BLOCK", 40)
     content = b"".join(b"%d\t%d\t\n" % (i % 2, i) for i in range(100)) + b"bad\n" + GOOD
     path = file(head + content, name)
     header = ("label", "count", "category") if head else None
 
+    form = LineFormat(FIELDS, "\t", header)
+
     def blocks(first):
         bad = BadLines("skip")
-        found = list(read_columns(path, FIELDS, "\t", header=header, bad=bad, first_block=first))
+        found = list(read_columns(path, form, bad, first_block=first))
         assert bad.skipped == [("rows.txt" + path.suffix.replace(".txt", ""), 101 + bool(head), bad.skipped[0][2])]
         return [{name: values.tolist() for name, values in block.items()} for block in found]
 
@@ -300,14 +300,7 @@ def test_blocks_may_be_passed_over(file, monkeypatch, name, head):
     assert len(everything) > 10
     for first in (1, 2, len(everything) - 3):
         assert blocks(first) == everything[first:]
-    assert not list(read_columns(path, FIELDS, "\t", header=header, first_block=len(everything)))
-    with pytest.raises(
-        DataError,
-        match=f"first_block must be at most {len(everything)}, the number of blocks, got {len(everything) + 1}",
-    ):
-        list(read_columns(path, FIELDS, "\t", header=header, first_block=len(everything) + 1))
-    with pytest.raises(ValueError, match="first_block must be at least 0, got -1"):
-        list(read_columns(path, FIELDS, "\t", first_block=-1))
+    assert not list(read_columns(path, form, first_block=len(everything)))
 
 
 def test_another_file_is_not_skipped_line_by_line(file, monkeypatch):
@@ -322,7 +315,7 @@ def test_another_file_is_not_skipped_line_by_line(file, monkeypatch):
     assert len(bad.skipped) < 2000
 
 
-VALUES = {  # what each kind stands for, said by Python alone; KeyError, ValueError and the like: nothing
+VALUES = {  # the value of each type in plain Python; an exception: malformed
     INTEGER: lambda part: whole(part),
     OPTIONAL_INTEGER: lambda part: -(2**63) if not part else whole(part),
     LABEL: lambda part: (0, 1)[[0, 1].index(whole(part))],
@@ -346,7 +339,7 @@ def moment(part):
 
 
 def value(kind, part):
-    """None where the part is not of this kind."""
+    """None if the part is malformed."""
     try:
         return VALUES[kind](part)
     except (TypeError, ValueError, IndexError):
@@ -388,8 +381,8 @@ def files(draw):
 
 @settings(max_examples=300, deadline=None)
 @given(files(), st.sampled_from([text_files.BLOCK, 1, 30]))
-def test_columns_and_lines_get_the_same_verdict(tmp_path_factory, content, block):
-    """What the column reader accepts, the line reader accepts too, and the other way round; both as Python alone says."""
+def test_columns_and_lines_agree(tmp_path_factory, content, block):
+    """The column reader and the line reader accept the same text, as plain Python does."""
     fields, delimiter, quoted, headed, rows = content
     header = tuple(fields) if headed else None
     path = tmp_path_factory.getbasetemp() / "odd.txt"

@@ -204,11 +204,7 @@ def test_names_and_digest(data, trained):
     assert default_sizes("dlrm_dcn", "synthetic-criteo/dlrm")["dense_mlp"] == [512, 256, 16]
     assert default_sizes("dlrm_dcn", "movielens-1m/ids") == {"embedding_dim": 32, "dense_mlp": [64, 32]}
     assert default_sizes("dlrm", "movielens-1m/ids") == default_sizes("afn", "criteo-sample/dlrm") == {}
-    assert "arXiv:1708.04617" in describe("afm") and [line.split(":")[0] for line in describe().split("\n")] == [
-        *MODELS
-    ]
-    with pytest.raises(ValueError, match="unknown model 'dcnn'; did you mean 'dcn'"):
-        describe("dcnn")
+    assert [line.split(":")[0] for line in describe().split("\n")] == [*MODELS]
     digest = state_digest(trained)
     weight = next(trained.parameters())
     with torch.no_grad():

@@ -89,12 +89,11 @@ def test_what_fbgemm_cannot_take_stays_with_adam(data):
     assert all((parameter != before[name]).any() for name, parameter in model.named_parameters())
 
 
-@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "sgd"])
-def test_training_is_repeatable(data, optimizer):
+def test_training_is_repeatable(data):
     digests = set()
     for _ in range(2):
         model = built("dlrm", data)
-        curve = fit(model, data, fused(optimizer), progress=False)
+        curve = fit(model, data, fused("rowwise_adagrad"), progress=False)
         digests.add(state_digest(model))
     assert len(digests) == 1 and curve[-1].train_loss < curve[0].train_loss
 

@@ -1,4 +1,4 @@
-"""Training that was killed goes on where it was, and ends with the same weights."""
+"""Killed training resumes where it stopped and ends with the same weights."""
 
 import json
 import signal
@@ -44,7 +44,7 @@ def stop_after(monkeypatch, saves):
 
 
 @pytest.mark.parametrize(
-    ("how", "saves"), [("adam", 1), ("fused", 19), ("adam", 20), ("fused", 47)]
+    ("how", "saves"), [("adam", 1), ("fused", 19), ("adam", 20)]
 )  # within an epoch, at its last step, at its first
 def test_resumed_at_any_step(data, tmp_path, monkeypatch, how, saves):
     """wide_deep has dropout and BatchNorm: random state and buffers count."""
@@ -96,12 +96,12 @@ from drsrobust.data import load_dataset
 from drsrobust.training import Settings, load_model
 sys.modules["drsrobust.training.fit"].SAVE_EVERY = 0.0
 data = load_dataset("synthetic-movielens/full", rows=6000)
-load_model("dlrm", data, settings=Settings(epochs=15, batch_size=64, patience=15), progress=False)
+load_model("dlrm", data, settings=Settings(epochs=8, batch_size=64, patience=8), progress=False)
 """
 
 
 def test_killed_and_called_again(data, empty_cache, start):
-    settings = Settings(epochs=15, batch_size=64, patience=15)
+    settings = Settings(epochs=8, batch_size=64, patience=8)
     child = start([sys.executable, "-c", CHILD])
     deadline = time.monotonic() + 60
     while not list(empty_cache.glob("checkpoints/*.training/*.safetensors")) and time.monotonic() < deadline:
@@ -118,7 +118,7 @@ def test_killed_and_called_again(data, empty_cache, start):
     assert [epoch["valid_auc"] for epoch in resumed.manifest["curve"]] == [epoch.valid_auc for epoch in curve]
 
 
-def test_the_learning_curve_lies_beside_the_checkpoint(data, empty_cache):
+def test_the_checkpoint_folder_holds_the_learning_curve(data, empty_cache):
     model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), progress=False)
     (file,) = empty_cache.glob("checkpoints/*/curve.csv")
     lines = file.read_text().splitlines()

@@ -1,5 +1,5 @@
-"""Encoded data sets on disk, complete or absent: folders of .npy files in split order (training rows first, then validation,
-then test), so that each split is a slice of a memory-mapped array, with a manifest of the schema and every array's SHA-256.
+"""Encoded data sets on disk, complete or absent: folders of .npy files in split order (training, validation, test rows), so
+that a split is a slice of memory-mapped arrays, and a manifest with the schema and every array's SHA-256.
 """
 
 import json
@@ -19,10 +19,10 @@ from drsrobust._hashing import digest, file_digest
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
 from drsrobust.data.text_files import SKIPPED, DataError, Skipped, check_share, write_skipped
 
-FORMAT = 4  # of the folder and of everything that makes its contents: raise it when an encoder changes
-PROGRESS_FROM = 4 << 30  # bytes of arrays from which on a bar shows the progress of checking them
+FORMAT = 4  # of the folder and its contents: raise it when an encoder changes
+PROGRESS_FROM = 4 << 30  # bytes of arrays; checking more shows a progress bar
 LARGE = 64 << 20  # bytes: smaller files are hashed at each call
-SETTLED = 2.0  # seconds: a file changed later than that ago may change again with the same time of modification
+SETTLED = 2.0  # seconds: a file that changed more recently may change again with the same time of modification
 MANIFEST, SPLIT = "manifest.json", "split.json"
 _ARRAYS = ("dense", "labels", "users", "rows")
 _FACTS = ("dataset", "part", "prior", "source", "whole")
@@ -30,7 +30,7 @@ _FACTS = ("dataset", "part", "prior", "source", "whole")
 
 @dataclass
 class Columns:
-    """All rows of a data set in memory, encoded, in split order. Arrays as in `Split`; `sizes` counts the rows of each part."""
+    """All rows of an encoded data set in memory, in split order: arrays as in `Split`, and the number of rows per part."""
 
     schema: Schema
     dense: np.ndarray
@@ -44,7 +44,7 @@ class Columns:
 
 @dataclass
 class Contents:
-    """Contents of a working folder of arrays. `sizes` counts the rows of each part, `skipped` are the bad lines."""
+    """Description of the arrays in a working folder: the number of rows per part, the bad lines."""
 
     schema: Schema
     sizes: tuple[int, int, int]
@@ -53,13 +53,12 @@ class Contents:
 
 
 def cached(name: str, identity: object, fill: Callable[[Path], Contents], stacklevel: int = 2) -> Dataset:
-    """The data set of this identity: opened from the cache, or made first.
+    """The data set of this identity, opened from the cache, where `fill` makes it first if it is absent.
 
     Args:
         name: with the schema, as `criteo-sample/dlrm`.
         identity: JSON value of everything that decides the contents (source hashes, options); its hash names the folder.
-        fill: called if the cache has no such set. Writes the arrays into a folder, which may hold arrays of a call that was
-            killed; sub-folders are removed afterwards.
+        fill: writes the arrays into a folder, which may hold arrays of a call that was killed; sub-folders are temporary.
         stacklevel: of warnings, as in `warnings.warn`: 2 is the caller of this function.
 
     Raises:
@@ -72,9 +71,9 @@ def cached(name: str, identity: object, fill: Callable[[Path], Contents], stackl
             warnings.warn(f"{folder} is damaged; the data set is encoded again", stacklevel=stacklevel)
             (folder / MANIFEST).unlink()
         if not (folder / MANIFEST).exists():
-            if not _is_intact(part):  # else a process was killed before it renamed the folder
+            if not _is_intact(part):  # an intact one is of a process that was killed before it renamed the folder
                 if (part / MANIFEST).exists():
-                    shutil.rmtree(part)  # complete once and damaged since: every array is suspect
+                    shutil.rmtree(part)  # damaged after it was complete: no array can be trusted
                 try:
                     _seal(part, name, identity, fill(part))
                 except DataError:
@@ -87,13 +86,7 @@ def cached(name: str, identity: object, fill: Callable[[Path], Contents], stackl
 def cached_columns(
     name: str, identity: object, make: Callable[[], Columns], skipped: Sequence[Skipped] = (), stacklevel: int = 2
 ) -> Dataset:
-    """As `cached`, for a set that fits in memory.
-
-    Args:
-        name, identity, stacklevel: as in `cached`.
-        make: gives the arrays; called if the cache has no such set. If it raises, nothing is stored.
-        skipped: list of bad lines, which `make` fills.
-    """
+    """As `cached`, for a data set that fits in memory: `make` returns it, and appends bad lines to `skipped`."""
 
     def fill(part: Path) -> Contents:
         columns = make()
@@ -118,7 +111,7 @@ def save(path: Path, array: np.ndarray) -> None:
 
 
 def open_folder(folder: Path) -> Dataset:
-    """The data set of a finished folder of the cache (`Dataset.folder`), memory-mapped, without a check of its hashes."""
+    """The data set of a finished folder (`Dataset.folder`), memory-mapped; hashes are not checked."""
     manifest = json.loads((folder / MANIFEST).read_text())
     arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in manifest["arrays"]}
     schema = Schema(
@@ -142,12 +135,19 @@ def open_folder(folder: Path) -> Dataset:
         for part, start, end in zip(("train", "valid", "test"), ends, ends[1:], strict=False)
     }
     log = folder / SKIPPED if manifest["skipped"] else None
-    known = {"fingerprint": manifest["fingerprint"], "facts": manifest["facts"], "log": log, "folder": folder}
-    return Dataset(manifest["name"], schema, **parts, **known)
+    return Dataset(
+        manifest["name"],
+        schema,
+        **parts,
+        fingerprint=manifest["fingerprint"],
+        facts=manifest["facts"],
+        log=log,
+        folder=folder,
+    )
 
 
 def _is_intact(folder: Path) -> bool:
-    """Whether every array has the SHA-256 of the manifest; large arrays are hashed once per process."""
+    """Whether every file has the SHA-256 of the manifest; large arrays are hashed once per process."""
     try:
         manifest = json.loads((folder / MANIFEST).read_text())
         arrays = manifest["arrays"]
@@ -166,7 +166,7 @@ def _is_intact(folder: Path) -> bool:
 
 
 def _seal(part: Path, name: str, identity: object, made: Contents) -> None:
-    """Writes the manifest of a working folder that holds all arrays."""
+    """Writes the manifest of a working folder with all arrays."""
     stamps = {
         path.name.removesuffix(".npy"): (path.stat().st_size, file_digest(path))
         for path in sorted(part.glob("*.npy"))
@@ -185,7 +185,7 @@ def _seal(part: Path, name: str, identity: object, made: Contents) -> None:
 
 
 def _publish(part: Path, folder: Path) -> None:
-    """Renames a sealed working folder, without intermediate files, to the folder of the set."""
+    """Removes temporary files of a sealed working folder and renames it."""
     manifest = json.loads((part / MANIFEST).read_text())
     keep = {MANIFEST, *(f"{key}.npy" for key in manifest["arrays"]), *([SKIPPED] if manifest["skipped"] else [])}
     for path in part.iterdir():
@@ -197,8 +197,8 @@ def _publish(part: Path, folder: Path) -> None:
 
 
 def source_digest(path: Path) -> str:
-    """SHA-256 (hex) of a source file. That of a large file is kept in the cache, by path, size, time of modification and inode,
-    since 11 GB take most of a minute to read."""
+    """SHA-256 (hex) of a source file. The cache stores that of a large file by path, size, time of modification and inode,
+    since reading 11 GB takes most of a minute."""
     state = _state(path)
     if state[1] <= LARGE:
         return file_digest(path)
@@ -213,8 +213,7 @@ def source_digest(path: Path) -> str:
 
 
 def digest_once(path: Path) -> str:
-    """SHA-256 (hex) of a file; a large file is read once per process, and again when size, time of modification or inode
-    change."""
+    """SHA-256 (hex) of a file; a large file is read once per process, and again after a change of its state."""
     state = _state(path)
     return file_digest(path) if state[1] <= LARGE else _digest_of_state(*state)
 
@@ -246,7 +245,7 @@ def write_split(split: Split, folder: Path) -> None:
 
 
 def read_split(folder: Path) -> Split:
-    """The split of a folder that `write_split` made, memory-mapped."""
+    """The split that `write_split` wrote, memory-mapped."""
     facts = json.loads((folder / SPLIT).read_text())
     features, multi_hot = facts.pop("features"), set(facts.pop("multi_hot"))
 

@@ -1,21 +1,17 @@
-"""Click logs: the forms of Criteo's and Avazu's lines, and the schemas `dlrm` and `fields`.
+"""Click logs of Criteo and Avazu: the formats of their lines, and the schemas `dlrm` and `fields`.
 
-Source: Criteo Labs / Kaggle, Display Advertising Challenge, 2014, and the terabyte click logs in the same format. A line is
+Source: Criteo Labs / Kaggle, Display Advertising Challenge, 2014, and the terabyte click logs in the same format: lines
 `label I1..I13 C1..C26`, tab-separated; integers may be empty or negative, categories are 8 hexadecimal digits or empty.
-Avazu / Kaggle, Click-Through Rate Prediction, 2014: 40,428,967 impressions of mobile ads over ten days, ordered by time. A line
-is `id,click,hour,C1,banner_pos,...,C21` below a header.
+Avazu / Kaggle, Click-Through Rate Prediction, 2014: lines `id,click,hour,C1,banner_pos,...,C21` below a header.
 """
 
-import re
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from drsrobust.data.cache import Columns
-from drsrobust.data.dataset import Feature, Ids, Schema
-from drsrobust.data.large_files import Table, encode_ids, hash_ids, split_order
+from drsrobust.data.large_files import Table
 from drsrobust.data.text_files import (
     DIGITS,
     FULL_HEX,
@@ -24,14 +20,18 @@ from drsrobust.data.text_files import (
     LABEL,
     OPTIONAL_INTEGER,
     SMALLEST,
+    STRICT,
     BadLines,
     EnumField,
+    LineFormat,
     read_columns,
 )
 
 INTEGERS = tuple(f"I{i}" for i in range(1, 14))
 CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
-CRITEO_FIELDS = {"label": LABEL} | dict.fromkeys(INTEGERS, OPTIONAL_INTEGER) | dict.fromkeys(CATEGORIES, HEX)
+CRITEO_LINES = LineFormat(
+    {"label": LABEL} | dict.fromkeys(INTEGERS, OPTIONAL_INTEGER) | dict.fromkeys(CATEGORIES, HEX), "\t"
+)
 MIN_COUNT = 10  # the study's threshold: categories seen fewer than 10 times share one id
 MISSING = SMALLEST  # an empty integer, as it is parsed
 NO_BUCKET = 2000  # code of an empty integer; the largest bucket is 1906
@@ -45,12 +45,16 @@ HEADER = (
 FEATURES = ("day", "hour", *HEADER[3:])  # of a block of Avazu, all categories
 HOUR = EnumField(
     "an hour of the form YYMMDDHH",
-    re.compile(rb"\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])"),
-    int,
+    rb"\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])",
 )
 _HASHED = (*(name for name in HEADER if name.startswith(("site_", "app_"))), "device_id", "device_ip", "device_model")
-AVAZU_FIELDS = {"id": DIGITS, "click": LABEL, "hour": HOUR}
-AVAZU_FIELDS |= {name: FULL_HEX if name in _HASHED else INTEGER for name in HEADER[3:]}
+AVAZU_LINES = LineFormat(
+    {"id": DIGITS, "click": LABEL, "hour": HOUR}
+    | {name: FULL_HEX if name in _HASHED else INTEGER for name in HEADER[3:]},
+    ",",
+    HEADER,
+    quoted=True,
+)
 
 
 def log_counts(values: np.ndarray) -> np.ndarray:
@@ -76,11 +80,11 @@ def buckets(values: np.ndarray) -> np.ndarray:
 def _criteo_blocks(
     transform: Callable[[np.ndarray], np.ndarray], path: Path, bad: BadLines, first_block: int
 ) -> Iterator[dict[str, np.ndarray]]:
-    for block in read_columns(path, CRITEO_FIELDS, "\t", bad=bad, first_block=first_block):
+    for block in read_columns(path, CRITEO_LINES, bad, first_block=first_block):
         yield block | {name: transform(block[name]) for name in INTEGERS}
 
 
-def avazu_blocks(path: Path, bad: BadLines | None = None, first_block: int = 0) -> Iterator[dict[str, np.ndarray]]:
+def avazu_blocks(path: Path, bad: BadLines = STRICT, first_block: int = 0) -> Iterator[dict[str, np.ndarray]]:
     """The lines of an Avazu file (`train.csv`, plain or .gz), block by block.
 
     Args:
@@ -89,14 +93,12 @@ def avazu_blocks(path: Path, bad: BadLines | None = None, first_block: int = 0) 
 
     Yields:
         `label` (`click`) and the 23 `FEATURES`, int64 [good lines of this block]. The file's `hour` (YYMMDDHH, UTC) becomes
-        `day`, its YYMMDD as a number (141021 is October 21st, 2014), and `hour`, 0 to 23. Hashed texts, 8 hexadecimal digits
-        in the file, are numbers; the other columns are integers, of which -1 in `C20` means missing. `id`, different in every
-        line, is not kept.
+        `day` (YYMMDD as a number) and `hour` (0 to 23). -1 in `C20` means missing. `id`, unique to a line, is not kept.
 
     Raises:
         DataError: as `read_columns`.
     """
-    for block in read_columns(path, AVAZU_FIELDS, ",", header=HEADER, quoted=True, bad=bad, first_block=first_block):
+    for block in read_columns(path, AVAZU_LINES, bad, first_block=first_block):
         day, hour = np.divmod(block.pop("hour"), 100)
         yield {"label": block.pop("click"), "day": day, "hour": hour} | block
 
@@ -107,26 +109,3 @@ TABLES = {
     "fields": Table(partial(_criteo_blocks, buckets), (), dict.fromkeys(INTEGERS, NO_BUCKET) | _CATEGORIES),
     "avazu": Table(avazu_blocks, (), dict.fromkeys(FEATURES) | {"C20": -1}),
 }
-
-
-def encode(columns: dict[str, np.ndarray], seed: int, min_count: int | None, hash_size: int | None = None) -> Columns:
-    """Columns in memory in the schema `dlrm`: 13 dense columns and 26 single-hot features.
-
-    Args:
-        columns: `label`, `I1`..`I13` (float32, from `log_counts`), `C1`..`C26` (int64).
-        seed: of the random split.
-        min_count: categories seen fewer times in the training rows share id 0.
-        hash_size: number of hashed ids per feature, instead of a vocabulary; `min_count` is then None.
-    """
-    order, sizes = split_order(len(columns["label"]), seed)
-    dense = np.stack([columns[name][order] for name in INTEGERS], axis=1)
-    sparse, features = {}, []
-    for name in CATEGORIES:
-        values = columns[name][order]
-        if hash_size is None:
-            ids, cardinality = encode_ids(values, sizes[0], min_count)
-        else:
-            ids, cardinality = hash_ids(values, hash_size, name, NO_CATEGORY), hash_size + 1
-        sparse[name] = Ids(ids)
-        features.append(Feature(name, cardinality))
-    return Columns(Schema(INTEGERS, tuple(features)), dense, sparse, columns["label"][order], None, order, sizes)

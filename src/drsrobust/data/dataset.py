@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Feature:
-    """One sparse feature. Its ids are 0 .. cardinality - 1; id 0 is for all values not in the vocabulary, except in
-    `synthetic-dummy`, which has none."""
+    """One sparse feature with ids 0 .. cardinality - 1; id 0 means "not in the vocabulary" (`synthetic-dummy` has none)."""
 
     name: str
     cardinality: int
@@ -35,7 +34,7 @@ class Schema:
 
 
 class Ids(NamedTuple):
-    """The ids of one feature: all values [sum of lengths] int32, and their number per row [n] int32 (None: one each)."""
+    """The ids of one feature: int32 values [sum of lengths], and their number per row, int32 [n] (None: one each)."""
 
     values: np.ndarray
     lengths: np.ndarray | None = None
@@ -99,7 +98,7 @@ class Split:
         return {name: ids.ends() for name, ids in self.sparse.items()}
 
     def take(self, rows: np.ndarray | slice) -> "Split":
-        """The split of some rows, given as an index array [m], a boolean mask [n] or a slice."""
+        """The split of some rows: an index array [m], a boolean mask [n] or a slice."""
         if not isinstance(rows, slice):
             rows = np.flatnonzero(rows) if np.asarray(rows).dtype == bool else np.asarray(rows, np.int64)
             if rows.ndim != 1:
@@ -177,7 +176,7 @@ class Dataset:
     @cached_property
     def skipped(self) -> tuple[Skipped, ...]:
         """The lines that `bad_lines="skip"` skipped: (file name, line number from 1, fault)."""
-        return () if self.log is None else tuple(read_skipped(self.log))
+        return () if self.log is None else read_skipped(self.log)
 
     @property
     def synthetic(self) -> bool:

@@ -51,8 +51,8 @@ ARCHIVES = {
 
 
 def download(name: str, root: Path, base: str = BASE) -> bool:
-    """Makes the folder `root/name`, complete or not at all. An archive `root/<name>.zip` of the right MD5 is unpacked, and then
-    deleted, instead of downloaded.
+    """Makes the folder `root/name`, complete or not at all. If `root/<name>.zip` exists, it is checked, unpacked and deleted
+    instead of downloaded.
 
     Args:
         name: one of `ARCHIVES`.
@@ -63,8 +63,8 @@ def download(name: str, root: Path, base: str = BASE) -> bool:
         False if the folder was complete before.
 
     Raises:
-        DownloadError: the server does not deliver the archive, its MD5 or its contents are wrong, another process is
-            downloading it, or `root/name` holds other files or cannot be written.
+        DownloadError: the server does not deliver the archive, its MD5 or contents are wrong, another process is downloading
+            it, or `root/name` holds other files or cannot be written.
     """
     folder, archive = root / name, ARCHIVES[name]
     missing = archive.missing(folder)
@@ -109,7 +109,7 @@ def _fetch(name: str, root: Path, work: Path, base: str) -> Path:
 
 
 def _unpack(path: Path, folder: Path, archive: Archive) -> None:
-    """Unpacks what the zip file holds below `folder.name`; `extract` keeps every name inside the folder and makes no links."""
+    """Unpacks the entries below `folder.name`; `extract` keeps every name inside the folder and makes no links."""
     with new_folder(folder) as part:
         try:
             with zipfile.ZipFile(path) as content:
@@ -131,8 +131,8 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m drsrobust.data.download",
-        description="Downloads MovieLens from GroupLens (research use; its README holds the terms), and says how to get data "
-        "sets whose terms a person must accept. Existing folders stay as they are.",
+        description="Downloads MovieLens from GroupLens (research use; its README holds the terms), and prints how to get "
+        "data sets whose terms a person must accept. Existing folders do not change.",
     )
     known = [*ARCHIVES, *BY_HAND]
     parser.add_argument("sets", nargs="*", help=f"{', '.join(known)} (default: {' '.join(DEFAULT)})")
@@ -167,7 +167,7 @@ def _provide(name: str, root: Path, mirror: str) -> bool:
     """Downloads a set or prints how to get it; returns whether it exists now."""
     if name in BY_HAND:
         exists = BY_HAND[name].exists(root)
-        print(f"{name}: {root / BY_HAND[name].file} exists" if exists else BY_HAND[name].advice(root))
+        print(f"{name}: {BY_HAND[name].file(root)} exists" if exists else BY_HAND[name].advice(root))
         return exists
     try:
         new = download(name, root, mirror)

@@ -1,7 +1,7 @@
 """Data sets larger than memory: text is parsed block by block to files of raw columns, which are encoded column by column.
 
-Every file is complete or absent, so a call after a kill continues behind the last one. Memory holds the order of the rows and
-one column with its vocabulary. Sets in memory use the same random split, vocabularies and hashed ids.
+Every file is complete or absent, so a call after a kill continues after the last one. Memory holds the order of the rows and
+one column with its vocabulary. Data sets in memory use the same split and ids.
 """
 
 import ctypes
@@ -27,8 +27,8 @@ from drsrobust.data.text_files import BadLines, DataError, Skipped, check_share
 
 PARSED = "parsed"  # an empty file: all blocks are complete
 LABEL = "label"
-PROGRESS_FROM = 256 << 20  # bytes of source from which on a bar shows the progress of parsing,
-PROGRESS_FROM_ROWS = 1_000_000  # and rows, that of encoding
+PROGRESS_FROM = 256 << 20  # bytes of source; parsing more shows a progress bar
+PROGRESS_FROM_ROWS = 1_000_000  # encoding more rows shows a progress bar
 STRIPE = 1 << 17  # rows of the dense matrix that are assembled at once
 SHARES = (0.8, 0.1)  # training, validation; the rest is test
 CHUNK = 1 << 24  # rows that are looked up at once: the vocabulary's hash table is built once for each chunk
@@ -71,7 +71,7 @@ class Raw:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blocks: list[Block] = []
-        self.rows = self.bad = 0  # rows, and bad lines
+        self.rows = self.bad = 0  # bad: number of bad lines
         paths = sorted(folder.glob("*.safetensors"))
         for number, path in enumerate(paths):
             try:
@@ -79,7 +79,7 @@ class Raw:
             except SafetensorError:
                 facts = {}
             if facts.get("cut") != [text_files.BLOCK, text_files.PIECE]:
-                # Damaged, or of a version with other cuts: this block and all later ones are parsed again.
+                # Damaged, or cut otherwise by another version: this block and all later ones are parsed again.
                 (folder / PARSED).unlink(missing_ok=True)
                 for rest in paths[number:]:
                     rest.unlink()
@@ -110,8 +110,8 @@ class Raw:
         self.bad += block.bad
 
     def column(self, name: str) -> tuple[np.ndarray, int]:
-        """An integer column [n] as differences from its smallest value, in the narrowest unsigned type, and that value; a float
-        column unchanged, and 0."""
+        """An integer column [n] as differences from its smallest value, in the narrowest unsigned type, and that value; or a
+        float column [n] and 0."""
         ranges = [block.ranges[name] for block in self.blocks if name in block.ranges]
         low = min((low for low, _ in ranges), default=0)
         values, start = None, 0
@@ -163,7 +163,7 @@ def parse(folder: Path, table: Table, files: Sequence[Path], bad_lines: str) -> 
                 bar.update()
     if raw.bad:
         check_share(next(raw.skipped()), raw.bad, raw.bad + len(raw))
-    # Arrow and glibc keep some 150 MiB for a next block.
+    # Arrow and glibc would keep some 150 MiB for another block.
     pa.default_memory_pool().release_unused()
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
@@ -174,21 +174,21 @@ def parse(folder: Path, table: Table, files: Sequence[Path], bad_lines: str) -> 
 
 def _remove_stale(folder: Path) -> None:
     for stale in folder.glob(".*.part"):
-        stale.unlink()  # of a killed process: under the lock of the set nobody else writes
+        stale.unlink()  # of a killed process: this process holds the lock of the data set
 
 
 def encode(
     part: Path, raw: Raw, table: Table, *, seed: int, min_count: int | None = None, hash_size: int | None = None
 ) -> Contents:
-    """Writes the missing arrays of a set into the working folder `part`.
+    """Writes the missing arrays of a data set into the working folder `part`.
 
     Args:
-        part: of the encoded set.
+        part: folder of the encoded data set.
         raw: all rows.
         table: names of the columns.
         seed: of the random split.
-        min_count: values seen fewer times in the training rows share id 0.
-        hash_size: number of hashed ids per feature, instead of a vocabulary; `min_count` is then None.
+        min_count: values seen fewer times in the training rows share id 0 (None: 1).
+        hash_size: number of hashed ids per feature, instead of a vocabulary.
 
     Raises:
         DataError: too few rows for three parts.
@@ -208,10 +208,7 @@ def encode(
             if not path.exists():
                 values, low = raw.column(name)
                 values = values[order]
-                if hash_size is None:
-                    save(path, encode_ids(values, sizes[0], min_count or 1)[0])
-                else:
-                    save(path, hash_ids(values, hash_size, name, missing, low))
+                save(path, encode_column(name, values, sizes[0], min_count, hash_size, missing, low)[0])
             # Every id of a vocabulary occurs in a training row, so the largest one gives their number.
             ids = np.load(path, mmap_mode="r", allow_pickle=False)
             features.append(Feature(name, (int(ids.max()) if hash_size is None else hash_size) + 1))
@@ -223,8 +220,8 @@ def encode(
 
 
 def _write_dense(part: Path, raw: Raw, names: tuple[str, ...], order: np.ndarray) -> None:
-    """Writes the dense matrix [n, D] float32: first each column in split order to a file of its own, then all of them row by
-    row, since filling a matrix by columns would write every page D times."""
+    """Writes the dense matrix [n, D] float32: each column in split order to a temporary file, then all of them row by row,
+    since filling the matrix by columns would write every page D times."""
     paths = [raw.folder / f"dense.{name}.npy" for name in names]
     for name, path in zip(names, paths, strict=True):
         if not path.exists():
@@ -236,7 +233,7 @@ def _write_dense(part: Path, raw: Raw, names: tuple[str, ...], order: np.ndarray
         for start in range(0, n, STRIPE):
             stripe = np.empty((min(STRIPE, n - start), len(names)), np.float32)
             for number, column in enumerate(paths):
-                # Opened for each stripe: pages of a closed map are not in this process's memory.
+                # Opened for each stripe: pages of a closed map do not count as memory of this process.
                 stripe[:, number] = np.load(column, mmap_mode="r", allow_pickle=False)[start : start + STRIPE]
             handle.write(stripe.data)
     for path in paths:
@@ -244,11 +241,7 @@ def _write_dense(part: Path, raw: Raw, names: tuple[str, ...], order: np.ndarray
 
 
 def split_sizes(n: int) -> tuple[int, int, int]:
-    """Numbers of training, validation and test rows among n.
-
-    Raises:
-        DataError: fewer than 10 rows, so that a part would be empty.
-    """
+    """Numbers of training, validation and test rows among n; DataError for n < 10, where a part would be empty."""
     if n < 10:
         raise DataError(f"{n} rows cannot be split into training, validation and test rows; at least 10 are needed")
     train, valid = int(SHARES[0] * n), int(SHARES[1] * n)
@@ -261,18 +254,34 @@ def split_order(n: int, seed: int) -> tuple[np.ndarray, tuple[int, int, int]]:
     return np.random.default_rng(seed).permutation(n), sizes
 
 
+def encode_column(
+    name: str,
+    values: np.ndarray,
+    n_train: int,
+    min_count: int | None,
+    hash_size: int | None = None,
+    missing: int | None = None,
+    low: int = 0,
+) -> tuple[np.ndarray, int]:
+    """Ids (int32 [n]) of a column of integers in split order, minus `low`, and their cardinality: by `hash_ids` with a
+    `hash_size`, else by `encode_ids` with `min_count` (None: 1)."""
+    if hash_size is None:
+        return encode_ids(values, n_train, min_count or 1)
+    return hash_ids(values, hash_size, name, missing, low), hash_size + 1
+
+
 def encode_ids(values: np.ndarray, n_train: int, min_count: int = 1) -> tuple[np.ndarray, int]:
     """Ids (int32 [n]) of a column of integers in split order, and their cardinality, the highest id + 1.
 
-    The vocabulary is made of the first `n_train` values: those that occur there at least `min_count` times get the ids 1, 2,
-    ... in ascending order of value; all others get id 0.
+    Values that occur at least `min_count` times among the first `n_train` get the ids 1, 2, ... in ascending order; all others
+    get id 0.
     """
     vocabulary, counts = np.unique(values[:n_train], return_counts=True)
     vocabulary = vocabulary[counts >= min_count]
     del counts
     ids = np.empty(len(values), np.int32)
     for start in range(0, len(values), CHUNK):
-        # Arrow looks values up in a hash table, several times faster than a binary search; null is not found.
+        # Arrow's hash table is several times faster than a binary search; null means absent.
         index = pc.index_in(pa.array(values[start : start + CHUNK]), value_set=pa.array(vocabulary))
         np.add(index.fill_null(-1).to_numpy(), 1, out=ids[start : start + CHUNK])
     return ids, len(vocabulary) + 1

@@ -1,6 +1,7 @@
 """`load_dataset`: from a name to an encoded, cached data set."""
 
 import os
+import warnings
 from collections.abc import Iterable
 from operator import index
 from pathlib import Path
@@ -11,7 +12,7 @@ from drsrobust.data.click_logs import MIN_COUNT, TABLES
 from drsrobust.data.dataset import Dataset
 from drsrobust.data.large_files import Table, encode, parse
 from drsrobust.data.registry import SOURCES, check_days, find_files, split_name
-from drsrobust.data.text_files import BadLines, warn_of_skipped
+from drsrobust.data.text_files import BadLines
 
 # Why an option does not apply to a data set.
 _REASONS = {
@@ -36,9 +37,8 @@ def load_dataset(
     bad_lines: str = "strict",
     seed: int = 0,
 ) -> Dataset:
-    """A data set, split 80/10/10 at random and encoded; parsed once, then memory-mapped from the cache.
-
-    After a call that was stopped, even killed, the next one continues behind the finished blocks and columns.
+    """A data set, split 80/10/10 at random and encoded; parsed once, then memory-mapped from the cache. After an interrupted
+    call, even a killed one, the next call continues after the finished blocks and columns.
 
     Args:
         name: one of `drsrobust.data.SOURCES`; a schema may follow after a slash, as in `movielens-1m/full`.
@@ -46,13 +46,13 @@ def load_dataset(
         path: the file (Criteo, Avazu) or folder (MovieLens, `criteo-terabyte`) itself, instead of a root.
         schema: MovieLens: `ids` (default) or `full`; Criteo: `dlrm` (default; 13 dense columns and 26 features) or `fields`
             (39 features, as in the study); Avazu: `fields` (23); `synthetic-dummy`: the density.
-        rows: of a synthetic set: how many to generate (None: its default size).
+        rows: number of rows of a synthetic set (None: its default).
         days: of `criteo-terabyte`, as in `(0, 1)` (None: all that exist).
-        min_count: of sets of categories: those seen fewer times in the training rows share id 0 (None: 10, as in the study).
-        hash_size: of sets of categories: hash each feature's categories to ids 1 .. hash_size, instead of numbering them by a
-            vocabulary; id 0 is for missing ones.
-        bad_lines: of sets that are read: `strict` refuses a file with a bad line; `skip` skips bad lines, warns, and lists them
-            in `Dataset.skipped`.
+        min_count: of Criteo and Avazu: categories seen fewer times in the training rows share id 0 (None: 10, as in the study).
+        hash_size: of Criteo and Avazu: hash each feature's categories to ids 1 .. hash_size, instead of numbering them by a
+            vocabulary; id 0 means missing.
+        bad_lines: of sets read from files: `strict` refuses a file with a bad line; `skip` skips bad lines, warns, and lists
+            them in `Dataset.skipped`.
         seed: of the split, and of the contents of a synthetic set.
 
     Raises:
@@ -89,15 +89,19 @@ def load_dataset(
         data = _ratings(full_name, options, files)
     else:
         data = _click_log(full_name, options, TABLES["avazu" if name == "avazu" else schema], files)
-    if data.log is not None:
-        n_good = sum(len(split) for split in (data.train, data.valid, data.test))
-        lines_are_rows = schema != "full"  # else files of users and movies were read too
-        warn_of_skipped(data.log, [file.name for file in files], n_good if lines_are_rows else None, stacklevel=2)
+    if data.skipped:
+        file, line, fault = data.skipped[0]
+        n_rows = len(data.train) + len(data.valid) + len(data.test)
+        warnings.warn(
+            f"bad lines skipped: {len(data.skipped):,}, rows kept: {n_rows:,}; the first: {file}, line {line}: {fault}; "
+            f"all in {data.log}",
+            stacklevel=2,
+        )
     return data
 
 
 def _options(name: str, passed: dict) -> dict:
-    """The options that apply to a data set, with their defaults: all that decides its contents, apart from the files."""
+    """The options that decide the contents of a data set, with their defaults."""
     known = SOURCES[name].options
     for option, value in passed.items():
         if value is not None and option not in known:

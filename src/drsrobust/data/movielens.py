@@ -4,9 +4,8 @@ Source: F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Con
 rating; it is positive if the rating is over 3, as in arXiv:2307.10244.
 """
 
-import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -21,33 +20,31 @@ from drsrobust.data.text_files import (
     NOTHING,
     RATING,
     SECONDS,
+    STRICT,
     TIME,
     BadLines,
-    DataError,
+    CheckedText,
+    LineFormat,
     blocks,
     read_columns,
-    read_text,
+    read_rows,
 )
 
-# '::' separates the fields; to a parser with a one-character delimiter that is an empty field between two.
-_DAT = {"user": ID, "gap 1": NOTHING, "movie": ID, "gap 2": NOTHING, "rating": RATING, "gap 3": NOTHING}
-_DAT |= {"timestamp": SECONDS}
-_CSV = {"user": ID, "movie": ID, "rating": HALF_STARS, "timestamp": SECONDS}
-_RATING_HEADER = ("userId", "movieId", "rating", "timestamp")
-_MOVIE_HEADER = ["movieId", "title", "genres"]
-_NUMBER = (re.compile(r"[0-9]{1,18}"), "an integer")
-_USER = {
+# Arrow takes one character as delimiter, so '::' is an empty field between two ':'.
+_DAT_FIELDS = {"user": ID, "gap 1": NOTHING, "movie": ID, "gap 2": NOTHING, "rating": RATING, "gap 3": NOTHING}
+_DAT = LineFormat(_DAT_FIELDS | {"timestamp": SECONDS}, ":")
+_CSV_FIELDS = {"user": ID, "movie": ID, "rating": HALF_STARS, "timestamp": SECONDS}
+_CSV = LineFormat(_CSV_FIELDS, ",", ("userId", "movieId", "rating", "timestamp"), quoted=True)
+_NUMBER = CheckedText("an integer", rb"[0-9]{1,18}")
+_USER_FIELDS = {"id": _NUMBER, "gender": CheckedText("F or M", rb"[FM]"), "age": _NUMBER, "occupation": _NUMBER}
+_USERS = LineFormat(_USER_FIELDS | {"zip code": CheckedText("a zip code", rb"\S+")}, "::")
+_MOVIE_FIELDS = {
     "id": _NUMBER,
-    "gender": (re.compile("[FM]"), "F or M"),
-    "age": _NUMBER,
-    "occupation": _NUMBER,
-    "zip code": (re.compile(r"\S+"), "a zip code"),
+    "title": CheckedText("a title", rb".+"),
+    "genres": CheckedText("one or more genres, separated by '|'", rb"[^|]+(\|[^|]+)*"),
 }
-_MOVIE = {
-    "id": _NUMBER,
-    "title": (re.compile(r".+"), "a title"),
-    "genres": (re.compile(r"[^|]+(\|[^|]+)*"), "one or more genres, separated by '|'"),
-}
+_MOVIES = LineFormat(_MOVIE_FIELDS, "::")
+_MOVIES_CSV = LineFormat(_MOVIE_FIELDS, ",", ("movieId", "title", "genres"), quoted=True)
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 
 RATE_WEIGHT = 10.0  # weight of the overall click rate, in rows, in each user's and movie's rate
@@ -87,7 +84,7 @@ class Side:
     files: tuple[str, str] = ("users.dat", "movies.dat")  # their names
 
 
-def read_ratings(path: Path, bad: BadLines | None = None) -> Ratings:
+def read_ratings(path: Path, bad: BadLines = STRICT) -> Ratings:
     """Parses ratings in any format, plain or .gz.
 
     Args:
@@ -95,22 +92,21 @@ def read_ratings(path: Path, bad: BadLines | None = None) -> Ratings:
             `userId,movieId,rating,timestamp`, ratings 0.5..5.0 in steps of a half, times in epoch seconds (GroupLens) or
             as `YYYY-MM-DD HH:MM:SS` (Kaggle); header and fields may be in double quotes. Times in seconds are 0 (unknown) or
             from 1995 to 2100, which excludes a time that lost digits.
-        bad: how to treat bad lines; None: `BadLines("strict")`.
+        bad: how to treat bad lines.
 
     Raises:
         DataError: another header, or (`strict`) a malformed line, or one that rates a movie again for the same user.
     """
-    bad = BadLines() if bad is None else bad
     before = len(bad.skipped)
-    if path.name.removesuffix(".gz").endswith(".dat"):
-        columns, above, first_line = read_columns(path, _DAT, ":", bad=bad), 3, 1
+    if _is_dat(path):
+        form, liked, first_line = _DAT, 4, 1
     else:
+        form, liked, first_line = _CSV, 7, 2  # half stars
         start = next(blocks(path))[: 1 << 16]
-        times = TIME if start.count(b":") >= start.count(b"\n") else SECONDS  # two colons per line, or none
-        fields = _CSV | {"timestamp": times}
-        columns = read_columns(path, fields, ",", header=_RATING_HEADER, quoted=True, bad=bad)
-        above, first_line = 6, 2  # half stars
-    parts = [(_small(b["user"]), _small(b["movie"]), (b["rating"] > above).astype(np.float32)) for b in columns]
+        if start.count(b":") >= start.count(b"\n"):  # two colons per line, or none
+            form = replace(_CSV, fields=_CSV_FIELDS | {"timestamp": TIME})
+    columns = read_columns(path, form, bad)
+    parts = [(_small(b["user"]), _small(b["movie"]), (b["rating"] >= liked).astype(np.float32)) for b in columns]
     user, movie, label = (np.concatenate(column) for column in zip(*parts, strict=True))
     return _rated_once(Ratings(user, movie, label, path, first_line, [n for _, n, _ in bad.skipped[before:]]), bad)
 
@@ -138,86 +134,46 @@ def _small(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int32) if fits else values
 
 
-def read_side(users: Path | None, movies: Path, bad: BadLines | None = None) -> Side:
+def read_side(users: Path | None, movies: Path, bad: BadLines = STRICT) -> Side:
     """Parses the attributes of users and movies.
 
     Args:
         users: `users.dat` (`UserID::Gender::Age::Occupation::Zip-code`), or None: the CSV sets do not describe users.
         movies: `*.dat` (`MovieID::Title::Genres`, Latin-1), or CSV with the header `movieId,title,genres` (UTF-8).
             `(no genres listed)` counts as a genre.
-        bad: how to treat bad lines; None: `BadLines("strict")`.
+        bad: how to treat bad lines.
 
     Raises:
         DataError: another header, or a malformed line (`strict`).
     """
-    bad = BadLines() if bad is None else bad
     user = None
     if users is not None:
-        lines = _fields(users, "ascii", _USER, bad)
-        user = {
-            key: (gender, age, job, code[:3]) for key, (gender, age, job, code) in _by_id(users, lines, bad).items()
-        }
-    if movies.name.removesuffix(".gz").endswith(".dat"):
-        lines = _fields(movies, "latin-1", _MOVIE, bad)
-    else:
-        lines = _fields(movies, "utf-8", _MOVIE, bad, _MOVIE_HEADER)
-    movie = {
-        key: (tuple(genres.split("|")), _year(title)) for key, (title, genres) in _by_id(movies, lines, bad).items()
-    }
+        rows = _by_id(users, read_rows(users, "ascii", _USERS, bad), bad)
+        user = {key: (gender, age, job, code[:3]) for key, (gender, age, job, code) in rows.items()}
+    encoding, form = ("latin-1", _MOVIES) if _is_dat(movies) else ("utf-8", _MOVIES_CSV)
+    movie = {}
+    for key, (title, genres) in _by_id(movies, read_rows(movies, encoding, form, bad), bad).items():
+        year = _YEAR.search(title)
+        movie[key] = tuple(genres.split("|")), int(year[1]) if year else 0
     return Side(user, movie, (users.name if users is not None else "", movies.name))
 
 
-def _year(title: str) -> int:
-    match = _YEAR.search(title)
-    return int(match[1]) if match else 0
+def _is_dat(path: Path) -> bool:
+    return path.name.removesuffix(".gz").endswith(".dat")
 
 
-def _fields(
-    path: Path,
-    encoding: str,
-    fields: dict[str, tuple[re.Pattern[str], str]],
-    bad: BadLines,
-    header: list[str] | None = None,
-) -> Iterator[tuple[int, list[str]]]:
-    """(line number, fields) of the good lines of a small file: CSV with a header, else fields separated by '::'."""
-    for line, text in read_text(path, encoding, bad):
-        try:
-            parts = text.split("::") if header is None else next(csv.reader([text], strict=True)) or [""]
-            fault = _fault(parts, fields, text)
-        except csv.Error as error:
-            parts, fault = [], f"not a line of a CSV file ({error}): {text[:80]!r}"
-        if line == 1 and header is not None:
-            if parts != header:
-                raise DataError(f"{path}, line 1: {text[:80]!r} is not the header {','.join(header)!r}")
-        elif fault:
-            bad.add(path, line, fault)
-        else:
-            yield line, parts
-
-
-def _fault(parts: list[str], fields: dict[str, tuple[re.Pattern[str], str]], text: str) -> str | None:
-    if len(parts) != len(fields):
-        return f"{len(parts)} fields where {len(fields)} are expected: {text[:80]!r}"
-    for position, (part, (name, (pattern, meaning))) in enumerate(zip(parts, fields.items(), strict=True), 1):
-        if not pattern.fullmatch(part):
-            return f"field {position} ({name}): {part[:80]!r} is not {meaning}"
-    return None
-
-
-def _by_id(path: Path, lines: Iterator[tuple[int, list[str]]], bad: BadLines) -> dict[int, list[str]]:
+def _by_id(path: Path, rows: Iterable[tuple[int, list[str]]], bad: BadLines) -> dict[int, list[str]]:
     """id -> other fields; a repeated id is a bad line."""
     table: dict[int, list[str]] = {}
-    for line, (key, *rest) in lines:
+    for line, (key, *rest) in rows:
         if int(key) in table:
             bad.add(path, line, f"field 1 (id): {key} is a repeated id")
         else:
             table[int(key)] = rest
-    if not table:
-        raise DataError(f"{path}: no line has the expected form, so it is another file")
     return table
 
 
-def encode(ratings: Ratings, side: Side | None, seed: int, bad: BadLines | None = None) -> Columns:
+def encode(ratings: Ratings, side: Side | None, seed: int, bad: BadLines = STRICT) -> Columns:
     """Model inputs of all ratings.
 
     Args:
@@ -226,13 +182,13 @@ def encode(ratings: Ratings, side: Side | None, seed: int, bad: BadLines | None 
             prefix (if it has users), release year, genres (multi-hot), and as dense columns the log count and click rate, in
             the training rows, of the row's user and movie.
         seed: of the random split.
-        bad: how to treat a rating of a user or movie that is not in `side`; None: `BadLines("strict")`.
+        bad: how to treat a rating of a user or movie that is not in `side`.
 
     Raises:
         DataError: such a rating (`strict`), or too few ratings to split.
     """
     if side is not None:
-        ratings = _known(ratings, side, BadLines() if bad is None else bad)
+        ratings = _known(ratings, side, bad)
     order, sizes = split_order(len(ratings.label), seed)
     user, movie, labels = ratings.user[order], ratings.movie[order], ratings.label[order]
     n_train = sizes[0]

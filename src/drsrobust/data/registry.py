@@ -1,7 +1,4 @@
-"""The named data sets: where their files are below a root, which options they have, and where people get them.
-
-Imports no PyTorch.
-"""
+"""The named data sets: their files below a root, options and publishers. Imports no PyTorch."""
 
 import os
 from collections.abc import Iterable
@@ -12,60 +9,17 @@ from drsrobust._environment import unknown
 
 
 @dataclass(frozen=True)
-class ByHand:
-    """A data set whose terms a person must accept. `lines` counts those of the unpacked file, with its header."""
-
-    title: str
-    address: str
-    download: str
-    file: str  # below the root
-    lines: int
-
-    def exists(self, root: Path) -> bool:
-        """Whether the file is below `root`, plain or as .gz."""
-        return _existing([root / self.file]) is not None
-
-    def advice(self, root: Path) -> str:
-        """How to get the file, step by step."""
-        file = root / self.file
-        return (
-            f"{self.title}: its terms must be accepted by a person.\n"
-            f"  1. Sign in and accept the terms: {self.address}\n"
-            f"  2. Download {self.download}; save it as {file} (or, compressed, as {file}.gz).\n"
-            f"  3. Check that it has {self.lines} lines: wc -l < {file} (zcat {file}.gz | wc -l)."
-        )
-
-
-BY_HAND = {
-    "criteo": ByHand(
-        "Criteo Display Advertising Challenge (2014)",
-        "https://www.kaggle.com/c/criteo-display-ad-challenge",
-        "the challenge's data and take train.txt out of it",
-        "criteo/train.txt",
-        45_840_617,
-    ),
-    "avazu": ByHand(
-        "Avazu Click-Through Rate Prediction (2014)",
-        "https://www.kaggle.com/c/avazu-ctr-prediction/data",
-        "train.gz (its contents are a CSV file)",
-        "avazu/train.csv",
-        40_428_968,
-    ),
-}
-
-
-@dataclass(frozen=True)
 class Source:
     """One named data set.
 
     Attributes:
-        line: its description.
+        line: description.
         schemas: the first is the default.
         folder: below the root.
-        files: that it is read from; one may list alternatives, as `ratings.csv or rating.csv`. Empty for a generated set.
+        files: files in the folder; `ratings.csv or rating.csv` lists alternatives. Empty for a generated set.
         options: arguments of `load_dataset` that apply to it.
-        origin: where people get it.
-        days: whether any subset of `files` will do.
+        origin: the publisher of the files.
+        days: whether any subset of `files` suffices.
     """
 
     line: str
@@ -147,17 +101,47 @@ SOURCES = {
 }
 
 
+@dataclass(frozen=True)
+class ByHand:
+    """A data set whose terms a person must accept at `address`; `lines` counts the lines of the unpacked file."""
+
+    name: str  # in SOURCES
+    address: str
+    lines: int
+
+    def file(self, root: Path) -> Path:
+        """The file below `root`."""
+        source = SOURCES[self.name]
+        return root / source.folder / source.files[0]
+
+    def exists(self, root: Path) -> bool:
+        """Whether the file is below `root`, plain or as .gz."""
+        return _existing([self.file(root)]) is not None
+
+    def advice(self, root: Path) -> str:
+        """How to get the file, step by step."""
+        file = self.file(root)
+        return (
+            f"{self.name}: {SOURCES[self.name].origin}.\n"
+            f"  1. Sign in, accept the terms and download the data: {self.address}\n"
+            f"  2. Save the file as {file} (or, compressed, as {file}.gz).\n"
+            f"  3. Check that it has {self.lines} lines: wc -l < {file} (zcat {file}.gz | wc -l)."
+        )
+
+
+BY_HAND = {
+    "criteo": ByHand("criteo-kaggle", "https://www.kaggle.com/c/criteo-display-ad-challenge", 45_840_617),
+    "avazu": ByHand("avazu", "https://www.kaggle.com/c/avazu-ctr-prediction/data", 40_428_968),  # with the header
+}
+
+
 def describe() -> str:
     """A line `name/schemas: description` for each data set."""
     return "\n".join(f"{name}/{'|'.join(source.schemas)}: {source.line}" for name, source in SOURCES.items())
 
 
 def split_name(name: str, schema: str | None = None) -> tuple[str, str]:
-    """Name and schema of `name` or `name/schema`.
-
-    Raises:
-        ValueError: an unknown name or schema, or two schemas.
-    """
+    """Name and schema of `name` or `name/schema`; ValueError for an unknown name or schema, or two schemas."""
     base, _, named = name.partition("/")
     if base not in SOURCES:
         raise unknown("data set", name, SOURCES)
@@ -170,11 +154,7 @@ def split_name(name: str, schema: str | None = None) -> tuple[str, str]:
 
 
 def check_days(days: Iterable[int]) -> tuple[int, ...]:
-    """Days of `criteo-terabyte`, as integers.
-
-    Raises:
-        ValueError: no day, one that is not from 0 to 23, or one twice.
-    """
+    """Days of `criteo-terabyte`, as integers; ValueError for no day, one that is not from 0 to 23, or a repeated one."""
     known, days = range(len(SOURCES["criteo-terabyte"].files)), tuple(days)
     if not days or len(set(days)) < len(days) or not all(day in known for day in days):
         raise ValueError(f"days must be different numbers from 0 to {known[-1]}, as in days=(0, 1), got {days!r}")
@@ -219,26 +199,22 @@ def find_files(
 
 
 def _candidates(name: str, file: str, root: str | os.PathLike | None, path: str | os.PathLike | None) -> list[Path]:
-    """The paths that a file, or one of its alternatives, may have."""
+    """The paths of a file and its alternatives."""
     source = SOURCES[name]
     if path is not None:
         folder = Path(path).expanduser()
         if not folder.is_dir() and (len(source.files) == 1 or source.days):
             return [folder]  # the file itself
-    else:
-        root = root or os.environ.get("DRSROBUST_DATA")
-        if not root:
-            raise FileNotFoundError(
-                f"{name} is read from {source.folder}/{file}: pass root=, or set DRSROBUST_DATA to the folder that holds "
-                f"{source.folder}/. The data: {source.origin}"
-            )
+    elif root := root or os.environ.get("DRSROBUST_DATA"):
         folder = Path(root).expanduser() / source.folder
+    else:
+        raise FileNotFoundError(
+            f"{name} is read from {source.folder}/{file}: pass root=, or set DRSROBUST_DATA to the folder that holds "
+            f"{source.folder}/. The data: {source.origin}"
+        )
     return [folder / alternative for alternative in file.split(" or ")]
 
 
 def _existing(alternatives: list[Path]) -> Path | None:
-    for path in alternatives:
-        for candidate in (path, path.with_name(f"{path.name}.gz")):
-            if candidate.is_file():
-                return candidate
-    return None
+    files = (file for path in alternatives for file in (path, path.with_name(f"{path.name}.gz")))
+    return next((file for file in files if file.is_file()), None)

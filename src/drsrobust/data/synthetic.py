@@ -1,9 +1,8 @@
-"""Generated data of the shapes of MovieLens and Criteo, for machines without the files: long-tailed ids and a planted teacher.
+"""Generated data in the shapes of MovieLens and Criteo: long-tailed ids, and labels drawn from a planted teacher.
 
-A teacher is a known function from a row to its click probability, with interactions between features; labels are drawn from it.
-So the click rate and the best AUC that a model can reach, the teacher's own, are known: `Dataset.facts`. With the defaults
-(seed 0): `synthetic-movielens` 200,000 rows, click rate 0.53, best AUC 0.86; `synthetic-criteo` 100,000 rows, click rate 0.23,
-best AUC 0.84. `synthetic-dummy`, the input of the model `dummy`, has no teacher.
+The teacher gives each row's click probability, so the click rate and the best reachable AUC, its own, are known
+(`Dataset.facts`). Defaults (seed 0): `synthetic-movielens` 200,000 rows, click rate 0.53, AUC 0.86; `synthetic-criteo` 100,000
+rows, click rate 0.23, AUC 0.84. `synthetic-dummy`, the input of the model `dummy`, has no teacher.
 """
 
 import numpy as np
@@ -12,7 +11,7 @@ from scipy.special import expit
 from drsrobust.data import click_logs, movielens
 from drsrobust.data.cache import Columns, cached_columns
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
-from drsrobust.data.large_files import split_order
+from drsrobust.data.large_files import encode_column, split_order
 from drsrobust.metrics import auc
 
 VERSION = 1  # of the generators: raise it when one draws differently
@@ -97,8 +96,18 @@ def criteo_columns(rows: int, seed: int, min_count: int | None, hash_size: int |
             vectors[number] = rng.normal(0.0, 0.6, (cardinality, FACTORS))[category]
     for left, right in zip(INTERACTING[::2], INTERACTING[1::2], strict=True):
         logit += (vectors[left] * vectors[right]).sum(axis=1)
-    columns["label"] = _labels(rng, logit)
-    encoded = click_logs.encode(columns, seed, min_count, hash_size)
+    labels = _labels(rng, logit)
+    order, sizes = split_order(rows, seed)
+    dense = np.stack([columns[name][order] for name in click_logs.INTEGERS], axis=1)
+    sparse, features = {}, []
+    for name in click_logs.CATEGORIES:
+        ids, cardinality = encode_column(
+            name, columns[name][order], sizes[0], min_count, hash_size, click_logs.NO_CATEGORY
+        )
+        sparse[name] = Ids(ids)
+        features.append(Feature(name, cardinality))
+    schema = Schema(click_logs.INTEGERS, tuple(features))
+    encoded = Columns(schema, dense, sparse, labels[order], None, order, sizes)
     encoded.facts = _facts(logit, encoded)
     return encoded
 
@@ -115,7 +124,7 @@ def _labels(rng: np.random.Generator, logit: np.ndarray) -> np.ndarray:
 
 
 def _facts(logit: np.ndarray, columns: Columns) -> dict[str, float | None]:
-    """The teacher's mean click probability over all rows, and its AUC on the test rows (None: they are of one class)."""
+    """The teacher's mean click probability over all rows, and its AUC on the test rows (None if they are of one class)."""
     test = slice(len(logit) - columns.sizes[2], None)
     best = auc(columns.labels[test], logit[columns.rows[test]])
     return {"click_rate": float(expit(logit).mean()), "best_auc": None if np.isnan(best) else best}
@@ -141,8 +150,8 @@ def dummy_columns(rows: int, seed: int, density: float) -> Columns:
 
 
 def _successes(rng: np.random.Generator, trials: int, probability: float) -> np.ndarray:
-    """The numbers (int64, ascending) of the successes among independent trials 0 .. trials - 1, drawn by their geometric gaps,
-    in time proportional to the successes."""
+    """Numbers (int64, ascending) of the successes among independent trials 0 .. trials - 1, drawn by geometric gaps, in time
+    proportional to the successes."""
     parts, last = [], -1
     while last < trials:
         left = trials - last

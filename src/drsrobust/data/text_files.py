@@ -1,13 +1,12 @@
-"""Delimited text, plain or .gz, to typed columns, block by block. A bad line is named by file, line, field and text.
+"""Delimited text, plain or .gz, to typed columns, block by block.
 
-Arrow parses a block at once. Only a block that Arrow, or a check of a whole column, refuses is read line by line.
+Arrow parses a block at once. A block that Arrow or a column's type refuses is read line by line, to name the bad lines.
 """
 
 import csv
 import gzip
 import io
 import re
-import warnings
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -63,11 +62,29 @@ class BadLines:
         if self.mode not in ("strict", "skip"):
             raise unknown("bad_lines", self.mode, ("strict", "skip"))
 
-    def add(self, path: Path, line: int, fault: str) -> None:
-        """Raises the DataError of a bad line, or lists it."""
+    def add(self, path: Path, line: int, fault: str, before: int | None = None) -> None:
+        """Raises the DataError of a bad line, or lists it.
+
+        A reader passes `before`, the number of bad lines of earlier files. After `MOSTLY_BAD` bad lines of this file, DataError
+        is raised also if more than half of its lines up to this one are bad.
+        """
         if self.mode == "strict":
             raise DataError(f"{path}, line {line}{', ' if fault.startswith('field ') else ': '}{fault}")
         self.skipped.append((path.name, line, fault))
+        if before is not None and (n_bad := len(self.skipped) - before) > MOSTLY_BAD:
+            check_share(self.skipped[before], n_bad, line)
+
+
+STRICT = BadLines()
+
+
+def check_share(first: Skipped, n_bad: int, n_lines: int) -> None:
+    """Raises DataError, with the first bad line, if more than half of the lines are bad: it is another file or format."""
+    if 2 * n_bad > n_lines:
+        file, line, fault = first
+        raise DataError(
+            f"{n_bad:,} of {n_lines:,} lines are bad, too many for bad_lines='skip'; the first: {file}, line {line}: {fault}"
+        )
 
 
 # Field types
@@ -75,13 +92,13 @@ class BadLines:
 
 @dataclass(frozen=True)
 class FieldType(ABC):
-    """A type of field. `meaning` ends the sentence "... is not ..."; `arrow` is the type that Arrow parses it to.
+    """A type of field. `pattern` matches a whole field without quotes around it; `meaning` completes "... is not ...".
 
-    `parse` reads a column; `accepts` finds the bad fields of a column that `parse` refuses, 50 times as fast as parsing fields
-    one by one. A test compares the two.
+    `parse` reads a column at once, of the type `arrow`. `accepts` finds the bad fields of a column that `parse` refuses.
     """
 
     meaning: str
+    pattern: bytes
     arrow: ClassVar[pa.DataType] = pa.binary()
     kept: ClassVar[bool] = True
 
@@ -89,23 +106,35 @@ class FieldType(ABC):
     def parse(self, column: pa.ChunkedArray) -> np.ndarray:
         """The values of a column, int64 [n]; ValueError if a field is malformed."""
 
-    @abstractmethod
     def accepts(self, text: bytes) -> bool:
-        """Whether the text of one field, without quotes around it, is well-formed."""
+        """Whether the text of one field is well-formed."""
+        return bool(re.fullmatch(self.pattern, text))
+
+
+@dataclass(frozen=True)
+class CheckedText(FieldType):
+    """Text that is checked, but not kept."""
+
+    kept: ClassVar[bool] = False
+
+    def parse(self, column: pa.ChunkedArray) -> np.ndarray:
+        if not pc.all(pc.match_substring_regex(column, rf"\A(?:{self.pattern.decode()})\z")).as_py():
+            raise ValueError("a malformed field")
+        return np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
 class Integer(FieldType):
-    """An integer from `low` to `high`, or also 0 (`or_zero`); an empty field, if `optional`, is the smallest int64."""
+    """An integer from `low` to `high`, or also 0 (`or_zero`); an empty field, where permitted, is the smallest int64."""
 
+    pattern: bytes = rb"[ \t]*-?[0-9]{1,999}[ \t]*"  # Arrow strips blanks
     low: int = SMALLEST
     high: int = 2**63 - 1
-    optional: bool = False
     or_zero: bool = False
     arrow: ClassVar[pa.DataType] = pa.int64()
 
     def parse(self, column: pa.ChunkedArray) -> np.ndarray:
-        if column.null_count and not self.optional:
+        if column.null_count and not self.accepts(b""):
             raise ValueError("a missing value")
         values = column.fill_null(SMALLEST).to_numpy() if column.null_count else column.to_numpy()
         bounded = values[values != 0] if self.or_zero else values
@@ -114,12 +143,9 @@ class Integer(FieldType):
         return values
 
     def accepts(self, text: bytes) -> bool:
-        if not text:
-            return self.optional
-        digits = text.strip(b" \t")  # as Arrow does
-        if not re.fullmatch(rb"-?[0-9]{1,999}", digits):
+        if not super().accepts(text):
             return False
-        return self.low <= int(digits) <= self.high or (self.or_zero and int(digits) == 0)
+        return not text or self.low <= int(text) <= self.high or (self.or_zero and int(text) == 0)
 
 
 _NIBBLE = np.full(256, 255, np.uint8)
@@ -129,14 +155,14 @@ _NIBBLE[list(b"ABCDEF")] = range(10, 16)
 
 @dataclass(frozen=True)
 class Hexadecimal(FieldType):
-    """8 hexadecimal digits, as a number; an empty field, if `optional`, is -1."""
+    """8 hexadecimal digits, as a number; an empty field, where permitted, is -1."""
 
-    optional: bool = True
+    pattern: bytes = rb"[0-9a-fA-F]{8}"
 
     def parse(self, column: pa.ChunkedArray) -> np.ndarray:
         present = pc.equal(pc.binary_length(column), 8).to_numpy(zero_copy_only=False)
         text = _bytes(column)
-        if len(text) != 8 * np.count_nonzero(present) or not (self.optional or present.all()):
+        if len(text) != 8 * np.count_nonzero(present) or not (present.all() or self.accepts(b"")):
             raise ValueError("a category of another length")
         nibbles = _NIBBLE[text].reshape(-1, 8)
         if (nibbles == 255).any():
@@ -145,16 +171,12 @@ class Hexadecimal(FieldType):
         values[present] = nibbles.astype(np.int64) @ (16 ** np.arange(7, -1, -1, dtype=np.int64))
         return values
 
-    def accepts(self, text: bytes) -> bool:
-        return bool(re.fullmatch(rb"[0-9a-fA-F]{8}", text)) or (self.optional and not text)
-
 
 @dataclass(frozen=True)
 class EnumField(FieldType):
-    """One of few distinct texts, each parsed once per block: those that match `pattern`, with the value `number(text)`."""
+    """One of few distinct texts, each parsed once per block to `number(text)`."""
 
-    pattern: re.Pattern[bytes]
-    number: Callable[[bytes], int]
+    number: Callable[[bytes], int] = int
     arrow: ClassVar[pa.DataType] = pa.dictionary(pa.int32(), pa.binary())
 
     def parse(self, column: pa.ChunkedArray) -> np.ndarray:
@@ -166,13 +188,12 @@ class EnumField(FieldType):
             parts.append(np.array([self.number(text) for text in texts], np.int64)[chunk.indices.to_numpy()])
         return np.concatenate(parts)
 
-    def accepts(self, text: bytes) -> bool:
-        return bool(self.pattern.fullmatch(text))
-
 
 @dataclass(frozen=True)
 class Time(FieldType):
     """`YYYY-MM-DD HH:MM:SS` of a valid date, as seconds since 1970."""
+
+    pattern: bytes = rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
 
     def parse(self, column: pa.ChunkedArray) -> np.ndarray:
         if not pc.all(pc.equal(pc.binary_length(column), 19)).as_py() or (_bytes(column)[10::19] != ord(" ")).any():
@@ -180,44 +201,10 @@ class Time(FieldType):
         return column.cast(pa.string()).cast(pa.timestamp("s")).cast(pa.int64()).to_numpy()
 
     def accepts(self, text: bytes) -> bool:
-        if not re.fullmatch(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", text):
-            return False
         try:
-            np.datetime64(text.decode(), "s")
+            return super().accepts(text) and np.datetime64(text.decode(), "s") is not None
         except ValueError:  # February 30th
             return False
-        return True
-
-
-@dataclass(frozen=True)
-class IgnoredNumber(FieldType):
-    """A number of at most 20 digits, perhaps larger than an int64; checked, not kept."""
-
-    kept: ClassVar[bool] = False
-
-    def parse(self, column: pa.ChunkedArray) -> np.ndarray:
-        length, text = pc.min_max(pc.binary_length(column)).as_py(), _bytes(column)
-        if length["min"] < 1 or length["max"] > 20 or (text < ord("0")).any() or (text > ord("9")).any():
-            raise ValueError("not a number")
-        return np.empty(0, np.int64)
-
-    def accepts(self, text: bytes) -> bool:
-        return bool(re.fullmatch(rb"[0-9]{1,20}", text))
-
-
-@dataclass(frozen=True)
-class EmptyField(FieldType):
-    """An empty field; checked, not kept."""
-
-    kept: ClassVar[bool] = False
-
-    def parse(self, column: pa.ChunkedArray) -> np.ndarray:
-        if pc.max(pc.binary_length(column)).as_py():
-            raise ValueError("a field that is not empty")
-        return np.empty(0, np.int64)
-
-    def accepts(self, text: bytes) -> bool:
-        return not text
 
 
 def _bytes(column: pa.ChunkedArray) -> np.ndarray:
@@ -227,46 +214,61 @@ def _bytes(column: pa.ChunkedArray) -> np.ndarray:
 
 
 INTEGER = Integer("an integer")
-OPTIONAL_INTEGER = Integer("an integer or empty", optional=True)
-LABEL = Integer("a label, 0 or 1", 0, 1)
-ID = Integer("an id, a whole number of at least 0", 0)
+OPTIONAL_INTEGER = Integer("an integer or empty", rb"(%s)?" % INTEGER.pattern)
+LABEL = Integer("a label, 0 or 1", low=0, high=1)
+ID = Integer("an id, a whole number of at least 0", low=0)
 SECONDS = Integer(
-    "0 or a time in seconds since 1970, from 788918400 (1995) to 4102444800 (2100)", 788918400, 4102444800, or_zero=True
+    "0 or a time in seconds since 1970, from 788918400 (1995) to 4102444800 (2100)",
+    low=788918400,
+    high=4102444800,
+    or_zero=True,
 )
-RATING = Integer("a rating of 1 to 5", 1, 5)
+RATING = Integer("a rating of 1 to 5", low=1, high=5)
 HALF_STARS = EnumField(
     "a rating of 0.5 to 5.0 in steps of a half",
-    re.compile(rb"0\.50*|[1-4](\.[05]0*)?|5(\.0+)?"),
+    rb"0\.50*|[1-4](\.[05]0*)?|5(\.0+)?",
     lambda text: round(2 * float(text)),
 )
 TIME = Time("a time of the form YYYY-MM-DD HH:MM:SS")
-HEX = Hexadecimal("8 hexadecimal digits or empty")
-FULL_HEX = Hexadecimal("8 hexadecimal digits", optional=False)
-DIGITS = IgnoredNumber("a number of at most 20 digits")
-NOTHING = EmptyField("empty (fields are separated by '::')")
+FULL_HEX = Hexadecimal("8 hexadecimal digits")
+HEX = Hexadecimal("8 hexadecimal digits or empty", rb"(%s)?" % FULL_HEX.pattern)
+DIGITS = CheckedText("a number of at most 20 digits", rb"[0-9]{1,20}")
+NOTHING = CheckedText("empty (fields are separated by '::')", b"")
 
 # Lines
 
 
 @dataclass(frozen=True)
 class LineFormat:
-    """The fields of a line in order, the character that separates them, and whether they may be in double quotes."""
+    """How the lines of a file are made.
+
+    Attributes:
+        fields: name -> type, in the order of the file.
+        delimiter: one character; two if the file is read by `read_rows`.
+        header: the column names of the first line, each in double quotes or not; None: the file has no header.
+        quoted: whether fields may be in double quotes; no type of field contains a quote.
+    """
 
     fields: dict[str, FieldType]
     delimiter: str
+    header: tuple[str, ...] | None = None
     quoted: bool = False
 
-    def fault(self, line: bytes) -> str | None:
-        """The fault of a line (without its end); None if it has none."""
+    def split(self, line: bytes) -> list[bytes]:
+        """The fields of a line (without its end)."""
         parts = line.split(self.delimiter.encode())
+        return [_unquoted(part) for part in parts] if self.quoted else parts
+
+    def fault(self, parts: list[bytes], line: bytes) -> str | None:
+        """The fault of the fields of a line; None if they are well-formed."""
         if len(parts) != len(self.fields):
             expected = f"{len(self.fields)} are expected (separated by {self.delimiter!r})"
             return f"{len(parts)} fields where {expected}: {_excerpt(line)}"
         position = 1
         for part, (name, kind) in zip(parts, self.fields.items(), strict=True):
-            if not kind.accepts(_unquoted(part) if self.quoted else part):
+            if not kind.accepts(part):
                 return f"field {position} ({name}): {_excerpt(part)} is not {kind.meaning}"
-            position += not isinstance(kind, EmptyField)  # '::' is one separator to a reader, two to the parser
+            position += kind is not NOTHING  # '::' is one separator to a reader, two to the parser
         return None
 
     def columns(self, block: bytes) -> dict[str, np.ndarray] | None:
@@ -302,6 +304,12 @@ class LineFormat:
             return None
         return {name: columns[name] for name in kept}
 
+    def check_header(self, path: Path, line: bytes) -> None:
+        """Raises DataError if the first line of a file is not `header`."""
+        if self.split(line) != [name.encode() for name in self.header]:
+            header = self.delimiter.join(self.header)
+            raise DataError(f"{path}, line 1: {_excerpt(line)} is not the header {header!r}")
+
 
 def _quotes_enclose_fields(block: bytes, delimiter: str) -> bool:
     """Whether all double quotes of a block are in pairs, one at each end of a field."""
@@ -329,104 +337,88 @@ def _excerpt(raw: bytes) -> str:
 
 
 def read_columns(
-    path: Path,
-    fields: dict[str, FieldType],
-    delimiter: str,
-    *,
-    header: tuple[str, ...] | None = None,
-    quoted: bool = False,
-    bad: BadLines | None = None,
-    first_block: int = 0,
+    path: Path, form: LineFormat, bad: BadLines = STRICT, *, first_block: int = 0
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The columns of a text file, block by block. Lines end in LF or CRLF; a byte order mark at the beginning is skipped.
+    """The columns of a text file, plain or .gz, block by block. Lines end in LF or CRLF; an initial byte order mark is skipped.
 
     Args:
-        path: the file, plain or .gz.
-        fields: name -> type, in the order of the file.
-        delimiter: one character.
-        header: the column names of the first line, each in double quotes or not; None: the file has no header.
-        quoted: whether fields may be in double quotes; no type of field contains a quote.
-        bad: how to treat bad lines; None: `BadLines("strict")`.
+        path: the file.
+        form: of its lines.
+        bad: how to treat bad lines.
         first_block: number of blocks to pass over. The cuts between blocks and the line numbers do not depend on it; bad
             lines of these blocks are not listed.
 
     Yields:
-        name -> int64 [good lines of this block], perhaps empty. `EmptyField` and `IgnoredNumber` are not among them.
+        name -> int64 [good lines of this block], perhaps empty, of the fields that are kept.
 
     Raises:
         DataError: an unreadable file, a line longer than `LINE`, another header, a bad line (`strict`), no good line or,
-            after `MOSTLY_BAD` bad lines, more bad than good ones (`skip`), or fewer than `first_block` blocks.
-        ValueError: a negative `first_block`.
+            after `MOSTLY_BAD` bad lines, more bad than good ones (`skip`).
     """
-    if first_block < 0:
-        raise ValueError(f"first_block must be at least 0, got {first_block}")
-    line_format, bad = LineFormat(fields, delimiter, quoted), BadLines() if bad is None else bad
-    line, number, good, before = 1, 0, 0, len(bad.skipped)
-
-    def another_file() -> DataError:
-        _, line, fault = bad.skipped[before]
-        return DataError(f"{path}: no line has the expected form, so it is another file. Line {line}: {fault}")
-
-    for number, block in enumerate(blocks(path), 1):
-        if number == 1 and header is not None:
-            block = _after_header(path, block, header, delimiter)
+    line, good, before = 1, 0, len(bad.skipped)
+    for number, block in enumerate(blocks(path)):
+        if number == 0 and form.header is not None:
+            header, _, block = block.partition(b"\n")
+            form.check_header(path, header.removesuffix(b"\r"))
             line += 1
-        if number > first_block:
-            columns = line_format.columns(block)
+        if number >= first_block:
+            columns = form.columns(block)
             if columns is None:
-                columns = line_format.columns(_good_lines(path, line, block, line_format, bad, before))
+                columns = form.columns(_good_lines(path, line, block, form, bad, before))
                 if columns is None:
-                    raise DataError(f"{path}, lines from {line}: not readable as {', '.join(fields)}")
+                    raise DataError(f"{path}, lines from {line}: not readable as {', '.join(form.fields)}")
             good += len(next(iter(columns.values())))
-            if not good and len(bad.skipped) - before >= HOPELESS:
-                raise another_file()
+            if not good and first_block == 0 and len(bad.skipped) - before >= HOPELESS:
+                break
             yield columns
         line += block.count(b"\n")
-    if number < first_block:
-        raise DataError(f"{path}: first_block must be at most {number}, the number of blocks, got {first_block}")
     if not good and first_block == 0:
-        raise another_file() if len(bad.skipped) > before else DataError(f"{path}: the file holds only a header")
+        if len(bad.skipped) == before:
+            raise DataError(f"{path}: the file holds only a header")
+        _, line, fault = bad.skipped[before]
+        raise DataError(f"{path}: no line has the expected form, so it is another file. Line {line}: {fault}")
 
 
-def _after_header(path: Path, block: bytes, header: tuple[str, ...], delimiter: str) -> bytes:
-    first, _, rest = block.partition(b"\n")
-    names = [_unquoted(part) for part in first.removesuffix(b"\r").split(delimiter.encode())]
-    if names != [name.encode() for name in header]:
-        raise DataError(f"{path}, line 1: {_excerpt(first)} is not the header {delimiter.join(header)!r}")
-    return rest
-
-
-def _good_lines(path: Path, line: int, block: bytes, line_format: LineFormat, bad: BadLines, before: int) -> bytes:
-    """The good lines of a block that begins at `line`; `before` bad lines are of other files."""
+def _good_lines(path: Path, line: int, block: bytes, form: LineFormat, bad: BadLines, before: int) -> bytes:
+    """The good lines of a block that begins at `line`; the first `before` bad lines are of other files."""
     good = []
-    for number, raw in enumerate(io.BytesIO(block), line):  # one by one: a list of all lines takes much more memory
+    for number, raw in enumerate(io.BytesIO(block), line):  # a list of all lines would take much more memory
         text = raw.removesuffix(b"\n")
-        if fault := line_format.fault(text.removesuffix(b"\r")):
-            bad.add(path, number, fault)
-            _check_share_so_far(bad, before, number)
+        content = text.removesuffix(b"\r")
+        if fault := form.fault(form.split(content), content):
+            bad.add(path, number, fault, before)
         else:
             good.append(text + b"\n")
     return b"".join(good)
 
 
-def read_text(path: Path, encoding: str, bad: BadLines | None = None) -> Iterator[tuple[int, str]]:
-    """(line number, line) of a small text file.
+def read_rows(path: Path, encoding: str, form: LineFormat, bad: BadLines = STRICT) -> Iterator[tuple[int, list[str]]]:
+    """(line number, fields) of the good lines of a small text file; with a header it is a CSV file.
 
     Raises:
-        DataError: an unreadable or empty file, a line longer than `LINE`, bytes that are not `encoding` (`strict`), or too many
-            bad lines, as in `read_columns` (`skip`).
+        DataError: as `read_columns`, or bytes that are not `encoding` (`strict`).
     """
-    number, bad = 1, BadLines() if bad is None else bad
-    before = len(bad.skipped)
-    for block in blocks(path):
-        for line in io.BytesIO(block):
-            for raw in line.splitlines():
-                try:
-                    yield number, raw.decode(encoding)
-                except UnicodeDecodeError:
-                    bad.add(path, number, f"bytes that are not {encoding}: {_excerpt(raw)}")
-                _check_share_so_far(bad, before, number)
-                number += 1
+    before, good = len(bad.skipped), 0
+    lines = (line for block in blocks(path) for raw in io.BytesIO(block) for line in raw.splitlines())
+    for number, line in enumerate(lines, 1):
+        parts = []
+        try:
+            text = line.decode(encoding)
+            parts = text.split(form.delimiter) if form.header is None else next(csv.reader([text], strict=True)) or [""]
+            fault = form.fault([part.encode() for part in parts], line)
+        except UnicodeDecodeError:
+            fault = f"bytes that are not {encoding}: {_excerpt(line)}"
+        except csv.Error as error:
+            fault = f"not a line of a CSV file ({error}): {_excerpt(line)}"
+        if number == 1 and form.header is not None:
+            form.check_header(path, line)
+        elif fault:
+            bad.add(path, number, fault, before)
+        else:
+            good += 1
+            yield number, parts
+    if not good:
+        raise DataError(f"{path}: no line has the expected form, so it is another file")
 
 
 def blocks(path: Path) -> Iterator[bytes]:
@@ -465,60 +457,20 @@ def blocks(path: Path) -> Iterator[bytes]:
 # Lists of skipped lines
 
 
-def check_share(first: Skipped, n_bad: int, n_lines: int) -> None:
-    """Raises DataError, with the first bad line, if more than half of the lines are bad: it is another file or format."""
-    if 2 * n_bad > n_lines:
-        file, line, fault = first
-        raise DataError(
-            f"{n_bad:,} of {n_lines:,} lines are bad, too many for bad_lines='skip'; the first: {file}, line {line}: {fault}"
-        )
-
-
-def _check_share_so_far(bad: BadLines, before: int, n_lines: int) -> None:
-    if (n_bad := len(bad.skipped) - before) > MOSTLY_BAD:
-        check_share(bad.skipped[before], n_bad, n_lines)
-
-
 def write_skipped(path: Path, skipped: Iterable[Skipped]) -> int:
     """Writes the list, complete or absent, and returns its length; an empty one gets no file."""
     count = 0
     with new_file(path) as part, open(part, "w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle, lineterminator="\n")
         writer.writerow(["file", "line", "reason"])
-        for row in skipped:
+        for count, row in enumerate(skipped, 1):  # noqa: B007 - the last value is the length
             writer.writerow(row)
-            count += 1
     if not count:
         path.unlink()
     return count
 
 
-def read_skipped(path: Path) -> Iterator[Skipped]:
+def read_skipped(path: Path) -> tuple[Skipped, ...]:
     """The list, in the order of the lines."""
     with open(path, newline="", encoding="utf-8") as handle:
-        rows = csv.reader(handle)
-        next(rows)
-        for file, line, reason in rows:
-            yield file, int(line), reason
-
-
-def warn_of_skipped(path: Path, files: list[str], n_good: int | None, stacklevel: int) -> None:
-    """Warns that lines were skipped: how many, the first, and the file that lists all.
-
-    Args:
-        path: the list, not empty.
-        files: names of the files that were read.
-        n_good: number of their good lines; None: unknown.
-        stacklevel: of the warning; 1 is the caller of this function.
-    """
-    skipped = list(read_skipped(path))
-    name, line, reason = skipped[0]
-    count = f"{len(skipped):,}" + ("" if n_good is None else f" of {len(skipped) + n_good:,}")
-    others = len(files) - 1
-    source = files[0] + (f" and {others} other file{'s' * (others > 1)}" if others else "")
-    first = f"{name}, line {line}" if others else f"line {line}"
-    lines = f"line{'s' * (n_good is not None or len(skipped) > 1)} of {source}"
-    verb = "was" if len(skipped) == 1 else "were"
-    warnings.warn(
-        f"{count} {lines} {verb} skipped; the first: {first}: {reason}; all in {path}", stacklevel=stacklevel + 1
-    )
+        return tuple((file, int(line), reason) for file, line, reason in list(csv.reader(handle))[1:])

@@ -12,17 +12,16 @@ if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
 
 
-BLOCK = 128  # rows, at least; a multiple of 32
-PRODUCTS = BLOCK * 741  # rows times pairs that fit in the cache: 6 MB of vectors of 16
+BLOCK = 128  # least number of rows; a multiple of 32
+PRODUCTS = BLOCK * 741  # rows times pairs that fit in the CPU's cache: 6 MB of vectors of 16
 
 
 class AttentionalPooling(nn.Module):
-    """p . sum_{i<j} a_ij (v_i * v_j), the attention a = softmax over the pairs of h . ReLU(W (v_i * v_j) + b) (equations 4
-    and 5).
+    """p . sum_{i<j} a_ij (v_i * v_j), with the attention a = softmax over the pairs of h . ReLU(W (v_i * v_j) + b) (equations
+    4 and 5).
 
-    39 fields have 741 pairs: the products of 4,096 rows are 194 MB, and several such tensors are needed. So rows are processed
-    in blocks that fit in the cache, which is exact and 3 to 7 times as fast; `hidden`, `score` and `dropout` are called once
-    per block. With few fields a block has more rows, since calls would cost more than arithmetic.
+    Rows are processed in blocks that fit in the CPU's cache, 3 to 7 times as fast (39 fields have 741 pairs, and 4,096 rows of
+    products take 194 MB). `hidden`, `score` and `dropout` are called once per block.
 
     Args:
         dim: of the vectors v.
@@ -48,9 +47,9 @@ class AttentionalPooling(nn.Module):
 
     def _pool(self, vectors: torch.Tensor) -> torch.Tensor:
         """Products of all pairs of vectors [B, fields, dim], weighted by attention and summed: [B, dim]."""
-        # Slices avoid copies of both sides of all pairs.
-        first = range(vectors.shape[1] - 1)
-        products = torch.cat([vectors[:, i : i + 1] * vectors[:, i + 1 :] for i in first], dim=1)  # [B, pairs, dim]
+        # Slices avoid copies of both factors of all pairs.
+        left = range(vectors.shape[1] - 1)
+        products = torch.cat([vectors[:, i : i + 1] * vectors[:, i + 1 :] for i in left], dim=1)  # [B, pairs, dim]
         scores = self.score(torch.relu(self.hidden(products)))  # [B, pairs, 1]
         weights = self.dropout(torch.softmax(scores, dim=1))
         return self.dropout(torch.bmm(weights.transpose(1, 2), products).squeeze(1))
@@ -82,7 +81,7 @@ class AFM(FirstOrderModel):
         check_sizes(embedding_dim=embedding_dim, attention_size=attention_size, dropout=dropout, std=std)
         if len(schema.features) + len(schema.dense) < 2:
             raise ValueError(
-                "the schema must have at least two features and dense columns, for attention over pairs, got fewer"
+                "the schema must have at least two features and dense columns, since attention is over pairs"
             )
         super().__init__()
         self.fields = Fields(schema, embedding_dim, std)

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
 
 
 class VectorCross(torchrec().modules.crossnet.VectorCrossNet):
-    """TorchRec's `VectorCrossNet` with the same outputs, bit for bit, and gradients equal to rounding.
+    """TorchRec's `VectorCrossNet`, bit for bit; gradients are equal up to rounding.
 
-    TorchRec multiplies [B, N, 1] by [B, 1, 1], B products of tiny matrices; here x_0 is scaled row by row, which trains DCN
-    1.4 times as fast.
+    TorchRec multiplies B pairs of tiny matrices; scaling x_0 row by row trains DCN 1.4 times as fast.
     """
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
@@ -37,7 +36,7 @@ class DCN(nn.Module):
     Args:
         schema: of the data.
         embedding_dim: of every table.
-        cross_layers: their number.
+        cross_layers: number of cross layers.
         deep_mlp: hidden widths; each layer is Linear, BatchNorm, ReLU, Dropout.
         dropout: probability of dropping a hidden unit while training.
         std: standard deviation of the tables' first values.
@@ -61,8 +60,7 @@ class DCN(nn.Module):
         dropout: float = 0.2,
         std: float = 0.01,
     ) -> None:
-        sizes = {"embedding_dim": embedding_dim, "cross_layers": cross_layers, "deep_mlp": deep_mlp}
-        check_sizes(**sizes, dropout=dropout, std=std)
+        check_sizes(embedding_dim=embedding_dim, cross_layers=cross_layers, deep_mlp=deep_mlp, dropout=dropout, std=std)
         super().__init__()
         width = len(schema.dense) + len(schema.features) * embedding_dim
         self.embeddings = embedding_tables(schema, embedding_dim, std)

@@ -12,6 +12,8 @@ from drsrobust.models.layers import FlatInteractionArch, check_sizes, embedding_
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
 
+_COMPONENTS = {"embedding": ("sparse_arch.*",), "dense_mlp": ("dense_arch.*",)}
+
 
 class _FlatLogits:
     def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
@@ -22,7 +24,7 @@ class _FlatLogits:
 def _arguments(
     schema: Schema, embedding_dim: int, dense_mlp: Sequence[int], over_mlp: Sequence[int], std: float
 ) -> dict[str, Any]:
-    check_sizes(embedding_dim=embedding_dim, dense_mlp=dense_mlp, over_mlp=over_mlp)
+    check_sizes(embedding_dim=embedding_dim, dense_mlp=dense_mlp, over_mlp=over_mlp, std=std)
     if dense_mlp[-1] != embedding_dim:
         raise ValueError(
             f"the last width of dense_mlp must be embedding_dim, {embedding_dim}, since its output is multiplied with the "
@@ -30,7 +32,6 @@ def _arguments(
         )
     if len(over_mlp) < 2 or over_mlp[-1] != 1:
         raise ValueError(f"over_mlp must have at least two widths, the last one 1 (the logit), got {list(over_mlp)}")
-    check_sizes(std=std)
     return {
         "embedding_bag_collection": embedding_tables(schema, embedding_dim, std),
         "dense_in_features": len(schema.dense),
@@ -49,15 +50,10 @@ class DLRM(_FlatLogits, torchrec().models.dlrm.DLRM):
         over_mlp: widths of the top MLP (at least two); the last is 1.
         std: standard deviation of the tables' first values.
 
-    The tensors are named as in TorchRec: `sparse_arch.*`, `dense_arch.*`, `inter_arch.*`, `over_arch.*`.
+    Tensor names are those of TorchRec: `sparse_arch.*`, `dense_arch.*`, `inter_arch.*`, `over_arch.*`.
     """
 
-    COMPONENTS = {
-        "embedding": ("sparse_arch.*",),
-        "dense_mlp": ("dense_arch.*",),
-        "interaction": ("inter_arch.*",),
-        "over_mlp": ("over_arch.*",),
-    }
+    COMPONENTS = _COMPONENTS | {"interaction": ("inter_arch.*",), "over_mlp": ("over_arch.*",)}
 
     def __init__(
         self,
@@ -84,15 +80,10 @@ class DLRM_DCN(_FlatLogits, torchrec().models.dlrm.DLRM_DCN):
         layers: number of cross layers.
         rank: of the matrices W_l [(features + 1) * embedding_dim, rank] and V_l (its transpose's shape).
 
-    The tensors are named as in TorchRec: `sparse_arch.*`, `dense_arch.*`, `inter_arch.crossnet.*`, `over_arch.*`.
+    Tensor names are those of TorchRec: `sparse_arch.*`, `dense_arch.*`, `inter_arch.crossnet.*`, `over_arch.*`.
     """
 
-    COMPONENTS = {
-        "embedding": ("sparse_arch.*",),
-        "dense_mlp": ("dense_arch.*",),
-        "cross": ("inter_arch.*",),
-        "over_mlp": ("over_arch.*",),
-    }
+    COMPONENTS = _COMPONENTS | {"cross": ("inter_arch.*",), "over_mlp": ("over_arch.*",)}
 
     def __init__(
         self,

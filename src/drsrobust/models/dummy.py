@@ -1,4 +1,4 @@
-"""The dummy recommender of arXiv:2307.10244, never trained; the study measures how far errors move its outputs."""
+"""The untrained dummy recommender of arXiv:2307.10244; the study measures how far errors move its outputs."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -28,7 +28,7 @@ class Dummy(nn.Module):
         width: h.
         depth: hidden layers of width h in each MLP, 1 or 2.
         embedding_dim: e.
-        as_released: look up the rows that the published code did, see `released_lookups`.
+        as_released: look up rows as the published code did, see `released_lookups`.
     """
 
     COMPONENTS = {"embedding": ("embeddings.*",), "dense_mlp": ("dense.*",), "deep_mlp": ("predictor.*",)}
@@ -66,10 +66,10 @@ class Dummy(nn.Module):
 
 
 def released_lookups(sparse_features: "KeyedJaggedTensor", cardinalities: dict[str, int]) -> "KeyedJaggedTensor":
-    """The lookups of the published code, which passed each bag's 0/1 vector, one entry for each possible id, as the ids.
+    """The lookups of the published code, which passed each bag's 0/1 vector, with an entry for each possible id, as the ids.
 
-    So for k different ids out of C, row 0 is summed C - k times and row 1 k times. Here each of the two rows is looked up once,
-    with that number as its weight, and not at all if the number is 0, since an infinite row times 0 would be NaN.
+    For k different ids out of C, that sums row 0 C - k times and row 1 k times. Here each of the two rows is looked up once,
+    weighted by that number, and not at all if it is 0, since an infinite row times 0 would be NaN.
 
     Args:
         sparse_features: the ids of a bag are distinct.

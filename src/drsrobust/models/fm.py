@@ -1,5 +1,5 @@
-"""Models with a first-order part: factorization machine (Rendle, ICDM 2010, "Factorization Machines"), DeepFM (Guo et al.,
-arXiv:1703.04247) and Wide & Deep (Cheng et al., arXiv:1606.07792), the latter two with the sizes of arXiv:2307.10244.
+"""Factorization machine (Rendle, ICDM 2010, "Factorization Machines"), DeepFM (Guo et al., arXiv:1703.04247) and Wide & Deep
+(Cheng et al., arXiv:1606.07792), the latter two with the sizes of arXiv:2307.10244.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class SecondOrder(torchrec().modules.deepfm.FactorizationMachine):
     """sum_{i<j} <v_i, v_j>, as half of (sum_i v_i)^2 - sum_i v_i^2, summed over the coordinates (Rendle, lemma 3.1).
 
-    TorchRec's module flattens [B, fields, dim] and so multiplies every number with every other one, also those of different
-    coordinates and of the same vector. With one row per coordinate it computes the paper's term.
+    TorchRec's module flattens [B, fields, dim], so it also multiplies different coordinates. With one row per coordinate it
+    computes the paper's term.
     """
 
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:

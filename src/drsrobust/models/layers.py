@@ -1,4 +1,4 @@
-"""Parts that several models share: checks of sizes, MLPs, embedding tables, fields, first-order terms, DLRM's interaction."""
+"""Parts of several models: checks of sizes, MLPs, embedding tables, fields, first-order terms, DLRM's interaction."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 
 
 def check_sizes(**sizes: object) -> None:
-    """Checks sizes by their names: `*_mlp` is one or more widths, `dropout` is in [0, 1), `std` is positive, all others are
-    whole numbers from 1.
-
-    Raises:
-        ValueError: the first other one.
-    """
+    """Raises ValueError unless `*_mlp` is one or more widths, `dropout` is in [0, 1), `std` is positive, and every other size
+    is a whole number from 1."""
     for name, value in sizes.items():
         if name.endswith("_mlp"):
             good = isinstance(value, Sequence | np.ndarray) and not isinstance(value, str) and len(value)
@@ -50,7 +46,7 @@ def _real(value: object) -> bool:
 
 @contextmanager
 def empty_layers() -> Iterator[None]:
-    """Silences torch's warning about layers without input columns, whose weight is empty and whose bias still works."""
+    """Silences torch's warning about layers without input columns; their bias still works."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")
         yield
@@ -146,8 +142,8 @@ class FirstOrderModel(nn.Module):
 class FlatInteractionArch(torchrec().models.dlrm.InteractionArch):
     """TorchRec's `InteractionArch` with the same outputs and gradients, faster.
 
-    TorchRec picks the pairs by two index vectors, whose gradient is summed element by element. Here one index picks them from
-    the flattened products. The buffer `triu_indices` still decides which pairs are read.
+    TorchRec selects the pairs by two index vectors, whose gradient is summed element by element; here one index selects them
+    from the flattened products. The buffer `triu_indices` still determines the pairs.
     """
 
     def forward(self, dense_features: torch.Tensor, sparse_features: torch.Tensor) -> torch.Tensor:

@@ -51,11 +51,9 @@ def build_model(name: str, schema: "Schema", **sizes: Any) -> "nn.Module":
         raise ValueError(f"model {name!r}: {error}") from error
 
 
-def describe(name: str | None = None) -> str:
-    """The description of a model; without a name a line `name: description` for each."""
-    if name is None:
-        return "\n".join(f"{known}: {entry.line}" for known, entry in MODELS.items())
-    return _entry(name).line
+def describe() -> str:
+    """A line `name: description` for each model."""
+    return "\n".join(f"{name}: {entry.line}" for name, entry in MODELS.items())
 
 
 def default_sizes(name: str, dataset: str) -> dict[str, Any]:

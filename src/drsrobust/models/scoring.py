@@ -5,6 +5,7 @@ AVX2; elsewhere scores are equal within a few float32 roundings). So batches are
 """
 
 import hashlib
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -24,14 +25,14 @@ BATCH = 2048  # rows; a multiple of 32
 
 
 def padded_batches(split: Split, size: int = BATCH, rows: np.ndarray | None = None) -> list["Batch"]:
-    """Rows of a split (int64 [m]; None: all, in order) as batches; the last one is padded with copies of its last row."""
+    """Rows of a split (int64 [m]; None: all, in order) as batches; the last is padded with copies of its last row."""
     if size < 64 or size % 32:
         raise ValueError(f"batch size must be a multiple of 32, from 64 up, got {size}")
     rows = np.arange(len(split)) if rows is None else rows
     batches = []
     for start in range(0, len(rows), size):
         chosen = rows[start : start + size]
-        padding = max(64, -(-len(chosen) // 32) * 32) - len(chosen)
+        padding = max(64, 32 * math.ceil(len(chosen) / 32)) - len(chosen)
         batches.append(split.batch(np.append(chosen, np.full(padding, chosen[-1]))))
     return batches
 
@@ -88,7 +89,7 @@ def state_digest(model: nn.Module) -> str:
 
 
 def state_checksum(model: nn.Module) -> int:
-    """CRC-32 of the bytes that `state_digest` hashes: five times as fast, and enough to notice an accidental change."""
+    """CRC-32 of the bytes that `state_digest` hashes: five times as fast, enough to detect an accidental change."""
     total = 0
     for part in _state(model):
         total = zlib.crc32(part, total)

@@ -30,11 +30,10 @@ def save_checkpoint(model: nn.Module, folder: Path, manifest: dict[str, Any]) ->
     Args:
         model: a registered model.
         folder: replaced if it exists.
-        manifest: how the model was made, with at least `model`, `schema` and `sizes`; `curve`, the epochs of training, is
-            written as CSV too.
+        manifest: with at least `model`, `schema` and `sizes`; `curve`, the epochs of training, is written as CSV too.
 
     Returns:
-        the manifest as written, with hashes.
+        the manifest with hashes.
     """
     from safetensors.torch import save_file
 
@@ -59,7 +58,7 @@ def read_checkpoint(folder: Path, identity: dict[str, Any] | None = None) -> nn.
 
     Raises:
         FileNotFoundError: there is no checkpoint.
-        CheckpointError: a file has another SHA-256 than in the manifest, or the manifest differs from `identity`.
+        CheckpointError: a file has a wrong SHA-256, or the manifest differs from `identity`.
     """
     from safetensors.torch import load_file
 
@@ -70,7 +69,7 @@ def read_checkpoint(folder: Path, identity: dict[str, Any] | None = None) -> nn.
         manifest = json.loads((folder / MANIFEST).read_text())
         expected, schema = manifest["sha256"], manifest["schema"]
         if manifest.pop("manifest_sha256") != digest(manifest):
-            raise ValueError("its contents have another SHA-256 than it states")
+            raise ValueError("its SHA-256 is wrong")
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is damaged ({error}); {_remedy(folder)}") from error
     for key, value in json.loads(json.dumps(identity or {})).items():
@@ -95,8 +94,7 @@ def _remedy(folder: Path) -> str:
 
 
 def save_snapshot(path: Path, identity: str, tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
-    """Writes a snapshot (safetensors; `identity` of the training run and `progress`, JSON values, in its header), complete or
-    absent, in place of the previous one."""
+    """Replaces a snapshot (safetensors, with `identity` of the training run and `progress`, JSON values, in its header)."""
     from safetensors.torch import save_file
 
     content = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
@@ -107,8 +105,7 @@ def save_snapshot(path: Path, identity: str, tensors: dict[str, torch.Tensor], p
 
 
 def read_snapshot(path: Path, identity: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]] | None:
-    """Tensors and progress of a snapshot; None if there is none or, with a warning, if it is damaged or of another training
-    run, so that training restarts, which gives the same weights."""
+    """Tensors and progress of a snapshot; None if it is absent or, with a warning, damaged or of another training run."""
     from safetensors import SafetensorError, safe_open
 
     if not path.is_file():
@@ -118,7 +115,7 @@ def read_snapshot(path: Path, identity: str) -> tuple[dict[str, torch.Tensor], d
             header = json.loads(file.metadata()["snapshot"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         if header["tensors"] != _digest(tensors):
-            raise ValueError("its tensors have another SHA-256 than it states")
+            raise ValueError("the SHA-256 of its tensors is wrong")
         if header["identity"] != identity:
             raise ValueError("it is of another training run")
         return tensors, header["progress"]

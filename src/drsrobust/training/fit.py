@@ -3,8 +3,7 @@
 import math
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +36,8 @@ if TYPE_CHECKING:
 
 
 SAVE_EVERY = 60.0  # seconds of training between snapshots
-HARDLY_LEARNED = 0.98  # normalised entropy; 1 is that of predicting the click rate for every row
+HARDLY_LEARNED = 0.98  # normalised entropy; predicting the click rate for every row has 1
+_COUNTERS = ("epoch", "step", "total", "rows", "seconds")  # of `_Run`, kept in a snapshot
 
 
 class Trainer:
@@ -46,18 +46,18 @@ class Trainer:
     Args:
         model: forward(dense_features, sparse_features) -> logits [B] or [B, 1].
         settings: of training.
-        fused: from `fused_tables` of this model, whose block stays open.
+        fused: from `fused_tables(model, settings)`, inside its block.
     """
 
     def __init__(self, model: nn.Module, settings: Settings, fused: list[FusedTables]) -> None:
         self.model, self.settings = model, settings
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-        home = component_of(model)
+        components = component_of(model)
         fused_parameters = {id(parameter) for tables in fused for parameter in tables.parameters}
         tables, rest = [], []
         for name, parameter in named_tensors(model, buffers=False):
             if parameter.numel() and id(parameter) not in fused_parameters:
-                (tables if home[name] == "embedding" else rest).append(parameter)
+                (tables if components[name] == "embedding" else rest).append(parameter)
         rate, decay = settings.learning_rate, settings.weight_decay
         table_rate, table_decay = rate, decay  # of tables that FBGEMM cannot update
         if settings.table_optimizer == "adam":
@@ -69,24 +69,20 @@ class Trainer:
         self.optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
 
     def step(self, batch: "Batch") -> float:
-        """One update by a batch; returns the mean loss of its rows, in nats, before the update."""
+        """Updates the model by a batch; returns the mean loss of its rows before the update, in nats."""
         if self.device.type != "cpu":
             batch = batch.to(self.device)
         self.optimizer.zero_grad(set_to_none=True)
-        with self._precision():
+        precision = self.settings.precision
+        autocast = (
+            torch.autocast(self.device.type, getattr(torch, precision)) if precision != "float32" else nullcontext()
+        )
+        with autocast:
             logits = self.model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
         loss = binary_cross_entropy_with_logits(logits.float().reshape(-1), batch.labels)
         loss.backward()
         self.optimizer.step()
         return loss.item()
-
-    @contextmanager
-    def _precision(self) -> Iterator[None]:
-        if self.settings.precision == "float32":
-            yield
-        else:
-            with torch.autocast(self.device.type, getattr(torch, self.settings.precision)):
-                yield
 
 
 @dataclass(frozen=True)
@@ -104,8 +100,8 @@ class Epoch:
 def last_epoch(curve: list[Epoch], settings: Settings) -> int:
     """The last epoch of training if no later one is better.
 
-    Training ends when the validation AUC has not risen for `patience` epochs and the validation loss is not the lowest so far:
-    on few rows AUC can stay level for many epochs while the loss still falls.
+    Training ends when the validation AUC has not risen for `patience` epochs and the last validation loss is not the lowest:
+    on few rows AUC can stay level for many epochs while the loss falls.
     """
     best = max(curve, key=lambda epoch: epoch.valid_auc).epoch if curve else 0
     lowest = min(curve, key=lambda epoch: epoch.valid_loss).epoch if curve else 0
@@ -130,16 +126,15 @@ def fit(
     validation AUC; `last_epoch` defines when training ends. Warns if the model has hardly learned.
 
     Training uses one thread, since sums over a batch depend on the number of threads. One seed gives the same weights, bit for
-    bit, on one CPU and with the same versions of the libraries, also if training was interrupted and resumed. On another CPU
-    the libraries may choose other kernels, which round differently.
+    bit, on one CPU type and with the same library versions, also after an interruption. Another CPU may round differently.
 
     Args:
         model: forward(dense_features, sparse_features) -> logits [B].
         data: trains on `data.train`, validates on `data.valid`.
         settings: of training. The global random state of torch does not change.
         progress: whether to show a progress bar.
-        snapshot: a file that stores the state of training about once a minute; training resumes from a snapshot of the same
-            run. The caller deletes it.
+        snapshot: file that stores the state of training about once a minute, from which the same training resumes. The caller
+            deletes it.
 
     Raises:
         RuntimeError: training diverged (the loss is not finite).
@@ -153,7 +148,7 @@ def fit(
     cuda = [device] if device.type == "cuda" else []
     with threads(1), torch.random.fork_rng(devices=cuda), fused_tables(model, settings) as fused:
         torch.manual_seed(settings.seed)
-        run = _Run(model, data, settings, fused, device, snapshot)
+        run = _Run(model, data, settings, fused, snapshot)
         with progress_bar(last_epoch(run.curve, settings) * run.steps, "training", progress=progress) as bar:
             bar.update((run.epoch - 1) * run.steps + run.step)
             while run.epoch <= last_epoch(run.curve, settings):
@@ -170,16 +165,11 @@ class _Run:
     """The state of one training run."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        data: Dataset,
-        settings: Settings,
-        fused: list[FusedTables],
-        device: torch.device,
-        snapshot: Path | None,
+        self, model: nn.Module, data: Dataset, settings: Settings, fused: list[FusedTables], snapshot: Path | None
     ) -> None:
-        self.model, self.data, self.settings, self.fused, self.device = model, data, settings, fused, device
+        self.model, self.data, self.settings, self.fused = model, data, settings, fused
         self.trainer = Trainer(model, settings, fused)
+        self.device = self.trainer.device
         self.order = np.random.default_rng(settings.seed)
         self.valid = padded_batches(data.valid)
         self.steps = math.ceil(len(data.train) / settings.batch_size)
@@ -189,13 +179,13 @@ class _Run:
         self.total, self.rows, self.seconds = 0.0, 0, 0.0  # of the epoch so far
         self.snapshot = snapshot
         if snapshot is not None:
-            parts = [asdict(settings), data.train.fingerprint, data.valid.fingerprint, state_digest(model), device.type]
-            self.identity = digest(parts)
-            if (state := read_snapshot(snapshot, self.identity)) is not None:
-                self._resume(*state)
+            rows = [data.train.fingerprint, data.valid.fingerprint]
+            self.identity = digest([asdict(settings), *rows, state_digest(model), self.device.type])
+            if (stored := read_snapshot(snapshot, self.identity)) is not None:
+                self._resume(*stored)
 
     def train_epoch(self, bar: tqdm) -> None:
-        """The rest of one pass over the training rows, in a new order."""
+        """Trains on the remaining rows of this epoch, in an order of its own."""
         self.model.train()
         before = self.order.bit_generator.state  # a resumed epoch draws its order again
         order = self.order.permutation(len(self.data.train))
@@ -205,7 +195,10 @@ class _Run:
             if len(batch.labels) > 1:  # BatchNorm needs two rows for a variance
                 loss = self.trainer.step(batch)
                 if not math.isfinite(loss):
-                    raise self._diverged(loss)
+                    raise RuntimeError(
+                        f"training diverged in epoch {self.epoch}, step {self.step + 1} of {self.steps}: the loss is {loss}. "
+                        f"Use a learning_rate below {self.settings.learning_rate}, or scale dense columns to about -10..10"
+                    )
                 self.total, self.rows = self.total + loss * len(batch.labels), self.rows + len(batch.labels)
             self.step += 1
             bar.update()
@@ -216,7 +209,7 @@ class _Run:
                 saved = time.perf_counter()
 
     def validate(self, bar: tqdm) -> None:
-        """Ends an epoch: validation, the learning curve, the best weights so far."""
+        """Ends an epoch: extends the learning curve and keeps the best weights so far."""
         start = time.perf_counter()
         labels, prior = self.data.valid.labels, self.data.valid.prior
         scores = score(self.model, self.valid, len(labels))
@@ -234,31 +227,17 @@ class _Run:
         self.epoch, self.step = self.epoch + 1, 0
         self.total, self.rows, self.seconds = 0.0, 0, 0.0
 
-    def _diverged(self, loss: float) -> RuntimeError:
-        return RuntimeError(
-            f"training diverged in epoch {self.epoch}, step {self.step + 1} of {self.steps}: the loss is {loss}. Use a "
-            f"learning_rate below {self.settings.learning_rate}, or scale dense columns to about -10..10"
-        )
-
     def _save(self, order: dict[str, Any]) -> None:
-        """Writes a snapshot; `order` is the state of the generator of the order of rows when the epoch began."""
+        """Writes a snapshot; `order` is the state of the row order's generator at the start of the epoch."""
         tensors = dict(optimizer_tensors(self.trainer.optimizer)) | random_state(self.device)
         tensors |= {f"model.{name}": tensor for name, tensor in self.model.state_dict().items()}
         tensors |= {f"best.{name}": tensor for name, tensor in self.best_state.items()}
         tensors |= {f"tables.{i}.{j}": t for i, kernels in enumerate(self.fused) for j, t in enumerate(kernels.state())}
-        done = {
-            "epoch": self.epoch,
-            "step": self.step,
-            "total": self.total,
-            "rows": self.rows,
-            "seconds": self.seconds,
-            "curve": [asdict(epoch) for epoch in self.curve],
-            "best": self.best if self.curve else None,
-            "order": order,
-        }
-        save_snapshot(self.snapshot, self.identity, tensors, done)
+        state = {name: getattr(self, name) for name in _COUNTERS} | {"order": order}
+        state |= {"curve": [asdict(epoch) for epoch in self.curve], "best": self.best if self.curve else None}
+        save_snapshot(self.snapshot, self.identity, tensors, state)
 
-    def _resume(self, tensors: dict[str, torch.Tensor], done: dict[str, Any]) -> None:
+    def _resume(self, tensors: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         def part(prefix: str) -> dict[str, torch.Tensor]:
             return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}
 
@@ -269,8 +248,8 @@ class _Run:
             for j, tensor in enumerate(kernels.state()):
                 tensor.copy_(tensors[f"tables.{i}.{j}"])
         set_random_state(self.device, tensors)
-        self.order.bit_generator.state = done["order"]
-        for name in ("epoch", "step", "total", "rows", "seconds"):
-            setattr(self, name, done[name])
-        self.curve = [Epoch(**epoch) for epoch in done["curve"]]
-        self.best = -math.inf if done["best"] is None else done["best"]
+        self.order.bit_generator.state = state["order"]
+        for name in _COUNTERS:
+            setattr(self, name, state[name])
+        self.curve = [Epoch(**epoch) for epoch in state["curve"]]
+        self.best = -math.inf if state["best"] is None else state["best"]

@@ -1,7 +1,7 @@
-"""Embedding tables that FBGEMM's table-batched kernel looks up and updates, for as long as a model is trained.
+"""Embedding tables in FBGEMM's table-batched kernel during training.
 
-TorchRec's `EmbeddingBagCollection` gives every table a dense gradient, which an optimizer passes over. FBGEMM's kernel looks up
-all tables at once and updates, in its backward pass, only the rows that were read.
+TorchRec's `EmbeddingBagCollection` gives every table a dense gradient. FBGEMM's kernel looks up all tables at once and updates,
+in its backward pass, only the rows that were read.
 """
 
 from collections.abc import Iterator
@@ -22,20 +22,15 @@ _WIDTH = 4  # FBGEMM's rows are multiples of it
 
 @contextmanager
 def fused_tables(model: nn.Module, settings: Settings) -> Iterator[list["FusedTables"]]:
-    """Inside the block, the model's collections look up and update through FBGEMM.
+    """Inside the block, the model's collections look up and update through FBGEMM; yields one `FusedTables` for each.
 
-    Their parameters stay the same objects with the same names, in FBGEMM's memory inside the block. Collections that FBGEMM
-    does not support (a table whose width is not a multiple of 4, weighted lookups) do not change, nor do any with
-    `table_optimizer="adam"`.
-
-    Yields:
-        one `FusedTables` per fused collection.
+    Parameters stay the same objects with the same names. Collections that FBGEMM does not support (a table whose width is not a
+    multiple of 4, weighted lookups) do not change, nor do any with `table_optimizer="adam"`.
     """
-    fused = []
+    collection, fused = torchrec().EmbeddingBagCollection, []
     if settings.table_optimizer != "adam":
-        kind = torchrec().EmbeddingBagCollection
         for module in model.modules():
-            if isinstance(module, kind) and _fits(module):
+            if isinstance(module, collection) and _is_supported(module):
                 fused.append(FusedTables(module, settings))
     try:
         for tables in fused:
@@ -45,7 +40,7 @@ def fused_tables(model: nn.Module, settings: Settings) -> Iterator[list["FusedTa
         for tables in fused:
             vars(tables.collection).pop("forward", None)
             for parameter in tables.parameters:
-                parameter.data = parameter.data.clone()  # the tables of a collection were views of one memory
+                parameter.data = parameter.data.clone()  # FBGEMM's tables are views of one memory
 
 
 class FusedTables:
@@ -70,11 +65,9 @@ class FusedTables:
         configs = collection.embedding_bag_configs()
         self.parameters = [collection.embedding_bags[config.name].weight for config in configs]
         device = self.parameters[0].device
-        place = (
-            (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
-            if device.type == "cuda"
-            else (EmbeddingLocation.HOST, ComputeDevice.CPU)
-        )
+        place = (EmbeddingLocation.HOST, ComputeDevice.CPU)
+        if device.type == "cuda":
+            place = (EmbeddingLocation.DEVICE, ComputeDevice.CUDA)
         self._kernels, features, widths = [], [], []
         for pooling in dict.fromkeys(config.pooling for config in configs):
             group = [config for config in configs if config.pooling == pooling]
@@ -103,7 +96,7 @@ class FusedTables:
         self._group_widths = widths
 
     def look_up(self, features: "KeyedJaggedTensor") -> "KeyedTensor":
-        """The output of the collection's own forward: a KeyedTensor whose values are [B, sum of widths]."""
+        """The output of the collection's forward: a KeyedTensor with values [B, sum of widths]."""
         keys, parts = features.keys(), []
         for names, kernel in self._kernels:
             jagged = features if names == keys else features.permute([keys.index(name) for name in names])
@@ -115,12 +108,12 @@ class FusedTables:
         return torchrec().KeyedTensor(keys=self._names, length_per_key=self._widths, values=values)
 
     def state(self) -> list[torch.Tensor]:
-        """The optimizer's state: live tensors, in an order that depends only on the collection."""
+        """The tensors of the optimizer's state, not copied, in an order that depends only on the collection."""
         return [
             tensor for _, kernel in self._kernels for states in kernel.split_optimizer_states() for tensor in states
         ]
 
 
-def _fits(collection: "EmbeddingBagCollection") -> bool:
+def _is_supported(collection: "EmbeddingBagCollection") -> bool:
     configs = collection.embedding_bag_configs()
     return not collection.is_weighted() and all(config.embedding_dim % _WIDTH == 0 for config in configs)

@@ -40,9 +40,9 @@ def load_model(
 ) -> nn.Module:
     """A trained model in evaluation mode; its manifest (AUC, settings, versions, hashes) is `model.manifest`.
 
-    The first call trains and stores a checkpoint, which is identified by model, sizes, settings and the data's fingerprint. Two
-    processes that request the same model train it once. After interrupted training, even by `kill -9`, the next call resumes
-    from at most a minute before. Each call warns if the model has hardly learned, as `fit` does.
+    The first call trains and stores a checkpoint, identified by model, sizes, settings and the data's fingerprint. Processes
+    that request the same model at once train it once. After an interruption, even by `kill -9`, the next call resumes from at
+    most a minute before. Each call warns if the model has hardly learned.
 
     Args:
         name: one of `dr.models.MODELS`.
@@ -67,7 +67,7 @@ def load_model(
     with exclusive(folder):
         cached = (folder / MANIFEST).exists()
         if not cached:
-            _train(folder, name, data, settings or default_settings(name, data.name), identity, device, progress)
+            _train(folder, identity, data, device, progress)
     model = read_checkpoint(folder, identity)
     if cached:  # else `fit` has warned
         warn_if_hardly_learned([Epoch(**epoch) for epoch in model.manifest["curve"]], stacklevel=2)
@@ -77,11 +77,7 @@ def load_model(
 def checkpoint_of(
     name: str, data: Dataset, settings: Settings | None = None, sizes: dict[str, Any] | None = None
 ) -> tuple[Path, dict[str, Any]]:
-    """The folder of a model's checkpoint, which has a manifest once the model is trained, and its identity.
-
-    Raises:
-        ValueError: an unknown name.
-    """
+    """The folder of a model's checkpoint, which holds a manifest once the model is trained, and its identity."""
     if name not in MODELS:
         raise unknown("model", name, MODELS)
     settings = settings or default_settings(name, data.name)
@@ -92,8 +88,8 @@ def checkpoint_of(
 
 
 def default_settings(name: str, dataset: str) -> Settings:
-    """Settings of arXiv:2307.10244, except where others are better on validation rows: DLRM's tables on MovieLens need a
-    stronger weight decay, and all models do on `criteo-sample`, which has few rows for many categories."""
+    """Settings of arXiv:2307.10244, except where others are better on validation rows: a stronger weight decay for DLRM's
+    tables on MovieLens, and for all models on `criteo-sample`, which has few rows for many categories."""
     if dataset.startswith("criteo-sample"):
         rate = 3e-3 if name == "afm" else 1e-3
         decay = 1e-2 if name in ("dcn", "wide_deep", "deepfm") else 3e-3
@@ -108,18 +104,11 @@ def training_device(device: str | None) -> torch.device:
     return torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 
-def _train(
-    folder: Path,
-    name: str,
-    data: Dataset,
-    settings: Settings,
-    identity: dict[str, Any],
-    device: str | None,
-    progress: bool,
-) -> None:
+def _train(folder: Path, identity: dict[str, Any], data: Dataset, device: str | None, progress: bool) -> None:
+    settings = Settings(**identity["settings"])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(settings.seed)
-        model = build_model(name, data.schema, **identity["sizes"])
+        model = build_model(identity["model"], data.schema, **identity["sizes"])
     torch_device = training_device(device)
     unfinished = folder.with_name(f"{folder.name}.training")
     curve = fit(model.to(torch_device), data, settings, progress=progress, snapshot=unfinished / "snapshot.safetensors")
@@ -132,9 +121,8 @@ def _train(
         "test_log_loss": log_loss(labels, scores, prior),
         "test_ne": normalised_entropy(labels, scores, prior),
     }
-    manifest = identity | {
-        key: None if math.isnan(value) else value for key, value in measured.items()
-    }  # NaN: one class
+    measured = {key: None if math.isnan(value) else value for key, value in measured.items()}  # NaN: one class
+    manifest = identity | measured
     manifest |= {
         "dataset": data.name,
         "schema": asdict(data.schema),
@@ -166,9 +154,8 @@ def load_models(
 ) -> list[nn.Module]:
     """As `load_model` for each request, in their order; models that are not in the cache are trained in parallel.
 
-    Every worker is a fresh process that trains on one thread, so the weights are bit for bit those of `load_model`. After an
-    interrupted call the next one resumes each model. A script must call it under `if __name__ == "__main__":`, as Python's
-    `spawn` requires.
+    Every worker is a fresh process that trains on one thread, so the weights equal those of `load_model` bit for bit. A script
+    must call it under `if __name__ == "__main__":`, as Python's `spawn` requires.
 
     Args:
         requests: arguments of `load_model` for each model: `name` and `data`, optionally `settings` and `sizes`.
@@ -176,7 +163,7 @@ def load_models(
         device, progress: as in `load_model`.
 
     Raises:
-        TypeError: an argument that `load_model` does not have.
+        TypeError: a request with a missing or an unknown argument.
         ValueError: no model, an unknown name, or `workers` under 1.
         RuntimeError: a worker process died.
 
@@ -218,7 +205,7 @@ def _is_cached(data: Dataset) -> bool:
 
 
 def _train_in_parallel(requests: list[dict[str, Any]], workers: int, device: str | None, progress: bool) -> None:
-    # The slowest first, so that none of them is the last: many features, then large layers.
+    # The slowest first, so that none of them starts last: many features, then large layers.
     requests.sort(key=lambda request: (-len(request["data"].schema.features), request["name"] not in LARGE))
     with progress_bar(len(requests), "training models", progress=progress) as bar, pool(workers) as executor:
         futures = [

@@ -16,19 +16,18 @@ class Settings:
     Attributes:
         learning_rate: of Adam.
         weight_decay: L2, added to the gradient.
-        table_weight_decay: the same for embedding tables; None: `weight_decay` with Adam, 0 with FBGEMM's optimizers.
+        table_weight_decay: of embedding tables; None: `weight_decay` with Adam, 0 with FBGEMM's optimizers.
         batch_size: rows per step.
-        epochs: their maximal number.
-        patience: epochs without a better validation AUC before training ends (1: at the first). It does not end after an
-            epoch of the lowest validation loss so far.
-        seed: of the first weights, the order of rows and dropout.
-        table_optimizer: `adam`, or one that FBGEMM fuses into the backward pass of the embedding tables: `rowwise_adagrad`,
-            `adagrad`, `sgd`. The latter update only the rows that a batch reads, which is faster for large tables, and have no
-            weight decay (FBGEMM's kernels for CPUs ignore it). Adam updates all other parameters.
+        epochs: maximal number of epochs.
+        patience: epochs without a better validation AUC before training ends, except after an epoch of the lowest validation
+            loss so far.
+        seed: of the initial weights, the order of rows and dropout.
+        table_optimizer: `adam`, or an optimizer that FBGEMM fuses into the backward pass of the embedding tables:
+            `rowwise_adagrad`, `adagrad`, `sgd`. These update only the rows that a batch reads, which is faster for large
+            tables, and have no weight decay (FBGEMM's CPU kernels ignore it). Adam updates all other parameters.
         table_learning_rate: of `table_optimizer`; None: `learning_rate`.
-        precision: `float32`, or `bfloat16` for the matrix products of the forward and backward pass (weights, tables and
-            optimizer stay float32): twice as fast on processors with such products (AVX512-BF16, AMX, GPUs), far slower on
-            others.
+        precision: `float32`, or `bfloat16` for matrix products (weights, tables and optimizer stay float32): twice as fast on
+            processors that support it (AVX512-BF16, AMX, GPUs), far slower on others.
     """
 
     learning_rate: float = 1e-3
@@ -46,7 +45,7 @@ class Settings:
         plain = {
             int: index,
             float: float,
-            float | None: lambda value: None if value is None else float(value),
+            float | None: lambda value: value if value is None else float(value),
             str: str,
         }
         for field in fields(self):
@@ -63,8 +62,8 @@ class Settings:
                 f"table_weight_decay must be 0 with table_optimizer={self.table_optimizer!r}, since FBGEMM's optimizers have "
                 f"no weight decay, got {self.table_weight_decay}"
             )
-        least = {"batch_size": 2, "epochs": 1, "patience": 1, "seed": 0, "weight_decay": 0, "table_weight_decay": 0}
-        for name, low in least.items():
+        minimum = {"batch_size": 2, "epochs": 1, "patience": 1, "seed": 0, "weight_decay": 0, "table_weight_decay": 0}
+        for name, low in minimum.items():
             if not getattr(self, name) >= low:
                 raise ValueError(f"{name} must be at least {low}, got {getattr(self, name)}")
         for name in ("learning_rate", "table_learning_rate"):
