@@ -16,7 +16,7 @@ from torch.utils.flop_counter import flop_registry
 
 from benchmarks.trial_cost import campaign_of
 from drsrobust.campaign import Campaign, Store
-from drsrobust.campaign import workers as work
+from drsrobust.campaign import trial as work
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation import affected as reach
 from drsrobust.injection import ErrorModel, Injection, resolve

@@ -70,7 +70,7 @@ def test_nothing_is_computed_twice(evaluator, tmp_path, monkeypatch):
     more = campaign(evaluator, tmp_path / "s").run(progress=False)
     pd.testing.assert_frame_equal(more[more["trial"] < 3].reset_index(drop=True), first)
     pd.testing.assert_frame_equal(more, campaign(evaluator, tmp_path / "fresh").run(progress=False))
-    monkeypatch.setattr("drsrobust.campaign.workers.run_trial", lambda *_, **__: pytest.fail("computed again"))
+    monkeypatch.setattr("drsrobust.campaign.trial.run_trial", lambda *_, **__: pytest.fail("computed again"))
     pd.testing.assert_frame_equal(campaign(evaluator, tmp_path / "s").run(progress=False), more)
     pd.testing.assert_frame_equal(campaign(evaluator, tmp_path / "s", trials=3).run(progress=False), first)
     timings = campaign(evaluator, tmp_path / "s").timings()
@@ -78,22 +78,21 @@ def test_nothing_is_computed_twice(evaluator, tmp_path, monkeypatch):
 
 
 def test_an_interrupted_run_goes_on(evaluator, tmp_path, monkeypatch):
-    from drsrobust.campaign import workers as module
-    from drsrobust.campaign import workers as running
+    from drsrobust.campaign import trial as running
 
-    real, calls = module.run_trial, iter(range(1000))
+    real, calls = running.run_trial, iter(range(1000))
 
     def stop_at_20(*arguments, **options):
         if next(calls) == 20:
             raise KeyboardInterrupt
         return real(*arguments, **options)
 
-    monkeypatch.setattr(module, "run_trial", stop_at_20)
+    monkeypatch.setattr(running, "run_trial", stop_at_20)
     monkeypatch.setattr(running, "CHUNK_TRIALS", 4)
     with pytest.raises(KeyboardInterrupt):
         campaign(evaluator, tmp_path / "s").run(progress=False)
     assert len(campaign(evaluator, tmp_path / "s").table()) == 20
-    monkeypatch.setattr(module, "run_trial", real)
+    monkeypatch.setattr(running, "run_trial", real)
     resumed = campaign(evaluator, tmp_path / "s").run(progress=False)
     pd.testing.assert_frame_equal(resumed, campaign(evaluator, tmp_path / "fresh").run(progress=False))
 
@@ -164,9 +163,9 @@ def test_one_writer(evaluator, tmp_path, monkeypatch):
 
 
 def test_bad_grids(evaluator):
-    with pytest.raises(ValueError, match="targets is the text 'all'; it must be a list"):
+    with pytest.raises(ValueError, match="targets must be a list, as"):
         Campaign(evaluator, errors=[BitFlip(0.1)], targets="all")
-    with pytest.raises(ValueError, match="0 errors x 1 targets x 1 mitigations: nothing to do"):
+    with pytest.raises(ValueError, match="0 errors x 1 targets x 1 mitigations: no condition"):
         Campaign(evaluator, errors=[])
     with pytest.raises(ValueError, match=r"duplicate condition: BitFlip\(ber=0.1.*\) in 'all' with mitigation 'none'"):
         Campaign(evaluator, errors=[BitFlip(0.1), BitFlip(0.1)])
@@ -316,7 +315,7 @@ def test_two_campaigns_made_for_one_fresh_folder(evaluator, tmp_path):
 
 KILLED = """
 import sys
-from drsrobust.campaign import Campaign, workers as work
+from drsrobust.campaign import Campaign, trial as work
 from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip

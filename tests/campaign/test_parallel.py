@@ -137,7 +137,7 @@ def test_a_foreign_model_needs_a_factory(data, tmp_path):
     alone = Evaluator(model, data.test)
     expected = Campaign(alone, store=tmp_path / "one", **grid).run(progress=False)
     with pytest.raises(
-        NotPicklable, match=r"how to make a Tower is not known there; give Evaluator\(..., factory=...\)"
+        NotPicklable, match=r"workers cannot make a Tower; pass a function that makes it: Evaluator\(..., factory=...\)"
     ):
         Campaign(alone, store=tmp_path / "s", **grid).run(progress=False, workers=2)
     evaluator = Evaluator(model, data.test, factory=partial(Tower, data.schema.features))
@@ -157,7 +157,7 @@ def test_a_factory_of_a_notebook(data):
 
     factory.__module__ = "__main__"
     evaluator = Evaluator(factory(), data.test, factory=factory)
-    with pytest.raises(NotPicklable, match="is defined in this notebook or script; put it into a module"):
+    with pytest.raises(NotPicklable, match="is defined in this notebook or script; define it in a module"):
         Campaign(evaluator, errors=[BitFlip(1e-3)]).run(progress=False, workers=2)
 
 
@@ -171,7 +171,7 @@ def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeyp
         real(schedule, order, workers, finished)
 
     monkeypatch.setattr("drsrobust.campaign.campaign.SOON", 0.0)
-    monkeypatch.setattr(running, "TRIED", 0.05)
+    monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.05)
     monkeypatch.setattr("drsrobust.campaign.queue.CHUNK_SECONDS", 0.02)
     monkeypatch.setattr("drsrobust.campaign.campaign.run_in_processes", noted)
     monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
@@ -183,10 +183,12 @@ def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch)
     torch.manual_seed(0)
     evaluator = Evaluator(Tower(data.schema.features), data.test)
     monkeypatch.setattr("drsrobust.campaign.campaign.SOON", 0.0)
-    monkeypatch.setattr(running, "TRIED", 0.0)
+    monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.0)
     monkeypatch.setattr("drsrobust.campaign.queue.CHUNK_SECONDS", 0.0)
     monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
-    with pytest.warns(UserWarning, match="minutes are left, and run in this process alone: how to make a Tower"):
+    with pytest.warns(
+        UserWarning, match="minutes are left, and run in this process alone: workers cannot make a Tower"
+    ):
         table = Campaign(evaluator, errors=[FixedCount(1)], trials=5, store=tmp_path / "s").run(progress=False)
     assert len(table) == 5
 
@@ -203,7 +205,7 @@ def test_an_interrupt_keeps_what_is_finished(evaluator, expected, tmp_path, monk
 
     monkeypatch.setattr(Report, "update", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        campaign(evaluator, tmp_path / "s").run(progress=False, workers=2)
+        campaign(evaluator, tmp_path / "s").run(progress=True, workers=2)
     assert not multiprocessing.active_children() and not list(tmp_path.glob("s.workers*"))
     monkeypatch.undo()
     there = len(campaign(evaluator, tmp_path / "s").table())
@@ -212,5 +214,5 @@ def test_an_interrupt_keeps_what_is_finished(evaluator, expected, tmp_path, monk
 
 
 def test_bad_workers(evaluator, tmp_path):
-    with pytest.raises(ValueError, match="workers is 0; it must be 1 or more"):
+    with pytest.raises(ValueError, match="workers must be at least 1, got 0"):
         campaign(evaluator, tmp_path / "s").run(workers=0)

@@ -108,7 +108,7 @@ def test_what_is_no_chunk_is_not_written(filled):
     with filled.writing():
         before = chunks(filled.folder)
         for table, message in [
-            (good.slice(0, 0), "must hold a trial or more"),
+            (good.slice(0, 0), "must hold at least one trial"),
             (good.drop_columns("gauc"), rf"column {len(SCHEMA)} is condition \(int64\), and must be gauc \(double\)"),
             (good.append_column("more", pa.nulls(2)), rf"column {len(good.schema)} is more \(null\), and must be none"),
             (
@@ -116,7 +116,7 @@ def test_what_is_no_chunk_is_not_written(filled):
                 r"trial \(int32\), and must be trial \(int64\)",
             ),
             (pa.concat_tables([good, trials(2, [9])]), r"must be of one condition; this one is of \[1, 2\]"),
-            (trials(1, [3, 5, 4]), "must be ascending, none twice; in this one 4 follows on 5"),
+            (trials(1, [3, 5, 4]), "must ascend; in this one 4 follows 5"),
             (trials(1, [3, 3]), "in this one 3 follows on 3"),
             (trials(-1, [3]), "condition -1, trial 3: neither may be negative"),
             (good.set_column(8, "trial", pa.array([3, None], pa.int64())), "in this one some are null"),
@@ -350,9 +350,7 @@ def test_trials_that_stand_twice(filled, tmp_path):
     with other.writing():
         other.write(trials(2, [3, 6, 9]))
     shutil.copy(chunks(other.folder)[0], filled.folder)
-    message = (
-        r"trial 6 of condition 2 stands in two chunks, 00002-00000003-00000009-\w+.parquet and 00002-00000004-0000"
-    )
+    message = r"trial 6 of condition 2 is in two chunks, 00002-00000003-00000009-\w+.parquet and 00002-00000004-0000"
     for read in (filled.read, filled.keys, filled.writing().__enter__):
         with pytest.raises(StoreError, match=message):
             read()
@@ -366,14 +364,14 @@ def test_foreign_files(filled, tmp_path):
         (filled.folder / name).unlink()
 
     (filled.folder / "notes.parquet").write_text("what is to be done")
-    refused("notes.parquet", r"is no chunk of a campaign \(.*\); take it out of")
+    refused("notes.parquet", r"is no chunk of a campaign \(.*\); remove it from")
     pq.write_table(pa.table({"trial": [1, 2]}), filled.folder / "table.parquet")
-    refused("table.parquet", "is no chunk of a campaign; take it out of")
+    refused("table.parquet", "is no chunk of a campaign; remove it from")
     other = store(tmp_path / "t", seed=5)
     with other.writing():
         other.write(trials(1, [0]))
     name = Path(shutil.copy(chunks(other.folder)[0], filled.folder)).name
-    refused(name, "belongs to another campaign; take it out of")
+    refused(name, "belongs to another campaign; remove it from")
     wider = Store(filled.folder, {"what": "made up"}, {}, stored_schema(["gauc", "regret"]))
     with pytest.raises(
         StoreError, match=f"parquet has other columns than its campaign, column {len(SCHEMA) + 1} is condition .*regret"
@@ -422,7 +420,7 @@ def test_chunks_that_come_and_go_while_they_are_read(filled, monkeypatch):
     assert len(filled.read()) == 9
     monkeypatch.setattr(os, "listdir", lambda path: [*real(path), "00001-00000000-00000001-12345678.parquet"])
     for read in (filled.read, filled.keys):
-        with pytest.raises(StoreError, match="00001-00000000-00000001-12345678.parquet was there and is gone"):
+        with pytest.raises(StoreError, match="00001-00000000-00000001-12345678.parquet was deleted while it was read"):
             read()
 
 

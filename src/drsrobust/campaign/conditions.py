@@ -1,6 +1,4 @@
-"""The conditions of a campaign: what goes wrong, where, and under which protection.
-
-The grid of a campaign, from axes or from an explicit list."""
+"""The conditions of a campaign (error model, target, mitigation) as a grid, from axes or from a list; strata of bits."""
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Condition:
-    """One cell of a campaign's grid. `hits` is what errors are drawn over: an address space, or a transient target."""
+    """One condition of a campaign. Errors are drawn over `hits`: an address space, or a transient target."""
 
     error_model: ErrorModel
     target: str | Target | Transient
@@ -68,7 +66,7 @@ class Condition:
 
     @property
     def ber(self) -> float | None:
-        """Expected share of eligible bits that flip; None where it is not known beforehand."""
+        """Expected share of eligible bits that flip; None if it depends on the run."""
         if isinstance(self.hits, Transient):
             return self.error_model.rate if isinstance(self.error_model, BitFlip) else None
         return self.error_model.expected_share(self.hits)
@@ -90,7 +88,7 @@ class Condition:
 
     def check(self, model: nn.Module) -> None:
         """Raises ValueError for an error model or a target that does not fit the model, and for gradients, which no evaluator
-        takes. (Whether a transient target's tensors have the bits asked for shows when the model runs.)"""
+        computes. Bits of a transient target are checked when the model runs."""
         if isinstance(self.hits, AddressSpace):
             self.error_model.expected_share(self.hits)
             return
@@ -104,7 +102,7 @@ class Condition:
 
     @cached_property
     def resolved(self) -> list:
-        """What the target resolves to, as JSON: tensor names, with the rows where some are chosen; a transient one's text."""
+        """The resolved target as JSON: tensor names, with a hash of chosen rows; the text of a transient target."""
         if isinstance(self.hits, Transient):
             return [str(self.hits)]
         return [
@@ -114,13 +112,13 @@ class Condition:
 
 
 def resolved(model: nn.Module, target: str | Target | Transient) -> AddressSpace | Transient:
-    """What errors of a target are drawn over in a model's present memory."""
+    """The address space of a target in the model's present memory; a transient target itself."""
     return target if isinstance(target, Transient) else resolve(model, target)
 
 
 @dataclass(frozen=True, eq=False)
-class Named(Target):
-    """A target by what it resolved to before: the same text, tensors and rows."""
+class ResolvedTarget(Target):
+    """A target that was resolved before: the same text, tensors and rows."""
 
     text: str
     rows: Mapping[str, np.ndarray | None]
@@ -153,7 +151,7 @@ def decades(low: float, high: float) -> list[float]:
     return [float(f"1e{exponent}") for exponent in range(ends[0], ends[1] + 1)]
 
 
-def cells(
+def condition_triples(
     errors: Iterable[ErrorModel] | None,
     targets: Iterable[Any],
     mitigations: Iterable[Mitigation | None],
@@ -164,37 +162,37 @@ def cells(
     Args:
         errors, targets, mitigations: axes.
         conditions: pairs (error model, target), triples with a mitigation, or mappings with the keys `error`, `target` and
-            `mitigation` (the latter two may be left out: all, none).
+            `mitigation` (default: all, none).
 
     Raises:
-        TypeError: something that is no error model, or no mitigation.
-        ValueError: an empty axis, axes beside a list, or an entry of another form.
+        TypeError: something else in place of an error model or a mitigation.
+        ValueError: an empty axis, both axes and a list, or an entry of another form.
     """
     if conditions is None:
         for name, axis in (("targets", targets), ("errors", errors), ("mitigations", mitigations)):
             if isinstance(axis, str):
-                raise ValueError(f"{name} is the text {axis!r}; it must be a list, as [{axis!r}]")
+                raise ValueError(f"{name} must be a list, as [{axis!r}], got the text {axis!r}")
         errors, targets, mitigations = list(errors or ()), list(targets), list(mitigations)
-        found = [(error, target, one) for target, error, one in product(targets, errors, mitigations)]
-        if not found:
+        triples = [(error, target, one) for target, error, one in product(targets, errors, mitigations)]
+        if not triples:
             raise ValueError(
-                f"{len(errors)} errors x {len(targets)} targets x {len(mitigations)} mitigations: nothing to do"
+                f"{len(errors)} errors x {len(targets)} targets x {len(mitigations)} mitigations: no condition"
             )
     else:
         if errors is not None:
-            raise ValueError("errors and conditions were both given; conditions is the whole list by itself")
-        found = [_cell(entry) for entry in conditions]
-        if not found:
-            raise ValueError("conditions is empty: nothing to do")
-    for error, _, mitigation in found:
+            raise ValueError("pass errors or conditions, not both: conditions is the whole list")
+        triples = [_triple(entry) for entry in conditions]
+        if not triples:
+            raise ValueError("conditions is empty")
+    for error, _, mitigation in triples:
         if not isinstance(error, ErrorModel):
             raise TypeError(f"errors holds {error!r}; each must be an error model, as BitFlip(ber=1e-6)")
         if mitigation is not None and not isinstance(mitigation, Mitigation):
             raise TypeError(f"mitigations holds {mitigation!r}; each must be a mitigation or None")
-    return found
+    return triples
 
 
-def _cell(entry: Any) -> tuple[ErrorModel, Any, Mitigation | None]:
+def _triple(entry: Any) -> tuple[ErrorModel, Any, Mitigation | None]:
     keys = ("error", "target", "mitigation")
     if isinstance(entry, Mapping):
         if "error" in entry and set(entry) <= set(keys):
@@ -207,24 +205,24 @@ def _cell(entry: Any) -> tuple[ErrorModel, Any, Mitigation | None]:
     )
 
 
-def grid(model: nn.Module, found: list[tuple[ErrorModel, Any, Mitigation | None]]) -> list[Condition]:
+def grid(model: nn.Module, triples: list[tuple[ErrorModel, Any, Mitigation | None]]) -> list[Condition]:
     """The conditions, in the model's present memory. Each target is resolved once; mitigations of one identity become one
     object, which an evaluator recognises."""
     spaces: dict[int, Any] = {}
     first: dict[str, Mitigation] = {}  # by identity
     same: dict[int, Mitigation] = {}
-    for _, target, mitigation in found:
+    for _, target, mitigation in triples:
         if id(target) not in spaces:
             spaces[id(target)] = resolved(model, target)
         if mitigation is not None and id(mitigation) not in same:
             same[id(mitigation)] = first.setdefault(mitigation.identity(), mitigation)
     return [
-        Condition(error, target, spaces[id(target)], same.get(id(mitigation))) for error, target, mitigation in found
+        Condition(error, target, spaces[id(target)], same.get(id(mitigation))) for error, target, mitigation in triples
     ]
 
 
 def sharing_maps(conditions: list[Condition]) -> list[list[int]]:
-    """Numbers of the conditions that differ in their mitigation alone: they are judged on the same maps."""
+    """Numbers of the conditions that differ only in their mitigation, grouped: each group has the same error maps."""
     groups: dict[tuple, list[int]] = {}
     for number, condition in enumerate(conditions):
         groups.setdefault(condition.key[:3], []).append(number)
@@ -267,10 +265,10 @@ def strata(
         parts.setdefault((tensor.component, tensor.format.name.partition(":")[0]), []).append(tensor)
     rows = []
     for (component, kind), tensors in sorted(parts.items()):
-        here = _target(model, target, component, tensors, components)
+        stratum = _target(model, target, component, tensors, components)
         for name, bits in bit_classes(tensors[0].format).items():
             eligible = AddressSpace(tensors, bits).bits
-            rows.append({"component": component, "format": kind, "bit_class": name, "bits": bits, "target": here})
+            rows.append({"component": component, "format": kind, "bit_class": name, "bits": bits, "target": stratum})
             rows[-1] |= {"eligible": eligible, "weight": eligible / whole.bits}
     return pd.DataFrame(rows)
 
@@ -282,7 +280,7 @@ def _target(
     tensors: list,
     components: Mapping[str, str] | None,
 ) -> "str | Target":
-    """The simplest target that means these tensors of a component, and these rows of them."""
+    """The simplest target that resolves to these tensors of a component, and these rows of them."""
     dtype = tensors[0].format.dtype
     candidates: list[str | Target] = [component, whole, Dtype(dtype, component), Dtype(dtype, whole)]
     if all(tensor.rows is None for tensor in tensors):
@@ -290,17 +288,15 @@ def _target(
         for tensor in tensors[1:]:
             named = as_target(named) | tensor.name
         candidates.append(named)
-    wanted = _places(tensors)
+    names = _names(tensors)
     for candidate in candidates:
         try:
-            if _places(as_target(candidate).resolve(model, components).tensors) == wanted:
+            if _names(as_target(candidate).resolve(model, components).tensors) == names:
                 return candidate
-        except ValueError:  # another component of this name's group holds something that cannot be hit
+        except ValueError:  # another component of this group holds something that cannot be hit
             continue
-    raise ValueError(
-        f"{whole}: no target means its rows in {component} alone; take the strata of one component's rows at a time"
-    )
+    raise ValueError(f"{whole}: no target selects only its rows in {component}; pass rows of one component at a time")
 
 
-def _places(tensors: Sequence) -> set:
+def _names(tensors: Sequence) -> set:
     return {(tensor.name, None if tensor.rows is None else tensor.rows.tobytes()) for tensor in tensors}

@@ -8,14 +8,12 @@ from drsrobust.statistics.stopping import stopping_interval
 
 
 class Report:
-    """A progress bar of trials, with conditions done, the widest interval of a mean AUC (where a precision is asked for) and
-    the time left."""
+    """A progress bar of trials, with finished conditions, the widest interval of a mean AUC (with a precision) and the time
+    left."""
 
-    def __init__(
-        self, schedule: Schedule, name: str, n_conditions: int, precision: float | None, *, progress: bool
-    ) -> None:
+    def __init__(self, schedule: Schedule, name: str, n_conditions: int, precision: float | None) -> None:
         self._schedule, self._conditions, self._precision = schedule, n_conditions, precision
-        self._bar = progress_bar(schedule.total, name, progress=progress)
+        self._bar = progress_bar(schedule.total, name, progress=True)
         self._since, self._before, self._looked = time.monotonic(), schedule.computed, 0.0
 
     def __enter__(self) -> "Report":
@@ -43,13 +41,13 @@ class Report:
         left = self._schedule.seconds_left()
         computed = self._schedule.computed - self._before
         if left is not None and computed and elapsed:
-            # Trials of several workers go on side by side.
+            # Several workers run at a time.
             left /= max(self._schedule.seconds_since() / elapsed, 0.1)
             parts.append(f"{int(left // 60)}:{int(left % 60):02d} left")
         return ", ".join(parts)
 
     def _widest(self) -> float | None:
-        """The largest half-width of an interval of the conditions that are not done."""
+        """The largest half-width of an interval of an unfinished condition."""
         widths = []
         for condition in self._schedule.unfinished():
             values = self._schedule.values(condition, self._schedule.limit(condition))

@@ -1,4 +1,4 @@
-"""Which trials are to be computed next."""
+"""The trials of a campaign that are to be computed next."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -16,31 +16,34 @@ class Chunk(NamedTuple):
     trials: tuple[int, ...]
 
 
-class Schedule:
-    """The trials of all conditions, look by look.
+CHUNK_TRIALS, CHUNK_SECONDS = 1024, 3.0  # a chunk ends when either is reached
 
-    Conditions that share their error maps stop together. How many trials they need rests on their first trials alone, so it
-    is the same whoever computed them, in whatever order.
+
+class Schedule:
+    """The trials of all conditions, checkpoint by checkpoint.
+
+    Conditions with the same error maps stop together. The number of their trials depends only on the first trials, not on the
+    process or the order that computed them.
 
     Args:
         groups: numbers of the conditions that stop together.
-        looks: ascending numbers of trials; one: how many there are to be.
-        precision: half-width of the mean AUC's interval at which a group stops; None: at the last look.
+        checkpoints: ascending numbers of trials at which the interval is checked; with a fixed number of trials that one.
+        precision: half-width of the mean AUC's interval at which a group stops; None: at the last checkpoint.
     """
 
-    def __init__(self, groups: Sequence[Sequence[int]], looks: Sequence[int], precision: float | None) -> None:
-        self._groups, self._looks, self._precision = groups, looks, precision
+    def __init__(self, groups: Sequence[Sequence[int]], checkpoints: Sequence[int], precision: float | None) -> None:
+        self._groups, self._checkpoints, self._precision = groups, checkpoints, precision
         self._group_of = {condition: number for number, group in enumerate(groups) for condition in group}
         self._auc: dict[int, dict[int, float]] = {condition: {} for condition in self._group_of}
         self._seconds: dict[int, list[float]] = {condition: [0.0, 0] for condition in self._group_of}
-        self._new = 0.0  # seconds of the trials that came after the first addition: not of those found in a store
+        self._new = 0.0  # seconds of the trials after the first addition, which is the store's
         self._additions = 0
         self._given: dict[int, set[int]] = {condition: set() for condition in self._group_of}
-        self._limit = [looks[0]] * len(groups)
+        self._limit = [checkpoints[0]] * len(groups)
         self._finished = [False] * len(groups)
 
     def add(self, table: pa.Table) -> None:
-        """Notes finished trials: `condition`, `trial`, `auc` and `seconds` of each."""
+        """Adds finished trials: `condition`, `trial`, `auc` and `seconds` of each."""
         self._additions += 1
         columns = (table[name].to_pylist() for name in ("condition", "trial", "auc", "seconds"))
         touched = set()
@@ -51,33 +54,32 @@ class Schedule:
             self._new += seconds if self._additions > 1 else 0.0
             touched.add(self._group_of[condition])
         for number in touched:
-            self._look(number)
+            self._advance(number)
 
-    def _look(self, number: int) -> None:
-        """Moves a group's limit on, or finishes it, when all trials below its limit are there."""
+    def _advance(self, number: int) -> None:
+        """Raises a group's limit, or finishes it, when all trials below its limit are computed."""
         group = self._groups[number]
         while not self._finished[number]:
             limit = self._limit[number]
             if any(len(self._auc[condition]) < limit for condition in group):
-                return  # the quick answer
+                return  # without a look at each number
             if any(trial not in self._auc[condition] for condition in group for trial in range(limit)):
                 return
             if self._precision is None:
                 self._finished[number] = True
                 return
             values = [self.values(condition, limit) for condition in group]
-            needed = required_trials(values, self._looks, self._precision)
+            needed = required_trials(values, self._checkpoints, self._precision)
             self._limit[number] = needed
             self._finished[number] = needed <= limit
 
     def values(self, condition: int, n: int) -> np.ndarray:
-        """AUC of the first n trials of a condition that are there; NaN where the model raised."""
+        """AUC of the computed ones of a condition's first n trials; NaN where the model raised."""
         there = self._auc[condition]
         return np.array([there[trial] for trial in range(n) if trial in there], np.float64)
 
     def pending(self, size: int) -> Iterator[Chunk]:
-        """Chunks of up to `size` trials that are asked for now and were neither computed nor given out before; group by group,
-        in the grid's order."""
+        """Chunks of up to `size` trials that are neither computed nor in work, group by group, in the grid's order."""
         for number, group in enumerate(self._groups):
             if self._finished[number]:
                 continue
@@ -90,26 +92,26 @@ class Schedule:
                     yield Chunk(condition, part)
 
     def take_back(self, work: Chunk) -> None:
-        """Trials of a chunk that was given out and is not computed: they will be given again."""
+        """Makes trials of a chunk pending again, which was not computed."""
         self._given[work.condition].difference_update(work.trials)
 
     def limit(self, condition: int) -> int:
-        """How many trials of a condition belong to the campaign, as far as is known."""
+        """The number of trials of a condition, as far as is known."""
         return self._limit[self._group_of[condition]]
 
     @property
     def done(self) -> bool:
-        """Whether all are computed."""
+        """Whether all trials are computed."""
         return all(self._finished)
 
     @property
     def total(self) -> int:
-        """Trials asked for so far."""
+        """The number of trials of all conditions, as far as is known."""
         return sum(self._limit[number] * len(group) for number, group in enumerate(self._groups))
 
     @property
     def computed(self) -> int:
-        """Trials of these that are there."""
+        """The number of computed trials of these."""
         return sum(self._there(condition) for condition in self._group_of)
 
     def _there(self, condition: int) -> int:
@@ -117,14 +119,12 @@ class Schedule:
 
     @property
     def conditions_done(self) -> int:
-        """Conditions whose trials are all there."""
+        """The number of finished conditions."""
         return sum(len(group) for number, group in enumerate(self._groups) if self._finished[number])
 
     def seconds_left(self) -> float | None:
-        """What the trials that are missing will take one after the other; None before any was computed.
-
-        A condition of which nothing is known is taken to cost what the dearest known one does.
-        """
+        """Estimated time of the missing trials one after the other; None before any was computed. A condition without trials is
+        estimated by the slowest other one."""
         means = [total / n for total, n in self._seconds.values() if n]
         if not means:
             return None
@@ -134,17 +134,14 @@ class Schedule:
         return left
 
     def seconds_per_trial(self) -> float | None:
-        """Of the trials that are known, on average; None when there are none."""
+        """Mean over the computed trials; None without any."""
         total, n = (sum(column) for column in zip(*self._seconds.values(), strict=True))
         return total / n if n else None
 
     def seconds_since(self) -> float:
-        """What the trials took that came after the first addition."""
+        """Seconds of the trials after the first addition."""
         return self._new
 
     def unfinished(self) -> list[int]:
-        """Conditions of which trials are missing."""
+        """Conditions with missing trials."""
         return [c for number, group in enumerate(self._groups) if not self._finished[number] for c in group]
-
-
-CHUNK_TRIALS, CHUNK_SECONDS = 1024, 3.0  # a chunk ends when either is reached

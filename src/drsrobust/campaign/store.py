@@ -1,12 +1,13 @@
 """The result store: a folder with a manifest and Parquet chunks, each complete or absent.
 
-Contract: a finished trial is never changed and never computed again; a chunk belongs to one condition and carries the
-store's identity; one process writes at a time, others may read meanwhile. Chunks of another campaign, damaged ones and
-trials that stand twice are refused by name, never averaged in.
+Contract: a finished trial is never changed and never computed again. A chunk belongs to one condition and carries the store's
+identity. One process writes at a time, others may read meanwhile. Chunks of another campaign, damaged chunks and duplicate
+trials are refused by name.
 
-A chunk is named `condition-first-last-crc.parquet`: its condition, its first and last trial (not all between need be in it),
-and the CRC-32 of the file. Pages have checksums of their own, but the footer has none: of 25,000 bit flips in a chunk one
-gave other values and no error."""
+A chunk is named `condition-first-last-crc.parquet`: its condition, its first and last trial (it may lack some between), and
+the CRC-32 of the file. Parquet's page checksums do not cover the footer: of 25,000 bit flips in a chunk one gave other values
+and no error.
+"""
 
 import json
 import os
@@ -31,7 +32,7 @@ _IDENTITY = b"drsrobust.campaign"
 _NAME = re.compile(r"(?P<content>\d{5,}-\d{8,}-\d{8,})-(?P<crc>[0-9a-f]{8})\.parquet")
 _READERS = min(4, os.cpu_count() or 1)  # threads
 _AGAIN = "delete it and its trials are computed again"
-PATIENCE = 10.0  # seconds to wait for another writer: the kernel of a killed run takes a moment to notice
+PATIENCE = 10.0  # seconds to wait for another writer: the lock of a killed run takes a moment to vanish
 
 
 class StoreError(RuntimeError):
@@ -42,13 +43,13 @@ class Store:
     """The store of one campaign.
 
     Args:
-        folder: made at the first write.
+        folder: created at the first write.
         definition: JSON value of all that decides the results; its hash is the store's identity.
-        about: what else the manifest records (versions, commit, machine), without being part of the identity.
+        about: further entries of the manifest (versions, commit, machine), which are not part of the identity.
         schema: of a stored trial, as `stored_schema()` gives it; `condition` and `trial` are int64.
 
     Attributes:
-        full_run: why all trials of the store are full runs, as `restart` recorded it; None where they need not be.
+        full_run: why all trials of the store are full runs, as `restart` recorded it; None if they need not be.
 
     Raises:
         StoreError: the folder holds another campaign, or cannot be read.
@@ -84,9 +85,8 @@ class Store:
             raise StoreError(f"{self._manifest} is damaged ({error}); delete {self.folder} to start again") from error
         if found.get("format") != self._definition.get("format"):
             raise StoreError(
-                f"{self.folder} was written by another version of drsrobust (its format is {found.get('format')}, here it is "
-                f"{self._definition.get('format')}); its trials cannot be used. Give another store=, or none to have one "
-                "named by the definition"
+                f"{self.folder} was written by another version of drsrobust (format {found.get('format')}, this version reads "
+                f"{self._definition.get('format')}). Pass another store=, or none: then its name follows from the definition"
             )
         if digest(found) != self.identity:
             keys = sorted(set(found) | set(self._definition))
@@ -95,7 +95,7 @@ class Store:
                 f"{self.folder} holds the results of another campaign; they differ in {', '.join(differing)}.\n"
                 f"there: { {key: found.get(key) for key in differing} }\n"
                 f"asked: { {key: self._definition.get(key) for key in differing} }\n"
-                "Give another store=, or none to have one named by the definition"
+                "Pass another store=, or none: then its name follows from the definition"
             )
         return True
 
@@ -104,11 +104,11 @@ class Store:
         """Holds the store for writing. The lock belongs to this process and to those it forks.
 
         Yields:
-            the trials that are there already, as `keys` gives them.
+            the stored trials, as `keys` returns them.
 
         Raises:
-            StoreError: another process is writing to it, it holds another campaign by now, it cannot be written to, or
-                one of its chunks is damaged.
+            StoreError: another process is writing to it, it now holds another campaign, it cannot be written to, or a chunk is
+                damaged.
         """
         with ExitStack() as stack:
             try:
@@ -136,11 +136,11 @@ class Store:
                 time.sleep(0.1)
 
     def _open(self) -> np.ndarray:
-        """What is to be done first under the lock; gives the trials that are there."""
+        """Prepares the folder under the lock; returns the stored trials."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for stale in self.folder.glob(".*.part"):
-            stale.unlink()  # of a killed writer: the lock says that nobody is writing
-        there = self._check_manifest()  # again: another process may have made the store meanwhile
+            stale.unlink()  # of a killed writer: nobody else holds the lock
+        there = self._check_manifest()  # again: another process may have created the store meanwhile
         keys = self.keys()  # chunks without a manifest may be another campaign's
         if not there:
             self._write_manifest()
@@ -152,9 +152,9 @@ class Store:
             part.write_text(json.dumps(manifest, indent=1))
 
     def restart(self, full_run: str) -> None:
-        """Deletes all trials, inside of `writing()`, and records why those that follow are full runs.
+        """Deletes all trials, inside `writing()`, and records why the following ones are full runs.
 
-        The chunks go first: a store that is left without them and without the record computes them again.
+        The chunks are deleted first: a store without them and without the record computes them again.
 
         Raises:
             StoreError: the folder cannot be written to.
@@ -170,14 +170,14 @@ class Store:
             raise StoreError(f"{self.folder} cannot be written to: {_why(error)}") from error
 
     def write(self, table: pa.Table) -> None:
-        """Adds finished trials of one condition as one chunk, inside of `writing()`.
+        """Adds finished trials of one condition as one chunk, inside `writing()`.
 
         Args:
             table: the columns of `schema`; one value of `condition`; `trial` ascending, not necessarily without gaps.
 
         Raises:
-            StoreError: the table is not such a one, a trial of it is stored already, or the chunk cannot be written; then
-                nothing of it is there, and what was stored before is kept.
+            StoreError: another table, a trial that is stored already, or a chunk that cannot be written; then nothing of it is
+                left, and all stored trials are kept.
         """
         if self._known is None:
             raise StoreError(f"{self.folder} is not held for writing; use `with store.writing():`")
@@ -191,24 +191,24 @@ class Store:
         content = sink.getvalue()
         path = self.folder / f"{_content(condition, trials)}-{zlib.crc32(content):08x}.parquet"
         try:
-            if not self._manifest.exists():  # or new_file would make the folder anew
+            if not self._manifest.exists():  # new_file would create the folder again
                 raise StoreError(f"{self.folder} was deleted or moved away while it was being written to; run again")
             with new_file(path) as part:
                 part.write_bytes(content)
             known.update(trials)
         except BaseException as error:
             with suppress(OSError):
-                path.unlink(missing_ok=True)  # an error may come when it has its name already
+                path.unlink(missing_ok=True)  # it may have its final name already
             if not isinstance(error, OSError):
                 raise
             kept = sum(len(trials) for trials in self._known.values())
             raise StoreError(
                 f"{path} cannot be written: {_why(error)}. Nothing of it is left; the {kept:,} trials that were stored "
-                "before are kept. When this is mended, run again: it goes on from there"
+                "before are kept. When there is room, run again: it continues from there"
             ) from error
 
     def _checked(self, table: pa.Table) -> tuple[int, list[int]]:
-        """Condition and trials of a table that is to be written. Raises StoreError for one that is no chunk."""
+        """Condition and trials of a table. Raises StoreError if it cannot be a chunk."""
         if not table.schema.equals(self.schema):
             raise StoreError(f"{self.folder}: the trials have other columns, {_difference(table.schema, self.schema)}")
         try:
@@ -218,22 +218,22 @@ class Store:
         return condition, trials.tolist()
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """All finished trials in the order of the grid, then of trials. May be called while another process writes: every
-        chunk that was written before the call is in it, each wholly.
+        """All finished trials by condition, then trial. It may be called while another process writes, and includes every chunk
+        written before the call.
 
         Args:
-            columns: names of those wanted, in their order; None: all of the schema.
+            columns: names, in their order; None: all of the schema.
 
         Raises:
-            StoreError: a chunk that is damaged, foreign, renamed or gone, or a trial that stands twice.
+            StoreError: a chunk that is damaged, foreign, renamed or gone, or a duplicate trial.
         """
         names = self.schema.names if columns is None else list(columns)
         schema = self._part({"condition", "trial", *names})
         return self._sorted(self._load(lambda path: self._read_chunk(path, schema)), schema).select(names)
 
     def keys(self) -> np.ndarray:
-        """Condition and number of each finished trial: int64 [n, 2], ascending. It reads these two columns alone, and so
-        finds less damage than `read` does.
+        """Condition and number of each finished trial: int64 [n, 2], ascending. It reads only these two columns, and so finds
+        less damage than `read`.
 
         Raises:
             StoreError: as `read`.
@@ -258,10 +258,10 @@ class Store:
             return list(zip(paths, threads.map(read, paths), strict=True))
 
     def _sorted(self, chunks: list[tuple[Path, pa.Table]], schema: pa.Schema) -> pa.Table:
-        """All rows by condition, then trial. Raises StoreError for a trial that stands twice.
+        """All rows by condition, then trial. Raises StoreError for a duplicate trial.
 
-        Condition by condition: chunks that follow each other are not copied, and where they must be (those of several
-        workers), the texts of one condition fit into what Arrow's offsets reach.
+        Condition by condition: consecutive chunks are not copied, and interleaved ones (of several workers) stay within the
+        range of Arrow's 32-bit text offsets.
         """
         tables = [schema.empty_table()]
         numbered = sorted(((table["condition"][0].as_py(), path, table) for path, table in chunks), key=lambda c: c[:2])
@@ -277,8 +277,8 @@ class Store:
                 chunk_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
                 one, other = (paths[chunk_of[order[at]]] for at in (same[0], same[0] + 1))
                 raise StoreError(
-                    f"{self.folder}: trial {trial[order[same[0]]]} of condition {condition} stands in two chunks, "
-                    f"{one.name} and {other.name}; delete one of them, and what it alone holds is computed again"
+                    f"{self.folder}: trial {trial[order[same[0]]]} of condition {condition} is in two chunks, "
+                    f"{one.name} and {other.name}; delete one of them, and its other trials are computed again"
                 )
             tables.append(pa.concat_tables(parts).take(pa.array(order)))
         return pa.concat_tables(tables)
@@ -293,18 +293,18 @@ class Store:
             return self._checked_chunk(path, file.read(schema.names, use_threads=False), schema)
 
     def _read_keys(self, path: Path, schema: pa.Schema) -> pa.Table:
-        # Of the whole file no checksum is made, so that little of it is read: those of the pages must do.
+        # Only page checksums: a checksum of the file would read all of it.
         with _reading(path), pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False) as file:
             return self._checked_chunk(path, file.read(schema.names, use_threads=False), schema)
 
     def _checked_chunk(self, path: Path, table: pa.Table, schema: pa.Schema) -> pa.Table:
-        """What was read of a chunk. Raises StoreError when it is not of this store, or not what its name says; ValueError
-        when it is not what `write` takes."""
+        """The table without metadata. Raises StoreError for a chunk of another store or name, ValueError for one that `write`
+        refuses."""
         identity = (table.schema.metadata or {}).get(_IDENTITY)
         if identity is None:
-            raise StoreError(f"{path} is no chunk of a campaign; take it out of {self.folder}")
+            raise StoreError(f"{path} is no chunk of a campaign; remove it from {self.folder}")
         if identity != self.identity.encode():
-            raise StoreError(f"{path} belongs to another campaign; take it out of {self.folder}")
+            raise StoreError(f"{path} belongs to another campaign; remove it from {self.folder}")
         if not table.schema.equals(schema):
             raise StoreError(
                 f"{path} has other columns than its campaign, {_difference(table.schema, schema)}; {_AGAIN}"
@@ -323,10 +323,10 @@ def _keys_of(table: pa.Table) -> tuple[int, np.ndarray]:
     """The condition and the trials (int64 [n]) of a chunk.
 
     Raises:
-        ValueError: it is none: empty, of several conditions, or its trials are not ascending.
+        ValueError: an empty table, several conditions, or trials that do not ascend.
     """
     if not len(table):
-        raise ValueError("a chunk must hold a trial or more; this one is empty")
+        raise ValueError("a chunk must hold at least one trial; this one is empty")
     if table["condition"].null_count or table["trial"].null_count:
         raise ValueError("a chunk must have a condition and a trial number in each row; in this one some are null")
     conditions, trials = table["condition"].to_numpy(), table["trial"].to_numpy()
@@ -336,12 +336,12 @@ def _keys_of(table: pa.Table) -> tuple[int, np.ndarray]:
         raise ValueError(f"condition {conditions[0]}, trial {trials[0]}: neither may be negative")
     if len(back := np.flatnonzero(np.diff(trials) <= 0)):
         one, other = trials[back[0] : back[0] + 2]
-        raise ValueError(f"the trials of a chunk must be ascending, none twice; in this one {other} follows on {one}")
+        raise ValueError(f"the trials of a chunk must ascend; in this one {other} follows {one}")
     return int(conditions[0]), trials
 
 
 def _content(condition: int, trials: Sequence[int]) -> str:
-    """How the name of a chunk begins."""
+    """The beginning of a chunk's name."""
     return f"{condition:05d}-{trials[0]:08d}-{trials[-1]:08d}"
 
 
@@ -352,16 +352,18 @@ def _difference(found: pa.Schema, expected: pa.Schema) -> str:
         if one is None or other is None or not one.equals(other):
             there, asked = ("none" if field is None else f"{field.name} ({field.type})" for field in (one, other))
             return f"column {at} is {there}, and must be {asked}"
-    return "in what they say of nulls"
+    return "in nullability"
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Makes a StoreError of what goes wrong while a chunk is read."""
+    """Turns errors of reading a chunk into StoreError."""
     try:
         yield
     except FileNotFoundError as error:
-        raise StoreError(f"{path} was there and is gone; read again, and its trials are computed again") from error
+        raise StoreError(
+            f"{path} was deleted while it was read; read again, and its trials are computed again"
+        ) from error
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:  # Arrow's own have none
             raise StoreError(f"{path} cannot be read: {_why(error)}") from error
@@ -371,7 +373,7 @@ def _reading(path: Path) -> Iterator[None]:
 def _damaged(path: Path, why: str) -> StoreError:
     if _NAME.fullmatch(path.name):
         return StoreError(f"{path} is damaged ({why}); {_AGAIN}")
-    return StoreError(f"{path} is no chunk of a campaign ({why}); take it out of {path.parent}")
+    return StoreError(f"{path} is no chunk of a campaign ({why}); remove it from {path.parent}")
 
 
 def _why(error: OSError) -> str:

@@ -1,11 +1,9 @@
-"""What was flipped, counted by component, tensor and number of the bit.
-
-A trial: a pure function of (checkpoint, data, condition, trial number)."""
+"""A trial: a pure function of checkpoint, data, condition and trial number; and trials in this process."""
 
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,24 +11,29 @@ import pyarrow as pa
 
 from drsrobust._hashing import canonical_json
 from drsrobust.campaign.conditions import Condition
-from drsrobust.campaign.table import BIT_COUNT, SCHEMA
+from drsrobust.campaign.queue import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
+from drsrobust.campaign.table import BIT_COUNT, SCHEMA, chunk, stored_schema
 from drsrobust.evaluation import CoupledRowsError, Evaluation, Evaluator
 from drsrobust.injection import ErrorMap, Injection
 from drsrobust.mitigation.base import CombinedDetection
 
-_BLOCK = 1 << 16  # words counted at a time: what they are widened to stays in the processor's cache
+Finished = Callable[[pa.Table], None]  # stores trials and adds them to the schedule
+VERIFY_EVERY = 50  # times the duration of a verification, in trials, between two
+VERIFY_SECONDS = 0.5  # the duration before the first one
+TRIED = 3.0  # seconds of work here before a campaign may switch to several processes
+_BLOCK = 1 << 16  # words counted at a time: their widened copies stay in the processor's cache
 _BITS_OF_BYTE = (np.arange(256)[:, None] >> np.arange(8)) & 1  # [256, 8]
 
 
 def errors_by_bit(error_map: ErrorMap) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """How many bits of each number are flipped in each tensor at rest. (What transient errors hit is in the map's log.)
+    """Flipped bits of each number in each tensor at rest; the map's log holds transient errors.
 
     Returns:
         tensor: int64 [n], index into `error_map.targets`, ascending.
         bit: uint8 [n], 0 the lowest of its word, ascending within a tensor.
         count: int64 [n], at least 1.
     """
-    hit = [(number, count_bits(error_map.mask[here])) for number, here in error_map.by_tensor()]
+    hit = [(number, count_bits(error_map.mask[entries])) for number, entries in error_map.by_tensor()]
     counts = np.array([count for _, count in hit], np.int64).reshape(-1, 64)
     row, bit = np.nonzero(counts)
     numbers = np.array([number for number, _ in hit], np.int64)
@@ -38,10 +41,7 @@ def errors_by_bit(error_map: ErrorMap) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 
 def count_bits(masks: np.ndarray) -> np.ndarray:
-    """How many of masks uint64 [n] have each bit: int64 [64].
-
-    By a histogram of each byte, for the bytes that are not 0 everywhere.
-    """
+    """The number of masks uint64 [n] that have each bit: int64 [64], by a histogram of each byte."""
     counts = np.zeros((8, 8), np.int64)
     if not len(masks):
         return counts.reshape(64)
@@ -55,33 +55,32 @@ def count_bits(masks: np.ndarray) -> np.ndarray:
 
 
 def audit(error_map: ErrorMap) -> pa.StructArray:
-    """The entries of a trial's column `errors` (BIT_COUNT): tensors at rest in the map's order, then the places that
-    transient errors hit (as component and as tensor), in the order in which they were hit first; bits ascending.
-
-    Bits of quantized rows are those of their bytes. Transient errors must have been, when this is called.
+    """The entries of a trial's column `errors` (BIT_COUNT): tensors at rest in the map's order, then the sites of transient
+    errors (as component and as tensor) in the order of their first hit; bits ascending. Bits of quantized rows are numbered
+    within their byte.
     """
     tensor, bit, count = errors_by_bit(error_map)
     components = np.array([entry.component for entry in error_map.fingerprint], object)[tensor]
     tensors = np.array(error_map.targets, object)[tensor]
-    by_place = defaultdict(list)
+    by_site = defaultdict(list)
     for hit in () if error_map.log is None else error_map.log.hits:
-        by_place[hit.site].append(hit.mask)
-    for place, masks in by_place.items():
+        by_site[hit.site].append(hit.mask)
+    for site, masks in by_site.items():
         counts = count_bits(np.concatenate(masks))
         bits = np.flatnonzero(counts)
-        here = np.full(len(bits), place, object)
-        components, tensors = np.append(components, here), np.append(tensors, here)
+        names = np.full(len(bits), site, object)
+        components, tensors = np.append(components, names), np.append(tensors, names)
         bit, count = np.append(bit, bits.astype(np.uint8)), np.append(count, counts[bits])
     arrays = [pa.array(components, pa.string()), pa.array(tensors, pa.string()), pa.array(bit), pa.array(count)]
     return pa.StructArray.from_arrays(arrays, fields=list(BIT_COUNT))
 
 
 def trial_seed(evaluator: Evaluator, condition: Condition, trial: int, *, seed: int, coupled: bool) -> int:
-    """The uint64 that a trial's errors are drawn from: the first 8 bytes (big-endian) of SHA-256 over the sorted JSON of
-    campaign seed, error model without rate or count, resolved target, model name, data set name and trial number.
+    """The seed (uint64) of a trial's errors: the first 8 bytes (big-endian) of SHA-256 over the sorted JSON of campaign seed,
+    error model without rate or count, resolved target, model name, data set name and trial number.
 
-    So trials at different rates share nested error maps, and trials under different mitigations the same. With
-    `coupled=False` the rate goes in, and they are independent.
+    So trials at different rates share nested error maps, and trials under different mitigations the same ones. With
+    `coupled=False` the rate is included, and they are independent.
     """
     parts = {
         "seed": seed,
@@ -114,7 +113,7 @@ def run_trial(
         condition: one of the campaign's.
         trial: its number, from 0.
         seed, coupled, protocol, metrics: of the campaign.
-        guarded: the evaluator of the model under the condition's mitigation, while it is attached; None where there is none.
+        guarded: the evaluator of the model under the condition's mitigation; None without one.
 
     Returns:
         a row of the campaign's table (every column of SCHEMA and of `metrics`), with the `seconds` it took, the text of its
@@ -125,15 +124,15 @@ def run_trial(
     injection = Injection(evaluator.model, [(condition.error_model, condition.hits)], seed=drawn_from)
     drawn, detected, repaired = injection.error_map, None, None
     if guarded is None:
-        result, left = _judged(evaluator, condition, injection), drawn
+        result, left = _evaluated(evaluator, condition, injection), drawn
     else:
         left = condition.mitigation.screen(drawn, evaluator.model, seed=drawn_from)
         if left is not drawn:
             injection = injection.replaced(left)
         with condition.mitigation.attach(evaluator.model) as watch:
-            result = _judged(guarded, condition, injection)
-        noticed = CombinedDetection([left, watch])  # in memory, and while the model computed
-        detected, repaired = noticed.detected, noticed.repaired
+            result = _evaluated(guarded, condition, injection)
+        detection = CombinedDetection([left, watch])  # in memory, and while the model computed
+        detected, repaired = detection.detected, detection.repaired
     found = drawn if drawn.log is None else drawn.log
     golden = evaluator.golden.auc
     row = dict.fromkeys(SCHEMA.names)
@@ -173,23 +172,113 @@ def run_trial(
     return row | {"error": result.error, "errors": audit(drawn), "seconds": time.perf_counter() - start}
 
 
-def _judged(evaluator: Evaluator, condition: Condition, injection: Injection) -> Evaluation:
-    """The model with these errors. Without any the golden run is the answer, and costs nothing.
+def _evaluated(evaluator: Evaluator, condition: Condition, injection: Injection) -> Evaluation:
+    """Evaluates the model with these errors. Without errors the golden run is the result.
 
     Raises:
-        CoupledRowsError: the evaluator found out just now that its earlier reruns may be wrong.
+        CoupledRowsError: the evaluator found that its earlier reruns may be wrong.
     """
     error_map: ErrorMap = injection.error_map
     if not len(error_map) and error_map.log is None:
         return evaluator.golden.unreached()
-    # Not `with inject(...)`: between its entry and the first statement an interrupt would slip through.
+    # Not `with inject(...)`: an interrupt between its entry and the first statement would leave errors in the model.
     try:
         injection.apply()
         full_run, result = evaluator.full_run, evaluator.rerun(error_map)
         if evaluator.full_run != full_run:
             raise CoupledRowsError(evaluator.full_run)
-        if (places := injection.unreached()) and result.outcome != "raised":
-            raise ValueError(f"{condition.target}: the model never calls {', '.join(places)}, so nothing is hit there")
+        if (sites := injection.unreached()) and result.outcome != "raised":
+            raise ValueError(
+                f"{condition.target}: the model never calls {', '.join(sites)}, so no error is injected there"
+            )
     finally:
         injection.undo()
     return result
+
+
+def run_trials(
+    evaluator: Evaluator, guarded: Evaluator | None, condition: Condition, work: Chunk, options: dict[str, Any]
+) -> tuple[pa.Table, BaseException | None]:
+    """Runs trials of a chunk for up to CHUNK_SECONDS, and at least one.
+
+    Returns:
+        the finished trials as stored, and the exception that interrupted the next one.
+    """
+    rows, since, stopped = [], time.monotonic(), None
+    try:
+        for trial in work.trials:
+            rows.append(run_trial(evaluator, condition, trial, guarded=guarded, **options))
+            if time.monotonic() - since > CHUNK_SECONDS:
+                break
+    except BaseException as error:  # also an interrupt: finished trials are kept
+        stopped = error
+    return chunk(work.condition, rows, stored_schema(options["metrics"])), stopped
+
+
+class LocalRunner:
+    """Runs chunks in this process, on one evaluator.
+
+    Args:
+        evaluator: of the model without mitigation.
+        conditions: the grid.
+        options: of `run_trial`.
+    """
+
+    def __init__(self, evaluator: Evaluator, conditions: Sequence[Condition], options: dict[str, Any]) -> None:
+        self._evaluator, self._conditions, self._options = evaluator, conditions, options
+        self._guarded: dict[str, Evaluator] = {}  # by identity of the mitigation: each has its own golden scores
+        self._unverified_s, self._verify_s = 0.0, VERIFY_SECONDS
+
+    def __call__(self, work: Chunk) -> tuple[pa.Table, BaseException | None]:
+        """As `run_trials`; raises RuntimeError as `verify_when_due`."""
+        condition, start = self._conditions[work.condition], time.perf_counter()
+        if condition.mitigation is None:
+            table, stopped = run_trials(self._evaluator, None, condition, work, self._options)
+        else:
+            with self._evaluator.under(condition.mitigation, self._guarded.get(condition.identity)) as guarded:
+                self._guarded[condition.identity] = guarded
+                table, stopped = run_trials(self._evaluator, guarded, condition, work, self._options)
+        self._unverified_s += time.perf_counter() - start
+        if stopped is None:
+            self.verify_when_due()
+        return table, stopped
+
+    def verify_when_due(self) -> None:
+        """Verifies the evaluator in about 2 % of the time of the trials.
+
+        Raises:
+            RuntimeError: something other than errors changed the model or the evaluator's golden run.
+        """
+        if self._unverified_s > VERIFY_EVERY * self._verify_s:
+            start = time.perf_counter()
+            self._evaluator.verify()
+            self._unverified_s, self._verify_s = 0.0, time.perf_counter() - start
+
+
+def run_here(schedule: Schedule, runner: LocalRunner, finished: Finished, *, may_switch: Callable[[], bool]) -> bool:
+    """Computes trials in this process.
+
+    Args:
+        schedule: of the campaign.
+        runner: computes a chunk.
+        finished: called with every finished chunk.
+        may_switch: called between chunks, after TRIED seconds: whether to stop, since other processes will continue.
+
+    Returns:
+        whether all trials are computed.
+    """
+    began = time.monotonic()
+    while not schedule.done:
+        for work in schedule.pending(CHUNK_TRIALS):
+            remaining = work.trials
+            while remaining:
+                table, stopped = runner(Chunk(work.condition, remaining))
+                remaining = remaining[len(table) :]
+                if len(table):
+                    finished(table)
+                if stopped is not None:
+                    raise stopped
+                if time.monotonic() - began > TRIED and may_switch():
+                    schedule.take_back(Chunk(work.condition, remaining))
+                    return False
+    return True
