@@ -117,7 +117,7 @@ def test_what_is_no_chunk_is_not_written(filled):
             ),
             (pa.concat_tables([good, trials(2, [9])]), r"must be of one condition; this one is of \[1, 2\]"),
             (trials(1, [3, 5, 4]), "must ascend; in this one 4 follows 5"),
-            (trials(1, [3, 3]), "in this one 3 follows on 3"),
+            (trials(1, [3, 3]), "in this one 3 follows 3"),
             (trials(-1, [3]), "condition -1, trial 3: neither may be negative"),
             (good.set_column(8, "trial", pa.array([3, None], pa.int64())), "in this one some are null"),
             (trials(2, [2, 5, 8]), "trial 5 of condition 2 is stored already"),
