@@ -162,16 +162,14 @@ def test_trials_that_raised():
 
 def test_the_ladders_top():
     values = np.full((5, 4), 0.8)
-    with pytest.raises(
-        ValueError, match=r"at rate 0.05 0.9\d* of the probability lies above the ladder's last rung, 4 errors"
-    ):
+    with pytest.raises(ValueError, match=r"at rate 0.05 0.9\d* of the probability lies above the last point, 4 errors"):
         curve_from_counts(values, [0, 1, 2, 4], BITS, [0.0001, 0.05])
     assert binomial_weights([0, 1, 2, 4], BITS, [1e-3]).sum() == pytest.approx(1)  # a little above it is allowed
     assert binomial_weights([0, 100, BITS], BITS, [1.0]).tolist() == [[0, 0, 1]]
 
 
 def test_useless_arguments():
-    with pytest.raises(ValueError, match=r"the ladder is \[1, 2\]; it must ascend from 0 errors to at most 200"):
+    with pytest.raises(ValueError, match=r"the grid is \[1, 2\]; it must ascend from 0 errors to at most 200"):
         binomial_weights([1, 2], BITS, [0.001])
     with pytest.raises(ValueError, match=r"values have shape \(5, 3\); they must be \[trials, 4 rungs\]"):
         curve_from_counts(np.zeros((5, 3)), [0, 1, 2, 4], BITS, [0.001])

@@ -9,7 +9,6 @@ from drsrobust.statistics.intervals import (
     mean_interval,
     quantile_interval,
     rule_of_three,
-    sample_size,
     wilson,
 )
 
@@ -176,28 +175,3 @@ def test_bootstrap_interval_covers():
         _, low, high = bootstrap_interval(recovery, lost, left, resamples=499)
         covered += low <= 0.6 <= high
     assert 0.90 < covered / 400 < 0.98
-
-
-def test_sample_size_is_leveugles():
-    many = 10**12
-    assert [sample_size(many, e) for e in (0.05, 0.01, 0.001)] == [385, 9604, 960_400]
-    assert sample_size(many, 0.01, confidence=0.99) == 16_590
-    assert sample_size(math.inf, 0.01) == 9604
-    assert sample_size(1, 0.01) == 1 and sample_size(100, 1e-6) == 100  # never more than there are
-    # N / (1 + e^2 (N - 1) / (t^2 p (1 - p))) by hand: 5000 / (1 + 0.0025 * 4999 / (3.8416 * 0.09))
-    assert sample_size(5000, 0.05, p=0.1) == math.ceil(5000 / (1 + 12.4975 / 0.345744))
-
-
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"population": 0, "error": 0.01}, "population is 0; it must be 1 or more possible errors"),
-        ({"population": math.nan, "error": 0.01}, "population is nan"),
-        ({"population": 10, "error": 0}, "error is 0; it must lie between 0 and 1"),
-        ({"population": 10, "error": 0.1, "confidence": 95}, "confidence is 95"),
-        ({"population": 10, "error": 0.1, "p": 1}, "p is 1"),
-    ],
-)
-def test_sample_size_of_nonsense(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        sample_size(**arguments)

@@ -11,7 +11,7 @@ def test_looks():
     assert checkpoints(32, 1000) == [32, 64, 128, 256, 512, 1000]
     assert checkpoints(32, 20) == [20] and checkpoints(32, 32) == [32] and checkpoints(32, 33) == [32, 33]
     assert checkpoints(1, 5, growth=1.1) == [1, 2, 3, 4, 5]  # no look twice
-    with pytest.raises(ValueError, match="max_trials is 0; it must be a whole number, 1 or more"):
+    with pytest.raises(ValueError, match="max_trials must be a whole number of at least 1, got 0"):
         checkpoints(32, 0)
     with pytest.raises(ValueError, match="growth is 1; it must be more than 1"):
         checkpoints(32, 64, growth=1)
@@ -109,7 +109,7 @@ def test_trials_that_raised():
 
 
 def test_useless_arguments():
-    with pytest.raises(ValueError, match="0 conditions and 1 looks"):
+    with pytest.raises(ValueError, match="0 conditions and 1 checkpoints"):
         required_trials([], [32], 0.01)
     with pytest.raises(ValueError, match="precision is 0; half of an interval's width is more than 0"):
         required_trials([np.zeros(99)], [32, 64], 0)

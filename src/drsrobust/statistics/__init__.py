@@ -7,13 +7,12 @@ from drsrobust.statistics.intervals import (
     mean_interval,
     quantile_interval,
     rule_of_three,
-    sample_size,
     wilson,
 )
 from drsrobust.statistics.pvf import pvf
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.stopping import checkpoints, is_precise, required_trials, stopping_interval
-from drsrobust.statistics.stratified import neyman_allocation, stratified_mean, stratified_proportion
+from drsrobust.statistics.stratified import stratified_mean, stratified_proportion
 from drsrobust.statistics.summary import summarise
 
 __all__ = [
@@ -25,11 +24,9 @@ __all__ = [
     "mean_interval",
     "curve_from_counts",
     "binomial_weights",
-    "neyman_allocation",
     "pvf",
     "quantile_interval",
     "recovery",
-    "sample_size",
     "is_precise",
     "stopping_interval",
     "stratified_mean",

@@ -1,13 +1,13 @@
-"""Every rate from one campaign: a metric given the number of errors, mixed over how many errors a rate brings.
+"""A curve over all rates from one campaign: a metric given the number of errors, weighted by the binomial of each rate.
 
 At bit error rate p the number of errors among N bits is K ~ Binomial(N, p), and given K they are a uniform K-subset. So
 
     E[metric; p] = sum_k P(K = k; p) m_k,   m_k = E[metric | k errors],
 
 a stratification by K (conditioning: W. G. Cochran, Sampling Techniques, 3rd ed., 1977, chapter 5; S. M. Ross, Simulation,
-section 9.3). The m_k come from trials of `FixedCount(k)` on a ladder of k, each trial's map at fewer errors being part of its
-map at more. So a trial gives a value for every rate: its own mixture. Trials are independent of each other and rungs are not;
-hence the mixture comes first and the mean over trials last."""
+section 9.3). The m_k come from trials of `FixedCount(k)` on a grid of k; a trial's map of fewer errors is part of its map of
+more. So the values of one trial depend on each other: they are weighted first, and the mean over trials comes last.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -19,24 +19,22 @@ from drsrobust.statistics.intervals import CONFIDENCE, bounded_interval, mean_in
 if TYPE_CHECKING:
     import pandas as pd
 
-LINEAR = 4  # errors: up to here a metric is taken to change by as much per error, beyond by as much per doubling
-TAIL = 1e-9  # of the binomial, at each end, that is left out of sums
-ABOVE = 1e-3  # of the binomial that may lie above the ladder's last rung
-NEGLIGIBLE = 1e-6  # weight of a rung at which a trial that raised does not matter
+LINEAR = 4  # errors: interpolation is linear up to here, logarithmic beyond
+TAIL = 1e-9  # of the binomial, at each end, that sums omit
+ABOVE = 1e-3  # of the binomial that may lie above the last point of the grid
+NEGLIGIBLE = 1e-6  # weight of a point at which a raised trial does not count
 _CELLS = 4096  # numbers of errors at which a binomial is evaluated
 
 
 def error_count_grid(bits: int, rates: Sequence[float], growth: float = 2.0, tail: float = 1e-6) -> list[int]:
-    """Numbers of errors to run trials with, so that all rates of interest can be had by mixing: 0, and the whole numbers next
-    to growth^i from below where the lowest rate has its errors to above where the highest one has.
-
-    The ladder for more rates holds that for fewer, and one more rung costs one more evaluation per trial.
+    """Numbers of errors for trials that give the curve over all `rates`: 0, and the whole numbers next to growth^i over the range
+    of errors at these rates. The grid for more rates includes the grid for fewer.
 
     Args:
         bits: N, eligible bits.
         rates: bit error rates in [0, 1].
-        growth: of one rung over the one before, more than 1. Less of it means less error of interpolation and more rungs.
-        tail: share of a rate's probability that may lie beyond either end.
+        growth: of one point over the one before, more than 1. Less growth gives less error of interpolation and more points.
+        tail: probability that may lie beyond either end.
 
     Raises:
         ValueError: an argument out of its range.
@@ -52,34 +50,33 @@ def error_count_grid(bits: int, rates: Sequence[float], growth: float = 2.0, tai
     found = _rates(rates)
     highest = int(binom.ppf(1 - tail, bits, found.max()))
     lowest = max(0, int(binom.ppf(tail, bits, found.min())))
-    rungs, step = [0], 1.0
-    while rungs[-1] < highest:
-        rungs.append(min(max(rungs[-1] + 1, round(step)), bits))
+    points, step = [0], 1.0
+    while points[-1] < highest:
+        points.append(min(max(points[-1] + 1, round(step)), bits))
         step *= growth
-    # Two rungs more below the lowest rate's errors, from which the error of interpolation is told.
-    first = max(int(np.searchsorted(rungs, lowest, side="right")) - 3, 1)
-    return [0, *rungs[first:]]
+    # Two more points below the lowest rate's errors, to estimate the error of interpolation.
+    first = max(int(np.searchsorted(points, lowest, side="right")) - 3, 1)
+    return [0, *points[first:]]
 
 
 def binomial_weights(error_count_grid: Sequence[int], bits: int, rates: Sequence[float]) -> np.ndarray:
-    """The weight of each rung at each rate: E[metric; p] = sum of weight times the metric at the rung.
+    """The weight of each grid point at each rate: E[metric; p] = sum of weight times the metric at the point.
 
-    Between two rungs the metric is interpolated: linearly in k up to 4 errors, where each error acts for itself, so that a
-    metric loses by the same for each; linearly in log k beyond, where errors saturate and curves are smooth over decades of
-    errors. (Of a loss 1 - exp(-k / k_0) on a ladder that doubles, linear in log k is off by at most 0.015 of the whole loss,
-    linear in k by 0.022. Where the loss is still proportional to k, log k is off by up to 6 % of it, which is little.)
-    What lies above the last rung counts as it.
+    Between two points the metric is interpolated: linearly in k up to 4 errors, where each error acts by itself; linearly in
+    log k beyond, where errors saturate. (For a loss 1 - exp(-k / k_0) on a grid that doubles, log k is off by at most 0.015 of
+    the whole loss, linear in k by 0.022. Where the loss is proportional to k, log k is off by up to 6 % of it.) Errors above
+    the last point count as the last point.
 
     Args:
-        error_count_grid: rungs, ascending, the first of them 0.
+        error_count_grid: points, ascending, the first of them 0.
         bits: N, eligible bits.
         rates: [rates], bit error rates in [0, 1].
 
     Returns:
-        float64 [rates, rungs]; rows sum to 1.
+        float64 [rates, points]; rows sum to 1.
 
     Raises:
-        ValueError: another ladder; more than 0.001 of a rate's probability above the last rung.
+        ValueError: another grid; more than 0.001 of a rate's probability above the last point.
 
     Example:
         >>> binomial_weights([0, 1, 2, 4], bits=1000, rates=[0, 5e-4]).round(2)
@@ -88,19 +85,19 @@ def binomial_weights(error_count_grid: Sequence[int], bits: int, rates: Sequence
     """
     from scipy.stats import binom
 
-    rungs = _ladder(error_count_grid, bits)
+    points = _points(error_count_grid, bits)
     found = _rates(rates)
-    weights = np.zeros((len(found), len(rungs)))
+    weights = np.zeros((len(found), len(points)))
     for row, rate in zip(weights, found, strict=True):
-        if (above := binom.sf(rungs[-1], bits, rate)) > ABOVE:
+        if (above := binom.sf(points[-1], bits, rate)) > ABOVE:
             raise ValueError(
-                f"at rate {rate:g} {above:.2g} of the probability lies above the ladder's last rung, {rungs[-1]} errors "
-                f"among {bits} bits; a ladder up to {int(binom.isf(1e-6, bits, rate))} covers it"
+                f"at rate {rate:g} {above:.2g} of the probability lies above the last point, {points[-1]} errors "
+                f"among {bits} bits; a grid up to {int(binom.isf(1e-6, bits, rate))} covers it"
             )
         errors, mass = _binomial(bits, rate)
-        left = np.clip(np.searchsorted(rungs, errors, side="right") - 1, 0, max(len(rungs) - 2, 0))
-        right = np.minimum(left + 1, len(rungs) - 1)
-        share = _between(errors, rungs[left], rungs[right])
+        left = np.clip(np.searchsorted(points, errors, side="right") - 1, 0, max(len(points) - 2, 0))
+        right = np.minimum(left + 1, len(points) - 1)
+        share = _between(errors, points[left], points[right])
         np.add.at(row, left, mass * (1 - share))
         np.add.at(row, right, mass * share)
     return weights
@@ -116,26 +113,23 @@ def curve_from_counts(
 ) -> "pd.DataFrame":
     """The mean of a metric at each rate, with its interval over trials.
 
-    Each trial's values are mixed over the binomial (see `binomial_weights`), and the trials' mixtures averaged.
-    Rungs of one trial share their errors: an interval that takes them as independent is too narrow (at 95 % it covers
-    some 80 %).
+    The values of each trial are weighted by `binomial_weights`, then averaged over trials. Points of one trial share errors: an
+    interval that takes them as independent is too narrow (at 95 % it covers some 80 %).
 
-    `interpolation_error` estimates how far the interpolation between rungs may be off. It is half of what the result changes by
-    when every other rung is left out, for the one half or for the other, whichever changes more. Where the curve bends
-    evenly over three rungs that is a bound; it counts noise as well, and is no part of the interval.
+    `interpolation_error` estimates the error of interpolation: half the change of the result without every other point, for the
+    half of the points that changes it more. It includes noise, and is not part of the interval.
 
     Args:
-        values: [trials, rungs], the metric of every trial with as many errors as the rung says; the first column, without
-            errors, is the golden metric. NaN where a model raised: that trial is left out at rates where the rung counts.
+        values: [trials, points], the metric of every trial at each number of errors; the first column is the golden metric. NaN
+            where a model raised: that trial is dropped at rates where the point has weight.
         error_count_grid, bits, rates: as in `binomial_weights`.
-        confidence: of confidence.
-        bounds: least and greatest value that the metric can have. With them the interval is `bounded_interval`'s (of what
-            differs from no error), which holds also where no trial, or hardly any, has shown harm yet; else Student's t, whose
-            ends are NaN where all trials agree.
+        confidence: of the interval.
+        bounds: least and greatest possible value. With them the interval is that of `bounded_interval`, which holds also where
+            few trials or none show harm; else Student's t, whose ends are NaN where all trials agree.
 
     Returns:
-        one row per rate: `rate`, `mean`, `low`, `high`, `interpolation_error` (NaN with fewer than two rungs that could be
-        left out, 0 where no number of errors was skipped), `n` (trials).
+        one row per rate: `rate`, `mean`, `low`, `high`, `interpolation_error` (NaN with fewer than two
+        points to omit, 0 if no number of errors was skipped), `n` (trials).
 
     Raises:
         ValueError: values of another shape, golden values that differ, or as `binomial_weights`.
@@ -149,14 +143,14 @@ def curve_from_counts(
     import pandas as pd
 
     values = np.asarray(values, np.float64)
-    rungs = _ladder(error_count_grid, bits)
-    if values.ndim != 2 or values.shape[1] != len(rungs) or not len(values):
-        raise ValueError(f"values have shape {values.shape}; they must be [trials, {len(rungs)} rungs]")
+    points = _points(error_count_grid, bits)
+    if values.ndim != 2 or values.shape[1] != len(points) or not len(values):
+        raise ValueError(f"values have shape {values.shape}; they must be [trials, {len(points)} points]")
     golden = values[0, 0]
     if not (values[:, 0] == golden).all():
         raise ValueError("the first column differs between trials; without errors all trials have the golden metric")
-    weights = binomial_weights(rungs, bits, rates)
-    coarser = [_without(rungs, dropped, bits, rates) for dropped in _halves(rungs)]
+    weights = binomial_weights(points, bits, rates)
+    coarser = [_without(points, dropped, bits, rates) for dropped in _halves(points)]
     raised = np.isnan(values)
     filled = np.where(raised, golden, values)  # counts with a weight of less than NEGLIGIBLE
     rows = []
@@ -169,11 +163,11 @@ def curve_from_counts(
         elif bounds is None:
             mean, low, high = mean_interval(mixtures, confidence)
         else:
-            # All but the share without errors lies between the bounds: a mixture is w_0 golden + (1 - w_0) y.
-            sure = float(weight[0])
-            rest = (mixtures - golden * sure) / (1 - sure) if sure < 1 else np.full(len(mixtures), golden)
+            # A weighted value is w_0 golden + (1 - w_0) y with y between the bounds.
+            without = float(weight[0])
+            rest = (mixtures - golden * without) / (1 - without) if without < 1 else np.full(len(mixtures), golden)
             part = bounded_interval(np.clip(rest, *bounds), bounds, confidence)
-            mean, low, high = (float(golden * sure + (1 - sure) * one) for one in part)
+            mean, low, high = (float(golden * without + (1 - without) * end) for end in part)
         changes = []
         for change in (weight - one[number] for one in coarser):
             also = ~(raised & (abs(change) > NEGLIGIBLE)).any(axis=1)
@@ -191,17 +185,17 @@ def _rates(rates: Sequence[float]) -> np.ndarray:
     return found
 
 
-def _ladder(error_count_grid: Sequence[int], bits: int) -> np.ndarray:
-    rungs = np.asarray(error_count_grid, np.int64)
-    if not len(rungs) or rungs[0] != 0 or (np.diff(rungs) <= 0).any() or rungs[-1] > bits:
+def _points(error_count_grid: Sequence[int], bits: int) -> np.ndarray:
+    points = np.asarray(error_count_grid, np.int64)
+    if not len(points) or points[0] != 0 or (np.diff(points) <= 0).any() or points[-1] > bits:
         raise ValueError(
-            f"the ladder is {list(error_count_grid)}; it must ascend from 0 errors to at most {bits}, the number of bits"
+            f"the grid is {list(error_count_grid)}; it must ascend from 0 errors to at most {bits}, the number of bits"
         )
-    return rungs
+    return points
 
 
 def _binomial(bits: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of errors and their probabilities; where there are many, cells of neighbouring ones, each at its middle."""
+    """Numbers of errors and their probabilities; many numbers are grouped into cells, each at its middle."""
     from scipy.stats import binom
 
     if rate in (0, 1):
@@ -219,7 +213,7 @@ def _binomial(bits: int, rate: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _between(errors: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """How far numbers of errors are from the rung on their left (0) to that on their right (1)."""
+    """Position of numbers of errors between the point on their left (0) and on their right (1)."""
     errors, gap = np.minimum(errors, right), np.maximum(right - left, 1)
     logarithmic = (right > LINEAR) & (left > 0) & (right > left)
     start = np.where(logarithmic, left, 1)
@@ -227,19 +221,19 @@ def _between(errors: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndar
     return np.where(logarithmic, np.log(np.maximum(errors, 1) / start) / np.log(end / start), (errors - left) / gap)
 
 
-def _halves(rungs: np.ndarray) -> list[np.ndarray]:
-    """Rungs (their indices) that stand between others and next to skipped numbers, every other of them in either half."""
-    gaps = np.diff(rungs)
+def _halves(points: np.ndarray) -> list[np.ndarray]:
+    """Indices of inner points next to skipped numbers, every other one in either half."""
+    gaps = np.diff(points)
     if (gaps == 1).all():
         return [np.zeros(0, np.int64)]  # nothing is interpolated
-    inner = np.arange(1, len(rungs) - 1)
+    inner = np.arange(1, len(points) - 1)
     inner = inner[(gaps[:-1] > 1) | (gaps[1:] > 1)]
     return [half for half in (inner[::2], inner[1::2]) if len(half)]
 
 
-def _without(rungs: np.ndarray, dropped: np.ndarray, bits: int, rates: Sequence[float]) -> np.ndarray:
-    """As `binomial_weights`, with some rungs left out (of weight 0)."""
-    kept = np.setdiff1d(np.arange(len(rungs)), dropped)
-    weights = np.zeros((len(_rates(rates)), len(rungs)))
-    weights[:, kept] = binomial_weights(rungs[kept], bits, rates)
+def _without(points: np.ndarray, dropped: np.ndarray, bits: int, rates: Sequence[float]) -> np.ndarray:
+    """As `binomial_weights`, with weight 0 for dropped points."""
+    kept = np.setdiff1d(np.arange(len(points)), dropped)
+    weights = np.zeros((len(_rates(rates)), len(points)))
+    weights[:, kept] = binomial_weights(points[kept], bits, rates)
     return weights

@@ -1,4 +1,4 @@
-"""Intervals, as plain functions on arrays."""
+"""Confidence intervals of means, shares, quantiles and other statistics of arrays."""
 
 import math
 from collections.abc import Callable
@@ -15,17 +15,16 @@ def mean_interval(
 ) -> tuple[float, float, float]:
     """Mean of values [n] and its confidence interval by Student's t: m +- t_(n-1) s / sqrt(n), within the bounds.
 
-    Where all values are equal, their spread says nothing of outcomes rarer than about 3 / n. Then a share of up to
-    u = `rule_of_three(n)` of all outcomes may differ, each by as much as the bounds allow: the ends are m - u (m - least) and
-    m + u (greatest - m). So no interval has zero width.
+    If all values are equal, a share of up to u = `rule_of_three(n)` of all outcomes may still differ by as much as the bounds
+    allow: the ends are m - u (m - least) and m + u (greatest - m). So no interval has zero width.
 
     Args:
         values: [n].
-        confidence: of confidence.
-        bounds: least and greatest possible value; either may be infinite. None: not known.
+        confidence: of the interval.
+        bounds: least and greatest possible value; either may be infinite. None: unknown.
 
     Returns:
-        mean, low, high; all NaN without values. The ends are NaN too if the bounds are not known and the values are fewer
+        mean, low, high; all NaN without values. The ends are NaN too if the bounds are unknown and the values are fewer
         than two or all equal.
 
     Raises:
@@ -60,7 +59,7 @@ def mean_interval(
 
 
 def rule_of_three(n: int, confidence: float = CONFIDENCE) -> float:
-    """The greatest probability of an outcome that n trials may well have missed: u with (1 - u)^n = 1 - confidence.
+    """The greatest probability of an outcome that n trials may have missed: u with (1 - u)^n = 1 - confidence.
 
     At 95 % about 3 / n (J. A. Hanley and A. Lippman-Hand, "If nothing goes wrong, is everything all right?", JAMA 249, 1983).
 
@@ -74,24 +73,23 @@ def rule_of_three(n: int, confidence: float = CONFIDENCE) -> float:
 def bounded_interval(
     values: np.ndarray, bounds: tuple[float, float] = (0.0, 1.0), confidence: float = CONFIDENCE
 ) -> tuple[float, float, float]:
-    """Mean of values [n] that lie between bounds, and a confidence interval that holds for every distribution there, and for
-    all n at once: it may be looked at as often as one likes, and trials stopped by it.
+    """Mean of bounded values [n], and a confidence interval that holds for every distribution within the bounds and for all n
+    at once: trials may be stopped by it after any number of checks.
 
     Betting on the mean (I. Waudby-Smith and A. Ramdas, "Estimating means of bounded random variables by betting", JRSS-B 86,
-    2024). Scaled to [0, 1], the capital K_n(m) = prod_i (1 - f + f x_i / m) of one who stakes a fraction f on values above m
-    is, where m is the mean, a non-negative martingale that begins at 1; so is its average over several f. By Ville's
+    2024). Scaled to [0, 1], the capital K_n(m) = prod_i (1 - f + f x_i / m) of a bet of a fraction f on values above m
+    is, if m is the mean, a non-negative martingale that begins at 1; so is its average over several f. By Ville's
     inequality (Etude critique de la notion de collectif, 1939) it ever reaches 2 / (1 - confidence) with probability at most
-    (1 - confidence) / 2. The low end is the m where it would; the high end is that of 1 - x. The fractions are 1, 1/2, ...
+    (1 - confidence) / 2. The low end is the m at which it does; the high end is that of 1 - x. The fractions are 1, 1/2, ...
     1/128, which fit standard deviations and numbers of trials over four decades; the order of the values does not matter.
 
-    The price: about 1.7 times as wide as Student's t for one look where that is right (over six looks with alpha split
-    equally, t itself is 1.35 times as wide), and never narrower than about 5.7 / n times the range (at 95 %), since what was
-    not seen in n trials may still be.
+    It is about 1.7 times as wide as Student's t for one check of normal values (with alpha split over six checks, t itself is
+    1.35 times as wide), and never narrower than about 5.7 / n times the range (at 95 %).
 
     Args:
         values: [n], without NaN.
-        bounds: least and greatest value that can be, as (0, 1) for an AUC.
-        confidence: of confidence, at all n together.
+        bounds: least and greatest possible value, as (0, 1) for an AUC.
+        confidence: of the intervals at all n together.
 
     Returns:
         mean, low, high; without values NaN and the bounds.
@@ -133,19 +131,17 @@ def wilson(count: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, f
 def quantile_interval(values: np.ndarray, q: float, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """The q-quantile of values [n] and its confidence interval between two order statistics, whatever the distribution.
 
-    How many of n values lie below the quantile is Binomial(n, q); with l and u its (1 - confidence) / 2 and (1 +
-    confidence) / 2
+    The number of values below the quantile is Binomial(n, q); with l and u its (1 - confidence) / 2 and (1 + confidence) / 2
     quantiles, the interval is from the l-th to the (u + 1)-th smallest value (W. R. Thompson, Annals of Mathematical
     Statistics 7, 1936; W. J. Conover, Practical Nonparametric Statistics, 3rd ed., 1999, section 3.2; as
-    `scipy.stats.quantile_test`, in a hundredth of the time). An end is NaN where n is too small to have one: of the 10 %
-    quantile the low end needs 36 values. Tied values may give two equal ends. That is no false certainty: of 60 equal
-    values, the 10 % quantile is that value unless 10 % of all outcomes were missed 60 times (probability 0.002). It says
-    nothing of the mean.
+    `scipy.stats.quantile_test`, in a hundredth of the time). An end is NaN if n is too small: the low end of
+    the 10 % quantile needs 36 values. Tied values may give two equal ends: of 60 equal values, the 10 % quantile is that value
+    unless 10 % of all outcomes were missed 60 times (probability 0.002).
 
     Args:
         values: [n].
         q: between 0 and 1.
-        confidence: of confidence.
+        confidence: of the interval.
 
     Returns:
         quantile (interpolated linearly between order statistics), low, high; NaN without values.
@@ -179,7 +175,7 @@ def bootstrap_interval(
 ) -> tuple[float, float, float]:
     """A statistic of one or several arrays over the same trials, and its bootstrap interval over trials (B. Efron and R. J.
     Tibshirani, An Introduction to the Bootstrap, 1993, chapters 13 and 14; `scipy.stats.bootstrap`). Trials are drawn whole:
-    what the arrays share in a trial stays together.
+    values of one trial stay together.
 
     Of recovery, 95 % percentile intervals covered in 94 % of simulations with 60 or more trials that all lose something
     (BCa ones in a little less), and in 90 to 93 % where one trial in five does.
@@ -187,21 +183,19 @@ def bootstrap_interval(
     Args:
         statistic: takes the samples and `axis`, along which trials lie.
         samples: arrays [n].
-        confidence: of confidence.
+        confidence: of the interval.
         resamples: how many.
         seed: of the resamples.
         method: `percentile`, `BCa` or `basic`.
 
     Returns:
         statistic, low, high. The ends are NaN with fewer than 2 trials, where the statistic is not finite in some resample
-        (a ratio whose denominator is 0 there), and where all resamples agree: then the trials show no spread to estimate.
+        (a ratio with denominator 0), and where all resamples agree.
 
     Raises:
         ValueError: arrays of different lengths, or none.
 
     Example:
-        Recovery, the share of the loss that a mitigation takes away, is a ratio of means, never a mean of ratios:
-
         >>> lost, left = np.array([0.1, 0.3, 0.2, 0.1]), np.array([0.0, 0.1, 0.1, 0.0])
         >>> def recovery(lost, left, axis):
         ...     return 1 - left.mean(axis) / lost.mean(axis)
@@ -218,7 +212,7 @@ def bootstrap_interval(
         raise ValueError(f"samples have lengths {lengths}; they must be of the same trials, one array or more")
     n = lengths[0]
     with np.errstate(all="ignore"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of ratios 0 / 0 and of resamples that all agree: both are dealt with below
+        warnings.simplefilter("ignore")  # of ratios 0 / 0 and of resamples that all agree
         value = float(statistic(*arrays, axis=-1)) if n else float("nan")
         if n < 2:
             return value, float("nan"), float("nan")
@@ -240,41 +234,6 @@ def bootstrap_interval(
     return value, float(found.confidence_interval.low), float(found.confidence_interval.high)
 
 
-def sample_size(population: float, error: float, confidence: float = CONFIDENCE, p: float = 0.5) -> int:
-    """How many injections estimate a share p of `population` possible errors to within +- `error`:
-
-        n = N / (1 + e^2 (N - 1) / (z^2 p (1 - p)))
-
-    rounded up (R. Leveugle, A. Calvez, P. Maistri, P. Vanhauwaert, "Statistical fault injection: quantified error and
-    confidence", DATE 2009). z is the normal quantile to three decimals, as in its tables (1.960 at 95 %, 2.576 at 99 %), so
-    that published numbers come out.
-
-    Args:
-        population: N, how many errors are possible (single flips: bits); may be infinite.
-        error: e, half of the interval's width.
-        confidence: of confidence.
-        p: the share expected; 0.5 is the worst case.
-
-    Raises:
-        ValueError: an argument out of its range.
-
-    Example:
-        >>> sample_size(10**9, error=0.01), sample_size(10**9, error=0.05), sample_size(1000, error=0.05)
-        (9604, 385, 278)
-    """
-    from scipy.stats import norm
-
-    if not population >= 1:
-        raise ValueError(f"population is {population!r}; it must be 1 or more possible errors")
-    for name, value in (("error", error), ("confidence", confidence), ("p", p)):
-        if not 0 < value < 1:
-            raise ValueError(f"{name} is {value!r}; it must lie between 0 and 1")
-    z = round(float(norm.ppf((1 + confidence) / 2)), 3)
-    infinite = z * z * p * (1 - p) / error**2
-    n = infinite if math.isinf(population) else population / (1 + (population - 1) / infinite)
-    return math.ceil(n - 1e-9 * n)  # 9604 comes out as 9604.000000000002
-
-
 def _check_bounds(values: np.ndarray, bounds: tuple[float, float]) -> None:
     low, high = bounds
     if not low < high:
@@ -291,11 +250,11 @@ def _bet(x: np.ndarray, counts: np.ndarray, chance: float) -> float:
     mean, n = float(x @ counts / counts.sum()), len(FRACTIONS)
 
     def excess(log_m: float) -> float:
-        with np.errstate(divide="ignore"):  # who stakes everything loses it all at x = 0
+        with np.errstate(divide="ignore"):  # a bet of everything is lost at x = 0
             capital = np.log1p(FRACTIONS[:, None] * (x * math.exp(-log_m) - 1)) @ counts
         return float(np.logaddexp.reduce(capital)) - math.log(n / chance)
 
-    # The capital falls as m rises: from beyond all bounds as m nears 0, to no more than 1 at m = mean.
+    # The capital falls as m rises: from infinity at m = 0 to at most 1 at m = mean.
     top, bottom = (math.log(mean), math.log(mean) - 600) if mean > 0 else (0.0, 0.0)
     if mean <= 0 or excess(bottom) <= 0:
         return 0.0

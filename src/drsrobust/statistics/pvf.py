@@ -1,4 +1,4 @@
-"""Parameter vulnerability factor: what share of injections makes an output incorrect (Jiao et al., "PVF (Parameter
+"""Parameter vulnerability factor: the share of injections that make an output incorrect (Jiao et al., "PVF (Parameter
 Vulnerability Factor): A Scalable Metric for Understanding AI Vulnerability Against SDCs in Model Parameters",
 arXiv:2405.01741)."""
 
@@ -13,10 +13,10 @@ from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, wilson
 if TYPE_CHECKING:
     import pandas as pd
 
-# What counts as an incorrect output; each is a column, the share of incorrect outputs in a trial.
+# Definitions of an incorrect output; each is a column, the share of incorrect outputs in a trial.
 DEFINITIONS = {
-    "decision_changed": "rows whose decision at the threshold is another one",
-    "list_changed": "users whose top-k list is another one",
+    "decision_changed": "rows whose decision at the threshold changes",
+    "list_changed": "users whose top-k list changes",
     "score_changed": "rows whose score moves by more than epsilon",
 }
 
@@ -25,19 +25,17 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
     """PVF of each group of trials, by three definitions of an incorrect output.
 
     `pvf` is the source's D / N: the share of injections that made at least one output incorrect, with its Wilson interval. It
-    grows with the number of outputs that are looked at, so `incorrect` says what share of the outputs an injection makes
-    incorrect on average, with an interval by Student's t (where all trials are alike, by what n trials may have missed). A
-    trial whose model raised gave no output: it counts as incorrect in all of them.
+    grows with the number of outputs, so `incorrect` is the mean share of outputs that an injection makes incorrect, with an
+    interval by `mean_interval`. A trial whose model raised counts as incorrect in all outputs.
 
     Args:
-        table: a campaign's, one row per trial, with columns `outcome`, `decision_changed`, `list_changed` and
-        `score_changed` (shares in [0, 1];
-            null where the model raised, and where there is nothing to tell by, as no users).
-        by: columns to group by, one or more; `mitigation` brings `mitigation_id` with it, where the table has one.
-        confidence: of confidence.
+        table: of a campaign, one row per trial, with columns `outcome`, `decision_changed`, `list_changed` and `score_changed`
+            (shares in [0, 1]; null where the model raised or the definition does not apply, as without users).
+        by: columns to group by; `mitigation` adds `mitigation_id`, if the table has it.
+        confidence: of the intervals.
 
     Returns:
-        one row per group and definition, in the table's order: the group's columns, `definition`, `n` (trials that tell),
+        one row per group and definition, in the table's order: the group's columns, `definition`, `n` (trials with a value),
         `pvf`, `pvf_low`, `pvf_high`, `incorrect`, `incorrect_low`, `incorrect_high`. Where a definition is null in all trials
         that did not raise, it is null here, and n is 0.
 
@@ -66,7 +64,7 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
         raised = (trials["outcome"] == "raised").to_numpy()
         for name in DEFINITIONS:
             shares = pd.to_numeric(trials[name]).to_numpy(np.float64, na_value=np.nan).copy()
-            # Of a group that raised throughout, only the other groups can tell whether the definition applies.
+            # Where all trials of a group raised, the other groups show whether the definition applies.
             applies = not np.isnan(shares[~raised]).all() if (~raised).any() else defined[name]
             shares[raised] = 1.0
             known = shares[~np.isnan(shares)] if applies else shares[:0]
@@ -82,11 +80,11 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
             interval = mean_interval(known, confidence, bounds)
             row |= zip(("incorrect", "incorrect_low", "incorrect_high"), interval, strict=True)
             rows.append(row)
-    found = pd.DataFrame(rows)
-    found.attrs = {
+    result = pd.DataFrame(rows)
+    result.attrs = {
         "pvf": f"share of trials with an incorrect output, or that raised; {confidence:.0%} Wilson interval",
         "incorrect": f"mean share of incorrect outputs per trial; {confidence:.0%} interval by Student's t "
         "(where all trials agree, what they may have missed)",
         **DEFINITIONS,
     }
-    return found
+    return result

@@ -1,4 +1,4 @@
-"""What protection is worth: the share of lost AUC that comes back, judged on the same error maps with it and without."""
+"""The share of lost AUC that a mitigation recovers, from trials with and without it on the same error maps."""
 
 from typing import TYPE_CHECKING
 
@@ -18,36 +18,33 @@ _SAME = [column for column in CONDITION if column != "mitigation"]
 def recovery(
     table: "pd.DataFrame", *, confidence: float = CONFIDENCE, resamples: int = 9999, seed: int = 0
 ) -> "pd.DataFrame":
-    """What each mitigation gives back of the AUC that the same errors cost without it.
+    """The share of the AUC lost by errors that each mitigation recovers, on the same error maps.
 
     Trials are paired by their seed, from which their error map follows. Recovery is a ratio of means over trials, (protected -
-    faulty) / (golden - faulty), never a mean of ratios; golden is the AUC of the model without errors and without protection,
-    so that what a mitigation costs without errors counts against it. Its interval is a bootstrap one over pairs
-    (`bootstrap_interval`). Where the mean loss is under 0.001 AUC, or not clearly over 0 (if a few trials lose all that is
-    lost, of which no bootstrap can make an interval), there is nothing to take shares of, and it is blank (NaN). Where all
-    pairs have the same recovery, as with an exact repair, no resample differs: then a share of up to `rule_of_three(n)`
-    of error
-    maps may leave any AUC from 0 to 1. Trials stopped by their AUC (`precision=`) have no bootstrap interval; its ends are NaN.
+    faulty) / (golden - faulty); golden is the AUC without errors and without mitigation, so that a mitigation's own cost counts
+    against it. Its interval is a bootstrap one over pairs (`bootstrap_interval`). It is blank (NaN) where the mean loss is
+    under 0.001 AUC, or not clearly over 0: a bootstrap fails if a few trials lose everything. Where all pairs have the same
+    recovery, as with an exact repair, a share of up to `rule_of_three(n)` of error maps may have any AUC from 0 to 1. Trials
+    stopped by their AUC (`precision=`) have no bootstrap interval; its ends are NaN.
 
     Args:
         table: of one or more campaigns with `mitigations=[None, ...]`, one row per trial.
-        confidence: of the intervals. Of the best of k rows use 1 - 0.05 / k (Bonferroni): it was chosen after the fact.
+        confidence: of the intervals. For the best of k rows use 1 - 0.05 / k (Bonferroni).
         resamples, seed: of the bootstrap.
 
     Returns:
         one row per condition and mitigation, in the table's order: the condition's columns, `mitigation_id`; `n` trials;
-        `raised`, the share of them in which the model raised, with the mitigation or without, so that there is no AUC: they
-        are counted as `trials_harmed`, and are in no mean; `auc_golden`; means over the other trials, each with `_low` and
-        `_high`: `lost` (golden - faulty), `auc_faulty`, `auc` (protected) and `gained` (protected - faulty, paired) by
-        `metric_interval`, `recovery` by bootstrap; and `trials_harmed`, the share of trials that lose over 0.001 AUC (or
-        raise) with the mitigation, and `trials_harmed_faulty`, without it (Wilson). Intervals do not rest on survivors alone:
-        a raised trial counts at the low end of `auc_faulty` and of `auc`, and at the high end of `lost`, as an AUC of 0; at
-        the low ends of `gained` and `recovery` as an AUC of 0 if it is protected, as the golden AUC if not (the errors cost
-        nothing). `attrs["interval"]`: of `recovery`, for `caption`.
+        `raised`, the share of trials whose model raised, with the mitigation or without: they have no AUC, so they are in no
+        mean and count as harmed; `auc_golden`; means over the other trials, each with `_low` and `_high`: `lost` (golden -
+        faulty), `auc_faulty`, `auc` (protected) and `gained` (protected - faulty, paired) by `metric_interval`, `recovery` by
+        bootstrap; `trials_harmed`, the share of trials that lose over 0.001 AUC (or raise) with the mitigation, and
+        `trials_harmed_faulty` without it (Wilson). A raised trial counts as an AUC of 0 at the low end of `auc_faulty` and
+        `auc` and at the high end of `lost`; at the low ends of `gained` and `recovery` as an AUC of 0 with the mitigation and
+        as the golden AUC without. `attrs["interval"]` describes the interval of `recovery`.
 
     Raises:
-        ValueError: a condition without unprotected trials, mitigations that met other trials than these, trials that stand
-            twice, several trained models or sets of rows in one condition, or no mitigation at all.
+        ValueError: a condition without unprotected trials, mitigations with other trials than these, duplicate trials, several
+            trained models or sets of rows in one condition, or no mitigation.
     """
     import pandas as pd
 
@@ -80,7 +77,7 @@ def _by_seed(about: dict, group: "pd.DataFrame") -> "dict[tuple, pd.DataFrame]":
     text = _text(about)
     for column, thing in (("checkpoint", "trained models"), ("data", "sets of rows")):
         if (several := group[column].nunique()) > 1:
-            raise ValueError(f"{text} holds trials of {several} {thing} (column {column!r}); judge them one by one")
+            raise ValueError(f"{text} holds trials of {several} {thing} (column {column!r}); compare them one by one")
     keys = identifying(group, ["mitigation"])
     trials = {key: here.set_index("seed") for key, here in group.groupby(keys, sort=False, dropna=False)}
     names = [name for name, *_ in trials]
@@ -90,7 +87,7 @@ def _by_seed(about: dict, group: "pd.DataFrame") -> "dict[tuple, pd.DataFrame]":
         )
     for (name, *_), here in trials.items():
         if not here.index.is_unique:
-            raise ValueError(f"{text}: trials with mitigation {name} stand twice in the table; drop the doubles")
+            raise ValueError(f"{text}: trials with mitigation {name} are in the table twice; drop the duplicates")
     return trials
 
 
@@ -110,12 +107,12 @@ def _paired(about: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd
 
 def _numbers(both: "pd.DataFrame", stopping: str, confidence: float, resamples: int, seed: int) -> dict:
     golden = float(both["auc_golden"].iloc[0])
-    judged = both.dropna()
-    row = {"n": len(both), "raised": 1 - len(judged) / len(both), "auc_golden": golden}
+    complete = both.dropna()
+    row = {"n": len(both), "raised": 1 - len(complete) / len(both), "auc_golden": golden}
     bounds = {"lost": (golden - 1, golden), "auc_faulty": UNIT, "auc": UNIT, "gained": (-1.0, 1.0)}
     least = _values(both.fillna({"auc": 0.0, "auc_faulty": golden}))
     worst = _values(both.fillna(0.0)) | {"gained": least["gained"]}
-    values = _values(judged)
+    values = _values(complete)
     for name, bound in bounds.items():
         mean, low, high = metric_interval(values[name], bound, stopping, confidence)
         if row["raised"]:
@@ -123,20 +120,20 @@ def _numbers(both: "pd.DataFrame", stopping: str, confidence: float, resamples: 
             low, high = (low, np.fmax(high, highest)) if name == "lost" else (np.fmin(low, lowest), high)
         row |= zip((f"{name}{end}" for end in ENDS), (mean, float(low), float(high)), strict=True)
     share = (float("nan"),) * 3
-    if len(judged) and values["lost"].mean() >= DROP and row["lost_low"] > 0:
+    if len(complete) and values["lost"].mean() >= DROP and row["lost_low"] > 0:
         options = {"confidence": confidence, "resamples": resamples, "seed": seed}
         share = _share(values, stopping, golden, **options)
         if row["raised"] and least["lost"].mean() > 0:
             share = (share[0], float(np.fmin(share[1], _share(least, stopping, golden, **options)[1])), share[2])
     row |= zip((f"recovery{end}" for end in ENDS), share, strict=True)
     for name, column in (("trials_harmed", "auc"), ("trials_harmed_faulty", "auc_faulty")):
-        kept = (both["auc_golden"] - both[column] <= DROP).sum()  # where it raised there is no AUC, and nothing is kept
+        kept = (both["auc_golden"] - both[column] <= DROP).sum()  # NaN of a raised trial counts as harmed
         row |= zip((f"{name}{end}" for end in ENDS), wilson(len(both) - int(kept), len(both), confidence), strict=True)
     return row
 
 
 def _values(both: "pd.DataFrame") -> dict[str, np.ndarray]:
-    """What is compared in each pair of trials: float64 [n] each."""
+    """Of each pair of trials: float64 [n] each."""
     faulty, protected, golden = (both[column].to_numpy() for column in ("auc_faulty", "auc", "auc_golden"))
     return {"lost": golden - faulty, "auc_faulty": faulty, "auc": protected, "gained": protected - faulty}
 
@@ -149,7 +146,6 @@ def _share(values: dict[str, np.ndarray], stopping: str, golden: float, **option
         return mean, float("nan"), float("nan")
     ratios = gained * lost.mean() - lost * gained.mean()
     if len(lost) > 1 and abs(ratios).max() <= 1e-12:  # no resample differs but for rounding
-        # 1 - left / lost: of the AUC that is left to lose, what was not seen may be anything.
         left = float((lost - gained).mean())
         room = rule_of_three(len(lost), options["confidence"]) / lost.mean()
         return mean, float(mean - room * (golden - left)), float(mean + room * (left - golden + 1))

@@ -1,64 +1,16 @@
-"""Stratified sampling: components times classes of bits, each with trials of its own, put together by their shares of bits.
+"""Stratified sampling: each component and class of bits has its own trials, weighted by its share of bits.
 
-Most single errors do nothing and a few bits do most of the harm, so trials spread evenly over bits are spent on the
-former. After A. Ruospo et al., "Assessing convolutional neural networks reliability through statistical fault injections",
+Most single errors have no effect and a few bits cause most of the harm, so trials spread evenly over bits are mostly spent on
+the former. After A. Ruospo et al., "Assessing convolutional neural networks reliability through statistical fault injections",
 DATE 2023; the formulas are those of W. G. Cochran, Sampling Techniques, 3rd ed., 1977, chapter 5 (draws with replacement:
-among as many bits as a model has, the correction for a finite population is nothing)."""
+the correction for a finite population is negligible).
+"""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drsrobust.statistics.intervals import CONFIDENCE, rule_of_three, wilson
-
-if TYPE_CHECKING:
-    pass
-
-
-def neyman_allocation(weights: np.ndarray, sds: np.ndarray, n: int, minimum: int = 2) -> np.ndarray:
-    """How many of n trials each stratum gets so that the mean's variance is least: in proportion to weight times standard
-    deviation (J. Neyman, Journal of the Royal Statistical Society 97, 1934; Cochran, equation 5.26), at least `minimum` each.
-
-    Args:
-        weights: [strata], shares of all bits.
-        sds: [strata], standard deviations known so far (of a share p: sqrt(p (1 - p))). Where a first few trials were all
-            alike, 0 is an underestimate, and `minimum` is what stands against it. If all are 0, weights alone count.
-        n: trials in all.
-        minimum: per stratum; 2 is the least that gives a variance.
-
-    Returns:
-        int64 [strata], summing to n.
-
-    Raises:
-        ValueError: shapes that differ, negative numbers, or n less than `minimum` per stratum.
-
-    Example:
-        >>> neyman_allocation([0.5, 0.3, 0.2], [0.0, 0.1, 0.3], 100, minimum=10)
-        array([10, 30, 60])
-    """
-    weights, sds = np.asarray(weights, np.float64), np.asarray(sds, np.float64)
-    if weights.ndim != 1 or weights.shape != sds.shape or not len(weights):
-        raise ValueError(f"weights have shape {weights.shape} and sds {sds.shape}; they must be [strata] each")
-    if not ((weights >= 0).all() and (sds >= 0).all() and weights.sum() > 0):
-        raise ValueError("weights and sds must be 0 or more, and some weight more than 0")
-    if n < minimum * len(weights):
-        raise ValueError(f"{n} trials are too few for {len(weights)} strata with at least {minimum} each")
-    size = weights * sds if (weights * sds).any() else weights
-    least = np.zeros(len(size), bool)  # strata that get the minimum, since their share would be less
-    while True:
-        rest = n - minimum * least.sum()
-        free = np.where(least, 0.0, size)
-        share = np.where(least, minimum, rest * free / free.sum() if free.any() else 0.0)
-        if not (low := (share < minimum) & ~least).any():
-            break
-        least |= low
-    found = np.floor(share + 1e-9).astype(np.int64)
-    remainder = np.where(least, -1.0, share - found)
-    found[np.argsort(-remainder, kind="stable")[: n - found.sum()]] += (
-        1  # what rounding left goes to the largest remainders
-    )
-    return found
 
 
 def stratified_mean(
@@ -73,19 +25,16 @@ def stratified_mean(
     section 5.4), with Satterthwaite's degrees of freedom (F. E. Satterthwaite, Biometrics Bulletin 2, 1946; Cochran,
     equation 5.16).
 
-    A stratum whose trials were all alike has s_h = 0 and would count as known. It does not: up to
-    u = `rule_of_three(n_h)` of it (about 3 / n_h) may differ by as much as the bounds allow, so its mean lies between
-    m_h - u (m_h - least) and
-    m_h + u (greatest - m_h). These distances, times W_h, are added in squares to either half (recovered variances, as in
-    `stratified_proportion`). The interval ends at the bounds. A stratum with hardly any variance has its t interval's troubles
-    still: give it trials enough.
+    A stratum with equal trials has s_h = 0, yet up to u = `rule_of_three(n_h)` of it may differ by as much as the bounds allow:
+    its mean lies between m_h - u (m_h - least) and m_h + u (greatest - m_h). These distances, times W_h, are added in squares
+    to either half (recovered variances, as in `stratified_proportion`). The interval ends at the bounds.
 
     Args:
         weights: [strata], summing to 1.
         means, variances: [strata], of the trials; variances with n - 1.
         ns: [strata], trials, at least 2 each.
-        confidence: of confidence.
-        bounds: least and greatest value that can be, of all strata or [strata] each.
+        confidence: of the interval.
+        bounds: least and greatest possible value, of all strata or [strata] each.
 
     Raises:
         ValueError: weights that do not sum to 1, arrays of other shapes, fewer than 2 trials, means outside the bounds.
@@ -120,12 +69,12 @@ def stratified_proportion(
     """The share over all strata, sum_h W_h p_h, and its confidence interval by variance recovered from each stratum's Wilson
     interval (l_h, u_h): from p - sqrt(sum_h W_h^2 (p_h - l_h)^2) to p + sqrt(sum_h W_h^2 (u_h - p_h)^2) (G. Y. Zou, W. Huang,
     X. Zhang, "A note on confidence interval estimation for a linear function of binomial proportions", Computational
-    Statistics & Data Analysis 53, 2009). A stratum without any event counts with its Wilson interval, not as known.
+    Statistics & Data Analysis 53, 2009). A stratum without events counts with its Wilson interval.
 
     Args:
         weights: [strata], summing to 1.
         counts, ns: [strata], events and trials, at least 1 each.
-        confidence: of confidence.
+        confidence: of the interval.
 
     Raises:
         ValueError: weights that do not sum to 1, arrays of other shapes, counts above trials, a stratum without trials.

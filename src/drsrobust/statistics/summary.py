@@ -1,4 +1,4 @@
-"""From one row per trial to one row per condition, every number with its interval; and the caption that says so."""
+"""From one row per trial to one row per condition, every number with its interval."""
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
@@ -7,16 +7,14 @@ import numpy as np
 
 from drsrobust._environment import unknown
 from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, PRECISION, STOPPING, STRUCTURED, identifying
-from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, quantile_interval, wilson
+from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, wilson
 from drsrobust.statistics.stopping import UNIT, stopping_interval
 
 if TYPE_CHECKING:
     import pandas as pd
 
 OUTCOMES = ("ok", "nonfinite", "raised")
-DROP = 0.001  # AUC: a loss over this is counted as harm
-DROPS = (0.01, 0.1)  # AUC: larger losses that are counted too
-QUANTILES = (10, 50, 90)  # percent
+DROP = 0.001  # AUC: a trial that loses more is harmed
 INTERVAL = (
     f"{CONFIDENCE:.0%} interval of the mean over error maps "
     "(Student's t; where all trials agree, what they may have missed)"
@@ -30,9 +28,8 @@ METHODS = {FIXED: "Student's t", PRECISION: "betting"}
 BOUNDS = dict.fromkeys(
     ("auc", "detected", "repaired", "ndcg", "hit_rate", "overlap", "list_changed", "users_harmed"), UNIT
 )
-BOUNDS |= dict.fromkeys(("decision_changed", "score_changed", "deviated_0.01", "deviated_0.1"), UNIT) | {
-    "spearman": (-1.0, 1.0)
-}
+BOUNDS |= dict.fromkeys(("decision_changed", "score_changed", "deviated_0.01", "deviated_0.1"), UNIT)
+BOUNDS |= {"spearman": (-1.0, 1.0)}
 BOUNDS |= dict.fromkeys(("logloss", "ne", "calibration", "median_change"), (0.0, float("inf")))
 
 
@@ -41,24 +38,21 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
 
     Args:
         table: of one or more campaigns, one row per trial.
-        metrics: columns of it to average over trials, as `ndcg` or `decision_changed` besides these.
+        metrics: columns to average over trials; also further ones, as `ndcg` or `decision_changed`.
 
     Returns:
-        the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), `interval`
-        (method of the intervals) and their `confidence`, `share_<outcome>`,
-        `nan_rows` and `inf_rows` (mean per trial); for each metric its mean over the trials that have it, `_low` and `_high`
-        (see `metric_interval`; of `auc` and `auc_drop` the end that is worse counts a trial whose model raised as an AUC of 0)
-        and the quantiles `_q10`, `_q90`; `realised`, the rate that was drawn (all trials' events over all places where errors
-        could begin), with the central 99.9 % range `realised_low`, `realised_high` that Binomial(places, rate) gives it (where
-        the error model has a rate); `trials_harmed`, the share of trials that lost over 0.001 AUC (or raised), with `_low`
-        and `_high` (95 %, Wilson); `trials_harmed_0.01` and `trials_harmed_0.1`, the same for losses over 0.01 and 0.1 AUC;
-        for each metric the median, `_q50`, and for `_q10`, `_q50` and `_q90` the ends `_low` and `_high` of their 95 %
-        intervals between order statistics (NaN where trials are too few for one). How is said in the frame's `attrs` too.
+        the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), the structured
+        columns, `interval` (method of the intervals) and `confidence`, `share_<outcome>`, `nan_rows` and `inf_rows` (mean per
+        trial); of each metric its mean over the trials that have it, `_low` and `_high` (see `metric_interval`; of `auc` and
+        `auc_drop` the worse end counts a trial whose model raised as an AUC of 0) and the quantiles `_q10`, `_q90`;
+        `realised`, the rate that was drawn (events over sites of all trials), with the central 99.9 % range `realised_low`,
+        `realised_high` of Binomial(sites, rate) if the error model has a rate; `trials_harmed`, the share of trials that lost
+        over 0.001 AUC or raised, with `_low` and `_high` (95 %, Wilson). `attrs` describe the intervals.
 
     Raises:
-        ValueError: a metric that the table does not have, whose columns the summary has already, or with a value outside of
-            its bounds; a table without the column `stopping`; one condition holds trials of several trained models, of
-            different rows, or of several ways of stopping, which have no common mean.
+        ValueError: a metric that the table does not have, or with a value outside its bounds, or whose columns the summary has
+            already; a table without the column `stopping`; trials of several trained models, sets of rows or ways of stopping
+            in one condition.
     """
     import pandas as pd
 
@@ -87,36 +81,23 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
                 value = pd.Series(values).quantile(quantile / 100) if len(values) else float("nan")
                 _add(row, metric, [(f"_q{quantile}", value)])
         _add(row, "realised", zip(ENDS, realised_rate(group), strict=True))
-        for drop, name in ((DROP, ""), *((drop, f"_{drop}") for drop in DROPS)):
-            harmed = int(((group["auc_drop"] > drop) | (group["outcome"] == "raised")).sum())
-            _add(row, f"trials_harmed{name}", zip(ENDS, wilson(harmed, len(group)), strict=True))
-        for metric in metrics:
-            values = group[metric].dropna().to_numpy(float)
-            for percent in QUANTILES:
-                ends = zip(ENDS, quantile_interval(values, percent / 100), strict=True)
-                # _q10 and _q90 were added above
-                _add(row, f"{metric}_q{percent}", [one for one in ends if one[0] or percent == 50])
+        harmed = int(((group["auc_drop"] > DROP) | (group["outcome"] == "raised")).sum())
+        _add(row, "trials_harmed", zip(ENDS, wilson(harmed, len(group)), strict=True))
         rows.append(row)
     summary = pd.DataFrame(rows)
     summary.attrs = {
         "interval": "; ".join(INTERVALS[one] for one in summary[STOPPING].unique()),
-        "realised": "events over places of all trials; central 99.9 % range of Binomial(places, rate)",
-        "trials_harmed": f"share of trials that lost over {DROP} AUC (or as many as the column says), or in which the model "
-        f"raised; {CONFIDENCE:.0%} Wilson interval",
-        "quantiles": f"{CONFIDENCE:.0%} interval between order statistics",
+        "realised": "events over sites of all trials; central 99.9 % range of Binomial(sites, rate)",
+        "trials_harmed": f"share of trials that lost over {DROP} AUC or raised; {CONFIDENCE:.0%} Wilson interval",
     }
     return summary
 
 
 def stopping_of(trials: "pd.DataFrame", where: str) -> str:
-    """How the number of these trials came about: `fixed` or `precision`.
-
-    Args:
-        trials: rows of a campaign's table, of one condition.
-        where: what they are of, for messages.
+    """How the number of trials of a condition was chosen: `fixed` or `precision`.
 
     Raises:
-        ValueError: there is no column `stopping`, it holds something else, or both.
+        ValueError: no column `stopping`, another value, or both; the message begins with `where`.
     """
     if STOPPING not in trials:
         raise ValueError(
@@ -139,9 +120,9 @@ def metric_interval(
     Args:
         values: [n].
         bounds: least and greatest possible value, or None.
-        stopping: `fixed`: `mean_interval`. `precision`: `stopping_interval`, since Student's t is too narrow if one stops by
-            looking at the values; without two finite bounds the ends are NaN.
-        confidence: of confidence.
+        stopping: `fixed`: `mean_interval`. `precision`: `stopping_interval`, since Student's t is too narrow if the values
+            decide their number; without two finite bounds the ends are NaN.
+        confidence: of the interval.
 
     Raises:
         ValueError: values outside the bounds.
@@ -154,7 +135,7 @@ def metric_interval(
 
 
 def _interval(group: "pd.DataFrame", metric: str, row: dict) -> tuple[float, float, float]:
-    """Mean and interval of a metric over the trials of one condition; at a rate of 0 no error map is drawn, and it is known."""
+    """Mean and interval of a metric over the trials of one condition; at a rate of 0 the value is exact."""
     golden = row["auc_golden"]
     bounds = (golden - 1, golden) if metric == "auc_drop" else BOUNDS.get(metric)
     values = group[metric].astype(float).to_numpy()
@@ -172,7 +153,7 @@ def _interval(group: "pd.DataFrame", metric: str, row: dict) -> tuple[float, flo
 
 
 def _add(row: dict, name: str, numbers: Iterable[tuple[str, float]]) -> None:
-    """Adds columns `name` + end. Raises ValueError for one that is there already."""
+    """Adds columns `name` + end. Raises ValueError for an existing one."""
     for end, number in numbers:
         if name + end in row:
             raise ValueError(f"metrics gives the summary two columns {name + end!r}; rename the metric in the table")
@@ -180,21 +161,17 @@ def _add(row: dict, name: str, numbers: Iterable[tuple[str, float]]) -> None:
 
 
 def realised_rate(group: "pd.DataFrame") -> tuple[float, float, float]:
-    """The rate at which errors began in the trials of one condition, and the central 99.9 % range of Binomial(places, rate).
-
-    Args:
-        group: rows of a campaign's table, of one condition.
+    """Events over sites in the trials of one condition, and the central 99.9 % range of Binomial(sites, rate).
 
     Returns:
-        events over places, low, high; NaN where the error model is a sum, or nothing was there to be hit; no range where it
-        has a fixed count.
+        rate, low, high; all NaN for a sum of error models and for an empty target, the ends NaN for a fixed count.
     """
     from scipy.stats import binom
 
     if group["n_sites"].isna().any() or not group["n_sites"].sum():
         return float("nan"), float("nan"), float("nan")
-    places, events, rate = int(group["n_sites"].sum()), int(group["n_events"].sum()), group["rate"].iloc[0]
+    sites, events, rate = int(group["n_sites"].sum()), int(group["n_events"].sum()), group["rate"].iloc[0]
     if rate is None or rate != rate:
-        return events / places, float("nan"), float("nan")
-    low, high = binom.ppf([0.0005, 0.9995], places, rate)
-    return events / places, float(low / places), float(high / places)
+        return events / sites, float("nan"), float("nan")
+    low, high = binom.ppf([0.0005, 0.9995], sites, rate)
+    return events / sites, float(low / sites), float(high / sites)
