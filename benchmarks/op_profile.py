@@ -142,7 +142,7 @@ PARTS = {
     "what is reached": [(reach.Reach, "of")],
     "forward": [(reach.Reach, "score")],
     "batches of reached rows": [(reach, "padded_batches")],
-    "metrics": [(Evaluator, "_judged")],
+    "metrics": [(Evaluator, "_evaluation")],
     "seed, audit, row": [(work, "run_trial")],
     "storing": [(work, "chunk"), (Store, "write")],
     "table": [(Campaign, "table")],

@@ -67,7 +67,7 @@ def test_what_an_interrupted_with_left_is_undone(trained, data):
     assert np.array_equal(evaluator.golden.scores, golden.scores)
 
 
-def test_rows_that_cannot_be_judged(trained, data):
+def test_rows_of_one_class_and_other_objects(trained, data):
     with pytest.raises(ValueError, match="the split has 0 clicks in .* rows of both classes"):
         Evaluator(trained, data.test.take(data.test.labels == 0))
     with pytest.raises(TypeError, match="rows must be a Split such as data.test, got a Dataset"):

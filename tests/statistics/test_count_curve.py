@@ -171,7 +171,7 @@ def test_the_ladders_top():
 def test_useless_arguments():
     with pytest.raises(ValueError, match=r"the grid is \[1, 2\]; it must ascend from 0 errors to at most 200"):
         binomial_weights([1, 2], BITS, [0.001])
-    with pytest.raises(ValueError, match=r"values have shape \(5, 3\); they must be \[trials, 4 rungs\]"):
+    with pytest.raises(ValueError, match=r"values have shape \(5, 3\); they must be \[trials, 4 points\]"):
         curve_from_counts(np.zeros((5, 3)), [0, 1, 2, 4], BITS, [0.001])
     with pytest.raises(ValueError, match="without errors all trials have the golden metric"):
         curve_from_counts(np.arange(20.0).reshape(5, 4), [0, 1, 2, 4], BITS, [0.001])

@@ -111,7 +111,7 @@ def test_trials_that_raised():
 def test_useless_arguments():
     with pytest.raises(ValueError, match="0 conditions and 1 checkpoints"):
         required_trials([], [32], 0.01)
-    with pytest.raises(ValueError, match="precision is 0; half of an interval's width is more than 0"):
+    with pytest.raises(ValueError, match="precision must be more than 0, got 0"):
         required_trials([np.zeros(99)], [32, 64], 0)
     with pytest.raises(ValueError, match=r"1 of 2 values are not between 0.0 and 1.0, as -0.2"):
         is_precise([np.array([0.5, -0.2])], 0.1)

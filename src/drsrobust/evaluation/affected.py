@@ -1,12 +1,9 @@
-"""Which samples read a row of a table: an inverted index of a feature's ids.
+"""Which rows an error map affects, and their scores.
 
-Which features a model's tables are read with, seen while it scores the split.
-
-What an error map reaches: which samples, and which operations.
-
-- A tensor that no score depends on reaches nothing.
-- Errors in rows of a table reach the samples that read those rows.
-- Errors in any other tensor reach all samples, but only what is computed from that tensor on."""
+- A tensor that no score depends on affects no row.
+- Errors in rows of a table affect the rows of data that look them up (an inverted index of a feature's ids).
+- Errors in any other tensor affect all rows, but only modules that compute with that tensor or with what depends on it.
+"""
 
 import time
 import warnings
@@ -24,6 +21,7 @@ from drsrobust.data import Split
 from drsrobust.data.dataset import Ids
 from drsrobust.evaluation.cached_outputs import KeptOutputs, trace
 from drsrobust.injection import ErrorMap
+from drsrobust.introspection.embedding_modules import pooled_table_name, sparse_type, table_configs
 from drsrobust.introspection.tensors import listed, named_modules
 from drsrobust.introspection.wrappers import Forward, intercepted
 from drsrobust.models import padded_batches, score
@@ -34,13 +32,13 @@ if TYPE_CHECKING:
 
 
 class Readers:
-    """The rows of data that read given ids of one feature.
+    """An inverted index: the rows of data that look up given ids of one feature.
 
-    The positions of the ids are sorted by id, and for ranges of neighbouring ids it is kept where they begin; inside a range
-    the ids themselves are compared. With half as many ranges as ids this takes at most 1.5 times the memory of the ids.
+    The positions of the ids are sorted by ranges of neighbouring ids; within a range the ids are compared. With half as many
+    ranges as ids the index takes at most 1.5 times the memory of the ids.
 
     Args:
-        ids: the feature's, of n rows.
+        ids: of the feature, of n rows of data.
 
     Example:
         >>> Readers(Ids(np.array([3, 1, 3, 0], np.int32))).of(np.array([3]))
@@ -64,32 +62,25 @@ class Readers:
         """Memory of the index, without the ids."""
         return self._positions.nbytes + self._starts.nbytes
 
-    def of(self, wanted: np.ndarray) -> np.ndarray:
-        """The rows that read any of some ids, ascending, each once.
-
-        Args:
-            wanted: distinct ids, int64 [m]; ids that no row reads are allowed.
-
-        Returns:
-            int64 [rows reached].
-        """
-        wanted = wanted[wanted < self.cardinality]
-        if not len(wanted):
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """The rows (int64, ascending) that look up any of some distinct ids, int64 [m]."""
+        ids = ids[ids < self.cardinality]
+        if not len(ids):
             return np.empty(0, np.int64)
-        if len(wanted) * 8 > self.cardinality:  # many: looking at all ids is quicker than at pieces of the index
+        if len(ids) * 8 > self.cardinality:  # many: a scan of all ids is quicker than the index
             chosen = np.zeros(self.cardinality, bool)
-            chosen[wanted] = True
+            chosen[ids] = True
             positions = np.flatnonzero(chosen[self._ids.values])
         else:
-            ranges = wanted >> self._shift
+            ranges = ids >> self._shift
             if self._shift:
                 ranges = np.unique(ranges)
             starts, ends = self._starts[ranges].astype(np.int64), self._starts[ranges + 1].astype(np.int64)
             lengths = ends - starts
             within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             positions = self._positions[np.repeat(starts, lengths) + within].astype(np.int64)
-            if self._shift:  # neighbours of what is wanted are among them
-                positions = positions[np.isin(self._ids.values[positions], wanted)]
+            if self._shift:  # the ranges hold other ids too
+                positions = positions[np.isin(self._ids.values[positions], ids)]
             positions.sort()
         if self._ends is None:
             return positions
@@ -98,7 +89,7 @@ class Readers:
 
 
 class ReadersOf:
-    """The index of every feature of a split, made when it is first asked for."""
+    """The index of every feature of a split, made at its first use."""
 
     def __init__(self, split: Split) -> None:
         self._split = split
@@ -116,13 +107,14 @@ class ReadersOf:
 
 
 class Lookups:
-    """Watches the look-ups of a model while it scores all batches of a split.
+    """Observes the look-ups of a model while it scores all batches of a split.
 
-    A table counts as read with a feature when its module was given exactly that feature's ids, in every batch: a model may
-    hash, shuffle or leave out ids, and then nobody can tell which samples a row reaches.
+    A table is read with a feature if its module got exactly that feature's ids in every batch: a model may hash, shuffle
+    or drop
+    ids, and then the rows that an error affects are unknown.
 
     Args:
-        model: any module; looked at are TorchRec's collections, `nn.EmbeddingBag` and `nn.Embedding`.
+        model: any module; TorchRec's collections, `nn.EmbeddingBag` and `nn.Embedding` are observed.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -139,8 +131,8 @@ class Lookups:
                         self._modules[name] = module
         for name, module in modules.items():
             found = {}
-            for config in _configs(module):
-                tensor = _quantized_table(name, config.name)
+            for config in table_configs(module) or ():
+                tensor = pooled_table_name(name, config.name)
                 if any(one.name == tensor and one.table for one in everything):
                     found[tensor] = tuple(config.feature_names)
                     self.tables.setdefault(tensor, []).append(name)
@@ -153,12 +145,12 @@ class Lookups:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """While the block runs, look-ups are noted."""
+        """Observes look-ups while the block runs."""
         with intercepted(self._modules, self._around):
             yield
 
     def begin(self, batch: Any) -> None:
-        """The next batch is scored."""
+        """Called before each batch."""
         jagged = batch.sparse_features
         keys, values, bounds = jagged.keys(), jagged.values(), jagged.offset_per_key()
         lengths = jagged.lengths().view(len(keys), -1)
@@ -169,7 +161,7 @@ class Lookups:
         self._calls = {}
 
     def features(self, table: str) -> list[str] | None:
-        """The features that a table is read with; None where that is not known."""
+        """The features that a table is read with; None if unknown."""
         found: list[str] = []
         for name in self.tables.get(table, ()):
             if name in self._wrong:
@@ -188,15 +180,15 @@ class Lookups:
             if name in self._configs:
                 self._note_collection(name, (*args, *kwargs.values()))
             else:
-                given = args[0] if args else kwargs.get("input")
+                ids = args[0] if args else kwargs.get("input")
                 offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
-                self._note(name, given, offsets)
+                self._note(name, ids, offsets)
             return forward(*args, **kwargs)
 
         return observed
 
-    def _note_collection(self, name: str, given: tuple) -> None:
-        jagged = next((one for one in given if type(one).__name__ == "KeyedJaggedTensor"), None)
+    def _note_collection(self, name: str, inputs: tuple) -> None:
+        jagged = next((value for value in inputs if sparse_type(value) == "KeyedJaggedTensor"), None)
         for feature in {feature for features in self._configs[name].values() for feature in features}:
             if jagged is None or feature not in set(jagged.keys()) or feature not in self._batch:
                 self._wrong.add(name)
@@ -217,7 +209,7 @@ class Lookups:
         matching = set()
         for feature in possible:
             values, lengths = self._batch[feature]
-            # Without offsets each row of a matrix of ids is a bag: this feature's only if it has one id in each.
+            # Without offsets each row of a matrix of ids is a bag, which fits features with one id per row.
             bags = _bags(offsets, len(flat), lengths) if offsets is not None else len(values) == len(lengths)
             if (bags or isinstance(self._modules[name], nn.Embedding)) and _same(flat, values):
                 matching.add(feature)
@@ -234,25 +226,12 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
     return one.shape == other.shape and bool((one == other.to(one.device)).all())
 
 
-def _configs(module: nn.Module) -> tuple:
-    """The tables' configurations of one of TorchRec's collections."""
-    for method in ("embedding_bag_configs", "embedding_configs"):
-        configs = getattr(module, method, None)
-        if callable(configs):
-            return tuple(configs())
-    return ()
-
-
-def _quantized_table(collection: str, table: str) -> str:
-    return ".".join(filter(None, (collection, "embedding_bags", table, "weight")))
-
-
-PROBE = 64  # rows scored once more, in a batch of their own
-BOUND = 1e-5  # how far scores of one row may lie apart in two batches, relative to 1 + |score|
-FEW = 0.5  # up to this share of the rows, samples are scored by themselves
-FEW_AND_ALL = 0.1  # the same, where all rows must be scored too: more would cost what kept look-ups save
-WITNESSES = 16  # unaffected rows in each batch of affected ones: their scores must stay what they were
-AUDIT = 50  # reruns take this many times a full run's time between two that are compared with a full run
+PROBE = 64  # rows scored again, in a batch of their own
+BOUND = 1e-5  # difference of one row's scores in two batches, at most, relative to 1 + |score|
+FEW = 0.5  # share of rows up to which affected rows are scored by themselves
+FEW_AND_ALL = 0.1  # the same if all rows must be scored too: more would cost what kept look-ups save
+WITNESSES = 16  # unaffected rows in each batch of affected ones, whose scores must not change
+AUDIT = 50  # times a full run's duration, in reruns, between two comparisons with a full run
 
 
 class ReachWarning(UserWarning):
@@ -265,12 +244,12 @@ class CoupledRowsError(Exception):
 
 @dataclass(frozen=True)
 class Reached:
-    """What an error map reaches.
+    """The rows and tensors that errors affect.
 
     Attributes:
-        dense: tensors (as `Dataflow` numbers them) whose errors reach every sample.
-        tables: tensors whose errors reach the samples in `rows`.
-        rows: those samples, int64 ascending.
+        dense: tensors (numbers of `Dataflow`, as bits) whose errors affect every row.
+        tables: tensors whose errors affect `rows`.
+        rows: int64, ascending.
     """
 
     dense: int
@@ -279,17 +258,17 @@ class Reached:
 
 
 class Reach:
-    """Knows a model's reach on the rows of a split.
+    """The golden run of a model on a split, and the rows that errors affect.
 
     Args:
         model: without errors.
         split: the rows.
-        budget: bytes that kept outputs may take.
+        budget: bytes of cached outputs.
 
     Attributes:
         scores: of the golden run, [n].
-        all_rows: why errors in tables are taken to reach every sample; None where their samples are known.
-        everything: why nothing is known, and a rerun is a full run; None otherwise.
+        all_rows: why errors in tables count as affecting every row; None if the affected rows are known.
+        everything: why every rerun is a full run; None otherwise.
     """
 
     def __init__(self, model: nn.Module, split: Split, budget: int) -> None:
@@ -306,7 +285,7 @@ class Reach:
         self.kept = KeptOutputs({name: modules[name] for name in keep}, budget)
         start = time.process_time()
         with lookups.watched(), self.kept.recording(self.batches) as batches:
-            self.scores = score(model, _told(batches, lookups), self.n)
+            self.scores = score(model, _announced(batches, lookups), self.n)
         self._full_run_s = time.process_time() - start
         self._unaudited_s = 0.0
         if tried is not None and not self._near(tried[: len(probe)]):
@@ -315,7 +294,7 @@ class Reach:
             if not np.array_equal(again, self.scores[: len(again)], equal_nan=True):
                 self.everything = "its scores change from run to run"
         self.all_rows = self.everything or self.all_rows
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
         self._readers = ReadersOf(split)
         self._features = {name: lookups.features(name) for name in lookups.tables}
 
@@ -325,7 +304,7 @@ class Reach:
         return self._readers.nbytes
 
     def why_all_rows(self, table: str) -> str | None:
-        """Why errors in a table are taken to reach every sample; None where the samples that read a row are known."""
+        """Why errors in a table count as affecting every row; None if the affected rows are known."""
         if self.all_rows:
             return self.all_rows
         if not self._features.get(table):
@@ -335,8 +314,7 @@ class Reach:
         return None
 
     def intact(self) -> bool:
-        """Whether the model without errors gives the golden scores: all rows with the outputs kept of their batches, and a few
-        rows computed without those."""
+        """Whether the model without errors gives the golden scores: all rows with cached outputs, and a few rows without."""
         if self.everything is None and not np.array_equal(self._whole(0), self.scores):
             return False
         if self.all_rows is not None:
@@ -348,7 +326,7 @@ class Reach:
         return _near(scores, self.scores[self._probed])
 
     def of(self, maps: Iterable[ErrorMap]) -> Reached:
-        """What several maps that are in the model together reach."""
+        """The rows and tensors that the errors of several maps together affect."""
         dense = tables = 0
         hits: list[tuple[float, str, np.ndarray, int]] = []
         for error_map in maps:
@@ -360,7 +338,7 @@ class Reach:
                 if fingerprint.name not in self._features:
                     dense |= 1 << number
                 elif why := self.why_all_rows(fingerprint.name):
-                    self._tell(f"errors in {fingerprint.name} are taken to reach every sample: {why}")
+                    self._warn(f"errors in {fingerprint.name} count as affecting every row: {why}")
                     dense |= 1 << number
                 else:
                     tables |= 1 << number
@@ -374,11 +352,11 @@ class Reach:
             row = row[np.append(True, row[1:] != row[:-1])]
             rows += [self._readers[feature].of(row) for feature in self._features[table]]
             if dense and len(rows[-1]) > FEW_AND_ALL * self.n:
-                break  # every sample is computed anyway, so no more must be known
+                break  # every row is computed anyway
         return Reached(dense, tables, _union(rows, self.n))
 
     def score(self, reached: Reached) -> tuple[np.ndarray, np.ndarray | None]:
-        """Scores [n] of the model as it stands, and which rows may differ from the golden ones (None: any).
+        """Scores [n] of the model with its present errors, and the rows that may differ from the golden scores (None: any).
 
         Raises:
             CoupledRowsError: an error in one row changed other rows of its batch.
@@ -396,21 +374,21 @@ class Reach:
         return scores, None if reached.dense else reached.rows
 
     def _whole(self, hit: int) -> np.ndarray:
-        """Scores [n] of all rows in the golden run's batches, with the kept outputs that errors in a set of tensors leave as
-        they were."""
+        """Scores [n] of all rows in the golden run's batches, with the cached outputs that errors in a set of tensors do not
+        change."""
         with self.kept.replaying(self._flow.unaffected(hit), self.batches) as batches:
             return score(self._model, batches, self.n)
 
     def _by_themselves(self, rows: np.ndarray, scores: np.ndarray) -> np.ndarray:
-        """Scores of affected rows [m], in batches that hold unaffected rows too.
+        """Scores of affected rows [m], in batches with some unaffected rows, whose scores must stay as in `scores` [n].
 
-        These witnesses show whether an error in one row changes other rows of its batch, as a branch on the largest
-        activation of the batch does: their scores must stay as they are in `scores` [n].
+        So an error in one row that changes other rows of its batch is found, as with a branch on the batch's largest
+        activation.
         """
         m = len(rows)
         total = max(64, m + WITNESSES * -(-m // (BATCH - WITNESSES)))
-        total += -total % 32  # no padding is left to do
-        random = np.random.default_rng([m, int(rows[0]), int(rows[-1])])  # the same witnesses whoever scores these rows
+        total += -total % 32  # so that no padding is needed
+        random = np.random.default_rng([m, int(rows[0]), int(rows[-1])])  # the same witnesses in every process
         drawn = random.integers(self.n, size=4 * (total - m))
         unaffected = drawn[rows[np.minimum(np.searchsorted(rows, drawn), m - 1)] != drawn]
         witnesses = np.resize(unaffected, total - m)
@@ -424,7 +402,7 @@ class Reach:
         return found[~is_witness]
 
     def _audit(self, scores: np.ndarray, seconds: float) -> None:
-        """Compares scores of a rerun that took some CPU seconds with a full run, once in `AUDIT` times a full run's time."""
+        """Compares a rerun with a full run, once in `AUDIT` times a full run's duration."""
         self._unaudited_s += seconds
         if self._unaudited_s > AUDIT * self._full_run_s:
             start = time.process_time()
@@ -433,9 +411,9 @@ class Reach:
             if not _near(scores, full):
                 raise CoupledRowsError
 
-    def _tell(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
             warnings.warn(text, ReachWarning, stacklevel=4)
 
 
@@ -447,8 +425,8 @@ def _near(scores: np.ndarray, expected: np.ndarray) -> bool:
 
 
 def _indexed(batch: "Batch") -> "Batch":
-    """The batch, whose KeyedJaggedTensor has made and kept what it derives from its lengths: else the first module that asks
-    would seem to hand that on to others behind the model's back, and could not be left out."""
+    """The batch with the derived values of its KeyedJaggedTensor made: else they would count as made by the first module that
+    uses them, whose output could then not be cached."""
     for jagged in batch.sparse_features.to_dict().values():
         jagged.offsets()
     batch.sparse_features.offset_per_key()
@@ -467,8 +445,8 @@ def _union(parts: list[np.ndarray], n: int) -> np.ndarray:
     return np.flatnonzero(found)
 
 
-def _told(batches: Iterator, lookups: Lookups) -> Iterator:
-    """Batches, of each of which the look-ups are told."""
+def _announced(batches: Iterator, lookups: Lookups) -> Iterator:
+    """The batches, each announced to the look-ups."""
     for batch in batches:
         lookups.begin(batch)
         yield batch

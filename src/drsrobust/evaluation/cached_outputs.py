@@ -1,12 +1,10 @@
-"""What is seen of the operations of a forward pass: the memory that each writes to, and values that leave PyTorch.
+"""Outputs of modules, cached in the golden run and used again where errors do not change them.
 
-Which of a model's tensors each of its modules' outputs depends on, seen from the operations of one forward pass.
-
-One small batch is scored under PyTorch's dispatch mode, which shows every operation with its operands. Dependence is kept by
-storage, so that views and writes in place are followed; a number read back into Python (`.item()`, `if x.any()`) may steer all
-that comes after it, which therefore depends on it too. What cannot be followed is a `problem`: then nothing is known.
-
-Outputs of a model's modules, kept from the golden run and handed out again where errors leave them as they were."""
+Which tensors each module's output depends on is traced in one forward pass of a small batch: PyTorch's dispatch mode shows
+every operation with its operands. Dependence is recorded by storage, so that views and in-place writes are followed. A number
+read back into Python (`.item()`, `if x.any()`) may decide everything after it, which then depends on it too. What cannot be
+traced is a `problem`: then nothing is cached.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,18 +19,19 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from drsrobust.introspection.embedding_modules import table_configs
 from drsrobust.introspection.tensors import listed, named_modules
-from drsrobust.introspection.wrappers import Forward, evaluating, intercepted
+from drsrobust.introspection.wrappers import Forward, evaluating, intercepted, is_compiled
 from drsrobust.models import logits_of
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
 
-_TO_PYTHON = {"numpy", "tolist", "__array__", "data_ptr", "__dlpack__"}  # leave PyTorch unseen by the dispatcher
+_TO_PYTHON = {"numpy", "tolist", "__array__", "data_ptr", "__dlpack__"}  # values leave PyTorch without an operation
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in what an operation is given or gives: lists, tuples and dictionaries within each other."""
+    """The tensors in the arguments or the result of an operation, in nested lists, tuples and dictionaries."""
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict):
@@ -46,7 +45,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
     """The memory of a tensor, which its views share.
 
     Raises:
-        TypeError: it has none of its own (a sparse tensor, a wrapper around others).
+        TypeError: a sparse tensor, or a wrapper around others.
     """
     try:
         return tensor.untyped_storage()
@@ -55,12 +54,12 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
-    """Whether there is plain memory that values lie in: not so for tensors that are empty, sparse or on the meta device."""
+    """Whether values are in plain memory: not for empty or sparse tensors, nor on the meta device."""
     return tensor.layout is torch.strided and not tensor.is_meta and bool(tensor.numel())
 
 
 def written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[torch.Tensor]:
-    """The tensors that an operation writes to, as its schema says."""
+    """The tensors that an operation writes to, by its schema."""
     if not func._schema.is_mutable:
         return
     for i, argument in enumerate(func._schema.arguments):
@@ -69,11 +68,7 @@ def written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterat
 
 
 class Escapes(TorchFunctionMode):
-    """Sees values that leave PyTorch where the dispatcher does not: from then on nothing is known of them.
-
-    Args:
-        seen: is told of each tensor of which values leave.
-    """
+    """Calls `seen` with each tensor whose values leave PyTorch without an operation."""
 
     def __init__(self, seen: Callable[[torch.Tensor], None]) -> None:
         super().__init__()
@@ -90,15 +85,15 @@ _PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device)
 
 @dataclass
 class Dataflow:
-    """What one forward pass showed. Sets of tensors are integers: bit i stands for the i-th name of `number`.
+    """The dependences seen in one forward pass. Sets of tensors are integers: bit i is the i-th name of `number`.
 
     Attributes:
-        number: tensor name (its first one, as `listed` gives it) -> its bit.
+        number: tensor name (the first one of tied tensors) -> its bit.
         result: the tensors that the logits depend on.
-        reads: module name -> tensors that its output depends on; of modules whose output can be kept and handed out again.
-        parents: module name -> modules whose calls it was called in (None: the model's caller).
-        elsewhere: tensors that some operation outside of the modules that own them reads.
-        problem: why nothing is known; None when all is.
+        reads: module name -> tensors that its output depends on; only modules whose output can be cached.
+        parents: module name -> modules that called it (None: the model's caller).
+        elsewhere: tensors that an operation outside of the modules that own them reads.
+        problem: why nothing is known; None otherwise.
     """
 
     number: dict[str, int]
@@ -109,16 +104,16 @@ class Dataflow:
     problem: str | None = None
 
     def names(self, tensors: int) -> list[str]:
-        """The names of a set of tensors."""
+        """Names of a set of tensors."""
         return [name for name, bit in self.number.items() if tensors >> bit & 1]
 
     def unaffected(self, hit: int) -> set[str]:
-        """The modules whose outputs errors in a set of tensors leave as they were."""
+        """The modules whose outputs do not depend on a set of tensors."""
         return {name for name, reads in self.reads.items() if not reads & hit}
 
     def worth_keeping(self) -> set[str]:
-        """The modules whose output can stand in for a call when errors are in some one tensor: unaffected by it, inside no
-        other that is. (Of errors in several tensors, the outermost unaffected modules are among these too.)"""
+        """The outermost modules whose output errors in some one tensor do not change. For errors in several tensors, the
+        outermost unaffected modules are among these too."""
         kept = set()
         for bit in range(len(self.number)):
             if self.result >> bit & 1:
@@ -128,18 +123,10 @@ class Dataflow:
 
 
 def trace(model: nn.Module, batch: "Batch") -> tuple[Dataflow, np.ndarray | None]:
-    """Follows one forward pass.
-
-    Args:
-        model: any module.
-        batch: some rows.
-
-    Returns:
-        what was seen, and the logits [B] of the batch; None for these where there is a problem.
-    """
+    """Traces one forward pass; returns its dependences and the logits [B] of the batch (None if there is a problem)."""
     everything, modules = listed(model), named_modules(model)
     flow = Dataflow({one.name: i for i, one in enumerate(everything)})
-    if any("_orig_mod" in module._modules or module._compiled_call_impl is not None for module in model.modules()):
+    if any(is_compiled(module) for module in model.modules()):
         flow.problem = "the model is compiled"
         return flow, None
     try:
@@ -148,8 +135,8 @@ def trace(model: nn.Module, batch: "Batch") -> tuple[Dataflow, np.ndarray | None
             with Escapes(seen.escaped), seen, intercepted(dict(modules), seen.around):
                 logits = logits_of(model, batch)
             flow.result = seen.depends(logits) | seen.control
-    except Exception as error:  # the model's own mistakes show again in the golden run
-        flow.problem = f"its operations could not be followed ({type(error).__name__}: {error})"
+    except Exception as error:  # an error of the model itself is raised again in the golden run
+        flow.problem = f"its operations could not be traced ({type(error).__name__}: {error})"
         return flow, None
     flow.parents = {name: calls.parents for name, calls in seen.calls.items()}
     flow.reads = {name: calls.reads for name, calls in seen.calls.items() if calls.whole}
@@ -162,7 +149,7 @@ class _Calls:
     """All calls of one module."""
 
     reads: int = 0
-    whole: bool = True  # its output is all that it does, and nobody changes that output
+    whole: bool = True  # it has no effect but its output, which nothing changes later
     parents: set[str | None] = field(default_factory=set)
 
 
@@ -174,7 +161,7 @@ class _Call:
 
 
 class _Dispatch(TorchDispatchMode):
-    """Sees every operation."""
+    """Records dependences at every operation."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], modules: list[tuple[str, nn.Module]]) -> None:
         super().__init__()
@@ -182,8 +169,8 @@ class _Dispatch(TorchDispatchMode):
         self.control = self.elsewhere = 0
         self.problem: str | None = None
         self._depends: dict[int, int] = {}  # storage -> tensors it depends on
-        self._made_in: dict[int, tuple[int, ...]] = {}  # storage -> the calls that were open when it was made
-        self._alive: list[Any] = []  # so that no two storages have one address
+        self._made_in: dict[int, tuple[int, ...]] = {}  # storage -> calls that were open at its creation
+        self._alive: list[Any] = []  # so that no two storages have the same address
         self._numbers = count()
         self._open: list[_Call] = []
         self._ended: dict[int, _Call] = {}
@@ -205,14 +192,14 @@ class _Dispatch(TorchDispatchMode):
         return storage.data_ptr()
 
     def depends(self, value: Any) -> int:
-        """The tensors that something made of tensors depends on."""
+        """The tensors that a value depends on."""
         found = 0
         for tensor in tensors_in(value):
             found |= self._depends.get(self._key(tensor), 0)
         return found
 
     def escaped(self, tensor: torch.Tensor) -> None:
-        """Values of a tensor are in Python's hands."""
+        """Values of a tensor were read by Python."""
         self.control |= self.depends(tensor)
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -227,13 +214,13 @@ class _Dispatch(TorchDispatchMode):
         if func is torch.ops.aten._local_scalar_dense.default:
             self.control = mask
         changed = {self._key(tensor) for tensor in written(func, args, kwargs)}
-        here = tuple(call.number for call in self._open)
+        open_calls = tuple(call.number for call in self._open)
         for key in changed:
             self._write(key)
-        given = {self._key(tensor) for tensor in tensors_in(result)}
-        for key in given - inputs:
-            self._made_in.setdefault(key, here)
-        changed |= given
+        returned = {self._key(tensor) for tensor in tensors_in(result)}
+        for key in returned - inputs:
+            self._made_in.setdefault(key, open_calls)
+        changed |= returned
         for key in changed:
             self._depends[key] = self._depends.get(key, 0) | mask
         return result
@@ -244,7 +231,7 @@ class _Dispatch(TorchDispatchMode):
         open_now = {call.number for call in self._open}
         for number in self._made_in.get(key, ()):
             if number not in open_now and key not in self._ended[number].outputs:
-                self.calls[self._ended[number].name].whole = False  # handed on behind the caller's back
+                self.calls[self._ended[number].name].whole = False  # passed on other than by its output
 
     def _write(self, key: int) -> None:
         if key in self._own:
@@ -252,12 +239,12 @@ class _Dispatch(TorchDispatchMode):
         made_in = self._made_in.get(key, ())
         for call in self._open:
             if call.number not in made_in:
-                self.calls[call.name].whole = False  # changes what it was given
+                self.calls[call.name].whole = False  # changes its input
         for call in self._kept_by.get(key, ()):
-            self.calls[call.name].whole = False  # its output is changed afterwards
+            self.calls[call.name].whole = False  # its output is changed later
 
     def around(self, name: str, forward: Forward) -> Forward:
-        """What stands in for a module's forward: the same, with its beginning and end noted."""
+        """The forward of a module, with its beginning and end recorded."""
 
         def observed(*args, **kwargs):
             call = _Call(name, next(self._numbers))
@@ -284,7 +271,7 @@ class _Dispatch(TorchDispatchMode):
 
 
 def _owners(name: str, modules: list[tuple[str, nn.Module]], tensor: torch.Tensor) -> set[str]:
-    """The modules that hold a tensor as their own, the outermost collection of tables among them."""
+    """The modules that own a tensor, with the collections of tables around it."""
     direct = {
         module_name
         for module_name, module in modules
@@ -293,28 +280,21 @@ def _owners(name: str, modules: list[tuple[str, nn.Module]], tensor: torch.Tenso
     collections = {
         module_name
         for module_name, module in modules
-        if name.startswith(f"{module_name}." if module_name else "") and _is_collection(module)
+        if name.startswith(f"{module_name}." if module_name else "") and table_configs(module) is not None
     }
     return direct | collections
 
 
-def _is_collection(module: nn.Module) -> bool:
-    return callable(getattr(module, "embedding_bag_configs", None)) or callable(
-        getattr(module, "embedding_configs", None)
-    )
-
-
 class KeptOutputs:
-    """What some modules gave for each batch, within a budget of memory. Batches are kept whole, from the first on; those that
-    the budget has no room for are scored in full later.
+    """Outputs of some modules for each batch, within a budget of memory. Later batches without room are scored in full.
 
     Args:
-        modules: name -> module whose outputs are kept.
+        modules: name -> module whose outputs are cached.
         budget: bytes.
 
     Attributes:
-        batches: of how many batches outputs are kept.
-        nbytes: memory that they take; what several outputs share counts once.
+        batches: number of batches with cached outputs.
+        nbytes: their memory; storage that several outputs share counts once.
     """
 
     def __init__(self, modules: dict[str, nn.Module], budget: int) -> None:
@@ -331,7 +311,7 @@ class KeptOutputs:
 
     @contextmanager
     def recording(self, batches: list) -> Iterator[Iterator]:
-        """Gives the batches one by one, and keeps what the modules give meanwhile."""
+        """Yields an iterator over the batches; caches the modules' outputs meanwhile."""
         full = not self._modules or not self._budget
 
         def record(name: str, forward: Forward) -> Forward:
@@ -370,12 +350,12 @@ class KeptOutputs:
 
     @contextmanager
     def replaying(self, names: set[str], batches: list) -> Iterator[Iterator]:
-        """Gives the batches one by one; meanwhile a call of a named module returns the output kept of that batch."""
+        """Yields an iterator over the batches; meanwhile a call of a named module returns its cached output of the batch."""
         self._batch = None
 
         def answer(name: str, forward: Forward) -> Forward:
             def answered(*args, **kwargs):
-                if self._batch is None:  # also when an interrupt left this standing in for the forward
+                if self._batch is None:  # also if an interrupt left this in place of the forward
                     return forward(*args, **kwargs)
                 number = self._calls.get(name, 0)
                 self._calls[name] = number + 1

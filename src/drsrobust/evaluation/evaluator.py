@@ -1,6 +1,4 @@
-"""What comes out of scoring the rows of a split once.
-
-The evaluator: golden scores once, then the model as it stands, errors and all."""
+"""The evaluator: metrics of a model on the rows of a split, without errors once (the golden run), then with them."""
 
 import re
 import warnings
@@ -28,11 +26,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What came out of one evaluation of n rows.
+    """The result of one evaluation of n rows.
 
     Attributes:
         outcome: `ok`; `nonfinite` (a score is NaN or infinite); `raised` (the model raised: metrics are None).
-        rows_reached: rows whose scores errors may have changed; only these were computed anew.
+        rows_reached: rows whose scores errors may have changed; only these were computed again.
         auc, logloss (nats per row), ne: metrics under the rules of `drsrobust.metrics`.
         nan_rows, inf_rows: rows whose score is NaN, or infinite.
         scores: logits float32 [n]; do not write to them.
@@ -52,14 +50,14 @@ class Evaluation:
     _changed: np.ndarray | None = field(default=None, repr=False)
 
     def unreached(self) -> "Evaluation":
-        """The same, as the answer for errors that reach no row."""
+        """The same as the result of errors that affect no row."""
         return replace(self, rows_reached=0, _changed=np.empty(0, np.int64))
 
     def metric(self, name: str) -> float | None:
-        """A further metric: `calibration`; of users' lists of k rows `ndcg`, `hit_rate`, and against golden lists `overlap`,
-        `list_changed`, `users_harmed`; of rows `decision_changed`, `score_changed`; against golden scores
-        `deviated_0.01`, `deviated_0.1`,
-        `median_change`, `spearman` (see `drsrobust.metrics`). None where the model raised, or where the data has no users.
+        """A further metric of `drsrobust.metrics.NAMES`: `calibration`; of users' lists of k rows `ndcg`, `hit_rate`, and
+        against golden lists `overlap`, `list_changed`, `users_harmed`; of rows `decision_changed`, `score_changed`; against
+        golden scores `deviated_0.01`, `deviated_0.1`, `median_change`, `spearman`. None if the model raised or the data has no
+        users.
 
         Raises:
             ValueError: an unknown name.
@@ -67,7 +65,7 @@ class Evaluation:
         return self.metrics([name])[name]
 
     def metrics(self, names: Sequence[str]) -> dict[str, float | None]:
-        """Several of them at once, which takes less time than one by one."""
+        """Several metrics at once, which takes less time than one by one."""
         for name in names:
             if name not in NAMES:
                 raise unknown("metric", name, NAMES)
@@ -80,36 +78,35 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 
 
 class Evaluator:
-    """Judges a model on the rows of a split.
+    """Evaluates a model on the rows of a split.
 
-    The golden run scores all rows once, and finds out what errors can reach: `rerun` then computes no more than that. What an
-    interrupted `with dr.inject(...)` left in the model is undone first, with a warning.
+    The golden run scores all rows once and finds what errors can affect, so that `rerun` computes only that. Errors that an
+    interrupted `with dr.inject(...)` left in the model are undone first, with a warning.
 
     Args:
         model: forward(dense_features, sparse_features) -> logits [B] or [B, 1].
         rows: a Split with rows of both classes.
-        factory: makes the same module again, in any state, in another process (a function of a module that can be imported, or
-            `functools.partial` of one): campaigns give it to their workers. Models of `load_model` need none.
-        memory: how much may be kept for `rerun`, of outputs of the model's modules: bytes, or text as "500MB"; 0: nothing.
-            Batches that do not fit are scored in full.
-        k: length of a user's list, for metrics of rankings.
-        threshold: probability over which a row counts as a click.
-        epsilon: change of a logit over which a score counts as moved.
+        factory: makes the same module, with any weights, in a campaign's worker process: an importable function, or
+            `functools.partial` of one. Models of `load_model` need none.
+        memory: budget of the module outputs that are cached for `rerun`: bytes, or text as "500MB"; 0: no cache. Batches
+            without room are scored in full.
+        k: length of a user's list, for ranking metrics.
+        threshold: probability over which the decision is a click.
+        epsilon: change of a logit over which a score counts as changed.
 
     Attributes:
-        golden: the evaluation of the model as it was given.
+        golden: the evaluation of the model without errors.
         name: of the model (its registered name, else its class).
-        checkpoint: SHA-256 (hex) of the model's state as it was given.
-        full_run: why every rerun is a full run; None where it is not. A rerun that finds out that rows of a batch affect each
-            other sets it.
+        checkpoint: SHA-256 (hex) of the model's state.
+        full_run: why every rerun is a full run; None otherwise. A rerun that finds that rows of a batch affect each other sets
+            it.
 
     Warns:
         UserWarning: the scores look like probabilities; they must be logits.
 
     Raises:
         TypeError: `rows` is not a Split.
-        ValueError: the split has one class only, or the model has scores that are not finite to begin with, or an amount of
-            memory that is none.
+        ValueError: rows of one class only, scores that are not finite without errors, or no amount of memory.
     """
 
     def __init__(
@@ -141,7 +138,7 @@ class Evaluator:
         if nan_rows or inf_rows:
             raise ValueError(
                 f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {len(rows)} rows; "
-                "nothing can be compared with that"
+                "all must be finite"
             )
         users = rows.users
         self._reference = BaselineMetrics(
@@ -149,14 +146,12 @@ class Evaluator:
         )
         self.full_run = self._reach.everything
         self._warned = False
-        self.golden = self._judged(scores, None)
+        self.golden = self._evaluation(scores, None)
         self._warn_of_probabilities()
 
     def _warn_of_probabilities(self) -> None:
-        """Warns if the golden scores lie in [0, 1] and are better probabilities than the click rate, and than their sigmoid.
-
-        The logits of an untrained model may lie there too, but are no good probabilities.
-        """
+        """Warns if the golden scores lie in [0, 1] and are better probabilities than the click rate and than their sigmoid (the
+        logits of an untrained model may lie there too)."""
         scores, labels = self._reach.scores.astype(np.float64), self.rows.labels
         if scores.min() < 0 or scores.max() > 1:
             return
@@ -165,21 +160,21 @@ class Evaluator:
         if as_probabilities < min(self.golden.logloss, self._reference.entropy):
             warnings.warn(
                 f"{self.name}: all scores lie in [{scores.min():.3g}, {scores.max():.3g}] and look like probabilities; forward "
-                "must return logits (leave out the last sigmoid, or return torch.logit of its result), else log loss, "
+                "must return logits (remove the last sigmoid, or return torch.logit of its result), else log loss, "
                 "normalized entropy, threshold and epsilon are wrong",
                 stacklevel=3,
             )
 
     @property
     def options(self) -> dict[str, Any]:
-        """`memory`, `k`, `threshold` and `epsilon` as they were given."""
+        """`memory`, `k`, `threshold` and `epsilon`."""
         return dict(self._options)
 
     def run(self) -> Evaluation:
-        """Scores all rows with the model as it stands now. An exception of the model becomes the outcome `raised`.
+        """Scores all rows with the model in its present state. An exception of the model becomes the outcome `raised`.
 
         Raises:
-            InjectionError: errors that were to be drawn meanwhile could not be: not the model's doing.
+            InjectionError: transient errors could not be drawn.
             RuntimeError: the evaluator was made under a mitigation that is not attached now.
         """
         self._check_attached()
@@ -190,21 +185,18 @@ class Evaluator:
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             return Evaluation("raised", rows_reached=len(self.rows), error=text)
-        return self._judged(scores, None)
+        return self._evaluation(scores, None)
 
     def rerun(self, error_map: ErrorMap) -> Evaluation:
-        """Gives what `run` gives, and computes only what the errors reach: samples that read a row that was hit, modules that
-        compute with a tensor that was hit. It falls back to `run`, with a warning, where that is not known of the model.
+        """Returns the result of `run`, but computes only what the errors affect: rows that look up a wrong table row, modules
+        that compute with a wrong tensor. `error_map` must be applied; errors of all maps that are applied at the moment count.
 
-        Scores are those of `run`, bit for bit, where a row's score does not depend on its batch (`drsrobust.models.scoring`),
-        else within 1e-5 (1 + |score|). Two checks notice a model whose rows affect each other only while an error is there (a
-        branch or a scale by the largest activation of a batch): unaffected rows are scored with the affected ones, and about
-        one rerun in 50, counted by time, is compared with a full run. Then a warning is given, `full_run` is set, and this
-        rerun and all later ones are full runs. Only errors are looked at: weights or settings of the model that were changed
-        otherwise are not noticed.
-
-        Args:
-            error_map: a map that is in the model now. Others that are there too count as well.
+        It falls back to `run`, with a warning, if the affected rows are unknown. Scores are those of `run`, bit for bit, if a
+        row's score does not depend on its batch (`drsrobust.models.scoring`), else within 1e-5 (1 + |score|). Two checks find a
+        model whose rows affect each other only under errors (a branch or a scale by the largest activation of a batch):
+        unaffected rows are scored with the affected ones, and about one rerun in 50, by time, is compared with a full run.
+        Then it warns, sets `full_run`, and this rerun and all later ones are full runs. Other changes of the model than errors
+        are not detected.
 
         Raises:
             ValueError: the map is not applied.
@@ -217,7 +209,7 @@ class Evaluator:
             raise ValueError(
                 f"{error_map!r} is not in the model; call rerun inside `with dr.inject(...) as error_map:`"
             )
-        # Errors at each call reach every row; and golden scores say nothing of a model that is protected by now.
+        # Transient errors affect every row; golden scores of another mitigation do not hold.
         if transient or attached != self._attached:
             return self.run()
         if self.full_run:
@@ -237,46 +229,46 @@ class Evaluator:
                 stacklevel=2,
             )
             return self.run()
-        except Exception:  # which rows were together when it raised may matter for what it says
+        except Exception:  # its message may depend on the batch
             return self.run()
         if changed is not None and not len(changed):
             return self.golden.unreached()
-        return self._judged(scores, changed)
+        return self._evaluation(scores, changed)
 
     def use_full_runs(self, why: str) -> None:
         """Makes all later reruns full runs, without a warning."""
         self.full_run, self._warned = why, True
 
     def unchanged(self) -> bool:
-        """Whether the model's tensors are, bit for bit, those that the evaluator was made for (by a CRC-32 of them)."""
+        """Whether the model's tensors are those that the evaluator was made for (by their CRC-32)."""
         return state_checksum(self.model) == self._checksum
 
     def verify(self) -> None:
-        """Checks that no trial left anything behind: the model's state, the golden scores and what is kept for reruns are what
-        they were. It takes about as long as a full run.
+        """Checks that trials left the model's state, the golden scores and the cached outputs as they were. It takes about as
+        long as a full run.
 
         Raises:
-            RuntimeError: they are not.
+            RuntimeError: something changed.
         """
         if state_digest(self.model) != self.checkpoint:
-            raise RuntimeError(f"{self.name}: its tensors are not what they were when the evaluator was made")
+            raise RuntimeError(f"{self.name}: its tensors changed since the evaluator was made")
         self._reference.check(self._reach.scores)
         if not self._reach.intact():
-            raise RuntimeError(f"{self.name}: its scores without errors are not what they were")
+            raise RuntimeError(f"{self.name}: its scores without errors changed since the evaluator was made")
 
     @contextmanager
     def under(self, mitigation: "Mitigation", guarded: "Evaluator | None" = None) -> Iterator["Evaluator"]:
-        """An evaluator of the model under a mitigation, with golden scores of its own, while the block runs. After it `run`
-        and `rerun` of that evaluator raise RuntimeError.
+        """An evaluator of the model under a mitigation, with its own golden scores, while the block runs. Later its `run` and
+        `rerun` raise RuntimeError.
 
         Args:
             mitigation: attached while the block runs.
-            guarded: the evaluator of an earlier block with this mitigation, to be used again without another golden run.
+            guarded: the evaluator of an earlier block with this mitigation; saves another golden run.
         """
         with mitigation.attach(self.model):
             if guarded is None:
                 guarded = Evaluator(self.model, self.rows, self.factory, **self._options)
-                if mitigation.ordered:  # reruns would give batches of other rows, in another order
+                if mitigation.ordered:  # reruns have batches of other rows
                     guarded.use_full_runs(f"{mitigation.name} depends on the order of batches")
                 elif self.full_run:
                     guarded.use_full_runs(self.full_run)
@@ -293,7 +285,7 @@ class Evaluator:
                 )
         return attached
 
-    def _judged(self, scores: np.ndarray, changed: np.ndarray | None) -> Evaluation:
+    def _evaluation(self, scores: np.ndarray, changed: np.ndarray | None) -> Evaluation:
         """Metrics of scores [n] of which some rows may differ from the golden ones (None: any)."""
         looked = scores if changed is None else scores[changed]
         finite = np.isfinite(looked)
@@ -338,7 +330,7 @@ def amount(memory: int | str) -> int:
 
 
 def clean_cost(evaluator: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
-    """What mitigations cost where there are no errors.
+    """The cost of mitigations without errors.
 
     Returns:
         one row each: `mitigation`, `auc` with it, `difference` to the AUC without it on the same rows, with `low`, `high` and

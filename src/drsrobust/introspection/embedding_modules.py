@@ -1,12 +1,8 @@
-"""FBGEMM's row-wise quantized tables (int8, int4, int2, fp16, fp32), found in any model as plain tensors of their memory.
+"""What the package knows of TorchRec's and FBGEMM's embedding modules: collections, table configurations, quantized tables.
 
-TorchRec's quantized `EmbeddingBagCollection` and `EmbeddingCollection` keep their lookup modules outside of PyTorch's module
-tree and show packed codes as wrappers without memory of their own; a lookup module by itself shows no table at all.
-
-TorchRec, imported at first use and without its noise.
-
-Importing TorchRec logs on the root logger, which would install a handler and turn a user's later
-`logging.basicConfig` into a silent no-op; its first forward logs one more line."""
+TorchRec is imported at first use, without its log output. Its quantized collections keep their lookup modules outside of
+PyTorch's module tree and show packed codes as wrappers without memory of their own; here their tables are plain tensors.
+"""
 
 import logging
 import warnings
@@ -24,8 +20,16 @@ _VALUES = {"int8": "int8", "int4": "int4", "int2": "int2", "fp16": "float16", "f
 
 
 class QuantizedTable(NamedTuple):
-    """One table: its name in the model, its memory [rows, words of a row] (bytes, or the floats of fp16 and fp32 rows), what
-    its values are (`int8`, ..., `float32`), how many a row has, bytes of scale and bias, bytes of a row."""
+    """A row-wise quantized FBGEMM table (int8, int4, int2, fp16, fp32).
+
+    Attributes:
+        name: in the model.
+        tensor: its memory [rows, words of a row]: bytes, or the floats of fp16 and fp32 rows.
+        values: number format, `int8`, ..., `float32`.
+        dim: values per row.
+        header: bytes of scale and bias per row.
+        row_bytes: bytes per row.
+    """
 
     name: str
     tensor: torch.Tensor
@@ -42,7 +46,7 @@ def quantized_tables(modules: list[tuple[str, nn.Module]]) -> Iterator[Quantized
         modules: as `model.named_modules()`.
 
     Raises:
-        ValueError: a table in a format that is not known here.
+        ValueError: a table in another format.
     """
     for prefix, module in modules:
         if type(module).__name__ == _LOOKUP:
@@ -73,7 +77,8 @@ def _tables(prefix: str, lookup: nn.Module) -> Iterator[QuantizedTable]:
 
 @cache
 def torchrec() -> ModuleType:
-    """The `torchrec` package.
+    """The `torchrec` package. Its import logs on the root logger, which would install a handler and make a user's later
+    `logging.basicConfig` ineffective; its first forward logs once more. Both are silenced.
 
     Raises:
         ImportError: TorchRec or FBGEMM cannot be imported; the message holds the command that installs them.
@@ -130,9 +135,13 @@ def with_values(sparse: Any, values: torch.Tensor) -> Any:
 
 
 def pooled_tables(module: nn.Module) -> list[Any] | None:
-    """The table configurations of a TorchRec collection that pools (plain or quantized); None for other modules."""
-    configs = getattr(module, "embedding_bag_configs", None)
-    return list(configs()) if callable(configs) else None
+    """As `table_configs`, only of collections that pool."""
+    return table_configs(module) if callable(getattr(module, "embedding_bag_configs", None)) else None
+
+
+def pooled_table_name(collection: str, table: str) -> str:
+    """The name of the weight of a pooling collection's table."""
+    return ".".join(filter(None, (collection, "embedding_bags", table, "weight")))
 
 
 def is_quantized_collection(module: nn.Module) -> bool:

@@ -1,6 +1,4 @@
-"""A model as it is evaluated, for a while.
-
-Standing in for the forward of a model's modules for a while, and leaving no trace."""
+"""Evaluation mode for a block, replaced forwards for a block, compiled modules."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +10,7 @@ from torch import nn
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """The model is in evaluation mode, without gradients, while the block runs; each module then has the mode it had."""
+    """Evaluation mode without gradients while the block runs; then each module has its earlier mode."""
     training = [module for module in model.modules() if module.training]
     if training:
         model.eval()
@@ -28,13 +26,12 @@ Forward = Callable[..., Any]
 
 
 @contextmanager
-def intercepted(modules: Mapping[str, nn.Module], stand_in: Callable[[str, Forward], Forward]) -> Iterator[None]:
-    """While the block runs, `module.forward` is `stand_in(name, forward)` for each of some modules. A module's hooks still run
-    around it.
+def intercepted(modules: Mapping[str, nn.Module], replacement: Callable[[str, Forward], Forward]) -> Iterator[None]:
+    """Replaces `module.forward` by `replacement(name, forward)` while the block runs. A module's hooks still run.
 
     Args:
-        modules: name -> module. TorchScript's modules, whose forward cannot be replaced, are left as they are.
-        stand_in: gives what is called in place of a forward.
+        modules: name -> module. TorchScript modules keep their forward, which cannot be replaced.
+        replacement: returns the function that is called in place of a forward.
     """
     replaced: list[tuple[nn.Module, Forward | None]] = []
     try:
@@ -42,7 +39,7 @@ def intercepted(modules: Mapping[str, nn.Module], stand_in: Callable[[str, Forwa
             if isinstance(module, torch.jit.ScriptModule):
                 continue
             replaced.append((module, module.__dict__.get("forward")))
-            module.__dict__["forward"] = stand_in(name, module.forward)
+            module.__dict__["forward"] = replacement(name, module.forward)
         yield
     finally:
         for module, own in reversed(replaced):
@@ -58,5 +55,5 @@ def is_compiled(module: nn.Module) -> bool:
 
 
 def has_replaced_forward(module: nn.Module) -> bool:
-    """Whether something else is called in place of the forward of a module's class, as `intercepted` does."""
+    """Whether the module has a forward other than its class, as under `intercepted`."""
     return "forward" in module.__dict__

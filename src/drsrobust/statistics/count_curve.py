@@ -27,8 +27,8 @@ _CELLS = 4096  # numbers of errors at which a binomial is evaluated
 
 
 def error_count_grid(bits: int, rates: Sequence[float], growth: float = 2.0, tail: float = 1e-6) -> list[int]:
-    """Numbers of errors for trials that give the curve over all `rates`: 0, and the whole numbers next to growth^i over the range
-    of errors at these rates. The grid for more rates includes the grid for fewer.
+    """Numbers of errors for trials that give the curve over all `rates`: 0, and the whole numbers next to growth^i over the
+    range of errors at these rates. The grid for more rates includes the grid for fewer.
 
     Args:
         bits: N, eligible bits.
