@@ -49,7 +49,7 @@ class Case:
         name: in the tables.
         model: with seeded first weights: the cost of a trial does not depend on training.
         factory: makes the same module, with any weights.
-        rows: what is scored.
+        rows: that are scored.
         targets: of errors.
         late: target -> modules that must be recomputed for errors in that target; for dense targets only.
         remark: printed with the results.
@@ -101,7 +101,7 @@ def large_case(rows: int = ROWS, table_rows: int = TABLE_ROWS, sizes: Mapping[st
     """The DLRM of 26 tables of dimension 16 with planted rows (`planted`).
 
     Args:
-        rows: what is scored.
+        rows: that are scored.
         table_rows: of all tables together; 1,000,000 make 16.46 million parameters.
         sizes: of the model; None: MLPs 512-256-16 and 512-256-1.
     """
@@ -151,7 +151,7 @@ class Verdict:
 
     Attributes:
         name: of the target.
-        limit: what is asked for, as text.
+        limit: as text.
         value: what was measured, as text.
         met: whether the value is within the limit; NaN never is.
     """

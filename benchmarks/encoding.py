@@ -164,7 +164,7 @@ def encoding_memory(
     Args:
         lines: of each file. The longest takes about 650 bytes per line on disk while it is measured.
         schema: of Criteo.
-        seed: of what is in the files.
+        seed: of the files' contents.
         progress: a progress bar.
 
     Returns:

@@ -139,7 +139,7 @@ def _bytes(tree: Any) -> int:
 PARTS = {
     "sampling": [(Injection, "__init__")],
     "inject and undo": [(Injection, "apply"), (Injection, "undo")],
-    "what is reached": [(reach.Reach, "of")],
+    "affected rows": [(reach.Reach, "of")],
     "forward": [(reach.Reach, "score")],
     "batches of reached rows": [(reach, "padded_batches")],
     "metrics": [(Evaluator, "_evaluation")],

@@ -1,14 +1,11 @@
-"""Rows one by one, as a `torch.utils.data.Dataset` gives them, and batches collated from them.
+"""A trial as published tools run it: reload, draw a dense error map, score every row, compute the AUC.
 
-A row is a record of four NumPy views, and a batch is stacked from them: of the ways that were tried the fastest that still
-asks for every row by itself. On 100,000 rows of 26 ids PyTorch's own collate takes 4 times as long for rows that are tensors,
-and 70 times for lists of single ids, as the study's dataset gives them.
-
-A trial as published tools run it, to compare with: reload, draw a dense error map, score every row, compute the AUC.
-
-Written anew from what is described of the study's procedure (arXiv:2307.10244): for each trial the checkpoint is loaded, an
-error map over all bits is drawn and applied, a `DataLoader` goes through all test rows at batch 512, and torchmetrics
-computes the AUC. Nothing is kept between trials but the data in memory."""
+Written from the description of the study's procedure (arXiv:2307.10244): for each trial the checkpoint is loaded, an error map
+over all bits is drawn and applied, a `DataLoader` iterates over all test rows at batch 512, and torchmetrics computes the AUC.
+Only the data stays in memory between trials. A row is a record of four NumPy views, and a batch is stacked from them: of the
+ways tried, the fastest that reads every row by itself. On 100,000 rows of 26 ids PyTorch's own collate takes 4 times as long
+for rows of tensors, and 70 times for lists of single ids, as in the study's dataset.
+"""
 
 import warnings
 from collections.abc import Callable, Sequence

@@ -217,7 +217,7 @@ class Torchfm:
             self.optimizer.step()
             value.item()
 
-        # Workers make no more than what is counted: a loader over just these rows.
+        # The loader has just these rows, so that workers make no others.
         taken = (steps + 1) * self.settings.batch_size
         rows = torch.utils.data.Subset(self.rows, range(min(taken, len(self.rows))))
         self.model.train()
@@ -265,7 +265,7 @@ def study_models(
         scored: rows that are scored, in each repeat.
         settings: of training; None: the study's.
         repeats: how often all is measured.
-        workers: of torchfm's loader, besides a measurement without; None: one per core.
+        workers: of torchfm's loader, in addition to a measurement with none; None: one per core.
         progress: a progress bar.
 
     Returns:
@@ -456,8 +456,8 @@ def ratios(table: "pd.DataFrame") -> "pd.DataFrame":
         table: as `training_speed` gives it.
 
     Returns:
-        by `model` and `phase`: a column for each other method, and `best`, the least of them (`drsrobust, bfloat16` counts as
-        ours and is left out).
+        by `model` and `phase`: a column for each other method, and `best`, the least of them (without `drsrobust, bfloat16`,
+        which is ours).
     """
     wide = table.pivot_table(index=["model", "phase"], columns="method", values="rows_per_s", sort=False)
     others = [method for method in wide if not method.startswith(OURS)]

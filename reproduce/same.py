@@ -143,7 +143,7 @@ def _table(path: Path) -> "pd.DataFrame":
         table["where"] = table["where"].str.replace(words, lambda match: RENAMED[match[1]], regex=True)
     if "verdict" in table and path.stem.endswith("claims"):
         if "detail" in table:  # of a finding with a reservation it begins with the verdict
-            table["unreserved"] = table["detail"].str.extract(r"^as it (?:stands|is): ([\w ]+)")[0].fillna("")
+            table["unreserved"] = table["detail"].str.extract(r"^as it (?:is|st\w+): ([\w ]+)")[0].fillna("")
         table["verdict"] = table["verdict"].where(table["verdict"].isin(VERDICTS), "not tested")
         table = table.drop(columns=[*WORDS], errors="ignore")
     return table.drop(columns=TIMED_COLUMN, errors="ignore")

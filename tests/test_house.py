@@ -148,3 +148,22 @@ def test_no_file_names_a_machine():
 def test_real_data_is_not_in_the_repository():
     names = tracked.stdout.split("\0")
     assert not [name for name in names if name.endswith((".dat", ".gz", ".txt.gz", ".parquet", ".npy", ".safetensors"))]
+
+
+UNCLEAR = "surely|told|tells|anew|lest|stands|beside|besides|reckon|reckoned|wanted|judge|judges|judged|hollow|whoever"
+
+
+def test_prose_is_plain_english():
+    """Words that a reader may not know, or that say nothing, are in no module, page or notebook."""
+    paths = [
+        path
+        for folder in ("src", "benchmarks", "reproduce", "notebooks", "docs")
+        for path in (ROOT / folder).rglob("*")
+    ]
+    found = []
+    for path in [*paths, ROOT / "CONTRIBUTING.md", ROOT / "Makefile"]:
+        if path.suffix in (".py", ".md", ".ipynb", ".toml", ".j2", "") and path.is_file():
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if re.search(rf"\b(?:{UNCLEAR})\b", line, re.IGNORECASE):
+                    found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:90]}")
+    assert found == []

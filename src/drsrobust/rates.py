@@ -1,11 +1,11 @@
-"""From failure rates of memory and the time that words stay in it to bit error rates, and back.
+"""Bit error rates from failure rates of memory and the time that words stay in it, and back.
 
 Errors reach a bit as a Poisson process of rate lambda = FIT/Mbit * 1e-9 / 2**20 per hour. FIT counts failures in 10**9 device
 hours, and a Mbit is 2**20 bits. A word stays for the residency time: until it is written again with the right
-content (the next push of the model, a scrub, a reload; DRAM refresh keeps what is there, errors too). A bit that was hit stays
+content (the next push of the model, a scrub, a reload; DRAM refresh keeps errors). A bit that was hit stays
 wrong until then, so after t hours it is wrong with probability 1 - exp(-lambda t): lambda t is the time of the error clock.
 
-These are errors before any code in the memory corrects them; what ECC leaves is for the mitigations to say.
+These are rates before ECC; mitigations compute what ECC leaves.
 """
 
 import math
@@ -36,7 +36,7 @@ def ber(fit_per_mbit: float, hours: float) -> float:
 
 
 def mean_ber(fit_per_mbit: float, interval_hours: float) -> float:
-    """Bit error rate at a random moment of an interval after which memory is written anew (a push, a scrub): the mean of
+    """Bit error rate at a random moment of an interval after which memory is rewritten (a push, a scrub): the mean of
     `ber` over the interval, 1 - (1 - exp(-lambda T)) / (lambda T), which is half of `ber` at its end where errors are rare.
 
     Example:
@@ -77,7 +77,7 @@ def hours(ber: float, fit_per_mbit: float) -> float:
 
 @dataclass(frozen=True)
 class FieldRate:
-    """A published failure rate: FIT/Mbit from `low` to `high`, what it counts, and where it stands."""
+    """A published failure rate: FIT/Mbit from `low` to `high`, what it counts, and its source."""
 
     memory: str
     low: float

@@ -1,6 +1,4 @@
-"""How much longer inference takes with a mitigation than without, in turns.
-
-CPU time and memory of one call, in this process."""
+"""CPU time and memory of one call; the time that a mitigation adds to inference, measured in turns."""
 
 import ctypes
 import gc
@@ -31,13 +29,13 @@ def overhead(
     modules: Sequence[str] | None = None,
     turns: int = 15,
 ) -> dict[str, Any]:
-    """CPU time of passes over some batches, one thread; each protected pass stands between two plain ones, so that what else
-    the machine does meets both alike.
+    """CPU time of passes over some batches, one thread; each protected pass is between two plain ones, so that other load on
+    the machine affects both alike.
 
     Args:
         model: any.
         batches: of one size; enough of them for a pass of some 50 ms.
-        mitigation: attached for each protected pass anew, which is not counted.
+        mitigation: attached for each protected pass; attaching is not timed.
         modules: names of modules that are called by themselves, with what the model gives them on these batches: the operators
             that are protected. None: the model.
         turns: protected passes.
@@ -58,7 +56,7 @@ def overhead(
             with mitigation.attach(model):
                 during = passed()
             plain.append(passed())
-            if turn:  # in the first one what is made at a first use is made
+            if turn:  # the first turn includes initialisation
                 protected.append(during)
                 ratios.append(2 * during / (plain[-1] + plain[-2]))
     return {

@@ -1,4 +1,4 @@
-"""Trials in this process, or in worker processes of any executor of `concurrent.futures`.
+"""Trials in worker processes, of this machine or of any executor of `concurrent.futures`.
 
 Workers read model, rows and conditions from files, which they map into their memory.
 """

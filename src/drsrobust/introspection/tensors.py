@@ -1,8 +1,9 @@
-"""The tensors of a model: what they are called, which share memory, and which component each belongs to.
+"""The tensors of a model: names, memory, components.
 
-Our models say so themselves, by a class attribute `COMPONENTS` (component -> glob patterns on tensor names); `GROUPS`, of
-the same form, names sets of parameters that cut across components. In a model we do not know, weights of embedding modules
-are `embedding` and every other tensor belongs to its top-level child."""
+A model may have a class attribute `COMPONENTS` (component -> glob patterns on tensor names); `GROUPS`, of the same form, names
+sets of parameters across components. In other models weights of embedding modules are `embedding`, and every other tensor
+belongs to its top-level child.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +19,7 @@ from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_
 if TYPE_CHECKING:
     import pandas as pd
 
-# Names for several components at once: each stands for the components whose names end so.
+# Groups of components: name -> ending of their names.
 GROUPS = {"mlp": "_mlp"}
 
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
@@ -54,8 +55,8 @@ def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 class TensorEntry(NamedTuple):
-    """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, and further
-    names of it (tied weights, modules that stand in two places)."""
+    """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, and its
+    further names (tied weights, a module in two places)."""
 
     name: str
     tensor: torch.Tensor
@@ -133,8 +134,8 @@ def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
 def component_of(
     model: nn.Module, components: Mapping[str, str] | None = None, everything: Sequence[TensorEntry] | None = None
 ) -> dict[str, str]:
-    """Tensor name -> component, for every parameter and buffer. Further names of a tensor stand beside its first one, each
-    with the component that it belongs to by that name.
+    """Tensor name -> component, for every parameter and buffer. Each name of a tied tensor has the component
+    of that name.
 
     Args:
         model: any module.

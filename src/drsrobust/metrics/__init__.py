@@ -2,8 +2,8 @@
 
 +inf and -inf keep their order. A NaN carries no information: in AUC every pair it is in counts 1/2; in log loss, normalised
 entropy and calibration it predicts the click rate of the training rows; in a user's top-k list it is never shown; as a
-decision it is incorrect; beside the golden score it is infinitely far, in a rank correlation tied with every other row.
-`BaselineMetrics` answers all of them for scores that differ from the golden ones in few rows.
+decision it is incorrect; its distance from the golden score is infinite; in a rank correlation it ties with every other row.
+`BaselineMetrics` computes all metrics of scores that differ from the golden ones in few rows.
 """
 
 from drsrobust.metrics.auc import auc

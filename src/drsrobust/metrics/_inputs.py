@@ -1,4 +1,4 @@
-"""What a metric accepts: labels, scores, users and settings, each refused with its value and what would be right."""
+"""Checks of the inputs of metrics: labels, scores, users and settings."""
 
 import operator
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def checked(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows are clicks (bool [n]), and scores [n]; [n, 1] will do for both.
+    """Clicks (bool [n]) and scores [n]; both may be [n, 1].
 
     Raises:
         ValueError: labels and scores of different lengths or not a column, or a label other than 0 and 1.
@@ -19,10 +19,10 @@ def checked(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def columns(**arrays: np.ndarray) -> list[np.ndarray]:
-    """The arrays as [n] each; [n, 1] will do.
+    """The arrays as [n]; they may be [n, 1].
 
     Raises:
-        ValueError: they differ in length, or one is no column.
+        ValueError: arrays of different lengths, or of another shape.
     """
     arrays = {name: np.asarray(array) for name, array in arrays.items()}
     size = next(iter(arrays.values())).size
@@ -36,7 +36,7 @@ def checked_users(users: np.ndarray) -> np.ndarray:
     """Ids of users, int64 [n].
 
     Raises:
-        ValueError: they are no whole numbers, or no column.
+        ValueError: other types than integers, or another shape.
     """
     (users,) = columns(users=users)
     if users.dtype.kind not in "iu":
@@ -45,11 +45,7 @@ def checked_users(users: np.ndarray) -> np.ndarray:
 
 
 def checked_k(k: int) -> int:
-    """The length of a list, at least 1.
-
-    Raises:
-        ValueError: it is no whole number, or less than 1.
-    """
+    """The length of a list; raises ValueError unless it is a whole number of at least 1."""
     try:
         whole = operator.index(k)
     except TypeError:
@@ -60,11 +56,7 @@ def checked_k(k: int) -> int:
 
 
 def checked_prior(prior: float) -> float:
-    """A click rate, in [0, 1].
-
-    Raises:
-        ValueError: it is none.
-    """
+    """A click rate; raises ValueError outside [0, 1]."""
     if not 0 <= prior <= 1:
         raise ValueError(f"prior is {prior}; it must be a click rate, in [0, 1]")
     return float(prior)

@@ -1,8 +1,5 @@
-"""The order of scores as unsigned integers, and how they are sorted.
-
-Area under the ROC curve, exact: pairs are counted in integers.
-
-What an AUC on some rows says of all rows: DeLong's variance, for one model and for two on the same rows.
+"""Area under the ROC curve, exact: pairs are counted in integers. DeLong's variance, for one model and for two on the same
+rows.
 
 Sources: E. R. DeLong, D. M. DeLong and D. L. Clarke-Pearson, Biometrics 44(3), 1988; by ranks in O(n log n): X. Sun and W. Xu,
 IEEE Signal Processing Letters 21(11), 2014.

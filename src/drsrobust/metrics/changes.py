@@ -1,9 +1,9 @@
-"""Decisions that errors change: what counts as an incorrect output of a recommender.
+"""Changes of decisions and scores against the golden run.
 
 The parameter vulnerability factor (PVF) is the share of injections that give an incorrect output (Jiao et al.,
-arXiv:2405.01741); what is incorrect is a choice: a row on the other side of the click threshold, or a logit that moved.
-
-How far scores are from the golden ones, whatever they mean: for models that were never trained."""
+arXiv:2405.01741). Here an output is incorrect if its decision at the click threshold changes, or its logit. The relative
+deviation of scores and their rank correlation also apply to untrained models.
+"""
 
 import math
 from collections.abc import Callable
@@ -79,7 +79,7 @@ def checked_epsilon(epsilon: float) -> float:
 
 
 def is_flipped(scores: np.ndarray, golden: np.ndarray, at: np.float64) -> np.ndarray:
-    """Rows, bool [n], on the other side of the logit `at` than golden, or NaN. In float64, lest the cut be rounded."""
+    """Rows, bool [n], on the other side of the logit `at` than golden, or NaN. In float64, so that the threshold is exact."""
     with np.errstate(invalid="ignore"):
         return ((scores > at) != (golden > at)) | np.isnan(scores) | np.isnan(golden)
 
@@ -151,11 +151,11 @@ def spearman(scores: np.ndarray, golden: np.ndarray) -> float:
         0.8
     """
     scores, golden = columns(scores=scores, golden=golden)
-    found, wanted = _centred_ranks(scores), _centred_ranks(golden)
-    scale = np.sqrt((found @ found) * (wanted @ wanted))
-    if not wanted.any():
+    ranks, golden_ranks = _centred_ranks(scores), _centred_ranks(golden)
+    scale = np.sqrt((ranks @ ranks) * (golden_ranks @ golden_ranks))
+    if not golden_ranks.any():
         return float("nan")
-    return float(np.clip(found @ wanted / scale, -1.0, 1.0)) if scale else 0.0
+    return float(np.clip(ranks @ golden_ranks / scale, -1.0, 1.0)) if scale else 0.0
 
 
 # Those that campaigns know by name: (scores, golden) -> number.

@@ -1,6 +1,4 @@
-"""AUC of scores that differ from the golden ones in few rows: only pairs with a changed row are counted again.
-
-Golden scores, prepared once, and the metrics of scores that differ from them in few rows."""
+"""Metrics of scores that differ from the golden scores in few rows: only what depends on changed rows is computed again."""
 
 from collections.abc import Sequence
 
@@ -78,11 +76,11 @@ FEW = 0.05  # share of changed rows up to which looking at them alone is quicker
 
 
 class BaselineMetrics:
-    """Answers what scores are worth, quickly where they differ from the golden ones in few rows.
+    """Metrics of scores, in less time if they differ from the golden scores in few rows.
 
-    Every answer equals that of the function of that name bit for bit (`overlap` is `topk_overlap`; those with a
-    threshold in their name are `deviated`). A measurement changes nothing here: no error adds up over a campaign. With 100
-    changed of 100,000 rows all metrics but those of `DEVIATIONS`, which look at all rows, together take a millisecond.
+    Each metric equals the function of its name bit for bit (`overlap` is `topk_overlap`; names with a threshold are
+    `deviated`). No state changes, so nothing accumulates over a campaign. With 100 changed of 100,000 rows all metrics except
+    `DEVIATIONS`, which need all rows, together take a millisecond.
 
     Args:
         labels: [n], 0 or 1.
@@ -213,16 +211,12 @@ class BaselineMetrics:
         return found
 
     def check(self, golden: np.ndarray) -> None:
-        """Makes sure that nothing kept here has changed since it was made of these golden scores [n].
-
-        Raises:
-            RuntimeError: it has, or the golden scores were others.
-        """
+        """Raises RuntimeError if the arrays here are not those of the golden scores [n]."""
         users = None if self._lists is None else self._lists.users.take(self._lists.codes)
         settings = {"k": self._k, "threshold": self._threshold, "epsilon": self._epsilon}
-        anew = BaselineMetrics(self._clicked, golden, self._prior, users, **settings)._arrays()
+        fresh = BaselineMetrics(self._clicked, golden, self._prior, users, **settings)._arrays()
         for name, array in self._arrays().items():
-            if array.dtype != anew[name].dtype or array.tobytes() != anew[name].tobytes():
+            if array.dtype != fresh[name].dtype or array.tobytes() != fresh[name].tobytes():
                 raise RuntimeError(f"{name} is not what it was made of the golden scores; something wrote to it")
 
     def _checked(self, scores: np.ndarray, changed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:

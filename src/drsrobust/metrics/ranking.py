@@ -1,6 +1,4 @@
-"""Every user's rows, grouped once, and his top-k list by any scores.
-
-Ranking metrics: what users see of the scores in their top-k lists, and how it differs from the golden lists.
+"""Ranking metrics of users' top-k lists, and changes against the golden lists.
 
 All are over the rows of a split: a user's list is his rows ordered by score (`UserLists`), a click is relevant, another row is
 not, and a row whose score is NaN is never shown."""

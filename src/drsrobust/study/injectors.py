@@ -1,13 +1,10 @@
-"""The loop over elements: what most injectors written for one paper do.
+"""The injection methods that are measured side by side: ours, a loop over elements, a dense error map, published tools.
 
-The dense error map: a random value for each bit of each parameter, whatever the rate. Written from what is published
-of the study's tool (arXiv:2307.10244): a float32 table of ones, 32 per parameter, of which dropout keeps the share of the
-error rate; what is kept represents powers of two, whose sum is the parameter's XOR mask.
-
-Two published tools that can be installed with this package (`pip install -e ".[benchmark]"`), as their users would
-call them: MRFI 2.1.0 (github.com/fffasttime/MRFI) and PyTorchFI 0.6.0 (github.com/pytorchfi/pytorchfi).
-
-The methods that are measured side by side, ours first."""
+The dense error map has a random value for each bit of each parameter, whatever the rate. It is written from the description of
+the study's tool (arXiv:2307.10244): a float32 table of ones, 32 per parameter, of which dropout keeps the share of the error
+rate; kept values represent powers of two, whose sum is the parameter's XOR mask. MRFI 2.1.0 (github.com/fffasttime/MRFI) and
+PyTorchFI 0.6.0 (github.com/pytorchfi/pytorchfi), if installed, are called as their users would call them.
+"""
 
 import random
 from importlib.util import find_spec

@@ -1,11 +1,10 @@
-"""Bounds a tensor's numbers with as few passes over memory as PyTorch has kernels for.
+"""Bounds on the numbers of a tensor, in few passes over memory.
 
-Without errors all numbers are in bounds: with one pair of bounds, on a CPU, they are then read once and not written.
-
-Measured on 2048 x 512 float32 numbers, one thread, NaN replaced: 0.13 ms for saturate, 0.16 ms for zero (0.18 and 0.35 ms with
-bounds per neuron); half of that where nothing is out of bounds. Plainer code is slower, since its kernels are not vectorised:
-`torch.fmin` and `torch.fmax`, which drop NaN themselves, take 3.8 ms, `torch.where` 1.7 ms. In a large model copies cost more
-than the arithmetic, since new memory has to be mapped."""
+Without errors all numbers are within bounds: one pair of bounds then costs one read on a CPU, and no write. Measured on
+2048 x 512 float32 numbers, one thread, with NaN: 0.13 ms to saturate, 0.16 ms to zero (0.18 and 0.35 ms with bounds per
+neuron), half of that without numbers out of bounds. Plainer code is slower, since its kernels are not vectorised: `torch.fmin`
+and `torch.fmax`, which drop NaN themselves, take 3.8 ms, `torch.where` 1.7 ms.
+"""
 
 from collections.abc import Callable
 
