@@ -21,11 +21,11 @@ def both(data, trained):
 
 
 def test_linear_layers(data, trained, both):
-    found = single_errors(trained, data.test, both, 640, seed=1, progress=False)
-    assert len(found) == 1280 and found["mitigation"].nunique() == 2
+    found = single_errors(trained, data.test, both, 320, seed=1, progress=False)
+    assert len(found) == 640 and found["mitigation"].nunique() == 2
     for (_, group), threshold in zip(found.groupby("mitigation", sort=False), (1e-2, 1e-3), strict=True):
         significant = group[group["moved"] > threshold]
-        assert len(significant) > 50 and significant["detected"].all()
+        assert len(significant) > 25 and significant["detected"].all()
         assert group["tensor"].nunique() == 10 and set(group["bit"]) == set(range(32))
         assert (group["moved_left"] == group["moved"]).all()  # nothing was done about them
     assert (found["rows_reached"][found["moved"] > 0] == len(data.test)).all()
@@ -39,16 +39,16 @@ def test_the_table(data, trained, both):
     assert (found["significant_detected"] <= found[["significant", "detected"]].min(axis=1)).all()
     assert (found["significant_detected"] == found["significant"]).all()
     assert (found["false_alarms"] == 0).all() and (found["clean_rows"] >= len(data.test)).all()
-    again = single_errors(trained, data.test, both[:1], 320, targets=["over_mlp"], progress=False)
-    pd.testing.assert_frame_equal(errors, again)
+    again = single_errors(trained, data.test, both[:1], 32, targets=["over_mlp"], progress=False)
+    pd.testing.assert_frame_equal(errors[:32], again)
 
 
 def test_rows_of_tables(data, trained):
     found = single_errors(
-        trained, data.test, [ABFTEmbeddingBag.fit(trained)], 800, targets=["embedding"], progress=False
+        trained, data.test, [ABFTEmbeddingBag.fit(trained)], 400, targets=["embedding"], progress=False
     )
     read = found[(found["rows_reached"] > 0) & (found["bit"] >= 23) & (found["change"] > 0)]
-    assert len(read) > 60 and read["detected"].all()
+    assert len(read) > 30 and read["detected"].all()
     assert not found[found["rows_reached"] == 0]["detected"].any()
 
 

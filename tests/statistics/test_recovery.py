@@ -149,17 +149,17 @@ def test_what_cannot_be_compared_is_refused():
 def test_intervals_cover_as_often_as_they_say():
     """Losses as at a knee: most maps cost little, some nearly all; a mitigation takes away a random part of each."""
     random = np.random.default_rng(5)
-    runs, n, hits = 300, 80, {"recovery": 0, "gained": 0}
+    runs, n, hits = 150, 80, {"recovery": 0, "gained": 0}
     true_part = 0.7
     true_loss = 0.25 * 0.3  # of Beta(0.5, 1.5) times 0.3
     for _ in range(runs):
         lost = 0.3 * random.beta(0.5, 1.5, n)
         kept = random.beta(7, 3, n)
         table = pd.concat([trials("none", GOLDEN - lost), trials("a", GOLDEN - lost * (1 - kept))])
-        row = recovery(table, resamples=499).iloc[0]
+        row = recovery(table, resamples=299).iloc[0]
         for name, true in (("recovery", true_part), ("gained", true_part * true_loss)):
             hits[name] += row[f"{name}_low"] <= true <= row[f"{name}_high"]
-    assert all(0.90 <= count / runs <= 0.985 for count in hits.values()), hits
+    assert all(0.89 <= count / runs <= 0.99 for count in hits.values()), hits
 
 
 def test_up_to():

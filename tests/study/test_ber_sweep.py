@@ -101,7 +101,7 @@ def test_the_interval_covers():
         hit = rng.random(trials) < 0.5
         return 0.2 * ((np.array(RATES) >= begins[:, None]) & hit[:, None])
 
-    truth = rate_at_loss(sweep(draw(200_000)[:20_000])).set_index("loss")["knee"]["0.01"]
+    truth = rate_at_loss(sweep(draw(4_000))).set_index("loss")["knee"]["0.01"]
     inside = 0
     for _ in range(40):
         row = rate_at_loss(sweep(draw(100))).set_index("loss").loc["0.01"]
