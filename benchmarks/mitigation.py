@@ -2,12 +2,15 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import nn
+from torch.nn import functional
 
 from benchmarks.common import Result, Verdict, about, at_least, at_most, generated_remark, text, verdict_text
 from drsrobust._environment import progress_bar
@@ -24,6 +27,7 @@ from drsrobust.statistics.intervals import wilson
 from drsrobust.study.abft import detected
 from drsrobust.study.mitigations import (
     BATCHES,
+    COLUMNS,
     INT8,
     LARGE,
     Case,
@@ -35,7 +39,7 @@ from drsrobust.study.mitigations import (
     trained,
     with_int8_tables,
 )
-from drsrobust.timing import cpu_seconds
+from drsrobust.timing import cpu_seconds, overhead
 
 _AT_ONCE = 1 << 16  # units whose check bits are computed at once
 
@@ -68,6 +72,55 @@ def _scrub_ms(mitigation: Mitigation, model: nn.Module) -> float | None:
                 mitigation.content(area, np.arange(start, min(one.units, start + _AT_ONCE)))
 
     return 1e3 * cpu_seconds(scrub)[1]
+
+
+class Twice:
+    """A peer of checksums: every linear layer is computed twice and its outputs are compared."""
+
+    name = "peer: linear layers twice"
+
+    @contextmanager
+    def attach(self, model: nn.Module) -> Iterator[None]:
+        self.detected = False
+
+        def again(layer: nn.Linear, inputs: tuple, output: torch.Tensor) -> None:
+            self.detected |= not torch.equal(output, functional.linear(inputs[0], layer.weight, layer.bias))
+
+        with _hooks(model, nn.Linear, again):
+            yield
+
+
+class Clamp:
+    """A peer of clipping: `nan_to_num` and `clamp` in hooks on linear layers, as the published scripts have it."""
+
+    name = "peer: torch.clamp in hooks"
+
+    @contextmanager
+    def attach(self, model: nn.Module) -> Iterator[None]:
+        with _hooks(model, nn.Linear, lambda layer, inputs, output: output.nan_to_num(0.0).clamp(-6.0, 6.0)):
+            yield
+
+
+@contextmanager
+def _hooks(model: nn.Module, kind: type[nn.Module], hook: Callable) -> Iterator[None]:
+    handles = [module.register_forward_hook(hook) for module in model.modules() if isinstance(module, kind)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def peer_cost(cases: Sequence[Case], batches: Sequence[int], turns: int) -> pd.DataFrame:
+    """Time at inference of the peers, in the columns of `time_cost`."""
+    rows = []
+    for case in cases:
+        for size in batches:
+            of_size = [batch for batch in case.test.head(8 * size).batches(size) if len(batch.labels) == size]
+            for peer in (Twice(), Clamp()):
+                timed = overhead(case.model, of_size, peer, turns=turns)
+                rows.append({"mitigation": peer.name, "model": case.name, "stored_bits_percent": 0.0} | timed)
+    return pd.DataFrame(rows)[list(COLUMNS)]
 
 
 REPAIR_COLUMNS = ("mitigation", "model", "error_model", "trials", "auc_golden", "auc_faulty", "auc_repaired")
@@ -279,8 +332,9 @@ def mitigation_cost(
     big, fitted = make_large(), list(make_trained())
     first = fitted[0]
     timed = [big, with_int8_tables(big), *(case for case in fitted if case.data == first.data)]
+    peers = peer_cost([big, first], batches, turns)
     return {
-        "mitigation": time_cost(timed, batches, turns, progress=progress),
+        "mitigation": pd.concat([time_cost(timed, batches, turns, progress=progress), peers], ignore_index=True),
         "detection": detected(big, fitted, injections, int8_injections, test_rows, generated_rows, seed, progress),
         "mitigation_repair": repair(first, test_rows, trials, seed=seed, progress=progress),
         "mitigation_clean": clean_auc(fitted, progress=progress),

@@ -7,12 +7,22 @@ import pytest
 import torch
 
 import drsrobust as dr
-from benchmarks.mitigation import REPAIR_COLUMNS, clean_auc, describe, kind, memory_cost, mitigation_cost, verdicts
+from benchmarks.mitigation import (
+    REPAIR_COLUMNS,
+    Clamp,
+    Twice,
+    clean_auc,
+    describe,
+    kind,
+    memory_cost,
+    mitigation_cost,
+    verdicts,
+)
 from drsrobust.mitigation import ABFTEmbeddingBag
 from drsrobust.study import mitigations as mitigation_cases
 from drsrobust.study.abft import COLUMNS as DETECTION
 from drsrobust.study.abft import beyond_rounding, single_errors
-from drsrobust.study.mitigations import COLUMNS, Case, large, trained, with_int8_tables
+from drsrobust.study.mitigations import COLUMNS, LARGE, Case, large, trained, with_int8_tables
 from drsrobust.training import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
@@ -53,13 +63,33 @@ def test_time(tables):
     assert tuple(time.columns) == COLUMNS and set(time["batch"]) == {64}
     assert {"dlrm, 26 tables", "dlrm, 26 tables, int8 tables", "dlrm", "fm"} == set(time["model"])
     assert not time.duplicated(["mitigation", "model", "scope", "batch"]).any()
-    assert (time[["plain_ms", "protected_ms"]] > 0).all(axis=None) and (time["stored_bits_percent"] > 0).all()
+    peers = time["mitigation"].str.startswith("peer: ")
+    assert (time[["plain_ms", "protected_ms"]] > 0).all(axis=None) and (time["stored_bits_percent"] > 0).equals(~peers)
+    assert set(time[peers]["mitigation"]) == {Twice.name, Clamp.name} and set(time[peers]["model"]) == {"dlrm", LARGE}
     names = set(time.loc[time["model"] == "dlrm", "mitigation"])
     assert {"ABFT Linear (provable)", "ABFT Linear (calibrated)", "ABFT EmbeddingBag", "NaN guard", "clip 6"} < names
     assert "ABFT Linear (provable) + ABFT EmbeddingBag + clip profiled" in names
     operators = time[time["scope"] == "operator"].set_index(["model", "mitigation"])["plain_ms"]
     models = time[time["scope"] == "model"].set_index(["model", "mitigation"])["plain_ms"]
     assert len(operators) == 11 and operators.index.isin(models.index).all()  # times are not compared: one turn
+
+
+def test_peers_do_what_they_say(case):
+    twice, clamp = Twice(), Clamp()
+    batch = case.test.head(64).batch()
+    call = {"dense_features": batch.dense_features, "sparse_features": batch.sparse_features}
+    with torch.no_grad():
+        with twice.attach(case.model):
+            scores = case.model(**call)
+        assert not twice.detected and torch.equal(scores, case.model(**call))
+        last = list(case.model.modules())[-1]
+        with (
+            twice.attach(case.model),
+            clamp.attach(case.model),
+            dr.inject(case.model, dr.SingleBit(30), "over_mlp", seed=1),
+        ):
+            assert case.model(**call).abs().max() <= 6
+        assert not last._forward_hooks
 
 
 def test_detection(tables):
