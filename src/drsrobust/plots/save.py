@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import textwrap
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ from drsrobust.plots.style import SETTINGS
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+CHARACTERS = 12  # of a title, per inch of a figure's width
 
 
 def figures_folder() -> Path:
@@ -50,12 +53,14 @@ def save(
         data: the frame behind the figure; numbers are written with 6 digits.
         caption: one sentence: what is drawn.
         details: how it was made: data, rows, trials, intervals.
-        title: the message, a sentence; None: made from what is drawn, and begins with the data set if there is only one.
+        title: the message, a sentence, which is drawn above the panels; None: made from what is drawn.
         timed: the numbers are measured times, which differ from run to run.
     """
     figure, folder = ax.figure, figures_folder()
     words = {"title": title or _with_dataset(alt_text.title(figure), data), "caption": caption, "details": details}
     words |= {"alt": alt_text.text(figure), "timed": timed}
+    heading = textwrap.fill(words["title"].removesuffix("."), round(CHARACTERS * figure.get_figwidth()))
+    figure.suptitle(heading, x=0.005, ha="left", size=10)
     metadata = {"svg": {"Date": None, "Creator": None, "Title": words["title"]}, "png": {"Software": None}}
     with mpl.rc_context(SETTINGS):
         for ending, written in metadata.items():
