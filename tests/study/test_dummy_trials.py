@@ -92,7 +92,7 @@ def test_a_second_run_computes_nothing(tables, monkeypatch):
     def computed(*_, **__):
         raise AssertionError("a finished trial is computed again")
 
-    monkeypatch.setattr("drsrobust.campaign.workers.run_trial", computed)
+    monkeypatch.setattr("drsrobust.campaign.trial.run_trial", computed)
     for protocol, table in tables.items():
         again = dummy_trials([CELL], protocol=protocol, batch=128, **OPTIONS)
         pd.testing.assert_frame_equal(again, table)
