@@ -144,6 +144,12 @@ def pooled_table_name(collection: str, table: str) -> str:
     return ".".join(filter(None, (collection, "embedding_bags", table, "weight")))
 
 
+def pooled_weight(collection: nn.Module, table: str) -> torch.Tensor | None:
+    """The weight of a pooling collection's table in the module tree; None for quantized and sharded collections."""
+    bags = getattr(collection, "embedding_bags", {})
+    return getattr(bags[table], "weight", None) if table in bags else None
+
+
 def is_quantized_collection(module: nn.Module) -> bool:
     """Whether a module is a quantized TorchRec collection, with its lookup modules outside of the module tree."""
     return type(getattr(module, "_emb_modules", None)) is list

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from drsrobust.introspection.embedding_modules import torchrec
+from drsrobust.introspection.embedding_modules import pooled_tables, pooled_weight, torchrec
 from drsrobust.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ class FusedTables:
             "sgd": EmbOptimType.EXACT_SGD,
         }
         self.collection = collection
-        configs = collection.embedding_bag_configs()
-        self.parameters = [collection.embedding_bags[config.name].weight for config in configs]
+        configs = pooled_tables(collection)
+        self.parameters = [pooled_weight(collection, config.name) for config in configs]
         device = self.parameters[0].device
         place = (EmbeddingLocation.HOST, ComputeDevice.CPU)
         if device.type == "cuda":
@@ -84,7 +84,7 @@ class FusedTables:
             )
             with torch.no_grad():
                 for config, memory in zip(group, kernel.split_embedding_weights(), strict=True):
-                    parameter = collection.embedding_bags[config.name].weight
+                    parameter = pooled_weight(collection, config.name)
                     memory.copy_(parameter)
                     parameter.data = memory
             self._kernels.append((names, kernel))
@@ -115,5 +115,5 @@ class FusedTables:
 
 
 def _is_supported(collection: "EmbeddingBagCollection") -> bool:
-    configs = collection.embedding_bag_configs()
-    return not collection.is_weighted() and all(config.embedding_dim % _WIDTH == 0 for config in configs)
+    widths = [config.embedding_dim for config in pooled_tables(collection)]
+    return not collection.is_weighted() and all(width % _WIDTH == 0 for width in widths)

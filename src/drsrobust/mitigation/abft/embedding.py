@@ -8,7 +8,9 @@ from torch import nn
 
 from drsrobust.introspection.embedding_modules import (
     is_quantized_collection,
+    pooled_table_name,
     pooled_tables,
+    pooled_weight,
     quantized_tables,
     tables_in_output_order,
 )
@@ -121,11 +123,11 @@ def _make_check(name: str, module: nn.Module, quantized: str, modulus: int) -> B
     if is_quantized_collection(module):
         configs = tables_in_output_order(module)
         by_name = {table.name: table for table in quantized_tables([("", module)])}
-        tables = [by_name[f"embedding_bags.{config.name}.weight"] for config in configs]
+        tables = [by_name[pooled_table_name("", config.name)] for config in configs]
         about = (
             name,
             "quantized",
-            *_layout(start, configs, [len(table.tensor) for table in tables]),
+            *_layout(name, configs, [len(table.tensor) for table in tables]),
             module.is_weighted(),
         )
         if quantized == "residue":
@@ -133,18 +135,18 @@ def _make_check(name: str, module: nn.Module, quantized: str, modulus: int) -> B
         if module._output_dtype != torch.float32:
             return None
         return SumCheck(*about, torch.cat([quantized_row_sums(table) for table in tables]))
-    configs, bags = pooled_tables(module), getattr(module, "embedding_bags", {})
-    weights = [getattr(bags[config.name], "weight", None) if config.name in bags else None for config in configs]
+    configs = pooled_tables(module)
+    weights = [pooled_weight(module, config.name) for config in configs]
     if not configs or any(type(weight) is not nn.Parameter or weight.dtype != torch.float32 for weight in weights):
         return None
-    about = (name, "collection", *_layout(start, configs, list(map(len, weights))), module.is_weighted())
+    about = (name, "collection", *_layout(name, configs, list(map(len, weights))), module.is_weighted())
     return SumCheck(*about, torch.cat([row_sums(weight) for weight in weights]))
 
 
-def _layout(start: str, configs: Sequence[Any], rows: Sequence[int]) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
+def _layout(name: str, configs: Sequence[Any], rows: Sequence[int]) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
     """Tables and features of a collection, in the order of its output."""
     tables = tuple(
-        Table(f"{start}embedding_bags.{c.name}.weight", f"embedding_bags.{c.name}.weight", n, c.embedding_dim)
+        Table(pooled_table_name(name, c.name), pooled_table_name("", c.name), n, c.embedding_dim)
         for c, n in zip(configs, rows, strict=True)
     )
     features = tuple(
