@@ -167,15 +167,17 @@ def test_every_figure_is_shown_in_its_notebook_and_described(smoke):
         assert 100 < outcome["peak_mib"] < 8000
         for name in outcome["figures"]:
             words = json.loads((folder / "figures" / "data" / f"{name}.json").read_text())
-            assert re.fullmatch(r"([^:]+: )*[A-Z].{15,}\.", words["title"])
+            # So few maps of 02 as released and so few injections of 07 show nothing to draw.
+            if words["title"] != "No data." or name not in ("02_model_factors", "07_abft_layers"):
+                assert re.fullmatch(r"([^:]+: )*[A-Z].{15,}\.", words["title"]), name
             assert len(words["alt"]) > 30 and len(words["caption"]) > 20 and words["details"]
-            # Of 02 as released so few maps hit nothing that is read.
-            assert "Nothing was measured" not in words["title"] or name == "02_model_factors", name
 
 
 def test_another_run_from_nothing_gives_the_same_bytes(smoke, tmp_path):
     folder, _ = smoke
-    shutil.copytree(folder.parents[1] / "cache" / "checkpoints", tmp_path / "cache" / "checkpoints")  # trained models alone
+    shutil.copytree(
+        folder.parents[1] / "cache" / "checkpoints", tmp_path / "cache" / "checkpoints"
+    )  # trained models alone
     done = reproduce("00_quickstart", "--out", str(tmp_path / "build"), cache=tmp_path / "cache")
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "build" / "smoke").exists()  # a part never takes the place of a whole run
