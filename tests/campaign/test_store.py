@@ -31,10 +31,10 @@ FORKS = multiprocessing.get_context("forkserver")  # a new interpreter for each 
 FORKS.set_forkserver_preload([writer.__name__, "pandas"])  # (PyArrow imports pandas with its first table)
 
 
-def start(folder, seed):
+def start(folder, seed, sync_seconds=0):
     """A process that writes, and a generator of what it says: nothing at first, then the keys it stored."""
     said, ours = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=writer.write_all, args=(folder, seed, ours.send), daemon=True)
+    process = FORKS.Process(target=writer.write_all, args=(folder, seed, ours.send, sync_seconds), daemon=True)
     process.start()
     ours.close()  # so that the end of the process is the end of what it says
     return process, iter_said(said)
@@ -136,7 +136,7 @@ def test_kill_9_at_twenty_moments(tmp_path):
     """Nothing that was reported is lost, nothing stands twice, the next writer goes on."""
     random, here, reported, cut = Random(1), store(tmp_path / "s"), set(), 0
     for turn in range(20):
-        child, said = start(here.folder, turn)
+        child, said = start(here.folder, turn, sync_seconds=0.003)
         reported = reported.union(*islice(said, 1 + random.randrange(6)))
         time.sleep(random.uniform(0, 0.01))
         child.kill()
@@ -159,7 +159,7 @@ def test_kill_9_at_twenty_moments(tmp_path):
 def test_reading_beside_a_writer(tmp_path):
     """Every read holds all that was reported before it began, and what an earlier one held."""
     here, heard, reads, before = store(tmp_path / "s"), [], 0, set()
-    child, said = start(here.folder, 1)
+    child, said = start(here.folder, 1, sync_seconds=0.003)
     thread = threading.Thread(target=lambda: heard.extend(said))
     thread.start()
     while child.is_alive() and reads < 60:

@@ -1,5 +1,7 @@
 """Made-up trials, and a process that stores them without PyTorch: what the tests of the store kill, starve and read."""
 
+import os
+import time
 from pathlib import Path
 from random import Random
 
@@ -9,7 +11,7 @@ import pyarrow as pa
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import BIT_COUNT, SCHEMA, chunk, stored_schema
 
-CONDITIONS, TRIALS = 4, 1500
+CONDITIONS, TRIALS = 4, 600
 
 
 def store(folder, **definition):
@@ -31,9 +33,13 @@ def trials(condition, numbers):
     return chunk(condition, [row(condition, trial) for trial in numbers], stored_schema(["gauc"]))
 
 
-def write_all(folder, seed, say):
-    """Writes what is missing, in chunks of random sizes with gaps between their trials, and says so after each."""
-    random = Random(seed)
+def write_all(folder, seed, say, sync_seconds=0):
+    """Writes what is missing, in chunks of random sizes with gaps between their trials, and says so after each.
+
+    `sync_seconds` are added to each `os.fsync`, as on a slow disk, so that a kill mostly falls into a write.
+    """
+    random, fsync = Random(seed), os.fsync
+    os.fsync = lambda handle: (time.sleep(sync_seconds), fsync(handle))
     say({})
     here = store(folder)
     with here.writing() as keys:
