@@ -82,11 +82,12 @@ def about(pid):
         return "Z", 0
 
 
-def workers_of(parent):
-    every = [
-        int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit() and about(path.name)[1] == parent
-    ]
-    return [pid for pid in every if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+def workers_of(process):
+    """The children of its server process."""
+    parents = {int(path.name): about(path.name)[1] for path in Path("/proc").iterdir() if path.name.isdigit()}
+    children = [pid for pid, parent in parents.items() if parent == process]
+    servers = [pid for pid in children if b"forkserver" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [pid for pid, parent in parents.items() if parent in servers]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

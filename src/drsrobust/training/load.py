@@ -155,7 +155,7 @@ def load_models(
     """As `load_model` for each request, in their order; models that are not in the cache are trained in parallel.
 
     Every worker is a fresh process that trains on one thread, so the weights equal those of `load_model` bit for bit. A script
-    must call it under `if __name__ == "__main__":`, as Python's `spawn` requires.
+    must call it under `if __name__ == "__main__":`, as Python's `multiprocessing` requires.
 
     Args:
         requests: arguments of `load_model` for each model: `name` and `data`, optionally `settings` and `sizes`.
