@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.models.layers import FlatInteractionArch
+from drsrobust.models.dlrm import FlatInteractionArch
 
 
 def both(features):

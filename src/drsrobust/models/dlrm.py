@@ -7,10 +7,33 @@ import torch
 
 from drsrobust.data.dataset import Schema
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.models.layers import FlatInteractionArch, check_sizes, embedding_tables, empty_layers
+from drsrobust.models.layers import check_sizes, embedding_tables, empty_layers
 
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
+
+class FlatInteractionArch(torchrec().models.dlrm.InteractionArch):
+    """TorchRec's `InteractionArch` with the same outputs and gradients, faster.
+
+    TorchRec selects the pairs by two index vectors, whose gradient is summed element by element; here one index selects them
+    from the flattened products. The buffer `triu_indices` still determines the pairs.
+    """
+
+    def forward(self, dense_features: torch.Tensor, sparse_features: torch.Tensor) -> torch.Tensor:
+        """The dense vector and all pairwise products [B, D + F + F (F - 1) / 2] of a dense vector [B, D] and F embeddings
+        [B, F, D].
+
+        Raises:
+            RuntimeError: an error made the buffer name a vector out of range (negative numbers count from the end).
+        """
+        vectors = torch.cat((dense_features.unsqueeze(1), sparse_features), dim=1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)  # [B, n * n]
+        n = self.F + 1
+        pairs = torch.where(self.triu_indices < 0, self.triu_indices + n, self.triu_indices)
+        valid = ((pairs >= 0) & (pairs < n)).all(dim=0)
+        flat = torch.where(valid, pairs[0] * n + pairs[1], n * n)  # index_select refuses n * n
+        return torch.cat((dense_features, products.index_select(1, flat)), dim=1)
+
 
 _COMPONENTS = {"embedding": ("sparse_arch.*",), "dense_mlp": ("dense_arch.*",)}
 

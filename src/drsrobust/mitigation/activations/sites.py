@@ -207,7 +207,7 @@ _FRESH = {
     "torch.nn.modules.sparse.EmbeddingBag",
     "torchrec.modules.embedding_modules.EmbeddingBagCollection",
     "torchrec.models.dlrm.InteractionArch",
-    "drsrobust.models.layers.FlatInteractionArch",
+    "drsrobust.models.dlrm.FlatInteractionArch",
 }
 
 
