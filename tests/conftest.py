@@ -128,7 +128,15 @@ def start():
 
 
 @pytest.fixture
-def run_page(monkeypatch, tmp_path):
+def fewer_rows(monkeypatch):
+    """Pages load `synthetic-movielens` with its default number of rows."""
+    from drsrobust.data import synthetic
+
+    monkeypatch.setitem(synthetic.ROWS, "synthetic-movielens", 40_000)
+
+
+@pytest.fixture
+def run_page(monkeypatch, tmp_path, fewer_rows):
     """Runs the Python of a page of docs/ as written, one block after the other, in an empty folder; gives its names."""
 
     def run(name: str, blocks: int) -> dict:

@@ -9,7 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 
 
-def test_python_runs(capsys, monkeypatch, tmp_path):
+def test_python_runs(capsys, monkeypatch, tmp_path, fewer_rows):
     import matplotlib.pyplot as plt
 
     mpl.use("Agg")

@@ -209,7 +209,7 @@ def test_explicit_conditions(evaluator, tmp_path):
 def test_precision(evaluator, tmp_path):
     """Every condition stops at the first look at which its interval is narrow enough, and those on the same maps together."""
     grid = {"errors": [BitFlip(1e-6), BitFlip(1e-3)], "targets": ["all"], "mitigations": [None, Clamped(3.0)]}
-    runner = Campaign(evaluator, precision=0.03, max_trials=400, store=tmp_path / "s", **grid)
+    runner = Campaign(evaluator, precision=0.05, max_trials=400, store=tmp_path / "s", **grid)
     table = runner.run(progress=False)
     schedule = checkpoints(FIRST, 400, growth=GROWTH)
     for rate, group in table.groupby("rate"):
@@ -222,14 +222,14 @@ def test_precision(evaluator, tmp_path):
                 _, low, high = stopping_interval(one["auc"].to_numpy()[:look])
                 widths[look].append((high - low) / 2)
         for look, found in widths.items():
-            assert (max(found) <= 0.03) == (look == n) or n == 400
-    once = Campaign(evaluator, precision=0.03, max_trials=400, store=tmp_path / "t", **grid)
+            assert (max(found) <= 0.05) == (look == n) or n == 400
+    once = Campaign(evaluator, precision=0.05, max_trials=400, store=tmp_path / "t", **grid)
     pd.testing.assert_frame_equal(once.run(progress=False, workers=1), table)
-    finer = Campaign(evaluator, precision=0.02, max_trials=400, store=tmp_path / "s", **grid).run(progress=False)
+    finer = Campaign(evaluator, precision=0.035, max_trials=400, store=tmp_path / "s", **grid).run(progress=False)
     assert len(finer) > len(table)
     pd.testing.assert_frame_equal(runner.table(), table)  # it reads no more than its own
     summary = runner.summary()
-    assert ((summary["auc_high"] - summary["auc_low"]) / 2 <= 0.03).all()
+    assert ((summary["auc_high"] - summary["auc_low"]) / 2 <= 0.05).all()
     assert "whatever the number of trials" in summary.attrs["interval"]
 
 

@@ -12,6 +12,7 @@ from drsrobust.models.layers import check_sizes, embedding_tables, empty_layers
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
 
+
 class FlatInteractionArch(torchrec().models.dlrm.InteractionArch):
     """TorchRec's `InteractionArch` with the same outputs and gradients, faster.
 

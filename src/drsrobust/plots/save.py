@@ -66,6 +66,7 @@ def save(
         for ending, written in metadata.items():
             with new_file(folder / f"{name}.{ending}") as part:
                 figure.savefig(part, format=ending, metadata=written)
+            figure.set_layout_engine("none")  # both have one layout, which takes as long as drawing
     _write(folder / "data" / name, data, words)
     _show(figure, folder / f"{name}.png", words)
 
