@@ -56,17 +56,20 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def process_context() -> multiprocessing.context.BaseContext:
+    """How worker processes start. The first one starts a server, which imports the packages of this process (5 s); the server
+    forks all of them (0.1 s each). They see the environment variables of that moment."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([name for name in _PRELOADED if name in sys.modules])
+    return context
+
+
 @contextmanager
 def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
-    """An executor of fresh processes, which end at an exception in the block or with this process, even if it is killed.
-
-    The first call imports packages for the workers of all calls (5 s); environment variables stay as they were then.
-    """
-    forks = "forkserver" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("forkserver" if forks else "spawn")
-    if forks:
-        context.set_forkserver_preload([name for name in _PRELOADED if name in sys.modules])
-    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=end_with_parent)
+    """An executor of new processes, which end at an exception in the block or with this process, even if it is killed."""
+    executor = ProcessPoolExecutor(workers, mp_context=process_context(), initializer=end_with_parent)
     try:
         yield executor
     except BaseException:

@@ -1,6 +1,3 @@
-import os
-import signal
-import sys
 import time
 
 import numpy as np
@@ -9,8 +6,10 @@ import pytest
 import torch
 
 from drsrobust.campaign import Campaign, StoreError, decades
+from drsrobust.campaign import trial as work
 from drsrobust.campaign.trial import SCHEMA
 from drsrobust.injection import BitFlip, Injection, SingleBit, applied_maps, inject, resolve
+from tests.processes import start
 
 # fmt: off
 COLUMNS = [
@@ -313,23 +312,22 @@ def test_two_campaigns_made_for_one_fresh_folder(evaluator, tmp_path):
         campaign(evaluator, tmp_path / "s", trials=1, seed=5).run(progress=False)
 
 
-KILLED = """
-import sys
-from drsrobust.campaign import Campaign, trial as work
-from drsrobust.data import load_dataset
-from drsrobust.evaluation import Evaluator
-from drsrobust.injection import BitFlip
-from drsrobust.training import Settings, load_model
+def run_in_small_chunks(folder):
+    """In a process of its own."""
+    from drsrobust.data import load_dataset
+    from drsrobust.evaluation import Evaluator
+    from drsrobust.training import Settings, load_model
 
-work.CHUNK_SECONDS = 0.02
-data = load_dataset("synthetic-movielens/full", rows=6000)
-model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), progress=False)
-errors = [BitFlip(1e-4), BitFlip(1e-3)]
-Campaign(Evaluator(model, data.test), store=sys.argv[1], errors=errors, targets=["all", "mlp"], trials=150).run(progress=False)
-"""
+    work.CHUNK_SECONDS = 0.02
+    data = load_dataset("synthetic-movielens/full", rows=6000)
+    model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), progress=False)
+    Campaign(Evaluator(model, data.test), store=folder, **KILLED).run(progress=False)
 
 
-def test_kill_9_loses_and_doubles_nothing(evaluator, tmp_path, start):
+KILLED = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["all", "mlp"], "trials": 150}
+
+
+def test_kill_9_loses_and_doubles_nothing(evaluator, tmp_path):
     """A campaign killed again and again ends with the table of one that was left alone."""
 
     def chunks():
@@ -337,18 +335,16 @@ def test_kill_9_loses_and_doubles_nothing(evaluator, tmp_path, start):
 
     for pause in (0.0, 0.02):
         before = chunks()
-        command = [sys.executable, "-c", KILLED, str(tmp_path / "killed")]
-        child = start(command, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        child = start(run_in_small_chunks, tmp_path / "killed")
         while chunks() < before + 2:  # it goes on where it was
-            assert child.poll() is None
+            assert child.is_alive()
             time.sleep(0.005)
         time.sleep(pause)
-        child.send_signal(signal.SIGKILL)
-        child.wait()
+        child.kill()
+        child.join()
     stored, found = chunks(), {}
     for name in ("killed", "whole"):
-        options = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["all", "mlp"], "trials": 150}
-        found[name] = Campaign(evaluator, store=tmp_path / name, **options).run(progress=False).to_csv(index=False)
+        found[name] = Campaign(evaluator, store=tmp_path / name, **KILLED).run(progress=False).to_csv(index=False)
     assert found["killed"] == found["whole"] and chunks() > stored
     assert not list((tmp_path / "killed").glob(".*.part"))
 

@@ -91,9 +91,10 @@ def _die(order, work):
 
 
 def test_dask_with_a_killed_worker(evaluator, expected, tmp_path):
+    dask = pytest.importorskip("dask")
+    # Read at the import: workers are forked from the process that has imported PyTorch for the other tests.
+    dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
     distributed = pytest.importorskip("distributed")
-    import dask
-
     dask.config.set({"distributed.admin.tick.limit": "60s", "distributed.worker.memory.terminate": False})
     with (
         distributed.LocalCluster(

@@ -1,7 +1,6 @@
 """Killed training resumes where it stopped and ends with the same weights."""
 
 import json
-import signal
 import sys
 import time
 
@@ -9,8 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from drsrobust.data import load_dataset
 from drsrobust.models import build_model, state_digest
 from drsrobust.training import Settings, fit, load_model
+from tests.processes import start
 
 MODULE = sys.modules["drsrobust.training.fit"]  # (the package has the function under this name)
 SETTINGS = {
@@ -89,26 +90,22 @@ def test_damaged_snapshots_and_those_of_other_runs_are_ignored(data, tmp_path, m
         fit(built("dlrm", data), data, Settings(epochs=1, batch_size=256), progress=False, snapshot=path)
 
 
-CHILD = """
-import sys
-import drsrobust.training.fit
-from drsrobust.data import load_dataset
-from drsrobust.training import Settings, load_model
-sys.modules["drsrobust.training.fit"].SAVE_EVERY = 0.0
-data = load_dataset("synthetic-movielens/full", rows=6000)
-load_model("dlrm", data, settings=Settings(epochs=8, batch_size=64, patience=8), progress=False)
-"""
+def train_with_many_snapshots():
+    """In a process of its own."""
+    MODULE.SAVE_EVERY = 0.0
+    data = load_dataset("synthetic-movielens/full", rows=6000)
+    load_model("dlrm", data, settings=Settings(epochs=4, batch_size=64, patience=4), progress=False)
 
 
-def test_killed_and_called_again(data, empty_cache, start):
-    settings = Settings(epochs=8, batch_size=64, patience=8)
-    child = start([sys.executable, "-c", CHILD])
+def test_killed_and_called_again(data, empty_cache):
+    settings = Settings(epochs=4, batch_size=64, patience=4)
+    child = start(train_with_many_snapshots)
     deadline = time.monotonic() + 60
     while not list(empty_cache.glob("checkpoints/*.training/*.safetensors")) and time.monotonic() < deadline:
         time.sleep(0.01)
     time.sleep(0.5)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    child.kill()
+    child.join()
     assert list(empty_cache.glob("checkpoints/*.training"))
     resumed = load_model("dlrm", data, settings=settings, progress=False)
     assert not list(empty_cache.glob("checkpoints/*.training"))
