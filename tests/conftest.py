@@ -18,17 +18,19 @@ ROOT = Path(__file__).resolve().parent.parent
 # Files of tests by their seconds, the most first.
 LONGEST = (
     "reproduce/test_reproduce.py",
+    "reproduce/test_runner.py",
     "campaign/test_parallel.py",
-    "evaluation/test_cached_outputs.py",
-    "evaluation/test_affected.py",
-    "data/test_kill_and_resume.py",
-    "training/test_training_resume.py",
-    "test_readme.py",
-    "training/test_several.py",
-    "campaign/test_campaign.py",
     "reproduce/test_parallel_notebooks.py",
-    "mitigation/test_clipping.py",
-    "campaign/test_store.py",
+    "evaluation/test_cached_outputs.py",
+    "benchmarks/test_worker.py",
+    "evaluation/test_affected.py",
+    "benchmarks/test_training_speed.py",
+    "campaign/test_campaign.py",
+    "data/test_kill_and_resume.py",
+    "training/test_several.py",
+    "benchmarks/test_mitigation_cost.py",
+    "training/test_training.py",
+    "benchmarks/test_campaign_cost.py",
 )
 
 

@@ -1,9 +1,6 @@
 """The measuring itself: rows, limits, memory. Nothing here depends on how fast this machine is."""
 
-import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -113,7 +110,7 @@ def test_errors_that_undo_leaves_are_found(monkeypatch):
 
 def test_memory_of_a_second_model_is_seen_too():
     """A dense map takes over 300 bytes for each parameter of the largest tensor, whatever model was there before."""
-    models = [(n, "float32", [1e-3]) for n in (2_000_000, 1_000_000)]  # largest tensors: 188,000 parameters, and less
+    models = [(n, "float32", [1e-3]) for n in (1_000_000, 950_000)]  # largest tensors: 188,000 parameters, and less
     first, second = worker.measure("dense error map", models, seed=0, limit=math.inf)
     for row in (first, second):
         # How many temporaries of 32 values lie there at once is the allocator's affair: 600 to 1,000 bytes were seen.
@@ -140,11 +137,3 @@ def test_memory_is_seen_although_it_was_used_and_freed_before(block):
         kept, high = peak(take)
         del kept
         assert 62 < (high - before) / 1024 < 72
-
-
-def test_as_a_process():
-    spec = {"method": "drsrobust", "models": [[SIZE, "int8", [1e-3]]], "seed": 0, "limit": 60}
-    command = [sys.executable, "-m", "drsrobust.study.injection_speed", json.dumps(spec)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    (row,) = map(json.loads, done.stdout.splitlines())
-    assert done.stderr == "" and set(row) == set(COLUMNS) and row["dtype"] == "int8"
