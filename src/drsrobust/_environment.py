@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -29,6 +30,12 @@ def unknown(thing: str, name: object, known: Iterable[str], error: type[Exceptio
     near = get_close_matches(str(name), known, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ";"
     return error(f"unknown {thing} {name!r}{hint} known: {', '.join(known) or 'none'}")
+
+
+def check_choice(kind: str, value: Any, known: Collection[str]) -> None:
+    """Raises ValueError if a value is not among the known ones; `kind` names it in the message."""
+    if value not in known:
+        raise unknown(kind, value, known)
 
 
 def progress_bar(total: int, description: str, *, progress: bool = True) -> tqdm:

@@ -8,7 +8,7 @@ import torch
 from drsrobust.campaign import Campaign, StoreError, decades
 from drsrobust.campaign import trial as work
 from drsrobust.campaign.trial import SCHEMA
-from drsrobust.injection import BitFlip, Injection, SingleBit, applied_maps, inject, resolve
+from drsrobust.injection import BitFlip, FixedCount, Injection, SingleBit, applied_maps, inject, resolve
 from tests.processes import start
 
 # fmt: off
@@ -61,6 +61,8 @@ def test_seeds(evaluator, tmp_path):
     assert table["seed"].nunique() == 6 * 4  # trials, targets and error models do not
     free = campaign(evaluator, tmp_path / "t", coupled=False).run(progress=False)
     assert free["seed"].nunique() == 36
+    counts = {"errors": [FixedCount(1), FixedCount(2), BitFlip(1e-3) + SingleBit(30), BitFlip(1e-4) + SingleBit(30)]}
+    assert campaign(evaluator, tmp_path / "v", coupled=False, **counts).run(progress=False)["seed"].nunique() == 48
     assert campaign(evaluator, tmp_path / "u", seed=1).run(progress=False)["seed"].isin(table["seed"]).sum() == 0
 
 

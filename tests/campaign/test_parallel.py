@@ -197,7 +197,7 @@ def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch)
 
 def test_an_interrupt_keeps_what_is_finished(evaluator, expected, tmp_path, monkeypatch):
     """Ctrl-C while workers compute: chunks that came are stored, no process is left, the next run goes on."""
-    from drsrobust.campaign.campaign import Report
+    from drsrobust.campaign.campaign import CampaignProgress
 
     updates = iter(range(1000))
 
@@ -205,7 +205,7 @@ def test_an_interrupt_keeps_what_is_finished(evaluator, expected, tmp_path, monk
         if next(updates) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(Report, "update", interrupt)
+    monkeypatch.setattr(CampaignProgress, "update", interrupt)
     with pytest.raises(KeyboardInterrupt):
         campaign(evaluator, tmp_path / "s").run(progress=True, workers=2)
     assert not multiprocessing.active_children() and not list(tmp_path.glob("s.workers*"))

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from drsrobust.campaign import Campaign
-from drsrobust.campaign.campaign import Report
+from drsrobust.campaign.campaign import CampaignProgress
 from drsrobust.campaign.queue import Schedule
 from drsrobust.injection import BitFlip
 
@@ -21,7 +21,7 @@ def test_conditions_widths_and_time_left(evaluator, tmp_path, monkeypatch):
     runner = Campaign(evaluator, errors=[BitFlip(1e-3), BitFlip(1e-2)], precision=0.05, trials=32, store=tmp_path / "s")
     schedule = Schedule([[0], [1]], [32, 400], 0.05)
     schedule.add(trials(0, []))
-    report = Report(schedule, "dlrm", len(runner.conditions), runner.precision)
+    report = CampaignProgress(schedule, "dlrm", len(runner.conditions), runner.precision)
     assert report.text(0.0) == "0/2 conditions"
     schedule.add(trials(0, range(20)))
     # 12 trials of this condition and 32 of the other, of 2 s each; 20 trials took 20 s: two workers

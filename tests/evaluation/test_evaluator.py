@@ -8,6 +8,7 @@ from torch import nn
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, inject
 from drsrobust.metrics import auc
+from drsrobust.mitigation import ECC, NaNGuard
 
 
 def test_golden_run(evaluator, trained, data):
@@ -77,3 +78,13 @@ def test_rows_of_one_class_and_other_objects(trained, data):
         broken.over_arch.model[1].bias.fill_(float("inf"))
     with pytest.raises(ValueError, match="the model without errors gives 0 NaN and 600 infinite scores"):
         Evaluator(broken, data.test)
+
+
+def test_a_protection_of_memory_alone_needs_no_golden_run_of_its_own(evaluator, trained):
+    with evaluator.under(ECC()) as guarded, inject(trained, BitFlip(1e-4), seed=1) as error_map:
+        assert guarded.golden is evaluator.golden
+        assert guarded.rerun(error_map).auc == evaluator.run().auc
+    with pytest.raises(RuntimeError, match="was made under 'SECDED"):
+        guarded.run()
+    with evaluator.under(NaNGuard(0.5) + ECC()) as guarded:
+        assert guarded.golden is not evaluator.golden and guarded.golden.auc == evaluator.golden.auc

@@ -62,6 +62,12 @@ def test_bad_rows(table, rows, says):
         resolve(small(), dr.Rows(table, rows))
 
 
+def test_an_ambiguous_name_outside_of_tables():
+    layers = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    with pytest.raises(ValueError, match=r"table '\*.weight' could be 0.weight, 1.weight; name one of them"):
+        resolve(layers, dr.Rows("*.weight", [1]))
+
+
 class Reads:
     """What `Rows.hot` needs of a split: features with (values, lengths)."""
 

@@ -7,11 +7,11 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.mitigation.memory.protected_words import Errors
-from drsrobust.mitigation.memory.storage import Trial
+from drsrobust.mitigation.memory.storage import DrawContext
 from tests.injection.oracle import raw, width
 from tests.injection.spaces import filled, holder
 
-TRIAL = Trial(1, ())
+TRIAL = DrawContext(1, ())
 WIDTHS = ("float64", "float32", "bfloat16", "int8")  # one format for each width of a word
 
 

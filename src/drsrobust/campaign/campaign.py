@@ -176,7 +176,8 @@ class Campaign:
         if executor is not None or (workers or 1) > 1:
             factory_of(self.evaluator)  # raises before any work
         with self.store.writing():
-            self.evaluator.full_run = self.evaluator.full_run or self.store.full_run
+            if self.store.full_run and not self.evaluator.full_run:
+                self.evaluator.use_full_runs(self.store.full_run)
             try:
                 self._compute(workers, executor, progress)
             except CoupledRowsError as coupled:
@@ -190,7 +191,7 @@ class Campaign:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
         schedule = self._schedule()
         name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
-        report = Report(schedule, name, len(self.conditions), self.precision) if progress else None
+        report = CampaignProgress(schedule, name, len(self.conditions), self.precision) if progress else None
 
         def finished(table: pa.Table) -> None:
             self.store.write(table)
@@ -354,7 +355,7 @@ def auc_under_errors(
     return score
 
 
-class Report:
+class CampaignProgress:
     """A progress bar of trials, with finished conditions, the widest interval of a mean AUC (with a precision) and the time
     left."""
 
@@ -363,7 +364,7 @@ class Report:
         self._bar = progress_bar(schedule.total, name, progress=True)
         self._since, self._before, self._looked = time.monotonic(), schedule.computed, 0.0
 
-    def __enter__(self) -> "Report":
+    def __enter__(self) -> "CampaignProgress":
         self.update()
         return self
 

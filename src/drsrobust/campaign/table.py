@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from drsrobust.statistics.columns import CONDITION
+from drsrobust.statistics.columns import CONDITION, STRUCTURED
 
 # One row per trial; the order of the columns is part of the interface. A campaign's own metrics follow behind.
 SCHEMA = pa.schema(
@@ -37,18 +37,8 @@ SCHEMA = pa.schema(
 )
 
 # What a condition is made of, the same in all its trials; the table has these columns, its store does not.
-DESCRIPTION = pa.schema(
-    [
-        ("error_kind", pa.string()),  # class names of error model and mitigation
-        ("error_bit", pa.int64()),
-        ("error_count", pa.int64()),
-        ("target_table", pa.string()),
-        ("target_rows", pa.string()),
-        ("target_share", pa.float64()),
-        ("mitigation_kind", pa.string()),
-        ("n_bits", pa.int64()),
-    ]
-)
+_NUMBERS = {"target_share": pa.float64(), **dict.fromkeys(("error_bit", "error_count", "n_bits"), pa.int64())}
+DESCRIPTION = pa.schema([(name, _NUMBERS.get(name, pa.string())) for name in STRUCTURED])
 
 # How many bits of one number (0 the lowest of its word) were flipped in one tensor.
 BIT_COUNT = pa.struct([("component", pa.string()), ("tensor", pa.string()), ("bit", pa.uint8()), ("count", pa.int64())])

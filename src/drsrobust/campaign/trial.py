@@ -15,10 +15,11 @@ from drsrobust.campaign.queue import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedul
 from drsrobust.campaign.table import BIT_COUNT, SCHEMA, chunk, stored_schema
 from drsrobust.evaluation import CoupledRowsError, Evaluation, Evaluator
 from drsrobust.injection import ErrorMap, Injection
+from drsrobust.injection.error_models import drawing_order
 from drsrobust.mitigation.base import CombinedDetection
 
 Finished = Callable[[pa.Table], None]  # stores trials and adds them to the schedule
-VERIFY_EVERY = 50  # times the duration of a verification, in trials, between two
+VERIFY_EVERY = 50  # the evaluator is verified when trials have taken so many times the duration of a verification
 VERIFY_SECONDS = 0.5  # the duration before the first one
 TRIED = 3.0  # seconds of work here before a campaign may switch to several processes
 _BLOCK = 1 << 16  # words counted at a time: their widened copies stay in the processor's cache
@@ -80,7 +81,7 @@ def trial_seed(evaluator: Evaluator, condition: Condition, trial: int, *, seed: 
     error model without rate or count, resolved target, model name, data set name and trial number.
 
     So trials at different rates share nested error maps, and trials under different mitigations the same ones. With
-    `coupled=False` the rate is included, and they are independent.
+    `coupled=False` rate and count are included, and they are independent.
     """
     parts = {
         "seed": seed,
@@ -92,6 +93,11 @@ def trial_seed(evaluator: Evaluator, condition: Condition, trial: int, *, seed: 
     }
     if not coupled:
         parts["rate"] = condition.error_model.rate
+        sizes = [
+            drawing_order(model)[1:] for model in getattr(condition.error_model, "parts", (condition.error_model,))
+        ]
+        if sizes != [(-(parts["rate"] or 0.0), 0.0)]:  # counts, densities and the rates of a sum
+            parts["sizes"] = sizes
     return int.from_bytes(hashlib.sha256(canonical_json(parts).encode()).digest()[:8], "big")
 
 

@@ -110,8 +110,7 @@ class Lookups:
     """Observes the look-ups of a model while it scores all batches of a split.
 
     A table is read with a feature if its module got exactly that feature's ids in every batch: a model may hash, shuffle
-    or drop
-    ids, and then the rows that an error affects are unknown.
+    or drop ids, and then the rows that an error affects are unknown.
 
     Args:
         model: any module; TorchRec's collections, `nn.EmbeddingBag` and `nn.Embedding` are observed.
@@ -229,7 +228,7 @@ def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
 PROBE = 64  # rows scored again, in a batch of their own
 BOUND = 1e-5  # difference of one row's scores in two batches, at most, relative to 1 + |score|
 FEW = 0.5  # share of rows up to which affected rows are scored by themselves
-FEW_AND_ALL = 0.1  # the same if all rows must be scored too: more would cost what kept look-ups save
+FEW_AND_ALL = 0.1  # the same if dense tensors are hit too; above it, scoring all rows with cached outputs is faster
 WITNESSES = 16  # unaffected rows in each batch of affected ones, whose scores must not change
 AUDIT = 50  # times a full run's duration, in reruns, between two comparisons with a full run
 

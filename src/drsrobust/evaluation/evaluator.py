@@ -1,5 +1,6 @@
 """The evaluator: metrics of a model on the rows of a split, without errors once (the golden run), then with them."""
 
+import copy
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -89,7 +90,8 @@ class Evaluator:
         factory: makes the same module, with any weights, in a campaign's worker process: an importable function, or
             `functools.partial` of one. Models of `load_model` need none.
         memory: budget of the module outputs that are cached for `rerun`: bytes, or text as "500MB"; 0: no cache. Batches
-            without room are scored in full.
+            without room are scored in full. Under a mitigation with a side in the computation another evaluator is made, with
+            as much.
         k: length of a user's list, for ranking metrics.
         threshold: probability over which the decision is a click.
         epsilon: change of a logit over which a score counts as changed.
@@ -266,7 +268,10 @@ class Evaluator:
             guarded: the evaluator of an earlier block with this mitigation; saves another golden run.
         """
         with mitigation.attach(self.model):
-            if guarded is None:
+            if guarded is None and not mitigation.computes:  # the same golden run and cached outputs
+                guarded = copy.copy(self)
+                guarded._attached = attached_mitigations(self.model)
+            elif guarded is None:
                 guarded = Evaluator(self.model, self.rows, self.factory, **self._options)
                 if mitigation.ordered:  # reruns have batches of other rows
                     guarded.use_full_runs(f"{mitigation.name} depends on the order of batches")

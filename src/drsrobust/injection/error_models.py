@@ -19,7 +19,7 @@ from drsrobust.injection.error_map import ErrorMap, Fingerprint, Source, first_o
 from drsrobust.injection.number_formats import Bits, bit_set
 
 Before = Mapping[str, int]  # canonical form -> number of models
-NONE: Before = MappingProxyType({})
+NO_MODELS: Before = MappingProxyType({})
 
 
 class ErrorModel(ABC):
@@ -48,7 +48,7 @@ class ErrorModel(ABC):
         """
 
     @abstractmethod
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         """The error map of one trial. For one seed, the map at a lower rate or count is part of the map at a higher one.
 
         Args:
@@ -88,7 +88,7 @@ class ErrorModel(ABC):
         names = (field.name for field in fields(self) if field.name not in (self.RATE, self.COUNT))
         return canonical_json({"error_model": type(self).__name__, **{name: getattr(self, name) for name in names}})
 
-    def clock(self, places: int, seed: int, before: Before = NONE) -> ErrorClock:
+    def clock(self, places: int, seed: int, before: Before = NO_MODELS) -> ErrorClock:
         """The error clock of this model. Its summand is the first 4 bytes (big-endian) of SHA-256 over the canonical form,
         plus the number of equal models before it, modulo 2**32."""
         canonical = self.canonical()
@@ -247,7 +247,7 @@ class Sum(ErrorModel):
         for part in self.parts:
             part.expected_share(space)
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         """The union of the summands' maps."""
         drawn_before = Counter(before)
         maps = []
@@ -316,7 +316,7 @@ class BitFlip(_ChosenBits):
         self.eligible(space)
         return self.ber
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         eligible = self.eligible(space)
         positions = self.clock(eligible.bits, seed, before).until_in_parts(self.ber)
         return from_bits(self, eligible, positions, seed, requested_rate=self.ber, n_sites=eligible.bits)
@@ -351,7 +351,7 @@ class FixedCount(_ChosenBits):
             raise ValueError(f"k is {self.k}; it must be from 0 to {eligible}, the number of eligible bits")
         return self.k / eligible
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         eligible = self.eligible(space)
         about = {"requested_rate": self.expected_share(space), "n_sites": eligible.bits, "n_events": self.k}
         return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first_in_parts(self.k), seed, **about)
@@ -382,7 +382,7 @@ class SingleBit(ErrorModel):
         """One over the number of eligible bits."""
         return 1 / self.eligible(space).bits
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         eligible = self.eligible(space)
         about = {"requested_rate": 1 / eligible.bits, "n_sites": eligible.bits, "n_events": 1}
         return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first_in_parts(1), seed, **about)
@@ -418,7 +418,7 @@ class StuckAt(_ChosenBits):
         """None: it depends on how many bits hold the other value."""
         self.eligible(space)
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         eligible = self.eligible(space)
         stuck = self.clock(eligible.bits, seed, before).until(self.rate)
         tensor, word, bit = eligible.locate(stuck)

@@ -13,7 +13,7 @@ from drsrobust.injection.address_space import INTEGERS, AddressSpace, EligibleBi
 from drsrobust.injection.error_clock import scaled, uniform
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import (
-    NONE,
+    NO_MODELS,
     Before,
     ErrorModel,
     check_rate,
@@ -57,7 +57,7 @@ class MultiBit(ErrorModel):
                 )
         return self.rate * self.bits_per_word * space.words / space.bits
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         share = self.expected_share(space)
         tensor, word, raw, about = draw_words(self, space, seed, before, self.bits_per_word)
         mask = np.zeros(len(word), np.uint64)
@@ -87,7 +87,7 @@ class RandomWord(ErrorModel):
         """rate / 2."""
         return self.rate / 2
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         tensor, word, raw, about = draw_words(self, space, seed, before, 1)
         mask = raw[:, 0]
         for eligible, entries in space.by_tensor(tensor):
@@ -149,7 +149,7 @@ class RandomValue(ErrorModel):
                     f"{self.high}"
                 )
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         self.expected_share(space)
         tensor, word, raw, about = draw_words(self, space, seed, before, 1)
         mask = space.read(tensor, word)
@@ -262,7 +262,7 @@ class FieldMixture(ErrorModel):
             raise ValueError(f"no pattern of {self} can hit any word of the targeted formats: {formats}")
         return self.rate * flips / space.bits
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         share = self.expected_share(space)
         most = max(pattern.bits_per_word or 1 for pattern in self.patterns)
         tensor, word, raw, about = draw_words(self, space, seed, before, 1 + most)
@@ -330,7 +330,7 @@ class Burst(ErrorModel):
         flips = ramp[np.minimum(runs, length)] + np.maximum(runs - length, 0) * hit[-1]
         return float(flips.sum() / space.bits)
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         starts = self.clock(space.bits, seed, before).until(self.rate)
         about = {"requested_rate": self.expected_share(space), "n_sites": space.bits, "n_events": len(starts)}
         return from_bits(self, space, [space.extend(starts, self.length)], seed, **about)
@@ -373,7 +373,7 @@ class RowError(ErrorModel):
         """rate * density."""
         return self.rate * self.density
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         clock = self.clock(space.rows(self.row_bytes), seed, before)
         places, orders = clock.arrivals(self.rate)
         bits = 8 * self.row_bytes
@@ -434,7 +434,7 @@ class Strided(ErrorModel):
             flips += float((words * width * -np.expm1(starts * np.log1p(-self.rate / width))).sum())
         return flips / space.bits
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NONE) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         largest = max(tensor.size for tensor in space.tensors)
         count = min(self.count, -(-largest // self.period))  # further words lie beyond every tensor's end
         start_tensor, start, raw, about = draw_words(self, space, seed, before, self.count, first=count)

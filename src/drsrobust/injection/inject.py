@@ -56,8 +56,8 @@ def inject(
         mitigation: protects the model inside the block: its memory side removes errors, its compute side is attached.
 
     Yields:
-        the error map that was applied; with a mitigation, what that left of the one in `.drawn`. Its `log` holds the errors
-        of each call while the model runs.
+        the error map that was applied; with a mitigation, the errors that remain (`.drawn` is the map before it). Its `log`
+        holds the errors of each call while the model runs.
 
     Raises:
         TypeError: not an error model.

@@ -356,9 +356,9 @@ def _table(table: str, memory: Memory) -> str:
     matches = {first[name] for name in first if f".{name}".endswith(f".{table}.weight")}
     matches = matches or {first[name] for name in first if fnmatchcase(name, table)}
     # A feature's first-order weights often have a table of the same name: prefer the embedding.
-    matches = [n for n in matches if memory.component[n] == "embedding"] if len(matches) > 1 else list(matches)
+    matches = {name for name in matches if memory.component[name] == "embedding"} or matches
     if len(matches) == 1:
-        return matches[0]
+        return matches.pop()
     if matches:
         raise ValueError(f"table {table!r} could be {', '.join(sorted(matches))}; name one of them")
     raise unknown("table", table, sorted(name for name in memory if memory[name].tensor.dim() > 1))

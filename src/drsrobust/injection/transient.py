@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import unknown
+from drsrobust._environment import check_choice
 from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor, WordView, check, hittable
 from drsrobust.injection.apply import OPEN, Change
 from drsrobust.injection.error_clock import HOOK
@@ -185,9 +185,9 @@ class Inputs(Transient):
     out_of_range: str = "raise"
 
     def __post_init__(self) -> None:
-        _check_option("inputs", self.which, ("dense", "ids"))
-        _check_option("way to draw (per)", self.per, _PER)
-        _check_option("way to treat ids out of range", self.out_of_range, _OUT_OF_RANGE)
+        check_choice("inputs", self.which, ("dense", "ids"))
+        check_choice("way to draw (per)", self.per, _PER)
+        check_choice("way to treat ids out of range", self.out_of_range, _OUT_OF_RANGE)
 
     def __str__(self) -> str:
         return f"Inputs({self.which}{_per(self.per)}{'' if self.out_of_range == 'raise' else f', {self.out_of_range}'})"
@@ -231,7 +231,7 @@ class Activations(Transient):
 
     def __post_init__(self) -> None:
         _check_glob(self.glob)
-        _check_option("way to draw (per)", self.per, _PER)
+        check_choice("way to draw (per)", self.per, _PER)
 
     def __str__(self) -> str:
         return f"Activations({self.glob}{_per(self.per)})"
@@ -313,11 +313,6 @@ class Gradients(Transient):
                 return torch.sparse_coo_tensor(gradient._indices(), values, gradient.shape, **same)
 
             yield site, parameter.register_hook(hook)
-
-
-def _check_option(thing: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise unknown(thing, value, known)
 
 
 def _check_glob(glob: str) -> None:

@@ -31,15 +31,15 @@ class GoldenPairs:
         self._twice = int(self._won[clicks].sum())
 
     def auc(self, scores: np.ndarray, rows: np.ndarray | None) -> float:
-        """AUC of scores [n], of which all but `rows` (distinct, int64; None: any row) are golden; exactly `roc.auc`."""
+        """AUC of scores [n], of which all but `rows` (distinct, int64; None: any row) are golden: bit for bit `metrics.auc`."""
         twice = twice_won(self._clicked, scores) if rows is None else self._twice + self._gain(scores, rows)
         return share_won(twice, len(self._clicks), len(self._others))
 
     def _gain(self, scores: np.ndarray, rows: np.ndarray) -> int:
         """What changed rows add to twice the pairs won.
 
-        Pairs of a changed and a golden row: as if all rows of the other class were golden. That counts pairs of two changed
-        rows as (new, golden) and as (golden, new) instead of (new, new), each against (golden, golden): set right after.
+        Changed rows are compared with the golden scores of the other class first. Pairs of two changed rows are wrong then;
+        the last terms correct them.
         """
         clicked = self._clicked.take(rows)
         clicks, others = rows[clicked], rows[~clicked]
@@ -220,9 +220,8 @@ class BaselineMetrics:
                 raise RuntimeError(f"{name} is not what it was made of the golden scores; something wrote to it")
 
     def _checked(self, scores: np.ndarray, changed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Scores [n], and the changed rows, sorted; None where they may be any, or are so many that it is all one.
-
-        Scores of another dtype than the golden ones may all differ: a float32 is hardly ever the float64 of the same name.
+        """Scores [n], and the changed rows, sorted; None: any row may have changed, or more than FEW have, so that a full
+        computation is faster. Scores of another dtype than the golden ones count as all changed.
         """
         scores, n = np.asarray(scores), len(self.golden)
         if scores.size != n or max(scores.shape, default=0) != n:

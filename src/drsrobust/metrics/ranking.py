@@ -1,7 +1,7 @@
 """Ranking metrics of users' top-k lists, and changes against the golden lists.
 
-All are over the rows of a split: a user's list is his rows ordered by score (`UserLists`), a click is relevant, another row is
-not, and a row whose score is NaN is never shown."""
+All are over the rows of a split: a user's list is their rows ordered by score (`UserLists`), a click is relevant, another row
+is not, and a row whose score is NaN is never shown."""
 
 import numpy as np
 
@@ -22,7 +22,7 @@ class UserLists:
         k: length of a list.
 
     Attributes:
-        users: the distinct ids int64 [U], sorted; a user's number is his place here.
+        users: the distinct ids int64 [U], sorted; a user's number is the place here.
         codes: number of the user of every row, int64 [n].
         counts: rows of every user, int64 [U].
         k: as given.
@@ -90,7 +90,7 @@ class UserLists:
 def ndcg(labels: np.ndarray, scores: np.ndarray, users: np.ndarray, k: int) -> float:
     """Normalised discounted cumulative gain at k, the mean over users with at least one click; NaN if there is none.
 
-    A click at rank r = 1, 2, ... gains 1 / log2(1 + r); a user's sum is divided by the largest that his clicks allow in k
+    A click at rank r = 1, 2, ... gains 1 / log2(1 + r); a user's sum is divided by the largest that the clicks allow in k
     places (K. Jarvelin and J. Kekalainen, ACM TOIS 20(4), 2002, with the discount of C. Burges et al., ICML 2005;
     torchmetrics' `RetrievalNormalizedDCG(top_k=k, empty_target_action="skip")`). There a NaN takes part in the order; here it
     is never shown and gains nothing.

@@ -4,7 +4,7 @@ Also sums of mitigations, and which mitigations are attached to a model."""
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from functools import reduce
@@ -14,7 +14,6 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from drsrobust._environment import unknown
 from drsrobust._hashing import digest
 from drsrobust.injection import ErrorMap
 
@@ -133,6 +132,11 @@ class Mitigation(ABC):
         """
         return iter(())
 
+    @property
+    def computes(self) -> bool:
+        """Whether it has a side in the computation, so that scores without errors may differ."""
+        return type(self).register_hooks is not Mitigation.register_hooks or type(self).attach is not Mitigation.attach
+
     def cost(self, model: nn.Module) -> Cost:
         """Cost on this model; nothing unless overridden."""
         return Cost()
@@ -221,6 +225,10 @@ class Composed(Mitigation):
         self.name = " + ".join(part.name for part in self.parts)
         self.ordered = any(part.ordered for part in self.parts)
 
+    @property
+    def computes(self) -> bool:
+        return any(part.computes for part in self.parts)
+
     def settings(self) -> Any:
         return [part.identity() for part in self.parts]
 
@@ -239,12 +247,6 @@ class Composed(Mitigation):
     def attach(self, model: nn.Module) -> Iterator[Detection]:
         with ExitStack() as stack:
             yield CombinedDetection([stack.enter_context(part.attach(model)) for part in self.parts])
-
-
-def check_choice(kind: str, value: Any, known: Collection[str]) -> None:
-    """Raises ValueError if a value is not among the known ones; `kind` names it in the message."""
-    if value not in known:
-        raise unknown(kind, value, known)
 
 
 def widen(ends: torch.Tensor, margin: float, *, low: bool) -> torch.Tensor:

@@ -32,14 +32,19 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule:
-    """When a claim is reproduced: an expression of columns and options (`@bound`) that is true of all rows; and when it is
-    partly reproduced: one that is true of some row. `worst`: `idxmin` or `idxmax` of `value`, the row that gives the
-    number; empty: there is one row."""
+    """When a claim is reproduced.
+
+    Attributes:
+        reproduced: expression of columns and options (`@bound`) that must be true in all rows.
+        partly: the same, true in at least one row.
+        worst: `idxmin` or `idxmax`: the row whose `value` is reported; empty: there is one row.
+        many: whether the rule takes several rows.
+    """
 
     reproduced: str
     partly: str = ""
     worst: str = ""
-    many: bool = False  # takes any number of rows
+    many: bool = False
 
     @property
     def options(self) -> set[str]:

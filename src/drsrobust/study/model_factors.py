@@ -389,7 +389,7 @@ def component_claims(shares: "pd.DataFrame") -> "pd.DataFrame":
     for protocol, cells in shares.groupby("protocol", sort=False):
         value, low, high = cells[["share", "share_low", "share_high"]].iloc[0]
         row = {"protocol": protocol, "value": value, "low": low, "high": high} | _counts(cells)
-        rows.append(row | {"detail": _component_finding(cells, ("mlp", "embedding"))[0]})
+        rows.append(row | {"detail": _component_finding(cells, ("mlp", "embedding"))})
     table = pd.DataFrame(rows)
     return table.assign(verdict=verdicts(table, "more_in_all"))
 
@@ -398,17 +398,7 @@ def _counts(cells: "pd.DataFrame") -> dict[str, int]:
     return {"more": int((cells["verdict"] == "more").sum()), "cells": len(cells)}
 
 
-INPUTS = 10_000  # of the study
-MARKS = (
-    f"Points: means; bars: {CONFIDENCE:.0%} intervals over error maps (Student's t; where all trials are alike, what they may "
-    "have missed)."
-)
-
-
-def _component_finding(shares: "pd.DataFrame", parts: Sequence[str]) -> tuple[str, str]:
-    """The sentence of `component_text`, and its verdict."""
-    import pandas as pd
-
+def _component_finding(shares: "pd.DataFrame", parts: Sequence[str]) -> str:
     first, second = parts
     more, less = (int((shares["verdict"] == word).sum()) for word in ("more", "less"))
     per_bit = [f"{100 * shares[f'per_bit_{part}'].median():.2g} %" for part in parts]
@@ -417,4 +407,4 @@ def _component_finding(shares: "pd.DataFrame", parts: Sequence[str]) -> tuple[st
         f"{first} clearly does more per wrong bit than {second} in {more} of {len(shares)} cells, clearly less in {less} "
         f"(medians: {per_bit[0]} and {per_bit[1]} of inputs); in total it causes {ends[0]} of what both do, with {ends[1]} of "
         "the bits"
-    ), verdict(pd.DataFrame([_counts(shares)]), "more_in_all")[0]
+    )

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from drsrobust._environment import check_choice
 from drsrobust.injection.apply import open_in
 from drsrobust.introspection.tensors import named_modules
 from drsrobust.introspection.wrappers import evaluating
-from drsrobust.mitigation.base import BATCH, ActiveMitigation, Cost, Detection, Handle, Mitigation, check_choice
+from drsrobust.mitigation.base import BATCH, ActiveMitigation, Cost, Detection, Handle, Mitigation
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy, tensors_digest
 
 ACTIONS = ("report", "recompute", "zero", "restore")

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from drsrobust._environment import check_choice
 from drsrobust.introspection.embedding_modules import (
     is_quantized_collection,
     pooled_table_name,
@@ -18,7 +19,6 @@ from drsrobust.introspection.tensors import named_modules
 from drsrobust.mitigation.abft.base import ABFT, Check, check_options, refuse_errors
 from drsrobust.mitigation.abft.embedding_checks import BagCheck, Feature, ResidueCheck, SumCheck, Table
 from drsrobust.mitigation.abft.quantized_rows import quantized_row_sums, row_sums, table_residues
-from drsrobust.mitigation.base import check_choice
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy
 
 QUANTIZED = ("residue", "sum")

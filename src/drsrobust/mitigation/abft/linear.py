@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from drsrobust._environment import check_choice
 from drsrobust.introspection.tensors import named_modules
 from drsrobust.mitigation.abft.base import ABFT, Check, FindWrongRows, check_options, refuse_errors, run
 from drsrobust.mitigation.abft.rounding_bounds import OPERANDS, LinearSums, linear_sums
-from drsrobust.mitigation.base import ActiveMitigation, Handle, check_choice
+from drsrobust.mitigation.base import ActiveMitigation, Handle
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy
 
 MODES = ("provable", "calibrated")

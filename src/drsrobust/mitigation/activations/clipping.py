@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from drsrobust._environment import check_choice
 from drsrobust.injection import restore_leftovers
 from drsrobust.introspection.tensors import unwrapped
 from drsrobust.introspection.wrappers import is_compiled
 from drsrobust.mitigation.activations.bounds import Bounds, CleanRows, learn
 from drsrobust.mitigation.activations.limits import MODES, NANS, limiter
 from drsrobust.mitigation.activations.sites import ClipSite, check_kinds, find_sites, hook_sites, select_sites
-from drsrobust.mitigation.base import ActiveMitigation, Cost, Handle, Mitigation, check_choice, format_number
+from drsrobust.mitigation.base import ActiveMitigation, Cost, Handle, Mitigation, format_number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from drsrobust._environment import check_choice
 from drsrobust.introspection.embedding_modules import pooled_tables
 from drsrobust.introspection.tensors import component_of, named_modules, unwrapped
 from drsrobust.introspection.wrappers import has_replaced_forward, intercepted
-from drsrobust.mitigation.base import Handle, check_choice
+from drsrobust.mitigation.base import Handle
 
 if TYPE_CHECKING:
     import pandas as pd

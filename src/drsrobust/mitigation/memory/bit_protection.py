@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from drsrobust._environment import check_choice
 from drsrobust.injection import Target, as_target
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.number_formats import bit_set
-from drsrobust.mitigation.base import check_choice
 from drsrobust.mitigation.memory.check_memory import CheckBits, copy_errors, copy_tensor
 from drsrobust.mitigation.memory.ecc import SECDED, decode_errors, secded
 from drsrobust.mitigation.memory.protected_words import (
@@ -26,7 +26,7 @@ from drsrobust.mitigation.memory.protected_words import (
     wrong_bits,
 )
 from drsrobust.mitigation.memory.replication import majority
-from drsrobust.mitigation.memory.storage import Decoded, StorageProtection, Trial
+from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
 
 CODES = ("ideal", "tmr", "secded")
 Bits = Iterable[int | str] | str
@@ -113,7 +113,9 @@ class BitProtection(StorageProtection):
                 seen[tensor.name] = target
                 yield ProtectedBits(tensor, bits)
 
-    def decode(self, protected: "ProtectedBits", errors: Errors, stored: Mapping[str, Errors], trial: Trial) -> Decoded:
+    def decode(
+        self, protected: "ProtectedBits", errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
+    ) -> Decoded:
         if self.released:
             return Decoded(errors)
         masks = protected.subset.masks

@@ -9,8 +9,8 @@ label. So these errors are nested over rates as well, and settings that are not 
   k arrivals of a clock over N + C places). They are the first k' of the map's k; the others are removed from the map.
 - Error models that name bits (`bits=`, `SingleBit`) mean bits of the data: check bits stay clean. They also stay clean under a
   loaded map, which has no error model, and under models that cannot hit words of check bits.
-- `StuckAt` errs where the check bit of the model's words has the other value. `RandomValue` has no numbers to put into check
-  bits and becomes `RandomWord` of the same rate. In copies both act as in data."""
+- `StuckAt` flips a check bit whose right value is not the stuck one. `RandomValue` has no numbers to put into check bits and
+  becomes `RandomWord` of the same rate. In copies both act as in data."""
 
 import hashlib
 from collections import Counter
@@ -78,7 +78,7 @@ class CheckBits(NamedTuple):
     def packed(
         self, protected: ProtectedWords, word: np.ndarray, content: Callable[[np.ndarray], np.ndarray]
     ) -> np.ndarray:
-        """WordView of that tensor (uint64 [n]), computed from the check bits of units."""
+        """Words of that tensor (uint64 [n]), computed from the check bits of its units."""
         place = word[:, None] * protected.width + np.arange(protected.width)
         unit = np.minimum(place // self.bits, self.units - 1)
         needed = distinct(np.sort(unit.ravel()))

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from drsrobust._environment import check_choice
 from drsrobust.injection import Target
-from drsrobust.mitigation.base import check_choice
 from drsrobust.mitigation.memory.check_memory import CheckBits
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -20,7 +20,7 @@ from drsrobust.mitigation.memory.protected_words import (
     regroup,
     units_of,
 )
-from drsrobust.mitigation.memory.storage import Decoded, StorageProtection, Trial
+from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
 
 CLEAN, CORRECTED, UNCORRECTABLE = range(3)
 ACTIONS = ("keep", "zero", "restore")
@@ -240,7 +240,9 @@ class ECC(StorageProtection):
     def settings(self) -> Any:
         return {**super().settings(), "data_bits": self.code.data_bits, "uncorrectable": self.uncorrectable}
 
-    def decode(self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: Trial) -> Decoded:
+    def decode(
+        self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
+    ) -> Decoded:
         size = self.code.data_bits
         data, check = regroup(errors, protected.width, size), stored.get(protected.name, NO_ERRORS)
         blocks = decode_errors(self.code, data, check, protected.words * protected.width)

@@ -7,7 +7,7 @@ import numpy as np
 from drsrobust.injection import Target
 from drsrobust.mitigation.memory.check_memory import CheckBits
 from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, align, merge
-from drsrobust.mitigation.memory.storage import Decoded, StorageProtection, Trial
+from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
 
 
 class ParityZero(StorageProtection):
@@ -37,7 +37,9 @@ class ParityZero(StorageProtection):
         super().__init__(target)
         self.name = f"parity, zero{self.target_suffix()}"
 
-    def decode(self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: Trial) -> Decoded:
+    def decode(
+        self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
+    ) -> Decoded:
         word, mask, parity = align(errors, stored.get(protected.name, NO_ERRORS))
         odd = (np.bitwise_count(mask) ^ parity) & 1 == 1
         zeroed = word[odd]

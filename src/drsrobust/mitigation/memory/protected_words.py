@@ -119,7 +119,7 @@ class ProtectedWords:
 
     @property
     def row_words(self) -> int:
-        """WordView of a row; of a vector or a single number, all words."""
+        """Words of a row; of a vector or a scalar, all words."""
         return max(1, self.tensor.row_words if len(self.tensor.shape) > 1 else self.words)
 
     def local(self, word: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
+from drsrobust._environment import check_choice
 from drsrobust.injection import Target
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.number_formats import Format
-from drsrobust.mitigation.base import check_choice
 from drsrobust.mitigation.memory.check_memory import copy_errors, copy_tensor
 from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, align, merge, ones
-from drsrobust.mitigation.memory.storage import Decoded, StorageProtection, Trial
+from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
 
 VOTES = ("median", "majority")
 
@@ -54,7 +54,9 @@ class Replication(StorageProtection):
     def settings(self) -> Any:
         return {**super().settings(), "copies": self.copies, "vote": self.vote}
 
-    def decode(self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: Trial) -> Decoded:
+    def decode(
+        self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
+    ) -> Decoded:
         copies = [copy_errors(protected, number, stored) for number in range(1, self.copies)]
         word, *masks = align(errors, *copies)
         remaining = np.zeros(len(word), np.uint64)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from drsrobust._environment import check_choice
 from drsrobust._hashing import splitmix64
 from drsrobust.injection import BitFlip, Burst, FixedCount, RowError, SingleBit, StuckAt, Target
 from drsrobust.injection.error_clock import uniform
 from drsrobust.injection.error_map import Source
-from drsrobust.mitigation.base import check_choice
 from drsrobust.mitigation.memory.check_memory import CheckBits, label_stream
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -22,7 +22,7 @@ from drsrobust.mitigation.memory.protected_words import (
     merge,
     ones,
 )
-from drsrobust.mitigation.memory.storage import Decoded, StorageProtection, Trial
+from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
 
 CHECKSUMS = ("crc32", "sum")
 _BITS = 32
@@ -108,7 +108,9 @@ class Scrubbing(StorageProtection):
         own = {"period": self.period, "window": self.window, "per": self.per, "checksum": self.checksum}
         return {**super().settings(), **own}
 
-    def decode(self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: Trial) -> Decoded:
+    def decode(
+        self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
+    ) -> Decoded:
         size, stream = self._unit_words(protected), label_stream(trial.seed, f"{self.label} {protected.name}")
         phase, key, check_key = (int(raw) for raw in stream.random_raw(3))
 

@@ -29,7 +29,7 @@ class ScreenReport(NamedTuple):
     counts: dict[str, int]
 
 
-class Trial(NamedTuple):
+class DrawContext(NamedTuple):
     """The seed of a trial and the error models that its map was drawn from."""
 
     seed: int
@@ -82,7 +82,7 @@ class StorageProtection(Mitigation):
         if in_map:
             by_name = {protected.name: protected for protected in in_map.values()}
             data, stored = self._draw_stored(error_map, by_name, seed)
-        trial = Trial(seed, error_map.sources)
+        trial = DrawContext(seed, error_map.sources)
         columns, results = [], []
         entries = dict(data.by_tensor())
         hit = {number for number, protected in in_map.items() if number in entries or protected.name in stored}
@@ -118,7 +118,9 @@ class StorageProtection(Mitigation):
         return ScreenReport(data, dict(counts))
 
     @abstractmethod
-    def decode(self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: Trial) -> Decoded:
+    def decode(
+        self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
+    ) -> Decoded:
         """The errors that remain in protected words.
 
         Args:

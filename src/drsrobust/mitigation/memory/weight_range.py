@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._environment import check_choice
 from drsrobust.injection import ErrorMap, ErrorMapMismatch, restore_leftovers
 from drsrobust.injection.address_space import INTEGERS, Stored, WordView, hittable, stored
-from drsrobust.mitigation.base import Cost, Mitigation, check_choice, format_number, widen
+from drsrobust.mitigation.base import Cost, Mitigation, format_number, widen
 
 PER = ("tensor", "row")
 REPAIRS = ("zero", "clamp")

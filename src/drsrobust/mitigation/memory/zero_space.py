@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._environment import check_choice
 from drsrobust.injection import Target, as_target
 from drsrobust.injection.address_space import TargetTensor, WordView
 from drsrobust.injection.number_formats import Format
-from drsrobust.mitigation.base import check_choice
 from drsrobust.mitigation.memory.ecc import ACTIONS, decode_errors, secded
 from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, merge
-from drsrobust.mitigation.memory.storage import Decoded, StorageProtection, Trial
+from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
 
 _DATA_BITS = 57  # of a block: 7 bytes without their second highest bit, and a whole one
 _FREE, _TOP = np.uint64(6), np.uint64(7)  # bit numbers: the free bit of a byte, and the bit it repeats
@@ -79,7 +79,7 @@ class ZeroSpaceECC(StorageProtection):
         """
         return _int8_blocks(self.target, model)
 
-    def decode(self, protected: "Blocks", errors: Errors, stored: Mapping[str, Errors], trial: Trial) -> Decoded:
+    def decode(self, protected: "Blocks", errors: Errors, stored: Mapping[str, Errors], trial: DrawContext) -> Decoded:
         number = protected.number(errors.index)
         inside = number >= 0
         block, place = number[inside] // 8, (number[inside] % 8).astype(np.uint64)
