@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 import pandas as pd
@@ -77,6 +78,25 @@ def test_a_killed_process_is_replaced(evaluator, expected, tmp_path):
     same(campaign(evaluator, tmp_path / "s").run(progress=False, workers=2), expected)
     assassin.join()
     assert killed
+
+
+class RefusingOnce(ThreadPoolExecutor):
+    """Its second `submit` finds the pool broken, as after the death of a worker between two calls."""
+
+    calls = 0
+
+    def submit(self, *args):
+        self.calls += 1
+        if self.calls == 2:
+            raise BrokenProcessPool("a process was terminated abruptly")
+        return super().submit(*args)
+
+
+def test_a_chunk_that_a_broken_pool_refuses_is_not_lost(evaluator, expected, tmp_path, monkeypatch):
+    pools = [RefusingOnce(2), ThreadPoolExecutor(2)]
+    monkeypatch.setattr(running, "pool", lambda workers: pools.pop(0))
+    same(campaign(evaluator, tmp_path / "s").run(progress=False, workers=2), expected)
+    assert not pools
 
 
 def test_workers_that_always_die(evaluator, tmp_path, monkeypatch):

@@ -177,6 +177,7 @@ class Campaign:
             factory_of(self.evaluator)  # raises before any work
         with self.store.writing():
             if self.store.full_run and not self.evaluator.full_run:
+                warnings.warn(f"{self.evaluator.name}: reruns are full runs: {self.store.full_run}", stacklevel=2)
                 self.evaluator.use_full_runs(self.store.full_run)
             try:
                 self._compute(workers, executor, progress)

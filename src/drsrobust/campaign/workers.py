@@ -256,7 +256,11 @@ def run_there(
                     work = next(chunks, None)
                 if work is None:
                     break
-                running[executor.submit(run_chunk, spec, work)] = work
+                try:
+                    running[executor.submit(run_chunk, spec, work)] = work
+                except BaseException:  # a worker has just died
+                    schedule.take_back(work)
+                    raise
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
