@@ -12,6 +12,7 @@ VENV    := .venv
 BIN     := $(VENV)/bin
 STAMP   := $(VENV)/installed-$(basename $(notdir $(LOCK)))
 BROWSER := $(VENV)/browser-installed
+DOCS    := $(VENV)/docs-installed
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 SHIM    := requirements/fbgemm-gpu-cpu-shim/pyproject.toml
 
@@ -31,7 +32,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab data reproduce publish test browser-test bench same lint format lock clean distclean
+.PHONY: help setup lab data reproduce publish bundle compare test browser-test docs bench same lint format lock clean distclean
 
 help:  ## show this help
 	@echo "drsrobust: what bit errors do to deep recommenders"; echo
@@ -58,16 +59,22 @@ data: $(STAMP)  ## download MovieLens into DATA (default: build/data) and print 
 	@$(BIN)/python -m drsrobust.data.download $(SETS)
 
 # make's pid, so that the run ends with make: see `end_with_make` in reproduce/runner.py.
-reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (PROFILE=smoke|laptop|paper, DATA=folder, PLAN=1: how long it will take)
-	@DRSROBUST_MAKE=$$PPID exec $(BIN)/python -m reproduce --profile "$(PROFILE)" $(if $(PLAN),--plan)
+reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (PROFILE=smoke|laptop|paper, DATA=folder, PLAN=1: how long it will take, PORTABLE=1: the same numbers on other processors, CHECKPOINTS=bundle: without training)
+	@DRSROBUST_MAKE=$$PPID exec $(BIN)/python -m reproduce --profile "$(PROFILE)" $(if $(PLAN),--plan) $(if $(PORTABLE),--portable) $(if $(CHECKPOINTS),--checkpoints "$(CHECKPOINTS)")
 
 publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
 	@$(BIN)/python -m reproduce --publish --profile "$(PROFILE)"
 
+bundle: $(STAMP)  ## one zip file of the finished PROFILE run: trained models, figures, record, SHA-256 sums
+	@$(BIN)/python -m reproduce --bundle --profile "$(PROFILE)"
+
+compare: $(STAMP)  ## compare the finished PROFILE run with the published figures
+	@$(BIN)/python -m reproduce --compare --profile "$(PROFILE)"
+
 # By files, in the order of tests/conftest.py: the slowest first.
 PARALLEL := --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
-test: $(STAMP)  ## run all tests (with real data where DATA or DRSROBUST_DATA names it)
-	$(BIN)/python -m pytest $(PARALLEL)
+test: $(STAMP)  ## run the tests, LONG=1: the long ones too (with real data where DATA or DRSROBUST_DATA names it)
+	$(BIN)/python -m pytest $(PARALLEL) $(if $(LONG),-m "long or not long")
 
 # On the report of the smoke run, or of PROFILE; it is made if missing.
 browser-test same: PROFILE := smoke
@@ -81,7 +88,15 @@ $(BROWSER): requirements/browser.txt | $(STAMP)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -r $<
 	@touch $@
 
-bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|encoding|training|quality|campaign|mitigation)
+# Executed notebooks of the last run of PROFILE, or the notebooks without outputs.
+docs: $(STAMP) $(DOCS)  ## build the documentation into build/docs, and check its links
+	@$(BIN)/python -m reproduce.docs_site --profile "$(PROFILE)"
+
+$(DOCS): requirements/docs.txt | $(STAMP)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r $<
+	@touch $@
+
+bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|encoding|training|quality|campaign|mitigation|coverage)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 same: $(STAMP)  ## run PROFILE (default: smoke) at commit BASE and here, and compare all numbers of figures bit for bit

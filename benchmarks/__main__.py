@@ -12,7 +12,15 @@ from drsrobust._files import new_file
 if TYPE_CHECKING:
     import pandas as pd
 
-BENCHMARKS = ("injection", "encoding", "training", "quality", "campaign", "mitigation")  # modules with a function `run`
+BENCHMARKS = (
+    "injection",
+    "encoding",
+    "training",
+    "quality",
+    "campaign",
+    "mitigation",
+    "coverage",
+)  # modules with a function `run`
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""One injection by this package, by other methods and by published tools: CPU time and memory (experiment E9).
+"""One injection by this package, by other methods and by published tools: CPU time and memory.
 
 `drsrobust.study.injection_speed` measures; here are the targets and the table as text.
 """

@@ -10,11 +10,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from drsrobust._environment import commit, cores, machine, unknown, versions
-from drsrobust._files import new_file
+from drsrobust._files import cache_folder, new_file
 from drsrobust.study.notebook import datasets_of
+from reproduce.bundle import read_checkpoints, write_bundle
 from reproduce.claims import Claim, load_claims, write_claims
-from reproduce.notebooks import ROOT, Notebook, all_notebooks, parse_assignment
+from reproduce.notebooks import FIGURES, ROOT, Notebook, all_notebooks, parse_assignment
+from reproduce.portable import make_portable
 from reproduce.profiles import Profile, check_name, load_profile, missing_data
+from reproduce.progress import Progress
 from reproduce.runner import end_with_make, explained, locked, run_notebooks
 
 
@@ -55,6 +58,12 @@ def _main(options: argparse.Namespace) -> int:
             with locked(build / options.profile):
                 print("\n".join(f"figures/{name}" for name in publish(options.profile, build)))
             return 0
+        if options.bundle:
+            print(write_bundle(build / options.profile))
+            return 0
+        if options.compare:
+            print(_compared(build / options.profile))
+            return 0
         if options.report:
             with locked(build / options.profile):
                 print(_report_again(build / options.profile))
@@ -66,6 +75,10 @@ def _main(options: argparse.Namespace) -> int:
         datasets = [name for parameters in chosen.values() for name in datasets_of(parameters)]
         if not options.plan and (missing := missing_data(datasets, data)):
             raise FileNotFoundError("; ".join(missing))
+        if options.portable:
+            make_portable()
+        if options.checkpoints:
+            print(f"{len(read_checkpoints(Path(options.checkpoints)))} trained models from {options.checkpoints}")
     except (ValueError, TypeError, FileNotFoundError, BlockingIOError) as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
@@ -80,7 +93,7 @@ def _main(options: argparse.Namespace) -> int:
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
     try:
         with locked(build / folder):
-            return _run(chosen, notebooks, profile, build / folder, claims, options.jobs)
+            return _run(chosen, notebooks, profile, build / folder, claims, data, options)
     except BlockingIOError as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
@@ -111,11 +124,25 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help="notebooks at a time; one that measures time or uses all cores runs alone (default: 2; 1 on one core)",
     )
+    parser.add_argument(
+        "--bundle", action="store_true", help="write models, figures and record of the last run as one zip file"
+    )
+    parser.add_argument(
+        "--checkpoints", metavar="FILE", help="take trained models from such a file instead of training them"
+    )
+    parser.add_argument(
+        "--portable",
+        action="store_true",
+        help="compute as any processor with AVX2 does; a fifth slower, with a cache of its own",
+    )
     parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
     parser.add_argument("--plan", action="store_true", help="print what would run, how long, and what data is missing")
     parser.add_argument("--times", action="store_true", help="time notebooks with their defaults; write their index")
     parser.add_argument("--publish", action="store_true", help="copy the finished run into figures/")
     parser.add_argument("--report", action="store_true", help="write the report of the profile's last run again")
+    parser.add_argument(
+        "--compare", action="store_true", help="compare the profile's last run with the published figures"
+    )
     return parser
 
 
@@ -126,6 +153,16 @@ def _report_again(folder: Path) -> Path:
     if not record.is_file():
         raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
     return write_report(folder, json.loads(record.read_text()))
+
+
+def _compared(folder: Path) -> str:
+    from reproduce.agreement import agreement, agreement_text, published_profile
+
+    if not (folder / "run.json").is_file():
+        raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
+    if folder.name != published_profile():
+        raise ValueError(f"the published figures are of profile {published_profile()}, not of {folder.name}")
+    return agreement_text(agreement(FIGURES, folder / "figures"))
 
 
 def _at_least_one(text: str) -> int:
@@ -162,27 +199,28 @@ def _run(
     profile: Profile,
     folder: Path,
     claims: list[Claim],
-    jobs: int,
+    data: Path | None,
+    options: argparse.Namespace,
 ) -> int:
     from reproduce.report import write_report  # not above: `--list` and a refused call must not wait for it
 
     record, report = folder / "run.json", folder / "report" / "index.html"
     for earlier in (record, report):
         earlier.unlink(missing_ok=True)
-    data = ", ".join(profile.datasets) + ("" if profile.real else " (generated; DATA=folder for real data)")
-    print(f"profile {profile.name}, data {data}", flush=True)
+    read = ", ".join(profile.datasets) + ("" if profile.real else " (generated; DATA=folder for real data)")
+    print(f"profile {profile.name}, data {read}", flush=True)
     started, start, outcomes, made_from = datetime.now(UTC), time.monotonic(), [], commit()
+    cached = any((cache_folder() / "campaigns").glob("*"))
 
-    def begun(name: str) -> None:
-        print(f"  {name} ...", end=" ", flush=True)
-
-    for outcome in run_notebooks(chosen, notebooks, folder, jobs, begun):
-        outcomes.append(outcome)
-        print(f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s", flush=True)
-        if not outcome.ok:
-            print(f"    {outcome.error}", file=sys.stderr, flush=True)
-            if (folder / outcome.output).exists():
-                print(f"    see {folder / outcome.output}", file=sys.stderr, flush=True)
+    with Progress(chosen, folder, data) as progress:
+        for outcome in run_notebooks(chosen, notebooks, folder, options.jobs):
+            outcomes.append(outcome)
+            took = f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s"
+            progress.line(f"  {outcome.notebook} ... {took}", finished=outcome.notebook)
+            if not outcome.ok:
+                print(f"    {outcome.error}", file=sys.stderr, flush=True)
+                if (folder / outcome.output).exists():
+                    print(f"    see {folder / outcome.output}", file=sys.stderr, flush=True)
     run = {
         "profile": profile.name,
         "real": profile.real,
@@ -190,10 +228,12 @@ def _run(
         "complete": chosen == profile.parameters,
         "started": started.strftime("%Y-%m-%d %H:%M UTC"),
         "seconds": round(time.monotonic() - start, 1),
+        "cached": cached,  # the cache was not empty: models and trials of earlier runs may have been read
         "versions": versions(),
         "commit": made_from,
         "machine": machine(),
-        "notebooks": [asdict(outcome) for outcome in outcomes],
+        "portable": options.portable,
+        "notebooks": [asdict(outcome) for outcome in sorted(outcomes, key=lambda one: one.notebook)],
     }
 
     def write_record() -> None:

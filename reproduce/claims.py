@@ -1,6 +1,7 @@
 """The claims of the study as data (`claims.toml`), and the verdicts of a run on them (`claims.csv`).
 
-A verdict follows from numbers of a figure's CSV, or of a table of findings, by a rule of `drsrobust.study.findings`.
+A verdict follows from numbers of a figure's CSV, or of a table of findings, by a rule of `drsrobust.study.findings`. One check
+of each claim is the main one: its number and verdict are the claim's.
 """
 
 import tomllib
@@ -15,30 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 from drsrobust._environment import unknown
 from drsrobust._files import new_file
-from drsrobust.study.findings import NOT, NOT_TESTED, PARTLY, REPRODUCED, RULES, Finding, number, rule_options, verdict
+from drsrobust.study.findings import (
+    NOT_TESTABLE,
+    RULES,
+    SEED_DEPENDENT,
+    interval,
+    number,
+    rule_options,
+    seed_dependent,
+    verdict,
+)
 from drsrobust.study.notebook import datasets_of
-from reproduce.publish import PROFILES
+from drsrobust.study.thirds import THIRD
+from reproduce.profiles import JUDGED
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FILE = Path(__file__).resolve().parent / "claims.toml"
 COLUMNS = (
-    "claim",
-    "check",
-    "what",
-    "where",
-    "expected",
-    "reads",
-    "value",
-    "low",
-    "high",
-    "n",
-    "verdict",
-    "reason",
-    "detail",
+    *("claim", "check", "main", "what", "where", "expected", "reads", "value", "low", "high", "n", "verdict", "thirds"),
+    *("reason", "detail", "sentence", "data", "notebook", "figure", "source"),
 )
-COLUMNS += ("counts", "data", "notebook", "figure", "source")
 
 
 @dataclass(frozen=True)
@@ -53,6 +52,7 @@ class Quantity:
         over: as `where`, of the rows to divide by, which are found by equal values in `match`. The quotient has an interval if
             `low` and `high` are given, else none.
         match: columns.
+        worst: `max` or `min` of `value`: the row that is taken where several are left.
     """
 
     value: str = ""
@@ -62,11 +62,12 @@ class Quantity:
     by: tuple[str, ...] = ()
     over: dict[str, Any] = field(default_factory=dict)
     match: tuple[str, ...] = ()
+    worst: str = ""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One condition of a claim.
+    """One number of a claim, and the rule for its verdict.
 
     Attributes:
         place: `claims.toml, C3, check 1`, for messages.
@@ -78,7 +79,7 @@ class Check:
         reads: what the number is, in words.
         expected: in words.
         kind: in `findings.RULES`, with its `options`.
-        counts: whether the claim's verdict depends on it; a check of `counts = false` is only shown.
+        why: of the main check, why it is that one; empty of the others.
         generated: whether the study's own data are generated, so that no real ones are needed.
     """
 
@@ -92,17 +93,19 @@ class Check:
     expected: str
     kind: str
     options: dict[str, Any]
-    counts: bool = True
+    why: str = ""
     generated: bool = False
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim: its checks, its source, and the data sets of the study (patterns; on fewer it is `partly` at best)."""
+    """A claim: its checks, the main one first; a sentence with their numbers; its source; and the data sets of the study
+    (patterns)."""
 
     id: str
     text: str
     source: str
+    sentence: str
     checks: tuple[Check, ...]
     datasets: tuple[str, ...] = ()
 
@@ -115,17 +118,20 @@ def load_claims(notebooks: Iterable[str], path: Path = FILE) -> list[Claim]:
         path: of the file.
 
     Raises:
-        ValueError: an unknown or missing key, rule or option, or a figure of no notebook; file and key are named.
+        ValueError: an unknown or missing key, rule or option, a figure of no notebook, or a claim with no main check or with
+            several; file and key are named.
     """
     tables = tomllib.loads(path.read_text())
     _check_keys(path.name, tables, {"claim"})
     notebooks, claims = list(notebooks), []
     for position, table in enumerate(tables["claim"], 1):
         place = f"{path.name}, {table.get('id', f'claim {position}')}"
-        _check_keys(place, table, {"id", "text", "source", "check"}, {"datasets"})
-        checks = [_check(f"{place}, check {i}", entry, notebooks) for i, entry in enumerate(table["check"], 1)]
+        _check_keys(place, table, {"id", "text", "source", "sentence", "check"}, {"datasets"})
+        checks = tuple(_check(f"{place}, check {i}", entry, notebooks) for i, entry in enumerate(table["check"], 1))
+        if [bool(check.why) for check in checks] != [True] + [False] * (len(checks) - 1):
+            raise ValueError(f"{place}: the first check, and no other, must have main = true and a reason, why = ...")
         datasets = tuple(table.get("datasets", ()))
-        claims.append(Claim(table["id"], table["text"], table["source"], tuple(checks), datasets))
+        claims.append(Claim(*(table[key] for key in ("id", "text", "source", "sentence")), checks, datasets))
     if duplicates := [name for name, count in Counter(claim.id for claim in claims).items() if count > 1]:
         raise ValueError(f"{path.name}: duplicate claim {', '.join(duplicates)}")
     return claims
@@ -133,7 +139,8 @@ def load_claims(notebooks: Iterable[str], path: Path = FILE) -> list[Claim]:
 
 def _check(place: str, entry: dict[str, Any], notebooks: list[str]) -> Check:
     words = {"what", "figure", "reads", "expected"}
-    _check_keys(place, entry, words | {"quantity", "rule"}, {"table", "counts", "generated"})
+    main = {"main", "why"} if entry.get("main") else set()
+    _check_keys(place, entry, words | {"quantity", "rule"} | main, {"table", "generated"})
     notebook = notebook_of(entry["figure"], notebooks)
     if notebook is None:
         raise unknown(f"notebook in {place}, figure", entry["figure"], notebooks)
@@ -147,10 +154,9 @@ def _check(place: str, entry: dict[str, Any], notebooks: list[str]) -> Check:
     kind = options.pop("kind", None)
     if kind not in RULES:
         raise unknown(f"kind in {place}, rule", kind, RULES)
-    needed = rule_options(kind)
-    _check_keys(f"{place}, rule {kind}", options, needed, {"along"} if RULES[kind].worst else set())
+    _check_keys(f"{place}, rule {kind}", options, rule_options(kind))
     lists = {key: tuple(quantity.get(key, ())) for key in ("by", "match")}
-    rest = {key: entry[key] for key in (*words, "counts", "generated", "table") if key in entry}
+    rest = {key: entry[key] for key in (*words, "why", "generated", "table") if key in entry}
     return Check(
         place,
         notebook=notebook,
@@ -183,18 +189,20 @@ def evaluate_claims(claims: list[Claim], figures: Path, run: dict[str, Any]) -> 
         run: as in its run.json.
 
     Returns:
-        `COLUMNS`; for each claim one row with `check` 0, its verdict and the number of its first check, then one row per
-        check and combination of its `by`, with a verdict of `findings.VERDICTS` and the `reason` where it is not tested.
+        `COLUMNS`; for each claim one row with `check` 0, its sentence, and the number and verdict of its main check, then one
+        row per check and combination of its `by`, with a verdict of `findings.VERDICTS`, the verdicts on thirds of the trials,
+        and the `reason` where it is not testable.
 
     Raises:
-        ValueError: a figure that its notebook does not make, a column that its CSV does not have.
+        ValueError: a figure that its notebook does not make, a column that its CSV does not have, a main check with several
+            numbers.
     """
     import pandas as pd
 
     rows = []
     for claim in claims:
         checks = [
-            {"claim": claim.id, "check": i, "source": ""} | row
+            {"claim": claim.id, "check": i, "source": "", "sentence": ""} | row
             for i, check in enumerate(claim.checks, 1)
             for row in _check_rows(check, figures, run)
         ]
@@ -219,46 +227,47 @@ def write_claims(claims: list[Claim], figures: Path, run: dict[str, Any]) -> Pat
 
 
 def _claim_row(claim: Claim, rows: list[dict]) -> dict:
-    """The claim's own row: `reproduced` where all checks are, `not` where no check that was tested holds, `not tested` where
-    none was tested, `partly` otherwise."""
-    counted = [row for row in rows if row["counts"]]
-    tested = [row for row in counted if row["verdict"] != NOT_TESTED]
-    data = dict.fromkeys(name for row in tested or counted for name in row["data"].split(", ") if name)
+    """The claim's own row: its sentence, and the number and verdict of its main check."""
+    main = [row for row in rows if row["main"]]
+    if len(main) != 1:
+        raise ValueError(f"{claim.checks[0].place}: the main check has {len(main)} numbers; `where` must leave one")
+    data = dict.fromkeys(name for row in rows for name in row["data"].split(", ") if name)
     missing = [pattern for pattern in claim.datasets if not any(fnmatchcase(name, pattern) for name in data)]
-    words = {row["verdict"] for row in tested}
-    whole = words == {REPRODUCED} and len(tested) == len(counted) and not missing
-    word = NOT_TESTED if not tested else NOT if words == {NOT} else REPRODUCED if whole else PARTLY
-    reasons = [] if word == REPRODUCED else _tally(counted)
-    if missing and tested and word != NOT:
-        reasons.append(
-            f"data sets of the study that are missing here: {', '.join(name.rstrip('*/') for name in missing)}"
-        )
-    first = rows[0]
-    row = {key: first[key] for key in ("where", "expected", "reads", "value", "low", "high", "n", "detail", "figure")}
-    row |= {"claim": claim.id, "check": 0, "what": claim.text, "source": claim.source, "verdict": word}
-    row |= {"reason": "; ".join(reasons), "counts": True, "data": ", ".join(data)}
-    return row | {"notebook": ", ".join(dict.fromkeys(row["notebook"] for row in counted))}
+    absent = f"not run here: {', '.join(name.rstrip('*/') for name in missing)}" if missing else ""
+    row = main[0] | {"check": 0, "what": claim.text, "source": claim.source, "sentence": _sentence(claim, rows)}
+    notebooks = dict.fromkeys(row["notebook"] for row in rows)
+    reason = "; ".join(filter(None, (main[0]["reason"], absent)))
+    return row | {"reason": reason, "data": ", ".join(data), "notebook": ", ".join(notebooks)}
 
 
-def _tally(counted: list[dict]) -> list[str]:
-    """How many checks are reproduced, and which are not: `4 of 6 checks reproduced; partly: “how large” (2 of 3)`."""
-    if all(row["verdict"] == NOT_TESTED for row in counted):
-        return list(dict.fromkeys(row["reason"] for row in counted))
-    if len(counted) == 1:
-        return [] if counted[0]["verdict"] == REPRODUCED else [f"expected: {counted[0]['expected']}"]
-    parts = [f"{sum(row['verdict'] == REPRODUCED for row in counted)} of {len(counted)} checks reproduced"]
-    totals = Counter(row["what"] for row in counted)
-    for word in (PARTLY, NOT, NOT_TESTED):
-        counts = Counter(row["what"] for row in counted if row["verdict"] == word)
-        names = [f"“{name}”" + ("" if n == totals[name] else f" ({n} of {totals[name]})") for name, n in counts.items()]
-        if names:
-            parts.append(f"{word}: {', '.join(names)}")
-    return parts
+class _Told:
+    """The first number of a check in a claim's sentence: `{1}`, `{1:%}` per cent, `{1:x}` the number alone."""
+
+    def __init__(self, row: Mapping[str, Any]) -> None:
+        self.row, self.detail, self.verdict = row, row["detail"], row["verdict"]
+
+    def __format__(self, spec: str) -> str:
+        value, low, high = (self.row[key] * (100 if "%" in spec else 1) for key in ("value", "low", "high"))
+        if value != value:
+            return "an unknown number of"
+        number_text, _, ends = interval(value, low, high).partition(" ")
+        return number_text + (" %" if "%" in spec else "") + (f" {ends}" if ends and "x" not in spec else "")
+
+
+def _sentence(claim: Claim, rows: list[dict]) -> str:
+    """The claim's sentence with the numbers of its checks; why not, where the main check has none."""
+    first: dict[int, dict] = {}
+    for row in rows:
+        first.setdefault(row["check"], row)
+    if first[1]["value"] != first[1]["value"]:
+        return f"Not testable here: {first[1]['reason']}."
+    return claim.sentence.format(None, *(_Told(first[number]) for number in sorted(first)))
 
 
 def _check_rows(check: Check, figures: Path, run: dict[str, Any]) -> list[dict]:
     """One row per combination of the columns in `by`; a single one where the check could not be made."""
-    words = {key: getattr(check, key) for key in ("what", "expected", "reads", "counts", "notebook", "figure")}
+    words = {key: getattr(check, key) for key in ("what", "expected", "reads", "notebook", "figure")}
+    words |= {"main": bool(check.why)}
     outcome = next((one for one in run["notebooks"] if one["notebook"] == check.notebook), None)
     data = ", ".join(datasets_of(outcome["parameters"])) if outcome else ""
     if outcome is None or not outcome["ok"]:
@@ -269,38 +278,64 @@ def _check_rows(check: Check, figures: Path, run: dict[str, Any]) -> list[dict]:
         return [words | _missing(data, f"no values of {where}" if where else "no values")]
     results, by = [], list(check.quantity.by)
     for name, group in rows.groupby(by, sort=False) if by else [((), rows)]:
-        try:
-            word, finding = verdict(group.reset_index(drop=True), check.kind, **check.options)
-        except KeyError as error:
-            raise _unknown_column(check, f"rule {check.kind}", error.args[0], group) from error
-        except ValueError as error:
-            raise ValueError(f"{check.place}, {check.kind}: {error}") from error
-        datasets = ", ".join(dict.fromkeys(group["dataset"])) if "dataset" in group else data
-        parts = dict(zip(by, name, strict=True))
-        where = [v if isinstance(v, str) else f"{key} {number(v)}" for key, v in parts.items() if key != "dataset"]
-        reason = _reason(check, datasets, run) if word != NOT_TESTED else finding.text
-        row = _result(word, finding, reason) | {"where": ", ".join(where), "data": datasets}
+        by_third = dict(list(group.groupby(THIRD))) if THIRD in group else {0: group}
+        finding, *parts = (_one_row(check, rows) for _, rows in sorted(by_third.items()))
+        datasets = ", ".join(dict.fromkeys(", ".join(group["dataset"]).split(", "))) if "dataset" in group else data
+        reason = _text(finding, "reason") or _reason(check, datasets, run)
+        word, on_thirds = _verdict(check, finding), ", ".join(_verdict(check, part) for part in parts)
+        word = SEED_DEPENDENT if seed_dependent(on_thirds.split(", ")) else word
+        detail = _text(finding, "detail")
+        if reason and word != NOT_TESTABLE:
+            word, reason = NOT_TESTABLE, f"{reason} (as it is: {word})"
+        if word == NOT_TESTABLE:
+            reason = reason or "no interval"
+        named = [(key, v) for key, v in zip(by, name, strict=True) if key != "dataset"]
+        where = ", ".join(v if isinstance(v, str) else f"{key} {number(v)}" for key, v in named)
+        row = {key: float(finding[key]) for key in ("value", "low", "high")}
+        row["n"] = int(finding["n"]) if finding.get("n", nan) == finding.get("n") else 1
+        row |= {
+            "verdict": word,
+            "thirds": on_thirds,
+            "reason": reason,
+            "detail": detail,
+            "where": where,
+            "data": datasets,
+        }
         results.append(words | row | {"figure": _figure(check, datasets, outcome)})
     return results
 
 
+def _verdict(check: Check, row: "pd.Series") -> str:
+    """Of one finding by the check's rule."""
+    if _text(row, "reason"):
+        return NOT_TESTABLE
+    return verdict(float(row["low"]), float(row["high"]), check.kind, **check.options)
+
+
+def _one_row(check: Check, rows: "pd.DataFrame") -> "pd.Series":
+    """The row of a check, or the worst of several."""
+    if len(rows) == 1:
+        return rows.iloc[0]
+    if not check.quantity.worst:
+        raise ValueError(
+            f"{check.place}: {len(rows)} rows; `where` and `by` must leave one, or `worst` must choose one"
+        )
+    return rows.loc[getattr(rows["value"], f"idx{check.quantity.worst}")()]
+
+
+def _text(row: "pd.Series", name: str) -> str:
+    text = row.get(name, "")
+    return text if isinstance(text, str) else ""
+
+
 def _missing(data: str, reason: str) -> dict:
-    return _result(NOT_TESTED, Finding(nan, nan, nan, 0, reason), reason) | {"where": "", "data": data}
-
-
-def _result(word: str, finding: Finding, reason: str) -> dict:
-    """A finding with a reservation is not tested; its value is reported."""
-    row = {"value": finding.value, "low": finding.low, "high": finding.high, "n": finding.n, "reason": reason}
-    if word == NOT_TESTED:
-        return row | {"verdict": word, "detail": ""}
-    if reason:
-        return row | {"verdict": NOT_TESTED, "detail": "; ".join(filter(None, (f"as it is: {word}", finding.text)))}
-    return row | {"verdict": word, "detail": finding.text}
+    row = {"value": nan, "low": nan, "high": nan, "n": 0, "verdict": NOT_TESTABLE, "thirds": "", "reason": reason}
+    return row | {"detail": "", "where": "", "data": data}
 
 
 def _reason(check: Check, data: str, run: dict[str, Any]) -> str:
     """Why a check that could be made does not test the claim; empty where it does."""
-    if run["profile"] not in PROFILES:
+    if run["profile"] not in JUDGED:
         return f"a {run['profile']} run is too small for a verdict"
     if not check.generated and any(name.startswith("synthetic-") for name in data.split(", ")):
         return "generated data"
@@ -331,8 +366,8 @@ def _read(check: Check, figures: Path, outcome: dict[str, Any]) -> "pd.DataFrame
 
 
 def _rows(check: Check, table: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of the check with `value`, `low` and `high`; for a rule of several rows, those with a value. The ends of a
-    quotient are the extremes over its two intervals; NaN where one has none."""
+    """The rows of the check with `value`, `low` and `high`. The ends of a quotient are the extremes over its two intervals; NaN
+    where one has none."""
     import pandas as pd
 
     quantity, ends = check.quantity, ("value", "low", "high")
@@ -352,10 +387,10 @@ def _rows(check: Check, table: "pd.DataFrame") -> "pd.DataFrame":
         rows = rows.join(under.add_suffix("_under"), on=match)
         quotients = [rows[one] / rows[f"{other}_under"] for one in ends[1:] for other in ends[1:]]
         rows["value"] /= rows["value_under"]
-        bounded = (rows["low_under"] * rows["high_under"] > 0) & ({"low", "high"} <= set(columns))
+        bounded = rows["low_under"] * rows["high_under"] > 0
         rows["low"] = pd.concat(quotients, axis=1).min(axis=1).where(bounded)
         rows["high"] = pd.concat(quotients, axis=1).max(axis=1).where(bounded)
-    return rows[rows["value"].notna()] if RULES[check.kind].many else rows
+    return rows.reset_index(drop=True)
 
 
 def _column(check: Check, table: "pd.DataFrame", name: str, expression: str) -> "pd.Series":

@@ -14,6 +14,7 @@ _ACCESSIBLE = {  # for screen readers, and to scroll a wide table without a mous
     "<th></th>": "<td></td>",
     '<div class="output_html': '<div tabindex="0" class="output_html',
 }
+_PROVENANCE = re.compile(r"; python \d")
 _OUTPUTS = ("text/html", "text/markdown", "text/plain", "image/png", "image/jpeg")  # no scripts, no widgets
 _TAGS = "a b blockquote br code dd del div dl dt em h1 h2 h3 h4 h5 h6 hr i img li ol p pre small span strong sub sup"
 _TAGS += " table tbody td tfoot th thead tr ul"
@@ -47,14 +48,17 @@ def results(notebook: nbformat.NotebookNode) -> str:
         if cell.cell_type == "markdown":
             headings = re.findall(r"^#+ (.*)$", cell.source, re.MULTILINE)
             below = headings[-1].lower() == "results" if headings else below
-        elif below and cell.cell_type == "code" and "provenance(" not in cell.source:
+        elif below and cell.cell_type == "code":
             parts += [_words(output) for output in cell.outputs]
     return _clean("".join(parts))
 
 
 def _words(output: nbformat.NotebookNode) -> str:
     if output.output_type == "stream" and output.name == "stdout":
-        lines = [escape(line, quote=False) for line in output.text.splitlines() if line.strip()]
+        kept = (line for line in output.text.splitlines() if line.strip() and not _PROVENANCE.search(line))
+        lines = [escape(line, quote=False) for line in kept]
+        if not lines:
+            return ""
         return f"<p>{lines[0]}</p>" if len(lines) == 1 else f"<ul>{''.join(f'<li>{line}</li>' for line in lines)}</ul>"
     if output.output_type in ("display_data", "execute_result") and "text/markdown" in output.data:
         return markdown2html(output.data["text/markdown"])

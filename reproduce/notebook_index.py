@@ -1,6 +1,7 @@
 """`notebooks/index.ipynb`, and how long every notebook takes with its defaults (`python -m reproduce --times`).
 
-The README says what each notebook answers, its first cell names its claims, and `reproduce/defaults.csv` holds its times.
+docs/reproduce.md says what each notebook answers, its first cell names its claims, and `reproduce/defaults.csv`
+holds its times.
 """
 
 import csv
@@ -36,22 +37,20 @@ New here? Open [00_quickstart](00_quickstart.ipynb). A shell runs any of them to
 `python -m reproduce 03_ber_sweep 'bers=[1e-6,1e-5]' models=dlrm`; `make reproduce` runs them all and writes a report."""
 
 
-def index_notebook(
-    notebooks: dict[str, Notebook], readme: str, measured: list[dict[str, str]]
-) -> nbformat.NotebookNode:
+def index_notebook(notebooks: dict[str, Notebook], guide: str, measured: list[dict[str, str]]) -> nbformat.NotebookNode:
     """The index: a line for every notebook.
 
     Args:
         notebooks: as `all_notebooks` gives them.
-        readme: the text of README.md, with its table of notebooks.
+        guide: the text of docs/reproduce.md, with its table of notebooks.
         measured: rows with `notebook`, `seconds`, `peak_mib`, `machine`.
 
     Raises:
-        ValueError: a notebook without its line in the README.
+        ValueError: a notebook without its line in the guide.
     """
     rows = {row["notebook"]: row for row in measured}
     lines = ["| notebook | what it answers | claim | minutes | memory |", "| :-- | :-- | :-- | --: | --: |"]
-    lines += [_line(notebook, readme, rows.get(notebook.name)) for notebook in notebooks.values()]
+    lines += [_line(notebook, guide, rows.get(notebook.name)) for notebook in notebooks.values()]
     machines = sorted({row["machine"] for row in measured})
     taken = f"Minutes and memory with the defaults, from an empty cache, on {' and '.join(machines)}."
     words = OPENING.format(table="\n".join(lines), times=taken if measured else "Times were not measured yet.")
@@ -60,10 +59,12 @@ def index_notebook(
     return made
 
 
-def _line(notebook: Notebook, readme: str, row: dict[str, str] | None) -> str:
-    answers = re.search(rf"^\| `{notebook.name}` \| (.*) \|$", readme, re.MULTILINE)
+def _line(notebook: Notebook, guide: str, row: dict[str, str] | None) -> str:
+    answers = re.search(rf"^\| `{notebook.name}` \| (.*) \|$", guide, re.MULTILINE)
     if not answers:
-        raise ValueError(f"README.md does not say what {notebook.name} answers: a line | `{notebook.name}` | ... |")
+        raise ValueError(
+            f"docs/reproduce.md does not say what {notebook.name} answers: a line | `{notebook.name}` | ... |"
+        )
     minutes, memory = "", ""
     if row:
         minutes, memory = f"{float(row['seconds']) / 60:.1f}", f"{float(row['peak_mib']) / 1024:.1f} GiB"
@@ -79,7 +80,7 @@ def claims_of(notebook: Notebook) -> list[str]:
 
 def write_index() -> None:
     """Writes `notebooks/index.ipynb`."""
-    made = index_notebook(all_notebooks(), (ROOT / "README.md").read_text(), read_times(TIMES))
+    made = index_notebook(all_notebooks(), (ROOT / "docs" / "reproduce.md").read_text(), read_times(TIMES))
     with new_file(INDEX) as part, open(part, "w") as handle:
         nbformat.write(made, handle)
 

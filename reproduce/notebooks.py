@@ -10,6 +10,7 @@ from drsrobust._environment import unknown
 from drsrobust.study.notebook import check_values, fits
 
 ROOT = Path(__file__).resolve().parent.parent
+FIGURES = ROOT / "figures"  # the published ones
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "None": None}
 
 

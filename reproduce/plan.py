@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from statistics import mean
@@ -35,7 +35,7 @@ class Work:
     """Some of a notebook's work.
 
     Attributes:
-        kind: `training` (of one model), `trials`, `passes` (plain scoring) or `seconds` (`count` of them).
+        kind: `training` (of `count` models), `trials`, `passes` (plain scoring) or `seconds` (`count` of them).
         count: of trials or passes; with `per` for each `component` or `stratum` of the model.
         model, dataset, sizes: of the model; sizes that are not its default.
         rows: test rows of a trial or pass; fewer where the data set has fewer.
@@ -92,15 +92,18 @@ def _factors(p: Parameters) -> Iterator[Work]:
     means = {name: sum(cell[name] for cell in cells) / len(cells) for name in levels}
     nearest = {name: min(levels[name], key=lambda level, name=name: abs(level - means[name])) for name in levels}
     dataset = f"synthetic-dummy/{nearest.pop('density'):g}"
-    count = 2 * len(cells) * len(p["targets"]) * p["trials"]  # two protocols
+    count = 2 * len(cells) * p["drawn_models"] * len(p["targets"]) * p["trials"]  # two protocols
     for ber in p["bers"]:
         yield Work("trials", count, "dummy", dataset, p["inputs"], ber, tuple(nearest.items()))
 
 
 def _rates(p: Parameters) -> Iterator[Work]:
     for train in _trained_pairs(p):
+        seeds = len(p["train_seeds"]) if f"{train.model} {train.dataset}" in p["reseeded"] else 1
         yield train
-        count = p["trials"] * (1 + (train.model in PROTOCOLS))
+        if seeds > 1:
+            yield replace(train, count=seeds - 1)  # other seeds, which no other notebook trains
+        count = seeds * p["trials"] * (1 + (train.model in PROTOCOLS))
         for ber in p["bers"]:
             yield Work("trials", count, train.model, train.dataset, p["test_rows"], ber, train.sizes)
 
@@ -109,17 +112,22 @@ def _components(p: Parameters) -> Iterator[Work]:
     dataset, rows, first = p["dataset"], p["test_rows"], p["models"][0]
     for model in p["models"]:
         yield _training(p, model, dataset)
-        yield Work("trials", p["trials"], model, dataset, rows, per="stratum")
+        yield Work("trials", p["trials"] * len(p["train_seeds"]), model, dataset, rows, per="stratum")
     for ber in p["bers"]:
         yield Work("trials", p["sweep_trials"], first, dataset, rows, ber, per="component")
-    count = p["anywhere"] + 2 * len(p["tables"]) * len(p["counts"]) * p["row_trials"]
+    count = p["anywhere"] + 10 * p["shape_trials"] + 2 * len(p["tables"]) * len(p["counts"]) * p["row_trials"]
     yield Work("trials", count, first, dataset, rows)
 
 
 def _clipping(p: Parameters) -> Iterator[Work]:
     for dataset in p["datasets"]:  # a search tries about 9 multipliers
         yield Work("trials", 9 * p["search_trials"], p["model_name"], dataset, p["test_rows"], p["search_ber"])
-    yield from _campaigns(p, p["trials"] * (6 + 2 * len(p["bounds"])))  # both protocols
+    yield from _campaigns(p, len(p["train_seeds"]) * p["trials"] * (6 + 2 * len(p["bounds"])))  # both protocols
+
+
+def _bit_protection(p: Parameters) -> Iterator[Work]:
+    yield from _campaigns(p, p["trials"] * (4 + 3 * len(p["protected"])))
+    yield Work("trials", p["proof_trials"], p["model_name"], p["datasets"][0], p["test_rows"], max(p["bers"]))
 
 
 def _abft(p: Parameters) -> Iterator[Work]:
@@ -150,7 +158,7 @@ COUNTED: dict[str, Callable[[Parameters], Iterator[Work]]] = {
     "03_ber_sweep": _rates,
     "04_component_vulnerability": _components,
     "05_activation_clipping": _clipping,
-    "06_selective_bit_protection": lambda p: _campaigns(p, p["trials"] * (4 + 3 * len(p["protected"]))),
+    "06_selective_bit_protection": _bit_protection,
     "07_abft": _abft,
     "08_mitigation_recovery": _recovery,
     "09_injection_speed": _speed,
@@ -282,8 +290,8 @@ class Line:
             self.bytes = max(self.bytes, 0.7e9 + (4 * weights + 5e8 if work.kind == "training" else 2 * weights + 2e9))
             seconds = seconds_per_row(timed, work.kind, work.rate)
             if work.kind == "training":
-                self.models += 1
-                seconds *= EPOCHS * SPLIT[0] * rows * growth  # Adam walks over all weights in each step
+                self.models += work.count
+                seconds *= work.count * EPOCHS * SPLIT[0] * rows * growth  # Adam walks over all weights in each step
             else:
                 count = work.count * timed.groups[work.per]
                 # The notebook on the untrained models generates as many rows as it scores.

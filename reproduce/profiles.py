@@ -10,6 +10,7 @@ from drsrobust._environment import unknown
 from reproduce.notebooks import Notebook
 
 FOLDER = Path(__file__).resolve().parent / "profiles"
+JUDGED = ("laptop", "paper")  # whose claims get verdicts; `smoke` is too small
 
 
 @dataclass(frozen=True)

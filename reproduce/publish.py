@@ -5,21 +5,32 @@ import shutil
 from pathlib import Path
 
 from drsrobust._files import exclusive, new_file, new_folder
-from reproduce.notebooks import ROOT
-from reproduce.readme_tables import FRONT, RECOVERY, claims_page, with_claims, with_models, with_protections
-
-PROFILES = ("laptop", "paper")
+from reproduce.figures_page import figures_page
+from reproduce.notebooks import FIGURES, ROOT
+from reproduce.package import write_package
+from reproduce.profiles import JUDGED
+from reproduce.readme_tables import (
+    FRONT,
+    RECOVERY,
+    claims_page,
+    with_claims,
+    with_gallery,
+    with_models,
+    with_protections,
+    with_result,
+)
 
 
 def publish(
     profile: str,
     build: Path,
-    target: Path = ROOT / "figures",
+    target: Path = FIGURES,
     readme: Path = ROOT / "README.md",
-    guide: Path = ROOT / "docs" / "protection.md",
+    docs: Path = ROOT / "docs",
+    paper: Path = ROOT / "paper",
 ) -> list[str]:
-    """Copies a run's figures, tables and numbers to `target`, with run.json and `CLAIMS.md`, in place of all earlier files, and
-    writes the tables of the README and of the guide to protections.
+    """Copies a run's figures, tables and numbers to `target`, with run.json, `CLAIMS.md` and `README.md`, in place of all
+    earlier files, and writes what the README, the guides to models and protections, and the article say of them.
 
     Returns:
         the names of the files in `target`.
@@ -27,8 +38,8 @@ def publish(
     Raises:
         ValueError: the run is missing, unfinished, on generated data, made with uncommitted changes, or of another profile.
     """
-    if profile not in PROFILES:
-        raise ValueError(f"only runs of {' and '.join(PROFILES)} are published, got {profile}")
+    if profile not in JUDGED:
+        raise ValueError(f"only runs of {' and '.join(JUDGED)} are published, got {profile}")
     record = build / profile / "run.json"
     if not record.is_file():
         raise ValueError(
@@ -47,22 +58,25 @@ def publish(
     source = build / profile / "figures"
     if not (source / "claims.csv").is_file():
         raise ValueError(f"the {profile} run has no claims.csv: its claims could not be evaluated; run it again")
-    text = with_claims(readme.read_text(), source / "claims.csv")
+    names = [name for outcome in run["notebooks"] for name in outcome["figures"]]
+    pages = {readme: with_gallery(with_claims(readme.read_text(), source / "claims.csv"), source, names)}
     if (source / "models.csv").is_file():
-        text = with_models(text, source / "models.csv")
-    advice = guide.read_text()
+        pages[docs / "models.md"] = with_models((docs / "models.md").read_text(), source / "models.csv")
     if all((source / "data" / name).is_file() for name in (RECOVERY, FRONT)):
-        advice = with_protections(advice, source / "data")
+        pages[readme] = with_result(pages[readme], source / "data", run)
+        pages[docs / "protection.md"] = with_protections((docs / "protection.md").read_text(), source / "data")
     with exclusive(build / "publish"), new_folder(target) as part:
         (part / "data").mkdir()
-        for name in (name for outcome in run["notebooks"] for name in outcome["figures"]):
+        for name in names:
             for path in (*source.glob(f"{name}.*"), *source.glob(f"data/{name}.*")):
                 shutil.copy(path, part / path.relative_to(source))
         for table in (*source.glob("*.csv"), *source.glob("*.json")):
             shutil.copy(table, part / table.name)
         (part / "run.json").write_text(json.dumps(run, indent=1) + "\n")
         (part / "CLAIMS.md").write_text(claims_page(part / "claims.csv", run))
-    for page, written in ((readme, text), (guide, advice)):
+        (part / "README.md").write_text(figures_page(part, run))
+        write_package(part, paper, run)
+    for page, written in pages.items():
         with new_file(page) as part:
             part.write_text(written)
     return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())

@@ -1,10 +1,12 @@
-"""Tables of README.md, docs/protection.md and CLAIMS.md, made from a run's CSVs by `make publish`."""
+"""What `make publish` writes into README.md, docs/models.md, docs/protection.md and CLAIMS.md from a run's CSVs."""
 
 import csv
+import textwrap
 from pathlib import Path
 from typing import Any
 
-from drsrobust.study.findings import NOT, NOT_TESTED, interval, number
+from drsrobust.plots import display_name, read_words
+from drsrobust.study.findings import interval, number
 
 END = "<!-- end of the table -->"
 CLAIMS_BEGIN, CLAIMS_END = "<!-- from figures/claims.csv, by make publish -->", "<!-- end of the claims -->"
@@ -12,6 +14,61 @@ MODELS_BEGIN = "<!-- from figures/models.csv, by make publish -->"
 PROTECTIONS_BEGIN = "<!-- from figures/data/08_mitigation_recovery.csv, by make publish -->"
 PROTECTIONS_END = "<!-- end of the protections -->"
 RECOVERY, FRONT = "08_mitigation_recovery.csv", "08_mitigation_recovery_front.csv"
+RESULT_BEGIN = f"<!-- result: from figures/data/{RECOVERY}, by make publish -->"
+RESULT_END = "<!-- end of the result -->"
+GALLERY_BEGIN, GALLERY_END = "<!-- gallery: by make publish -->", "<!-- end of the gallery -->"
+STRESS, GUARD = 1e-3, "range per tensor"  # the condition of the result
+COLUMNS = 3  # of the gallery
+
+
+def taken(run: dict[str, Any]) -> str:
+    """How long a run took, where, and whether it began with an empty cache."""
+    earlier = ", with models and trials of an earlier run at hand" if run.get("cached") else ""
+    return f"{run['seconds'] / 60:.0f} minutes on {run['machine']['cores']} cores{earlier}"
+
+
+def with_result(page: str, data: Path, run: dict[str, Any]) -> str:
+    """A README with the result in one sentence, and how long the run took.
+
+    Args:
+        page: the text.
+        data: folder of the figures' CSVs.
+        run: as in its run.json.
+
+    Raises:
+        ValueError: the marks are missing.
+    """
+    row = next(row for row in read_rows(data / RECOVERY) if row["mitigation"] == GUARD and float(row["ber"]) == STRESS)
+    golden, lost, share = (float(row[name]) for name in ("auc_golden", "lost", "recovery"))
+    text = (
+        f"**Independent random bit flips at the stress rate {number(STRESS)} take a {display_name(row['model'])} from "
+        f"{golden:.2f} to {golden - lost:.2f} AUC; a two-number range check per tensor gives back {100 * share:.0f} % of that "
+        "loss.** It does not stop chosen flips, or faults that stay in range. "
+        f"(The run behind all numbers of this page took {taken(run)}.)"
+    )
+    return _replaced(page, RESULT_BEGIN, RESULT_END, "\n".join(textwrap.wrap(text, 128)), "the result")
+
+
+def with_gallery(page: str, figures: Path, names: list[str]) -> str:
+    """A README with the main figures as thumbnails that link to figures/README.md.
+
+    Args:
+        page: the text.
+        figures: folder of the figures.
+        names: of all figures, in their order.
+
+    Raises:
+        ValueError: the marks are missing.
+    """
+    main = [name for name in names if not read_words(figures, name).get("appendix")]
+    cells = []
+    for name in main:
+        title = read_words(figures, name)["title"].replace("|", chr(92) + "|")
+        cells.append(f'<a href="figures/README.md#{name}"><img src="figures/{name}.png" width="260" alt="{title}"></a>')
+    rows = [cells[at : at + COLUMNS] for at in range(0, len(cells), COLUMNS)]
+    lines = [_line(*[""] * COLUMNS), _line(*["---"] * COLUMNS)]
+    lines += [f"| {' | '.join(row + [''] * (COLUMNS - len(row)))} |" for row in rows]
+    return _replaced(page, GALLERY_BEGIN, GALLERY_END, "\n".join(lines), "the gallery")
 
 
 def with_claims(page: str, path: Path) -> str:
@@ -24,12 +81,12 @@ def with_claims(page: str, path: Path) -> str:
 
 
 def with_models(page: str, path: Path) -> str:
-    """A README with the table of `models.csv` between its two marks, the best of each data set first.
+    """A docs/models.md with the table of `models.csv` between its two marks, the best of each data set first.
 
     Raises:
         ValueError: the marks are missing.
     """
-    rows = _read_rows(path)
+    rows = read_rows(path)
     order = {dataset: number for number, dataset in enumerate(dict.fromkeys(row["dataset"] for row in rows))}
     rows.sort(key=lambda row: (order[row["dataset"]], -float(row["auc"])))
     lines = _header("data set", "model", "AUC (95 % interval)", "log loss", "parameters", "seconds")
@@ -55,8 +112,8 @@ def with_protections(page: str, data: Path) -> str:
     """
     from drsrobust.plots.curves import mitigation_label  # imports pandas
 
-    recovery = _read_rows(data / RECOVERY)
-    costs = {row["mitigation"]: row for row in _read_rows(data / FRONT)}
+    recovery = read_rows(data / RECOVERY)
+    costs = {row["mitigation"]: row for row in read_rows(data / FRONT)}
     rates = sorted({float(row["ber"]) for row in recovery})
     lost = {float(row["ber"]): round(float(row["lost"]), 3) for row in recovery}
     shares = {(row["mitigation"], float(row["ber"])): row["recovery"] for row in recovery}
@@ -75,38 +132,21 @@ def with_protections(page: str, data: Path) -> str:
 
 def read_claims(path: Path) -> list[dict[str, Any]]:
     """The rows of a `claims.csv`: its columns as text, and `got`, the number with its interval; `whole`, whether it is the row
-    of a claim; `said`, the verdict in words; of the row of a claim `found`, the numbers of its first check."""
-    rows: list[dict[str, Any]] = _read_rows(path)
+    of a claim."""
+    rows: list[dict[str, Any]] = read_rows(path)
     for row in rows:
         row["got"] = interval(*(float(row[end] or "nan") for end in ("value", "low", "high")))
         row["whole"] = row["check"] == "0"
-        row["said"] = "not reproduced" if row["verdict"] == NOT else row["verdict"]
         row["data"] = row["data"] or ("generated" if row["got"] else "")
-    for row in rows:
-        if row["whole"]:
-            row["found"] = _range([other for other in rows if other["claim"] == row["claim"] and other["check"] == "1"])
     return rows
 
 
-def _range(rows: list[dict[str, Any]]) -> str:
-    """The number of a check, or the least and the greatest of several cases."""
-    values = sorted((row for row in rows if row["got"]), key=lambda row: float(row["value"]))
-    if not values:
-        return ""
-    ends = [row["got"] + (f" ({row['where']})" if row["where"] else "") for row in (values[0], values[-1])]
-    if len(values) == 1:
-        return f"{values[0]['reads']}: {ends[0]}"
-    count = f"{len(values)}" if len(values) == len(rows) else f"{len(values)} of {len(rows)}"
-    return f"{values[0]['reads']}: {' to '.join(dict.fromkeys(ends))}, {count} cases"
-
-
 def claims_table(path: Path) -> str:
-    """`claims.csv` as a Markdown table: one row per claim."""
-    lines = _header("claim", "verdict", "found", "data")
+    """`claims.csv` as a Markdown table: one line per claim, with its verdict and its sentence."""
+    lines = _header("claim", "verdict", "what was found")
     for row in read_claims(path):
         if row["whole"]:
-            verdict = row["said"] if row["verdict"] == NOT_TESTED else f"**{row['said']}**"
-            lines.append(_line(f"{row['claim']}: {row['what']}", verdict, _found(row), row["data"]))
+            lines.append(_line(f"{row['claim']}: {row['what']}", f"**{row['verdict']}**", row["sentence"]))
     return "\n".join(lines)
 
 
@@ -122,22 +162,22 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
     lines = ["# What is claimed, and what was found", ""]
     lines += [
         f"Made by `make publish` from `claims.csv` of a {run['profile']} run ({run['started']}, commit "
-        f"{run['commit'] or 'unknown'}, data: {', '.join(run['datasets']) or 'none'}). Numbers in brackets are 95 % "
-        "intervals unless said otherwise; minutes are those of the notebooks in that run. The commands need the data sets "
-        "that are named. `corrected`: errors in all parameters; `as_released`: errors and protection where the study's "
-        "scripts put them. Of the study only the abstract and those scripts could be read: apart from the 30 % of C4, the "
-        "100 of C7 and the sizes in C8, limits and wording are ours.",
+        f"{run['commit'] or 'unknown'}, data: {', '.join(run['datasets']) or 'none'}). The verdict of a claim is that of its "
+        "main check, the first one: `reproduced` if the claim holds in all of the interval, `contradicted` if in none of it, "
+        "`in part` otherwise; `seed-dependent` if two of three independent thirds of the trials contradict each other (their "
+        "verdicts are under `thirds`). Numbers in brackets are 95 % intervals unless said otherwise; minutes are those of the "
+        "notebooks in that run. The commands need the data sets that are named. `corrected`: errors in all parameters; "
+        "`as_released`: errors and protection where the study's scripts put them.",
         "",
     ]
-    header = ("claim", "verdict", "expected", "got", "data", "notebook", "command", "minutes")
-    lines += _header(*header)
+    lines += _header("claim", "verdict", "what was found", "data", "notebook", "command", "minutes")
     for row in (row for row in rows if row["whole"]):
         notebooks = row["notebook"].split(", ")
         links = ", ".join(f"[{name}](../notebooks/{name}.ipynb)" if name in minutes else name for name in notebooks)
         took = [f"{minutes[name]:.1f}" for name in notebooks if name in minutes]
         command = f"`.venv/bin/python -m reproduce {' '.join(notebooks)}`"
         anchor = f"[{row['claim']}](#{row['claim'].lower()}): {row['what']}"
-        cells = (anchor, row["said"], row["expected"], _found(row), row["data"], links, command)
+        cells = (anchor, row["verdict"], row["sentence"], row["data"], links, command)
         lines.append(_line(*cells, ", ".join(took) or "not run"))
     for row in rows:
         if row["whole"]:
@@ -145,10 +185,10 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
                 "",
                 f"## {row['claim']}",
                 "",
-                f"{row['what']} ({row['source']}). **{row['said'].capitalize()}**",
+                f"{row['what']} ({row['source']}). **{row['verdict'].capitalize()}**",
             ]
             lines[-1] += f": {row['reason']}." if row["reason"] else "."
-            header = ("check", "where", "expected", "got", "verdict", "data", "figure")
+            header = ("check", "where", "expected", "got", "verdict", "thirds", "data", "figure")
             lines += ["", *_header(*header)]
         else:
             lines.append(_line(*_check(row, minutes)))
@@ -156,14 +196,11 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
 
 
 def _check(row: dict[str, Any], minutes: dict[str, float]) -> tuple[str, ...]:
-    verdict = f"{row['said']}: {row['reason']}" if row["reason"] else row["said"]
+    verdict = f"{row['verdict']}: {row['reason']}" if row["reason"] else row["verdict"]
     got = "; ".join(filter(None, (f"{row['reads']}: {row['got']}" if row["got"] else "", row["detail"])))
     figure = f"[{row['figure']}]({row['figure']}.svg)" if row["notebook"] in minutes else row["figure"]
-    return row["what"], row["where"], row["expected"], got, verdict, row["data"], figure
-
-
-def _found(row: dict[str, Any]) -> str:
-    return "; ".join(filter(None, (row["found"], row["reason"])))
+    what = f"**{row['what']}**" if row["main"] == "True" else row["what"]
+    return what, row["where"], row["expected"], got, verdict, row["thirds"], row["data"], figure
 
 
 def _replaced(page: str, begin: str, end: str, table: str, thing: str) -> str:
@@ -175,7 +212,8 @@ def _replaced(page: str, begin: str, end: str, table: str, thing: str) -> str:
     return f"{before}{begin}\n{table}\n{end}{after}"
 
 
-def _read_rows(path: Path) -> list[dict[str, str]]:
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV as text, without comments."""
     with open(path, newline="") as handle:
         return list(csv.DictReader(line for line in handle if not line.startswith("#")))
 

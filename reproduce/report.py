@@ -1,16 +1,21 @@
 """The report of a run: claims with verdicts, figures and results by notebook, times, environment; the executed notebooks as
 pages. `drsrobust.report` builds the part with figures."""
 
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from drsrobust._files import new_file
+from drsrobust.plots.curves import mitigation_label
 from drsrobust.report import figure_entries, templates
+from drsrobust.study.findings import number
 from drsrobust.study.notebook import datasets_of
 from reproduce import executed
-from reproduce.readme_tables import read_claims
+from reproduce.agreement import agreement, published_profile
+from reproduce.notebooks import FIGURES
+from reproduce.readme_tables import FRONT, RECOVERY, read_claims, read_rows
 from reproduce.runner import tables_of
 
 
@@ -27,23 +32,67 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
     # The folder may also hold tables of earlier runs of other notebooks.
     tables = [path.name for outcome in run["notebooks"] for path in tables_of(outcome["notebook"], figures)]
     tables += ["claims.csv"] if (figures / "claims.csv").is_file() else []
+    compared = run["complete"] and run["profile"] == published_profile() and "claims.csv" in tables
     page = environment.get_template("report.html.j2").render(
         title=f"What bit errors do to deep recommenders: {run['profile']} run",
         run=run,
         notebooks=entries,
         tables=sorted(tables),
         seeds=_seeds(run["notebooks"]),
+        agreement=_agreement(figures) if compared else None,
         claims=read_claims(figures / "claims.csv") if "claims.csv" in tables else [],
+        published=_published_verdicts(),
+        protections=_protections(figures / "data"),
     )
+    _zip_numbers(figures, report / "numbers.zip")
     with new_file(report / "index.html") as part:
         part.write_text(page)
     return report / "index.html"
 
 
+def _published_verdicts() -> dict[str, str]:
+    path = FIGURES / "claims.csv"
+    return {row["claim"]: row["verdict"] for row in read_claims(path) if row["whole"]} if path.is_file() else {}
+
+
+def _protections(data: Path) -> dict[str, Any] | None:
+    """Heads and rows of the table of protections, each value with what it is sorted by; None without the figures."""
+    if not all((data / name).is_file() for name in (RECOVERY, FRONT)):
+        return None
+    recovered, costs = (read_rows(data / name) for name in (RECOVERY, FRONT))
+    rates = sorted({row["ber"] for row in recovered}, key=float)
+    shares = {(row["mitigation"], row["ber"]): row["recovery"] for row in recovered}
+    rows = []
+    for cost in costs:
+        values = [shares.get((cost["mitigation"], rate), "") for rate in rates]
+        cells = [(value or "-9", f"{round(100 * float(value), 1) + 0.0:.1f} %" if value else "") for value in values]
+        cells += [(cost[name], f"{number(float(cost[name]))} %") for name in ("stored_percent", "overhead_percent")]
+        rows.append({"name": mitigation_label(cost["mitigation"]), "values": cells})
+    heads = ["protection", *(number(float(rate)) for rate in rates), "extra bits", "longer inference"]
+    return {"heads": heads, "rows": rows}
+
+
+def _zip_numbers(figures: Path, path: Path) -> None:
+    """All CSVs of a folder of figures in one archive, whose bytes depend on them alone."""
+    with new_file(path) as part, zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED) as archive:
+        for table in sorted(figures.rglob("*.csv")):
+            name = zipfile.ZipInfo(table.relative_to(figures).as_posix(), (2020, 1, 1, 0, 0, 0))
+            archive.writestr(name, table.read_bytes(), zipfile.ZIP_DEFLATED)
+
+
+def _agreement(figures: Path) -> dict[str, Any]:
+    """Figures and verdicts that differ from the published ones, and the summary."""
+    found = agreement(FIGURES, figures)
+    differing = found["verdicts"]["published"] != found["verdicts"]["here"]
+    rows = {"figures": found["figures"][found["figures"]["over_1"] > 0], "verdicts": found["verdicts"][differing]}
+    return {name: table.to_dict("records") for name, table in rows.items()} | {"summary": found["summary"]}
+
+
 def _entry(environment: jinja2.Environment, folder: Path, outcome: dict[str, Any]) -> dict[str, Any]:
     """The template's variables for one notebook; writes the notebook's page."""
     entry = {"peak_mib": 0, "page": None, "opening": "", "results": ""} | outcome
-    entry["drawn"] = figure_entries(folder / "figures", outcome["figures"])
+    drawn = figure_entries(folder / "figures", outcome["figures"])
+    entry["drawn"], entry["appendix"] = ([one for one in drawn if one["appendix"] == kind] for kind in (False, True))
     entry["data"] = ", ".join(datasets_of(outcome["parameters"]))
     path = folder / outcome["output"]
     if path.is_file():

@@ -12,7 +12,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -25,9 +25,13 @@ import psutil
 from drsrobust._environment import end_with_parent
 from drsrobust._files import cache_folder, exclusive
 from reproduce.notebooks import Notebook
+from reproduce.progress import progress_file
 
-# These use both cores by themselves (training), or measure time, which another notebook would distort.
-ALONE = ("00_models", "07_abft", "08_mitigation_recovery", "09_injection_speed")
+MODELS = "00_models"  # trains on all cores the models that the others load
+# These measure how much longer a model runs with a protection: on all cores, by differences of some percent.
+ALONE = ("07_abft", "08_mitigation_recovery")
+# Begin before others of their batch: a core that waits for them at the end is idle.
+LONG = ("03_ber_sweep", "02_model_factors", "06_selective_bit_protection", "09_injection_speed")
 MEMORY = "the machine's or that of `ulimit -v`; --jobs 1 runs one notebook at a time"
 _PR_SET_PDEATHSIG = 1  # of Linux's prctl: the signal that a process gets when its parent ends
 # A kernel is interrupted at its end, and it or its event loop may report that as an error.
@@ -54,9 +58,9 @@ def run_notebooks(
     notebooks: dict[str, Notebook],
     folder: Path,
     jobs: int,
-    begun: Callable[[str], None],
 ) -> Iterator[Outcome]:
-    """Runs notebooks, up to `jobs` at a time, each on its share of the cores; yields their outcomes in order.
+    """Runs notebooks, up to `jobs` at a time, each on its share of the cores: the models first, those of `ALONE` last, one
+    after another. Yields their outcomes in this order.
 
     A notebook that fails stops no other. An interrupt ends all that run, with their kernels.
 
@@ -65,29 +69,32 @@ def run_notebooks(
         notebooks: all notebooks.
         folder: of the run.
         jobs: 1 runs one after another, in this process.
-        begun: is called with the name of the notebook whose outcome comes next.
     """
-    for alone, names in groupby(chosen, lambda name: name in ALONE):
+    for turn, names in groupby(sorted(chosen, key=_turn), _turn):
         names = list(names)
-        if alone or jobs == 1 or len(names) == 1:
+        if turn != 1 or jobs == 1 or len(names) == 1:
             for name in names:
-                begun(name)
                 yield run_notebook(notebooks[name], chosen[name], folder)
         else:
-            yield from _side_by_side({name: chosen[name] for name in names}, notebooks, folder, jobs, begun)
+            yield from _side_by_side({name: chosen[name] for name in names}, notebooks, folder, jobs)
+
+
+def _turn(name: str) -> int:
+    """The models come first (0), notebooks that run alone last (2)."""
+    return 0 if name == MODELS else 2 if name in ALONE else 1
 
 
 def _side_by_side(
-    chosen: dict[str, dict[str, Any]], notebooks: dict[str, Notebook], folder: Path, jobs: int, begun: Callable
+    chosen: dict[str, dict[str, Any]], notebooks: dict[str, Notebook], folder: Path, jobs: int
 ) -> Iterator[Outcome]:
-    context, waiting = multiprocessing.get_context("forkserver"), list(chosen)
+    context, waiting = multiprocessing.get_context("forkserver"), [name for name in LONG if name in chosen]
+    waiting += [name for name in chosen if name not in LONG]
     context.set_forkserver_preload(["papermill", __name__])  # 4 s of imports once, not for each notebook
     running: dict[str, tuple[Any, Connection, set[int]]] = {}
     done: dict[str, Outcome] = {}
     free = _core_sets(jobs)
     try:
         for name in chosen:
-            begun(name)
             while name not in done:
                 while waiting and free:
                     new, cores = waiting.pop(0), free.pop()
@@ -179,9 +186,11 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
     with PeakMemory() as memory:
         try:
             outputs.mkdir(parents=True, exist_ok=True)
+            progress_file(folder, notebook.name).touch()
             error = _execute(notebook, parameters, part, figures)
         except OSError as problem:
             error = explained(type(problem).__name__, str(problem), folder)
+    progress_file(folder, notebook.name).unlink(missing_ok=True)
     if error is None:
         names = sorted(path.stem for path in figures.glob(f"{notebook.name}*.svg"))
         complete = [n for n in names if (figures / f"{n}.png").is_file() and (figures / "data" / f"{n}.csv").is_file()]
@@ -217,9 +226,11 @@ def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figur
     from traitlets.config import Config
 
     quiet = Config({"KernelManager": {"transport_encryption": "auto"}})  # ipykernel 7 remarks on plain TCP otherwise
+    variables = {"DRSROBUST_FIGURES": str(figures), "DRSROBUST_BATCH": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
+    variables["DRSROBUST_PROGRESS"] = str(progress_file(figures.parent, notebook.name))
     for attempt in (1, 2):
         try:
-            with _environment(DRSROBUST_FIGURES=str(figures), DRSROBUST_BATCH="1", JUPYTER_PREFER_ENV_PATH="1"):
+            with _environment(**variables):
                 papermill.execute_notebook(
                     str(notebook.path),
                     str(output),

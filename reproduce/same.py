@@ -8,7 +8,6 @@ import argparse
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -25,13 +24,7 @@ if TYPE_CHECKING:
 TIMED_TABLES = ("07_abft_overhead", "07_abft_claims", "08_mitigation_recovery_front", "09_injection_speed")
 TIMED_NOTEBOOKS = ("07_abft", "09_injection_speed")
 TIMED_COLUMN = "seconds"
-# Names in base -> names here, of columns (with `_low` and `_high` too) and of values of a column. `harmed` became two names.
-RENAMED = {"flipped": "decision_changed", "moved": "score_changed", "reranked": "list_changed"}
-COLUMNS = {**{old: (new,) for old, new in RENAMED.items()}, "places": ("n_sites",), "events": ("n_events",)}
-COLUMNS |= {"harmed": ("users_harmed", "trials_harmed")}
-VALUES = {"definition": RENAMED}
 WORDS = ("what", "expected", "reads", "reason", "detail")  # of tables of claims; wording may change
-VERDICTS = ("reproduced", "partly", "not", "not tested")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -108,7 +101,6 @@ def compared(base: Path, here: Path) -> tuple[str, bool]:
     lines += [f"{name}: only in {_side(name in names[0])}" for name in sorted(names[0] ^ names[1])]
     for name in sorted(both):
         one, other = _table(base / name), _table(here / name)
-        one = one.rename(columns={column: _renamed(column, other) for column in one if column not in other})
         lines += [
             f"{name}: column {c} only in {_side(c in one)}" for c in sorted(set(one.columns) ^ set(other.columns))
         ]
@@ -135,24 +127,11 @@ def _table(path: Path) -> "pd.DataFrame":
     table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
     if "notebook" in table:
         table = table[~table["notebook"].isin(TIMED_NOTEBOOKS)].reset_index(drop=True)
-    for column, values in VALUES.items():
-        if column in table:
-            table[column] = table[column].replace(values)
-    if path.stem == "claims":  # names the cases of a check by their values
-        words = rf"\b({'|'.join(RENAMED)})\b"
-        table["where"] = table["where"].str.replace(words, lambda match: RENAMED[match[1]], regex=True)
     if "verdict" in table and path.stem.endswith("claims"):
         if "detail" in table:  # of a finding with a reservation it begins with the verdict
             table["unreserved"] = table["detail"].str.extract(r"^as it (?:is|st\w+): ([\w ]+)")[0].fillna("")
-        table["verdict"] = table["verdict"].where(table["verdict"].isin(VERDICTS), "not tested")
         table = table.drop(columns=[*WORDS], errors="ignore")
     return table.drop(columns=TIMED_COLUMN, errors="ignore")
-
-
-def _renamed(column: str, table: "pd.DataFrame") -> str:
-    """The name of a column of base in the table of the work tree, if it has one."""
-    stem, end = re.fullmatch(r"(.*?)(_low|_high)?", column).groups(default="")
-    return next((new + end for new in COLUMNS.get(stem, ()) if new + end in table), column)
 
 
 def _side(base: bool) -> str:

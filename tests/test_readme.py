@@ -19,7 +19,18 @@ def test_python_runs(capsys, monkeypatch, tmp_path, fewer_rows):
     for block in blocks:
         exec(compile(block, "README.md", "exec"), {})  # each stands by itself
     plt.close("all")
-    assert re.search(r"<ErrorMap BitFlip, seed 7: \d+ bits", capsys.readouterr().out)
+
+
+def test_it_is_short_and_says_what_its_code_prints(capsys, monkeypatch):
+    """At most 1,200 words of prose: without generated parts, code and BibTeX."""
+    prose = re.sub(r"<!--.*?by make publish -->.*?<!-- end of.*?-->", " ", README, flags=re.DOTALL)
+    prose = re.sub(r"```.*?```", " ", prose, flags=re.DOTALL)
+    words = re.findall(r"[\w'’.,%-]+", re.sub(r"\]\([^)]*\)", "]", prose))
+    assert len(words) <= 1200
+    code, shown = re.search(r"```python\n(.*?)```\s*```text\n(.*?)```", README, re.DOTALL).groups()
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == shown
+    assert len([line for line in code.splitlines() if line and not line.startswith("import")]) == 6
 
 
 def test_what_it_names_exists():
@@ -68,7 +79,7 @@ def test_every_model_and_data_set_has_its_line():
     from drsrobust.data import SOURCES
     from drsrobust.models import MODELS
 
-    lists = README.split("## Models and data sets")[1]
+    lists = (ROOT / "docs" / "models.md").read_text()
     page = (ROOT / "docs" / "data.md").read_text()
     for name in MODELS:
         assert re.search(rf"^\| `{name}` \|", lists, re.MULTILINE), name

@@ -45,6 +45,13 @@ def progress_bar(total: int, description: str, *, progress: bool = True) -> tqdm
     return tqdm(total=total, desc=description, disable=not progress, mininterval=interval, file=sys.stderr, ncols=84)
 
 
+def count_done(what: str, number: int = 1) -> None:
+    """Adds to the finished `trials` or trained `models` of a batch run, in the file `$DRSROBUST_PROGRESS`: a line per call."""
+    if number and (path := os.environ.get("DRSROBUST_PROGRESS")):
+        with open(path, "a") as handle:
+            handle.write(f"{what} {number}\n")
+
+
 def cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -124,11 +131,21 @@ def commit() -> str | None:
         return None
 
 
+def _processor() -> str:
+    """Its model, as Linux names it; elsewhere what Python knows."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or "unknown"
+
+
 def machine() -> dict[str, str | int | None]:
-    """Operating system, architecture, number of cores, and memory in GiB."""
+    """Operating system, architecture, processor, number of cores, and memory in GiB."""
     return {
         "system": platform.system(),
         "architecture": platform.machine(),
+        "processor": _processor(),
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30),
     }

@@ -107,9 +107,9 @@ def test_ratios_and_growth(fake):
 @pytest.mark.parametrize(
     ("times", "verdict", "detail"),
     [
-        ([100, 290], "reproduced", "100 to 290 times, both"),
-        ([20, 40, 50], "partly", "20 to 50 times, both"),
-        ([2.5], "not", "2.5 times, both"),
+        ([100, 290], "reproduced", "2 sizes and rates"),
+        ([20, 40, 50], "in part", "3 sizes and rates"),
+        ([2.5], "contradicted", "1 sizes and rates"),
     ],
 )
 def test_the_claim_about_speed(times, verdict, detail):
@@ -121,6 +121,8 @@ def test_the_claim_about_speed(times, verdict, detail):
     found = speed_claim(pd.DataFrame(rows)).iloc[0]
     assert (found["value"], found["verdict"]) == (sorted(times)[len(times) // 2] if len(times) != 2 else 195, verdict)
     assert found["detail"].startswith(detail)
+    tool = [rows[0], rows[1] | {"method": "MRFI", "cpu_ms": 20.0}, *rows[1:3]]
+    assert speed_claim(pd.DataFrame(tool))["method"].tolist() == ["per element loop", "MRFI"]
     assert speed_claim(pd.DataFrame(rows[:2])).empty  # without the loop
 
 
@@ -148,7 +150,7 @@ def test_the_command(fake, tmp_path, capsys):
 
 def test_an_unknown_benchmark_and_an_interrupt(capsys, tmp_path, monkeypatch):
     assert main(["injektion", "--out", str(tmp_path)]) == 2
-    known = "injection, encoding, training, quality, campaign, mitigation"
+    known = "injection, encoding, training, quality, campaign, mitigation, coverage"
     expected = f"bench: unknown benchmark 'injektion'; did you mean 'injection'? known: {known}\n"
     assert capsys.readouterr().err == expected
 

@@ -58,6 +58,7 @@ def case(data, trained):
     return Case("dlrm", data.name, trained, data.train, data.test)
 
 
+@pytest.mark.long
 def test_time(tables):
     time = tables["mitigation"]
     assert tuple(time.columns) == COLUMNS and set(time["batch"]) == {64}

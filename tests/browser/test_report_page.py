@@ -58,11 +58,13 @@ def test_every_link_leads_somewhere(pages, opened):
                 assert f'id="{fragment}"' in target.read_text(), f"{path.name}: {link}"
 
 
-def test_accessibility(pages, opened):
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility(pages, opened, scheme):
     from axe_playwright_python.sync_playwright import Axe
 
     for path in pages:
         page, _, _ = opened(path)
+        page.emulate_media(color_scheme=scheme)
         for details in page.query_selector_all("details"):
             details.evaluate("element => element.open = true")
         found = Axe().run(page).response["violations"]
@@ -87,6 +89,47 @@ def test_every_figure_has_words_title_and_caption(report, opened):
         assert len(figure.query_selector("img").get_attribute("alt")) > 40
         assert len(figure.query_selector("figcaption").inner_text()) > 40
         assert figure.evaluate("element => element.previousElementSibling.tagName") == "H3"
+
+
+def test_navigation_stays_in_view(report, opened):
+    for viewport in (DESKTOP, PHONE):
+        page, _, _ = opened(report / "index.html", viewport)
+        page.evaluate("window.scrollTo(0, 4000)")
+        assert 0 <= page.eval_on_selector("nav", "nav => nav.getBoundingClientRect().top") < 5
+
+
+def test_values_appear_at_the_pointer(report, opened):
+    """At a drawn point its value; away from all points nothing."""
+    import json
+
+    page, _, _ = opened(report / "index.html")
+    image = page.query_selector("img[data-points]")
+    image.scroll_into_view_if_needed()
+    box, points = image.bounding_box(), json.loads(image.get_attribute("data-points"))
+    x, y, words = points[0]
+    page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+    tip = image.evaluate_handle("image => image.closest('.plot').querySelector('.tip')").as_element()
+    assert tip.is_visible() and tip.inner_text() in [point[2] for point in points]
+    assert abs(tip.bounding_box()["x"] + tip.bounding_box()["width"] / 2 - (box["x"] + x * box["width"])) < 20, words
+    page.mouse.move(box["x"] + 1, box["y"] + 1)
+    assert not tip.is_visible()
+
+
+def test_the_table_of_protections_sorts(report, opened):
+    page, _, _ = opened(report / "index.html")
+    column = len(page.query_selector_all("table.sortable th[scope=col]")) - 2
+    heads = page.query_selector_all("table.sortable th[scope=col] button")
+
+    def values():
+        cells = f"table.sortable tbody tr td:nth-child({column + 1})"
+        return page.eval_on_selector_all(cells, "cells => cells.map(cell => Number(cell.dataset.value))")
+
+    heads[column].focus()
+    page.keyboard.press("Enter")
+    assert values() == sorted(values(), reverse=True) and len(set(values())) > 2
+    assert heads[column].evaluate("button => button.closest('th').ariaSort") == "descending"
+    page.keyboard.press("Enter")
+    assert values() == sorted(values())
 
 
 def test_print(report, opened):

@@ -304,6 +304,15 @@ def test_models_that_raise_are_listed(trained, data, tmp_path):
     assert runner.raised()["error"].unique().tolist() == ["ArithmeticError: not finite"] and len(runner.raised()) == 12
 
 
+def test_what_auc_compares_is_part_of_a_campaign(evaluator, tmp_path):
+    from drsrobust.evaluation import Evaluator
+
+    campaign(evaluator, tmp_path / "s", trials=1).run(progress=False)
+    logits = Evaluator(evaluator.model, evaluator.rows, scores="logit")
+    with pytest.raises(StoreError, match="they differ in .*scores"):
+        campaign(logits, tmp_path / "s", trials=1)
+
+
 def test_two_campaigns_made_for_one_fresh_folder(evaluator, tmp_path):
     one, other = campaign(evaluator, tmp_path / "s", trials=1), campaign(evaluator, tmp_path / "s", trials=1, seed=5)
     one.run(progress=False)

@@ -376,6 +376,7 @@ def test_an_interrupt_in_a_rerun_leaves_nothing(trained, evaluator, data):
     assert standing(model) == before
 
 
+@pytest.mark.long
 def test_no_drift_in_two_thousand_trials(splits):
     """After 2,000 trials the model, the golden scores and what is kept are what they were."""
     data = splits["ids"]

@@ -88,3 +88,24 @@ def test_a_protection_of_memory_alone_needs_no_golden_run_of_its_own(evaluator, 
         guarded.run()
     with evaluator.under(NaNGuard(0.5) + ECC()) as guarded:
         assert guarded.golden is not evaluator.golden and guarded.golden.auc == evaluator.golden.auc
+
+
+def test_auc_of_logits_and_of_served_probabilities(trained, data):
+    """Logits of 1e30 keep their order; as float32 probabilities they are 0 or 1, so only their signs rank."""
+    model = copy.deepcopy(trained)
+    with torch.no_grad():
+        model.over_arch.model[-1].bias -= float(np.median(Evaluator(trained, data.test).golden.scores))
+        for parameter in model.over_arch.model[-1].parameters():
+            parameter.mul_(1e30)
+    logits = Evaluator(model, data.test, scores="logit").golden
+    served = Evaluator(model, data.test).golden
+    assert (
+        logits.auc
+        == auc(data.test.labels, logits.scores)
+        == pytest.approx(Evaluator(trained, data.test).golden.auc, abs=1e-5)
+    )
+    assert served.auc == auc(data.test.labels, served.scores > 0) < logits.auc
+    assert set(served.probabilities.tolist()) == {0.0, 1.0} and served.probabilities.dtype == np.float32
+    assert np.array_equal(served.scores, logits.scores) and served.logloss == logits.logloss
+    with pytest.raises(ValueError, match="unknown scores 'logits'; did you mean 'logit'"):
+        Evaluator(trained, data.test, scores="logits")

@@ -141,12 +141,16 @@ def canonical(model):
     left = {"BitFlip": {"ber"}, "FixedCount": {"k"}, "RowError": {"rate", "density"}}
     name = type(model).__name__
     given = {f.name: getattr(model, f.name) for f in fields(model) if f.name not in left.get(name, {"rate"})}
+    if given.get("critical", 0) is None:
+        del given["critical"], given["critical_bits"]
+    elif "critical" in given:
+        given["critical_bits"] = {name: getattr(model.critical_bits, name) for name in ("bits", "table_rows")}
     return json.dumps({"error_model": name, **given}, sort_keys=True, separators=(",", ":"))
 
 
-def clock(model, places, seed, occurrence):
+def clock(model, places, seed, occurrence, stream=""):
     """The clock of a model."""
-    number = int.from_bytes(hashlib.sha256(canonical(model).encode()).digest()[:4], "big")
+    number = int.from_bytes(hashlib.sha256((canonical(model) + stream).encode()).digest()[:4], "big")
     return Clock(places, seed, (number + occurrence) % 2**32)
 
 
@@ -188,10 +192,36 @@ def sample(model, memories, seed, occurrence=0):
     else:
         reached = ticking.reached(rate=model.ber if kind == "BitFlip" else model.rate)
     drawn = Drawn()
+    if getattr(model, "critical", None) is not None:
+        return _critical(model, memories, places, reached, seed, occurrence)
     drawn.n_sites, drawn.n_events = len(places), len(reached)
     for place, arrival in reached.items():
         _EFFECTS[kind](model, drawn, places[place], lambda words, arrival=arrival: ticking.brought(arrival, words))
     return drawn
+
+
+def _critical(model, memories, places, reached, seed, occurrence):
+    """A number of critical flips, by a clock of their own, and the flips of the plain map that are not critical; no memory here
+    is an embedding table."""
+    chosen = [
+        (m, word, bit)
+        for m in memories
+        for word in m.targeted
+        for bit in m.eligible(model.bits)
+        if bit in (top(m.form) if b == "exponent_top" else b for b in model.critical_bits.bits)
+    ]
+    drawn = Drawn()
+    others = [places[place] for place in reached if places[place] not in chosen]
+    drawn.n_sites, drawn.n_events = len(places) - len(chosen), len(others)
+    ticking = clock(model, len(chosen), seed, occurrence, "critical")
+    for memory, word, bit in [*others, *(chosen[place] for place in ticking.reached(k=model.critical))]:
+        drawn.flip(memory, word, [bit])
+    return drawn
+
+
+def top(form):
+    """The highest bit of the exponent; None without one."""
+    return sum(FLOATS[form]) - 1 if form in FLOATS else None
 
 
 def _sum(model, memories, seed, occurrence):

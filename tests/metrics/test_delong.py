@@ -46,6 +46,7 @@ def test_variance_is_delongs_formula():
     assert 0 < p < 0.1
 
 
+@pytest.mark.long
 def test_intervals_cover_what_they_should():
     """Normal scores a distance d apart: AUC = Phi(d / sqrt 2). In 2,000 samples, 95 % +- 4 standard errors of it."""
     from scipy.stats import binom, norm

@@ -2,12 +2,13 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import expit
 from sklearn.metrics import log_loss as sklearn_log_loss
 
-from drsrobust.metrics import P_MIN, calibration, log_loss, normalised_entropy, probabilities
+from drsrobust.metrics import P_MIN, calibration, log_loss, normalised_entropy, probabilities, served
 from drsrobust.metrics.log_loss import factors
 
 
@@ -97,3 +98,19 @@ def test_nothing_to_judge():
 def test_a_prior_is_a_rate(prior):
     with pytest.raises(ValueError, match=f"prior is {prior}; it must be a click rate"):
         log_loss(np.array([1, 0]), np.array([0.0, np.nan]), prior)
+
+
+def test_what_a_server_returns():
+    """float32's sigmoid: PyTorch's within five roundings, the same bits alone as among others, ties where it saturates."""
+    rng = np.random.default_rng(3)
+    logits = np.concatenate([rng.normal(size=5001) * 10, [17.5, 1e30, np.inf, -89, -1e30, -np.inf, np.nan, 0.0]])
+    logits = logits.astype(np.float32)
+    p = served(logits)
+    assert p.dtype == np.float32
+    np.testing.assert_array_max_ulp(p, torch.sigmoid(torch.from_numpy(logits)).numpy(), maxulp=5)
+    assert p[-8:-1].tolist()[:6] == [1, 1, 1, 0, 0, 0] and np.isnan(p[-2]) and p[-1] == 0.5
+    for start in range(0, 64):
+        assert np.array_equal(served(logits[start : start + 7]), p[start : start + 7])
+    assert np.array_equal(served(logits[:100].astype(np.float64)), p[:100])
+    order = np.argsort(logits[:5001])
+    assert (np.diff(p[:5001][order]) >= 0).all()  # no order is turned round

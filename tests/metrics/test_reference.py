@@ -13,14 +13,21 @@ EXTREMES = np.array([0.0, -0.0, 1.0, math.nan, math.inf, -math.inf])
 K, THRESHOLD, EPSILON, PRIOR = 3, 0.3, 0.01, 0.25
 
 
-def in_full(labels, golden, users, scores):
-    """Every metric by its function."""
+def in_full(labels, golden, users, scores, compare="logit"):
+    """Every metric by its function; AUC, lists and decisions of what is compared."""
+    shown, golden_shown = scores, golden
+    if compare == "probability":
+        shown, golden_shown = metrics.served(scores), metrics.served(golden)
+        decided = (shown > np.float32(THRESHOLD)) != (golden_shown > np.float32(THRESHOLD))
+        decisions = float(np.mean(decided | np.isnan(shown)))
+    else:
+        decisions = metrics.decision_changed(scores, golden, THRESHOLD)
     found = {
-        "auc": metrics.auc(labels, scores),
+        "auc": metrics.auc(labels, shown),
         "log_loss": metrics.log_loss(labels, scores, PRIOR),
         "normalised_entropy": metrics.normalised_entropy(labels, scores, PRIOR),
         "calibration": metrics.calibration(labels, scores, PRIOR),
-        "decision_changed": metrics.decision_changed(scores, golden, THRESHOLD),
+        "decision_changed": decisions,
         "score_changed": metrics.score_changed(scores, golden, EPSILON),
         "deviated_0.01": metrics.deviated(scores, golden, 0.01),
         "deviated_0.1": metrics.deviated(scores, golden, 0.1),
@@ -30,11 +37,11 @@ def in_full(labels, golden, users, scores):
     of_users = dict.fromkeys(("ndcg", "hit_rate", "overlap", "list_changed", "users_harmed"))
     if users is not None:
         of_users = {
-            "ndcg": metrics.ndcg(labels, scores, users, K),
-            "hit_rate": metrics.hit_rate(labels, scores, users, K),
-            "overlap": metrics.topk_overlap(scores, golden, users, K),
-            "list_changed": metrics.list_changed(scores, golden, users, K),
-            "users_harmed": metrics.users_harmed(labels, scores, golden, users, K),
+            "ndcg": metrics.ndcg(labels, shown, users, K),
+            "hit_rate": metrics.hit_rate(labels, shown, users, K),
+            "overlap": metrics.topk_overlap(shown, golden_shown, users, K),
+            "list_changed": metrics.list_changed(shown, golden_shown, users, K),
+            "users_harmed": metrics.users_harmed(labels, shown, golden_shown, users, K),
         }
     return found | of_users
 
@@ -68,16 +75,18 @@ def upset(rng, golden, rows):
 
 @pytest.mark.parametrize("few", [0.0, 1.0], ids=["all rows", "changed rows"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@settings(max_examples=150, deadline=None)
+@pytest.mark.parametrize("compare", module.SCORES)
+@settings(max_examples=75, deadline=None)
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(1, 40), st.booleans(), st.booleans(), st.floats(0, 1))
-def test_every_answer_is_that_of_the_function(dtype, few, seed, n, people, ties, with_users, share):
+def test_every_answer_is_that_of_the_function(dtype, few, compare, seed, n, people, ties, with_users, share):
     rng = np.random.default_rng(seed)
     labels, users, golden = drawn(rng, n, people, ties, dtype)
     users = users if with_users else None
-    reference = BaselineMetrics(labels, golden, PRIOR, users, k=K, threshold=THRESHOLD, epsilon=EPSILON)
+    options = {"k": K, "threshold": THRESHOLD, "epsilon": EPSILON, "compare": compare}
+    reference = BaselineMetrics(labels, golden, PRIOR, users, **options)
     rows = rng.choice(n, round(share * n), replace=False)
     scores = upset(rng, golden, rows)
-    expected = in_full(labels, golden, users, scores)
+    expected = in_full(labels, golden, users, scores, compare)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "FEW", few)
         same(by_reference(reference, scores, rows), expected)

@@ -84,6 +84,6 @@ def test_a_map_of_colours(ax):
 
 
 def test_many_series_are_cut_and_none_is_said(ax):
-    assert alt_text.title(ax.figure) == "No data."
+    assert alt_text.title(ax.figure) == "No values to show."
     assert alt_text.text(ax.figure) == "Value. No data."
     assert alt_text.text(curves(ax, **{f"s{n}": [0.1, 0.2] for n in range(11)})).endswith("; and 3 more series.")

@@ -30,7 +30,7 @@ def summary(error_models, targets=("all",), models=("dlrm",)):
                 row |= {"n": 5, "auc": auc, "auc_low": auc - 0.02, "auc_high": auc + 0.01, "auc_q10": auc - 0.05}
                 row |= {"auc_q90": auc + 0.05, "auc_golden": 0.8, "share_nonfinite": 0.0, "auc_drop": 0.8 - auc}
                 row |= {"realised": rate, "realised_low": rate, "realised_high": rate}
-                row |= {"auc_drop_low": 0.79 - auc, "auc_drop_high": 0.82 - auc}
+                row |= {"auc_drop_low": 0.79 - auc, "auc_drop_high": 0.82 - auc, "few_harmful": auc == 0.8}
                 row |= {"trials_harmed": 0.4, "trials_harmed_low": 0.1, "trials_harmed_high": 0.7}
                 rows.append(row)
     return pd.DataFrame(rows)
@@ -126,7 +126,7 @@ def test_the_csv_is_plain_and_the_words_are_in_a_json(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "data" / "figure.csv"), data, check_dtype=False)
     words = plots.read_words(tmp_path, "figure")
     assert words["title"] == "AUC rises from 0.7 to 0.8 between bit error rate 1e-5 and 0.001."
-    assert words["alt"].startswith("dlrm on d: AUC against bit error rate.")
+    assert words["alt"].startswith("DLRM on d: AUC against bit error rate.")
     assert {name: words[name] for name in ("caption", "details", "timed")} == {
         "caption": "AUC < rate.",
         "details": "Data: d.",
@@ -153,7 +153,7 @@ def test_a_notebook_shows_the_picture_with_its_words(tmp_path, monkeypatch):
     finally:
         InteractiveShell.clear_instance()
     picture, words = shown.outputs
-    assert picture.data["image/png"] and picture.metadata["image/png"]["alt"].startswith("dlrm on d: AUC")
+    assert picture.data["image/png"] and picture.metadata["image/png"]["alt"].startswith("DLRM on d: AUC")
     assert words.data["text/html"] == "<p>AUC &lt; rate. <small>Data: d.</small></p>" and not plt.get_fignums()
 
 

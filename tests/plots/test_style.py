@@ -8,7 +8,8 @@ import pytest
 from matplotlib.text import Annotation
 
 from drsrobust import models, plots
-from drsrobust.plots.style import apart, auc_guides, name_line, series_styles
+from drsrobust.plots.names import readable
+from drsrobust.plots.style import COLOURS, apart, auc_guides, label_lines, name_line, series_styles, shade_rates
 from drsrobust.study import figures
 
 mpl.use("Agg")
@@ -134,3 +135,48 @@ def test_the_first_figure_may_make_a_notebook_show_figures(ax):
         assert mpl.is_interactive()
     finally:
         mpl.interactive(before)
+
+
+def test_colours_stay_apart_in_deuteranopia():
+    """CIE Lab distances of the first eight colours in full deuteranopia, as Machado, Oliveira and Fernandes (2009) simulate it:
+    over 10, where an eye sees 2. The four models of the lead picture are 20 apart."""
+    seen = np.array([[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]])
+    to_xyz = np.array(
+        [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+    )
+
+    def lab(colour):
+        share = np.array(mpl.colors.to_rgb(colour))
+        linear = np.where(share <= 0.04045, share / 12.92, ((share + 0.055) / 1.055) ** 2.4)
+        xyz = to_xyz @ np.clip(seen @ linear, 0, 1) / [0.95047, 1, 1.08883]
+        f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+        return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+    def closest(colours):
+        return min(np.linalg.norm(lab(a) - lab(b)) for n, a in enumerate(colours) for b in colours[:n])
+
+    assert closest(COLOURS[:8]) > 10
+    assert closest([series_styles([name])[name]["color"] for name in ("fm", "dcn", "wide_deep", "dlrm")]) > 20
+
+
+def test_names_at_the_ends_of_lines_do_not_overlap(ax):
+    ax.set(xscale="log", xlim=(1e-9, 1e-2), ylim=(0.5, 0.8))
+    shade_rates(ax)
+    label_lines(ax, {"a": (1e-2, 0.6), "b": (1e-2, 0.601), "c": (1e-2, 0.602), "d": (1e-2, 0.9)}, {"a": "#0072B2"})
+    ax.figure.canvas.draw()
+    texts = {text.get_text(): text.get_window_extent() for text in ax.texts}
+    assert {"a", "b", "c", "d", "field", "stress"} == set(texts) and ax.get_xlim() == (1e-9, 1e-2)
+    frame = ax.get_window_extent()
+    boxes = sorted((texts[name] for name in "abcd"), key=lambda box: box.y0)
+    for below, above in zip(boxes, boxes[1:], strict=False):
+        assert above.y0 >= below.y1 - 1 and below.x0 > frame.x1
+    assert boxes[-1].y1 <= frame.y1 + boxes[-1].height
+
+
+def test_a_reader_sees_names_not_ids():
+    names = ["movielens-1m/ids", "criteo-sample/fields", "over_mlp", "dense_mlp", "wide_deep", "my_model"]
+    shown = ["MovieLens-1M (ids only)", "Criteo sample", "top MLP", "bottom MLP", "Wide & Deep", "my model"]
+    assert [plots.display_name(name) for name in names] == shown
+    text = "dlrm on movielens-1m/full: over_mlp 1, embedding user, mlp_x, path/dlrm.csv"
+    assert readable("linear layers of linear") == "linear layers of first-order weights"
+    assert readable(text) == "DLRM on MovieLens-1M (all features): top MLP 1, table user, mlp_x, path/dlrm.csv"

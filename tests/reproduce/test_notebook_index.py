@@ -10,11 +10,11 @@ from reproduce.notebooks import ROOT, all_notebooks, read_notebook
 from reproduce.runner import Outcome
 from tests.reproduce.test_parameters import write
 
-README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "reproduce.md").read_text()
 
 
 def test_the_committed_index_is_what_is_known_of_the_notebooks():
-    made = index_notebook(all_notebooks(), README, read_times(TIMES))
+    made = index_notebook(all_notebooks(), GUIDE, read_times(TIMES))
     assert nbformat.read(INDEX, as_version=4) == made, (
         "notebooks/index.ipynb is old: python -m reproduce.notebook_index"
     )
@@ -42,7 +42,7 @@ def test_a_line_has_question_claim_and_times(tmp_path):
     assert "| [10_test](10_test.ipynb) | why it is so | - | 1.5 | 1.5 GiB |" in text and "on 2 cores." in text
     text = index_notebook({"10_test": notebook}, said, []).cells[0].source
     assert "| why it is so | - |  |  |" in text and "Times were not measured yet." in text
-    with pytest.raises(ValueError, match="README.md does not say what 10_test answers"):
+    with pytest.raises(ValueError, match="docs/reproduce.md does not say what 10_test answers"):
         index_notebook({"10_test": notebook}, "", [])
 
 

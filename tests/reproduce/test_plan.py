@@ -43,20 +43,28 @@ def test_counts_are_those_of_the_campaigns(data, trained):
         "trials": 5,
         "leave_out": [],
         "test_rows": 9,
+        "train_seeds": [0, 1, 2],
+        "reseeded": [],
     }
     found = [one for one in COUNTED["03_ber_sweep"](p) if one.kind == "trials"]
     assert sum(one.count for one in found) == 2 * 5 + 2 * 2 * 5  # fm under both protocols
     p["leave_out"] = ["fm d"]
     assert sum(one.count for one in COUNTED["03_ber_sweep"](p) if one.kind == "trials") == 10
+    p["reseeded"] = ["dlrm d"]
+    counts = {
+        kind: sum(one.count for one in COUNTED["03_ber_sweep"](p) if one.kind == kind)
+        for kind in ("trials", "training")
+    }
+    assert counts == {"trials": 30, "training": 3}
 
 
 def test_cells_of_the_dummy_model_are_counted():
     p = {"widths": [64, 128, 512], "depths": [1], "embedding_dims": [64], "densities": [0.01, 0.1], "full": True}
-    p |= {"bers": [1e-7, 1e-6], "targets": ["all", "mlp"], "trials": 5, "inputs": 10_000}
+    p |= {"bers": [1e-7, 1e-6], "targets": ["all", "mlp"], "drawn_models": 3, "trials": 5, "inputs": 10_000}
     first, second = COUNTED["02_model_factors"](p)
-    assert first.count == second.count == 2 * 6 * 2 * 5 and (first.rate, second.rate) == (1e-7, 1e-6)
+    assert first.count == second.count == 2 * 6 * 3 * 2 * 5 and (first.rate, second.rate) == (1e-7, 1e-6)
     assert dict(first.sizes) == {"width": 128, "depth": 1, "embedding_dim": 64}  # of a mean width of 235
-    assert sum(one.count for one in COUNTED["02_model_factors"](p | {"full": False})) == 2 * 2 * 4 * 2 * 5
+    assert sum(one.count for one in COUNTED["02_model_factors"](p | {"full": False})) == 2 * 2 * 4 * 3 * 2 * 5
 
 
 def test_seconds(measured):

@@ -1,7 +1,10 @@
 """Tables of README.md and docs/protection.md, and what the guide says of its table."""
 
+import json
+
 import pytest
 
+from reproduce.figures_page import figures_page
 from reproduce.notebooks import ROOT
 from reproduce.readme_tables import (
     END,
@@ -10,9 +13,12 @@ from reproduce.readme_tables import (
     PROTECTIONS_BEGIN,
     PROTECTIONS_END,
     RECOVERY,
-    _read_rows,
+    read_rows,
+    taken,
+    with_gallery,
     with_models,
     with_protections,
+    with_result,
 )
 
 MODELS = """# How it was measured, in words.
@@ -60,9 +66,14 @@ def test_protections(tmp_path):
 
 
 def test_the_pages_hold_the_published_numbers():
-    readme, guide = (ROOT / "README.md").read_text(), (ROOT / "docs" / "protection.md").read_text()
-    assert with_models(readme, ROOT / "figures" / "models.csv") == readme
-    assert with_protections(guide, ROOT / "figures" / "data") == guide
+    figures, run = ROOT / "figures", json.loads((ROOT / "figures" / "run.json").read_text())
+    readme, *guides = ((ROOT / name).read_text() for name in ("README.md", "docs/models.md", "docs/protection.md"))
+    assert with_models(guides[0], figures / "models.csv") == guides[0]
+    assert with_protections(guides[1], figures / "data") == guides[1]
+    assert with_result(readme, figures / "data", run) == readme
+    names = [name for one in run["notebooks"] for name in one["figures"]]
+    assert with_gallery(readme, figures, names) == readme
+    assert (figures / "README.md").read_text() == figures_page(figures, run)
 
 
 @pytest.mark.parametrize(
@@ -71,9 +82,9 @@ def test_the_pages_hold_the_published_numbers():
         ("range per tensor", 1e-3, "recovers {} of the lost AUC at 1e-3, for two numbers per tensor"),
         ("SECDED (72,64)", 1e-4, "recovers {} of the lost AUC at 1e-4, for 12.5 % more bits"),
         ("SECDED (72,64)", 1e-3, "alone {} at 1e-3"),
-        ("clip profiled to zero", 1e-4, "recovers {} at 1e-4 and 0.93 at 1e-3, for two numbers per site"),
+        ("clip profiled to zero", 1e-4, "recovers {} at 1e-4 and 0.96 at 1e-3, for two numbers per site"),
         ("clip profiled to zero", 1e-3, "recovers 0.99 at 1e-4 and {} at 1e-3, for two numbers per site"),
-        ("clip profiled", 1e-3, "{} at 1e-3, where the same bounds to zero recover 0.93"),
+        ("clip profiled", 1e-3, "{} at 1e-3, where the same bounds to zero recover 0.96"),
         ("clip 6", 1e-3, "Fixed bounds of 6 recover {}"),
         ("clip 100", 1e-3, "of 100 only {}"),
         ("ABFT EmbeddingBag (restore)", 1e-3, "**Checksums of tables alone** ({} here)"),
@@ -83,7 +94,13 @@ def test_the_pages_hold_the_published_numbers():
     ],
 )
 def test_what_is_said_of_them_was_measured(name, rate, said):
-    rows = _read_rows(ROOT / "figures" / "data" / RECOVERY)
+    rows = read_rows(ROOT / "figures" / "data" / RECOVERY)
     (share,) = [row["recovery"] for row in rows if row["mitigation"] == name and float(row["ber"]) == rate]
     text = " ".join((ROOT / "docs" / "protection.md").read_text().split())
     assert said.format(f"{float(share):.2f}") in text
+
+
+def test_the_time_says_whether_the_cache_was_empty():
+    run = {"seconds": 2400.0, "machine": {"cores": 2}}
+    assert taken(run | {"cached": False}) == "40 minutes on 2 cores"
+    assert taken(run | {"cached": True}).endswith(", with models and trials of an earlier run at hand")

@@ -1,6 +1,9 @@
 """The report of a small made-up run: what it says, that it needs nothing from elsewhere, and what it leaves out."""
 
+import html
+import json
 import re
+import zipfile
 
 import matplotlib as mpl
 import nbformat
@@ -8,7 +11,7 @@ import pandas as pd
 import pytest
 
 from drsrobust.report import write_page
-from reproduce import executed
+from reproduce import executed, report
 from reproduce.report import write_report
 
 CELLS = [
@@ -16,7 +19,6 @@ CELLS = [
     ("code", "plot()"),
     ("markdown", "## Results\n\nWords."),
     ("code", "print(1)"),
-    ("code", "print(dr.study.provenance())"),
     ("markdown", "## Else"),
     ("code", "print(2)"),
 ]
@@ -26,9 +28,12 @@ OUTPUTS = {
         ("stderr", "UserWarning: odd\n"),
         ("image/png", "iVBORw0KGgo="),
     ],
-    3: [("stdout", "a <b> c\n"), ("stdout", "one\ntwo\n"), ("text/markdown", "It *holds*.")],
-    4: [("stdout", "data d; torch 1\n")],
-    6: [("stdout", "not here\n")],
+    3: [
+        ("stdout", "a <b> c\n"),
+        ("stdout", "one\ntwo\ndata d; python 3.11, torch 1\n"),
+        ("text/markdown", "It *holds*."),
+    ],
+    5: [("stdout", "not here\n")],
 }
 
 
@@ -86,8 +91,11 @@ def run(**changes):
 def test_what_the_page_says(folder):
     page = write_report(folder, run()).read_text()
     assert "All data of this run are generated" in page and "its curves mean nothing" in page
-    assert "<h3>AUC rises from 3 to 4 between rate 1 and 2.</h3>" in page
-    assert "<figcaption>AUC &lt; 5. <small>Data: d, 5 &lt; 6 rows.</small></figcaption>" in page
+    assert '<h3 id="00_one">AUC rises from 3 to 4 between rate 1 and 2.</h3>' in page
+    assert "<summary>AUC &lt; 5.</summary><p>Data: d, 5 &lt; 6 rows.</p>" in page
+    shown = json.loads(html.unescape(re.search(r'data-points="([^"]+)"', page)[1]))
+    assert [text for *_, text in shown] == ["all: 3 at 1", "all: 4 at 2"] and shown[0][0] < shown[1][0]
+    assert shown[0][1] > shown[1][1]  # from the top
     assert 'alt="AUC against rate. all: 3 at 1 to 4 at 2."' in page
     assert "<strong>Claim C0: <code>x</code> &lt; y.</strong>" in page
     assert "This notebook failed: ValueError: &lt;no&gt;" in page
@@ -101,14 +109,16 @@ def test_what_the_page_says(folder):
 
 def test_the_page_needs_nothing_from_elsewhere_and_its_headings_are_in_order(folder):
     index = write_report(folder, run())
-    assert {path.name for path in index.parent.iterdir()} == {"index.html", "00_one.html"}
-    for path in index.parent.iterdir():
+    assert {path.name for path in index.parent.iterdir()} == {"index.html", "00_one.html", "numbers.zip"}
+    with zipfile.ZipFile(index.parent / "numbers.zip") as archive:
+        assert archive.namelist() == ["data/00_one.csv"]
+    for path in index.parent.glob("*.html"):
         page = path.read_text()
         for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
             assert link.startswith("data:") or (path.parent / link).is_file(), link
         targets = re.findall(r'href="#([^"]+)"', page)
         assert set(targets) <= set(re.findall(r'id="([^"]+)"', page))
-        assert not re.search(r"https?:|<script|@import|url\(", page)
+        assert not re.search(r"https?:|<script src|@import|url\(", page)
         levels = [int(level) for level in re.findall(r"<h([1-6])", page)]
         assert levels[0] == 1 and all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
 
@@ -117,7 +127,7 @@ def test_a_page_of_figures_alone(folder):
     """`drsrobust.report` needs no notebook and no run."""
     write_page(folder / "figures", folder / "pages" / "all.html", "My <figures>")
     page = (folder / "pages" / "all.html").read_text()
-    assert "<h1>My &lt;figures&gt;</h1>" in page and "<figcaption>AUC &lt; 5. <small>" in page
+    assert "<h1>My &lt;figures&gt;</h1>" in page and "<summary>AUC &lt; 5.</summary>" in page
     width, height = map(int, re.search(r'width="(\d+)" height="(\d+)"', page).groups())
     assert width == 691 and 300 < height < 500
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
@@ -174,9 +184,12 @@ def test_html_of_notebooks_runs_and_loads_nothing(folder, notebook):
         notebook.cells[3].outputs.append(nbformat.v4.new_output("display_data", {kind: text, "text/plain": "plain"}))
     nbformat.write(notebook, folder / "notebooks" / "00_one.ipynb")
     index = write_report(folder, run())
-    for path in index.parent.iterdir():
+    with zipfile.ZipFile(index.parent / "numbers.zip") as archive:
+        assert archive.namelist() == ["data/00_one.csv"]
+    for path in index.parent.glob("*.html"):
         page = path.read_text()
-        for harm in ("steal", "x()", "y()", "<script", "<iframe", "<svg", "javascript:", "color: harm", 'src="http'):
+        assert page.count("<script") == 1  # the page's own
+        for harm in ("steal", "x()", "y()", "<iframe", "<svg", "javascript:", "color: harm", 'src="http'):
             assert harm not in page, (path.name, harm)
         assert page.count("</main>") == page.count("</body>") == 1 and 'href="https://a.b"' in page
     page = (index.parent / "00_one.html").read_text()
@@ -198,9 +211,45 @@ def test_claims_come_first(folder, monkeypatch, tmp_path):
     assert 'id="claims"' not in write_report(folder, run()).read_text()
     (folder / "figures" / "claims.csv").write_text("C0 is partly true")
     monkeypatch.setattr(report, "read_claims", lambda path: [path.read_text()])
+    monkeypatch.setattr(report, "_published_verdicts", dict)
     (tmp_path / "more").mkdir()
-    macro = '{% macro claims_table(rows, sections) %}<section id="claims">{{ rows[0] }}</section>{% endmacro %}'
+    macro = "{% macro claims_cards(rows, sections, published, judged) %}"
+    macro += '<section id="claims">{{ rows[0] }}</section>{% endmacro %}'
     (tmp_path / "more" / "claims.html.j2").write_text(macro)
     monkeypatch.setattr(report, "templates", lambda folder: templates(tmp_path / "more", folder))
     page = write_report(folder, run()).read_text()
     assert 'href="#claims"' in page and page.index("C0 is partly true") < page.index('id="00_one"')
+
+
+def test_cards_of_claims(folder):
+    """A card per claim with its badge; of a smoke run the published verdict, since smoke runs are not judged."""
+    from reproduce.claims import COLUMNS
+
+    whole = dict.fromkeys(COLUMNS, "") | {"claim": "C8", "check": 0, "main": True, "what": "bit 30 dominates"}
+    whole |= {"verdict": "not testable here", "sentence": "A flip costs 1.", "notebook": "00_one", "value": 1.0}
+    rows = [whole, whole | {"check": 1, "what": "the check", "thirds": "reproduced, in part, in part"}]
+    pd.DataFrame(rows).to_csv(folder / "figures" / "claims.csv", index=False)
+    page = write_report(folder, run()).read_text()
+    assert "Smoke runs are not judged" in page and "<b>A flip costs 1.</b>" in page
+    published = report._published_verdicts()["C8"]
+    assert f'<b>C8</b> <span class="badge {published.replace(" ", "-")}">{published}</span>' in page
+    judged = write_report(folder, run(profile="laptop", complete=False)).read_text()
+    assert '<span class="badge not-testable-here">not testable here</span>' in judged and "not judged" not in judged
+    assert "<td>reproduced, in part, in part</td>" in judged
+
+
+def test_a_table_of_protections_that_sorts(folder):
+    data = folder / "figures" / "data"
+    (data / "08_mitigation_recovery.csv").write_text("mitigation,ber,recovery\nclip 6,0.001,0.5\nECC,0.001,\n")
+    (data / "08_mitigation_recovery_front.csv").write_text(
+        "mitigation,stored_percent,overhead_percent\nclip 6,0.001,17\nECC,12.5,0\n"
+    )
+    page = write_report(folder, run()).read_text()
+    table = page[page.index('<table class="sortable">') :]
+    table = table[: table.index("</table>")]
+    heads = re.findall(r'<button type="button">([^<]+)</button>', table)
+    assert heads == ["protection", "0.001", "extra bits", "longer inference"]
+    assert re.findall(r'data-value="([^"]+)">([^<]*)<', table) == [
+        *(("0.5", "50.0 %"), ("0.001", "0.001 %"), ("17", "17 %")),
+        *(("-9", ""), ("12.5", "12.5 %"), ("0", "0 %")),
+    ]

@@ -16,6 +16,7 @@ from reproduce import readme_tables
 from reproduce.publish import publish
 
 ROOT = Path(__file__).resolve().parents[2]
+CLAIMS = ["C8", "C1", "C3", "C2", "C9", "C10", "C11", "C4", "C5", "C6", "C13", "C7"]  # by notebook
 
 
 # The smoke profile with fewer trials, rows, bits and injections, since its own are the ones that `make same` compares.
@@ -77,15 +78,21 @@ def test_what_is_printed(smoke):
 
 def test_figures_and_their_numbers(smoke):
     folder, _ = smoke
-    names = ["00_models", "00_models_learning", "00_quickstart", "01_bit_sensitivity", "03_ber_sweep"]
+    names = ["00_models", "00_models_learning", "00_quickstart", "01_bit_sensitivity_layout", "01_bit_sensitivity"]
     names += [f"02_model_factors{part}" for part in ("", "_components", "_levels")]
-    names += ["01_bit_sensitivity_models", "03_ber_sweep_knees"]
+    names += [
+        "01_bit_sensitivity_models",
+        "03_ber_sweep",
+        "03_ber_sweep_all",
+        "03_ber_sweep_knees",
+        "03_ber_sweep_scores",
+    ]
     names += [f"04_component_vulnerability{part}" for part in ("", "_ber", "_bits", "_layers", "_rows")]
-    names += [f"05_activation_clipping{part}" for part in ("", "_points", "_recovery")]
-    names += ["06_selective_bit_protection", "06_selective_bit_protection_cost"]
-    names += [f"07_abft_{part}" for part in ("alarms", "layers", "repair", "tables")]
+    names += ["04_component_vulnerability_shapes", "05_activation_clipping", "06_selective_bit_protection"]
+    names += ["06_selective_bit_protection_synthetic-movielens_cost"]
+    names += [f"07_abft_{part}" for part in ("layers", "repair", "tables")]
     names += ["08_mitigation_recovery", "08_mitigation_recovery_int8"]
-    timed = ["07_abft_overhead", "08_mitigation_recovery_front"]
+    timed = ["07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places"]
     timed += ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
     assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names + timed)
     for name in names + timed:
@@ -100,8 +107,16 @@ def test_figures_and_their_numbers(smoke):
             )
         elif not name.startswith("07_abft"):  # each with rows of its own
             generated += "4,000 test rows." if name.startswith("00_models") else "1,000 of 4,000 test rows."
-        if name not in ("07_abft_overhead", *timed[2:]):
+        if name not in (
+            "01_bit_sensitivity_layout",
+            "07_abft_overhead",
+            "09_injection_speed",
+            "09_injection_speed_memory",
+        ):
             assert words["details"].startswith(generated), name
+        assert words["title"] and not words["title"].startswith("No values"), name
+    main = [name for name in names + timed if not read_words(folder / "figures", name)["appendix"]]
+    assert 11 <= len(main) <= 13
     tables = ["01_bit_sensitivity_claims", "02_model_factors_claims", "02_model_factors_components_claims"]
     tables += ["03_ber_sweep_claims"]
     tables += ["04_component_vulnerability_claims", "05_activation_clipping_claims"]
@@ -137,16 +152,19 @@ def test_all_claims_are_evaluated_and_none_by_a_tiny_run(smoke):
     folder, _ = smoke
     table = pd.read_csv(folder / "figures" / "claims.csv", skiprows=1)
     whole, checks = table[table["check"] == 0], table[table["check"] > 0]
-    assert whole["claim"].tolist() == [f"C{number}" for number in range(1, 10)]
-    assert set(table["verdict"]) == {"not tested"} and table["reason"].notna().all()
-    # Each check found its rows all the same; its verdict is in the detail.
-    made = checks[checks["reason"] == "a smoke run is too small for a verdict"]
-    assert set(checks["claim"]) == set(made["claim"]) and made["detail"].str.startswith("as it is: ").all()
+    assert whole["claim"].tolist() == CLAIMS
+    assert set(table["verdict"]) == {"not testable here"} and table["reason"].notna().all()
+    # Each check found its rows all the same; its verdict is in the reason.
+    made = checks[checks["reason"].str.startswith("a smoke run is too small for a verdict")]
+    assert made["reason"].str.contains("as it is: ").mean() > 0.8
+    # So few trials give no interval of a recovery that is narrow enough.
+    assert set(checks["claim"]) - {"C4"} == set(made["claim"]) - {"C4"}
     few = checks[~checks.index.isin(made.index)]
-    reasons = {"nothing lost", "no values of errors 1000", "one data set only", "one model only"}
-    reasons |= {"no values of factor embedding_dim, target all", "no significant errors to detect"}
-    few = few[~few["reason"].str.startswith("not testable here: errors cost at most ")]
-    assert set(few["reason"]) <= reasons and few["value"].isna().all()
+    reasons = {"nothing lost", "one data set only", "one model only", "no values of factor embedding_dim"}
+    reasons |= {"no significant errors to detect", "the interval is wider than 0.4"}
+    reasons |= {"no values of method ['MRFI', 'PyTorchFI']"}  # unless they are installed
+    few = few[~few["reason"].str.startswith("errors cost at most ")]
+    assert set(few["reason"]) <= reasons
     assert set(made["data"].dropna()) == {"synthetic-movielens/full"}
     assert set(made["claim"][made["data"].isna()]) == {"C1", "C2", "C7"}  # the study's own data are generated
 
@@ -154,9 +172,9 @@ def test_all_claims_are_evaluated_and_none_by_a_tiny_run(smoke):
 def test_report(smoke):
     folder, _ = smoke
     page = (folder / "report" / "index.html").read_text()
-    assert "All data of this run are generated" in page and page.count("<figure>") == 30
+    assert "All data of this run are generated" in page and page.count("<figure>") == 32
     assert 0 < page.index('id="claims"') < page.index("<figure>") and page.index("<main>") < page.index('id="claims"')
-    assert page.count("<b>not tested</b>") == 9
+    assert page.count("Smoke runs are not judged") > 0
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / "report" / link).is_file(), link
     assert not re.search(r'(?:href|src)="https?:', page)
@@ -176,11 +194,13 @@ def test_every_figure_is_shown_in_its_notebook_and_described(smoke):
         for name in outcome["figures"]:
             words = json.loads((folder / "figures" / "data" / f"{name}.json").read_text())
             # So few maps of 02 as released and so few injections of 07 show nothing to draw.
-            if words["title"] != "No data." or name not in ("02_model_factors", "07_abft_layers"):
+            if words["title"] != "No values to show." or name not in ("02_model_factors", "07_abft_layers"):
                 assert re.fullmatch(r"([^:]+: )*[A-Z].{15,}\.", words["title"]), name
-            assert len(words["alt"]) > 30 and len(words["caption"]) > 20 and words["details"]
+            assert len(words["alt"]) > 30 and len(words["caption"]) > 20
+            assert words["details"] or name == "01_bit_sensitivity_layout"  # which shows how numbers are stored
 
 
+@pytest.mark.long
 def test_another_run_from_nothing_gives_the_same_bytes(smoke, tmp_path):
     folder, _ = smoke
     shutil.copytree(
@@ -197,6 +217,7 @@ def test_another_run_from_nothing_gives_the_same_bytes(smoke, tmp_path):
         )
 
 
+@pytest.mark.long
 def test_numbers_by_papermill(smoke, tmp_path):
     cache = smoke[0].parents[1] / "cache"
     environment = environ(cache) | {"DRSROBUST_FIGURES": str(tmp_path)}
@@ -228,12 +249,13 @@ def test_publish(laptop, tmp_path):
     (target / "old.svg").touch()
     (laptop() / "laptop" / "figures" / "99_stale.svg").touch()
     readme = tmp_path / "README.md"
-    readme.write_text(
-        f"{readme_tables.CLAIMS_BEGIN}\n{readme_tables.CLAIMS_END}\n{readme_tables.MODELS_BEGIN}\n{readme_tables.END}\n"
-    )
-    guide = tmp_path / "guide.md"
+    marks = [readme_tables.RESULT_BEGIN, readme_tables.RESULT_END, readme_tables.CLAIMS_BEGIN, readme_tables.CLAIMS_END]
+    readme.write_text("\n".join([*marks, readme_tables.GALLERY_BEGIN, readme_tables.GALLERY_END, ""]))
+    guide, models = tmp_path / "protection.md", tmp_path / "models.md"
     guide.write_text(f"{readme_tables.PROTECTIONS_BEGIN}\n{readme_tables.PROTECTIONS_END}\n")
-    names = publish("laptop", laptop(), target, readme, guide)
+    models.write_text(f"{readme_tables.MODELS_BEGIN}\n{readme_tables.END}\n")
+    shutil.copy(ROOT / "paper" / "article.md.j2", tmp_path)
+    names = publish("laptop", laptop(), target, readme, tmp_path, tmp_path)
     table = target / "claims.csv"
     assert "claims.csv" in names and readme_tables.with_claims(readme.read_text(), table) == readme.read_text()
     page = (target / "CLAIMS.md").read_text()
@@ -244,9 +266,18 @@ def test_publish(laptop, tmp_path):
     assert re.search(row, guide.read_text(), re.MULTILINE)
     assert (
         "models.csv" in names
-        and readme_tables.with_models(readme.read_text(), target / "models.csv") == readme.read_text()
+        and readme_tables.with_models(models.read_text(), target / "models.csv") == models.read_text()
     )
-    assert "| synthetic-movielens/full | dlrm | 0." in readme.read_text()
+    assert "| synthetic-movielens/full | dlrm | 0." in models.read_text()
+    text = " ".join(readme.read_text().split())
+    assert re.search(
+        r"at the stress rate 0.001 take a DLRM from 0\.\d\d to 0\.\d\d AUC; a two-number range check", text
+    )
+    assert 'href="figures/README.md#01_bit_sensitivity_layout"' in text and "01_bit_sensitivity_models" not in text
+    page = (target / "README.md").read_text()
+    assert page.index("### ") > page.index("## Main figures") and page.index("03_ber_sweep_all") > page.index(
+        "## Appendix"
+    )
     assert not (target / "99_stale.svg").exists()
     assert "03_ber_sweep.svg" in names and "data/03_ber_sweep.csv" in names and "old.svg" not in names
     assert str(tmp_path) not in (target / "run.json").read_text()

@@ -47,6 +47,7 @@ def test_columns(table):
         "stopping",
         "interval",
         "confidence",
+        "few_harmful",
         "share_ok",
         "share_nonfinite",
         "share_raised",

@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from drsrobust.mitigation import ABFTLinear
 from drsrobust.statistics.intervals import wilson
 from drsrobust.study import figures
-from drsrobust.study.abft import alarm_shares, claims, noticed_shares
+from drsrobust.study.abft import claims, noticed_shares
+from drsrobust.study.rounding import threshold_claim
 
 mpl.use("Agg")
 
@@ -29,7 +31,7 @@ def found():
         ("ABFT EmbeddingBag", "other", "", -1, 0, 0, 0, 0, 0, 5000),
     ]
     columns = ["mitigation", "model", "component", "bit", "injections", "significant", "significant_detected"]
-    return pd.DataFrame(rows, columns=[*columns, "detected", "false_alarms", "clean_rows"])
+    return pd.DataFrame(rows, columns=[*columns, "detected", "false_alarms", "clean_rows"]).assign(third=1)
 
 
 @pytest.fixture
@@ -59,15 +61,6 @@ def test_detection(found):
     ]
     with pytest.raises(ValueError, match="no column 'noticed_low'"):
         figures.abft_detection_data(found)
-
-
-def test_alarms(found):
-    data = figures.abft_alarms_data(alarm_shares(found, batch=2048))
-    assert data["batches"].tolist() == [49, 49, 3] and data["share"].tolist() == [0, 1 / 49, 0]
-    assert data.loc[1, ["low", "high"]].tolist() == list(wilson(1, 49)[1:])
-    ax = figures.abft_alarms(data, published=0.1)
-    assert "1 of 49 batches (100,000 rows)" in [text.get_text() for text in ax.texts]
-    assert ax.get_xlim()[1] > data["high"].max()
 
 
 def test_overhead(runs):
@@ -122,33 +115,53 @@ def test_repair(panel):
 
 
 def test_claims(found, runs):
-    words = claims(found, runs, batch=2048).set_index("mitigation")
-    assert words["verdict"].to_dict() == {"ABFT Linear (provable)": "reproduced", "ABFT EmbeddingBag": "partly"}
-    bags = words.loc["ABFT EmbeddingBag"]
-    assert (bags["n"], bags["noticed"], bags["time"]) == (2000, 0.999, 40.0)  # sign and exponent alone
-    cheap = runs.assign(overhead_percent=1.0)
-    loud = found.assign(false_alarms=[1, 1, 30, 30, 0])
-    assert claims(found, cheap, batch=2048)["verdict"].tolist() == [
-        "reproduced",
-        "partly",
-    ]  # alarms: 1 of 49 is not surely under 10 %
-    assert claims(loud, cheap, batch=2048)["verdict"].tolist() == ["not", "not"]
-    blind = found.assign(significant_detected=0)
-    assert claims(blind, cheap, batch=2048)["verdict"].tolist() == ["not", "not"]
-    quiet = found.assign(false_alarms=0)
-    assert claims(quiet, cheap, batch=2048)["verdict"].tolist() == ["reproduced", "reproduced"]
-    few = quiet[quiet["bit"] != 31].assign(bit=31, significant=10, significant_detected=10)
-    linear = few.iloc[:1].assign(mitigation="ABFT Linear (provable)")
-    assert claims(linear, cheap, batch=2048)["verdict"].tolist() == ["partly"]
+    table = claims(found, runs, batch=2048)
+    whole = table[table["third"] == 0].set_index(["part", "reading"])
+    assert whole["verdict"].to_dict() == {
+        ("layers", "noticed"): "reproduced",
+        ("layers", "alarms"): "reproduced",
+        ("layers", "time"): "reproduced",
+        ("tables", "noticed"): "reproduced",
+        ("tables", "alarms"): "in part",  # 1 of 49 is not surely under 10 %
+        ("tables", "time"): "contradicted",
+    }
+    bags = whole.loc[("tables", "noticed")]
+    assert (bags["n"], bags["value"]) == (2000, 0.999)  # sign and exponent alone
+    assert whole.loc[("tables", "time"), ["value", "low", "high"]].tolist() == [40.0, 39.0, 44.0]
+    loud = claims(found.assign(false_alarms=[1, 1, 30, 30, 0]), runs, batch=2048).query("reading == 'alarms'")
+    assert loud["verdict"].tolist() == ["contradicted", "contradicted"]
+    blind = claims(found.assign(significant_detected=0), runs, batch=2048).query("reading == 'noticed' and third == 0")
+    assert blind["verdict"].tolist() == ["contradicted", "contradicted"]
+    few = found[found["bit"] == 30].assign(significant=10, significant_detected=10)
+    assert claims(few, runs, batch=2048)["verdict"][0] == "in part"
+
+
+def test_thirds_of_the_errors(found, runs):
+    third = found[found["injections"] > 0].assign(significant=30, significant_detected=[30, 30, 0, 30])
+    parts = pd.concat(
+        [third.assign(third=number, significant_detected=30 if number < 3 else 0) for number in (1, 2, 3)]
+    )
+    noticed = claims(parts, runs, batch=2048).query("part == 'layers' and reading == 'noticed'").set_index("third")
+    assert noticed["n"].tolist() == [180, 60, 60, 60] and noticed["value"].tolist() == pytest.approx([2 / 3, 1, 1, 0])
+    assert noticed.loc[3, "verdict"] == "contradicted"
+    shares = noticed_shares(parts)
+    assert len(shares) == 4 and (shares["significant"] == 90).all() and (shares["significant_detected"] == 60).all()
 
 
 def test_what_was_not_measured_is_no_test(found, runs):
-    untimed = claims(found, runs[runs["scope"] == "model"], batch=2048)
-    reason = "the operator's time was not measured"
-    assert set(untimed["verdict"]) == {"not tested"} and set(untimed["reason"]) == {reason}
-    assert untimed["time"].isna().all()
-    assert untimed["detail"].str.endswith(reason).all() and not untimed["detail"].str.contains("nan").any()
-    blind = found.assign(significant_detected=0)
-    assert claims(blind, runs[:0], batch=2048)["verdict"].tolist() == ["not", "not"]  # whatever it takes
-    harmless = found.assign(significant=0, significant_detected=0, false_alarms=0)
-    assert set(claims(harmless, runs, batch=2048)["reason"]) == {"no significant errors to detect"}
+    untimed = claims(found, runs[runs["scope"] == "model"], batch=2048).query("reading == 'time'")
+    assert set(untimed["verdict"]) == {"not testable here"} and untimed["value"].isna().all()
+    assert set(untimed["reason"]) == {"the operator's time was not measured"}
+    harmless = claims(found.assign(significant=0, significant_detected=0), runs, batch=2048).query(
+        "reading == 'noticed'"
+    )
+    assert set(harmless["reason"]) == {"no significant errors to detect"}
+
+
+def test_thresholds_over_rounding(trained, data):
+    """The ratio is that of the provable threshold and the largest difference, row by row."""
+    found = threshold_claim(trained, data.test).iloc[0]
+    check = ABFTLinear.fit(trained, data.test, mode="calibrated", margin=2.0).checks
+    shares = [2.0 / one.rule.share for one in check.values()]
+    assert (found["low"], found["high"], found["n"]) == pytest.approx((min(shares), max(shares), len(shares)))
+    assert found["low"] > 1  # else there would be false alarms

@@ -21,7 +21,9 @@ def test_data_trials_intervals_and_stress_rates(summary, data):
         "Data: synthetic-movielens/full (generated data, not real clicks), 123 of 600 test rows. AUC"
     )
     assert "m 0.8000" in text and "1 to 3 trials per point" in text and "stress range" in text
-    assert "Student's t; where all trials agree, what they may have missed" in text and text.endswith("ECC. More.")
+    assert "Student's t; Stringer's bound where few trials are harmed; where all" in text and text.endswith(
+        "ECC. More."
+    )
     assert "stress" not in details(data.test, summary.assign(rate=1e-6))
     both = pd.concat([summary, summary.assign(stopping="precision")])
     assert "Student" in details(data.valid, both) and "betting" in details(data.valid, both)
@@ -56,6 +58,7 @@ def test_deviation_and_protocols():
         "density": 0.01,
         "ber": 1e-6,
         "n": 40,
+        "models": 8,
         "n_inputs": 500,
         "target": "all",
         "deviated_0.01": 0.1,
@@ -64,7 +67,10 @@ def test_deviation_and_protocols():
     summary = pd.DataFrame([row | {"protocol": name} for name in ("corrected", "as_released")])
     text = deviation_details(summary, factor_grid(levels))
     assert text.startswith("Data: synthetic-dummy (generated inputs, not real clicks), densities 0.01; 500 inputs.")
-    assert "40 trials per point" in text and "Middle: width 128, depth 1, embedding dim 8, density 0.01." in text
+    assert (
+        "8 drawn per cell; 40 trials per point" in text
+        and "Middle: width 128, depth 1, embedding dim 8, density 0.01." in text
+    )
     assert "at 1e-06 a share of 2e-06 of all bits is wrong" in text
     assert text.endswith("here rates are 1e-06, inputs are 500, which vary far less than error maps.")
     assert "Bars: parts. Middle" in deviation_details(summary, factor_grid(levels), drawn="Bars: parts.")

@@ -42,6 +42,7 @@ def campaigns(evaluator, tmp_path_factory):
     return strata, stratified.run(progress=False), plain, plain.run(progress=False)
 
 
+@pytest.mark.long
 def test_weighted_means_agree_with_plain_draws(evaluator, campaigns):
     """The stratified estimate of what one error anywhere does lies in the interval of 600 errors drawn anywhere, and the
     other way round; and it is a weighted mean of its strata."""
@@ -109,26 +110,3 @@ def test_bad_tables(evaluator, campaigns):
     two = pd.concat([table, table.assign(model="other")])
     with pytest.raises(ValueError, match="must hold trials of one model, got 2"):
         components.stratified_loss(two, strata, evaluator.rows)
-
-
-def parts(values, half=0.05):
-    frame = pd.DataFrame({"model": "m", "dataset": "d", "component": list(values), "incorrect": values.values()})
-    return frame.assign(incorrect_low=frame["incorrect"] - half, incorrect_high=frame["incorrect"] + half)
-
-
-@pytest.mark.parametrize(
-    ("values", "half", "verdict"),
-    [
-        ({"over_mlp": 0.5, "dense_mlp": 0.3, "embedding": 0.1}, 0.05, "reproduced"),
-        ({"over_mlp": 0.5, "dense_mlp": 0.45, "embedding": 0.1}, 0.05, "partly"),
-        ({"over_mlp": 0.5, "dense_mlp": 0.1, "embedding": 0.3}, 0.05, "partly"),
-        ({"over_mlp": 0.3, "dense_mlp": 0.5, "embedding": 0.31}, 0.05, "not"),
-    ],
-)
-def test_verdicts(values, half, verdict):
-    found = components.extremes(parts(values, half))
-    claim = components.most_and_least(parts(values, half), {"incorrect": "o"}, most="over_mlp", least="embedding")
-    assert claim["verdict"].tolist() == [verdict]
-    text = components.described(found)[0]
-    most = max(values, key=values.get)
-    assert text.startswith(f"{most} {values[most]:.2g} [{values[most] - half:.2g}, ") and ", least " in text

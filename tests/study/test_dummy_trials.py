@@ -15,7 +15,15 @@ from drsrobust.study.model_factors import accumulated, dummy_trials, factor_grid
 
 CELL = {"width": 8, "depth": 1, "embedding_dim": 4, "density": 0.001}
 SIZES = {name: CELL[name] for name in ("width", "depth", "embedding_dim")}
-OPTIONS = {"bers": [1e-5, 1e-4], "targets": ["all", "mlp"], "inputs": 300, "trials": 3, "seed": 5, "progress": False}
+OPTIONS = {
+    "bers": [1e-5, 1e-4],
+    "targets": ["all", "mlp"],
+    "inputs": 300,
+    "models": 1,
+    "trials": 3,
+    "seed": 5,
+    "progress": False,
+}
 
 
 @pytest.fixture(scope="module")

@@ -67,7 +67,7 @@ def test_auc_by_mitigation_and_protocol(summary):
     colours = [[line.lines[0].get_color() for line in ax.containers] for ax in axes]
     assert colours[0][:2] == colours[1] and colours[0][0] == "#000000"
     labels = [text.get_text() for text in axes[1].get_legend().get_texts()]
-    assert labels[:3] == ["no protection", "clip 6", "clip profiled"]
+    assert labels == ["no protection", "clip 6", "10-90 % of trials,\nno protection"]  # what its row shows
     assert "all parameters" in axes[0].get_title("left") and "published" in axes[1].get_title("left")
     with pytest.raises(ValueError, match=r"as dr.summarise\(table\)"):
         plots.mitigated_auc_data(summary.drop(columns="auc_low"))
@@ -107,8 +107,9 @@ def test_rows_of_mitigations_best_first(found):
 
 def test_bars_end_where_the_auc_is_kept():
     base = {"model": "m", "dataset": "d", "protocol": "corrected", "target": "all"}
-    kept = [("none", NAN, 1e-5), ("bits 30", 1e-4, 1e-3), ("bits 30, TMR", 1e-3, NAN)]
-    kept = pd.DataFrame([base | dict(zip(("mitigation", "kept_to", "lost_from"), one, strict=True)) for one in kept])
+    kept = [("none", NAN, NAN, 1e-5), ("bits 30", 1e-4, 1e-3, 1e-3), ("bits 30, TMR", 1e-3, 1e-3, NAN)]
+    names = ("mitigation", "kept_to", "held_to", "lost_from")
+    kept = pd.DataFrame([base | dict(zip(names, one, strict=True)) for one in kept])
     costs = {"mitigation": ["bits 30, TMR", "bits 30"], "stored_bits": [10, 0], "stored_percent": [6.25, 0.0]}
     data = figures.protection_cost_data(kept.iloc[::-1], pd.DataFrame(costs))
     assert data["mitigation"].tolist() == ["none", "bits 30", "bits 30, TMR"]
@@ -119,7 +120,7 @@ def test_bars_end_where_the_auc_is_kept():
         "bit 30, TMR  (+6.2 %)",
     ]
     bars = [(bar.get_x() + bar.get_width(), round(bar.get_y() + bar.get_height() / 2)) for bar in ax.patches]
-    assert bars == [(pytest.approx(1e-4), 1), (pytest.approx(1e-3), 0)]
+    assert bars == [(pytest.approx(end), place) for end, place in [(1e-3, 1), (1e-4, 1), (1e-3, 0), (1e-3, 0)]]
     crosses = [(*line.get_xdata(), *line.get_ydata()) for line in ax.lines if line.get_marker() == "x"]
     assert crosses == [(1e-5, 2), (1e-3, 1)]
 

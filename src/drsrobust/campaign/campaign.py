@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
+from dataclasses import asdict
 from operator import index
 from os import PathLike
 from pathlib import Path
@@ -14,27 +15,32 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drsrobust._environment import commit, cores, machine, progress_bar, unknown, versions
+from drsrobust._environment import check_choice, commit, cores, count_done, machine, progress_bar, unknown, versions
 from drsrobust._files import cache_folder
 from drsrobust._hashing import digest
+from drsrobust._html import facts
 from drsrobust.campaign.conditions import Condition, condition_triples, grid, sharing_maps
 from drsrobust.campaign.queue import Schedule
 from drsrobust.campaign.store import Store
+from drsrobust.campaign.stratified import StratifiedSchedule, families, stratified
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.trial import LocalRunner, run_here
 from drsrobust.campaign.workers import NotPicklable, factory_of, run_in_processes, run_there, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
+from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.metrics import NAMES
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING
 from drsrobust.statistics.stopping import checkpoints, stopping_interval
+from drsrobust.statistics.strata import STRATUM, WEIGHT
 from drsrobust.statistics.summary import summarise
 
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMAT = 5  # of what a trial computes and stores: raise it when that changes
+PLAIN, STRATIFIED = SAMPLING = ("plain", "stratified")
+FORMAT = 6  # of what a trial computes and stores: raise it when that changes
 SOON = 60.0  # seconds: starting processes, which takes some ten, is not worthwhile for campaigns that end sooner
 # With a precision: trials at the first and at the last check of the interval, and the growth from check to check. The interval
 # holds at all checks, so frequent checks cost nothing and save trials.
@@ -65,13 +71,19 @@ class Campaign:
         seed: all error maps follow from it.
         protocol: a label for the table (`corrected` or `as_released` in the study).
         coupled: trials of one number at different rates share nested error maps; False: all are independent.
+        sampling: `plain`: each trial's error map is drawn by the error model alone. `stratified`, for `BitFlip`: trials are
+            drawn by the number of critical flips, which narrows intervals at low rates; the table has columns `stratum` and
+            `weight`, and **its plain means are wrong**: use `summary()`, `summarise`, `recovery` or `pvf`. Rates at which plain
+            maps hold many critical flips, and mitigations that remove these from memory, have plain maps. Or `CriticalBits`:
+            stratified by these.
         store: folder of the results; None: one in the cache, named by the definition.
 
     Raises:
         TypeError: something else in place of an error model or a mitigation.
         ValueError: an empty axis, a number of trials under 1, a target that matches nothing, a bit that its words do not
-            have, a duplicate condition (mitigations differ by `identity()`, not by label), an unknown metric, or a precision
-            that is not positive.
+            have, a duplicate condition (mitigations differ by `identity()`, not by label), an unknown metric or sampling, a
+            precision that is not positive or with stratified sampling, or stratified sampling of a target without critical
+            bits.
         StoreError: `store` holds another campaign.
     """
 
@@ -90,6 +102,7 @@ class Campaign:
         seed: int = 0,
         protocol: str = "corrected",
         coupled: bool = True,
+        sampling: str | CriticalBits = PLAIN,
         store: str | PathLike | None = None,
     ) -> None:
         self._triples = condition_triples(errors, targets, mitigations, conditions)
@@ -101,7 +114,8 @@ class Campaign:
                 raise unknown("metric", name, NAMES)
         restore_leftovers(evaluator.model)
         self.evaluator, self.seed, self.protocol, self.coupled = evaluator, index(seed), protocol, bool(coupled)
-        self.conditions = grid(evaluator.model, self._triples)
+        self._critical_bits = _critical_bits(sampling, precision)
+        self.conditions = self._grid()
         _check_distinct(self.conditions)
         for condition in self.conditions:
             condition.check(evaluator.model)
@@ -117,9 +131,10 @@ class Campaign:
         evaluator, targets = self.evaluator, {}
         for condition in self.conditions:
             targets.setdefault(str(condition.target), condition.resolved)
-        options = evaluator.options
-        options.pop("memory")
-        return {
+        options = {name: value for name, value in evaluator.options.items() if name != "memory"}
+        scores = options.pop("scores")
+        stratified = {} if self._critical_bits is None else {"critical_bits": asdict(self._critical_bits)}
+        return stratified | {
             "format": FORMAT,
             "model": evaluator.name,
             "checkpoint": evaluator.checkpoint,
@@ -130,6 +145,7 @@ class Campaign:
             "conditions": [list(condition.key) for condition in self.conditions],
             "targets": targets,
             "mitigations": {c.identity: c.protection for c in self.conditions if c.mitigation},
+            "scores": scores,
             "metrics": {name: options for name in self.metrics},
             "seed": self.seed,
             "coupled": self.coupled,
@@ -140,6 +156,23 @@ class Campaign:
         amount = f"{self._checkpoints[0]} trials" if self.precision is None else f"precision {self.precision:g}"
         name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
         return f"<Campaign {name}: {len(self.conditions)} conditions, {amount}, in {self.store.folder}>"
+
+    def _repr_html_(self) -> str:
+        schedule = self._schedule()
+        kinds = list(dict.fromkeys(str(condition.target) for condition in self.conditions))
+        return facts(
+            "Campaign",
+            {
+                "model": f"{self.evaluator.name} on {self.evaluator.rows.dataset}",
+                "errors": ", ".join(dict.fromkeys(str(condition.error_model) for condition in self.conditions)),
+                "targets": ", ".join(kinds),
+                "mitigations": ", ".join(dict.fromkeys(condition.protection for condition in self.conditions)),
+                "sampling": PLAIN if self._critical_bits is None else f"{STRATIFIED} by {self._critical_bits}",
+                "precision": self.precision,
+                "trials": f"{schedule.computed:,} of {schedule.total:,} finished",
+                "stored in": self.store.folder,
+            },
+        )
 
     @property
     def _options(self) -> dict[str, Any]:
@@ -172,7 +205,7 @@ class Campaign:
         restore_leftovers(self.evaluator.model)
         if not self.evaluator.unchanged():
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
-        self.conditions = grid(self.evaluator.model, self._triples)  # its tensors may have moved
+        self.conditions = self._grid()  # the model's tensors may have moved
         if executor is not None or (workers or 1) > 1:
             factory_of(self.evaluator)  # raises before any work
         with self.store.writing():
@@ -220,9 +253,20 @@ class Campaign:
             else:
                 run_in_processes(schedule, spec, workers, finished)
 
-    def _schedule(self) -> Schedule:
-        schedule = Schedule(sharing_maps(self.conditions), self._checkpoints, self.precision)
-        schedule.add(self.store.read(_SCHEDULED))
+    def _grid(self) -> list[Condition]:
+        conditions = grid(self.evaluator.model, self._triples)
+        if self._critical_bits is not None:
+            conditions = stratified(conditions, self.evaluator.model, self._critical_bits)
+        return conditions
+
+    def _schedule(self, stored: pa.Table | None = None) -> Schedule:
+        groups = sharing_maps(self.conditions)
+        if self._critical_bits is None:
+            schedule = Schedule(groups, self._checkpoints, self.precision)
+        else:
+            strata = [self.conditions[group[0]].stratum for group in groups]
+            schedule = StratifiedSchedule(groups, strata, list(families(self.conditions, groups)), self._checkpoints[0])
+        schedule.add(self.store.read(_SCHEDULED) if stored is None else stored)
         return schedule
 
     def table(self) -> "pd.DataFrame":
@@ -235,8 +279,18 @@ class Campaign:
         )
         described = conditions.take(stored["condition"])
         columns = {name: part[name] for part in (stored, described) for name in part.column_names}
-        return _frame(
+        table = _frame(
             pa.table({name: columns[name] for name in [*SCHEMA.names, *described.column_names, *self.metrics]})
+        )
+        if self._critical_bits is None:
+            return table
+        from drsrobust.campaign.stratified_table import StratifiedTable
+
+        condition = stored["condition"].to_numpy()
+        probabilities = np.array([one.stratum.probability for one in self.conditions])
+        weights = probabilities / np.maximum(1, np.bincount(condition, minlength=len(probabilities)))
+        return StratifiedTable(
+            table.assign(**{STRATUM: stored[STRATUM].to_pandas(), WEIGHT: weights[condition]}).copy()
         )
 
     def summary(self, metrics: Sequence[str] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":
@@ -257,7 +311,7 @@ class Campaign:
         `tensor`, `bit` (0 the lowest) and `count`."""
         table = self._stored([*_KEY, "errors"])
         lengths = pc.list_value_length(table["errors"]).to_numpy()
-        rows = table.select(_KEY).take(pa.array(np.repeat(np.arange(len(table)), lengths)))
+        rows = table.drop_columns(["errors"]).take(pa.array(np.repeat(np.arange(len(table)), lengths)))
         counts = pa.Table.from_struct_array(pc.list_flatten(table["errors"]))
         for name in counts.column_names:
             column = counts[name].cast(pa.int64()) if name == "bit" else counts[name]
@@ -265,13 +319,17 @@ class Campaign:
         return _frame(rows)
 
     def _stored(self, columns: list[str]) -> pa.Table:
-        """Columns of the stored trials that belong to this campaign (a store may hold more of them)."""
+        """Columns of the stored trials that belong to this campaign (a store may hold more of them); of a stratified one also
+        `stratum`."""
         table = self.store.read([*columns, *(name for name in _SCHEDULED if name not in columns)])
-        schedule = Schedule(sharing_maps(self.conditions), self._checkpoints, self.precision)
-        schedule.add(table.select(_SCHEDULED))
+        schedule = self._schedule(table.select(_SCHEDULED))
         limits = np.array([schedule.limit(number) for number in range(len(self.conditions))], np.int64)
         belongs = table["trial"].to_numpy() < limits[table["condition"].to_numpy()]
-        return table.filter(pa.array(belongs)).select(columns)
+        table = table.filter(pa.array(belongs))
+        if self._critical_bits is None:
+            return table.select(columns)
+        names = pa.array([condition.stratum.name for condition in self.conditions])
+        return table.select(columns).append_column(STRATUM, names.take(table["condition"].combine_chunks()))
 
 
 class _SwitchToProcesses:
@@ -307,6 +365,18 @@ def _checkpoints(trials: int | None, precision: float | None, max_trials: int | 
         raise ValueError(f"precision must be a half-width of an interval of the mean AUC, as 0.005, got {precision!r}")
     first, last = (FIRST if trials is None else index(trials)), (MAX if max_trials is None else index(max_trials))
     return checkpoints(first, last, growth=GROWTH)
+
+
+def _critical_bits(sampling: str | CriticalBits, precision: float | None) -> CriticalBits | None:
+    """The bits by which trials are stratified; None: plain maps."""
+    if not isinstance(sampling, CriticalBits):
+        check_choice("sampling", sampling, SAMPLING)
+        if sampling == PLAIN:
+            return None
+        sampling = CriticalBits()
+    if precision is not None:
+        raise ValueError(f"precision={precision:g} needs sampling={PLAIN!r}; stratified campaigns have trials=")
+    return sampling
 
 
 def _check_distinct(conditions: Sequence[Condition]) -> None:
@@ -364,6 +434,7 @@ class CampaignProgress:
         self._schedule, self._conditions, self._precision = schedule, n_conditions, precision
         self._bar = progress_bar(schedule.total, name, progress=True)
         self._since, self._before, self._looked = time.monotonic(), schedule.computed, 0.0
+        self._counted = 0  # of trials, those of earlier runs as well
 
     def __enter__(self) -> "CampaignProgress":
         self.update()
@@ -373,6 +444,8 @@ class CampaignProgress:
         self._bar.close()
 
     def update(self) -> None:
+        count_done("trials", self._schedule.computed - self._counted)
+        self._counted = self._schedule.computed
         if self._bar.disable:
             return
         self._bar.total = self._schedule.total

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from math import log10
@@ -27,12 +27,36 @@ from drsrobust.injection import (
     resolve,
 )
 from drsrobust.injection.address_space import Memory
+from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.injection.number_formats import bit_classes
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import NONE
+from drsrobust.statistics.strata import ALL
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """A part of a condition's error maps.
+
+    Attributes:
+        name: the number of critical flips, as `0` or `2+`; `all` for plain maps.
+        probability: that a plain map belongs to it.
+        critical_bits: which bits are critical.
+    """
+
+    name: str
+    probability: float
+    critical_bits: CriticalBits
+
+    def model(self, plain: ErrorModel) -> ErrorModel:
+        """The error model that draws its maps."""
+        if self.name == ALL:
+            return plain
+        count = int(self.name) if self.name.isdigit() else self.name
+        return replace(plain, critical=count, critical_bits=self.critical_bits)
 
 
 @dataclass(frozen=True)
@@ -43,11 +67,18 @@ class Condition:
     target: str | Target | Transient
     hits: AddressSpace | Transient
     mitigation: Mitigation | None = None
+    stratum: Stratum | None = None
 
     @property
-    def key(self) -> tuple[str, float | None, str, str | None]:
-        """Error model, rate and target as the table names them, and the mitigation's identity."""
-        return self.error_model.label, self.error_model.rate, str(self.target), self.identity
+    def drawn_from(self) -> ErrorModel:
+        """The error model that draws its maps: of a stratum, `error_model` with a number of critical flips."""
+        return self.error_model if self.stratum is None else self.stratum.model(self.error_model)
+
+    @property
+    def key(self) -> tuple[str | float | None, ...]:
+        """Error model, rate and target as the table names them, the mitigation's identity and, if it has one, the stratum."""
+        key = self.error_model.label, self.error_model.rate, str(self.target), self.identity
+        return key if self.stratum is None else (*key, self.stratum.name)
 
     @property
     def protection(self) -> str:
@@ -225,7 +256,7 @@ def sharing_maps(conditions: list[Condition]) -> list[list[int]]:
     """Numbers of the conditions that differ only in their mitigation, grouped: each group has the same error maps."""
     groups: dict[tuple, list[int]] = {}
     for number, condition in enumerate(conditions):
-        groups.setdefault(condition.key[:3], []).append(number)
+        groups.setdefault((*condition.key[:3], *condition.key[4:]), []).append(number)
     return list(groups.values())
 
 

@@ -61,9 +61,7 @@ class Schedule:
         group = self._groups[number]
         while not self._finished[number]:
             limit = self._limit[number]
-            if any(len(self._auc[condition]) < limit for condition in group):
-                return  # without a look at each number
-            if any(trial not in self._auc[condition] for condition in group for trial in range(limit)):
+            if not self._complete(number):
                 return
             if self._precision is None:
                 self._finished[number] = True
@@ -72,6 +70,13 @@ class Schedule:
             needed = required_trials(values, self._checkpoints, self._precision)
             self._limit[number] = needed
             self._finished[number] = needed <= limit
+
+    def _complete(self, number: int) -> bool:
+        """Whether all trials of a group below its limit are computed."""
+        group, limit = self._groups[number], self._limit[number]
+        if any(len(self._auc[condition]) < limit for condition in group):
+            return False  # without a look at each number
+        return all(trial in self._auc[condition] for condition in group for trial in range(limit))
 
     def values(self, condition: int, n: int) -> np.ndarray:
         """AUC of the computed ones of a condition's first n trials; NaN where the model raised."""

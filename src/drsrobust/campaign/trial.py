@@ -85,7 +85,7 @@ def trial_seed(evaluator: Evaluator, condition: Condition, trial: int, *, seed: 
     """
     parts = {
         "seed": seed,
-        "error_model": condition.error_model.canonical(),
+        "error_model": condition.drawn_from.canonical(),
         "target": condition.resolved,
         "model": evaluator.name,
         "dataset": evaluator.rows.dataset,
@@ -127,7 +127,7 @@ def run_trial(
     """
     start = time.perf_counter()
     drawn_from = trial_seed(evaluator, condition, trial, seed=seed, coupled=coupled)
-    injection = Injection(evaluator.model, [(condition.error_model, condition.hits)], seed=drawn_from)
+    injection = Injection(evaluator.model, [(condition.drawn_from, condition.hits)], seed=drawn_from)
     drawn, detected, repaired = injection.error_map, None, None
     if guarded is None:
         result, left = _evaluated(evaluator, condition, injection), drawn

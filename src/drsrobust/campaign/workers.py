@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from drsrobust._environment import pool
-from drsrobust.campaign.conditions import Condition, ResolvedTarget, resolved
+from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolved
 from drsrobust.campaign.queue import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
 from drsrobust.campaign.trial import Finished, LocalRunner
 from drsrobust.data.cache import read_split, write_split
@@ -45,6 +45,7 @@ class ConditionSpec:
     target: str
     tensors: "Transient | tuple[tuple[str, str | None], ...]"
     mitigation: Any
+    stratum: Stratum | None
 
 
 @dataclass(frozen=True)
@@ -154,7 +155,7 @@ def _condition_spec(condition: Condition, number: int, folder: Path) -> Conditio
                 np.save(folder / file, tensor.rows)
             files.append((tensor.name, file))
         tensors = tuple(files)
-    return ConditionSpec(condition.error_model, str(condition.target), tensors, condition.mitigation)
+    return ConditionSpec(condition.error_model, str(condition.target), tensors, condition.mitigation, condition.stratum)
 
 
 def unpacked(spec: WorkerSpec) -> tuple[Evaluator, list[Condition]]:
@@ -200,7 +201,7 @@ def _condition(spec: WorkerSpec, condition: ConditionSpec, model: nn.Module) -> 
     if not isinstance(target, Transient):
         rows = {name: None if file is None else np.load(spec.folder / file) for name, file in target}
         target = ResolvedTarget(condition.target, rows)
-    return Condition(condition.error_model, target, resolved(model, target), condition.mitigation)
+    return Condition(condition.error_model, target, resolved(model, target), condition.mitigation, condition.stratum)
 
 
 _MINE = threading.local()  # of a thread: its spec and runner; errors go into a model that no other thread uses

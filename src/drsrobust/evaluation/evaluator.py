@@ -12,10 +12,11 @@ import numpy as np
 from torch import nn
 
 from drsrobust._environment import unknown
+from drsrobust._html import facts
 from drsrobust.data import Split
 from drsrobust.evaluation.affected import CoupledRowsError, Reach
 from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, restore_leftovers
-from drsrobust.metrics import NAMES, BaselineMetrics, log_loss
+from drsrobust.metrics import NAMES, BaselineMetrics, log_loss, served
 from drsrobust.metrics.auc import auc_difference
 from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import attached_mitigations
@@ -32,7 +33,8 @@ class Evaluation:
     Attributes:
         outcome: `ok`; `nonfinite` (a score is NaN or infinite); `raised` (the model raised: metrics are None).
         rows_reached: rows whose scores errors may have changed; only these were computed again.
-        auc, logloss (nats per row), ne: metrics under the rules of `drsrobust.metrics`.
+        auc: of logits, or of the float32 probabilities that a server returns (see `scores` of `Evaluator`).
+        logloss (nats per row), ne: of logits, in float64.
         nan_rows, inf_rows: rows whose score is NaN, or infinite.
         scores: logits float32 [n]; do not write to them.
         error: text of the exception, if any.
@@ -49,6 +51,11 @@ class Evaluation:
     error: str | None = None
     _reference: BaselineMetrics | None = field(default=None, repr=False)
     _changed: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def probabilities(self) -> np.ndarray | None:
+        """Click probabilities float32 [n], the sigmoid of `scores` computed in float32; None if the model raised."""
+        return None if self.scores is None else served(self.scores)
 
     def unreached(self) -> "Evaluation":
         """The same as the result of errors that affect no row."""
@@ -95,6 +102,8 @@ class Evaluator:
         k: length of a user's list, for ranking metrics.
         threshold: probability over which the decision is a click.
         epsilon: change of a logit over which a score counts as changed.
+        scores: what AUC, users' lists and decisions compare: `probability`, float32 as a server returns it, where logits over
+            17.4 tie; or `logit`.
 
     Attributes:
         golden: the evaluation of the model without errors.
@@ -121,10 +130,12 @@ class Evaluator:
         k: int = 5,
         threshold: float = 0.5,
         epsilon: float = 1e-3,
+        scores: str = "probability",
     ) -> None:
         if not isinstance(rows, Split):
             raise TypeError(f"rows must be a Split such as data.test, got a {type(rows).__name__}")
-        self._options: dict[str, Any] = {"memory": memory, "k": k, "threshold": threshold, "epsilon": epsilon}
+        compared = {"k": k, "threshold": threshold, "epsilon": epsilon}
+        self._options: dict[str, Any] = {"memory": memory, **compared, "scores": scores}
         budget = amount(memory)
         restore_leftovers(model)
         clicks = int(np.sum(rows.labels > 0.5))
@@ -134,21 +145,18 @@ class Evaluator:
         self.checkpoint, self._checksum = state_digest(model), state_checksum(model)
         self._attached = attached_mitigations(model)
         self._reach = Reach(model, rows, budget)
-        scores = self._reach.scores
-        scores.flags.writeable = False
-        nan_rows, inf_rows = int(np.isnan(scores).sum()), int(np.isinf(scores).sum())
+        logits = self._reach.scores
+        logits.flags.writeable = False
+        nan_rows, inf_rows = int(np.isnan(logits).sum()), int(np.isinf(logits).sum())
         if nan_rows or inf_rows:
             raise ValueError(
                 f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {len(rows)} rows; "
                 "all must be finite"
             )
-        users = rows.users
-        self._reference = BaselineMetrics(
-            rows.labels, scores, rows.prior, users, k=k, threshold=threshold, epsilon=epsilon
-        )
+        self._reference = BaselineMetrics(rows.labels, logits, rows.prior, rows.users, **compared, compare=scores)
         self.full_run = self._reach.everything
         self._warned = False
-        self.golden = self._evaluation(scores, None)
+        self.golden = self._evaluation(logits, None)
         self._warn_of_probabilities()
 
     def _warn_of_probabilities(self) -> None:
@@ -169,7 +177,7 @@ class Evaluator:
 
     @property
     def options(self) -> dict[str, Any]:
-        """`memory`, `k`, `threshold` and `epsilon`."""
+        """`memory`, `k`, `threshold`, `epsilon` and `scores`."""
         return dict(self._options)
 
     def run(self) -> Evaluation:
@@ -315,6 +323,21 @@ class Evaluator:
     def __repr__(self) -> str:
         return f"<Evaluator {self.name} on {self.rows!r}: golden AUC {self.golden.auc:.4f}>"
 
+    def _repr_html_(self) -> str:
+        golden = self.golden
+        return facts(
+            "Evaluator",
+            {
+                "model": f"{self.name}, {sum(p.numel() for p in self.model.parameters()):,} parameters",
+                "rows": f"{len(self.rows):,} of {self.rows.dataset}, {float(self.rows.labels.mean()):.1%} clicked",
+                "AUC without errors": f"{golden.auc:.4f}",
+                "log loss, NE": f"{golden.logloss:.4f}, {golden.ne:.4f}",
+                "AUC compares": self.options["scores"],
+                "reruns": "affected rows and modules" if self.full_run is None else f"full runs: {self.full_run}",
+                "under": ", ".join(one.name for one in self._attached) or None,
+            },
+        )
+
 
 def amount(memory: int | str) -> int:
     """Bytes of an amount of memory, as 5_000_000, "5MB", "2GB" or "1 GiB".
@@ -343,10 +366,12 @@ def clean_cost(evaluator: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.D
     """
     import pandas as pd
 
-    rows, plain = [], evaluator.golden
+    def _compared(one: Evaluator) -> np.ndarray:
+        return one.golden.scores if one.options["scores"] == "logit" else one.golden.probabilities
+
+    rows = []
     for mitigation in mitigations:
         with evaluator.under(mitigation) as guarded:
-            scores = guarded.golden.scores
-        difference = auc_difference(evaluator.rows.labels, scores, plain.scores)
+            difference = auc_difference(evaluator.rows.labels, *(_compared(one) for one in (guarded, evaluator)))
         rows.append((mitigation.name, guarded.golden.auc, *difference))
     return pd.DataFrame(rows, columns=["mitigation", "auc", "difference", "low", "high", "p"])

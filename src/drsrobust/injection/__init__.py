@@ -2,6 +2,7 @@
 
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.apply import Application, ErrorMapMismatch, applied_maps, open_in, restore, restore_leftovers
+from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import BitFlip, ErrorModel, FixedCount, SingleBit, StuckAt, Sum
@@ -24,6 +25,7 @@ __all__ = [
     "AddressSpace",
     "Application",
     "BitFlip",
+    "CriticalBits",
     "Burst",
     "Dtype",
     "ErrorClock",

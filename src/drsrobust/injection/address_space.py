@@ -119,11 +119,13 @@ class Stored:
         tensor: the tensor.
         rows: the format of its rows, if they are quantized.
         parameter: whether the target "all" holds it: a parameter or a quantized table.
+        embedding: whether it is an embedding table.
     """
 
     tensor: torch.Tensor
     rows: Format | None = None
     parameter: bool = False
+    embedding: bool = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -165,9 +167,9 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
     component = component_of(model, components, entries)
     memory = Memory()
     memory.component, memory.first = component, {}
-    for name, tensor, parameter, table, aliases in entries:
+    for name, tensor, parameter, table, aliases, embedding in entries:
         rows = table and quantized_rows(table.values, table.dim, table.header, table.row_bytes)
-        memory[name] = Stored(tensor, rows, parameter)
+        memory[name] = Stored(tensor, rows, parameter, embedding)
         memory.first |= dict.fromkeys(aliases, name)
     if optimizer is not None:
         for name, tensor in optimizer_states(model, optimizer).items():

@@ -14,6 +14,7 @@ from torch import nn
 
 from drsrobust._environment import unknown
 from drsrobust._files import new_file
+from drsrobust._html import facts
 from drsrobust.injection.address_space import stored
 from drsrobust.injection.apply import Application, apply_for_good
 from drsrobust.injection.number_formats import Format, bit_set, format_named
@@ -211,6 +212,21 @@ class ErrorMap:
         if self.log is not None:
             text += f"{'; ' if self.fingerprint else ''}{self.log}"
         return text + ">"
+
+    def _repr_html_(self) -> str:
+        by_component = self.counts("component") if len(self) else {}
+        return facts(
+            "Error map",
+            {
+                "error model": self.error_model,
+                "seed": self.seed,
+                "flipped bits": f"{self.bits:,} of {self.eligible_bits:,}" if self.eligible_bits else f"{self.bits:,}",
+                "bit error rate": None if self.realised_rate is None else f"{self.realised_rate:.3g}",
+                "words": f"{len(self):,} in {len(self.targets)} tensors",
+                **{f"bits in {name}": f"{count:,}" for name, count in by_component.items()},
+                "while the model runs": self.log,
+            },
+        )
 
     def by_tensor(self) -> Iterator[tuple[int, slice]]:
         """The index of each tensor that is hit, and its entries."""

@@ -6,7 +6,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,6 +14,7 @@ import numpy as np
 
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace
+from drsrobust.injection.critical_bits import CriticalBits, check_count, critical_masks, draw_count, mean_count
 from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap, Fingerprint, Source, first_of_runs, union
 from drsrobust.injection.number_formats import Bits, bit_set
@@ -88,11 +89,11 @@ class ErrorModel(ABC):
         names = (field.name for field in fields(self) if field.name not in (self.RATE, self.COUNT))
         return canonical_json({"error_model": type(self).__name__, **{name: getattr(self, name) for name in names}})
 
-    def clock(self, places: int, seed: int, before: Before = NO_MODELS) -> ErrorClock:
-        """The error clock of this model. Its summand is the first 4 bytes (big-endian) of SHA-256 over the canonical form,
-        plus the number of equal models before it, modulo 2**32."""
+    def clock(self, places: int, seed: int, before: Before = NO_MODELS, stream: str = "") -> ErrorClock:
+        """The error clock of this model. Its summand is the first 4 bytes (big-endian) of SHA-256 over the canonical form and
+        the name of a further stream, plus the number of equal models before it, modulo 2**32."""
         canonical = self.canonical()
-        number = int.from_bytes(hashlib.sha256(canonical.encode()).digest()[:4], "big")
+        number = int.from_bytes(hashlib.sha256((canonical + stream).encode()).digest()[:4], "big")
         return ErrorClock(places, seed=seed, summand=(number + before.get(canonical, 0)) % 2**32)
 
 
@@ -279,7 +280,7 @@ class _ChosenBits(ErrorModel):
         return space.only(self.bits)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BitFlip(_ChosenBits):
     """Every eligible bit flips independently with probability `ber`, exactly, at every rate from 0 to 1.
 
@@ -290,21 +291,46 @@ class BitFlip(_ChosenBits):
         ber: bit error rate, per eligible bit.
         bits: eligible bits: numbers, 0 the lowest (in float32: 0-22 mantissa, 23-30 exponent, 31 sign), or fields of the
             format (`"sign"`, `"exponent"`, `"mantissa"`; of integers `"sign"`, `"value"`; of quantized rows `"value"`,
-            `"scale"`, `"bias"`, `"padding"`), one or several; None: all but padding.
+            `"scale"`, `"bias"`, `"padding"`, and `"exponent_top"`, the highest exponent bit), one or several; None: all but
+            padding.
+        critical: how many critical bits flip: a number, or at least a number (`"3+"`). The map is one of this model under that
+            condition: the numbers of flips in critical bits and elsewhere are independent.
+        critical_bits: which bits are critical; None: `CriticalBits()`.
 
     Example:
         >>> BitFlip(1e-6, bits="exponent"), str(BitFlip(1e-6, bits=("sign", 30)))
         (BitFlip(ber=1e-06, bits=('exponent',)), "BitFlip(ber=1e-06, bits=[30, 'sign'])")
+        >>> str(BitFlip(1e-6, critical=2))
+        "BitFlip(ber=1e-06, critical=2, critical_bits=CriticalBits(bits=('exponent_top',), table_rows=100))"
     """
 
     RATE = "ber"
 
     ber: float
     bits: Bits = None
+    critical: int | str | None = None
+    critical_bits: CriticalBits | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self._set(ber=check_rate("ber", self.ber))
+        if self.critical is None:
+            self._set(critical_bits=None)
+        else:
+            self._set(critical=check_count(self.critical), critical_bits=self.critical_bits or CriticalBits())
+
+    def __repr__(self) -> str:
+        condition = (
+            "" if self.critical is None else f", critical={self.critical!r}, critical_bits={self.critical_bits!r}"
+        )
+        return f"BitFlip(ber={self.ber!r}, bits={self.bits!r}{condition})"
+
+    def canonical(self) -> str:
+        """As of other models, without `critical` and `critical_bits` where they are None."""
+        form = {"error_model": type(self).__name__, "bits": self.bits}
+        if self.critical is not None:
+            form |= {"critical": self.critical, "critical_bits": asdict(self.critical_bits)}
+        return canonical_json(form)
 
     @property
     def rate(self) -> float:
@@ -312,14 +338,36 @@ class BitFlip(_ChosenBits):
         return self.ber
 
     def expected_share(self, space: AddressSpace) -> float:
-        """The bit error rate."""
-        self.eligible(space)
-        return self.ber
+        """The bit error rate; of a map with a number of critical flips, their share and that of the other flips."""
+        eligible = self.eligible(space)
+        if self.critical is None:
+            return self.ber
+        n = self.critical_bits.among(eligible).bits
+        return (self.ber * (eligible.bits - n) + mean_count(self.critical, n, self.ber)) / eligible.bits
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         eligible = self.eligible(space)
         positions = self.clock(eligible.bits, seed, before).until_in_parts(self.ber)
-        return from_bits(self, eligible, positions, seed, requested_rate=self.ber, n_sites=eligible.bits)
+        drawn = from_bits(self, eligible, positions, seed, requested_rate=self.ber, n_sites=eligible.bits)
+        if self.critical is None:
+            return drawn
+        critical = self.critical_bits.among(eligible)
+        clock = self.clock(critical.bits, seed, before, "critical")
+        count = draw_count(self.critical, critical.bits, self.ber, clock.values(np.zeros(1, np.int64), 1)[0, 0])
+        index = np.array([space.tensors.index(tensor) for tensor in critical.tensors], np.int32)
+        tensor, word, mask = critical.locate_masks(clock.first(count))
+        others = drawn.mask & ~critical_masks(critical, index, drawn)
+        return from_words(
+            self,
+            eligible,
+            np.append(drawn.tensor, index[tensor]),
+            np.append(drawn.word, word),
+            np.append(others, mask),
+            seed,
+            requested_rate=self.expected_share(space),
+            n_sites=eligible.bits - critical.bits,  # of the flips that come at the rate
+            n_events=int(np.bitwise_count(others).sum()),
+        )
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ _FLOATS = {
 _INTEGERS = (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.uint16, torch.uint32, torch.uint64)
 PADDING = "padding"
 FIELDS = ("sign", "exponent", "mantissa", "value", "scale", "bias", PADDING)
+TOP = "exponent_top"  # the highest bit of the exponent: a part of a field
 _CODE_BITS = {"int8": 8, "int4": 4, "int2": 2}
 _ROWS = re.compile(r"(int8|int4|int2|float16|float32) rows: (\d+) values, (\d+) bytes of scale and bias, (\d+) bytes")
 
@@ -71,7 +72,10 @@ class Format:
             return everything
         chosen = np.zeros(self.period, np.uint64)
         for bit in bits:
-            if isinstance(bit, str):
+            if bit == TOP:
+                exponent = self.fields.get("exponent", np.uint64(0))
+                chosen |= exponent & ~(exponent >> np.uint64(1))
+            elif isinstance(bit, str):
                 chosen |= self.fields.get(bit, np.uint64(0))
             elif 0 <= bit < self.width:
                 chosen |= everything & np.uint64(1 << bit)
@@ -169,8 +173,8 @@ def bit_set(bits: Bits | Iterable[int | str]) -> tuple[int | str, ...] | None:
     if not bits or any(isinstance(bit, bool) or not isinstance(bit, int | np.integer) for bit in numbers):
         raise ValueError(f"bits are {bits!r}; they must be one or more integers, 0 for the lowest bit, or fields")
     for name in names:
-        if name not in FIELDS:
-            raise unknown("field of a number format", name, FIELDS)
+        if name not in (*FIELDS, TOP):
+            raise unknown("field of a number format", name, (*FIELDS, TOP))
     return (*sorted({int(bit) for bit in numbers}), *names)
 
 

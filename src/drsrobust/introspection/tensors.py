@@ -55,14 +55,15 @@ def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 class TensorEntry(NamedTuple):
-    """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, and its
-    further names (tied weights, a module in two places)."""
+    """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, its further
+    names (tied weights, a module in two places), and whether an embedding module looks rows of it up."""
 
     name: str
     tensor: torch.Tensor
     parameter: bool
     table: QuantizedTable | None
     aliases: list[str]
+    embedding: bool = False
 
 
 def listed(model: nn.Module) -> list[TensorEntry]:
@@ -71,10 +72,12 @@ def listed(model: nn.Module) -> list[TensorEntry]:
     Tensors that share all of their memory are listed once. FBGEMM's bookkeeping buffers are not listed."""
     modules = [(plain_name(name), module) for name, module in unwrapped(model).named_modules(remove_duplicate=False)]
     tables = {table.name: table for table in quantized_tables(modules)}
-    parameters, buffers = [], []
+    parameters, buffers, looked_up = [], [], set()
     for prefix, module in modules:
         start = f"{prefix}." if prefix else ""
         parameters += [(start + n, t, True, None) for n, t in module._parameters.items() if t is not None]
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) or _LOOKUP in type(module).__name__:
+            looked_up.update(start + n for n in module._parameters)
         own = {start + n: t for n, t in module._buffers.items() if t is not None}
         if _LOOKUP in type(module).__name__:
             # Offsets, types and counters of FBGEMM's kernels, which trust them: errors there end the process.
@@ -88,7 +91,7 @@ def listed(model: nn.Module) -> list[TensorEntry]:
         there = [] if place is None else seen.setdefault(place, [])
         known = next((one for one in there if _same_memory(one.tensor, tensor)), None)
         if known is None:
-            once.append(TensorEntry(name, tensor, parameter, table, []))
+            once.append(TensorEntry(name, tensor, parameter, table, [], table is not None or name in looked_up))
             there.append(once[-1])
         elif known.name != name:
             known.aliases.append(name)
@@ -217,7 +220,7 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
             "buffers": tensor.numel() * (not parameter),
             "bits": 8 * tensor.numel() * tensor.element_size() * parameter,
         }
-        for name, tensor, parameter, table, _ in everything
+        for name, tensor, parameter, table, *_ in everything
     ]
     frame = pd.DataFrame(rows).groupby("component", sort=False, as_index=False).sum()
     return frame.assign(share=frame["bits"] / frame["bits"].sum())

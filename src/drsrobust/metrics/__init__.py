@@ -1,15 +1,16 @@
-"""Metrics of click predictions, on raw logits, with one rule for scores that are not numbers.
+"""Metrics of click predictions, with one rule for scores that are not numbers.
 
-+inf and -inf keep their order. A NaN carries no information: in AUC every pair it is in counts 1/2; in log loss, normalised
-entropy and calibration it predicts the click rate of the training rows; in a user's top-k list it is never shown; as a
-decision it is incorrect; its distance from the golden score is infinite; in a rank correlation it ties with every other row.
+Functions take logits or what a server returns (`served`); infinities keep their order. A NaN carries no information: in AUC
+every pair it is in counts 1/2; in log loss, normalised entropy and calibration it predicts the click rate of the training rows;
+in a user's top-k list it is never shown; as a decision it is incorrect; its distance from the golden score is infinite; in a
+rank correlation it ties with every other row.
 `BaselineMetrics` computes all metrics of scores that differ from the golden ones in few rows.
 """
 
 from drsrobust.metrics.auc import auc
 from drsrobust.metrics.changes import DEVIATIONS, decision_changed, deviated, median_change, score_changed, spearman
 from drsrobust.metrics.incremental import NAMES, BaselineMetrics
-from drsrobust.metrics.log_loss import P_MIN, calibration, log_loss, normalised_entropy, probabilities
+from drsrobust.metrics.log_loss import P_MIN, calibration, log_loss, normalised_entropy, probabilities, served
 from drsrobust.metrics.ranking import UserLists, hit_rate, list_changed, ndcg, topk_overlap, users_harmed
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "normalised_entropy",
     "probabilities",
     "list_changed",
+    "served",
     "spearman",
     "topk_overlap",
 ]

@@ -78,8 +78,9 @@ def checked_epsilon(epsilon: float) -> float:
     return float(epsilon)
 
 
-def is_flipped(scores: np.ndarray, golden: np.ndarray, at: np.float64) -> np.ndarray:
-    """Rows, bool [n], on the other side of the logit `at` than golden, or NaN. In float64, so that the threshold is exact."""
+def is_flipped(scores: np.ndarray, golden: np.ndarray, at: np.floating) -> np.ndarray:
+    """Rows, bool [n], on the other side of `at` than golden, or NaN. Logits are compared in float64, so that the threshold is
+    exact."""
     with np.errstate(invalid="ignore"):
         return ((scores > at) != (golden > at)) | np.isnan(scores) | np.isnan(golden)
 

@@ -8,7 +8,7 @@ from drsrobust._environment import unknown
 from drsrobust.metrics._inputs import checked, checked_k, checked_prior, columns
 from drsrobust.metrics.auc import share_won, twice_won
 from drsrobust.metrics.changes import DEVIATIONS, EPSILON, THRESHOLD, checked_epsilon, cut, is_flipped, is_moved
-from drsrobust.metrics.log_loss import entropy, factors, mean_log, over_clicks, probabilities
+from drsrobust.metrics.log_loss import entropy, factors, mean_log, over_clicks, probabilities, served
 from drsrobust.metrics.ranking import GoldenLists, UserClicks, UserLists, mean
 
 
@@ -71,6 +71,7 @@ def twice_above(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 RANKING = ("ndcg", "hit_rate", "overlap", "list_changed", "users_harmed")
+SCORES = ("logit", "probability")  # what AUC, lists and decisions compare
 NAMES = ("calibration", *RANKING, "decision_changed", "score_changed", *DEVIATIONS)
 FEW = 0.05  # share of changed rows up to which looking at them alone is quicker than starting over (measured: 4 to 7 %)
 
@@ -79,8 +80,9 @@ class BaselineMetrics:
     """Metrics of scores, in less time if they differ from the golden scores in few rows.
 
     Each metric equals the function of its name bit for bit (`overlap` is `topk_overlap`; names with a threshold are
-    `deviated`). No state changes, so nothing accumulates over a campaign. With 100 changed of 100,000 rows all metrics except
-    `DEVIATIONS`, which need all rows, together take a millisecond.
+    `deviated`), with `compare="probability"` AUC, lists and decisions that of `served(scores)`. No state changes, so nothing
+    accumulates over a campaign. With 100 changed of 100,000 rows all metrics except `DEVIATIONS`, which need all rows, together
+    take a millisecond.
 
     Args:
         labels: [n], 0 or 1.
@@ -90,6 +92,7 @@ class BaselineMetrics:
         k: length of a user's list.
         threshold: of the click decision, a probability in (0, 1).
         epsilon: distance in logits beyond which a score has moved.
+        compare: what AUC, users' lists and decisions compare: `logit`, or `probability` (float32, as `served` gives it).
 
     Attributes:
         golden: as given, read-only.
@@ -120,23 +123,31 @@ class BaselineMetrics:
         k: int = 5,
         threshold: float = THRESHOLD,
         epsilon: float = EPSILON,
+        compare: str = "logit",
     ) -> None:
+        if compare not in SCORES:
+            raise unknown("scores", compare, SCORES)
         clicked, golden = checked(labels, golden)
         if not np.isfinite(golden).all():
             row = int(np.flatnonzero(~np.isfinite(golden))[0])
             raise ValueError(f"golden score {golden[row]} of row {row}; scores without errors must be finite")
         self._clicked, self.golden, self._prior = clicked, golden.copy(), checked_prior(prior)
         self._k, self._threshold, self._epsilon = checked_k(k), threshold, checked_epsilon(epsilon)
-        self._cut = cut(threshold)
+        self._compare, logit = compare, cut(threshold)
+        self._cut = logit if compare == "logit" else np.float32(threshold)
         self.entropy = entropy(clicked)
-        self._pairs = GoldenPairs(clicked, self.golden)
+        self._compared = self._shown(self.golden)
+        self._pairs = GoldenPairs(clicked, self._compared)
         self._factors = factors(clicked, golden, prior)
         self._probabilities = probabilities(golden, prior)
         self._lists: UserLists | None = None
         if users is not None:
             _, users = columns(labels=labels, users=users)
             self._lists = UserLists(users, k)
-            self._clicks, self._golden_lists = UserClicks(self._lists, clicked), GoldenLists(self._lists, self.golden)
+            self._clicks, self._golden_lists = (
+                UserClicks(self._lists, clicked),
+                GoldenLists(self._lists, self._compared),
+            )
             everyone = np.arange(len(self._lists.users))
             self._golden_values = {
                 name: self._values(name, self._golden_lists.top, everyone) for name in RANKING if name != "users_harmed"
@@ -156,7 +167,17 @@ class BaselineMetrics:
             ValueError: scores of another length, or rows that are no distinct numbers of rows.
         """
         scores, rows = self._checked(scores, changed)
-        return self._pairs.auc(scores, rows)
+        return self._pairs.auc(self._shown(scores, rows), rows)
+
+    def _shown(self, scores: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+        """What AUC, lists and decisions compare [n], of scores of which all but `rows` (None: any row) are golden."""
+        if self._compare == "logit":
+            return scores
+        if rows is None:
+            return served(scores)
+        shown = self._compared.copy()
+        shown[rows] = served(scores.take(rows))
+        return shown
 
     def log_loss(self, scores: np.ndarray, changed: np.ndarray | None = None) -> float:
         """`metrics.log_loss` of scores [n]. Arguments and errors are those of `auc`."""
@@ -199,7 +220,7 @@ class BaselineMetrics:
         found: dict[str, float | None] = dict.fromkeys(names)
         if self._lists is not None and set(names) & set(RANKING):
             who = None if rows is None else self._lists.owners(rows)
-            top = self._lists.top(checked_scores, who)
+            top = self._lists.top(self._shown(checked_scores, rows), who)
             found |= {name: self._of_users(name, top, who) for name in names if name in RANKING}
         for name in set(names) - set(RANKING):
             if name in DEVIATIONS:
@@ -213,7 +234,7 @@ class BaselineMetrics:
     def check(self, golden: np.ndarray) -> None:
         """Raises RuntimeError if the arrays here are not those of the golden scores [n]."""
         users = None if self._lists is None else self._lists.users.take(self._lists.codes)
-        settings = {"k": self._k, "threshold": self._threshold, "epsilon": self._epsilon}
+        settings = {"k": self._k, "threshold": self._threshold, "epsilon": self._epsilon, "compare": self._compare}
         fresh = BaselineMetrics(self._clicked, golden, self._prior, users, **settings)._arrays()
         for name, array in self._arrays().items():
             if array.dtype != fresh[name].dtype or array.tobytes() != fresh[name].tobytes():
@@ -268,14 +289,12 @@ class BaselineMetrics:
 
     def _share(self, name: str, scores: np.ndarray, rows: np.ndarray | None) -> float:
         """Share of rows that are flipped or moved; a row with its golden score, which is finite, is neither."""
-        golden = self.golden
-        if rows is not None:
-            scores, golden = scores.take(rows), golden.take(rows)
-        found = (
-            is_flipped(scores, golden, self._cut)
-            if name == "decision_changed"
-            else is_moved(scores, golden, self._epsilon)
-        )
+        rows = slice(None) if rows is None else rows
+        if name == "decision_changed":
+            scores = scores[rows] if self._compare == "logit" else served(scores[rows])
+            found = is_flipped(scores, self._compared[rows], self._cut)
+        else:
+            found = is_moved(scores[rows], self.golden[rows], self._epsilon)
         return float(np.count_nonzero(found) / len(self.golden)) if len(self.golden) else float("nan")
 
     def _arrays(self) -> dict[str, np.ndarray]:

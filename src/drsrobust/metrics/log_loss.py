@@ -1,4 +1,4 @@
-"""Metrics of predicted probabilities: log loss, normalised entropy, calibration."""
+"""Predicted probabilities: log loss, normalised entropy and calibration in float64, and what a server returns, in float32."""
 
 import numpy as np
 
@@ -7,6 +7,22 @@ from drsrobust.metrics._inputs import checked, checked_prior
 P_MIN = 1e-12  # probabilities are clipped to [P_MIN, 1 - P_MIN], as TorchRec's normalised entropy does
 LIMIT = 40.0  # logits beyond have a clipped probability, and their exponential stays finite
 GROUP = 16  # rows whose factors are multiplied before the logarithm: at most 1e12 ** 16, far from float64's end
+
+
+def served(scores: np.ndarray) -> np.ndarray:
+    """Click probabilities of logits [n] as a server returns them: the sigmoid, computed in float32; NaN stays NaN.
+
+    Logits over 17.4 give 1 and logits under -88.8 give 0, so scores beyond tie.
+
+    Returns:
+        float32 [n].
+
+    Example:
+        >>> served(np.array([0.0, 20.0, 1e30, -1e30, np.nan]))
+        array([0.5, 1. , 1. , 0. , nan], dtype=float32)
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.float32(1) / (np.float32(1) + np.exp(-np.asarray(scores, np.float32)))
 
 
 def probabilities(scores: np.ndarray, prior: float) -> np.ndarray:

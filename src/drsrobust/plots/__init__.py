@@ -8,12 +8,14 @@ from drsrobust.plots.curves import (
     recovery_vs_ber,
     recovery_vs_ber_data,
 )
+from drsrobust.plots.names import display_name
 from drsrobust.plots.save import figures_folder, read_words, save, save_table
 from drsrobust.plots.style import new_panels
 
 __all__ = [
     "auc_vs_ber",
     "auc_vs_ber_data",
+    "display_name",
     "figures_folder",
     "mitigated_auc",
     "mitigated_auc_data",

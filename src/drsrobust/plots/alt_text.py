@@ -14,13 +14,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _SERIES = 8  # described of a panel
+_POINTS = 400  # of a figure at most, with words of their own
 
 
 def title(figure: "Figure") -> str:
     """One sentence on the first panel with data: where its quantity is highest, or how its widest curve falls or rises."""
     panels = [ax for ax in figure.axes if _series(ax)]
     if not panels:
-        return "No data."
+        return "No values to show."
     ax, series = panels[0], _series(panels[0])
     quantity, across = _quantity(ax), _bare(_shared_label(ax, "x"))
     named = (_names(ax.yaxis) or _names(ax.xaxis)) is not None and not _is_map(ax)
@@ -42,8 +43,31 @@ def title(figure: "Figure") -> str:
 
 
 def text(figure: "Figure") -> str:
-    """What each panel shows, and the smallest and largest value of each series."""
-    return " ".join(_panel(ax) for ax in figure.axes if ax.get_label() != "<colorbar>")
+    """What each panel shows, and the smallest and largest value of each series; of a panel without axes, its words."""
+    panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
+    return " ".join(_panel(ax) if ax.axison else _words(ax) for ax in panels)
+
+
+def points(figure: "Figure") -> list[list[float | str]]:
+    """Each drawn point as [x, y, words]: its place as a share of the figure's width (from the left) and height (from the top),
+    and `DLRM: 0.79 at 1e-4`. The figure must have its final layout; of more than 400 points none are given."""
+    found: list[list[float | str]] = []
+    for ax in figure.axes:
+        if _is_map(ax) or ax.get_label() == "<colorbar>":
+            continue
+        along = 0 if _names(ax.yaxis) is not None else 1
+        for name, values in _drawn(ax).items():
+            shares = figure.transFigure.inverted().transform(ax.transData.transform(values))
+            for (x, y), point in zip(shares.tolist(), values.tolist(), strict=True):
+                if 0 <= x <= 1 and 0 <= y <= 1:
+                    words = f"{f'{name}: ' if name else ''}{_number(point[along])} at {_place(ax, *point)}"
+                    found.append([round(x, 4), round(1 - y, 4), words])
+    return found if len(found) <= _POINTS else []
+
+
+def _words(ax: "Axes") -> str:
+    texts = (" ".join(text.get_text().split()) for text in ax.texts)
+    return f"{'; '.join(text for text in texts if len(text) > 1)}."  # not the digits of a word
 
 
 def _panel(ax: "Axes") -> str:
@@ -70,6 +94,15 @@ def _series(ax: "Axes") -> dict[str | None, tuple[np.ndarray, list[str]]]:
     """Name -> values and where they are, in the order of the horizontal axis; series without a name are one, under None."""
     if _is_map(ax):
         return _rows_of_map(ax)
+    named_rows = _names(ax.yaxis) is not None
+    return {
+        name: (points[:, 0 if named_rows else 1], [_place(ax, x, y) for x, y in points])
+        for name, points in _drawn(ax).items()
+    }
+
+
+def _drawn(ax: "Axes") -> dict[str | None, np.ndarray]:
+    """Name -> points [n, 2] of curves and bars, from left to right; those without a name are under None."""
     drawn = []
     for part in ax.containers:
         if isinstance(part, ErrorbarContainer) and part.lines[0] is not None:
@@ -83,12 +116,10 @@ def _series(ax: "Axes") -> dict[str | None, tuple[np.ndarray, list[str]]]:
         name = None if not label or str(label).startswith("_") else " ".join(str(label).split())
         points = np.asarray(points, float)
         merged.setdefault(name, []).append(points[np.isfinite(points).all(axis=1)])
-    named_rows = _names(ax.yaxis) is not None
     series = {}
     for name, parts in merged.items():
         if len(points := np.concatenate(parts)):
-            points = points[np.argsort(points[:, 0], kind="stable")]
-            series[name] = points[:, 0 if named_rows else 1], [_place(ax, x, y) for x, y in points]
+            series[name] = points[np.argsort(points[:, 0], kind="stable")]
     return series
 
 

@@ -95,10 +95,8 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         ax.set_xscale("log")
         ax.label_outer()
         band = Patch(color="#999999", alpha=0.25, lw=0, label="10-90 % of trials")
-        low, high = ax.get_ylim()
-        above = max(0.0, (0.5 - low) / (high - low)) + 0.07  # the name of the coin toss line is at the left
         handles = [*ax.get_legend_handles_labels()[0], band]
-        ax.legend(handles=handles, title="errors in", loc="lower left", bbox_to_anchor=(0.0, above, 1.0, 1.0 - above))
+        ax.legend(handles=handles, title="errors in", **OUTSIDE)
         ax.set_title(" / ".join(f"{model} on {name}" for model, name in data[_KEYS[:2]].drop_duplicates().to_numpy()))
     return ax
 
@@ -120,7 +118,7 @@ def mitigated_auc(data: "pd.DataFrame", ax: "Axes | None" = None, *, protocol: s
 
     Args:
         data: `mitigated_auc_data`; rates of 0 are not drawn.
-        ax: where to draw; None: a new figure. The last panel of a row has the legend, for all protocols.
+        ax: where to draw; None: a new figure. The last panel of a row has the legend.
         protocol: whose curves are drawn.
     """
     shown = data[(data["ber"] > 0) & (data["protocol"] == protocol)]
@@ -128,7 +126,7 @@ def mitigated_auc(data: "pd.DataFrame", ax: "Axes | None" = None, *, protocol: s
     ax.fill_between(plain["ber"], plain["auc_q10"], plain["auc_q90"], color="#000000", alpha=0.08, lw=0)
     _curves(ax, shown, "auc")
     auc_guides(ax, shown["auc_golden"])
-    _finish(ax, shown, data, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")])
+    _finish(ax, shown, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")])
     if len(shown):
         low, high = ax.get_ylim()
         ax.set_ylim(max(low, 0.0), min(high, 1.0))
@@ -157,7 +155,7 @@ def recovery_vs_ber(
 
     Args:
         data: `recovery_vs_ber_data`; values that are blank or have no interval are not drawn.
-        ax: where to draw; None: a new figure. The last panel of a row has the legend, for all protocols.
+        ax: where to draw; None: a new figure. The last panel of a row has the legend.
         protocol: whose curves are drawn.
         quantity: `recovery`, as a share of the lost AUC, or `gained`, as AUC.
         claimed: a published value, drawn as a line.
@@ -172,9 +170,11 @@ def recovery_vs_ber(
         ax.axhline(claimed, zorder=1.5, **CLAIMED)
         name_line(ax, claimed, f"claimed: up to {claimed:g}")
     if quantity == "recovery":
-        low, high = ax.get_ylim()
-        ax.set_ylim(max(low, -1.0), min(max(high, 1.05), 1.3))  # bars are very long where little is lost
-    _finish(ax, shown, data, [])
+        ax.set_ylim(max(ax.get_ylim()[0], -0.6), 1.25)  # bars are very long where little is lost; room for the labels
+        for ber, lost in shown.groupby("ber")["lost"].first().items():
+            place = {"xycoords": ax.get_xaxis_transform(), "va": "top", "ha": "center", "color": "#555555", "size": 7.5}
+            ax.annotate(f"{lost:.2g}\nlost", (ber, 0.985), **place)
+    _finish(ax, shown, [])
     return ax
 
 
@@ -230,21 +230,20 @@ def _curves(ax: "Axes", data: "pd.DataFrame", value: str) -> None:
         ax.errorbar(curve["ber"] * apart(index, len(curves)), curve[value], label=label, **style)
 
 
-def _finish(ax: "Axes", shown: "pd.DataFrame", data: "pd.DataFrame", more: list[Patch]) -> None:
-    """Title, scale and legend of a panel that shows a part of `data`."""
+def _finish(ax: "Axes", shown: "pd.DataFrame", more: list[Patch]) -> None:
+    """Title, scale and legend of a panel."""
     if shown.empty:
         return
     model, dataset, protocol, target = shown[["model", "dataset", "protocol", "target"]].iloc[0]
     where = "all parameters" if target == "all" else target
     errors = "errors as in the published scripts" if protocol == "as_released" else f"errors in {where}"
-    ax.set_title(f"{model} on {dataset}:\n{errors}")  # too long for one line
+    ax.set_title(f"{model} on {dataset}:\n{errors}", size="small")  # names of data sets are long
     ax.set_xscale("log")
     ax.label_outer()
     if at_edge(ax, "last_col"):
-        series = data.drop_duplicates("series").sort_values("series")
+        series = shown.drop_duplicates("series").sort_values("series")
         lines = [
             Line2D([], [], label=mitigation_label(_series_name(name)), **_mitigation_style(number))
             for number, name in zip(series["series"], series["mitigation"], strict=True)
         ]
-        inside = {"loc": "lower left", "bbox_to_anchor": (0.0, 0.14)}  # above the name of the lowest line
-        ax.legend(handles=[*lines, *more], handlelength=3, **(inside if at_edge(ax, "first_col") else OUTSIDE))
+        ax.legend(handles=[*lines, *more], handlelength=3, **OUTSIDE)

@@ -6,13 +6,16 @@ import sys
 import textwrap
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+from matplotlib.text import Text
+from matplotlib.ticker import FixedLocator
 
 from drsrobust._files import new_file
 from drsrobust.plots import alt_text
+from drsrobust.plots.names import display_name, readable
 from drsrobust.plots.style import SETTINGS
 
 if TYPE_CHECKING:
@@ -41,9 +44,11 @@ def save(
     details: str = "",
     title: str | None = None,
     timed: bool = False,
+    appendix: bool = False,
 ) -> None:
     """Writes `<name>.svg`, `<name>.png`, `data/<name>.csv` (what was drawn) and `data/<name>.json` (`title`, `caption`,
-    `details`, `alt`, `timed`). In a notebook it shows the picture with these words, and closes the figure.
+    `details`, `alt`, `timed`, `appendix`; `points` as of `alt_text.points`). In a notebook it shows the picture with these
+    words, and closes the figure.
 
     The bytes depend on the data, the words and the version of matplotlib alone.
 
@@ -55,10 +60,17 @@ def save(
         details: how it was made: data, rows, trials, intervals.
         title: the message, a sentence, which is drawn above the panels; None: made from what is drawn.
         timed: the numbers are measured times, which differ from run to run.
+        appendix: reports show the figure in their appendix.
     """
     figure, folder = ax.figure, figures_folder()
+    _rename(figure)
     words = {"title": title or _with_dataset(alt_text.title(figure), data), "caption": caption, "details": details}
-    words |= {"alt": alt_text.text(figure), "timed": timed}
+    words |= {
+        "title": readable(words["title"]),
+        "alt": readable(alt_text.text(figure)),
+        "timed": timed,
+        "appendix": appendix,
+    }
     heading = textwrap.fill(words["title"].removesuffix("."), round(CHARACTERS * figure.get_figwidth()))
     figure.suptitle(heading, x=0.005, ha="left", size=10)
     metadata = {"svg": {"Date": None, "Creator": None, "Title": words["title"]}, "png": {"Software": None}}
@@ -67,6 +79,7 @@ def save(
             with new_file(folder / f"{name}.{ending}") as part:
                 figure.savefig(part, format=ending, metadata=written)
             figure.set_layout_engine("none")  # both have one layout, which takes as long as drawing
+    words["points"] = [[x, y, readable(text)] for x, y, text in alt_text.points(figure)]
     _write(folder / "data" / name, data, words)
     _show(figure, folder / f"{name}.png", words)
 
@@ -82,28 +95,43 @@ def save_table(table: "pd.DataFrame", name: str, caption: str, *, details: str =
     _write(figures_folder() / name, table, {"caption": caption, "details": details, "timed": timed})
 
 
-def read_words(folder: Path, name: str) -> dict[str, str | bool]:
+def read_words(folder: Path, name: str) -> dict[str, Any]:
     """What `save` wrote to `data/<name>.json` in a folder of figures.
 
     Returns:
-        `title`, `caption`, `details`, `alt`, `timed`.
+        `title`, `caption`, `details`, `alt`, `timed`, `appendix`, `points`.
     """
     return json.loads((folder / "data" / f"{name}.json").read_text())
 
 
+def _rename(figure: mpl.figure.Figure) -> None:
+    """Writes display names in place of the names of data sets, models and components in all texts."""
+    for panel in figure.axes:
+        for axis in (panel.xaxis, panel.yaxis):
+            if isinstance(axis.get_major_locator(), FixedLocator):
+                places, words = axis.get_majorticklocs(), axis.get_major_formatter()
+                labels = [words(place) for place in places]
+                if (names := [readable(label) for label in labels]) != labels:
+                    axis.set_ticks(places, names)
+    for text in figure.findobj(Text):
+        if (words := readable(text.get_text())) != text.get_text():
+            text.set_text(words)
+
+
 def _with_dataset(sentence: str, data: "pd.DataFrame") -> str:
     names = list(data["dataset"].dropna().unique()) if "dataset" in data else []
-    return f"{names[0]}: {sentence}" if len(names) == 1 and names[0] not in sentence else sentence
+    name = display_name(names[0]) if names else ""
+    return f"{name}: {sentence}" if len(names) == 1 and name not in sentence else sentence
 
 
-def _write(path: Path, table: "pd.DataFrame", words: dict[str, str | bool]) -> None:
+def _write(path: Path, table: "pd.DataFrame", words: dict[str, Any]) -> None:
     with new_file(path.parent / f"{path.name}.csv") as part:
         table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
     with new_file(path.parent / f"{path.name}.json") as part:
         part.write_text(json.dumps(words, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def _show(figure: mpl.figure.Figure, picture: Path, words: dict[str, str | bool]) -> None:
+def _show(figure: mpl.figure.Figure, picture: Path, words: dict[str, Any]) -> None:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if not hasattr(shell, "kernel"):
         return

@@ -2,7 +2,7 @@
 
 Colours are Okabe and Ito's; markers and dashes tell series apart in grey. Files are equal byte for byte from run to run."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import wraps
 from inspect import signature
 from itertools import pairwise
@@ -163,6 +163,58 @@ def name_line(ax: "Axes", value: float, text: str, *, axis: str = "y", at: str =
         above: whether the name is written over a horizontal line.
     """
     ax.add_artist(_LineName(ax, value, text, axis, at, above))
+
+
+def label_lines(
+    ax: "Axes", places: Mapping[str, tuple[float, float]], colours: Mapping[str, str] | None = None
+) -> None:
+    """Writes names to the right of the panel at the ends of lines, in their colours and without overlap, in place of a legend.
+
+    Args:
+        ax: the panel, with its scales and limits.
+        places: name -> the last point of its line, in data.
+        colours: of names; others are grey.
+    """
+    names = sorted(places, key=lambda name: places[name][1])
+    low, high = ax.get_ylim()
+    position = ax.transData + ax.transAxes.inverted()
+    height = 0.165 / ax.get_position().height / ax.figure.get_figheight()  # of a line of text, as a share of the panel
+    centres = [
+        min(max(position.transform((places[name][0], np.clip(places[name][1], low, high)))[1], 0), 1) for name in names
+    ]
+    heights: list[float] = []
+    for place in centres:  # upwards, each above the last one
+        heights.append(max(place, heights[-1] + height) if heights else place)
+    for index in reversed(range(len(heights))):  # and down again where they left the panel
+        heights[index] = min(heights[index], 1 - height * (len(heights) - 1 - index))
+    for name, place in zip(names, heights, strict=True):
+        colour = (colours or {}).get(name, "#444444")
+        ax.annotate(name, (1.01, place), xycoords="axes fraction", va="center", ha="left", color=colour, size=9)
+
+
+def shade_rates(ax: "Axes", *, below: float = 1e-8, above: float = 1e-4) -> None:
+    """Shades two ranges of bit error rates and names them at the top: what memory in the field has, and stress.
+
+    Args:
+        ax: the panel, with a logarithmic axis of rates and its limits.
+        below: highest rate in the field.
+        above: lowest rate of the stress range.
+    """
+    left, right = ax.get_xlim()
+    for start, end, text, colour in ((left, below, "field", "#DDEBDD"), (above, right, "stress", "#F3E3DA")):
+        if end > start:
+            ax.axvspan(start, end, color=colour, zorder=0.1, lw=0)
+            middle = float(np.sqrt(start * end))
+            ax.annotate(
+                text,
+                (middle, 1.01),
+                xycoords=ax.get_xaxis_transform(),
+                va="bottom",
+                ha="center",
+                color="#555555",
+                size=8,
+            )
+    ax.set_xlim(left, right)
 
 
 class _LineName(Annotation):

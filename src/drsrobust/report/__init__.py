@@ -40,7 +40,7 @@ def figure_entries(figures: Path, names: list[str]) -> list[dict[str, Any]]:
         picture = (figures / f"{name}.svg").read_text()
         points = {side: float(re.search(rf'{side}="([\d.]+)pt"', picture)[1]) for side in ("width", "height")}
         pixels = {side: round(length * 4 / 3) for side, length in points.items()}
-        entries.append({"name": name} | read_words(figures, name) | pixels)
+        entries.append({"name": name, "points": [], "appendix": False} | read_words(figures, name) | pixels)
     return entries
 
 

@@ -10,12 +10,14 @@ from drsrobust.statistics.intervals import (
     wilson,
 )
 from drsrobust.statistics.pvf import pvf
+from drsrobust.statistics.random_effects import across_models
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.stopping import checkpoints, is_precise, required_trials, stopping_interval
 from drsrobust.statistics.stratified import stratified_mean, stratified_proportion
 from drsrobust.statistics.summary import summarise
 
 __all__ = [
+    "across_models",
     "bootstrap_interval",
     "bounded_interval",
     "required_trials",

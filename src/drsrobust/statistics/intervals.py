@@ -113,6 +113,48 @@ def bounded_interval(
     return mean, min(mean, low + (high - low) * lowest), max(mean, high - (high - low) * highest)
 
 
+def stringer_interval(
+    values: np.ndarray, bounds: tuple[float, float], confidence: float = CONFIDENCE
+) -> tuple[float, float, float]:
+    """Mean of bounded values [n] of which few are large, and its confidence interval by Stringer's bound.
+
+    With x_1 >= x_2 >= ... the values above the least possible one, scaled to [0, 1], and p_j the upper Clopper-Pearson limit
+    of j events in n, the upper end is p_0 + sum_j (p_j - p_(j-1)) x_j; the lower one is that of 1 - x. It was made for
+    populations that rarely differ from 0, as errors in accounts (K. W. Stringer, Proc. Business and Economic Statistics
+    Section, ASA, 1963), and is conservative in all that were tried (P. J. Bickel, "Inference and auditing: the Stringer bound",
+    International Statistical Review 60, 1992), but it is not proven to be so for every n.
+
+    Args:
+        values: [n], at least 1.
+        bounds: least and greatest possible value, finite.
+        confidence: of the interval.
+
+    Raises:
+        ValueError: values outside the bounds.
+
+    Example:
+        >>> stringer_interval(np.array([0.3] + 99 * [0.0]), bounds=(0.0, 0.8))
+        (0.003, 7.59...e-05, 0.0344...)
+    """
+    values = np.asarray(values, np.float64)
+    _check_bounds(values, bounds)
+    low, high = (float(bound) for bound in bounds)
+    share = np.clip((np.sort(values) - low) / (high - low), 0.0, 1.0)
+    steps = _stringer_steps(len(values), (1 + confidence) / 2)
+    highest, lowest = steps @ np.append(1.0, share[::-1]), 1 - steps @ np.append(1.0, 1 - share)
+    mean = float(values.mean())
+    return mean, min(mean, float(low + (high - low) * lowest)), max(mean, float(low + (high - low) * highest))
+
+
+@lru_cache(maxsize=1024)
+def _stringer_steps(n: int, confidence: float) -> np.ndarray:
+    """p_0, p_1 - p_0, ..., p_n - p_(n-1) of the upper Clopper-Pearson limits of 0 .. n events in n."""
+    from scipy.stats import beta
+
+    events = np.arange(n)
+    return np.diff(np.append(beta.ppf(confidence, events + 1, n - events), 1.0), prepend=0.0)
+
+
 def wilson(count: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
     """Share count / n and its Wilson score interval (Wilson, JASA 22, 1927); NaN when n is 0.
 

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import identifying
+from drsrobust.statistics.columns import FIXED, identifying
 from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, wilson
+from drsrobust.statistics.stopping import UNIT
+from drsrobust.statistics.strata import Strata
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,7 +42,7 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
         that did not raise, it is null here, and n is 0.
 
     Raises:
-        ValueError: columns that the table does not have; shares outside of [0, 1].
+        ValueError: columns that the table does not have; shares outside of [0, 1]; a group of several stratified conditions.
 
     Example:
         >>> import pandas as pd
@@ -61,7 +63,7 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
     defined = {name: bool(table[name].notna().any()) for name in DEFINITIONS}
     rows = []
     for group, trials in table.groupby(by, sort=False, dropna=False):
-        raised = (trials["outcome"] == "raised").to_numpy()
+        raised, strata = (trials["outcome"] == "raised").to_numpy(), Strata.of(trials)
         for name in DEFINITIONS:
             shares = pd.to_numeric(trials[name]).to_numpy(np.float64, na_value=np.nan).copy()
             # Where all trials of a group raised, the other groups show whether the definition applies.
@@ -73,12 +75,17 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
                     f"column {name!r} holds {known.min():g} to {known.max():g}; shares lie between 0 and 1"
                 )
             row = dict(zip(by, group, strict=True)) | {"definition": name, "n": len(known)}
-            row |= zip(
-                ("pvf", "pvf_low", "pvf_high"), wilson(int((known > 0).sum()), len(known), confidence), strict=True
-            )
-            bounds = (0.0, 1.0) if len(known) else None
-            interval = mean_interval(known, confidence, bounds)
-            row |= zip(("incorrect", "incorrect_low", "incorrect_high"), interval, strict=True)
+            share = mean = (float("nan"),) * 3
+            if len(known) == len(shares) and strata.stratified:
+                share, mean = (
+                    strata.share(shares > 0, confidence),
+                    strata.mean_interval(shares, UNIT, FIXED, confidence),
+                )
+            elif len(known):
+                share = wilson(int((known > 0).sum()), len(known), confidence)
+                mean = mean_interval(known, confidence, UNIT)
+            row |= zip(("pvf", "pvf_low", "pvf_high"), share, strict=True)
+            row |= zip(("incorrect", "incorrect_low", "incorrect_high"), mean, strict=True)
             rows.append(row)
     result = pd.DataFrame(rows)
     result.attrs = {

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, NONE, identifying
-from drsrobust.statistics.intervals import CONFIDENCE, bootstrap_interval, rule_of_three, wilson
+from drsrobust.statistics.intervals import CONFIDENCE, stringer_interval
 from drsrobust.statistics.stopping import UNIT
-from drsrobust.statistics.summary import DROP, metric_interval, stopping_of
+from drsrobust.statistics.strata import DROP, FEW, STRATUM, WEIGHT, Strata
+from drsrobust.statistics.summary import stopping_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -15,29 +16,28 @@ if TYPE_CHECKING:
 _SAME = [column for column in CONDITION if column != "mitigation"]
 
 
-def recovery(
-    table: "pd.DataFrame", *, confidence: float = CONFIDENCE, resamples: int = 9999, seed: int = 0
-) -> "pd.DataFrame":
+def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.DataFrame":
     """The share of the AUC lost by errors that each mitigation recovers, on the same error maps.
 
     Trials are paired by their seed, from which their error map follows. Recovery is a ratio of means over trials, (protected -
     faulty) / (golden - faulty); golden is the AUC without errors and without mitigation, so that a mitigation's own cost counts
-    against it. Its interval is a bootstrap one over pairs (`bootstrap_interval`). It is blank (NaN) where the mean loss is
-    under 0.001 AUC, or not clearly over 0: a bootstrap fails if a few trials lose everything. Where all pairs have the same
-    recovery, as with an exact repair, a share of up to `rule_of_three(n)` of error maps may have any AUC from 0 to 1. Trials
-    stopped by their AUC (`precision=`) have no bootstrap interval; its ends are NaN.
+    against it. Its interval is Fieller's for a ratio of paired means (E. C. Fieller, JRSS-B 16, 1954). Where fewer than 12 of
+    the harmed trials (over 0.001 AUC lost without the mitigation) keep over half of their loss, more such trials may have been
+    missed: the low end is then at most that of Stringer's bound over the harmed trials, in which a missed one loses as much as
+    the worst trial. The high end is widened in the same way where fewer than 12 regain half of their loss. Recovery is blank
+    (NaN) where the mean loss is under 0.001 AUC or not clearly over 0; its interval, for trials stopped by their AUC
+    (`precision=`).
 
     Args:
         table: of one or more campaigns with `mitigations=[None, ...]`, one row per trial.
         confidence: of the intervals. For the best of k rows use 1 - 0.05 / k (Bonferroni).
-        resamples, seed: of the bootstrap.
 
     Returns:
         one row per condition and mitigation, in the table's order: the condition's columns, `mitigation_id`; `n` trials;
         `raised`, the share of trials whose model raised, with the mitigation or without: they have no AUC, so they are in no
         mean and count as harmed; `auc_golden`; means over the other trials, each with `_low` and `_high`: `lost` (golden -
-        faulty), `auc_faulty`, `auc` (protected) and `gained` (protected - faulty, paired) by `metric_interval`, `recovery` by
-        bootstrap; `trials_harmed`, the share of trials that lose over 0.001 AUC (or raise) with the mitigation, and
+        faulty), `auc_faulty`, `auc` (protected) and `gained` (protected - faulty, paired) by `Strata.mean_interval`, and
+        `recovery`; `trials_harmed`, the share of trials that lose over 0.001 AUC (or raise) with the mitigation, and
         `trials_harmed_faulty` without it (Wilson). A raised trial counts as an AUC of 0 at the low end of `auc_faulty` and
         `auc` and at the high end of `lost`; at the low ends of `gained` and `recovery` as an AUC of 0 with the mitigation and
         as the golden AUC without. `attrs["interval"]` describes the interval of `recovery`.
@@ -57,13 +57,14 @@ def recovery(
                 both = _paired(about, key, trials)
                 row = about | dict(zip(identifying(table, ["mitigation"]), key, strict=True))
                 stopping = stopping_of(group, _text(about))
-                rows.append(row | _numbers(both, stopping, confidence, resamples, seed))
+                rows.append(row | _numbers(both, stopping, confidence))
     if not rows:
         raise ValueError("the table holds no protected trials; give the campaign mitigations=[None, ...]")
     found = pd.DataFrame(rows)
     found.attrs["interval"] = (
-        f"{100 * confidence:.4g}% bootstrap intervals of a ratio of means, over pairs of trials with the same error map; blank "
-        f"where the mean loss is under {DROP} AUC or not clearly over 0"
+        f"{100 * confidence:.4g}% intervals of a ratio of means (Fieller's; Stringer's bound where few harmed trials remain "
+        "so), over pairs of trials with the same error map; blank where the mean loss is under "
+        f"{DROP} AUC or not clearly over 0"
     )
     return found
 
@@ -100,35 +101,37 @@ def _paired(about: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd
             f"{about['error_model']} at {about['rate']}: {name} has {len(protected)} trials and no mitigation {len(plain)}, "
             f"and {alone} of them have no partner with the same seed; run both to the same number of trials, with one seed"
         )
-    # In the order of seeds: a table in another order gives the same bootstrap.
-    both = plain[["auc", "auc_golden"]].rename(columns={"auc": "auc_faulty"}).join(protected[["auc"]]).sort_index()
-    return both.astype(float)
+    kept = ["auc", "auc_golden", *(name for name in (STRATUM, WEIGHT) if name in plain)]
+    both = plain[kept].rename(columns={"auc": "auc_faulty"}).join(protected[["auc"]]).sort_index()
+    numbers = ["auc", "auc_faulty", "auc_golden"]
+    return both.astype(dict.fromkeys(numbers, float))
 
 
-def _numbers(both: "pd.DataFrame", stopping: str, confidence: float, resamples: int, seed: int) -> dict:
+def _numbers(both: "pd.DataFrame", stopping: str, confidence: float) -> dict:
     golden = float(both["auc_golden"].iloc[0])
-    complete = both.dropna()
-    row = {"n": len(both), "raised": 1 - len(complete) / len(both), "auc_golden": golden}
+    raised = both[["auc", "auc_faulty"]].isna().any(axis=1)
+    outcome = both.assign(auc_drop=golden - both["auc_faulty"], outcome=np.where(raised, "raised", "ok"))
+    strata = Strata.of(outcome)
+    row = {"n": len(both), "raised": strata.mean(raised.to_numpy(float)), "auc_golden": golden}
     bounds = {"lost": (golden - 1, golden), "auc_faulty": UNIT, "auc": UNIT, "gained": (-1.0, 1.0)}
     least = _values(both.fillna({"auc": 0.0, "auc_faulty": golden}))
-    worst = _values(both.fillna(0.0)) | {"gained": least["gained"]}
-    values = _values(complete)
+    worst = _values(both.fillna({"auc": 0.0, "auc_faulty": 0.0})) | {"gained": least["gained"]}
+    values = _values(both.assign(auc_faulty=both["auc_faulty"].mask(raised), auc=both["auc"].mask(raised)))
     for name, bound in bounds.items():
-        mean, low, high = metric_interval(values[name], bound, stopping, confidence)
+        mean, low, high = strata.mean_interval(values[name], bound, stopping, confidence)
         if row["raised"]:
-            _, lowest, highest = metric_interval(worst[name], bound, stopping, confidence)
+            _, lowest, highest = strata.mean_interval(worst[name], bound, stopping, confidence)
             low, high = (low, np.fmax(high, highest)) if name == "lost" else (np.fmin(low, lowest), high)
         row |= zip((f"{name}{end}" for end in ENDS), (mean, float(low), float(high)), strict=True)
     share = (float("nan"),) * 3
-    if len(complete) and values["lost"].mean() >= DROP and row["lost_low"] > 0:
-        options = {"confidence": confidence, "resamples": resamples, "seed": seed}
-        share = _share(values, stopping, golden, **options)
-        if row["raised"] and least["lost"].mean() > 0:
-            share = (share[0], float(np.fmin(share[1], _share(least, stopping, golden, **options)[1])), share[2])
+    if row["lost"] >= DROP and row["lost_low"] > 0:
+        share = _share(strata, values, stopping, confidence)
+        if row["raised"] and strata.mean(least["lost"]) > 0:
+            share = (share[0], float(np.fmin(share[1], _share(strata, least, stopping, confidence)[1])), share[2])
     row |= zip((f"recovery{end}" for end in ENDS), share, strict=True)
     for name, column in (("trials_harmed", "auc"), ("trials_harmed_faulty", "auc_faulty")):
-        kept = (both["auc_golden"] - both[column] <= DROP).sum()  # NaN of a raised trial counts as harmed
-        row |= zip((f"{name}{end}" for end in ENDS), wilson(len(both) - int(kept), len(both), confidence), strict=True)
+        harmed = ~(both["auc_golden"] - both[column] <= DROP)  # NaN of a raised trial counts as harmed
+        row |= zip((f"{name}{end}" for end in ENDS), strata.share(harmed.to_numpy(), confidence), strict=True)
     return row
 
 
@@ -138,19 +141,24 @@ def _values(both: "pd.DataFrame") -> dict[str, np.ndarray]:
     return {"lost": golden - faulty, "auc_faulty": faulty, "auc": protected, "gained": protected - faulty}
 
 
-def _share(values: dict[str, np.ndarray], stopping: str, golden: float, **options) -> tuple[float, float, float]:
+def _share(
+    strata: Strata, values: dict[str, np.ndarray], stopping: str, confidence: float
+) -> tuple[float, float, float]:
     """Recovery and its interval."""
     gained, lost = values["gained"], values["lost"]
-    mean = float(gained.mean() / lost.mean())
+    share, low, high = strata.ratio(gained, lost, confidence)
     if stopping != FIXED:
-        return mean, float("nan"), float("nan")
-    ratios = gained * lost.mean() - lost * gained.mean()
-    if len(lost) > 1 and abs(ratios).max() <= 1e-12:  # no resample differs but for rounding
-        left = float((lost - gained).mean())
-        room = rule_of_three(len(lost), options["confidence"]) / lost.mean()
-        return mean, float(mean - room * (golden - left)), float(mean + room * (left - golden + 1))
-    return bootstrap_interval(_ratio, gained, lost, **options)
-
-
-def _ratio(gained: np.ndarray, lost: np.ndarray, axis: int) -> np.ndarray:
-    return gained.mean(axis) / lost.mean(axis)
+        return share, float("nan"), float("nan")
+    harmed = lost > DROP  # NaN is not
+    if harmed.sum() < 2:
+        return share, float("nan"), float("nan")
+    left, worst, mean = (lost - gained)[harmed], np.nanmax(lost), lost[harmed].mean()
+    failed = left > lost[harmed] / 2
+    if failed.sum() < FEW:
+        low = min(
+            low, 1 - stringer_interval(np.minimum(left, worst), (min(0.0, left.min()), worst), confidence)[2] / mean
+        )
+    if (~failed).sum() < FEW:
+        gains = np.minimum(gained[harmed], worst)
+        high = max(high, stringer_interval(gains, (min(0.0, gains.min()), worst), confidence)[2] / mean)
+    return share, float(low), float(high)

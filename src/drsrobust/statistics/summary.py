@@ -7,17 +7,17 @@ import numpy as np
 
 from drsrobust._environment import unknown
 from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, PRECISION, STOPPING, STRUCTURED, identifying
-from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, wilson
-from drsrobust.statistics.stopping import UNIT, stopping_interval
+from drsrobust.statistics.intervals import CONFIDENCE
+from drsrobust.statistics.stopping import UNIT
+from drsrobust.statistics.strata import DROP, Strata
 
 if TYPE_CHECKING:
     import pandas as pd
 
 OUTCOMES = ("ok", "nonfinite", "raised")
-DROP = 0.001  # AUC: a trial that loses more is harmed
 INTERVAL = (
     f"{CONFIDENCE:.0%} interval of the mean over error maps "
-    "(Student's t; where all trials agree, what they may have missed)"
+    "(Student's t; Stringer's bound where few trials are harmed; where all trials agree, what they may have missed)"
 )
 ADAPTIVE = (
     f"{CONFIDENCE:.0%} interval of the mean over error maps, whatever the number of trials (betting, bounded values)"
@@ -37,14 +37,17 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
     """One row per condition, in the table's order.
 
     Args:
-        table: of one or more campaigns, one row per trial.
+        table: of one or more campaigns, one row per trial; stratified ones are weighted by their column `weight`.
         metrics: columns to average over trials; also further ones, as `ndcg` or `decision_changed`.
 
     Returns:
         the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), the structured
-        columns, `interval` (method of the intervals) and `confidence`, `share_<outcome>`, `nan_rows` and `inf_rows` (mean per
-        trial); of each metric its mean over the trials that have it, `_low` and `_high` (see `metric_interval`; of `auc` and
-        `auc_drop` the worse end counts a trial whose model raised as an AUC of 0) and the quantiles `_q10`, `_q90`;
+        columns, `interval` (method of the intervals) and `confidence`, `few_harmful` (so few trials were harmed that rare
+        larger losses may be missing among them: intervals are Stringer's then, and blank for metrics without two bounds),
+        `share_<outcome>`, `nan_rows` and `inf_rows` (mean per trial); of each metric its mean over the trials that have it,
+        `_low` and `_high` (see `Strata.mean_interval`; of `auc` and `auc_drop` the worse end counts a trial whose model raised
+        as an AUC of 0) and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if `auc_drop` is among them, an upper bound of its
+        mean that assumes nothing of the losses that were not seen (95 %, raised trials lose all);
         `realised`, the rate that was drawn (events over sites of all trials), with the central 99.9 % range `realised_low`,
         `realised_high` of Binomial(sites, rate) if the error model has a rate; `trials_harmed`, the share of trials that lost
         over 0.001 AUC or raised, with `_low` and `_high` (95 %, Wilson). `attrs` describe the intervals.
@@ -71,18 +74,31 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
                 )
         row |= {"auc_golden": group["auc_golden"].iloc[0], "n": len(group), STOPPING: stopping_of(group, where)}
         row |= {column: group[column].iloc[0] for column in STRUCTURED if column in group}
-        row |= {"interval": METHODS[row[STOPPING]], "confidence": CONFIDENCE}
-        row |= {f"share_{outcome}": float((group["outcome"] == outcome).mean()) for outcome in OUTCOMES}
-        row |= {column: float(group[column].astype(float).mean()) for column in ("nan_rows", "inf_rows")}
+        try:
+            strata = Strata.of(group)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from error
+        row |= {
+            "interval": METHODS[row[STOPPING]],
+            "confidence": CONFIDENCE,
+            "few_harmful": bool(strata.few_harmful.any()),
+        }
+        outcomes = group["outcome"].to_numpy()
+        row |= {f"share_{outcome}": strata.mean((outcomes == outcome).astype(float)) for outcome in OUTCOMES}
+        row |= {
+            column: strata.mean(group[column].to_numpy(float, na_value=np.nan)) for column in ("nan_rows", "inf_rows")
+        }
         for metric in metrics:
-            values = group[metric].dropna().to_numpy(float)
-            _add(row, metric, zip(ENDS, _interval(group, metric, row), strict=True))
-            for quantile in (10, 90):
-                value = pd.Series(values).quantile(quantile / 100) if len(values) else float("nan")
-                _add(row, metric, [(f"_q{quantile}", value)])
+            values = group[metric].to_numpy(float, na_value=np.nan)
+            _add(row, metric, zip(ENDS, _interval(strata, values, metric, row), strict=True))
+            _add(row, metric, [(f"_q{quantile}", strata.quantile(values, quantile / 100)) for quantile in (10, 90)])
+        if "auc_drop" in metrics:
+            golden = row["auc_golden"]
+            losses = group["auc_drop"].fillna(golden).to_numpy(float)
+            row["auc_drop_bound"] = strata.upper_bound(losses, (golden - 1, golden), CONFIDENCE)
         _add(row, "realised", zip(ENDS, realised_rate(group), strict=True))
-        harmed = int(((group["auc_drop"] > DROP) | (group["outcome"] == "raised")).sum())
-        _add(row, "trials_harmed", zip(ENDS, wilson(harmed, len(group)), strict=True))
+        harmed = ((group["auc_drop"] > DROP) | (group["outcome"] == "raised")).to_numpy(bool)
+        _add(row, "trials_harmed", zip(ENDS, strata.share(harmed), strict=True))
         rows.append(row)
     summary = pd.DataFrame(rows)
     summary.attrs = {
@@ -112,40 +128,17 @@ def stopping_of(trials: "pd.DataFrame", where: str) -> str:
     return found[0]
 
 
-def metric_interval(
-    values: np.ndarray, bounds: tuple[float, float] | None, stopping: str, confidence: float = CONFIDENCE
-) -> tuple[float, float, float]:
-    """Mean of a metric over trials and its interval, within the bounds of the metric.
-
-    Args:
-        values: [n].
-        bounds: least and greatest possible value, or None.
-        stopping: `fixed`: `mean_interval`. `precision`: `stopping_interval`, since Student's t is too narrow if the values
-            decide their number; without two finite bounds the ends are NaN.
-        confidence: of the interval.
-
-    Raises:
-        ValueError: values outside the bounds.
-    """
-    if stopping == FIXED:
-        return mean_interval(values, confidence, bounds)
-    if bounds is None or not np.isfinite(bounds).all():
-        return (float(values.mean()) if len(values) else float("nan")), float("nan"), float("nan")
-    return stopping_interval(values, bounds, confidence)
-
-
-def _interval(group: "pd.DataFrame", metric: str, row: dict) -> tuple[float, float, float]:
+def _interval(strata: Strata, values: np.ndarray, metric: str, row: dict) -> tuple[float, float, float]:
     """Mean and interval of a metric over the trials of one condition; at a rate of 0 the value is exact."""
     golden = row["auc_golden"]
     bounds = (golden - 1, golden) if metric == "auc_drop" else BOUNDS.get(metric)
-    values = group[metric].astype(float).to_numpy()
     if row["ber"] == 0 and len(set(values)) == 1:
         return (float(values[0]),) * 3
     try:
-        mean, low, high = metric_interval(values[~np.isnan(values)], bounds, row[STOPPING])
+        mean, low, high = strata.mean_interval(values, bounds, row[STOPPING])
         if metric in ("auc", "auc_drop") and row["share_raised"]:
             lost = bounds[0] if metric == "auc" else bounds[1]
-            worst = metric_interval(np.where(np.isnan(values), lost, values), bounds, row[STOPPING])
+            worst = strata.mean_interval(np.where(np.isnan(values), lost, values), bounds, row[STOPPING])
             low, high = (np.fmin(low, worst[1]), high) if metric == "auc" else (low, np.fmax(high, worst[2]))
     except ValueError as error:
         raise ValueError(f"column {metric!r}: {error}") from error

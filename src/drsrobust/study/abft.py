@@ -1,14 +1,13 @@
 """Single errors that checksums detect, false alarms, and claim C6 against arXiv:2103.00130 (notebook 07)."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import nn
 
 from drsrobust._environment import progress_bar
@@ -16,21 +15,30 @@ from drsrobust.data import Split
 from drsrobust.data.synthetic import planted
 from drsrobust.evaluation import Evaluator, ReachWarning
 from drsrobust.injection import ErrorMap, SingleBit, resolve
-from drsrobust.introspection.tensors import named_modules
 from drsrobust.introspection.wrappers import evaluating
-from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, Composed, Mitigation
-from drsrobust.mitigation.abft.base import ABFT, run
-from drsrobust.mitigation.abft.embedding_checks import BagCheck
-from drsrobust.mitigation.abft.rounding_bounds import unit_roundoff
+from drsrobust.mitigation import ABFTLinear, Composed, Mitigation
+from drsrobust.mitigation.abft.base import ABFT
 from drsrobust.models import model_name
 from drsrobust.statistics.intervals import wilson
-from drsrobust.study.findings import verdict
+from drsrobust.study.findings import with_verdicts
 from drsrobust.study.mitigations import LARGE, Case, bag_checks, checks, with_int8_tables
+from drsrobust.study.rounding import beyond_rounding
+from drsrobust.study.thirds import THIRD
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
 
-COLUMNS = ("mitigation", "model", "component", "bit", "injections", "significant", "significant_detected", "detected")
+COLUMNS = (
+    "mitigation",
+    "model",
+    "component",
+    "bit",
+    "third",
+    "injections",
+    "significant",
+    "significant_detected",
+    "detected",
+)
 COLUMNS += ("false_alarms", "clean_rows")
 MOVED = {"provable": 1e-2, "calibrated": 1e-3}  # of a logit, by an error that a linear layer's check should detect
 BATCH = 2048  # clean rows
@@ -139,7 +147,7 @@ def _alarms_alone(case: Case, alarms: dict[str, tuple[int, int]]) -> pd.DataFram
     nothing = dict.fromkeys(("injections", "significant", "significant_detected", "detected"), 0)
     name = case.name if case.name == LARGE else f"{case.name} on {case.data}"
     return pd.DataFrame(
-        {"mitigation": check, "model": name, "component": "", "bit": -1}
+        {"mitigation": check, "model": name, "component": "", "bit": -1, THIRD: 1}
         | nothing
         | {"false_alarms": count, "clean_rows": rows}
         for check, (count, rows) in alarms.items()
@@ -261,7 +269,7 @@ def _moved(evaluator: Evaluator, result: Any) -> float:
 
 
 def by_bit(errors: pd.DataFrame, significant: pd.Series, alarms: Mapping[str, tuple[int, int]]) -> pd.DataFrame:
-    """Counts by component and bit.
+    """Counts by component, bit and third of the errors, in their order.
 
     Args:
         errors: as `single_errors` returns them.
@@ -271,8 +279,11 @@ def by_bit(errors: pd.DataFrame, significant: pd.Series, alarms: Mapping[str, tu
     Returns:
         the columns `COLUMNS`.
     """
-    keys, counts = ["mitigation", "model", "component", "bit"], ["injections", "significant", "significant_detected"]
+    keys, counts = list(COLUMNS[:5]), ["injections", "significant", "significant_detected"]
+    number = errors.groupby("mitigation").cumcount()
+    size = errors.groupby("mitigation")["mitigation"].transform("size")
     table = errors.assign(
+        **{THIRD: 1 + 3 * number // size},
         injections=1,
         significant=significant.astype(int),
         significant_detected=(significant & errors["detected"]).astype(int),
@@ -324,66 +335,6 @@ def generated(table_rows: int, rows: int, batch: int = BATCH, *, seed: int = 0) 
         yield from split.batches(batch)
 
 
-def beyond_rounding(model: nn.Module, split: Split, errors: pd.DataFrame) -> pd.Series:
-    """Whether each error in a table changes a pooled value of a row of the split by more than rounding may.
-
-    The bound of a bag's sum is (d + 3 (L + 2) + 3) u sum |T|, with L rows of d values and u the unit roundoff (N. J. Higham,
-    Accuracy and Stability of Numerical Algorithms, 2nd ed., section 4.2; each row is pooled once, with weight 1 or as a mean).
-
-    Args:
-        model: without errors; tables of floats.
-        split: the rows on which errors are scored.
-        errors: as `single_errors` returns them, in tables alone.
-
-    Returns:
-        bool, with the index of `errors`.
-    """
-    bounds = _smallest_bounds(model, split)
-    width = {name: model.get_parameter(name).shape[1] for name in errors["tensor"].unique()}
-    row = errors["word"] // errors["tensor"].map(width)
-    bound = np.array([bounds[name][number] for name, number in zip(errors["tensor"], row, strict=True)])
-    return pd.Series(errors["change"].to_numpy() > bound, errors.index)
-
-
-def _smallest_bounds(model: nn.Module, split: Split) -> dict[str, np.ndarray]:
-    """By table, for each of its rows the smallest rounding bound of a bag that reads it; infinite where none does."""
-    checks, modules = ABFTEmbeddingBag.fit(model).checks, dict(named_modules(model))
-    bounds, handles = {}, []
-    try:
-        for name, check in checks.items():
-            tables = list(check.memory(modules[name]).values())
-            bounds[name] = torch.full((sum(len(table) for table in tables),), torch.inf, dtype=torch.float64)
-            hook = _bound_hook(check, tables, bounds[name])
-            handles.append(modules[name].register_forward_pre_hook(hook, with_kwargs=True))
-        for _ in run(model, split):
-            pass
-    finally:
-        for handle in handles:
-            handle.remove()
-    by_table: dict[str, np.ndarray] = {}
-    for name, check in checks.items():
-        parts = bounds[name].split([table.rows for table in check.tables])
-        by_table |= {table.name: part.numpy() for table, part in zip(check.tables, parts, strict=True)}
-    return by_table
-
-
-def _bound_hook(check: BagCheck, tables: list[torch.Tensor], bounds: torch.Tensor) -> Callable[..., None]:
-    """A hook that lowers the bounds of the rows that a call reads."""
-    magnitudes = torch.cat([table.detach().double().abs().sum(1) for table in tables])
-    dims = torch.tensor(check.dims, dtype=torch.float64)
-    u = unit_roundoff(tables[0].dtype)
-
-    def hook(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        lookup = check.lookup(module, args, kwargs)
-        lengths = torch.ones(lookup.bags, dtype=torch.int64) if lookup.lengths is None else lookup.lengths.long()
-        bag, ids = torch.arange(lookup.bags).repeat_interleave(lengths), lookup.ids.long()
-        pooled = torch.zeros(lookup.bags, dtype=torch.float64).index_add_(0, bag, magnitudes[ids])
-        terms = dims.repeat_interleave(lookup.bags // len(dims)) + 3 * (lengths + 2) + 3
-        bounds.scatter_reduce_(0, ids, (terms * u * pooled)[bag], "amin")
-
-    return hook
-
-
 def noticed_shares(found: pd.DataFrame) -> pd.DataFrame:
     """Shares of errors that were detected, by bit, with 95 % Wilson intervals.
 
@@ -394,27 +345,13 @@ def noticed_shares(found: pd.DataFrame) -> pd.DataFrame:
         `found` with the shares of all errors (`noticed`) and of significant ones (`significant_noticed`, missing where there
         were none), each with `_low` and `_high`.
     """
-    shares = found[found["injections"] > 0].reset_index(drop=True)
+    counts, keys = ["injections", "significant", "significant_detected", "detected"], list(COLUMNS[:4])
+    others = {name: "first" for name in COLUMNS[-2:]}
+    shares = found.groupby(keys, sort=False, as_index=False).agg(dict.fromkeys(counts, "sum") | others)
+    shares = shares[shares["injections"] > 0].reset_index(drop=True)
     parts = {"noticed": ("detected", "injections"), "significant_noticed": ("significant_detected", "significant")}
     for name, (count, n) in parts.items():
         shares[[name, f"{name}_low", f"{name}_high"]] = _intervals(shares[count], shares[n])
-    return shares
-
-
-def alarm_shares(found: pd.DataFrame, batch: int) -> pd.DataFrame:
-    """False alarms by mitigation and model, with 95 % Wilson intervals.
-
-    Args:
-        found: columns `COLUMNS`.
-        batch: rows of a clean batch.
-
-    Returns:
-        one row each: `false_alarms` in `batches` of `clean_rows`, their `share` with `low` and `high`.
-    """
-    columns = ["mitigation", "model", "false_alarms", "clean_rows"]
-    shares = found.drop_duplicates(columns)[columns].reset_index(drop=True)
-    shares["batches"] = -(-shares["clean_rows"] // batch)
-    shares[["share", "low", "high"]] = _intervals(shares["false_alarms"], shares["batches"])
     return shares
 
 
@@ -424,7 +361,7 @@ def _intervals(count: pd.Series, n: pd.Series) -> np.ndarray:
 
 
 def claims(found: pd.DataFrame, runs: pd.DataFrame, batch: int) -> pd.DataFrame:
-    """Findings and verdicts on claim C6: checksums detect errors at little cost.
+    """Findings on claim C6: checksums detect errors at little cost.
 
     Args:
         found: `in_layers` and `in_tables`, one below the other.
@@ -432,36 +369,46 @@ def claims(found: pd.DataFrame, runs: pd.DataFrame, batch: int) -> pd.DataFrame:
         batch: rows of a clean batch.
 
     Returns:
-        one row per check and model with errors: `part` (a key of `PUBLISHED`), `mitigation`, `model`, `n` significant errors,
-        the share that is `noticed` with `low` and `high` (95 %, Wilson), `alarms` (batches) in `clean_rows`, `alarm_share` of
-        batches and `alarms_high`, the upper end of its interval, `time` (per cent of the operator's time; missing where it was
-        not measured), `verdict`, `reason` and `detail`. Not tested: no significant errors and few alarms; or the shares are as
-        claimed and the time was not measured.
+        three rows per check and model with errors: `part` (a key of `PUBLISHED`), `mitigation`, `model`, `reading`, `value`
+        with `low` and `high`, `n`, `detail`, `reason`, `verdict` and `third`. `noticed`: the share of `n` significant errors
+        that is detected (95 %, Wilson), of all and of each third of them. `alarms`: of linear layers the number of alarms in
+        `n` clean batches, of tables their share (95 %, Wilson). `time`: per cent of the operator's time (median and range of
+        the timings).
     """
     rows = []
-    time = runs[runs["scope"] == "operator"].groupby("mitigation")["overhead_percent"].median()
+    timings = runs[runs["scope"] == "operator"].groupby("mitigation")["overhead_percent"].agg(["median", "min", "max"])
     for (name, model), group in found[found["injections"] > 0].groupby(["mitigation", "model"], sort=False):
-        alarms, clean = (int(number) for number in group[["false_alarms", "clean_rows"]].iloc[0])
-        part, bits = "layers" if name.startswith("ABFT Linear") else "tables", ""
-        if part == "tables" and (group["bit"] >= 8).any():  # of int8 rows all bits
-            share = f"{int(group['significant_detected'].sum()):,} of {int(group['significant'].sum()):,} over all bits"
-            group, bits = group[group["bit"] >= 23], f" of sign and exponent ({share})"
-        n, batches = int(group["significant"].sum()), -(-clean // batch)
-        noticed, low, high = wilson(int(group["significant_detected"].sum()), n) if n else (np.nan,) * 3
-        took, limits, unmeasured = (
-            float(time.get(name, np.nan)),
-            PUBLISHED[part],
-            "the operator's time was not measured",
-        )
-        quiet = alarms == 0 or alarms / batches < limits["alarms"]
-        reason = "no significant errors to detect" if not n and quiet else ""
-        if noticed > limits["noticed"] and quiet and np.isnan(took):
-            reason = unmeasured
-        row = {"part": part, "mitigation": name, "model": model, "n": n, "noticed": noticed, "low": low, "high": high}
-        row |= {"alarms": alarms, "clean_rows": clean, "alarm_share": alarms / batches}
-        row |= {"alarms_high": wilson(alarms, batches)[2], "time": took, "reason": reason}
-        row["verdict"] = verdict(pd.DataFrame([row]), "detects", **limits)[0]
-        timed = unmeasured if np.isnan(took) else f"{took:.0f} % of the operator's time"
-        detail = f"{n:,} significant errors{bits}, {alarms} alarms in {clean:,} rows, {timed}"
-        rows.append(row | {"detail": detail})
-    return pd.DataFrame(rows)
+        about = {"mitigation": name, "model": model}
+        rows += [about | row | {THIRD: 0} for row in _check_findings(name, group, timings, batch)]
+        for third, part in group.groupby(THIRD):
+            rows.append(about | _check_findings(name, part, timings, batch)[0] | {THIRD: third})
+    table = pd.DataFrame(rows)
+    parts = []
+    for (part, reading), group in table.groupby(["part", "reading"], sort=False):
+        rule = "above" if reading == "noticed" else "below"
+        parts.append(with_verdicts(group, rule, bound=PUBLISHED[part][reading]))
+    return pd.concat(parts).sort_index()
+
+
+def _check_findings(name: str, group: pd.DataFrame, timings: pd.DataFrame, batch: int) -> list[dict[str, Any]]:
+    """The rows of `claims` of one check."""
+    alarms, clean = (int(number) for number in group[["false_alarms", "clean_rows"]].iloc[0])
+    part, bits = "layers" if name.startswith("ABFT Linear") else "tables", ""
+    if part == "tables" and (group["bit"] >= 8).any():  # of int8 rows all bits
+        share = f"{int(group['significant_detected'].sum()):,} of {int(group['significant'].sum()):,} over all bits"
+        group, bits = group[group["bit"] >= 23], f" of sign and exponent ({share})"
+    n, batches = int(group["significant"].sum()), -(-clean // batch)
+    shares = wilson(int(group["significant_detected"].sum()), n) if n else (np.nan,) * 3
+    rate = (alarms,) * 3 if part == "layers" else wilson(alarms, batches)
+    time = timings.loc[name].tolist() if name in timings.index else (np.nan,) * 3
+    found = {
+        "noticed": (shares, n, f"{n:,} significant errors{bits}", "" if n else "no significant errors to detect"),
+        "alarms": (rate, batches, f"{alarms} alarms in {clean:,} rows, {batches:,} batches", ""),
+        "time": (time, 1, "", "the operator's time was not measured" if np.isnan(time[0]) else ""),
+    }
+    return [
+        {"part": part, "reading": reading}
+        | dict(zip(("value", "low", "high"), numbers, strict=True))
+        | {"n": count, "detail": detail, "reason": reason}
+        for reading, (numbers, count, detail, reason) in found.items()
+    ]

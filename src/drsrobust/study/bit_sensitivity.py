@@ -1,4 +1,4 @@
-"""Magnitudes of all weights after a flip of one bit, and claim C8 (experiment E1)."""
+"""Magnitudes of all weights after a flip of one bit, and claim C8."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -8,7 +8,9 @@ import torch
 
 from drsrobust.introspection.tensors import component_of, named_tensors
 from drsrobust.models import model_name
-from drsrobust.study.findings import verdicts
+from drsrobust.statistics.summary import summarise
+from drsrobust.study.findings import with_verdicts
+from drsrobust.study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,19 +59,17 @@ def flipped_magnitudes(models: "Sequence[nn.Module]", bit: int = 30) -> "pd.Data
     return pd.DataFrame(rows)
 
 
-def bit_verdict(data: "pd.DataFrame", flipped: "pd.DataFrame", bit: int = 30, least: float = 1e36) -> "pd.DataFrame":
-    """Findings and verdicts on claim C8: one bit dominates, and its flips make weights very large.
+def bit_claim(data: "pd.DataFrame", bit: int = 30) -> "pd.DataFrame":
+    """The finding on claim C8: in how many components a flip of one bit costs most AUC.
 
     Args:
         data: one row per model, target and bit, with `auc_drop`, `auc_drop_low`, `auc_drop_high`.
-        flipped: `flipped_magnitudes` of the same models.
         bit: the bit that is claimed to dominate.
-        least: |w| with this bit flipped.
 
     Returns:
-        two rows with `reading`, `value`, `verdict` and `detail`. `most`: the share of components in which the interval of the
-        bit's mean AUC loss lies above those of all other bits; `beaten`: components in which another bit's lies above its.
-        `size`: the smallest median |w| of a component with the bit flipped; `greatest`: the largest.
+        one row with `reading` (`most`) and the share of components in which the mean AUC loss of the bit is the largest:
+        `value`; `low`, the share in which its interval lies above those of all other bits; `high`, the share in which no other
+        bit's interval lies above its; `verdict` (over half) and `detail`.
 
     Raises:
         ValueError: there are no flips of this bit, or none of others.
@@ -85,16 +85,40 @@ def bit_verdict(data: "pd.DataFrame", flipped: "pd.DataFrame", bit: int = 30, le
         by_mean += bool(own["auc_drop"].iloc[0] > others["auc_drop"].max())
         clear += bool(own["auc_drop_low"].iloc[0] > others["auc_drop_high"].max())
         beaten += bool(others["auc_drop_low"].max() > own["auc_drop_high"].iloc[0])
-    most = f"bit {bit} has the largest mean AUC loss in {by_mean} of {components} components, clearly in {clear}; "
-    most = {
-        "reading": "most",
-        "value": clear / components,
-        "beaten": beaten,
-        "detail": f"{most}another bit clearly in {beaten}",
-    }
+    detail = f"bit {bit} has the largest mean AUC loss in {by_mean} of {components} components, clearly in {clear}; "
+    shares = {"value": by_mean / components, "low": clear / components, "high": 1 - beaten / components}
+    row = {"reading": "most"} | shares | {"detail": f"{detail}another bit clearly in {beaten}"}
+    return with_verdicts(pd.DataFrame([row]), "above", bound=0.5)
+
+
+def size_claim(flipped: "pd.DataFrame", least: float = 1e36) -> "pd.DataFrame":
+    """The finding on claim C8: the smallest median |w| of a component with the bit flipped, which is exact.
+
+    Args:
+        flipped: as `flipped_magnitudes` returns it.
+        least: |w| above which the claim holds.
+
+    Returns:
+        one row with `reading` (`size`), `value`, `low`, `high`, `verdict` and `detail`.
+    """
+    import pandas as pd
+
     smallest, greatest = flipped["flipped_median"].min(), flipped["flipped_median"].max()
-    size = f"median |w| of a component {smallest:.1e} to {greatest:.1e} with bit {bit} flipped"
-    size = {"reading": "size", "value": smallest, "greatest": greatest, "detail": size}
-    table = pd.DataFrame([most, size])
-    words = [*verdicts(table[:1], "dominates"), *verdicts(table[1:], "large", bound=least)]
-    return table.assign(verdict=words)
+    detail = f"median |w| of a component {smallest:.1e} to {greatest:.1e} with the bit flipped"
+    row = {"reading": "size", "value": smallest, "low": smallest, "high": smallest, "detail": detail}
+    return with_verdicts(pd.DataFrame([row]), "above", bound=least)
+
+
+def claims(table: "pd.DataFrame", flipped: "pd.DataFrame") -> "pd.DataFrame":
+    """All findings on claim C8, on all trials and on thirds of them.
+
+    Args:
+        table: trials of campaigns of `SingleBit` over all components of one or more models.
+        flipped: `flipped_magnitudes` of these models.
+    """
+    import pandas as pd
+
+    def find(trials: "pd.DataFrame") -> "pd.DataFrame":
+        return bit_claim(summarise(trials).rename(columns={"error_bit": "bit"}))
+
+    return pd.concat([by_thirds(find, table), size_claim(flipped).assign(third=0)], ignore_index=True)

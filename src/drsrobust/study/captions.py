@@ -18,7 +18,7 @@ from drsrobust.study.model_factors import FACTORS
 if TYPE_CHECKING:
     import pandas as pd
 
-INPUTS = 10_000  # per setting of E2 in the study
+INPUTS = 10_000  # per setting of the model factors in the study
 _MEASURED = {
     "cpu_ms": "CPU time of one injection on one thread, median of 3 to 200 calls (2 if a call takes over a second); for "
     "drsrobust with undo, which the other methods do not have.",
@@ -124,10 +124,12 @@ def deviation_details(
     densities, rates = ([f"{value:g}" for value in sorted(summary[name].unique())] for name in ("density", "ber"))
     inputs = summary["n_inputs"].iloc[0]
     middle = ", ".join(f"{name.replace('_', ' ')} {level:g}" for name, level in cells[0].items())
-    means = f"Points: means; bars: {INTERVALS[FIXED]}."
+    unit = "drawn models" if summary["models"].max() > 1 else "error maps"
+    means = f"Points: means; bars: {CONFIDENCE:.0%} intervals over {unit} (Student's t)."
     parts = [
         f"Data: synthetic-dummy (generated inputs, not real clicks), densities {', '.join(densities)}; {inputs:,} inputs. "
-        f"Untrained models, drawn once per cell. {span(summary['n'])} trials per point, each with its own error map.",
+        f"Untrained models, {span(summary['models'])} drawn per cell; {span(summary['n'])} trials per point, each with its own "
+        "error map.",
         "An output counts as changed if it moves by over 1 % or is not finite.",
         f"{drawn or means} Middle: {middle}.",
     ]
@@ -163,24 +165,6 @@ def speed_details(table: "pd.DataFrame", quantity: str = "cpu_ms") -> str:
     parts = [f"{row.method}: {row.note}." for part in (others, missing) for row in part.itertuples()]
     shape = "A model of the study's shape (26 tables of dimension 16, two MLPs); errors in all parameters."
     return details([_MEASURED[quantity], shape, *parts, f"{machine()['architecture']}, torch {versions()['torch']}."])
-
-
-def trend_text(trends: "pd.DataFrame") -> list[str]:
-    """Each row of `factor_trends` as a sentence with its numbers.
-
-    Example:
-        >>> import pandas as pd
-        >>> row = {"factor": "width", "least": 64, "greatest": 512, "at_least": 0.1, "at_greatest": 0.3, "change": 0.2}
-        >>> row |= {"change_low": 0.15, "change_high": 0.25, "up": 2, "down": 0, "steps": 3}
-        >>> trend_text(pd.DataFrame([row]))
-        ['width 64 to 512: 10.0 % to 30.0 % of inputs (+20.0 [+15.0, +25.0] points; clearly up at 2, down at 0 of 3 steps)']
-    """
-    return [
-        f"{row.factor} {row.least:g} to {row.greatest:g}: {100 * row.at_least:.1f} % to {100 * row.at_greatest:.1f} % of "
-        f"inputs ({100 * row.change:+.1f} [{100 * row.change_low:+.1f}, {100 * row.change_high:+.1f}] points; clearly up at "
-        f"{row.up}, down at {row.down} of {row.steps} steps)"
-        for row in trends.itertuples()
-    ]
 
 
 def protocol_text(summary: "pd.DataFrame", *, ber: float) -> str:

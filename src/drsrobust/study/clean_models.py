@@ -24,7 +24,8 @@ def clean_table(trained: "Iterable[tuple[nn.Module, Dataset]]") -> "tuple[pd.Dat
         one row per pair, scored on all test rows: `model`, `dataset`, `rows`, `auc` with `auc_low`, `auc_high` (95 %,
         DeLong, over rows), `below_best` with `below_best_low`, `below_best_high` and `p` (the AUC of the data set's best
         model minus this one's, on the same rows: paired DeLong; empty for the best), `logloss` (nats per row), `ne`,
-        `parameters`, `epochs`, `seconds` (of training), `sizes`; and one row per epoch of each.
+        `parameters`, `epochs`, `seconds` (of training), `sizes`, `state` (first 12 digits of the SHA-256 of its weights);
+        and one row per epoch of each.
     """
     import pandas as pd
 
@@ -47,6 +48,7 @@ def clean_table(trained: "Iterable[tuple[nn.Module, Dataset]]") -> "tuple[pd.Dat
                 "epochs": len(model.manifest["curve"]),
                 "seconds": model.manifest["seconds"],
                 "sizes": str(model.manifest["sizes"]),
+                "state": model.manifest["state"][:12],
             }
         )
         scores[len(rows) - 1], labels[data.name] = logits, test.labels

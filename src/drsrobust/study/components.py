@@ -5,7 +5,7 @@ component, in a class of bits or anywhere is a mean over strata, weighted by the
 more than one part is split by where they fell (`placed`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,13 +19,18 @@ from drsrobust.introspection.tensors import component_of, listed, named_modules
 from drsrobust.statistics.columns import ENDS, MITIGATION
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.pvf import DEFINITIONS
+from drsrobust.statistics.random_effects import across_models
 from drsrobust.statistics.stratified import stratified_mean, stratified_proportion
-from drsrobust.study.findings import verdicts
+from drsrobust.study.findings import interval, number, ratio, with_verdicts
+from drsrobust.study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from drsrobust.campaign.campaign import Campaign
+
+
+WRONG = 0.004  # share of wrong inferences at one flip in the worst part, of arXiv:2405.01741
 
 
 def layer_names(model: nn.Module) -> dict[str, str]:
@@ -48,9 +53,9 @@ def layer_names(model: nn.Module) -> dict[str, str]:
             kind.setdefault(component, {}).setdefault(owner, []).append(tensor.name)
     names = {}
     for component, owners in layers.items():
-        for number, tensors in enumerate(owners.values(), 1):
+        for index, tensors in enumerate(owners.values(), 1):
             alone = len(owners) == 1 and component not in tables
-            names |= dict.fromkeys(tensors, component if alone else f"{component} {number}")
+            names |= dict.fromkeys(tensors, component if alone else f"{component} {index}")
     for component, owners in tables.items():
         for owner, tensors in owners.items():
             table = owner.rpartition(".")[2]
@@ -208,6 +213,25 @@ def stratified_loss(
     return found
 
 
+def over_train_seeds(
+    estimate: Callable[..., "pd.DataFrame"],
+    table: "pd.DataFrame",
+    strata: "pd.DataFrame",
+    split: Split,
+    by: Sequence[str] = ("component",),
+) -> "pd.DataFrame":
+    """`stratified_pvf` or `stratified_loss` (`estimate`) of trained models that differ in their seed, with intervals that hold
+    for another seed (`across_models`); of one model as it is.
+
+    Args:
+        table: trials of all models, which differ in `checkpoint`.
+        strata, split, by: as of `stratified_pvf`.
+    """
+    frames = [estimate(trials, strata, split, by=by) for _, trials in table.groupby("checkpoint", sort=False)]
+    values = [name for name in ("pvf", "incorrect", "auc_drop") if name in frames[0]]
+    return across_models(frames, values, by=["model", "dataset", *by, "definition"])
+
+
 def _by_stratum(table: "pd.DataFrame", strata: "pd.DataFrame") -> "list[pd.DataFrame]":
     """The trials of each stratum."""
     if (several := table["model"].nunique()) != 1:
@@ -283,92 +307,129 @@ def placed(campaign: "Campaign") -> "pd.DataFrame":
     return found
 
 
-def extremes(parts: "pd.DataFrame", value: str = "incorrect", by: str = "component") -> "pd.DataFrame":
-    """The most and the least vulnerable part of each model, and whether their intervals lie apart from all others.
-
-    Args:
-        parts: as `stratified_pvf` or `stratified_loss` returns it.
-        value: the column to compare, with `_low` and `_high`.
-        by: the column that names parts.
-
-    Returns:
-        one row per model, data set (and definition) with values: `most`, `next` and `least` (names), each with `_value`, `_low`
-        and `_high`; `most_apart` and `least_apart`.
-
-    Example:
-        >>> import pandas as pd
-        >>> parts = pd.DataFrame({"model": "m", "component": ["table", "over"], "loss": [0.1, 0.3]})
-        >>> parts = parts.assign(loss_low=parts["loss"] - 0.05, loss_high=parts["loss"] + 0.05)
-        >>> extremes(parts, "loss")[["most", "most_value", "least", "most_apart"]].values.tolist()
-        [['over', 0.3, 'table', True]]
-    """
-    import pandas as pd
-
-    keys = [key for key in ("model", "dataset", "definition") if key in parts]
-    rows = []
-    for names, group in parts.dropna(subset=[value]).groupby(keys, sort=False):
-        ordered = group.sort_values(value, ascending=False, kind="stable")
-        row = dict(zip(keys, names, strict=True))
-        for name, number in (("most", 0), ("next", min(1, len(ordered) - 1)), ("least", -1)):
-            row[name] = ordered[by].iloc[number]
-            ends = {"_value": value, "_low": f"{value}_low", "_high": f"{value}_high"}
-            row |= {f"{name}{end}": float(ordered[column].iloc[number]) for end, column in ends.items()}
-        low, high = ordered[f"{value}_low"].to_numpy(), ordered[f"{value}_high"].to_numpy()
-        row["most_apart"] = bool(len(ordered) > 1 and low[0] > high[1:].max())
-        row["least_apart"] = bool(len(ordered) > 1 and high[-1] < low[:-1].min())
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def most_and_least(
-    parts: "pd.DataFrame", quantities: Mapping[str, str], *, most: str, least: str, by: str = "component"
+def part_ratio(
+    parts: "pd.DataFrame",
+    value: str,
+    *,
+    top: str | None = None,
+    bottom: str | None = None,
+    by: str = "component",
 ) -> "pd.DataFrame":
-    """Findings and verdicts on claims C2 and C9: one part is the most and another the least vulnerable.
+    """Findings on claims C2, C9 and C10: how many times as vulnerable one part of a model is as another.
 
     Args:
         parts: as `stratified_pvf` or `stratified_loss` returns it, of one or more models.
-        quantities: column of `parts` to compare (with `_low` and `_high`) -> its name in words.
-        most, least: names of parts.
+        value: the column to compare, with `_low` and `_high`.
+        top, bottom: names of parts; None: of the other parts the least vulnerable one, or the most vulnerable one.
         by: the column that names parts.
 
     Returns:
-        one row per quantity, model, data set (and definition): `quantity`, these, `value`, `low` and `high` of the part that
-        is claimed to be the most vulnerable (NaN where there is none), `right` (how many of the two parts are as claimed),
-        `apart` (whether both intervals lie apart from all others), `detail`: the extremes in words, `verdict`.
+        one row per model, data set (and definition): these, `value`, `low` and `high` of the ratio (`findings.ratio`), `detail`
+        (the most and the least vulnerable part in words), `reason` where a part is missing, and `verdict` (over 1).
 
     Example:
         >>> import pandas as pd
         >>> parts = pd.DataFrame({"model": "m", "dataset": "d", "component": ["table", "over"], "loss": [0.1, 0.3]})
         >>> parts = parts.assign(loss_low=parts["loss"] - 0.05, loss_high=parts["loss"] + 0.05)
-        >>> found = most_and_least(parts, {"loss": "AUC lost"}, most="over", least="table")
-        >>> found[["quantity", "value", "verdict", "detail"]].values.tolist()
-        [['AUC lost', 0.3, 'reproduced', 'over 0.3 [0.25, 0.35], least table 0.1 [0.05, 0.15]']]
+        >>> part_ratio(parts, "loss", top="over", bottom="table")[["value", "low", "verdict"]].round(2).values.tolist()
+        [[3.0, 1.67, 'reproduced']]
     """
     import pandas as pd
 
-    frames = []
-    for column, meaning in quantities.items():
-        found = extremes(parts, column, by)
-        keys = [key for key in ("model", "dataset", "definition") if key in found]
-        ends = {column: "value", f"{column}_low": "low", f"{column}_high": "high"}
-        claimed = parts.loc[parts[by] == most, [*keys, *ends]].rename(columns=ends)
-        frame = found[keys].merge(claimed, on=keys, how="left")
-        frame.insert(0, "quantity", meaning)
-        frame["right"] = (found["most"] == most).astype(int) + (found["least"] == least)
-        frame["apart"] = found["most_apart"] & found["least_apart"]
-        frames.append(frame.assign(detail=described(found)))
-    table = pd.concat(frames, ignore_index=True)
-    return table.assign(verdict=verdicts(table, "most_and_least"))
+    keys, ends, rows = _names(parts), [f"{value}{end}" for end in ENDS], []
+    for names, group in parts.dropna(subset=[value]).groupby(keys, sort=False):
+        named = group.set_index(by)[ends]
+        others = named.drop(index=[name for name in (top, bottom) if name in named.index])
+        row = dict(zip(keys, names, strict=True)) | {"value": np.nan, "low": np.nan, "high": np.nan}
+        row |= {"detail": _described(group, value, by), "reason": ""}
+        missing = [name for name in (top, bottom) if name is not None and name not in named.index]
+        if missing or (None in (top, bottom) and others.empty):
+            rows.append(row | {"reason": f"no {missing[0] if missing else 'other part'} in this model"})
+            continue
+        # The ends of the least (or greatest) of several numbers are the least (or greatest) of their ends.
+        above = named.loc[top] if top else others.min()
+        below = named.loc[bottom] if bottom else others.max()
+        rows.append(row | ratio(above, below))
+    return with_verdicts(pd.DataFrame(rows), "above", bound=1.0)
 
 
-def described(found: "pd.DataFrame") -> list[str]:
-    """Each row of `extremes` in words: `over 0.3 [0.25, 0.35], then dense 0.2 [0.15, 0.25], least table 0.1 [0.05, 0.15]`."""
-    texts = []
-    for row in found.to_dict("records"):
-        numbers = {
-            name: f"{row[name]} {row[f'{name}_value']:.2g} [{row[f'{name}_low']:.2g}, {row[f'{name}_high']:.2g}]"
-            for name in ("most", "next", "least")
-        }
-        then = f", then {numbers['next']}" if row["next"] not in (row["most"], row["least"]) else ""
-        texts.append(f"{numbers['most']}{then}, least {numbers['least']}")
-    return texts
+def size_power(layers: "pd.DataFrame") -> "pd.DataFrame":
+    """The finding on claim C2: the power of a table's bits with which the AUC lost to errors in it grows, for one error
+    anywhere in the model; by a fit through logarithms, with Student's t.
+
+    Args:
+        layers: of one model, with `component`, `bits`, and `total`, the AUC loss of one error anywhere that falls there.
+
+    Returns:
+        one row: `value`, `low`, `high`, `n` tables, `detail`, `reason` (fewer than three sizes) and `verdict` (over 0).
+    """
+    import pandas as pd
+    from scipy.stats import linregress, t
+
+    tables = layers[(layers["component"] == "embedding") & (layers["total"] > 0)]
+    row = {"value": np.nan, "low": np.nan, "high": np.nan, "n": len(tables), "detail": "", "reason": ""}
+    if tables["bits"].nunique() < 3:
+        row["reason"] = "fewer than 3 sizes of tables"
+    else:
+        fit = linregress(np.log10(tables["bits"].astype(float)), np.log10(tables["total"].astype(float)))
+        half = float(t.ppf((1 + CONFIDENCE) / 2, len(tables) - 2) * fit.stderr)
+        row |= {"value": float(fit.slope), "low": fit.slope - half, "high": fit.slope + half}
+        bits, totals = ([number(end) for end in (tables[c].min(), tables[c].max())] for c in ("bits", "total"))
+        row["detail"] = f"{len(tables)} tables of {bits[0]} to {bits[1]} bits lose {totals[0]} to {totals[1]} AUC"
+    about = {name: layers[name].iloc[0] for name in ("model", "dataset") if name in layers}
+    return with_verdicts(pd.DataFrame([about | row]), "above", bound=0.0)
+
+
+def _described(group: "pd.DataFrame", value: str, by: str) -> str:
+    """The extremes of a group: `over 0.3 [0.25, 0.35], then dense 0.2 [0.15, 0.25], least table 0.1 [0.05, 0.15]`."""
+    ordered = group.sort_values(value, ascending=False, kind="stable")
+    columns = [by, *(f"{value}{end}" for end in ENDS)]
+    texts = [f"{name} {interval(*numbers)}" for name, *numbers in ordered[columns].itertuples(index=False)]
+    return ", ".join([texts[0], *(f"then {one}" for one in texts[1:2] if len(texts) > 2), f"least {texts[-1]}"])
+
+
+def _names(parts: "pd.DataFrame") -> list[str]:
+    return [key for key in ("model", "dataset", "definition") if key in parts]
+
+
+def claims(tables: "Sequence[pd.DataFrame]", strata: "Sequence[pd.DataFrame]", split: Split) -> "pd.DataFrame":
+    """All findings on claims C2, C9, C10 and C11, on all trials and on thirds of them.
+
+    Args:
+        tables: trials of campaigns over `single_errors(strata)`, one table per model; C9 to C11 are about the first.
+        strata: of each model, as `layer_strata` returns it.
+        split: the rows that were scored.
+
+    Returns:
+        rows with `claim`, `reading`, `model`, `dataset`, `definition`, `value`, `low`, `high`, `n`, `detail`, `reason`,
+        `verdict` and `third`.
+    """
+    import pandas as pd
+
+    columns = ["claim", "reading", "model", "dataset", "definition", "value", "low", "high", "n", "detail", "reason"]
+
+    def find(*trials: "pd.DataFrame") -> "pd.DataFrame":
+        found = [*_first_model_findings(trials[0], strata[0], split)]
+        for own, parts in zip(trials, strata, strict=True):
+            loss = over_train_seeds(stratified_loss, own, mlp_parts(parts), split, by=["part"])
+            ratio = part_ratio(loss, "auc_drop", top="mlp", bottom="embedding", by="part")
+            found.append(ratio.assign(claim="C2", reading="mlp over embedding"))
+        return pd.concat(found).reindex(columns=[*columns, "verdict"])
+
+    return by_thirds(find, *tables)
+
+
+def _first_model_findings(table: "pd.DataFrame", strata: "pd.DataFrame", split: Split) -> "Iterator[pd.DataFrame]":
+    shares = over_train_seeds(stratified_pvf, table, strata, split)
+    losses = over_train_seeds(stratified_loss, table, strata, split)
+    yield part_ratio(shares, "incorrect", top="over_mlp").assign(claim="C9", reading="over_mlp over others")
+    yield part_ratio(shares, "incorrect", bottom="embedding").assign(claim="C9", reading="others over embedding")
+    yield part_ratio(losses, "auc_drop", bottom="embedding").assign(claim="C10", reading="others over embedding")
+    top = shares[(shares["component"] == "over_mlp") & (shares["definition"] == "decision_changed")]
+    top = top.rename(columns={"incorrect": "value", "incorrect_low": "low", "incorrect_high": "high"})
+    least, greatest = WRONG / 3, WRONG * 3
+    top = with_verdicts(top, "within", least=least, greatest=greatest)
+    yield top.assign(claim="C11", reading="over_mlp")
+    layers = over_train_seeds(stratified_loss, table, strata, split, by=["component", "layer"])
+    layers = layers.assign(total=layers["share"] * layers["auc_drop"])
+    yield size_power(layers).assign(claim="C2", reading="size")

@@ -1,190 +1,100 @@
 """Findings, and the rules that turn them into verdicts on claims: for the tables of notebooks and for `reproduce/claims.toml`.
 
-A table of findings has columns `value`, `low` and `high` (NaN where there is none), those that its rule reads, `detail` in
-words, and `reason` where a row tests nothing.
+A finding is a number with an interval: columns `value`, `low` and `high`; `detail` in words, and `reason` where it tests
+nothing. A table of findings may have a column `third` (`drsrobust.study.thirds`).
 """
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from math import isinf, nan
+from collections import Counter
+from collections.abc import Callable, Iterable
+from inspect import signature
+from math import isinf
 from numbers import Real
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
 
-REPRODUCED, PARTLY, NOT, NOT_TESTED = VERDICTS = ("reproduced", "partly", "not", "not tested")
+VERDICTS = ("reproduced", "in part", "contradicted", "not testable here", "seed-dependent")
+REPRODUCED, IN_PART, CONTRADICTED, NOT_TESTABLE, SEED_DEPENDENT = VERDICTS
 
 
-@dataclass(frozen=True)
-class Finding:
-    """A number with its 95 % interval, the number of cases behind it (0: not tested), and a sentence."""
-
-    value: float
-    low: float
-    high: float
-    n: int
-    text: str
+def _above(low: float, high: float, bound: float) -> tuple[bool, bool]:
+    return low > bound, high <= bound
 
 
-@dataclass(frozen=True)
-class Rule:
-    """When a claim is reproduced.
-
-    Attributes:
-        reproduced: expression of columns and options (`@bound`) that must be true in all rows.
-        partly: the same, true in at least one row.
-        worst: `idxmin` or `idxmax`: the row whose `value` is reported; empty: there is one row.
-        many: whether the rule takes several rows.
-    """
-
-    reproduced: str
-    partly: str = ""
-    worst: str = ""
-    many: bool = False
-
-    @property
-    def options(self) -> set[str]:
-        """Names of the options."""
-        return set(re.findall(r"@(\w+)", f"{self.reproduced} {self.partly}"))
+def _below(low: float, high: float, bound: float) -> tuple[bool, bool]:
+    return high <= bound, low > bound
 
 
-RULES = {
-    "at_least": Rule("low >= @bound", "value >= @bound", "idxmin", many=True),
-    "at_most": Rule("high <= @bound", "value <= @bound", "idxmax", many=True),
-    "largest_is": Rule("low > next_high", "value > next_value", many=True),
-    "power": Rule("low > 0 or high < 0", many=True),
-    "above": Rule("low > @bound"),
-    "falls": Rule("change_low > 0 and down == 0", "change_low > 0"),  # C1: the deviation rises with the factor
-    "depends": Rule("differs"),  # C1
-    "more_in_all": Rule("more == cells", "more > 0"),  # C2
-    "most_and_least": Rule("right == 2 and apart", "right > 0"),  # C2, C9
-    "knee": Rule("held > 0 and value > 0", "held > 0 or value > 0"),  # C3
-    "recovers": Rule("low >= @bound", "low > 0"),  # C4
-    "keeps": Rule("kept == rates_lost", "kept > 0"),  # C5
-    "detects": Rule(  # C6: an upper bound of 0 alarms has no interval below it
-        "low > @noticed and time < @time and (alarms_high < @alarms or alarms == 0 and @alarms == 0)",
-        "noticed > @noticed and (alarm_share < @alarms or alarms == 0 and @alarms == 0)",
-    ),
-    "about": Rule(  # C7
-        "least >= @claimed / @factor and greatest <= @claimed * @factor",
-        "value >= @claimed / @factor and value <= @claimed * @factor",
-    ),
-    "dominates": Rule("value >= 0.5 and beaten == 0", "value > 0"),  # C8
-    "large": Rule("value >= @bound", "greatest >= @bound"),  # C8
+def _within(low: float, high: float, least: float, greatest: float) -> tuple[bool, bool]:
+    return low >= least and high <= greatest, high < least or low > greatest
+
+
+def _up_to(low: float, high: float, bound: float) -> tuple[bool, bool]:
+    return low > 0 and high >= bound, high < bound
+
+
+def _differs(low: float, high: float, bound: float) -> tuple[bool, bool]:
+    return low > bound or high < bound, False
+
+
+def _all(low: float, high: float) -> tuple[bool, bool]:
+    return low >= 1, high <= 0
+
+
+# Of an interval: whether it shows the claim, and whether it contradicts it.
+RULES: dict[str, Callable[..., tuple[bool, bool]]] = {
+    "above": _above,
+    "below": _below,
+    "within": _within,
+    "differs": _differs,
+    "up_to": _up_to,  # the best of several reaches the bound
+    "all": _all,  # of a share of parts: all hold; low: the share that clearly holds, high: that is not clearly wrong
 }
-_OPTIONS = {
-    "largest_is": {"column", "named"},
-    "power": {"along"},
-}  # of rules that compute the finding from several rows
 
 
 def rule_options(kind: str) -> set[str]:
-    """The options that a rule needs; rules of many rows take `along` too."""
-    return RULES[kind].options | _OPTIONS.get(kind, set())
+    """Names of the options of a rule."""
+    return set(signature(RULES[kind]).parameters) - {"low", "high"}
 
 
-def verdict(rows: "pd.DataFrame", kind: str, *, along: str | None = None, **options: Any) -> tuple[str, Finding]:
-    """Applies a rule to findings.
+def verdict(low: float, high: float, kind: str, **options: float) -> str:
+    """What an interval says of a claim: `reproduced` if the claim holds in all of it, `contradicted` if in none of it, else `in
+    part`.
 
     Args:
-        rows: of a table of findings; one, or for the rules `at_least`, `at_most`, `largest_is`, `power` any number.
+        low, high: ends of the interval; both the number where it is exact.
         kind: in `RULES`.
-        along: column that says where the worst value is, or of which `power` is taken.
         options: as `rule_options`.
 
     Returns:
-        one of `VERDICTS`, and the finding.
-
-    Raises:
-        ValueError: several rows for a rule of one.
-        KeyError: a column that the rule reads is missing.
+        one of the first four of `VERDICTS`; `not testable here` without an interval.
 
     Example:
-        >>> import pandas as pd
-        >>> verdict(pd.DataFrame({"value": [0.4], "low": [0.2], "high": [0.6], "detail": ["at 1e-3"]}), "recovers", bound=0.3)
-        ('partly', Finding(value=0.4, low=0.2, high=0.6, n=1, text='at 1e-3'))
+        >>> [verdict(low, high, "above", bound=1.0) for low, high in ((1.5, 2.0), (0.5, 2.0), (0.5, 0.9))]
+        ['reproduced', 'in part', 'contradicted']
     """
-    rule = RULES[kind]
-    if kind == "power":
-        rows = _power(rows, along)
-    elif kind == "largest_is":
-        rows = _largest(rows, options.pop("column"), options.pop("named"))
-    if not rule.worst and len(rows) != 1:
-        raise ValueError(f"{len(rows)} rows for a rule of one row; `where` and `by` must leave one")
-    row = rows.loc[getattr(rows["value"], rule.worst)()] if rule.worst else rows.iloc[0]
-    value, low, high = (float(row.get(name, nan)) for name in ("value", "low", "high"))
-    if reason := _text(row, "reason"):
-        return NOT_TESTED, Finding(value, low, high, 0, reason)
-    clear, partly = (_holds(rows, expression, options) for expression in (rule.reproduced, rule.partly))
-    word = REPRODUCED if clear.all() else PARTLY if partly.any() else NOT
-    text = _text(row, "detail")
-    if rule.worst:
-        where = f"at {along} {number(row[along])}" if along else ""
-        share = f"{int(partly.sum())} of {len(rows)} hold" if not partly.all() and len(rows) > 1 else ""
-        if word == PARTLY and partly.all():
-            measured = rows[["low", "high"]].notna().all(axis=None)
-            share = "the values hold, " + ("their intervals do not" if measured else "their intervals are not known")
-        text = ", ".join(filter(None, (where, share)))
-    n = len(rows) if rule.worst else int(row.get("n", 1))
-    return word, Finding(value, low, high, n, text)
+    if low != low or high != high:
+        return NOT_TESTABLE
+    shown, wrong = RULES[kind](low, high, **options)
+    return REPRODUCED if shown else CONTRADICTED if wrong else IN_PART
 
 
-def verdicts(table: "pd.DataFrame", kind: str, **options: Any) -> list[str]:
-    """The verdict on each row of a table of findings. Arguments as of `verdict`."""
-    return [verdict(table.iloc[[row]], kind, **options)[0] for row in range(len(table))]
+def verdicts(table: "pd.DataFrame", kind: str, **options: float) -> list[str]:
+    """The verdict on each row of a table of findings; `not testable here` where it has a reason."""
+    reasons = table["reason"].fillna("") if "reason" in table else [""] * len(table)
+    ends = zip(table["low"], table["high"], reasons, strict=True)
+    return [NOT_TESTABLE if reason else verdict(low, high, kind, **options) for low, high, reason in ends]
 
 
-def _holds(rows: "pd.DataFrame", expression: str, options: dict[str, Any]) -> np.ndarray:
-    from pandas.errors import UndefinedVariableError
-
-    try:
-        result = rows.eval(expression, local_dict=options, engine="python") if expression else False
-    except UndefinedVariableError as error:
-        raise KeyError(re.search(r"'(.*)'", str(error))[1]) from error
-    return np.broadcast_to(np.asarray(result, bool), len(rows))
+def seed_dependent(words: Iterable[str]) -> bool:
+    """Whether the verdicts on the thirds contradict each other: one is `reproduced` and another `contradicted`."""
+    return {REPRODUCED, CONTRADICTED} <= set(words)
 
 
-def _text(row: "pd.Series", name: str) -> str:
-    text = row.get(name, "")
-    return text if isinstance(text, str) else ""
-
-
-def _one(value: float, low: float, high: float, **others: Any) -> "pd.DataFrame":
-    import pandas as pd
-
-    return pd.DataFrame([{"value": value, "low": low, "high": high} | others])
-
-
-def _power(rows: "pd.DataFrame", along: str) -> "pd.DataFrame":
-    """The power of `along` with which the value grows, by a fit through the logarithms; interval by Student's t."""
-    from scipy.stats import linregress, t
-
-    above = rows[(rows["value"] > 0) & (rows[along] > 0)]
-    if above[along].nunique() < 3:
-        return _one(nan, nan, nan, reason=f"{along} has fewer than 3 values")
-    fit = linregress(np.log10(above[along].astype(float)), np.log10(above["value"].astype(float)))
-    half = float(t.ppf(0.975, len(above) - 2) * fit.stderr)
-    ends = [number(end) for name in ("value", along) for end in (above[name].min(), above[name].max())]
-    detail = f"{ends[0]} to {ends[1]} in {len(above)}, {along} {ends[2]} to {ends[3]}"
-    return _one(float(fit.slope), fit.slope - half, fit.slope + half, n=len(above), detail=detail)
-
-
-def _largest(rows: "pd.DataFrame", column: str, named: object) -> "pd.DataFrame":
-    """The row that has `named` in `column`, with the largest of the others."""
-    ordered = rows.sort_values("value", ascending=False, kind="stable")
-    own, others = ordered[ordered[column] == named], ordered[ordered[column] != named]
-    if len(own) != 1 or others.empty:
-        return _one(nan, nan, nan, reason=f"{len(own)} rows of {column} {named}, {len(ordered)} in all")
-    row, other = own.iloc[0], others.iloc[0]
-    words = "then" if row["value"] > other["value"] else "less than"
-    detail = f"{words} {number(other[column])}: {interval(other['value'], other['low'], other['high'])}"
-    return _one(
-        *row[["value", "low", "high"]], next_value=other["value"], next_high=others["high"].max(), detail=detail
-    )
+def with_verdicts(table: "pd.DataFrame", kind: str, **options: float) -> "pd.DataFrame":
+    """A table of findings with a column `verdict`."""
+    return table.assign(verdict=verdicts(table, kind, **options))
 
 
 def number(value: object) -> str:
@@ -212,27 +122,29 @@ def interval(value: float, low: float, high: float) -> str:
     return f"{number(value)} [{number(low)}, {number(high)}]"
 
 
-def conclusion(claim: str, paper: str, here: str | Iterable[str], verdicts: Iterable[str]) -> str:
-    """The paragraph that ends a notebook: what the paper says, what was found, and the verdict.
+def ratio(top: Iterable[float], bottom: Iterable[float]) -> dict[str, float]:
+    """The ratio of two independent numbers with intervals, whose ends are the extremes over both intervals.
 
     Args:
-        claim: its number, as `C8`.
-        paper: what the paper says.
-        here: one or more findings in words.
-        verdicts: on the findings, each of `VERDICTS`.
+        top, bottom: value, low, high each.
 
     Returns:
-        one line. The verdict is `reproduced` where all are, `not reproduced` where all that were tested are `not`, `partly
-        reproduced` otherwise; without any test, `not tested`.
+        `value`, `low`, `high`; NaN where the bottom may be 0 or is negative.
+    """
+    (value, low, high), (under, under_low, under_high) = top, bottom
+    if not under_low > 0:
+        return {"value": value / under if under > 0 else float("nan"), "low": float("nan"), "high": float("nan")}
+    ends = [end / other for end in (low, high) for other in (under_low, under_high)]
+    return {"value": value / under, "low": min(ends), "high": max(ends)}
+
+
+def conclusion(claim: str, paper: str, here: str | Iterable[str], words: Iterable[str]) -> str:
+    """The paragraph that ends a notebook: what the paper says, what was found, and how often which verdict.
 
     Example:
-        >>> conclusion("C8", "bit 30 dominates", ["most in 9 of 9 parts", "|w| is 1e37"], ["reproduced", "not"])
-        'C8. The paper: bit 30 dominates. Here: most in 9 of 9 parts; |w| is 1e37. Partly reproduced (1 of 2 findings in full).'
+        >>> conclusion("C8", "bit 30 dominates", ["most in 9 of 9 parts", "|w| is 1e37"], ["reproduced", "in part"])
+        'C8. The paper: bit 30 dominates. Here: most in 9 of 9 parts; |w| is 1e37. Findings: 1 reproduced, 1 in part.'
     """
-    verdicts, here = list(verdicts), [here] if isinstance(here, str) else list(here)
-    tested = [word for word in verdicts if word in VERDICTS[:3]]
-    clear = tested.count(REPRODUCED)
-    whole = clear == len(verdicts)
-    words = "Reproduced" if whole else "Not reproduced" if set(tested) == {NOT} else "Partly reproduced"
-    words = f"{words} ({clear} of {len(verdicts)} findings in full)" if tested else "Not tested"
-    return f"{claim}. The paper: {paper}. Here: {'; '.join(here) or 'no finding'}. {words}."
+    here, counts = [here] if isinstance(here, str) else list(here), Counter(words)
+    counted = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
+    return f"{claim}. The paper: {paper}. Here: {'; '.join(here) or 'no finding'}. Findings: {counted or 'none'}."

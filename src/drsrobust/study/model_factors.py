@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust._environment import progress_bar, unknown
+from drsrobust._environment import count_done, progress_bar, unknown
 from drsrobust.campaign.campaign import Campaign
 from drsrobust.data import Split, load_dataset
 from drsrobust.evaluation import Evaluator, ReachWarning
@@ -21,9 +21,8 @@ from drsrobust.injection import BitFlip
 from drsrobust.metrics import DEVIATIONS
 from drsrobust.models import build_model
 from drsrobust.statistics.columns import ENDS
-from drsrobust.statistics.intervals import CONFIDENCE, bootstrap_interval, mean_interval, quantile_interval
+from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, quantile_interval
 from drsrobust.statistics.summary import BOUNDS
-from drsrobust.study.findings import verdict, verdicts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +32,6 @@ FACTORS = ("width", "depth", "embedding_dim", "density")
 BATCH = 2048  # inputs, as in the study
 SHARES = ("deviated_0.01", "deviated_0.1")
 VALUE = SHARES[0]
-FALLS, DEPENDS = "falls", "depends"
 _CELL = ["protocol", *FACTORS]
 _TRIAL = ["target", "ber", "trial"]
 
@@ -67,11 +65,12 @@ def dummy_trials(
     protocol: str = "corrected",
     inputs: int = 10_000,
     batch: int = BATCH,
-    trials: int = 100,
+    models: int = 8,
+    trials: int = 16,
     seed: int = 0,
     progress: bool = True,
 ) -> "pd.DataFrame":
-    """Deviation of the dummy model's outputs: a campaign per cell, stored as it goes.
+    """Deviation of the dummy model's outputs: a campaign per cell and drawn model, stored as it goes.
 
     Trials of one number share nested error maps over rates; both protocols use the same models and seeds.
 
@@ -82,12 +81,14 @@ def dummy_trials(
         protocol: `corrected` or `as_released`.
         inputs: how many each trial scores.
         batch: of `as_released`, inputs per batch: a multiple of 32 from 64 up.
-        trials: per cell, rate and target.
+        models: drawn per cell, each with inputs of its own.
+        trials: per cell, model, rate and target.
         seed: decides parameters, inputs and errors.
         progress: shows a progress bar.
 
     Returns:
-        one row per cell, target, rate and trial: `protocol`, the cell, `target`, `ber` (nominal), `trial`, `n_inputs`; `bits`
+        one row per cell, model, target, rate and trial: `protocol`, the cell, `drawn` (number of the model), `target`, `ber`
+        (nominal), `trial`, `n_inputs`; `bits`
         (eligible), `present` (the rate at which they are wrong while inputs are scored; `ber` in `corrected`) and
         `bits_flipped`; the metrics of `drsrobust.metrics.DEVIATIONS`, `nan_inputs` and `inf_inputs` (shares). Of `as_released`
         all but `bits` are means over the batches. A model that raised has no metrics.
@@ -101,23 +102,25 @@ def dummy_trials(
         raise unknown("protocol", protocol, PROTOCOLS)
     _ascending("bers", bers)
     cells, tables, released = list(cells), [], protocol == "as_released"
-    options = {"targets": targets, "trials": trials, "seed": seed, "protocol": protocol, "metrics": list(DEVIATIONS)}
-    with progress_bar(len(cells), f"dummy, {protocol}", progress=progress) as bar:
-        for cell in cells:
-            evaluators = _evaluators(cell, inputs, batch if released else inputs, released, seed)
+    options = {"targets": targets, "trials": trials, "protocol": protocol, "metrics": list(DEVIATIONS)}
+    with progress_bar(len(cells) * models, f"dummy, {protocol}", progress=progress) as bar:
+        for cell, drawn in product(cells, range(models)):
+            evaluators = _evaluators(cell, inputs, batch if released else inputs, released, seed + drawn)
             rates = accumulated(bers, len(evaluators)) if released else np.asarray(bers)[:, None]
             batches = []
             for number, evaluator in enumerate(evaluators):
                 errors = [BitFlip(float(rate)) for rate in rates[:, number]]
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ReachWarning)  # every input reads rows 0 and 1
-                    table = Campaign(evaluator, errors=errors, **options).run(progress=False)
+                    table = Campaign(evaluator, errors=errors, seed=seed + drawn, **options).run(progress=False)
                 nominal = table["ber"].map(dict(zip(rates[:, number], bers, strict=True)))
                 batches.append(_columns(table, len(evaluator.rows)).assign(ber=nominal))
-            tables.append(_batch_means(batches).assign(protocol=protocol, **cell))
+            tables.append(_batch_means(batches).assign(protocol=protocol, drawn=drawn, **cell))
             bar.update()
+            count_done("trials", trials * len(bers) * len(targets))
     table = pd.concat(tables, ignore_index=True)
-    return table[["protocol", *FACTORS, *(name for name in table if name not in ("protocol", *FACTORS))]]
+    first = ["protocol", *FACTORS, "drawn"]
+    return table[[*first, *(name for name in table if name not in first)]]
 
 
 def _ascending(name: str, values: Sequence[float]) -> None:
@@ -214,10 +217,10 @@ def deviation_summary(table: "pd.DataFrame", confidence: float = CONFIDENCE) -> 
         confidence: of the intervals.
 
     Returns:
-        the columns of the condition; `n_inputs`, `bits`, `present`, `n` (trials); `raised` (share of them); means over the
-        trials that did not raise: `bits_flipped`, `nan_inputs`, `inf_inputs`, and with `_low` and `_high` (Student's t; where
-        all trials agree, what n trials may have missed) `deviated_0.01`, `deviated_0.1` and `spearman`; and the median over
-        trials of `median_change`, with its interval between order statistics.
+        the columns of the condition; `n_inputs`, `bits`, `present`, `n` (trials), `models`; `raised` (share of the trials);
+        means over the trials that did not raise: `bits_flipped`, `nan_inputs`, `inf_inputs`, and with `_low` and `_high` by
+        `unit_interval` `deviated_0.01`, `deviated_0.1` and `spearman`; and the median over trials of `median_change`, with its
+        interval between order statistics.
     """
     import pandas as pd
 
@@ -225,10 +228,10 @@ def deviation_summary(table: "pd.DataFrame", confidence: float = CONFIDENCE) -> 
     for condition, trials in table.groupby([*_CELL, "target", "ber"], sort=False):
         row = dict(zip([*_CELL, "target", "ber"], condition, strict=True))
         row |= {name: trials[name].iloc[0] for name in ("n_inputs", "bits", "present")}
-        row |= {"n": len(trials), "raised": float(trials[VALUE].isna().mean())}
+        row |= {"n": len(trials), "models": trials["drawn"].nunique(), "raised": float(trials[VALUE].isna().mean())}
         row |= {name: float(trials[name].astype(float).mean()) for name in ("bits_flipped", "nan_inputs", "inf_inputs")}
         for name in (*SHARES, "spearman"):
-            interval = mean_interval(trials[name].dropna().to_numpy(float), confidence, BOUNDS[name])
+            interval = unit_interval(trials.dropna(subset=[name]), name, confidence, BOUNDS[name])
             row |= zip((f"{name}{end}" for end in ENDS), interval, strict=True)
         changes = trials["median_change"].dropna().to_numpy(float)
         with np.errstate(invalid="ignore"):  # between infinities nothing is interpolated
@@ -239,172 +242,17 @@ def deviation_summary(table: "pd.DataFrame", confidence: float = CONFIDENCE) -> 
     return pd.DataFrame(rows)
 
 
-def factor_trends(
-    table: "pd.DataFrame",
-    claims: Mapping[str, str],
-    *,
-    ber: float,
-    value: str = VALUE,
-    confidence: float = CONFIDENCE,
-) -> "pd.DataFrame":
-    """Findings and verdicts on claim C1: the effect of each factor on the deviation at one rate, by protocol and target.
-
-    Differences are taken within a trial number, whose errors are alike at all levels; in a full grid each is a mean over all
-    settings of the other factors. If a model raised, all its outputs count as deviating; by metrics that are no shares, the
-    trial number is dropped.
+def unit_interval(
+    trials: "pd.DataFrame", name: str, confidence: float = CONFIDENCE, bounds: tuple[float, float] | None = None
+) -> tuple[float, float, float]:
+    """The mean of a column over drawn models, with Student's interval over the models' means: it holds for another drawn model.
+    Where all trials agree, or there is one model, the interval is that over trials.
 
     Args:
-        table: as `dummy_trials` returns it.
-        claims: factor -> `falls` (robustness falls with it) or `depends` (it changes, in whichever direction).
-        ber: nominal rate.
-        value: which metric; a larger one is a larger deviation.
-        confidence: of the intervals.
-
-    Returns:
-        one row per protocol, target and factor with two levels or more: `least`, `greatest` level, the mean deviation there
-        (`at_least`, `at_greatest`), their difference `change` with `change_low` and `change_high` (Student's t; where all
-        trials agree, what they may have missed); `up` and `down`, numbers of steps between neighbouring levels whose interval
-        (Bonferroni over the steps) lies above or below 0, of `steps`; `differs`, whether that of the change or of any step does
-        (Bonferroni over all of them); `n` trials; `claim`; and `verdict`.
-
-    Raises:
-        ValueError: an unknown factor or claim, or a rate that the table does not hold.
+        trials: with a column `drawn`, as many of each model.
+        name: of the column.
+        confidence: of the interval.
+        bounds: least and greatest possible value.
     """
-    import pandas as pd
-
-    for factor, claim in claims.items():
-        if factor not in FACTORS:
-            raise unknown("factor", factor, FACTORS)
-        if claim not in (FALLS, DEPENDS):
-            raise unknown(f"claim of {factor}", claim, (FALLS, DEPENDS))
-    if not (table["ber"] == ber).any():
-        raise unknown("rate", f"{ber:g}", [f"{rate:g}" for rate in table["ber"].unique()])
-    rows = []
-    for (protocol, target), group in table[table["ber"] == ber].groupby(["protocol", "target"], sort=False):
-        by_cell = group.pivot(index="trial", columns=list(FACTORS), values=value).astype(float)
-        by_cell = (by_cell.fillna(1.0) if value in SHARES else by_cell).dropna()
-        cells = [dict(zip(FACTORS, cell, strict=True)) for cell in by_cell.columns]
-        for factor, claim in claims.items():
-            if len(levels := sorted({cell[factor] for cell in cells})) < 2:
-                continue
-            values = [
-                by_cell[[tuple(cell.values()) for cell in ladder]].to_numpy() for ladder in ladders(cells, factor)
-            ]
-            row = {"protocol": protocol, "target": target, "factor": factor, "least": levels[0], "greatest": levels[-1]}
-            row |= _trend(np.mean(values, axis=0), confidence, BOUNDS.get(value)) | {"claim": claim}
-            rows.append(row | {"verdict": verdict(pd.DataFrame([row]), claim)[0]})
-    return pd.DataFrame(rows)
-
-
-def _trend(values: np.ndarray, confidence: float, bounds: tuple[float, float] | None) -> dict[str, float]:
-    """The columns of `factor_trends` of values [trials, levels] within bounds."""
-    bounds = bounds and (bounds[0] - bounds[1], bounds[1] - bounds[0])  # of differences
-    whole = values[:, -1] - values[:, 0]
-    change = mean_interval(whole, confidence, bounds)
-    row = {"at_least": float(values[:, 0].mean()), "at_greatest": float(values[:, -1].mean())}
-    row |= zip((f"change{end}" for end in ENDS), change, strict=True)
-    pairs = [values[:, after] - values[:, before] for before, after in pairwise(range(values.shape[1]))]
-    steps = [mean_interval(pair, 1 - (1 - confidence) / len(pairs), bounds) for pair in pairs]
-    anywhere = [mean_interval(pair, 1 - (1 - confidence) / (len(pairs) + 1), bounds) for pair in (whole, *pairs)]
-    up, down = sum(low > 0 for _, low, _ in steps), sum(high < 0 for _, _, high in steps)
-    differs = any(low > 0 or high < 0 for _, low, high in anywhere)
-    return row | {"up": up, "down": down, "steps": len(steps), "differs": differs, "n": len(values)}
-
-
-def component_shares(
-    table: "pd.DataFrame", parts: Sequence[str] = ("mlp", "embedding"), *, ber: float, confidence: float = CONFIDENCE
-) -> "pd.DataFrame":
-    """Deviation by errors in each of two components at one rate: in total, and per wrong bit.
-
-    Args:
-        table: as `dummy_trials` returns it, with trials of both.
-        parts: the two targets; shares are of the first.
-        ber: nominal rate.
-        confidence: of the intervals.
-
-    Returns:
-        one row per protocol and cell: `n` trials; `bits_share`, the share of the two components' bits that are the first's;
-        `share`, mean deviation by errors in it over the sum of both means (bootstrap over trials; NaN where no trial deviated);
-        `per_bit_<part>`, share of inputs that deviate by over 1 % per wrong bit (the rate times all bits), each with `_low` and
-        `_high`; `verdict`: whether the first does `more` per bit than the second, or `less`, or `unclear` where these two
-        intervals overlap.
-
-    Raises:
-        ValueError: no trials with errors in one of the parts.
-    """
-    import pandas as pd
-
-    rows = []
-    for cell, group in table[table["ber"] == ber].groupby(_CELL, sort=False):
-        row = dict(zip(_CELL, cell, strict=True))
-        trials = {part: group[group["target"] == part].sort_values("trial") for part in parts}
-        if empty := [part for part in parts if not len(trials[part])]:
-            raise ValueError(f"the table has no trials with errors in {empty[0]!r} at {ber:g}")
-        # Of a model that raised all outputs count as deviating.
-        first, second = np.nan_to_num(np.stack([one[VALUE].to_numpy(float) for one in trials.values()]), nan=1.0)
-        bits = [float(one["bits"].iloc[0]) for one in trials.values()]
-        row |= {"n": len(first), "bits_share": bits[0] / sum(bits)}
-        row |= zip((f"share{end}" for end in ENDS), _share(first, second, confidence), strict=True)
-        intervals = []
-        for part, values, size in zip(parts, (first, second), bits, strict=True):
-            wrong = float(trials[part]["present"].iloc[0]) * size
-            per_bit = [number / wrong for number in mean_interval(values, confidence, (0.0, 1.0))]
-            row |= zip((f"per_bit_{part}{end}" for end in ENDS), per_bit, strict=True)
-            intervals.append(per_bit)
-        (_, low, high), (_, other_low, other_high) = intervals
-        rows.append(row | {"verdict": "more" if low > other_high else "less" if high < other_low else "unclear"})
-    return pd.DataFrame(rows)
-
-
-def _share(first: np.ndarray, second: np.ndarray, confidence: float) -> tuple[float, float, float]:
-    """Mean of first over the sum of both means, with its interval. Where one of them never deviated, n trials may have missed
-    as much as its own interval allows."""
-
-    def of_both(first: np.ndarray, second: np.ndarray, axis: int) -> np.ndarray:
-        return first.mean(axis) / (first.mean(axis) + second.mean(axis))
-
-    if not (first.any() or second.any()):
-        return (float("nan"),) * 3
-    if first.any() and second.any():
-        return bootstrap_interval(of_both, first, second, confidence=confidence)
-    deviating, quiet = (first, second) if first.any() else (second, first)
-    _, _, most = mean_interval(quiet, confidence, (0.0, 1.0))
-    reach = most / (most + deviating.mean())
-    return (1.0, 1.0 - reach, 1.0) if first.any() else (0.0, 0.0, reach)
-
-
-def component_claims(shares: "pd.DataFrame") -> "pd.DataFrame":
-    """Findings and verdicts on claim C2: per wrong bit, errors in the MLPs do more than errors in the table.
-
-    Args:
-        shares: as `component_shares` returns it, with a column `protocol`.
-
-    Returns:
-        one row per protocol: `protocol`, `value`, `low` and `high` (the MLPs' part of the deviation by errors in either, in
-        the first cell, the middle one), `more` of `cells` in which the MLPs do more per bit, `verdict` and `detail`.
-    """
-    import pandas as pd
-
-    rows = []
-    for protocol, cells in shares.groupby("protocol", sort=False):
-        value, low, high = cells[["share", "share_low", "share_high"]].iloc[0]
-        row = {"protocol": protocol, "value": value, "low": low, "high": high} | _counts(cells)
-        rows.append(row | {"detail": _component_finding(cells, ("mlp", "embedding"))})
-    table = pd.DataFrame(rows)
-    return table.assign(verdict=verdicts(table, "more_in_all"))
-
-
-def _counts(cells: "pd.DataFrame") -> dict[str, int]:
-    return {"more": int((cells["verdict"] == "more").sum()), "cells": len(cells)}
-
-
-def _component_finding(shares: "pd.DataFrame", parts: Sequence[str]) -> str:
-    first, second = parts
-    more, less = (int((shares["verdict"] == word).sum()) for word in ("more", "less"))
-    per_bit = [f"{100 * shares[f'per_bit_{part}'].median():.2g} %" for part in parts]
-    ends = [f"{100 * shares[name].min():.3g} % to {100 * shares[name].max():.3g} %" for name in ("share", "bits_share")]
-    return (
-        f"{first} clearly does more per wrong bit than {second} in {more} of {len(shares)} cells, clearly less in {less} "
-        f"(medians: {per_bit[0]} and {per_bit[1]} of inputs); in total it causes {ends[0]} of what both do, with {ends[1]} of "
-        "the bits"
-    )
+    values, means = trials[name].to_numpy(float), trials.groupby("drawn")[name].mean().to_numpy(float)
+    return mean_interval(values if len(means) < 2 or np.ptp(values) == 0 else means, confidence, bounds)

@@ -109,14 +109,15 @@ def _pair(value: str) -> bool:
 # Name of a parameter -> a test of its value, or of each value of a list, and what the value must be.
 _OF_TEXT = (_dataset, _model, _pair)
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = dict.fromkeys(("dataset", "datasets"), (_dataset, ""))
-_RULES |= dict.fromkeys(("models", "model_name"), (_model, ""))
-_RULES["leave_out"] = (_pair, "a model and a data set, as 'afm movielens-1m/full'")
+_RULES |= dict.fromkeys(("models", "model_name", "shown"), (_model, ""))
+_RULES |= dict.fromkeys(("leave_out", "reseeded"), (_pair, "a model and a data set, as 'afm movielens-1m/full'"))
 _RULES["densities"] = (lambda value: _dataset(f"synthetic-dummy/{value:g}"), "")
-_RULES["seed"] = (lambda value: 0 <= value < 2**63, "0 to 2**63 - 1")
+_RULES |= dict.fromkeys(("seed", "train_seeds"), (lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"))
 _RULES["tables"] = (lambda value: True, "")  # names of tables are known only after loading the data
 for _names, _test, _required in (
     ("bits protected", lambda value: 0 <= value <= 31, "a bit, 0 (the lowest) to 31"),
-    ("trials single_trials sweep_trials row_trials search_trials epochs afn_neurons anywhere injections int8_injections "
+    ("trials single_trials sweep_trials row_trials search_trials proof_trials rule_trials shape_trials drawn_models epochs "
+     "afn_neurons anywhere injections int8_injections "
      "counts test_rows table_rows timed_rows inputs batch batches turns repeats widths depths embedding_dims",
      lambda value: value >= 1, "at least 1"),
     ("sizes int8_sizes compare_at", lambda value: value >= 28_017, "at least 28017, the smallest model of this shape"),
@@ -125,7 +126,7 @@ for _names, _test, _required in (
     ("bounds margin limit", lambda value: 0 < value < math.inf, "a finite number over 0"),
 ):  # fmt: skip
     _RULES |= dict.fromkeys(_names.split(), (_test, _required))
-_MAY_BE_EMPTY = ("leave_out", "int8_sizes")
+_MAY_BE_EMPTY = ("leave_out", "reseeded", "int8_sizes")
 
 
 def fits(value: Any, annotation: Any) -> bool:

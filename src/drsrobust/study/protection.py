@@ -6,54 +6,79 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.statistics.columns import ENDS, NONE, identifying
-from drsrobust.statistics.summary import DROP
-from drsrobust.study.findings import verdicts
+from drsrobust.statistics.random_effects import across_models
+from drsrobust.statistics.recovery import recovery
+from drsrobust.statistics.summary import DROP, summarise
+from drsrobust.study.findings import number, with_verdicts
+from drsrobust.study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd
 
+WIDEST, LEAST_LOSS = 0.4, 0.01  # of an interval, and of the mean loss, that test a recovery
 _CURVE = ["model", "dataset", "protocol", "target"]
 
 
-def best_recovery_claim(found: "pd.DataFrame", claimed: float, value: str = "recovery") -> "pd.DataFrame":
-    """Findings and verdicts on claim C4, "up to so much": of each model, data set and protocol the condition whose interval
-    has the highest lower end.
+def best_recovery(
+    found: "pd.DataFrame",
+    claimed: float,
+    value: str = "recovery",
+    by: Sequence[str] = ("model", "dataset", "protocol"),
+) -> "pd.DataFrame":
+    """Findings on claim C4, "up to so much": the condition whose interval has the highest lower end.
 
     Args:
         found: as `recovery` returns it, with intervals that hold for the best of its rows (`confidence`).
         claimed: 0.30 is 30 % of the lost AUC, or 0.30 AUC.
         value: `recovery` or `gained`.
+        by: one best condition for each combination of these columns.
 
     Returns:
-        one row each: `mitigation` and `ber` of the best, `value`, `low` and `high`, `conditions` that it was chosen from,
-        `verdict`, `detail` in words, and `reason` where nothing can be tested: no condition has a value or an interval, or
-        errors cost less than the claimed gain in all conditions (by the interval's high end where some trials raised).
+        one row each: the columns of `by`, `mitigation`, `ber` and `dataset` of the best, `value`, `low` and `high`,
+        `conditions` that it was chosen from, `detail` in words, `reason` where nothing can be tested (no condition has a value
+        or an interval, the interval is wider than 0.4, errors cost under 0.01 AUC, or less than the claimed gain in all
+        conditions, by the interval's high end where some trials raised), and `verdict`: the claim is reproduced if the best
+        interval lies above 0 and reaches the claimed value, and contradicted if it ends below.
     """
     import pandas as pd
 
-    rows = []
-    for where, here in found.groupby(_CURVE[:3], sort=False):
+    rows, by = [], list(by)
+    for where, here in found.reset_index(drop=True).groupby(by, sort=False):
+        row = dict(zip(by, where, strict=True))
+        row = {"dataset": ", ".join(dict.fromkeys(here["dataset"]))} | row
         here = here.dropna(subset=[value])
-        row = dict(zip(_CURVE[:3], where, strict=True)) | {"conditions": len(here)}
-        row |= {"mitigation": None, "ber": np.nan, "value": np.nan, "low": np.nan, "high": np.nan}
+        row |= {
+            "conditions": len(here),
+            "mitigation": None,
+            "ber": np.nan,
+            "value": np.nan,
+            "low": np.nan,
+            "high": np.nan,
+        }
         reason = detail = "nothing lost"
         if len(here):
             low = here[f"{value}_low"]
             best = here.loc[(low if low.notna().any() else here[value]).idxmax()]
-            row |= {name: best[name] for name in ("mitigation", "ber")}
+            row |= {name: best[name] for name in ("mitigation", "ber", "dataset")}
             row |= {name: best[f"{value}{end}"] for name, end in zip(("value", "low", "high"), ENDS, strict=True)}
-            reason = "no interval" if np.isnan(row["low"]) else ""
-            more, less = row["low"] > claimed, row["high"] < claimed
-            detail = f"{row['mitigation']} at {row['ber']:g}, best of {len(here)}"
-            detail += ": more than claimed" if more else ": less than claimed" if less else ""
-            if value == "gained":
-                cost = here["lost"].where(here["raised"] == 0, here["lost_high"]).max()
-                if cost < claimed:
-                    reason = f"not testable here: errors cost at most {cost:.3g} AUC, the claim is {claimed:g}"
-            detail += f"; {reason}" if reason else ""
+            detail = f"{row['mitigation']} at {number(row['ber'])}, best of {len(here)}"
+            reason = _untestable(best, here, value, claimed)
         rows.append(row | {"reason": reason, "detail": detail})
-    table = pd.DataFrame(rows)
-    return table.assign(verdict=verdicts(table, "recovers", bound=claimed))
+    return with_verdicts(pd.DataFrame(rows), "up_to", bound=claimed)
+
+
+def _untestable(best: "pd.Series", here: "pd.DataFrame", value: str, claimed: float) -> str:
+    """Why the best of some conditions does not test a recovery; empty if it does."""
+    width = best[f"{value}_high"] - best[f"{value}_low"]
+    if value == "recovery" and best["lost"] < LEAST_LOSS:
+        return f"errors cost {best['lost']:.2g} AUC, under {LEAST_LOSS:g}"
+    if value == "gained":
+        cost = here["lost"].where(here["raised"] == 0, here["lost_high"]).max()
+        if cost < claimed:
+            return f"errors cost at most {cost:.3g} AUC, the claim is {claimed:g}"
+    if np.isnan(width):
+        return "no interval"
+    return f"the interval is wider than {WIDEST:g}" if width > WIDEST else ""
 
 
 def max_safe_rate(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame":
@@ -69,8 +94,8 @@ def max_safe_rate(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame"
     Returns:
         one row per model, data set, protocol, target and mitigation (with `mitigation_id`): `kept_to`, the highest rate at
         which the upper end of the mean loss's interval is at most `loss`, if at all lower rates of the table the mean itself is
-        and no trial raised (NaN: at none); `lost_from`, the lowest rate at which the lower end is over `loss`, or the model
-        raised in every trial (NaN: at none). At other rates the trials show neither.
+        and no trial raised (NaN: at none); `held_to`, the same of the mean itself; `lost_from`, the lowest rate at which the
+        lower end is over `loss`, or the model raised in every trial (NaN: at none). At other rates the trials show neither.
     """
     import pandas as pd
 
@@ -81,18 +106,22 @@ def max_safe_rate(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame"
         within = ((curve["auc_drop"] <= loss) & (curve["share_raised"] == 0)).cummin()
         kept = within & (curve["auc_drop_high"] <= loss)
         over = (curve["auc_drop_low"] > loss) | (curve["share_raised"] == 1)
-        limits = {"kept_to": curve["ber"][kept].max(), "lost_from": curve["ber"][over].min()}
+        limits = {"kept_to": curve["ber"][kept].max(), "held_to": curve["ber"][within].max()}
+        limits["lost_from"] = curve["ber"][over].min()
         rows.append(dict(zip(columns, where, strict=True)) | limits)
     return pd.DataFrame(rows)
 
 
-def cheapest(kept: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float]) -> "pd.DataFrame":
+def cheapest(
+    kept: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float], limit: str = "kept_to"
+) -> "pd.DataFrame":
     """At each rate, the mitigation that keeps the AUC with least storage.
 
     Args:
         kept: as `max_safe_rate` returns it, of one model, data set, protocol and target, with the model without mitigation.
         storage: as `storage_overhead` returns it, of the mitigations to choose from; the first of equal ones is taken.
         bers: the rates.
+        limit: column of `kept`: up to which rate a mitigation keeps the AUC.
 
     Returns:
         one row per rate: `ber`; `lost`, whether the model without mitigation clearly loses more; `mitigation` and
@@ -106,7 +135,7 @@ def cheapest(kept: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float
     _one_row_each(kept)
     limits, rows = kept.set_index("mitigation"), []
     for ber in bers:
-        keeps = storage[storage["mitigation"].map(limits["kept_to"]) >= ber]
+        keeps = storage[storage["mitigation"].map(limits[limit]) >= ber]
         keeps = keeps.sort_values("stored_percent", kind="stable")[["mitigation", "stored_percent"]]
         row = {"ber": ber, "lost": bool(limits["lost_from"][NONE] <= ber), "mitigation": None, "stored_percent": np.nan}
         rows.append(row | (keeps.iloc[0].to_dict() if len(keeps) else {}))
@@ -121,39 +150,95 @@ def _one_row_each(table: "pd.DataFrame") -> None:
         )
 
 
-def protection_verdicts(
+def kept_rates(
     kept: "pd.DataFrame", storage: "pd.DataFrame", families: Mapping[str, Sequence[str]], bers: Sequence[float]
 ) -> "pd.DataFrame":
-    """Findings and verdicts on claim C5: families of mitigations keep the AUC wherever it is lost without them.
+    """Findings on claim C5: at how many rates at which AUC is lost without protection a family of mitigations keeps it.
 
     Args:
         kept, storage, bers: as in `cheapest`.
         families: name -> names of its mitigations, as the codes of bit protection.
 
     Returns:
-        one row per family: `model`, `dataset`, `code` (its name), `value`, the highest rate at which one of its mitigations
-        keeps the AUC (NaN: at none; `low` and `high` are NaN), `rates_lost` (rates at which the model without mitigation
-        clearly loses more), at `kept` of which one keeps it, `verdict`, `reason`, and `detail`: the cheapest at each rate.
+        one row per family: `reading` (`rates`), `model`, `dataset`, `code` (its name); `value`, the share of the rates that
+        clearly need protection at which the mean loss with one of the family is within the limit (`low`: clearly, `high`: not
+        clearly over it); `verdict` (all), `reason`, and `detail`: the cheapest at each rate.
     """
     import pandas as pd
 
     rows = []
     for name, members in families.items():
-        choice = cheapest(kept, storage[storage["mitigation"].isin(members)], bers)
-        lost, keeps = choice[choice["lost"]], choice["mitigation"].notna()
-        row = {"model": kept["model"].iloc[0], "dataset": kept["dataset"].iloc[0], "code": name}
-        row |= {"value": choice["ber"][keeps].max(), "low": np.nan, "high": np.nan}
-        row |= {"rates_lost": len(lost), "kept": int(lost["mitigation"].notna().sum()), "reason": ""}
+        own = storage[storage["mitigation"].isin(members)]
+        choice = cheapest(kept, own, bers, "held_to")
+        lost = choice[choice["lost"]]
+        held = lost["mitigation"].notna()
+        clearly = cheapest(kept, own, lost["ber"])["mitigation"].notna() if len(lost) else held
+        over = kept.loc[kept["mitigation"].isin(members), "lost_from"].fillna(np.inf).max()
+        row = {"reading": "rates", "model": kept["model"].iloc[0], "dataset": kept["dataset"].iloc[0], "code": name}
         best = [
-            f"{rate.ber:g} {rate.mitigation}, +{rate.stored_percent:.2g} % storage"
+            f"{number(rate.ber)} {rate.mitigation}, +{rate.stored_percent:.2g} % storage"
             if rate.stored_percent >= 0
-            else f"{rate.ber:g} none"
+            else f"{number(rate.ber)} none"
             for rate in lost.itertuples()
         ]
-        row["detail"] = f"kept at {row['kept']} of {len(lost)} rates: {'; '.join(best)}"
-        rows.append(row if len(lost) else row | {"reason": "nothing lost", "detail": "nothing lost"})
-    table = pd.DataFrame(rows)
-    return table.assign(verdict=verdicts(table, "keeps"))
+        detail = f"held at {held.sum()} of {len(lost)} rates, clearly at {clearly.sum()}: {'; '.join(best)}"
+        row |= {"value": held.mean(), "low": clearly.mean(), "high": (lost["ber"] < over).mean(), "n": len(lost)}
+        row["detail"] = detail if len(lost) else ""
+        rows.append(row | {"reason": "" if len(lost) else "nothing lost"})
+    return with_verdicts(pd.DataFrame(rows), "all")
+
+
+def worst_loss(summary: "pd.DataFrame", mitigation: str, loss: float = DROP) -> "pd.DataFrame":
+    """The finding on claim C5: the mean AUC loss with a mitigation at the rate where most is lost, with an upper bound that
+    assumes nothing.
+
+    Args:
+        summary: as `summarise` returns it, of one model and protocol over several rates.
+        mitigation: its name.
+        loss: in AUC.
+
+    Returns:
+        one row per data set: `reading` (`loss`), `model`, `dataset`, `code` (the mitigation), `value`, `low`, `high`
+        (`auc_drop_bound`), `n` trials, `detail` and `verdict` (at most `loss`).
+    """
+    import pandas as pd
+
+    rows = []
+    for (model, dataset), curve in summary[summary["mitigation"] == mitigation].groupby(
+        ["model", "dataset"], sort=False
+    ):
+        worst = curve.loc[curve["auc_drop_bound"].idxmax()]
+        row = {"reading": "loss", "model": model, "dataset": dataset, "code": mitigation, "n": int(worst["n"])}
+        row |= {"value": worst["auc_drop"], "low": worst["auc_drop_low"], "high": worst["auc_drop_bound"], "reason": ""}
+        rows.append(row | {"detail": f"at {number(worst['ber'])}, {row['n']:,} trials"})
+    return with_verdicts(pd.DataFrame(rows), "below", bound=loss)
+
+
+def released_gain(table: "pd.DataFrame", released: str) -> "pd.DataFrame":
+    """The finding on claim C5 as released: in what share of the trials the published protection changes the AUC at all.
+
+    Args:
+        table: trials of one model and data set with and without it, as a campaign returns them.
+        released: the mitigation's name.
+
+    Returns:
+        one row: `reading` (`released`), `model`, `dataset`, `code`, `value`, `low`, `high` (a count of paired trials), `n`,
+        `detail` and `verdict` (in some).
+    """
+    import pandas as pd
+
+    pairs = table.pivot(index=["ber", "trial"], columns="mitigation", values="auc")
+    changed = ~(pairs[NONE] == pairs[released]) & pairs[[NONE, released]].notna().any(axis=1)
+    share = float(changed.mean())
+    row = {
+        "reading": "released",
+        "model": table["model"].iloc[0],
+        "dataset": table["dataset"].iloc[0],
+        "code": released,
+    }
+    row |= {"value": share, "low": share, "high": share, "n": len(pairs)}
+    row |= {"detail": f"AUC differs in {int(changed.sum())} of {len(pairs)} trials", "reason": ""}
+    return with_verdicts(pd.DataFrame([row]), "above", bound=0.0)
 
 
 def cost_benefit(found: "pd.DataFrame", storage: "pd.DataFrame", times: "pd.DataFrame") -> "pd.DataFrame":
@@ -208,3 +293,72 @@ def front(points: "pd.DataFrame", value: str, costs: Iterable[str]) -> "pd.Serie
     numbers = np.column_stack([-points[value].to_numpy(float), *(points[cost].to_numpy(float) for cost in costs)])
     beaten = [((numbers <= row).all(axis=1) & (numbers < row).any(axis=1)).any() for row in numbers]
     return pd.Series(np.isfinite(numbers).all(axis=1) & ~np.array(beaten, bool), points.index, bool, name="front")
+
+
+def recovery_of_models(table: "pd.DataFrame", **options: float) -> "pd.DataFrame":
+    """`recovery` of each trained model; of models that differ in their training seed, as one (`across_models`)."""
+    each = [recovery(trials, **options) for _, trials in table.groupby("checkpoint", sort=False)]
+    return across_models(each, ["recovery", "gained", "lost"])
+
+
+def best_recoveries(tables: "Sequence[pd.DataFrame]", claimed: float) -> "pd.DataFrame":
+    """`best_recovery` in both readings, of each data set and of all, with intervals that hold for all conditions at once.
+
+    Args:
+        tables: trials of campaigns with clipping, one table per data set.
+        claimed: as of `best_recovery`.
+
+    Returns:
+        its rows with `reading` (`recovery`, `gained`) and `scope` (`all`, `each`).
+    """
+    import pandas as pd
+
+    conditions = sum(len(table.groupby(["protocol", "mitigation", "ber"])) for table in tables)
+    joint = pd.concat([recovery_of_models(table, confidence=1 - 0.05 / conditions) for table in tables])
+    scopes = {"all": ["model", "protocol"], "each": ["model", "dataset", "protocol"]}
+    return pd.concat(
+        best_recovery(joint, claimed, reading, by=by).assign(reading=reading, scope=scope)
+        for scope, by in scopes.items()
+        for reading in ("recovery", "gained")
+    )
+
+
+def clipping_claims(tables: "Sequence[pd.DataFrame]", claimed: float) -> "pd.DataFrame":
+    """All findings on claim C4 (`best_recoveries`), on all trials and on thirds of them."""
+    return by_thirds(lambda *trials: best_recoveries(trials, claimed), *tables)
+
+
+def bit_protection_claims(
+    tables: "Sequence[pd.DataFrame]",
+    proofs: "pd.DataFrame",
+    costs: "Sequence[pd.DataFrame]",
+    families: Mapping[str, Sequence[str]],
+    *,
+    released: str,
+    loss: float = DROP,
+) -> "pd.DataFrame":
+    """All findings on claim C5, on all trials and on thirds of them.
+
+    Args:
+        tables: trials of each data set under both protocols, without and with the protections.
+        proofs: trials of one protection.
+        costs: `storage_overhead` in each model.
+        families: as of `kept_rates`.
+        released: name of the protection as released.
+        loss: in AUC.
+
+    Returns:
+        the rows of `worst_loss` of the proofs, and of each data set of `kept_rates` and `released_gain`.
+    """
+    import pandas as pd
+
+    def find(many: "pd.DataFrame", *trials: "pd.DataFrame") -> "pd.DataFrame":
+        found = [worst_loss(summarise(many), many["mitigation"].iloc[0], loss)]
+        for cost, own in zip(costs, trials, strict=True):
+            summary = summarise(own[own["protocol"] == "corrected"])
+            bers = sorted(summary["ber"].unique())
+            found.append(kept_rates(max_safe_rate(summary, loss), cost, families, bers))
+            found.append(released_gain(own[own["protocol"] == "as_released"], released))
+        return pd.concat(found)
+
+    return by_thirds(find, proofs, *tables)

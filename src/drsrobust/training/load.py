@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import commit, cores, machine, pool, progress_bar, threads, unknown, versions
+from drsrobust._environment import commit, cores, count_done, machine, pool, progress_bar, threads, unknown, versions
 from drsrobust._files import cache_folder, exclusive
 from drsrobust._hashing import digest
 from drsrobust.data import Dataset
@@ -87,16 +87,22 @@ def checkpoint_of(
     return cache_folder("checkpoints", f"{name}-{data.name.replace('/', '-')}-{digest(identity)[:16]}"), identity
 
 
-def default_settings(name: str, dataset: str) -> Settings:
+def default_settings(name: str, dataset: str, seed: int = 0) -> Settings:
     """Settings of arXiv:2307.10244, except where others are better on validation rows: a stronger weight decay for DLRM's
-    tables on MovieLens, and for all models on `criteo-sample`, which has few rows for many categories."""
+    tables on MovieLens, and for all models on `criteo-sample`, which has few rows for many categories.
+
+    Args:
+        name: of a model.
+        dataset: with its variant, as `movielens-1m/ids`.
+        seed: of the training.
+    """
     if dataset.startswith("criteo-sample"):
         rate = 3e-3 if name == "afm" else 1e-3
         decay = 1e-2 if name in ("dcn", "wide_deep", "deepfm") else 3e-3
-        return Settings(rate, batch_size=1024, weight_decay=1e-4, table_weight_decay=decay)
+        return Settings(rate, batch_size=1024, weight_decay=1e-4, table_weight_decay=decay, seed=seed)
     if name in ("dlrm", "dlrm_dcn"):
-        return Settings(batch_size=2048, table_weight_decay=3e-5)
-    return Settings()
+        return Settings(batch_size=2048, table_weight_decay=3e-5, seed=seed)
+    return Settings(seed=seed)
 
 
 def training_device(device: str | None) -> torch.device:
@@ -136,6 +142,7 @@ def _train(folder: Path, identity: dict[str, Any], data: Dataset, device: str | 
     }
     save_checkpoint(model, folder, manifest)
     shutil.rmtree(unfinished, ignore_errors=True)
+    count_done("models")
 
 
 def _plain(size: Any) -> Any:

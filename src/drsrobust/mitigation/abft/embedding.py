@@ -27,7 +27,7 @@ _CHECKED = (torch.float32, torch.float64)
 
 class ABFTEmbeddingBag(ABFT):
     """Checks lookups in embedding tables by checksums of trusted rows, C_r = sum_j T_rj: for a bag of rows r with weights w_r
-    (1; given ones; one over their number for means) and pooled values R_j,
+    (1; given ones; one over their number for means) and pooled values R_j::
 
         | sum_j R_j - sum_r w_r C_r | < tau,    tau = factor * sum_r |w_r| A_r,    A_r = sum_j |T_rj|,
 

@@ -19,7 +19,7 @@ _CHECKED = (torch.float32, torch.float64)
 
 
 class ABFTLinear(ABFT):
-    """Checks every `nn.Linear` by column sums of trusted weights: for each row of a layer's output Y = X W^T + b,
+    """Checks every `nn.Linear` by column sums of trusted weights: for each row of a layer's output Y = X W^T + b::
 
         | sum_j Y_ij - (x_i . c + sum b) | < tau_i,    c = W^T 1.
 
@@ -28,7 +28,7 @@ class ABFTLinear(ABFT):
     them covers them. Source: K.-H. Huang and J. A. Abraham, "Algorithm-based fault tolerance for matrix operations", IEEE
     Transactions on Computers C-33 (1984).
 
-    - `provable`: tau_i = |x_i| . t + t_0, a running error bound above all rounding (derived in `linear_sums`), so there is no
+    - `provable`: `tau_i = |x_i| . t + t_0`, a running error bound above all rounding (derived in `linear_sums`), so there is no
       false alarm for any inputs, batch size or order of summation.
     - `calibrated`: tau_i is `margin` times the largest difference on training rows, layer by layer; for rows of larger numbers
       `margin` times the largest share of the provable bound that a difference takes there (at least the share of one rounding

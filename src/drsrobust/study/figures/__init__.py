@@ -1,8 +1,6 @@
 """The study's figures: `<name>_data` picks the numbers that `<name>` draws on `ax` (None: a new figure)."""
 
 from drsrobust.study.figures.abft import (
-    abft_alarms,
-    abft_alarms_data,
     abft_detection,
     abft_detection_data,
     abft_overhead,
@@ -10,21 +8,41 @@ from drsrobust.study.figures.abft import (
     abft_repair,
     abft_repair_data,
 )
-from drsrobust.study.figures.ber_sweep import ber_knees, ber_knees_data, model_curves, model_curves_data
-from drsrobust.study.figures.bit_sensitivity import bit_map, bit_sensitivity, bit_sensitivity_data
+from drsrobust.study.figures.ber_sweep import (
+    ber_knees,
+    ber_knees_data,
+    lead_curves,
+    model_curves,
+    model_curves_data,
+    scoring_rules,
+)
+from drsrobust.study.figures.bit_sensitivity import (
+    bit_layout,
+    bit_layout_data,
+    bit_map,
+    bit_sensitivity,
+    bit_sensitivity_data,
+)
 from drsrobust.study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 from drsrobust.study.figures.components import (
     bit_class_pvf,
     bit_class_pvf_data,
     component_pvf,
     component_pvf_data,
+    error_shapes,
+    error_shapes_data,
     layer_loss,
     layer_loss_data,
     row_loss,
     row_loss_data,
 )
 from drsrobust.study.figures.injection_speed import injection_speed, injection_speed_data
-from drsrobust.study.figures.mitigations import recovery_rows, recovery_rows_data
+from drsrobust.study.figures.mitigations import (
+    protection_places,
+    protection_places_data,
+    recovery_rows,
+    recovery_rows_data,
+)
 from drsrobust.study.figures.model_factors import (
     component_contribution,
     component_contribution_data,
@@ -40,8 +58,6 @@ from drsrobust.study.figures.protection import (
 )
 
 __all__ = [
-    "abft_alarms",
-    "abft_alarms_data",
     "abft_detection",
     "abft_detection_data",
     "abft_overhead",
@@ -52,6 +68,8 @@ __all__ = [
     "ber_knees_data",
     "bit_class_pvf",
     "bit_class_pvf_data",
+    "bit_layout",
+    "bit_layout_data",
     "bit_map",
     "bit_sensitivity",
     "bit_sensitivity_data",
@@ -61,12 +79,15 @@ __all__ = [
     "component_contribution_data",
     "component_pvf",
     "component_pvf_data",
+    "error_shapes",
+    "error_shapes_data",
     "injection_speed",
     "injection_speed_data",
     "layer_loss",
     "layer_loss_data",
     "learning_curves",
     "learning_curves_data",
+    "lead_curves",
     "model_curves",
     "model_curves_data",
     "model_factor_levels",
@@ -76,8 +97,11 @@ __all__ = [
     "protection_cost_data",
     "protection_front",
     "protection_front_data",
+    "protection_places",
+    "protection_places_data",
     "recovery_rows",
     "recovery_rows_data",
+    "scoring_rules",
     "row_loss",
     "row_loss_data",
 ]

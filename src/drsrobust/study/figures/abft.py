@@ -1,4 +1,4 @@
-"""ABFT: share of errors detected, false alarms, overhead, and AUC after repair (experiment E7)."""
+"""ABFT: share of errors detected, false alarms, overhead, and AUC after repair."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,9 @@ from drsrobust.plots.style import (
     CLAIMED,
     DASHED,
     GUIDE,
+    OUTSIDE,
     apart,
+    at_edge,
     auc_guides,
     name_line,
     series_style,
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
 
 LEAST = 1e-8  # AUC: a smaller change is drawn here
 WITHIN = 1e-4  # AUC: the largest change that repair may leave
-_WITH_PUBLISHED_ALARMS = "ABFT EmbeddingBag"  # how the names of checks begin for which a share is published
 _BAR = {"linestyle": "none", "capsize": 2, "elinewidth": 1.1, "markersize": 5}
 _REPAIR = ["panel", "model", "dataset", "mitigation", "ber", "n", "auc", "auc_low", "auc_high", "auc_golden", "change"]
 
@@ -69,46 +70,12 @@ def abft_detection(
         name_line(ax, published, f"published: {100 * published:g} %", above=False)
     ax.set(xlabel="bit position (the highest at the left)", ylabel="share detected", ylim=(-0.04, 1.08))
     ax.set_xlim(highest + 0.7, -0.7)
-    ax.set_xticks(range(0, highest + 1, 1 if highest < 8 else 4))
+    step = 1 if highest < 8 else 4
+    ax.set_xticks(range(highest % step, highest + 1, step))
     ax.set_title(f"{mitigation}, {data['model'].iloc[0] if len(data) else ''}")
-    if len(data):
-        ax.legend(title="errors in (points: significant,\nlines: all)", loc="lower left")
     ax.label_outer()
-    return ax
-
-
-def abft_alarms_data(shares: "pd.DataFrame") -> "pd.DataFrame":
-    """What `abft_alarms` draws: one row per mitigation and model.
-
-    Args:
-        shares: `alarm_shares` of batches without errors.
-    """
-    columns = ["mitigation", "model", "false_alarms", "clean_rows", "batches", "share", "low", "high"]
-    return shares[columns].reset_index(drop=True)
-
-
-@styled
-def abft_alarms(data: "pd.DataFrame", ax: "Axes | None" = None, *, published: float | None = None) -> "Axes":
-    """Share of batches without errors that raise an alarm, with its interval, a line per check and model.
-
-    Args:
-        published: a share to compare with, drawn at the checks of embedding bags: none is published for others.
-    """
-    place, style = np.arange(len(data))[::-1], series_style(0)
-    ends = np.maximum([data["share"] - data["low"], data["high"] - data["share"]], 0)
-    ax.errorbar(data["share"], place, xerr=ends, **style | _BAR)
-    paper = {"facecolor": "white", "alpha": 0.75, "pad": 0.5, "linewidth": 0}
-    for y, row in zip(place, data.itertuples(), strict=True):
-        text = f"{row.false_alarms:,} of {row.batches:,} batches ({row.clean_rows:,} rows)"
-        style = {"size": 8, "color": "#444444", "bbox": paper, "zorder": 4}
-        ax.annotate(text, (row.low, y), xytext=(6, 5), textcoords="offset points", **style)
-    ax.set_yticks(place, [f"{row.mitigation}\n{row.model}" for row in data.itertuples()])
-    ax.set_ylim(-0.6, len(data) - 0.4)
-    if published is not None:
-        _published_limit(ax, data["mitigation"], _WITH_PUBLISHED_ALARMS, published, f"{100 * published:g} %")
-    ax.set_xlim(-0.02 * (widest := max([*data["high"], published or 0.0])), 1.6 * widest)
-    ax.set(xlabel="share of batches without errors with an alarm", title="False alarms")
-    ax.grid(False, axis="y")
+    if len(data) and at_edge(ax, "last_col"):
+        ax.legend(title="errors in (points:\nharmful, lines: all)", **OUTSIDE)
     return ax
 
 

@@ -1,4 +1,4 @@
-"""AUC against the bit error rate for many models, and the rate at which a given loss is reached (experiment E3)."""
+"""AUC against the bit error rate for many models, and the rate at which a given loss is reached."""
 
 from typing import TYPE_CHECKING
 
@@ -6,7 +6,19 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from drsrobust.plots.curves import interval, picked
-from drsrobust.plots.style import OUTSIDE, apart, at_edge, auc_guides, series_style, series_styles, styled
+from drsrobust.plots.names import display_name
+from drsrobust.plots.style import (
+    DASHES,
+    OUTSIDE,
+    apart,
+    at_edge,
+    auc_guides,
+    label_lines,
+    series_style,
+    series_styles,
+    shade_rates,
+    styled,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,7 +26,6 @@ if TYPE_CHECKING:
 
 _KEYS = ["dataset", "protocol", "model", "target"]
 _AUC = ["auc_golden", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90", "auc_drop", "auc_drop_low", "auc_drop_high"]
-_PROTOCOLS = {"corrected": "errors in all parameters", "as_released": "errors as in the published scripts"}
 _FILLS = ("white", None, "black")  # of markers, by loss; None: the protocol's colour
 _HOLLOW = {"markerfacecolor": "white", "linestyle": "none", "zorder": 2.2}
 
@@ -52,7 +63,7 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
         style = {"marker": style["marker"], "markersize": 4.5, "markeredgecolor": style["color"]} | _HOLLOW
         ax.plot(place[broken], curve.loc[broken, "auc"], **style)
     auc_guides(ax)
-    ax.set_title(f"{dataset}: {_PROTOCOLS.get(protocol, protocol)}", fontsize=10)
+    ax.set_title(f"{dataset}: {display_name(protocol)}", fontsize=10)
     if len(shown):
         ax.set_xscale("log")
     ax.label_outer()
@@ -62,6 +73,59 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
             style = {"marker": "o", "markersize": 4.5, "markeredgecolor": "#444444"} | _HOLLOW
             handles.append(Line2D([], [], label="open: most trials had\nNaN or infinite scores", **style))
         ax.legend(handles=handles, handlelength=3, **OUTSIDE)
+    return ax
+
+
+@styled
+def lead_curves(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """Mean AUC with its interval (band) against the bit error rate, a line per model with its name at its end; the ranges of
+    rates of the field and of stress are shaded.
+
+    Args:
+        data: `model_curves_data` of one data set and protocol.
+        ax: where to draw; None: a new figure.
+    """
+    styles, ends = series_styles(data.sort_values("series")["model"]), {}
+    for model, curve in data[data["ber"] > 0].groupby("model", sort=False):
+        curve, style = curve.sort_values("ber"), styles[model]
+        ax.fill_between(curve["ber"], curve["auc_low"], curve["auc_high"], color=style["color"], alpha=0.18, lw=0)
+        ax.plot(curve["ber"], curve["auc"], linewidth=2.2, color=style["color"], label=model)
+        ends[display_name(model)] = (curve["ber"].iloc[-1], curve["auc"].iloc[-1])
+    auc_guides(ax)
+    if len(data):
+        ax.set(xscale="log", xlim=(data["ber"].min() / 1.3, data["ber"].max() * 1.1))
+        shade_rates(ax)
+        label_lines(ax, ends, {display_name(model): style["color"] for model, style in styles.items()})
+    return ax
+
+
+@styled
+def scoring_rules(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str) -> "Axes":
+    """Mean AUC against the bit error rate, a colour per ranking rule and a dash per model, without intervals.
+
+    Args:
+        data: `drsrobust.study.scoring_rules.scoring_rules`.
+        ax: where to draw; None: a new figure. The last panel of a row has the legend.
+        dataset: of the panel.
+    """
+    shown = data[data["dataset"] == dataset]
+    models = list(dict.fromkeys(data["model"]))
+    rules = list(dict.fromkeys(data["rule"]))
+    for (model, rule), curve in shown.groupby(["model", "rule"], sort=False):
+        index, curve = rules.index(rule), curve.sort_values("ber")
+        style = series_style(index) | {"linestyle": DASHES[models.index(model)], "linewidth": 1.6, "markersize": 5}
+        ax.plot(curve["ber"] * apart(index, len(rules)), curve["auc"], label=f"{model}, {rule}", **style)
+    auc_guides(ax)
+    ax.set_title(dataset)
+    if len(shown):
+        ax.set_xscale("log")
+    ax.label_outer()
+    if len(data) and at_edge(ax, "last_col"):
+        handles = [
+            Line2D([], [], label=rule, **series_style(index) | {"linestyle": ""}) for index, rule in enumerate(rules)
+        ]
+        handles += [Line2D([], [], label=name, color="#444444", linestyle=DASHES[i]) for i, name in enumerate(models)]
+        ax.legend(handles=handles, **OUTSIDE)
     return ax
 
 
@@ -104,7 +168,7 @@ def ber_knees(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, h
                 reached = np.isfinite(rate)
                 marker = {"marker": style["marker"] if reached else ">", "markersize": 6.5, "linestyle": "none"}
                 marker["markerfacecolor"] = _FILLS[losses.index(loss) % 3] or style["color"]
-                label = f"{_lost(loss)}, {_PROTOCOLS.get(protocol, protocol)}{'' if reached else ', not reached'}"
+                label = f"{_lost(loss)}, {display_name(protocol)}{'' if reached else ', not reached'}"
                 ax.plot(min(rate, highest), y, label=label, markeredgecolor=style["color"], zorder=2, **marker)
     ax.set_yticks(range(len(models))[::-1], models)
     ax.set_ylim(-0.6, len(models) - 0.4)
@@ -116,7 +180,7 @@ def ber_knees(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, h
     if len(data) and at_edge(ax, "last_col"):
         line = {"linewidth": 3, "markersize": 7}
         handles = [
-            Line2D([], [], label=_PROTOCOLS.get(protocol, protocol), **line, **series_style(index) | {"linestyle": "-"})
+            Line2D([], [], label=display_name(protocol), **line, **series_style(index) | {"linestyle": "-"})
             for index, protocol in enumerate(protocols)
         ]
         marker = {"marker": "o", "linestyle": "none", "markeredgecolor": "#444444", "markersize": 6.5}

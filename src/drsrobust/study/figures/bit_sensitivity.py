@@ -1,20 +1,23 @@
-"""Which bit of a float32 matters: AUC loss and PVF of one flip by bit position, component and model (experiment E1)."""
+"""Which bit of a float32 matters: AUC loss and PVF of one flip by bit position, component and model."""
 
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.colors import LogNorm, Normalize
+from matplotlib.colors import LogNorm, Normalize, to_rgba
+from matplotlib.patches import Rectangle
 
 from drsrobust.plots.curves import interval, picked
-from drsrobust.plots.style import series_styles, styled
+from drsrobust.plots.style import OUTSIDE, at_edge, series_styles, styled
+from drsrobust.study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 _KEYS = ["model", "dataset", "target", "bit"]
-_NUMBERS = ["n", "auc_drop", "auc_drop_low", "auc_drop_high"]
+_NUMBERS = ["n", "auc_drop", "auc_drop_low", "auc_drop_high", "few_harmful"]
 _NUMBERS += ["trials_harmed", "trials_harmed_low", "trials_harmed_high", "share_nonfinite"]
 _PVF = ["pvf", "pvf_low", "pvf_high"]
 _FIELDS = (("sign", 31, 31), ("exponent", 23, 30), ("mantissa", 0, 22))
@@ -47,39 +50,48 @@ def bit_sensitivity_data(summary: "pd.DataFrame", shares: "pd.DataFrame | None" 
 
 
 @styled
-def bit_sensitivity(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "auc_drop") -> "Axes":
-    """Effect of a single flip with its interval against the bit position, a series per target.
+def bit_sensitivity(
+    data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "auc_drop", lowest: int = 0
+) -> "Axes":
+    """Effect of a single flip with its interval against the bit position, a series per target; pale where the interval of AUC
+    loss is a bound, since few flips were harmful.
 
     Args:
+        ax: where to draw; None: a new figure. The last panel of a row has the legend.
         quantity: `auc_drop` (mean AUC loss), `trials_harmed` (share of flips that lose over 0.001 AUC) or `pvf`.
+        lowest: bit that is shown.
     """
+    data = data[data["bit"] >= lowest]
     targets = list(data["target"].unique())
     for index, (target, style) in enumerate(series_styles(targets).items()):
         curve = data[data["target"] == target]
         place = curve["bit"] + 0.22 * (index - (len(targets) - 1) / 2)  # side by side, so that no bar hides another
         style = {"color": style["color"], "marker": style["marker"], "linestyle": "none", "markersize": 4.5}
-        error_bars = {"yerr": interval(curve, quantity), "capsize": 1.5, "elinewidth": 1}
-        ax.errorbar(place, curve[quantity], label=target, **error_bars, **style)
+        drawn = ax.errorbar(place, curve[quantity], yerr=interval(curve, quantity), label=target, elinewidth=1, **style)
+        bounds = curve["few_harmful"] & (quantity == "auc_drop")
+        drawn[2][0].set_color([to_rgba(style["color"], 0.25 if bound else 1.0) for bound in bounds])
     ax.axvspan(22.5, 30.5, color="#F1EFE6", zorder=0, lw=0)
     if quantity == "auc_drop":
         ax.set_yscale("symlog", linthresh=1e-5, linscale=0.6)
         ax.axhline(0, color="#777777", linewidth=0.9, zorder=0)
-    _bit_axis(ax)
-    ax.set(ylabel=_LABELS[quantity], xlim=(31.7, -0.7))
-    ax.set_xticks(range(32))
-    ax.tick_params(axis="x", labelsize=7)
+    ax.set(ylabel=_LABELS[quantity], xlim=(31.7, lowest - 0.7))
+    _bit_axis(ax, lowest)
+    ax.set_xticks(range(lowest, 32))
+    ax.tick_params(axis="x", labelsize=8)
     if len(data):
         ax.set_title(f"{_TITLES[quantity]}, {data['model'].iloc[0]} on {data['dataset'].iloc[0]}", pad=18)
-        ax.legend(title="flip in", loc="upper right")
+        if at_edge(ax, "last_col"):
+            ax.legend(title="flip in", **OUTSIDE)
     return ax
 
 
 @styled
-def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "auc_drop") -> "Axes":
+def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "auc_drop", lowest: int = 0) -> "Axes":
     """Effect of a single flip in many models: a row per model and target, a column per bit position, darker for more.
 
     Args:
         quantity: `auc_drop` (logarithmic; blank under 1e-5 or where the interval contains 0) or `pvf`.
+        lowest: bit that is shown.
     """
     rows = list(dict.fromkeys(data[["model", "target"]].itertuples(index=False, name=None)))
     values = np.full((len(rows), 32), np.nan)
@@ -92,22 +104,66 @@ def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "
         image.set_rasterized(False)
         ax.figure.colorbar(image, ax=ax, pad=0.02, fraction=0.05).outline.set_visible(False)
         ax.set_ylim(len(rows) - 0.5, -0.5)
-    for number, ((model, _), (next_model, _)) in enumerate(pairwise(rows)):
+    for index, ((model, _), (next_model, _)) in enumerate(pairwise(rows)):
         if model != next_model:
-            ax.axhline(number + 0.5, color="#555555", linewidth=0.8)
+            ax.axhline(index + 0.5, color="#555555", linewidth=0.8)
     for _, low, _ in _FIELDS[:2]:
         ax.axvline(low - 0.5, color="#555555", linewidth=0.8, linestyle=":")
     ax.set_yticks(range(len(rows)), [f"{model}  {target}" for model, target in rows], size=8)
-    _bit_axis(ax)
-    ax.set_xticks(range(0, 32, 2))
-    ax.set_xlim(31.5, -0.5)
+    _bit_axis(ax, lowest)
+    ax.set_xticks(range(lowest, 32, 2))
+    ax.set_xlim(31.5, lowest - 0.5)
     ax.grid(False)
     ax.set_title(_LABELS[quantity], pad=18)
     ax.label_outer()
     return ax
 
 
-def _bit_axis(ax: "Axes") -> None:
+def _bit_axis(ax: "Axes", lowest: int = 0) -> None:
     ax.set_xlabel("bit position (31: sign, 0: lowest of the mantissa)")
     for name, low, high in _FIELDS:
+        low = max(low, lowest)
         ax.text((low + high) / 2, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", size=8, color="#666666")
+
+
+def bit_layout_data(weight: float, bits: Sequence[int]) -> "pd.DataFrame":
+    """What `bit_layout` draws: the 32 bits of a float32 without a flip, and with one flip each.
+
+    Args:
+        weight: the value.
+        bits: the flips, from the top row on; 0 the lowest of the mantissa, 31 the sign.
+
+    Returns:
+        one row each: `flipped` (-1: none), `value`, and `word`, 32 digits with the highest bit first.
+    """
+    import pandas as pd
+
+    words = np.array([weight], np.float32).view(np.uint32) ^ np.array([0, *(1 << bit for bit in bits)], np.uint32)
+    values = words.view(np.float32).astype(float)
+    rows = {"flipped": [-1, *bits], "value": values, "word": [f"{word:032b}" for word in words.tolist()]}
+    return pd.DataFrame(rows)
+
+
+@styled
+def bit_layout(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """The bits of a float32 in boxes, coloured by field: a row per flip, with the flipped box marked and the value."""
+    ax.figure.set_size_inches(9.0, 0.9 + 0.34 * len(data))
+    colours = {"sign": "#E9C7DC", "exponent": "#F7D9B8", "mantissa": "#CFE3F2"}
+    fields = [next(name for name, low, high in _FIELDS if low <= bit <= high) for bit in range(31, -1, -1)]
+    for row, (flipped, value, word) in enumerate(data[["flipped", "value", "word"]].itertuples(index=False)):
+        for place, (digit, field) in enumerate(zip(word, fields, strict=True)):
+            hit = 31 - place == flipped
+            box = Rectangle((place, -row), 0.94, 0.8, facecolor="#C1272D" if hit else colours[field], linewidth=0)
+            ax.add_patch(box)
+            style = {"color": "white", "weight": "bold"} if hit else {"color": "#333333"}
+            ax.text(place + 0.47, 0.4 - row, digit, ha="center", va="center", size=8, **style)
+        ax.text(-0.5, 0.4 - row, "stored" if flipped < 0 else f"bit {flipped}", ha="right", va="center", size=9)
+        alike = row and number(value) == number(data["value"].iloc[0])
+        text = f"{value:.9f}" if alike else number(value)
+        ax.text(32.6, 0.4 - row, text, va="center", size=9, weight="bold" if flipped == 30 else "normal")
+    for name, low, high in _FIELDS:
+        ax.text(31.5 - (low + high) / 2, 1.0, name, ha="center", va="bottom", size=9, color="#444444")
+    ax.text(32.6, 1.0, "value", va="bottom", size=9, color="#444444")
+    ax.set(xlim=(-3, 37), ylim=(0.7 - len(data), 1.7))
+    ax.set_axis_off()
+    return ax

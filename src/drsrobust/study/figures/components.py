@@ -1,12 +1,13 @@
-"""Effect of one error by where it falls: component, class of bits, layer or table, often or seldom read rows (E4)."""
+"""Effect of one error by where it falls: component, class of bits, layer or table, often or seldom read rows."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drsrobust.plots.curves import picked
-from drsrobust.plots.style import LIMIT, at_edge, series_style, series_styles, styled
+from drsrobust.plots.style import LIMIT, OUTSIDE, at_edge, series_style, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +76,7 @@ def component_pvf(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
         ax.set(title="errors that make any output incorrect (PVF)", xlabel="share of errors", xlim=(-0.02, 1.02))
     ax.label_outer()
     if at_edge(ax, "last_col"):
-        ax.legend(loc="best")
+        ax.legend(**OUTSIDE)
     return ax
 
 
@@ -117,8 +118,8 @@ def bit_class_pvf(
         _log(ax, "y", data[ends[::2]], top=1.6)
     else:
         ax.set(title=f"errors with any {_OUTPUTS[definition]} (PVF)", ylabel="share of errors", ylim=(-0.03, 1.03))
-    if len(data):
-        ax.legend(title=f"{data['model'].iloc[0]}: error in", loc="best")
+    if len(data) and at_edge(ax, "last_col"):
+        ax.legend(title=f"{data['model'].iloc[0]}: error in", **OUTSIDE)
     return ax
 
 
@@ -140,7 +141,7 @@ def layer_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str 
     0.
 
     Args:
-        ax: where to draw; None: a new figure. The first panel of a row has the legend.
+        ax: where to draw; None: a new figure. The last panel of a row has the legend.
         quantity: `auc_drop`, of an error in the layer or table, or `total`, of an error anywhere, times the chance that it
             falls there.
     """
@@ -157,8 +158,8 @@ def layer_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str 
     ax.set(title=titles[quantity], xlabel=labels[quantity])
     _log(ax, "x", data[ends[::2]])
     ax.label_outer()
-    if len(data) and at_edge(ax, "first_col"):
-        ax.legend(loc="best", title=f"{data['model'].iloc[0]} (share of its bits)")
+    if len(data) and at_edge(ax, "last_col"):
+        ax.legend(title=f"{data['model'].iloc[0]}\n(share of its bits)", **OUTSIDE)
     return ax
 
 
@@ -178,31 +179,56 @@ def row_loss_data(summary: "pd.DataFrame") -> "pd.DataFrame":
 
 
 @styled
-def row_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, x: str = "errors") -> "Axes":
-    """Mean AUC loss of errors in often and in seldom read rows of tables.
-
-    Args:
-        ax: where to draw; None: a new figure. The first panel of a row has the legend.
-        x: `errors`: at equal numbers of errors; `ber`: at equal shares of the rows' bits.
-    """
+def row_loss(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """Mean AUC loss of equal numbers of errors in often and in seldom read rows of tables."""
     for index, (table, curves) in enumerate(data.groupby("table", sort=False)):
         for number, (rows, curve) in enumerate(curves.groupby("rows", sort=False)):
             style = series_style(index) | (
                 {"linestyle": "--", "markerfacecolor": "white"} if number else {"linestyle": "-"}
             )
-            place = curve[x] * (
-                1.06 ** (2 * index + number) if x == "errors" else 1
-            )  # apart, so that no bar hides another
+            place = curve["errors"] * 1.06 ** (2 * index + number)  # apart, so that no bar hides another
             _dots(ax, curve, _LOSS, place, vertical=True, label=f"{table}: {rows}", **style)
-    labels = {"errors": "errors in these rows", "ber": "errors / bits of these rows"}
-    titles = {"errors": "at equal numbers of errors", "ber": "at equal error rates"}
-    ax.set(xlabel=labels[x], ylabel="mean AUC loss", title=titles[x])
+    ax.set(xlabel="errors in these rows", ylabel="mean AUC loss")
     if len(data):
         ax.set_xscale("log")
         _log(ax, "y", data[_LOSS[::2]])
-        ax.label_outer()
-        if at_edge(ax, "first_col"):
-            ax.legend(loc="best", title=f"{data['model'].iloc[0]}, rows of")
+        ax.legend(title=f"{data['model'].iloc[0]}, rows of", **OUTSIDE)
+    return ax
+
+
+def error_shapes_data(summary: "pd.DataFrame", names: Mapping[str, str]) -> "pd.DataFrame":
+    """What `error_shapes` draws: one row per target and shape of error, in the order of the names.
+
+    Args:
+        summary: `dr.summarise` of a campaign with one event per trial.
+        names: label of an error model -> its name in the figure.
+    """
+    picked(summary, [], "auc_drop_low")
+    data = summary[summary["error_model"].isin(names)]
+    order = {label: number for number, label in enumerate(names)}
+    data = data.assign(shape=data["error_model"].map(names), order=data["error_model"].map(order))
+    columns = ["model", "dataset", "target", "shape", "n", *_LOSS]
+    return data.sort_values(["target", "order"], kind="stable")[columns].reset_index(drop=True)
+
+
+@styled
+def error_shapes(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """Mean AUC loss of one event by its shape, a series per target; an arrow at the interval's upper end where the mean is not
+    above 0."""
+    shapes = list(dict.fromkeys(data["shape"]))
+    targets = list(data["target"].unique())
+    for index, (target, style) in enumerate(series_styles(targets).items()):
+        points = data[data["target"] == target]
+        place = np.array([len(shapes) - 1 - shapes.index(shape) for shape in points["shape"]], float)
+        place += 0.2 * ((len(targets) - 1) / 2 - index)
+        _dots(ax, points, _LOSS, place, color=style["color"], marker=style["marker"], label=target)
+    ax.set_yticks(range(len(shapes))[::-1], shapes)
+    ax.set_ylim(-0.6, max(len(shapes), 1) - 0.4)
+    ax.grid(False, axis="y")
+    ax.set(xlabel="mean AUC loss of one event")
+    _log(ax, "x", data[_LOSS[::2]])
+    if len(data):
+        ax.legend(title="errors in", **OUTSIDE)
     return ax
 
 

@@ -1,4 +1,4 @@
-"""CPU time and memory of one injection, by method (experiment E9)."""
+"""CPU time and memory of one injection, by method."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import OUTSIDE, series_style, styled
+from drsrobust.plots.style import OUTSIDE, at_edge, series_style, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,6 +71,7 @@ def injection_speed(
         panel: `rate`: against the bit error rate, on one model; `size`: against the model's size at equal numbers of errors,
             with open markers for all but the smallest number.
         quantity: `total_ms` or `peak_mib`.
+        ax: where to draw; None: a new figure. The last panel of a row has the legend.
     """
     styles = {method: series_style(index) for index, method in enumerate(data["method"].unique())}
     data, x = data[data["panel"] == panel], "rate" if panel == "rate" else "parameters"
@@ -93,7 +94,8 @@ def injection_speed(
         ax.set_yscale("log") if quantity == "total_ms" else ax.set_yscale("symlog", linthresh=1, linscale=0.5)
         handles = ax.get_legend_handles_labels()[0] if panel == "rate" else _entries(ax, styles, counts, data)
         handles += _crosses(ax, data, x, styles)
-        ax.legend(handles=handles, **({"loc": "best"} if panel == "rate" else OUTSIDE))
+        if at_edge(ax, "last_col"):
+            ax.legend(handles=handles, **OUTSIDE)
         model = f"{data['parameters'].iloc[0]:,} float32 parameters"
         ax.set_title(model if panel == "rate" else "at equal numbers of errors")
         ax.label_outer()

@@ -1,12 +1,18 @@
-"""Recovery by mitigation (experiment E8)."""
+"""Recovery by mitigation, and where each one acts."""
 
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
+
+import pandas as pd
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from drsrobust.plots.curves import interval, mitigation_label, refuse_one_label
 from drsrobust.plots.style import OUTSIDE, at_edge, series_style, styled
+from drsrobust.study.findings import number
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
 _KEYS = ["model", "dataset", "protocol", "target", "mitigation", "ber", "n", "auc_golden"]
@@ -14,7 +20,7 @@ _TITLES = {"recovery": "recovery", "gained": "the same in AUC"}
 _LABELS = {"recovery": "share of the lost AUC that comes back", "gained": "AUC gained by protection"}
 
 
-def recovery_rows_data(recovery: "pd.DataFrame", rank_at: float) -> "pd.DataFrame":
+def recovery_rows_data(recovery: pd.DataFrame, rank_at: float) -> pd.DataFrame:
     """What `recovery_rows` draws: one row per mitigation and rate, ranked by the AUC gained at one rate.
 
     Args:
@@ -37,7 +43,7 @@ def recovery_rows_data(recovery: "pd.DataFrame", rank_at: float) -> "pd.DataFram
 
 
 @styled
-def recovery_rows(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "recovery") -> "Axes":
+def recovery_rows(data: pd.DataFrame, ax: "Axes | None" = None, *, quantity: str = "recovery") -> "Axes":
     """Recovered AUC with its interval: a row per mitigation, a series per bit error rate.
 
     Args:
@@ -56,8 +62,8 @@ def recovery_rows(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
         style |= {"linestyle": "none", "markersize": 4.5, "elinewidth": 1.1, "label": f"{ber:.0e}".replace("e-0", "e-")}
         ax.errorbar(points[quantity], place, xerr=interval(points, quantity), **style)
     ax.figure.set_figheight(max(ax.figure.get_figheight(), 1.2 + 0.25 * len(names)))  # room for three markers to a row
-    for number in range(0, len(names), 2):
-        ax.axhspan(number - 0.5, number + 0.5, color="#F5F5F2", zorder=-1, lw=0)
+    for index in range(0, len(names), 2):
+        ax.axhspan(index - 0.5, index + 0.5, color="#F5F5F2", zorder=-1, lw=0)
     for line in (0.0, 1.0) if quantity == "recovery" else (0.0,):
         ax.axvline(line, color="#777777", linewidth=0.9, zorder=0)
     ax.set_yticks(range(len(names))[::-1], [mitigation_label(name) for name in names], fontsize=8)
@@ -69,4 +75,53 @@ def recovery_rows(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
     if rates and at_edge(ax, "last_col"):
         ax.legend(title="bit error rate", **OUTSIDE)
     ax.label_outer()
+    return ax
+
+
+def protection_places_data(points: pd.DataFrame, places: Mapping[str, Sequence[str]]) -> pd.DataFrame:
+    """What `protection_places` draws: one row per mitigation, the most recovery of a place first.
+
+    Args:
+        points: `cost_benefit`, at one rate.
+        places: name of a place, in the order of the data's way -> names of the mitigations that act there.
+    """
+    parts = [points[points["mitigation"].isin(names)].assign(place=place) for place, names in places.items()]
+    columns = ["place", "model", "dataset", "ber", "mitigation", "recovery", "recovery_low", "recovery_high"]
+    columns += ["overhead_percent", "stored_percent"]
+    parts = [part.sort_values("recovery", ascending=False, kind="stable")[columns] for part in parts]
+    return pd.concat(parts, ignore_index=True)
+
+
+@styled
+def protection_places(data: pd.DataFrame, ax: "Axes | None" = None, *, most: int = 6) -> "Axes":
+    """The way of a weight from memory to the score, with the mitigations that act on each part of it: the share of the lost AUC
+    that each gives back, its extra time and its extra storage.
+
+    Args:
+        data: `protection_places_data`.
+        ax: where to draw; None: a new figure.
+        most: mitigations of a place that are written, the best ones.
+    """
+    places, height = list(dict.fromkeys(data["place"])), 0.46
+    ax.figure.set_size_inches(3.1 * len(places) + 0.2, 1.1 + height * most)
+    for column, place in enumerate(places):
+        left, rows = 3.1 * column, data[data["place"] == place].head(most)
+        colour = series_style(column)["color"]
+        box = FancyBboxPatch((left + 0.1, 0.0), 2.6, 0.5, boxstyle="round,pad=0.04", facecolor=colour, alpha=0.18, lw=0)
+        ax.add_patch(box)
+        ax.text(left + 1.4, 0.25, place, ha="center", va="center", size=11, weight="bold", color=colour)
+        if column:
+            arrow = {"arrowstyle": "-|>", "mutation_scale": 14, "color": "#555555"}
+            ax.add_patch(FancyArrowPatch((left - 0.36, 0.25), (left + 0.06, 0.25), **arrow))
+        for index, row in enumerate(rows.itertuples()):
+            share = "unknown" if row.recovery != row.recovery else f"{100 * row.recovery:.3g} %"
+            costs = [f"+{number(row.overhead_percent)} % time"] if row.overhead_percent >= 0.5 else []
+            costs += [f"+{number(row.stored_percent)} % bits"] if row.stored_percent >= 0.01 else []
+            name = re.sub(r" \((provable, )?restore\)", "", mitigation_label(row.mitigation))
+            y = -0.35 - height * index
+            ax.text(left + 0.1, y, share, va="center", size=9.5, weight="bold", color=colour)
+            text = "\n".join([*textwrap.wrap(name, 30), ", ".join(costs) or "hardly any cost"])
+            ax.text(left + 0.85, y, text, va="center", size=7.6, linespacing=1.15)
+    ax.set(xlim=(0.0, 3.1 * max(len(places), 1)), ylim=(-0.1 - height * most, 0.6))
+    ax.set_axis_off()
     return ax

@@ -1,4 +1,4 @@
-"""Deviation of an untrained model's outputs under errors, by its sizes and by where errors fall (experiment E2)."""
+"""Deviation of an untrained model's outputs under errors, by its sizes and by where errors fall."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING

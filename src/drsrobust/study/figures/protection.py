@@ -1,4 +1,4 @@
-"""Cost of mitigations against the AUC that they keep or recover (experiments E6 and E8)."""
+"""Cost of mitigations against the AUC that they keep or recover."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -37,15 +37,15 @@ def protection_cost_data(kept: "pd.DataFrame", costs: "pd.DataFrame") -> "pd.Dat
     refuse_one_label(kept)
     data = kept.merge(costs, on="mitigation", how="left").fillna({"stored_bits": 0, "stored_percent": 0.0})
     data["order"] = data["mitigation"] != NONE
-    data = data.sort_values(["order", "stored_percent", "kept_to"], kind="stable", na_position="first")
+    data = data.sort_values(["order", "stored_percent", "held_to"], kind="stable", na_position="first")
     columns = ["model", "dataset", "protocol", "target", "mitigation", "stored_bits", "stored_percent"]
-    return data[[*columns, "kept_to", "lost_from"]].reset_index(drop=True)
+    return data[[*columns, "kept_to", "held_to", "lost_from"]].reset_index(drop=True)
 
 
 @styled
 def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: float, loss: float = 0.001) -> "Axes":
     """The bit error rate up to which each mitigation keeps the AUC, with its storage: a bar to the highest rate at which the
-    loss is clearly within the limit, a cross at the lowest at which it clearly is not, dots in between.
+    loss is clearly within the limit, a pale one to where the mean is, a cross at the lowest rate at which it clearly is not.
 
     Args:
         lowest: the lowest rate that was tried, where all bars begin.
@@ -53,24 +53,24 @@ def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: f
     """
     place = np.arange(len(data))[::-1]
     start = lowest / 3
-    bar = {"color": COLOURS[0], "alpha": 0.85, "lw": 0}
+    bars = {f"mean loss at most {loss:g} AUC": ("held_to", 0.3), "clearly so": ("kept_to", 0.85)}
+    bars = {label: (limit, {"color": COLOURS[0], "alpha": alpha, "lw": 0}) for label, (limit, alpha) in bars.items()}
     cross = {"marker": "x", "markersize": 7, "markeredgewidth": 2, "linestyle": "", "color": COLOURS[1]}
-    unclear = {"color": "#777777", "linestyle": ":", "linewidth": 2.0, "zorder": 1.5}
     labels = []
     for y, row in zip(place, data.itertuples(), strict=True):
-        if row.kept_to == row.kept_to:
-            ax.barh(y, row.kept_to - start, left=start, height=0.56, **bar)
+        for limit, style in bars.values():
+            if getattr(row, limit) == getattr(row, limit):
+                ax.barh(y, getattr(row, limit) - start, left=start, height=0.56, **style)
         if row.lost_from == row.lost_from:
-            ax.plot([row.kept_to if row.kept_to == row.kept_to else start, row.lost_from], [y, y], **unclear)
             ax.plot(row.lost_from, y, **cross)
         cost = f"  (+{row.stored_percent:.2g} %)" if row.stored_percent else ", ideal"
         labels.append(mitigation_label(row.mitigation) + ("" if row.mitigation == NONE else cost))
-    handles = [Patch(label=f"loses at most {loss:g} AUC", **bar), Line2D([], [], label="loses more", **cross)]
-    handles.append(Line2D([], [], label="unclear", **unclear))
+    handles = [Patch(label=label, **style) for label, (_, style) in bars.items()]
+    handles.append(Line2D([], [], label="clearly more", **cross))
     ax.set_yticks(place, labels)
     ax.set_ylim(-0.6, len(data) - 0.4)
     ax.set_xscale("log")
-    ax.set_xlim(start, 2.2 * np.nanmax([lowest, *data["kept_to"], *data["lost_from"]]))
+    ax.set_xlim(start, 2.2 * np.nanmax([lowest, *data["held_to"], *data["lost_from"]]))
     ax.grid(False, axis="y")
     ax.set_xlabel(f"bit error rate up to which at most {loss:g} AUC is lost")
     ax.set_ylabel("protected bits (extra stored bits)")

@@ -1,0 +1,56 @@
+"""`figures/README.md`: every published figure with its message, data, notebook, command, and what of the paper it answers."""
+
+from pathlib import Path
+from typing import Any
+
+from drsrobust.plots import read_words
+from reproduce.readme_tables import taken
+
+# Begin of a figure's name -> what of the paper it answers, the longest one that fits. Of the paper only the abstract and the
+# released scripts are known.
+ANSWERS = {
+    "00": "ours: quality of the models without errors",
+    "01": "ours, after the abstract: which bits matter (C8)",
+    "02": "known from the scripts: the grids of the dummy model (C1)",
+    "03_ber_sweep": "known from the scripts: models, rates and protocols (C3)",
+    "03_ber_sweep_scores": "ours: what ranking logits and rules for NaN would change",
+    "04": "ours, after the abstract and arXiv:2405.01741: components (C2, C9, C10, C11)",
+    "04_component_vulnerability_shapes": "ours: errors other than single flips",
+    "05": "known from abstract and scripts: up to 30 % by clipping (C4)",
+    "06": "known from abstract and scripts: selective bit protection (C5)",
+    "07": "known from the abstract: ABFT; numbers of arXiv:2103.00130 (C6, C13)",
+    "08": "ours: all protections on the same error maps",
+    "09": "known from abstract and tool: speed of injection (C7)",
+}
+
+
+def figures_page(figures: Path, run: dict[str, Any]) -> str:
+    """The text of `figures/README.md`, main figures first.
+
+    Args:
+        figures: folder with the figures and `data/`.
+        run: as in its run.json.
+    """
+    lines = ["# Figures of the published run", ""]
+    peak, machine = max(one.get("peak_mib", 0) for one in run["notebooks"]) / 1024, run["machine"]
+    lines += [
+        f"Made by `make publish` from a {run['profile']} run ({run['started']}, commit {run['commit'] or 'unknown'}). It took "
+        f"{taken(run)} ({machine.get('processor', 'processor unknown')}), and at most {peak:.1f} GiB of memory in a notebook. "
+        "Titles are messages computed from the numbers; each CSV holds what is drawn. [CLAIMS.md](CLAIMS.md) has the verdicts.",
+    ]
+    drawn = [(name, one["notebook"]) for one in run["notebooks"] for name in one["figures"]]
+    for heading, appendix in (("Main figures", False), ("Appendix", True)):
+        shown = [pair for pair in drawn if bool(read_words(figures, pair[0]).get("appendix")) == appendix]
+        if shown:
+            lines += ["", f"## {heading}"]
+        for name, notebook in shown:
+            words = read_words(figures, name)
+            lines += ["", f'<a id="{name}"></a>', "", f"### {words['title']}", ""]
+            lines += [f'<img src="{name}.png" width="520" alt="{words["alt"]}">', "", words["caption"], ""]
+            files = f"[SVG]({name}.svg), [CSV](data/{name}.csv), [{notebook}](../notebooks/{notebook}.ipynb)"
+            lines += [f"`{name}`: {files}; `.venv/bin/python -m reproduce {notebook}`; {_answer(name)}."]
+    return "\n".join(lines) + "\n"
+
+
+def _answer(name: str) -> str:
+    return ANSWERS[max((start for start in ANSWERS if name.startswith(start)), key=len)]

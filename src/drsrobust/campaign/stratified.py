@@ -1,0 +1,160 @@
+"""Stratified sampling of a campaign: the trials of a condition are drawn by the number of critical flips.
+
+At low bit error rates few plain error maps hold a critical flip, so few of them show what it costs. Here most trials hold some,
+and weights correct for that. `drsrobust.statistics.strata` estimates from such trials.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import nn
+
+from drsrobust.campaign.conditions import Condition, Stratum
+from drsrobust.campaign.queue import Schedule
+from drsrobust.injection import AddressSpace, BitFlip, ErrorModel
+from drsrobust.injection.critical_bits import CriticalBits, count_probability
+from drsrobust.statistics.strata import ALL, UNHIT
+
+FEWEST = 0.1  # plain maps take over where at most 3 critical flips have a smaller probability
+REST = 0.05  # strata end where more flips have less than this share of the last stratum
+MOST = 3  # flips that have a stratum of their own, at least so many share the last one
+PILOT = 16  # trials of each stratum from which the others are allocated
+LEAST = 0.2, 0.1  # share of the trials without critical flips at least, and of every other stratum
+UNSEEN = 0.1  # AUC: a loss that the pilot of a stratum with critical flips is taken to have shown once more
+PROBES = 8  # single critical flips that show whether a mitigation removes them from memory
+
+
+def strata_of(error_model: ErrorModel, hits: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
+    """The strata of a condition: `0`, `1`, ... and the last one with more flips; or plain maps.
+
+    Raises:
+        TypeError: errors other than independent bit flips in memory.
+        ValueError: a target without critical bits.
+    """
+    if type(error_model) is not BitFlip or error_model.critical is not None or not isinstance(hits, AddressSpace):
+        raise TypeError(
+            f"sampling='stratified' is for independent bit flips in memory, BitFlip(ber) in a stored target, not for "
+            f"{error_model} in {hits}; run that in a campaign of plain maps"
+        )
+    n = critical_bits.among(error_model.eligible(hits)).bits
+    ber = error_model.ber
+    least = [count_probability(f"{k}+", n, ber) for k in range(MOST + 2)]
+    if 1 - least[-1] < FEWEST or not least[1]:
+        return [Stratum(ALL, 1.0, critical_bits)]
+    last = next((k for k in range(1, MOST) if least[k + 1] <= REST * least[k]), MOST)
+    found = [Stratum(str(k), count_probability(k, n, ber), critical_bits) for k in range(last)]
+    return [*found, Stratum(f"{last}+", least[last], critical_bits)]
+
+
+def stratified(conditions: Sequence[Condition], model: nn.Module, critical_bits: CriticalBits) -> list[Condition]:
+    """Each condition once for each of its strata. Conditions on the same error maps have the same strata; if a mitigation of
+    one of them removes critical flips from the memory, all of them have plain maps, since these flips then decide nothing.
+
+    Raises:
+        TypeError, ValueError: as `strata_of`; the message names the condition.
+    """
+    strata: dict[tuple, list[Stratum]] = {}
+    for condition in conditions:
+        maps = condition.key[:3]
+        try:
+            found = strata.setdefault(maps, strata_of(condition.error_model, condition.hits, critical_bits))
+        except ValueError as error:
+            raise ValueError(f"{condition.error_model} in {condition.target}: {error}") from error
+        if len(found) > 1 and _removes(condition, model, critical_bits):
+            strata[maps] = [Stratum(ALL, 1.0, critical_bits)]
+    return [replace(condition, stratum=one) for condition in conditions for one in strata[condition.key[:3]]]
+
+
+def _removes(condition: Condition, model: nn.Module, critical_bits: CriticalBits) -> bool:
+    """Whether the mitigation removes a single critical flip from the memory."""
+    if condition.mitigation is None:
+        return False
+    single = replace(condition.error_model, ber=0.0, critical=1, critical_bits=critical_bits)
+    maps = (single.sample(condition.hits, seed=seed) for seed in range(PROBES))
+    return any(condition.mitigation.screen(one, model, seed=one.seed).bits < one.bits for one in maps)
+
+
+def allocate(probabilities: np.ndarray, deviations: np.ndarray, trials: int, pilot: int = 0) -> np.ndarray:
+    """Trials of each stratum: by probability times standard deviation (J. Neyman, JRSS 97, 1934), with a least share each, one
+    by one to the stratum that is furthest behind (Sainte-Lague's method), so that more trials take none away.
+
+    Args:
+        probabilities, deviations: float64 [strata]; the first stratum is that without critical flips.
+        trials: of all strata.
+        pilot: trials that each has at least.
+
+    Returns:
+        int64 [strata], which sum to `trials`, if that is enough for the pilot.
+
+    Example:
+        >>> allocate(np.array([0.95, 0.05]), np.array([0.001, 0.15]), 100)
+        array([20, 80])
+    """
+    need = probabilities * deviations
+    shares = need / need.sum() if need.any() else probabilities
+    least = np.where(np.arange(len(shares)) == 0, *LEAST)
+    low = shares < least
+    while low.any() and not low.all():  # raise the low ones, at the cost of the others
+        shares = np.where(low, least, shares * (1 - least[low].sum()) / shares[~low].sum())
+        if not (~low & (shares < least)).any():
+            break
+        low |= shares < least
+    counts = np.full(len(shares), pilot, np.int64)
+    for _ in range(trials - int(counts.sum())):
+        counts[np.argmax(shares / (2 * counts + 1))] += 1
+    return counts
+
+
+class StratifiedSchedule(Schedule):
+    """The trials of stratified conditions: first some of each stratum, then the others by `allocate`.
+
+    Conditions on the same maps get the same trials. Their numbers depend only on the first trials of each stratum, not on the
+    process or the order that computed them.
+
+    Args:
+        groups: numbers of the conditions on the same maps, by stratum.
+        strata: of each group.
+        families: numbers of the groups that are the strata of the same conditions, in the order of the strata.
+        trials: of each family; each stratum has two at least.
+    """
+
+    def __init__(
+        self, groups: Sequence[Sequence[int]], strata: Sequence[Stratum], families: Sequence[Sequence[int]], trials: int
+    ) -> None:
+        super().__init__(groups, [trials], None)
+        self._strata, self._trials = strata, trials
+        self._family = {number: family for family in families for number in family}
+        self._allocated = {number: len(family) == 1 for number, family in self._family.items()}
+        for family in families:
+            for number in family if len(family) > 1 else ():
+                self._limit[number] = max(2, min(PILOT, trials // len(family)))
+
+    def _advance(self, number: int) -> None:
+        family = self._family[number]
+        if not self._allocated[number]:
+            if not all(self._complete(other) for other in family):
+                return
+            deviations = np.array([self._deviation(other) for other in family])
+            probabilities = np.array([self._strata[other].probability for other in family])
+            limits = allocate(probabilities, deviations, self._trials, self._limit[number])
+            for other, limit in zip(family, limits.tolist(), strict=True):
+                self._limit[other], self._allocated[other] = limit, True
+        for other in family:
+            self._finished[other] = self._complete(other)
+
+    def _deviation(self, number: int) -> float:
+        """The standard deviation of the AUC in the pilot trials of a stratum, the largest of its mitigations'. A trial whose
+        model raised counts as 0."""
+        n = self._limit[number]
+        spreads = [np.nan_to_num(self.values(condition, n)).var() for condition in self._groups[number]]
+        unseen = 0.0 if self._strata[number].name == UNHIT else UNSEEN**2 / n
+        return float(np.sqrt(max(spreads) + unseen))
+
+
+def families(conditions: Sequence[Condition], groups: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Numbers of the groups that are the strata of the same conditions."""
+    found: dict[tuple, list[int]] = {}
+    for number, group in enumerate(groups):
+        found.setdefault(conditions[group[0]].key[:3], []).append(number)
+    yield from found.values()

@@ -1,0 +1,135 @@
+"""Critical bits: the few bits whose flips cause most of the loss at low rates, and how many of them flip.
+
+A flip of the highest exponent bit makes most weights some 1e38 times as large. It matters where many rows of data use the
+weight: outside the embedding tables, and in tables of few rows. At a bit error rate p the number K of critical flips is
+Binomial(n, p) and independent of all other flips, so the mean of a metric is the sum over k of P(K = k) times its mean given
+K = k (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 5).
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from drsrobust.injection.address_space import AddressSpace, EligibleBits
+from drsrobust.injection.error_clock import uniform
+from drsrobust.injection.number_formats import TOP, Bits, bit_set
+
+_AT_LEAST = re.compile(r"(\d+)\+")
+
+
+def check_count(count: int | str) -> int | str:
+    """A number of critical flips as an int, or as text for at least so many.
+
+    Raises:
+        ValueError: neither.
+    """
+    if isinstance(count, str) and (found := _AT_LEAST.fullmatch(count)):
+        return f"{int(found[1])}+"
+    if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
+        raise ValueError(
+            f"critical is {count!r}; it must be a number of flips, 0 or more, or at least a number, as '3+'"
+        )
+    return int(count)
+
+
+@dataclass(frozen=True)
+class CriticalBits:
+    """Which bits are critical.
+
+    Args:
+        bits: of a word, as in `BitFlip`; formats without them (integers have no exponent) have no critical bits.
+        table_rows: embedding tables of at most so many rows count; 0: none.
+
+    Raises:
+        ValueError: an empty set of bits, or a negative number of rows.
+    """
+
+    bits: Bits = TOP
+    table_rows: int = 100
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "bits", bit_set(self.bits or ()))
+        if isinstance(self.table_rows, bool) or not isinstance(self.table_rows, int) or self.table_rows < 0:
+            raise ValueError(f"table_rows is {self.table_rows!r}; it must be a number of rows, 0 or more")
+
+    def among(self, eligible: AddressSpace) -> AddressSpace:
+        """The critical ones of the bits that may flip.
+
+        Raises:
+            ValueError: there are none, or only some of a tensor's critical bits may flip.
+        """
+        tensors = []
+        for one in eligible.eligible:
+            masks = EligibleBits(one.tensor, self.bits).masks
+            inside, table = masks & one.masks, one.tensor.stored is not None and one.tensor.stored.embedding
+            if not inside.any() or (table and one.tensor.shape[0] > self.table_rows):
+                continue
+            if (inside != masks).any():
+                raise ValueError(f"{self}: errors may hit only some of these bits of {one.tensor.name}")
+            tensors.append(one.tensor)
+        if not tensors:
+            raise ValueError(
+                f"the target has no critical bits: none of {list(self.bits)} outside of embedding tables with over "
+                f"{self.table_rows} rows; sample plain maps, or pass other CriticalBits"
+            )
+        return AddressSpace(tensors, self.bits)
+
+
+def critical_masks(critical: AddressSpace, index: np.ndarray, error_map: Any) -> np.ndarray:
+    """The critical bits of each word of an error map: masks uint64 [n].
+
+    Args:
+        critical: the critical bits.
+        index: int32 [tensors], their tensors in the error map.
+        error_map: with `tensor` and `word`, sorted.
+    """
+    masks = np.zeros(len(error_map), np.uint64)
+    for number, one in zip(index, critical.eligible, strict=True):
+        start, end = np.searchsorted(error_map.tensor, [number, number + 1])
+        masks[start:end] = one.mask_of(error_map.word[start:end])
+    return masks
+
+
+def count_probability(count: int | str, n: int, ber: float) -> float:
+    """P(K = count), or P(K >= count), of K ~ Binomial(n, ber).
+
+    Example:
+        >>> count_probability(0, 1000, 1e-3), count_probability("2+", 1000, 1e-3)
+        (0.3676..., 0.2642...)
+    """
+    from scipy.stats import binom
+
+    if isinstance(count, int):
+        return float(binom.pmf(count, n, ber))
+    return float(binom.sf(int(count[:-1]) - 1, n, ber))
+
+
+def mean_count(count: int | str, n: int, ber: float) -> float:
+    """The number of critical flips, or its mean given that there are at least so many.
+
+    Raises:
+        ValueError: more flips than bits, or flips at a rate of 0.
+    """
+    from scipy.stats import binom
+
+    least = count if isinstance(count, int) else int(count[:-1])
+    if least > n:
+        raise ValueError(f"critical is {count!r}; the target has {n:,} critical bits")
+    if isinstance(count, int):
+        return float(count)
+    if not count_probability(count, n, ber):
+        raise ValueError(f"critical is {count!r}, which has no probability at ber {ber:g}")
+    # E[K; K >= m] = n p P(K' >= m - 1) with K' ~ Binomial(n - 1, p).
+    return float(n * ber * binom.sf(least - 2, n - 1, ber) / count_probability(count, n, ber))
+
+
+def draw_count(count: int | str, n: int, ber: float, raw: np.uint64) -> int:
+    """The number of critical flips of one map; `raw` draws it if it is at least `count`, by inverting the distribution."""
+    from scipy.stats import binom
+
+    mean_count(count, n, ber)  # raises
+    if isinstance(count, int):
+        return count
+    return int(binom.isf((1 - float(uniform(raw))) * count_probability(count, n, ber), n, ber))

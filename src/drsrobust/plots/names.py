@@ -1,0 +1,47 @@
+"""Names of data sets, models, components and protocols in figures: what a reader calls them."""
+
+import re
+
+_NAMES = {
+    **{"fm": "FM", "dcn": "DCN", "afm": "AFM", "afn": "AFN", "wide_deep": "Wide & Deep", "deepfm": "DeepFM"},
+    **{"dlrm": "DLRM", "dlrm_dcn": "DLRM-DCN", "dummy": "dummy model"},
+    **{"over_mlp": "top MLP", "dense_mlp": "bottom MLP", "deep_mlp": "deep MLP", "mlp": "MLP", "head": "head"},
+    **{"embedding": "embedding tables", "linear": "first-order weights", "all": "all parameters"},
+    **{"corrected": "errors in all parameters", "as_released": "errors as in the published scripts"},
+}
+_SETS = {
+    **{"movielens-1m": "MovieLens-1M", "movielens-20m": "MovieLens-20M", "criteo-sample": "Criteo sample"},
+    **{"criteo-kaggle": "Criteo Kaggle", "avazu": "Avazu", "synthetic-movielens": "generated MovieLens"},
+    **{"synthetic-criteo": "generated Criteo", "synthetic-dummy": "generated inputs"},
+}
+_VARIANTS = {"ids": "ids only", "full": "all features"}
+# In a text, where `all`, `mlp` and the like are words of their own.
+_SHORT = {"embedding": "table", "linear": "first-order weights", "mlp": "MLPs"}
+_LONG = [name for name in _NAMES if name not in ("all", "head", "corrected", "as_released", "dummy")]
+_ANY = f"{'|'.join(map(re.escape, _LONG))}|({'|'.join(_SETS)})/\\w+"
+_WORDS = re.compile(rf"(?<![\w/-])(?!linear layer|embedding [dlt])({_ANY})(?![\w/-])")
+
+
+def display_name(name: str) -> str:
+    """What figures call a data set, model, component or protocol; other names as they are, with spaces for underscores.
+
+    Example:
+        >>> [display_name(name) for name in ("movielens-1m/ids", "over_mlp", "wide_deep", "cross")]
+        ['MovieLens-1M (ids only)', 'top MLP', 'Wide & Deep', 'cross']
+    """
+    if name in _NAMES:
+        return _NAMES[name]
+    dataset, slash, variant = name.partition("/")
+    if slash and dataset in _SETS:
+        return f"{_SETS[dataset]} ({_VARIANTS[variant]})" if variant in _VARIANTS else _SETS[dataset]
+    return re.sub("_", " ", name)
+
+
+def readable(text: str) -> str:
+    """A text with display names in place of the names of data sets, models and components that stand in it as words.
+
+    Example:
+        >>> readable("dlrm on movielens-1m/full: over_mlp 1, embedding user")
+        'DLRM on MovieLens-1M (all features): top MLP 1, table user'
+    """
+    return _WORDS.sub(lambda match: _SHORT.get(match[0]) or display_name(match[0]), text)

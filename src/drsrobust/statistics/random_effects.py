@@ -1,0 +1,89 @@
+"""Numbers that hold for another trained model: means over several training seeds, with intervals of both sources of chance.
+
+With S models whose means m_s have intervals over error maps of standard error e_s, the mean has the standard error
+sqrt(max(v, mean(e_s^2)) / S), where v is the variance of the m_s (sum over s of (m_s - mean)^2 / (S - 1)). Since v holds both
+the models' differences and the maps', it is no smaller than the maps' part in the long run; the maximum keeps it so in three
+models (C. Roever et al., BMC Medical Research Methodology 15:99, 2015). The interval is Student's, with S - 1 degrees of
+freedom.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drsrobust.statistics.columns import CONDITION
+from drsrobust.statistics.intervals import CONFIDENCE
+from drsrobust.statistics.summary import BOUNDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SEEDS = "train_seeds"  # column: number of models behind a row
+
+
+def across_models(
+    frames: "Sequence[pd.DataFrame]",
+    values: Sequence[str] = ("auc", "auc_drop"),
+    *,
+    by: Sequence[str] = CONDITION,
+    confidence: float = CONFIDENCE,
+) -> "pd.DataFrame":
+    """Summaries of models that differ in their training seed, as one.
+
+    Args:
+        frames: `summarise` or `recovery` of each model; models of one name and data set are taken together.
+        values: columns with `_low` and `_high`, whose intervals are to hold for another trained model.
+        by: columns that name a row; those that the frames do not have are ignored.
+        confidence: of the intervals.
+
+    Returns:
+        one row per condition, in the order of their first rows, with `train_seeds`, the number of models. Of several models `n`
+        and `raised` trials are sums, other numbers means; of one the row is as it was, and its interval holds for this model.
+
+    Raises:
+        ValueError: a frame with two rows of one condition, as of mitigations with one label.
+
+    Example:
+        >>> import pandas as pd
+        >>> row = {"model": "fm", "dataset": "d", "rate": 1e-4, "target": "all", "mitigation": "none", "n": 50}
+        >>> row |= { "auc": 0.7, "auc_low": 0.69, "auc_high": 0.71}
+        >>> both = across_models([pd.DataFrame([row]), pd.DataFrame([row | {"auc": 0.8}])], values=["auc"])
+        >>> both[["train_seeds", "n", "auc", "auc_low"]].round(2).values.tolist()
+        [[2.0, 100.0, 0.75, 0.11]]
+    """
+    import pandas as pd
+
+    table, rows = pd.concat(frames, ignore_index=True), []
+    keys = [name for name in by if name in table]
+    for frame in frames:
+        if (again := frame.duplicated(keys)).any():
+            raise ValueError(
+                f"two rows of {dict(frame.loc[again, keys].iloc[0])}; give mitigations names of their own (`.name`)"
+            )
+    for _, group in table.groupby(keys, sort=False, dropna=False):
+        row = group.iloc[0].to_dict() | {SEEDS: len(group)}
+        if len(group) > 1:
+            numbers = group.drop(columns=keys).select_dtypes("number")
+            row |= numbers.mean().to_dict() | {"n": int(group["n"].sum())}
+            for name in values:
+                row |= _interval(group, name, confidence)
+        rows.append(row)
+    found = pd.DataFrame(rows)
+    found.attrs = dict(frames[0].attrs)
+    if found[SEEDS].max() > 1 and "interval" in found.attrs:
+        found.attrs["interval"] += f"; of {found[SEEDS].max()} trained models over models and error maps"
+    return found
+
+
+def _interval(group: "pd.DataFrame", name: str, confidence: float) -> dict[str, float]:
+    from scipy.stats import norm, t
+
+    means, low, high = (group[f"{name}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
+    factor = t.ppf((1 + confidence) / 2, len(group) - 1) / np.sqrt(len(group))
+    between, mean = means.var(ddof=1), float(means.mean())
+    # Intervals over maps need not be symmetric.
+    errors = [np.mean((side / norm.ppf((1 + confidence) / 2)) ** 2) for side in (means - low, high - means)]
+    below, above = (factor * np.sqrt(np.fmax(between, error)) for error in errors)
+    least, greatest = BOUNDS.get(name) or (-np.inf, np.inf)
+    return {f"{name}_low": float(max(mean - below, least)), f"{name}_high": float(min(mean + above, greatest))}

@@ -1,0 +1,210 @@
+"""Estimates from trials of one condition, plain or stratified by the number of critical flips.
+
+The mean of a stratified condition is sum_h W_h m_h, with the probability W_h of stratum h and the mean m_h of its trials. Its
+interval is made of the strata's intervals (l_h, u_h) by recovered variances: from m - sqrt(sum_h W_h^2 (m_h - l_h)^2) to
+m + sqrt(sum_h W_h^2 (u_h - m_h)^2) (G. Y. Zou, W. Huang, X. Zhang, Computational Statistics & Data Analysis 53, 2009). A plain
+condition is one stratum of weight 1.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drsrobust.statistics.columns import FIXED
+from drsrobust.statistics.intervals import CONFIDENCE, bounded_interval, mean_interval, stringer_interval, wilson
+from drsrobust.statistics.stopping import stopping_interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STRATUM, WEIGHT = "stratum", "weight"  # columns of a stratified table; the weights of a condition's trials sum to 1
+ALL = "all"  # the stratum of plain maps
+UNHIT = "0"  # the stratum without critical flips
+DROP = 0.001  # AUC: a trial that loses more is harmed
+FEW, RARE = (
+    12,
+    0.25,
+)  # trials, and their share: if fewer of both are harmed, or carry the mean, Student's t is too narrow
+LARGE = 0.25  # of the largest loss: trials that lose more carry the mean
+
+
+@dataclass(frozen=True)
+class Strata:
+    """The strata of the trials of one condition.
+
+    Attributes:
+        names: of the strata.
+        weights: float64 [strata], their probabilities, which sum to 1.
+        members: bool [strata, trials].
+        few_harmful: bool [strata], whether so few trials of a stratum are harmed, or carry its mean loss, that Student's t is
+            too narrow.
+    """
+
+    names: tuple[str, ...]
+    weights: np.ndarray
+    members: np.ndarray
+    few_harmful: np.ndarray
+
+    @classmethod
+    def of(cls, trials: "pd.DataFrame") -> "Strata":
+        """The strata of a table's trials of one condition. A trial is harmed if it loses over 0.001 AUC or raises.
+
+        Raises:
+            ValueError: weights that do not sum to 1, as of several conditions or of an unfinished one.
+        """
+        plain = STRATUM not in trials or trials[STRATUM].isna().all()
+        names = np.full(len(trials), ALL) if plain else trials[STRATUM].astype(str).to_numpy()
+        weight = np.full(len(trials), 1 / len(trials)) if plain else trials[WEIGHT].to_numpy(np.float64)
+        if not plain and not abs(weight.sum() - 1) < 1e-9:
+            raise ValueError(
+                f"the weights of {len(trials)} trials sum to {weight.sum():g}, not to 1: they are of several conditions, or "
+                "some trials of one are missing"
+            )
+        harmed = np.ones(len(trials), bool)
+        if "auc_drop" in trials and "outcome" in trials:
+            harmed = ((trials["auc_drop"] > DROP) | (trials["outcome"] == "raised")).to_numpy(bool)
+        found = tuple(dict.fromkeys(names.tolist()))
+        members = np.array([names == name for name in found])
+        known = "auc_drop" in trials
+        losses = trials["auc_drop"].to_numpy(float, na_value=np.nan) if known else harmed.astype(float)
+        few = [
+            _few(losses[member], None if name == UNHIT else harmed[member])
+            for name, member in zip(found, members, strict=True)
+        ]
+        return cls(found, members @ weight, members, np.array(few))
+
+    @property
+    def stratified(self) -> bool:
+        """Whether there is more than plain maps."""
+        return self.names != (ALL,)
+
+    def mean(self, values: np.ndarray) -> float:
+        """The mean of values [trials] without their NaN; NaN if there are no others."""
+        weights, parts = self._parts(values)
+        return float(weights @ [part.mean() for part in parts.values()]) if parts else float("nan")
+
+    def mean_interval(
+        self,
+        values: np.ndarray,
+        bounds: tuple[float, float] | None,
+        stopping: str = FIXED,
+        confidence: float = CONFIDENCE,
+    ) -> tuple[float, float, float]:
+        """The mean of values [trials] and its interval.
+
+        A stratum's interval is Student's; with few harmful trials it is Stringer's, which needs finite bounds. Of the stratum
+        without critical flips it is assumed that no value lies beyond those seen; if they are all equal, so is the mean.
+
+        Args:
+            values: NaN where a trial has no value.
+            bounds: least and greatest possible value; None: unknown.
+            stopping: `fixed`, or `precision`: of trials that were stopped by their AUC, by `stopping_interval`.
+            confidence: of the interval.
+
+        Raises:
+            ValueError: values outside the bounds.
+        """
+        weights, parts = self._parts(values)
+        if not parts:
+            return (float("nan"),) * 3
+        found = [self._stratum(number, part, bounds, stopping, confidence) for number, part in parts.items()]
+        means, below, above = np.array(found).T
+        mean = float(weights @ means)
+        low, high = mean - np.linalg.norm(weights * below), mean + np.linalg.norm(weights * above)
+        least, greatest = bounds or (-np.inf, np.inf)
+        return mean, float(max(low, least)), float(min(high, greatest))
+
+    def _stratum(self, number: int, values: np.ndarray, bounds, stopping: str, confidence: float) -> tuple:
+        """Mean of a stratum, and how far the ends of its interval lie from it."""
+        if self.names[number] == UNHIT:
+            bounds = (values.min(), values.max())
+            if bounds[0] == bounds[1]:
+                return float(values[0]), 0.0, 0.0
+        bounded = bounds is not None and bool(np.isfinite(bounds).all())
+        method = stopping_interval if stopping != FIXED else stringer_interval
+        if stopping == FIXED and (not self.few_harmful[number] or np.ptp(values) <= 1e-12 * abs(values).max()):
+            mean, low, high = mean_interval(values, confidence, bounds)
+        elif bounded:
+            mean, low, high = method(values, bounds, confidence)
+        else:
+            return float(values.mean()), float("nan"), float("nan")
+        return float(mean), float(mean - low), float(high - mean)
+
+    def ratio(
+        self, numerator: np.ndarray, denominator: np.ndarray, confidence: float = CONFIDENCE
+    ) -> tuple[float, float, float]:
+        """The ratio of two means over the same trials, and Fieller's interval: all r for which the mean of numerator - r *
+        denominator may be 0, by Student's t with Satterthwaite's degrees of freedom. The ends are NaN where the denominator may
+        be 0."""
+        from scipy.stats import t
+
+        weights, tops = self._parts(numerator)
+        bottoms = list(self._parts(denominator)[1].values())
+        if not tops:
+            return (float("nan"),) * 3
+        means = np.array([[x.mean(), y.mean()] for x, y in zip(tops.values(), bottoms, strict=True)])
+        top, bottom = weights @ means
+        if not bottom or min(map(len, bottoms)) < 2:
+            return float(top / bottom) if bottom else float("nan"), float("nan"), float("nan")
+        ns = np.array([len(y) for y in bottoms])
+        spread = np.array([np.cov(x, y) for x, y in zip(tops.values(), bottoms, strict=True)])
+        spread *= (weights**2 / ns)[:, None, None]  # of the mean, by stratum
+        share = float(top / bottom)
+        each = spread @ [1, -share] @ [1, -share]  # variances of numerator - share * denominator
+        freedom = each.sum() ** 2 / (each**2 / (ns - 1)).sum() if each.any() else ns.sum() - len(ns)
+        (xx, xy), (_, yy) = t.ppf((1 + confidence) / 2, freedom) ** 2 * spread.sum(0)
+        a, b, c = bottom**2 - yy, top * bottom - xy, top**2 - xx
+        if a <= 0:
+            return share, float("nan"), float("nan")
+        root = np.sqrt(max(b * b - a * c, 0.0))
+        return share, float(min(share, (b - root) / a)), float(max(share, (b + root) / a))
+
+    def upper_bound(self, values: np.ndarray, bounds: tuple[float, float], confidence: float = CONFIDENCE) -> float:
+        """An upper bound of the mean that assumes nothing but the bounds: the sum of the strata's upper bounds by betting
+        (`bounded_interval`), each at a share of the error (Bonferroni).
+
+        Raises:
+            ValueError: values outside the bounds.
+        """
+        weights, parts = self._parts(values)
+        each = 1 - 2 * (1 - confidence) / max(1, len(parts))
+        return float(weights @ [bounded_interval(part, bounds, each)[2] for part in parts.values()])
+
+    def share(self, flags: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
+        """The share of trials with a property (bool [trials]) and its interval, of Wilson's intervals of the strata."""
+        found = [wilson(int(flags[member].sum()), int(member.sum()), confidence) for member in self.members]
+        shares, lows, highs = np.array(found).T
+        if len(shares) == 1:
+            return tuple(map(float, found[0]))
+        share = float(self.weights @ shares)
+        below, above = np.linalg.norm(self.weights * (shares - lows)), np.linalg.norm(self.weights * (highs - shares))
+        return share, float(max(0.0, share - below)), float(min(1.0, share + above))
+
+    def quantile(self, values: np.ndarray, q: float) -> float:
+        """The q-quantile of values [trials] without their NaN. Of plain trials it is interpolated between two values, of
+        stratified ones it is the least value that has a share q of the weight at or below it."""
+        known = ~np.isnan(values)
+        if not known.any():
+            return float("nan")
+        if not self.stratified:
+            return float(np.quantile(values[known], q))
+        each = (self.weights / self.members.sum(1)) @ self.members
+        order = np.argsort(values[known], kind="stable")
+        reached = np.cumsum(each[known][order])
+        return float(values[known][order][np.searchsorted(reached, q * reached[-1] * (1 - 1e-12))])
+
+    def _parts(self, values: np.ndarray) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+        """The values without NaN of each stratum that has some, by its number, and the weights of these strata, each times its
+        share of trials with a value, summing to 1."""
+        known = ~np.isnan(values)
+        parts = {number: values[member & known] for number, member in enumerate(self.members) if (member & known).any()}
+        weights = np.array([self.weights[n] * len(part) / self.members[n].sum() for n, part in parts.items()])
+        return weights / weights.sum(), parts
+
+
+def _few(losses: np.ndarray, harmed: np.ndarray | None) -> bool:
+    """Whether few trials are harmed (None: that does not matter), or few lose more than a quarter of the largest loss."""
+    losses = losses[~np.isnan(losses)]
+    large = losses > LARGE * losses.max(initial=0.0)
+    return any(one is not None and one.sum() < FEW and one.sum() < RARE * len(one) for one in (harmed, large))

@@ -1,0 +1,154 @@
+"""Titles of figures: the message of each in one sentence, computed from the numbers that it shows."""
+
+from typing import TYPE_CHECKING
+
+from drsrobust.plots.names import display_name
+from drsrobust.study.findings import number
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LOSS = 0.001  # of AUC, that a protection may leave
+
+
+def bits(data: "pd.DataFrame") -> str:
+    """Of `bit_sensitivity_data` of one model: how many times as much the worst bit costs as the next one, by means over
+    components."""
+    ends = ["auc_drop", "auc_drop_low", "auc_drop_high"]
+    losses = data.groupby("bit")[ends].mean().sort_values("auc_drop", ascending=False)
+    if len(losses) < 2 or losses["auc_drop"].iloc[0] <= 0:
+        return "No flip of a single bit costs AUC in these trials."
+    worst, top, other = losses.index[0], losses.iloc[0], losses.iloc[1]
+    if top["auc_drop_low"] <= losses["auc_drop_high"].iloc[1:].max():
+        return f"A flip of bit {worst} costs most AUC in these trials, not clearly more than others."
+    if other["auc_drop"] < 1e-6:
+        return f"Bit {worst} alone costs AUC: {number(top['auc_drop'])} a flip."
+    times = float(f"{top['auc_drop'] / other['auc_drop']:.1g}")
+    text = f"a flip of bit {worst} costs some {times:,.0f} times as much AUC as one of any other bit"
+    return f"On average over components, {text}."
+
+
+def factors(trends: "pd.DataFrame", ber: float) -> str:
+    """Of `factor_trends` at one rate under one protocol: the change between the ends of each factor."""
+    parts = []
+    for row in trends.itertuples():
+        name = row.factor.replace("_dim", " dimension")
+        parts.append(f"{100 * row.at_least:.0f} to {100 * row.at_greatest:.0f} % by {name}")
+    return f"Outputs changed at a bit error rate of {number(ber)}: {', '.join(parts)}."
+
+
+def contributions(parts: "pd.DataFrame") -> str:
+    """Of `component_contribution_data` under one protocol: the MLPs' part of the bits and of the changed outputs."""
+    ends = [
+        " to ".join(dict.fromkeys(f"{100 * end:.2g} %" for end in (parts[name].min(), parts[name].max())))
+        for name in ("bits_share", "share")
+    ]
+    return f"The MLPs hold {ends[0]} of the bits, and errors in them cause {ends[1]} of the changed outputs."
+
+
+def curves(rates: "pd.DataFrame") -> str:
+    """Of `rate_at_loss` of one data set and protocol: where the first and the last model have lost half."""
+    half = rates[rates["loss"] == "half"].sort_values("knee")
+    half = half[half["knee"] < float("inf")]
+    if half.empty:
+        return "No model loses half of its AUC over 0.5 at these rates."
+    ends = [
+        f"{number(float(f'{row.knee:.1g}'))} ({display_name(row.model)})" for row in half.iloc[[0, -1]].itertuples()
+    ]
+    where = ends[0] if len(half) == 1 else " to ".join(ends)
+    return f"Half of the AUC over 0.5 is lost at a bit error rate of {where}."
+
+
+def ranking_rules(ranked: "pd.DataFrame") -> str:
+    """Of `scoring_rules`: how far ranking logits, and other rules for NaN, move an AUC from that of `NaN tie`."""
+    wide = ranked.pivot_table(index=["model", "dataset", "ber"], columns="rule", values="auc")
+    moved = wide.sub(wide["probability, NaN tie"], axis=0).abs().max()
+    rules = moved[[name for name in moved.index if name.startswith("probability")]].max()
+    logits = moved[[name for name in moved.index if name.startswith("logit")]].max()
+    return f"Ranking logits would move AUC by up to {number(logits)}, another rule for NaN by up to {number(rules)}."
+
+
+def layers(ratio: "pd.DataFrame") -> str:
+    """Of one row of `part_ratio`, the MLPs over the tables."""
+    row = ratio.iloc[0]
+    if not row["value"] > 0:
+        return "AUC lost to one flipped bit, by layer and table."
+    times = number(float(f"{row['value']:.2g}"))
+    model = display_name(row["model"])
+    return f"On average, a flipped bit of the MLPs costs {model} {times} times as much AUC as one of the tables."
+
+
+def clipping(claims: "pd.DataFrame") -> str:
+    """Of the findings on C4 by `best_recovery` over all data sets."""
+    best = claims[(claims["scope"] == "all") & (claims["reading"] == "recovery")].set_index("protocol")["value"]
+    if not {"as_released", "corrected"} <= set(best.dropna().index):
+        return "Recovery by clipping activations."
+    own, learnt = (f"{100 * best[name]:.0f} %" for name in ("as_released", "corrected"))
+    released = f"With errors as in its scripts, the study's clipping gives back at best {own} of the lost AUC"
+    return f"{released}; with errors everywhere, bounds learnt from data up to {learnt}."
+
+
+def protected_bits(summary: "pd.DataFrame", released: "pd.DataFrame") -> str:
+    """Of `summarise` with ideal protection, the least of it first, and the finding on C5 as released."""
+    worst = summary[summary["mitigation"] != "none"].groupby("mitigation", sort=False)["auc_drop"].max()
+    if worst.empty:
+        return "AUC with protected bits."
+    enough, row = worst[worst <= LOSS], released.iloc[0]
+    best = enough.index[0] if len(enough) else worst.idxmin()
+    text = "changed nothing" if row["value"] == 0 else f"changed {100 * row['value']:.0f} % of the trials"
+    return f"With {best} protected at most {number(worst[best])} AUC is lost; the protection as first released {text}."
+
+
+def detection(claims: "pd.DataFrame", part: str) -> str:
+    """Of the findings on C6 in `layers` or `tables`."""
+    where = {"layers": "linear layers", "tables": "embedding look-ups"}[part]
+    rows = claims[(claims["part"] == part) & (claims["reading"] == "noticed")].dropna(subset=["value"])
+    if rows.empty:
+        return f"Errors that checksums of {where} find."
+    shares = [f"{100 * value:.3g} %" for value in sorted({rows["value"].min(), rows["value"].max()})]
+    return f"Checksums of {where} find {' to '.join(dict.fromkeys(shares))} of {int(rows['n'].sum()):,} harmful errors."
+
+
+def mitigations(points: "pd.DataFrame", ber: float) -> str:
+    """Of `cost_benefit` at one rate: the free mitigation that recovers most, and the best one of all."""
+    known = points.dropna(subset=["recovery"])
+    if known.empty:
+        return "Recovery against cost, by mitigation."
+    cheap = known[(known["overhead_percent"] == 0) & (known["stored_percent"] < 1)]
+    best = (cheap if len(cheap) else known).sort_values("recovery").iloc[-1]
+    time = "no extra time" if best["overhead_percent"] == 0 else f"{best['overhead_percent']:.0f} % more time"
+    share = f"{100 * best['recovery']:.3g} %"
+    cost = f"{time} and {number(float(f'{best.stored_percent:.1g}'))} % more storage"
+    return f"At a bit error rate of {number(ber)}, {best['mitigation']} gives back {share} of the lost AUC for {cost}."
+
+
+def places(data: "pd.DataFrame") -> str:
+    """Of `protection_places_data`: the most that comes back at each place."""
+    best = data.groupby("place", sort=False)["recovery"].max().dropna()
+    if best.empty:
+        return "Where mitigations act."
+    parts = [f"{100 * share:.0f} % at {place}" for place, share in best.items()]
+    return f"Of the AUC lost at {number(data['ber'].iloc[0])}, mitigations give back up to {', '.join(parts)}."
+
+
+def speed(table: "pd.DataFrame") -> str:
+    """Of `injection_speed`: the least and the greatest ratio to the dense error map at equal sizes and rates."""
+    keys = ["parameters", "dtype", "rate"]
+    times = table.assign(total=table["cpu_ms"] + table["undo_cpu_ms"].fillna(0)).dropna(subset=["cpu_ms"])
+    ours, dense = (times[times["method"] == name].set_index(keys)["total"] for name in ("drsrobust", "dense error map"))
+    ratios = (dense / ours).dropna()
+    if ratios.empty:
+        return "Time of one injection, by method."
+    ends = [number(float(f"{end:.2g}")) for end in (ratios.min(), ratios.max())]
+    return f"Sparse injection is {' to '.join(dict.fromkeys(ends))} times as fast as a dense error map."
+
+
+def shapes(data: "pd.DataFrame") -> str:
+    """Of `error_shapes_data`: the worst shape of error against one flip, where it costs most."""
+    own = data[data["target"] == data.loc[data["auc_drop"].idxmax(), "target"]] if len(data) else data
+    single = own.loc[own["shape"] == "one flip", "auc_drop"]
+    if single.empty or not single.iloc[0] > 0:
+        return "AUC lost to one event, by its shape."
+    worst = own.loc[own["auc_drop"].idxmax()]
+    times = number(float(f"{worst['auc_drop'] / single.iloc[0]:.2g}"))
+    return f"In the {display_name(worst['target'])}, {worst['shape']} costs {times} times the AUC of one flip."

@@ -1,0 +1,137 @@
+"""Campaigns whose trials are drawn by the number of critical flips."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import drsrobust as dr
+from drsrobust.campaign import Campaign
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import BitFlip, Rows, SingleBit, resolve
+from drsrobust.injection.critical_bits import CriticalBits, count_probability
+from drsrobust.mitigation import ECC, NaNGuard
+from drsrobust.statistics.recovery import recovery
+from drsrobust.statistics.summary import summarise
+
+RATES = (0.0, 1e-9, 1e-6, 1e-4, 1e-1)
+
+
+def campaign(evaluator, folder, rates=RATES, **options):
+    options = {"errors": [BitFlip(rate) for rate in rates], "trials": 24, "sampling": "stratified"} | options
+    return Campaign(evaluator, store=folder, **options)
+
+
+@pytest.fixture(scope="module")
+def table(trained, data, tmp_path_factory):
+    return campaign(Evaluator(trained, data.test), tmp_path_factory.mktemp("stratified") / "s").run(
+        progress=False, workers=1
+    )
+
+
+def test_weights_are_probabilities(evaluator, table):
+    assert table.groupby("rate")["weight"].sum().tolist() == pytest.approx([1.0] * len(RATES))
+    assert table.groupby("rate").size().tolist() == [24] * len(RATES)
+    n = CriticalBits().among(resolve(evaluator.model, "all")).bits
+    strata = table.groupby(["rate", "stratum"])["weight"].sum()
+    assert strata[1e-6].to_dict() == pytest.approx(
+        {k: count_probability(k if k == "1+" else int(k), n, 1e-6) for k in ("0", "1+")}
+    )
+    assert set(strata[1e-4].index) > {"0", "1"} and list(strata[0.0].index) == list(strata[1e-1].index) == ["all"]
+    summary = summarise(table)
+    assert ((summary["realised_low"] <= summary["realised"]) & (summary["realised"] <= summary["realised_high"])).all()
+
+
+def test_it_says_so(table):
+    assert "stratified trials: the mean of a condition is the sum of weight * value" in repr(table.head(2))
+    assert "stratified trials" in table.head(2)._repr_html_() and "stratified" not in repr(table[["auc"]])
+
+
+def test_trials_are_maps_with_so_many_critical_flips(evaluator, table):
+    """Each seed and stratum draws its map again by `inject`."""
+    for row in table[table["rate"] == 1e-4].groupby("stratum").head(2).itertuples():
+        count = int(row.stratum) if row.stratum.isdigit() else row.stratum
+        with dr.inject(evaluator.model, BitFlip(1e-4, critical=count), seed=row.seed) as error_map:
+            assert (error_map.bits, error_map.n_events) == (row.bits_flipped, row.n_events)
+            assert evaluator.rerun(error_map).auc == row.auc
+            flips = int(error_map.restrict("exponent_top").drop(_in_tables(error_map, evaluator.model)).bits)
+        assert flips == count if isinstance(count, int) else flips >= int(count[:-1])
+
+
+def _in_tables(error_map, model):
+    large = {t.name for t in resolve(model, "embedding").tensors if t.shape[0] > 100}
+    top = error_map.restrict("exponent_top")
+    return np.array([top.targets[tensor] in large for tensor in top.tensor])
+
+
+def test_one_process_several_and_more_trials(evaluator, table, tmp_path):
+    campaign(evaluator, tmp_path / "s", trials=9).run(progress=False, workers=1)
+    runner = campaign(evaluator, tmp_path / "s")
+    pd.testing.assert_frame_equal(runner.run(progress=False, workers=2), table, check_exact=True)
+    assert set(runner.timings()["stratum"]) == set(runner.errors()["stratum"]) == set(table["stratum"])
+
+
+@pytest.mark.long
+def test_the_mean_is_that_of_plain_maps(evaluator, tmp_path):
+    """1,000 plain maps at a rate where every second one holds a critical flip."""
+    plain = campaign(evaluator, tmp_path / "p", [1e-4], sampling="plain", trials=1000).run(progress=False, workers=1)
+    drawn = campaign(evaluator, tmp_path / "s", [1e-4], trials=300).run(progress=False, workers=1)
+    one, other = (summarise(t).iloc[0] for t in (plain, drawn))
+    error = np.hypot(one["auc_high"] - one["auc_low"], other["auc_high"] - other["auc_low"]) / 2
+    assert abs(one["auc"] - other["auc"]) < 1.5 * error < 0.02
+    assert abs(one["trials_harmed"] - other["trials_harmed"]) < 0.1 and "stratum" not in plain
+
+
+def test_mitigations_share_maps(evaluator, tmp_path):
+    table = campaign(evaluator, tmp_path / "s", [1e-4], mitigations=[None, NaNGuard(0.5)]).run(
+        progress=False, workers=1
+    )
+    groups = [group[["seed", "stratum", "weight"]].reset_index(drop=True) for _, group in table.groupby("mitigation")]
+    pd.testing.assert_frame_equal(*groups)
+    assert recovery(table)["n"].tolist() == [24]
+
+
+def test_plain_maps_where_the_memory_side_removes_critical_flips(evaluator, tmp_path):
+    """SECDED corrects single flips, so their number decides nothing; its interval has a width."""
+    table = campaign(evaluator, tmp_path / "s", [1e-5], mitigations=[None, ECC()]).run(progress=False, workers=1)
+    assert set(table["stratum"]) == {"all"} and recovery(table)["n"].tolist() == [24]
+    row = summarise(table).set_index("mitigation").drop("none").iloc[0]
+    assert row["auc_drop_low"] < row["auc_drop_high"] and row["auc_drop_bound"] > row["auc_drop"]
+
+
+def test_what_cannot_be_stratified_is_refused(evaluator, tmp_path):
+    with pytest.raises(ValueError, match=r"BitFlip\(ber=1e-06\) in Rows.*: the target has no critical bits"):
+        campaign(evaluator, tmp_path / "s", [1e-6], targets=[Rows("user", range(5))])
+    with pytest.raises(TypeError, match="is for independent bit flips in memory"):
+        campaign(evaluator, tmp_path / "s", errors=[SingleBit(30)])
+    with pytest.raises(ValueError, match="precision=0.01 needs sampling='plain'"):
+        campaign(evaluator, tmp_path / "s", precision=0.01)
+    with pytest.raises(ValueError, match="unknown sampling 'strata'; did you mean 'stratified'"):
+        campaign(evaluator, tmp_path / "s", sampling="strata")
+    with pytest.raises(ValueError, match="errors may hit only some of these bits"):
+        campaign(evaluator, tmp_path / "s", errors=[BitFlip(1e-6, bits=(30,))], sampling=CriticalBits((29, 30)))
+    whole = campaign(evaluator, tmp_path / "w", [1e-6], targets=["embedding"], sampling=CriticalBits(table_rows=10**9))
+    assert {condition.stratum.name for condition in whole.conditions} > {"0"}
+    rows = campaign(evaluator, tmp_path / "r", [1e-6], targets=[Rows("user", range(5)) | "over_mlp"])
+    assert rows.conditions[0].stratum.probability > 0.99
+
+
+def test_refused_counts():
+    for count in (-1, 1.5, True, "+", "two", "-1+"):
+        with pytest.raises(ValueError, match="critical is .*; it must be a number of flips"):
+            BitFlip(1e-6, critical=count)
+    with pytest.raises(ValueError, match="table_rows is -1"):
+        CriticalBits(table_rows=-1)
+    assert BitFlip(1e-6, critical_bits=CriticalBits((30,))) == BitFlip(1e-6)
+
+
+def test_more_flips_than_bits_and_flips_that_never_come(evaluator):
+    with (
+        pytest.raises(ValueError, match="critical is 10000000; the target has"),
+        dr.inject(evaluator.model, BitFlip(1e-6, critical=10**7), seed=0),
+    ):
+        pass
+    with (
+        pytest.raises(ValueError, match=r"critical is '1\+', which has no probability at ber 0"),
+        dr.inject(evaluator.model, BitFlip(0.0, critical="1+"), seed=0),
+    ):
+        pass
