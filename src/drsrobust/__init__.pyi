@@ -15,6 +15,7 @@ from .campaign import Campaign as Campaign
 from .campaign import decades as decades
 from .data import load_dataset as load_dataset
 from .evaluation import Evaluator as Evaluator
+from .evaluation import trace as trace
 from .injection import Activations as Activations
 from .injection import BitFlip as BitFlip
 from .injection import Burst as Burst

@@ -152,18 +152,28 @@ class Tower(nn.Module):
         return self.top(torch.cat(found, dim=1))
 
 
-def test_a_foreign_model_needs_a_factory(data, tmp_path):
+class Unpicklable(Tower):
+    """It holds what no other process can have."""
+
+    def __init__(self, features):
+        super().__init__(features)
+        self.lock = threading.Lock()
+
+
+def test_a_foreign_model(data, tmp_path):
     torch.manual_seed(0)
     model = Tower(data.schema.features)
     grid = {"errors": [BitFlip(1e-3)], "targets": ["all", "top"], "trials": 6}
     alone = Evaluator(model, data.test)
     expected = Campaign(alone, store=tmp_path / "one", **grid).run(progress=False)
-    with pytest.raises(
-        NotPicklable, match=r"workers cannot make a Tower; pass a function that makes it: Evaluator\(..., factory=...\)"
-    ):
-        Campaign(alone, store=tmp_path / "s", **grid).run(progress=False, workers=2)
-    evaluator = Evaluator(model, data.test, factory=partial(Tower, data.schema.features))
-    same(Campaign(evaluator, store=tmp_path / "s", **grid).run(progress=False, workers=2), expected)
+    same(Campaign(alone, store=tmp_path / "two", **grid).run(progress=False, workers=2), expected)
+    locked = Unpicklable(data.schema.features)
+    locked.load_state_dict(model.state_dict())
+    with pytest.raises(NotPicklable, match=r"workers cannot make this Unpicklable \(.*lock.*\); pass a function that"):
+        Campaign(Evaluator(locked, data.test), store=tmp_path / "s", **grid).run(progress=False, workers=2)
+    evaluator = Evaluator(locked, data.test, factory=partial(Unpicklable, data.schema.features))
+    found = Campaign(evaluator, store=tmp_path / "s", **grid).run(progress=False, workers=2)
+    assert (found["bits_flipped"] > 0).all()
     for factory, said in (
         (partial(Tower, data.schema.features, width=4), "the factory made another model: tables.* should be"),
         (partial(nn.Linear, 3, 3), "the factory made another model: tensors .* are not in both"),
@@ -171,16 +181,6 @@ def test_a_foreign_model_needs_a_factory(data, tmp_path):
         wrong = Evaluator(model, data.test, factory=factory)
         with pytest.raises(RuntimeError, match=said), ThreadPoolExecutor(1) as executor:
             Campaign(wrong, store=tmp_path / "t", **grid).run(progress=False, executor=executor)
-
-
-def test_a_factory_of_a_notebook(data):
-    def factory():
-        return Tower(data.schema.features)
-
-    factory.__module__ = "__main__"
-    evaluator = Evaluator(factory(), data.test, factory=factory)
-    with pytest.raises(NotPicklable, match="is defined in this notebook or script; define it in a module"):
-        Campaign(evaluator, errors=[BitFlip(1e-3)]).run(progress=False, workers=2)
 
 
 def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeypatch):

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
-from torchmetrics.retrieval import RetrievalHitRate, RetrievalNormalizedDCG
+from torchmetrics.retrieval import RetrievalHitRate, RetrievalNormalizedDCG, RetrievalRecall
 
-from drsrobust.metrics import UserLists, hit_rate, list_changed, ndcg, topk_overlap, users_harmed
+from drsrobust.metrics import UserLists, hit_rate, list_changed, ndcg, recall, topk_overlap, users_harmed
 
 SCORE = st.one_of(st.floats(width=32), st.sampled_from([0.0, -0.0, 1.0, 2.0, math.nan, math.inf, -math.inf]))
 ROW = st.tuples(st.integers(0, 1), SCORE, SCORE, st.sampled_from([3, -7, 2**40, 11, 12, 13]))
@@ -55,6 +55,8 @@ def test_the_definitions_user_by_user(rows, k, dtype):
     assert hit_rate(labels, scores, users, k) == close(
         average(labels[lists[u]].any() if lists[u] else False for u in own)
     )
+    found = (labels[lists[u]].sum() / labels[users == u].sum() for u in own)
+    assert recall(labels, scores, users, k) == close(average(found))
     overlaps = (len({*lists[u]} & {*golden_lists[u]}) / min(k, int((users == u).sum())) for u in lists)
     assert topk_overlap(scores, golden, users, k) == close(average(overlaps))
     assert list_changed(scores, golden, users, k) == close(average(lists[u] != golden_lists[u] for u in lists))
@@ -96,6 +98,8 @@ def test_against_torchmetrics_and_scikit_learn(k):
     assert ndcg(labels, scores, users, k) == pytest.approx(peer(*inputs[:2], indexes=inputs[2]).item(), abs=1e-6)
     peer = RetrievalHitRate(empty_target_action="skip", top_k=k)
     assert hit_rate(labels, scores, users, k) == pytest.approx(peer(*inputs[:2], indexes=inputs[2]).item(), abs=1e-6)
+    peer = RetrievalRecall(empty_target_action="skip", top_k=k)
+    assert recall(labels, scores, users, k) == pytest.approx(peer(*inputs[:2], indexes=inputs[2]).item(), abs=1e-6)
     per_user = [
         ndcg_score([labels[mine].astype(int)], [scores[mine]], k=k)
         for mine in (users == user for user in range(40))
@@ -114,7 +118,9 @@ def test_the_best_list_has_exactly_one():
 def test_a_row_without_a_score_is_not_shown():
     labels, users, nan = np.array([1, 0, 1]), np.array([4, 4, 9]), math.nan
     scores, golden = np.array([nan, 1.0, nan]), np.array([2.0, 1.0, 0.0])
-    assert ndcg(labels, scores, users, 5) == hit_rate(labels, scores, users, 5) == 0.0
+    assert (
+        ndcg(labels, scores, users, 5) == hit_rate(labels, scores, users, 5) == recall(labels, scores, users, 5) == 0.0
+    )
     assert topk_overlap(scores, golden, users, 5) == 0.25 and list_changed(scores, golden, users, 5) == 1.0
     assert users_harmed(labels, scores, golden, users, 5) == 1.0
     assert topk_overlap(scores, scores, users, 5) == 0.25 and list_changed(scores, scores, users, 5) == 0.0
@@ -124,6 +130,7 @@ def test_no_user_to_judge():
     nothing, none = np.array([]), np.array([], np.int64)
     assert math.isnan(ndcg(nothing, nothing, none, 5)) and math.isnan(topk_overlap(nothing, nothing, none, 5))
     assert math.isnan(hit_rate(np.zeros(3), np.zeros(3), np.zeros(3, int), 5))
+    assert math.isnan(recall(np.zeros(3), np.zeros(3), np.zeros(3, int), 5))
     assert math.isnan(users_harmed(np.zeros(3), np.zeros(3), np.zeros(3), np.zeros(3, int), 5))
 
 

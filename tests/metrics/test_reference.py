@@ -34,11 +34,12 @@ def in_full(labels, golden, users, scores, compare="logit"):
         "median_change": metrics.median_change(scores, golden),
         "spearman": metrics.spearman(scores, golden),
     }
-    of_users = dict.fromkeys(("ndcg", "hit_rate", "overlap", "list_changed", "users_harmed"))
+    of_users = dict.fromkeys(("ndcg", "hit_rate", "recall", "overlap", "list_changed", "users_harmed"))
     if users is not None:
         of_users = {
             "ndcg": metrics.ndcg(labels, shown, users, K),
             "hit_rate": metrics.hit_rate(labels, shown, users, K),
+            "recall": metrics.recall(labels, shown, users, K),
             "overlap": metrics.topk_overlap(shown, golden_shown, users, K),
             "list_changed": metrics.list_changed(shown, golden_shown, users, K),
             "users_harmed": metrics.users_harmed(labels, shown, golden_shown, users, K),
@@ -152,6 +153,31 @@ def test_nothing_can_be_written_to():
         reference.check(np.zeros(2))
 
 
+@pytest.mark.parametrize("compare", module.SCORES)
+@pytest.mark.parametrize("count", [0, 3, 300])
+def test_the_length_of_lists_in_the_name(compare, count):
+    rng = np.random.default_rng(count)
+    labels, users, golden = drawn(rng, 2000, 90, True, np.float32)
+    reference = BaselineMetrics(labels, golden, PRIOR, users, k=K, compare=compare)
+    rows = rng.choice(2000, count, replace=False)
+    scores = upset(rng, golden, rows)
+    shown, golden_shown = (metrics.served(one) if compare == "probability" else one for one in (scores, golden))
+    expected = {}
+    for k in (1, 7, 20, 1000):
+        lists = {"ndcg": metrics.ndcg, "hit_rate": metrics.hit_rate, "recall": metrics.recall}
+        expected |= {f"{name}@{k}": function(labels, shown, users, k) for name, function in lists.items()}
+        expected[f"overlap@{k}"] = metrics.topk_overlap(shown, golden_shown, users, k)
+        expected[f"list_changed@{k}"] = metrics.list_changed(shown, golden_shown, users, k)
+        expected[f"users_harmed@{k}"] = metrics.users_harmed(labels, shown, golden_shown, users, k)
+    expected["ndcg"] = metrics.ndcg(labels, shown, users, K)
+    for changed in (rows, None):
+        same(reference.measures(list(expected), scores, changed), expected)
+    same(reference.measures([f"ndcg@{K}"], scores, rows), {f"ndcg@{K}": expected["ndcg"]})
+    reference.check(golden)
+    with pytest.raises(RuntimeError, match="is not what it was made of the golden scores"):
+        reference.check(np.roll(golden, 1))
+
+
 def test_scores_of_another_kind():
     """float64 scores beside float32 golden ones: all rows count as changed."""
     rng = np.random.default_rng(7)
@@ -167,6 +193,7 @@ def test_rows_without_users():
     assert [name for name in NAMES if found[name] is None] == [
         "ndcg",
         "hit_rate",
+        "recall",
         "overlap",
         "list_changed",
         "users_harmed",

@@ -8,6 +8,7 @@ import pytest
 from matplotlib.text import Annotation
 
 from drsrobust import models, plots
+from drsrobust.introspection.tensors import declared_components
 from drsrobust.plots.names import readable
 from drsrobust.plots.style import COLOURS, apart, auc_guides, label_lines, name_line, series_styles, shade_rates
 from drsrobust.study import figures
@@ -40,7 +41,7 @@ def test_no_two_look_alike():
 
 def test_all_components_of_our_models_have_colours_of_their_own():
     built = [getattr(import_module(entry.module), entry.attribute) for entry in models.MODELS.values()]
-    declared = [getattr(one, "COMPONENTS", {}) for one in built]
+    declared = [declared_components(one) for one in built]
     names = {"all", "mlp"}.union(*declared)
     assert len({style["color"] for style in series_styles(sorted(names)).values()}) == len(names) > 9
 

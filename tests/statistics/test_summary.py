@@ -1,7 +1,9 @@
+import numpy as np
 import pandas as pd
 import pytest
 
 from drsrobust.statistics.columns import CONDITION
+from drsrobust.statistics.intervals import bounded_interval, mean_interval, stringer_interval
 from drsrobust.statistics.summary import summarise
 
 
@@ -96,3 +98,85 @@ def test_models_and_rows_are_not_averaged_together(table):
         summarise(table.assign(checkpoint=["a", "b", "a", "a", "a"]))
     with pytest.raises(ValueError, match=r"2 sets of rows \(column 'data'\)"):
         summarise(table.assign(data=["a", "b", "a", "a", "a"]))
+
+
+def one_condition(**columns):
+    """Trials of one condition: all lose AUC unless said otherwise."""
+    base = {"model": "m", "dataset": "d", "protocol": "p", "error_model": "BitFlip", "target": "all", "rate": 1e-3}
+    base |= {"mitigation": "none", "ber": 1e-3, "auc_golden": 0.8, "checkpoint": "c", "data": "d", "stopping": "fixed"}
+    base |= {"outcome": "ok", "nan_rows": 0, "inf_rows": 0, "n_sites": 1000, "n_events": 1}
+    frame = pd.DataFrame({**columns, **{name: value for name, value in base.items() if name not in columns}})
+    if "auc" not in frame:
+        frame["auc"] = frame["auc_golden"] - 0.1 - 0.001 * np.arange(len(frame))
+    return frame.assign(auc_drop=frame["auc_golden"] - frame["auc"] if frame["auc"].notna().any() else frame["auc"])
+
+
+def interval(summary, name):
+    return tuple(float(summary[f"{name}{end}"].iloc[0]) for end in ("", "_low", "_high"))
+
+
+def test_bounds_of_own_metrics():
+    values = np.random.default_rng(0).random(60)
+    found = summarise(one_condition(mine=values), ["mine"], bounds={"mine": (0, 1)})
+    assert interval(found, "mine") == pytest.approx(mean_interval(values, bounds=(0, 1)))
+    assert not found["few_harmful"].any()
+    alike = one_condition(mine=np.full(60, 0.25))
+    low, high = interval(summarise(alike, ["mine"], bounds={"mine": (0, 1)}), "mine")[1:]
+    assert 0.2 < low < 0.25 < high < 0.3 and np.isnan(interval(summarise(alike, ["mine"]), "mine")[1:]).all()
+    stopped = summarise(one_condition(mine=values, stopping="precision"), ["mine"], bounds={"mine": (0, 1)})
+    assert interval(stopped, "mine") == pytest.approx(bounded_interval(values, (0, 1)))
+    none = summarise(one_condition(mine=values, stopping="precision"), ["mine"])
+    assert np.isnan(interval(none, "mine")[1:]).all()
+
+
+def test_few_far_values_of_a_bounded_metric_have_stringers_interval():
+    values = np.where(np.arange(80) < 4, 0.1, 0.9) + 0.001 * np.arange(80)
+    bounded = summarise(one_condition(mine=values), ["mine", "auc"], bounds={"mine": (0, 2)})
+    assert bounded["few_harmful"].all() and interval(bounded, "mine") == pytest.approx(
+        stringer_interval(values, (0, 2))
+    )
+    auc = one_condition(mine=values)["auc"].to_numpy()
+    assert interval(bounded, "auc") == pytest.approx(mean_interval(auc, bounds=(0, 1)))  # judged by its own loss
+    unbounded = summarise(one_condition(mine=values), ["mine"])
+    assert interval(unbounded, "mine") == pytest.approx(mean_interval(values)) and not unbounded["few_harmful"].any()
+    harmless = one_condition(mine=values, auc=np.full(80, 0.8))  # few lose AUC
+    assert np.isnan(interval(summarise(harmless, ["mine"]), "mine")[1:]).all()
+
+
+def test_lengths_and_tasks_in_names_have_the_bounds_of_the_metric():
+    found = summarise(one_condition(**{"ndcg@10/buy": np.full(60, 0.999)}), ["ndcg@10/buy"])
+    assert interval(found, "ndcg@10/buy")[1] > 0.9 and 0.999 < interval(found, "ndcg@10/buy")[2] <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("bounds", "says"),
+    [
+        ({"mind": (0, 1)}, "unknown metric in bounds 'mind'; did you mean 'mine'"),
+        ({"auc": (0, 1)}, "bounds of 'auc': it is built in, and its range is known"),
+        ({"auc_drop": (0, 1)}, "bounds of 'auc_drop': it is built in"),
+        ({"mine": (1, 0)}, r"bounds of 'mine' are \(1, 0\); they must be the least and the greatest possible value"),
+        ({"mine": (0.5, 1)}, "column 'mine': 3 of 3 values are not between 0.5 and 1.0, as 0.2"),
+    ],
+)
+def test_bounds_that_are_refused(bounds, says):
+    with pytest.raises(ValueError, match=says):
+        summarise(one_condition(mine=[0.2, 0.3, 0.4]), ["mine"], bounds=bounds)
+
+
+@pytest.mark.parametrize("nothing", [None, np.nan], ids=str)
+def test_rankings_have_no_auc(nothing):
+    """The worse end counts no raised trial as an AUC of 0, and harm is judged by each metric."""
+    spread, rare = np.random.default_rng(0).random(60), np.where(np.arange(60) < 4, 0.1, 0.9)
+    outcome = ["raised"] * 2 + ["ok"] * 58
+    spread[:2] = rare[:2] = np.nan
+    empty = dict.fromkeys(("auc", "auc_golden", "logloss", "ne"), [nothing] * 60)
+    table = one_condition(ndcg=spread, overlap=rare, median_change=rare, outcome=outcome, **empty)
+    found = summarise(table, ["auc", "auc_drop", "logloss", "ne", "ndcg", "overlap", "median_change"])
+    for name in ("auc", "auc_drop", "logloss", "ne", "trials_harmed"):
+        assert np.isnan(interval(found, name)).all(), name
+    assert found[["auc_golden", "auc_drop_bound", "auc_q10"]].isna().all(axis=None)
+    assert found["share_raised"].iloc[0] == pytest.approx(2 / 60) and found["few_harmful"].all()
+    assert interval(found, "ndcg") == pytest.approx(mean_interval(spread[2:], bounds=(0, 1)))
+    assert interval(found, "overlap") == pytest.approx(stringer_interval(rare[2:], (0, 1)))
+    assert np.isnan(interval(found, "median_change")[1:]).all()  # its greatest value is not known
+    assert not summarise(table, ["auc", "ndcg"])["few_harmful"].any()

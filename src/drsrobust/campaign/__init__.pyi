@@ -2,7 +2,7 @@ from .campaign import Campaign as Campaign
 from .campaign import auc_under_errors as auc_under_errors
 from .conditions import decades as decades
 from .conditions import strata as strata
+from .model_file import NotPicklable as NotPicklable
 from .store import Store as Store
 from .store import StoreError as StoreError
-from .workers import NotPicklable as NotPicklable
 from .workers import WorkersDied as WorkersDied

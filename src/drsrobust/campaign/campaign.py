@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import asdict
@@ -15,21 +15,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from drsrobust._environment import check_choice, commit, cores, count_done, machine, progress_bar, unknown, versions
+from drsrobust._environment import check_choice, commit, cores, count_done, machine, progress_bar, versions
 from drsrobust._files import cache_folder
 from drsrobust._hashing import digest
 from drsrobust._html import facts
 from drsrobust.campaign.conditions import Condition, condition_triples, grid, sharing_maps
+from drsrobust.campaign.model_file import NotPicklable, model_file
 from drsrobust.campaign.queue import Schedule
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.stratified import StratifiedSchedule, families, stratified
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.trial import LocalRunner, run_here
-from drsrobust.campaign.workers import NotPicklable, factory_of, run_in_processes, run_there, worker_files
+from drsrobust.campaign.workers import run_in_processes, run_there, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
 from drsrobust.injection.critical_bits import CriticalBits
-from drsrobust.metrics import NAMES
+from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING
 from drsrobust.statistics.stopping import checkpoints, stopping_interval
@@ -67,7 +68,10 @@ class Campaign:
         precision: trials are added until the 95 % interval of every condition's mean AUC has at most this half-width (see
             `drsrobust.statistics.stopping`). Conditions on the same maps stop together.
         max_trials: with `precision`, how many at most (default 4096).
-        metrics: further columns of the table, of `drsrobust.metrics.NAMES`, as `["ndcg", "decision_changed"]`.
+        metrics: further columns of the table: names as of `Evaluation.metric`, as `["ndcg@10", "decision_changed"]`; or a
+            mapping of names to functions `fn(labels, scores, golden_scores, users) -> float` or torchmetrics objects, and of
+            built-in names to None. Scores are what the evaluator's `scores` says. A function that workers cannot import runs in
+            this process alone, with a warning.
         seed: all error maps follow from it.
         protocol: a label for the table (`corrected` or `as_released` in the study).
         coupled: trials of one number at different rates share nested error maps; False: all are independent.
@@ -98,7 +102,7 @@ class Campaign:
         trials: int | None = None,
         precision: float | None = None,
         max_trials: int | None = None,
-        metrics: Sequence[str] = (),
+        metrics: Sequence[str] | Mapping[str, Any] = (),
         seed: int = 0,
         protocol: str = "corrected",
         coupled: bool = True,
@@ -109,9 +113,17 @@ class Campaign:
         self._checkpoints = _checkpoints(trials, precision, max_trials)
         self.precision = precision
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
-        for name in self.metrics:
-            if name not in NAMES:
-                raise unknown("metric", name, NAMES)
+        functions = (
+            {name: one for name, one in metrics.items() if one is not None} if isinstance(metrics, Mapping) else {}
+        )
+        self.own_metrics = own_metrics(functions)
+        evaluator.golden.metrics([name for name in self.metrics if name not in self.own_metrics])
+        for metric in self.own_metrics.values():
+            evaluator.check_own_metric(metric)
+        if precision is not None and evaluator.golden.auc is None:
+            raise ValueError(
+                f"precision={precision:g} is of the mean AUC, which task='rank' does not have; set trials="
+            )
         restore_leftovers(evaluator.model)
         self.evaluator, self.seed, self.protocol, self.coupled = evaluator, index(seed), protocol, bool(coupled)
         self._critical_bits = _critical_bits(sampling, precision)
@@ -134,23 +146,37 @@ class Campaign:
         options = {name: value for name, value in evaluator.options.items() if name != "memory"}
         scores = options.pop("scores")
         stratified = {} if self._critical_bits is None else {"critical_bits": asdict(self._critical_bits)}
-        return stratified | {
-            "format": FORMAT,
-            "model": evaluator.name,
-            "checkpoint": evaluator.checkpoint,
-            "dataset": evaluator.rows.dataset,
-            "data": evaluator.rows.fingerprint,
-            # The code of a user's model decides too, so its golden metrics are part of the definition.
-            "golden": [round(evaluator.golden.auc, 6), round(evaluator.golden.logloss, 6)],
-            "conditions": [list(condition.key) for condition in self.conditions],
-            "targets": targets,
-            "mitigations": {c.identity: c.protection for c in self.conditions if c.mitigation},
-            "scores": scores,
-            "metrics": {name: options for name in self.metrics},
-            "seed": self.seed,
-            "coupled": self.coupled,
-            "protocol": self.protocol,
+        scoring = {"output": evaluator.scoring.output, "task": evaluator.scoring.task}
+        defaults = {"output": "logit", "task": "click"}
+        golden = evaluator.golden.auc, evaluator.golden.logloss
+        if None in golden:
+            golden = tuple(evaluator.golden.metrics(["ndcg", "hit_rate"]).values())
+        golden = [round(value, 6) for value in golden]
+        own = {
+            name: [metric.identity, round(evaluator.own_metric(metric, evaluator.golden), 6)]
+            for name, metric in self.own_metrics.items()
         }
+        return (
+            stratified
+            | ({} if scoring == defaults else scoring)
+            | {
+                "format": FORMAT,
+                "model": evaluator.name,
+                "checkpoint": evaluator.checkpoint,
+                "dataset": evaluator.rows.dataset,
+                "data": evaluator.rows.fingerprint,
+                # The code of a user's model and metrics decides too, so their golden values are part of the definition.
+                "golden": golden,
+                "conditions": [list(condition.key) for condition in self.conditions],
+                "targets": targets,
+                "mitigations": {c.identity: c.protection for c in self.conditions if c.mitigation},
+                "scores": scores,
+                "metrics": {name: own.get(name, options) for name in self.metrics},
+                "seed": self.seed,
+                "coupled": self.coupled,
+                "protocol": self.protocol,
+            }
+        )
 
     def __repr__(self) -> str:
         amount = f"{self._checkpoints[0]} trials" if self.precision is None else f"precision {self.precision:g}"
@@ -177,7 +203,8 @@ class Campaign:
     @property
     def _options(self) -> dict[str, Any]:
         """Options of `run_trial`."""
-        return {"seed": self.seed, "coupled": self.coupled, "protocol": self.protocol, "metrics": self.metrics}
+        options = {"seed": self.seed, "coupled": self.coupled, "protocol": self.protocol, "metrics": self.metrics}
+        return options | {"own_metrics": self.own_metrics}
 
     def run(
         self, *, workers: int | None = None, executor: Executor | None = None, progress: bool = True
@@ -206,8 +233,16 @@ class Campaign:
         if not self.evaluator.unchanged():
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
         self.conditions = self._grid()  # the model's tensors may have moved
+        if private := [name for name, metric in self.own_metrics.items() if not metric.importable]:
+            if executor is not None or (workers or 1) > 1:
+                warnings.warn(
+                    f"trials run in this process alone, since no other can import {', '.join(private)}: define them in a "
+                    "module",
+                    stacklevel=2,
+                )
+            workers, executor = 1, None
         if executor is not None or (workers or 1) > 1:
-            factory_of(self.evaluator)  # raises before any work
+            model_file(self.evaluator)  # raises before any work
         with self.store.writing():
             if self.store.full_run and not self.evaluator.full_run:
                 warnings.warn(f"{self.evaluator.name}: reruns are full runs: {self.store.full_run}", stacklevel=2)
@@ -345,7 +380,7 @@ class _SwitchToProcesses:
             return False
         self._possible = False
         try:
-            factory_of(self._evaluator)
+            model_file(self._evaluator)
         except NotPicklable as error:
             warnings.warn(f"{left / 60:.0f} minutes are left, and run in this process alone: {error}", stacklevel=2)
             return False

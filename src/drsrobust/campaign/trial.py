@@ -3,7 +3,8 @@
 import hashlib
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from drsrobust.campaign.table import BIT_COUNT, SCHEMA, chunk, stored_schema
 from drsrobust.evaluation import CoupledRowsError, Evaluation, Evaluator
 from drsrobust.injection import ErrorMap, Injection
 from drsrobust.injection.error_models import drawing_order
+from drsrobust.metrics.own import OwnMetric
 from drsrobust.mitigation.base import CombinedDetection
 
 Finished = Callable[[pa.Table], None]  # stores trials and adds them to the schedule
@@ -110,6 +112,7 @@ def run_trial(
     coupled: bool,
     protocol: str,
     metrics: Sequence[str] = (),
+    own_metrics: Mapping[str, OwnMetric] = MappingProxyType({}),
     guarded: Evaluator | None = None,
 ) -> dict[str, Any]:
     """One trial.
@@ -118,7 +121,7 @@ def run_trial(
         evaluator: of the model without mitigation.
         condition: one of the campaign's.
         trial: its number, from 0.
-        seed, coupled, protocol, metrics: of the campaign.
+        seed, coupled, protocol, metrics, own_metrics: of the campaign.
         guarded: the evaluator of the model under the condition's mitigation; None without one.
 
     Returns:
@@ -174,7 +177,8 @@ def run_trial(
         "n_events": found.n_events,
         "mitigation_id": condition.mitigation_id,
     }
-    row |= result.metrics(metrics)
+    row |= result.metrics([name for name in metrics if name not in own_metrics])
+    row |= {name: (guarded or evaluator).own_metric(metric, result) for name, metric in own_metrics.items()}
     return row | {"error": result.error, "errors": audit(drawn), "seconds": time.perf_counter() - start}
 
 

@@ -7,12 +7,11 @@ import multiprocessing
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +22,20 @@ from torch import nn
 
 from drsrobust._environment import pool
 from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolved
+from drsrobust.campaign.model_file import model_file, read_model_file
 from drsrobust.campaign.queue import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
 from drsrobust.campaign.trial import Finished, LocalRunner
-from drsrobust.data.cache import read_split, write_split
+from drsrobust.data import Split
+from drsrobust.data.cache import SPLIT, read_split, write_split
+from drsrobust.data.own_batches import read_batches, write_batches
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected import BOUND
 from drsrobust.evaluation.evaluator import amount
 from drsrobust.injection import ErrorModel, Transient
 from drsrobust.introspection.tensors import listed
-from drsrobust.models import build_model, model_name
 
 MAPPED = 4 << 20  # bytes: larger tables stay in the file that workers share; smaller tensors are copied
-_STATE, _SPLIT, _GOLDEN = "state.safetensors", "split", "golden.npy"
+_STATE, _MODEL, _ROWS, _GOLDEN = "state.safetensors", "model.pkl", "rows", "golden.npy"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,6 @@ class WorkerSpec:
     Attributes:
         folder: of the files; every worker must see it.
         key: identifies this object among others.
-        factory: makes the model.
         evaluator_options: of the evaluator.
         conditions: the grid.
         trial_options: of `run_trial`.
@@ -64,44 +64,10 @@ class WorkerSpec:
 
     folder: Path
     key: str
-    factory: Callable[[], nn.Module]
     evaluator_options: dict[str, Any]
     conditions: tuple[ConditionSpec, ...]
     trial_options: dict[str, Any]
     full_run: str | None
-
-
-class NotPicklable(ValueError):
-    """Other processes cannot make the model."""
-
-
-def factory_of(evaluator: Evaluator) -> Callable[[], nn.Module]:
-    """A picklable function that makes the evaluator's model in another process.
-
-    Raises:
-        NotPicklable: there is none; the message says what would help.
-    """
-    if evaluator.factory is not None:
-        home = evaluator.factory.func if isinstance(evaluator.factory, partial) else evaluator.factory
-        if getattr(home, "__module__", None) == "__main__":
-            name = getattr(home, "__qualname__", home)
-            raise NotPicklable(
-                f"{name} is defined in this notebook or script; define it in a module that workers can import"
-            )
-        return evaluator.factory
-    manifest = getattr(evaluator.model, "manifest", None)
-    if isinstance(manifest, dict) and manifest.get("model") == model_name(evaluator.model) and "sizes" in manifest:
-        return partial(_rebuilt, manifest["model"], manifest["schema"], manifest["sizes"])
-    raise NotPicklable(
-        f"workers cannot make a {type(evaluator.model).__name__}; pass a function that makes it: Evaluator(..., factory=...)"
-    )
-
-
-def _rebuilt(name: str, schema: dict[str, Any], sizes: dict[str, Any]) -> nn.Module:
-    from drsrobust.data.dataset import Feature, Schema
-
-    features = tuple(Feature(**feature) for feature in schema["features"])
-    return build_model(name, Schema(tuple(schema["dense"]), features), **sizes)
 
 
 @contextmanager
@@ -127,19 +93,24 @@ def worker_files(
     """
     from safetensors.torch import save_file
 
-    factory = factory_of(evaluator)
+    content = model_file(evaluator)
     shutil.rmtree(folder, ignore_errors=True)  # of a killed run
     folder.mkdir(parents=True)
     try:
         state = {entry.name: entry.tensor.detach().cpu().contiguous().clone() for entry in listed(evaluator.model)}
         save_file(state, folder / _STATE)
         del state
-        write_split(evaluator.rows, folder / _SPLIT)
+        (folder / _MODEL).write_bytes(content)
+        if isinstance(evaluator.rows, Split):
+            write_split(evaluator.rows, folder / _ROWS)
+        else:
+            write_batches(evaluator.rows, folder / _ROWS)
         np.save(folder / _GOLDEN, evaluator.golden.scores)
         specs = [_condition_spec(condition, number, folder) for number, condition in enumerate(conditions)]
-        options = evaluator.options | {"memory": amount(evaluator.options["memory"]) // n_workers}
+        how = {"output": evaluator.scoring.output, "task": evaluator.scoring.task}
+        options = evaluator.options | how | {"memory": amount(evaluator.options["memory"]) // n_workers}
         key += "" if evaluator.full_run is None else " full"  # a running worker must make another evaluator
-        yield WorkerSpec(folder, key, factory, options, tuple(specs), trial_options, evaluator.full_run)
+        yield WorkerSpec(folder, key, options, tuple(specs), trial_options, evaluator.full_run)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -166,7 +137,7 @@ def unpacked(spec: WorkerSpec) -> tuple[Evaluator, list[Condition]]:
     """
     from safetensors import safe_open
 
-    model = spec.factory()
+    model, forward = read_model_file((spec.folder / _MODEL).read_bytes())
     own = {entry.name: entry for entry in listed(model)}
     with safe_open(spec.folder / _STATE, framework="pt") as state, torch.no_grad():
         if set(own) != set(state.keys()):
@@ -187,7 +158,8 @@ def unpacked(spec: WorkerSpec) -> tuple[Evaluator, list[Condition]]:
                 tensor.data = saved  # private pages of the file: writes stay in this process
             else:
                 tensor.data.copy_(saved)
-    evaluator = Evaluator(model.eval(), read_split(spec.folder / _SPLIT), spec.factory, **spec.evaluator_options)
+    read = read_split if (spec.folder / _ROWS / SPLIT).exists() else read_batches
+    evaluator = Evaluator(model.eval(), read(spec.folder / _ROWS), forward=forward, **spec.evaluator_options)
     golden = np.load(spec.folder / _GOLDEN)
     if not np.allclose(evaluator.golden.scores, golden, rtol=BOUND, atol=BOUND):
         raise RuntimeError("the model made here has other scores than the campaign's")

@@ -25,7 +25,8 @@ LARGE = 64 << 20  # bytes: smaller files are hashed at each call
 SETTLED = 2.0  # seconds: a file that changed more recently may change again with the same time of modification
 MANIFEST, SPLIT = "manifest.json", "split.json"
 _ARRAYS = ("dense", "labels", "users", "rows")
-_FACTS = ("dataset", "part", "prior", "source", "whole")
+_FACTS = ("dataset", "part", "prior", "source", "whole", "tasks")
+_RELEVANT = "relevant"  # lists of items as labels: their lengths
 
 
 @dataclass
@@ -232,7 +233,11 @@ def write_split(split: Split, folder: Path) -> None:
     """Writes a split into a new folder, for other processes to map."""
     folder.mkdir(parents=True)
     for name in _ARRAYS:
-        if (array := getattr(split, name)) is not None:
+        array = getattr(split, name)
+        if isinstance(array, Ids):
+            np.save(folder / f"{_RELEVANT}.npy", np.asarray(array.lengths))
+            array = array.values
+        if array is not None:
             np.save(folder / f"{name}.npy", np.asarray(array))
     multi_hot = []
     for number, ids in enumerate(split.sparse.values()):
@@ -257,4 +262,18 @@ def read_split(folder: Path) -> Split:
         for number, feature in enumerate(features)
     }
     arrays = {name: mapped(name) if (folder / f"{name}.npy").exists() else None for name in _ARRAYS}
-    return Split(sparse=sparse, **arrays, **facts)
+    if (folder / f"{_RELEVANT}.npy").exists():
+        arrays["labels"] = Ids(arrays["labels"], mapped(_RELEVANT))
+    return Split(sparse=sparse, **arrays, **facts | {"tasks": tuple(facts["tasks"])})
+
+
+def cached_split(split: Split) -> Split:
+    """The split in the cache, memory-mapped; written there if it is absent."""
+    folder = cache_folder("data", f"{split.dataset.replace('/', '-')}-{split.fingerprint[:16]}")
+    with exclusive(folder):
+        if not folder.exists():
+            part = folder.with_name(f".{folder.name}.part")
+            shutil.rmtree(part, ignore_errors=True)
+            write_split(split, part)
+            put_in_place(part, folder)
+    return read_split(folder)

@@ -5,15 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from drsrobust._hashing import digest
 from drsrobust.data.text_files import Skipped, read_skipped
-
-if TYPE_CHECKING:
-    from torchrec.datasets.utils import Batch
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Split:
     Attributes:
         dense: float32 [n, D]; D may be 0.
         sparse: feature name -> Ids.
-        labels: float32 [n], 0 or 1.
+        labels: float32 [n], 0 or 1; [n, T] of several tasks; or Ids: the relevant items of each row.
         users: int64 [n], the raw id of the row's user; None where the data has none.
         rows: int64 [n], the row's number in the raw data, from 0; skipped lines do not count.
         dataset: name of the data set with its schema, as `movielens-1m/full`.
@@ -69,11 +66,12 @@ class Split:
         prior: click rate of the training rows.
         source: fingerprint of the whole data set.
         whole: number of rows of the whole part.
+        tasks: names of the T tasks; none for one.
     """
 
     dense: np.ndarray
     sparse: dict[str, Ids]
-    labels: np.ndarray
+    labels: np.ndarray | Ids
     users: np.ndarray | None
     rows: np.ndarray
     dataset: str
@@ -81,12 +79,16 @@ class Split:
     prior: float
     source: str
     whole: int
+    tasks: tuple[str, ...] = ()
 
     def __len__(self) -> int:
-        return len(self.labels)
+        return len(self.rows)
 
     def __repr__(self) -> str:
-        return f"<Split {self.dataset} {self.part}: {len(self):,} rows, click rate {float(np.mean(self.labels)):.3f}>"
+        rates = (
+            "" if isinstance(self.labels, Ids) or not len(self) else f", click rate {float(np.mean(self.labels)):.3f}"
+        )
+        return f"<Split {self.dataset} {self.part}: {len(self):,} rows{rates}>"
 
     @cached_property
     def fingerprint(self) -> str:
@@ -109,7 +111,7 @@ class Split:
             self,
             dense=self.dense[rows],
             sparse={name: ids.take(rows) for name, ids in self.sparse.items()},
-            labels=self.labels[rows],
+            labels=self.labels.take(rows) if isinstance(self.labels, Ids) else self.labels[rows],
             users=None if self.users is None else self.users[rows],
             rows=self.rows[rows],
         )
@@ -120,27 +122,37 @@ class Split:
             raise ValueError(f"the number of rows must be at least 1, got head({n})")
         return self.take(slice(n))
 
-    def batch(self, rows: np.ndarray | slice = slice(None)) -> "Batch":
-        """Some rows as one TorchRec `Batch`: dense [B, D] float32, a KeyedJaggedTensor of int32 ids, labels [B]."""
+    def batch(self, rows: np.ndarray | slice = slice(None)) -> Any:
+        """Some rows as one TorchRec `Batch`: dense [B, D] float32, a KeyedJaggedTensor of int32 ids, labels [B] or [B, T].
+
+        Labels of lists of items are the first one of each, int64 [B], -1 where there is none. Without TorchRec it is an object
+        with the same methods (`drsrobust.data.batch`)."""
         import torch
 
-        from drsrobust.introspection.embedding_modules import torchrec
+        from drsrobust.data.batch import make_batch
 
         dense = torch.from_numpy(np.array(self.dense[rows], np.float32))
         ids = {name: column.take(rows, self._ends[name]) for name, column in self.sparse.items()}
         ones = np.ones(len(dense), np.int32)
         lengths = [ones if column.lengths is None else column.lengths for column in ids.values()]
-        return torchrec().datasets.utils.Batch(
-            dense_features=dense,
-            sparse_features=torchrec().KeyedJaggedTensor(
-                keys=list(ids),
-                values=torch.from_numpy(np.concatenate([column.values for column in ids.values()])),
-                lengths=torch.from_numpy(np.concatenate(lengths)),
-            ),
-            labels=torch.from_numpy(np.array(self.labels[rows], np.float32)),
+        values = [column.values for column in ids.values()] or [np.empty(0, np.int32)]
+        return make_batch(
+            dense,
+            list(ids),
+            torch.from_numpy(np.concatenate(values)),
+            torch.from_numpy(np.concatenate(lengths or [np.empty(0, np.int32)])),
+            torch.from_numpy(self._labels_of(rows)),
         )
 
-    def batches(self, size: int, *, order: np.ndarray | None = None) -> Iterator["Batch"]:
+    def _labels_of(self, rows: np.ndarray | slice) -> np.ndarray:
+        if not isinstance(self.labels, Ids):
+            return np.array(self.labels[rows], np.float32)
+        chosen = self.labels.take(rows)
+        first, some = np.full(len(self.rows[rows]), -1, np.int64), chosen.lengths > 0
+        first[some] = chosen.values[(np.cumsum(chosen.lengths) - chosen.lengths)[some]]
+        return first
+
+    def batches(self, size: int, *, order: np.ndarray | None = None) -> Iterator[Any]:
         """The rows as batches of `size` (the last may be smaller), in `order` (int64 [m]; None: as they are)."""
         if size < 1:
             raise ValueError(f"batch size must be at least 1, got {size}")
@@ -156,7 +168,7 @@ class Dataset:
     Attributes:
         name: with the schema, as `movielens-1m/full`.
         schema: names of the columns and features.
-        train, valid, test: disjoint seeded random splits, 80/10/10.
+        train, valid, test: disjoint seeded random splits, 80/10/10; of a user's rows as she asked for.
         fingerprint: SHA-256 (hex) of schema and contents: equal on every machine for equal data.
         facts: of a synthetic set: `click_rate` and `best_auc` of the planted teacher (None if all test rows are of one class).
         log: the file that lists skipped lines; None if no line was skipped.

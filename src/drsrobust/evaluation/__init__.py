@@ -2,5 +2,6 @@
 
 from drsrobust.evaluation.affected import CoupledRowsError, ReachWarning
 from drsrobust.evaluation.evaluator import Evaluation, Evaluator, clean_cost
+from drsrobust.evaluation.propagation import trace
 
-__all__ = ["CoupledRowsError", "Evaluation", "Evaluator", "ReachWarning", "clean_cost"]
+__all__ = ["CoupledRowsError", "Evaluation", "Evaluator", "ReachWarning", "clean_cost", "trace"]

@@ -7,222 +7,25 @@
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import nn
 
-from drsrobust.data import Split
-from drsrobust.data.dataset import Ids
+from drsrobust.data import Batches, Split
 from drsrobust.evaluation.cached_outputs import KeptOutputs, trace
+from drsrobust.evaluation.lookups import BatchLookups, SplitLookups
 from drsrobust.injection import ErrorMap
-from drsrobust.introspection.embedding_modules import pooled_table_name, sparse_type, table_configs
-from drsrobust.introspection.tensors import listed, named_modules
-from drsrobust.introspection.wrappers import Forward, intercepted
-from drsrobust.models import padded_batches, score
+from drsrobust.introspection.tensors import named_modules
+from drsrobust.models import Scoring, padded_batches, score
 from drsrobust.models.scoring import BATCH
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
-
-
-class Readers:
-    """An inverted index: the rows of data that look up given ids of one feature.
-
-    The positions of the ids are sorted by ranges of neighbouring ids; within a range the ids are compared. With half as many
-    ranges as ids the index takes at most 1.5 times the memory of the ids.
-
-    Args:
-        ids: of the feature, of n rows of data.
-
-    Example:
-        >>> Readers(Ids(np.array([3, 1, 3, 0], np.int32))).of(np.array([3]))
-        array([0, 2])
-    """
-
-    def __init__(self, ids: Ids) -> None:
-        self._ids, self._ends = ids, ids.ends()
-        values = np.asarray(ids.values)
-        self.cardinality = int(values.max()) + 1 if len(values) else 0
-        self._shift = 0
-        while (self.cardinality >> self._shift) + 2 > max(len(values) // 2, 2):
-            self._shift += 1
-        ranges = values >> self._shift
-        self._positions = np.argsort(ranges, kind="stable").astype(np.int32 if len(values) < 2**31 else np.int64)
-        counts = np.bincount(ranges, minlength=(self.cardinality >> self._shift) + 1)
-        self._starts = np.concatenate(([0], np.cumsum(counts))).astype(self._positions.dtype)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the index, without the ids."""
-        return self._positions.nbytes + self._starts.nbytes
-
-    def of(self, ids: np.ndarray) -> np.ndarray:
-        """The rows (int64, ascending) that look up any of some distinct ids, int64 [m]."""
-        ids = ids[ids < self.cardinality]
-        if not len(ids):
-            return np.empty(0, np.int64)
-        if len(ids) * 8 > self.cardinality:  # many: a scan of all ids is quicker than the index
-            chosen = np.zeros(self.cardinality, bool)
-            chosen[ids] = True
-            positions = np.flatnonzero(chosen[self._ids.values])
-        else:
-            ranges = ids >> self._shift
-            if self._shift:
-                ranges = np.unique(ranges)
-            starts, ends = self._starts[ranges].astype(np.int64), self._starts[ranges + 1].astype(np.int64)
-            lengths = ends - starts
-            within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            positions = self._positions[np.repeat(starts, lengths) + within].astype(np.int64)
-            if self._shift:  # the ranges hold other ids too
-                positions = positions[np.isin(self._ids.values[positions], ids)]
-            positions.sort()
-        if self._ends is None:
-            return positions
-        rows = np.searchsorted(self._ends, positions, side="right")
-        return rows[np.append(True, rows[1:] != rows[:-1])] if len(rows) else rows
-
-
-class ReadersOf:
-    """The index of every feature of a split, made at its first use."""
-
-    def __init__(self, split: Split) -> None:
-        self._split = split
-        self._made: dict[str, Readers] = {}
-
-    def __getitem__(self, feature: str) -> Readers:
-        if feature not in self._made:
-            self._made[feature] = Readers(self._split.sparse[feature])
-        return self._made[feature]
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the indexes made so far."""
-        return sum(readers.nbytes for readers in self._made.values())
-
-
-class Lookups:
-    """Observes the look-ups of a model while it scores all batches of a split.
-
-    A table is read with a feature if its module got exactly that feature's ids in every batch: a model may hash, shuffle
-    or drop ids, and then the rows that an error affects are unknown.
-
-    Args:
-        model: any module; TorchRec's collections, `nn.EmbeddingBag` and `nn.Embedding` are observed.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        modules = dict(named_modules(model))
-        everything = listed(model)
-        self.tables: dict[str, list[str]] = {}  # tensor name -> the modules that look up in it
-        self._modules: dict[str, nn.Module] = {}
-        self._configs: dict[str, dict[str, tuple[str, ...]]] = {}  # collection -> table's tensor -> features
-        for name, module in modules.items():
-            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-                for one in everything:
-                    if one.tensor is module.weight:
-                        self.tables.setdefault(one.name, []).append(name)
-                        self._modules[name] = module
-        for name, module in modules.items():
-            found = {}
-            for config in table_configs(module) or ():
-                tensor = pooled_table_name(name, config.name)
-                if any(one.name == tensor and one.table for one in everything):
-                    found[tensor] = tuple(config.feature_names)
-                    self.tables.setdefault(tensor, []).append(name)
-            if found:
-                self._modules[name], self._configs[name] = module, found
-        self._found: dict[tuple[str, int], set[str]] = {}  # (module, number of its call in a batch) -> features
-        self._wrong: set[str] = set()
-        self._calls: dict[str, int] = {}
-        self._batch: Any = None
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        """Observes look-ups while the block runs."""
-        with intercepted(self._modules, self._around):
-            yield
-
-    def begin(self, batch: Any) -> None:
-        """Called before each batch."""
-        jagged = batch.sparse_features
-        keys, values, bounds = jagged.keys(), jagged.values(), jagged.offset_per_key()
-        lengths = jagged.lengths().view(len(keys), -1)
-        self._batch = {
-            key: (values[start:end], length)
-            for key, start, end, length in zip(keys, bounds[:-1], bounds[1:], lengths, strict=True)
-        }
-        self._calls = {}
-
-    def features(self, table: str) -> list[str] | None:
-        """The features that a table is read with; None if unknown."""
-        found: list[str] = []
-        for name in self.tables.get(table, ()):
-            if name in self._wrong:
-                return None
-            if name in self._configs:
-                found += self._configs[name][table]
-                continue
-            calls = [features for (module, _), features in self._found.items() if module == name]
-            if not all(calls):
-                return None
-            found += [min(features) for features in calls]
-        return list(dict.fromkeys(found)) if table in self.tables else None
-
-    def _around(self, name: str, forward: Forward) -> Forward:
-        def observed(*args, **kwargs):
-            if name in self._configs:
-                self._note_collection(name, (*args, *kwargs.values()))
-            else:
-                ids = args[0] if args else kwargs.get("input")
-                offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
-                self._note(name, ids, offsets)
-            return forward(*args, **kwargs)
-
-        return observed
-
-    def _note_collection(self, name: str, inputs: tuple) -> None:
-        jagged = next((value for value in inputs if sparse_type(value) == "KeyedJaggedTensor"), None)
-        for feature in {feature for features in self._configs[name].values() for feature in features}:
-            if jagged is None or feature not in set(jagged.keys()) or feature not in self._batch:
-                self._wrong.add(name)
-                return
-            values, lengths = self._batch[feature]
-            if not (_same(jagged[feature].values(), values) and _same(jagged[feature].lengths(), lengths)):
-                self._wrong.add(name)
-
-    def _note(self, name: str, ids: Any, offsets: Any) -> None:
-        call = self._calls.get(name, 0)
-        self._calls[name] = call + 1
-        candidates = self._found.get((name, call))
-        if not isinstance(ids, torch.Tensor):
-            self._found[name, call] = set()
-            return
-        flat = ids.reshape(-1)
-        possible = self._batch if candidates is None else candidates
-        matching = set()
-        for feature in possible:
-            values, lengths = self._batch[feature]
-            # Without offsets each row of a matrix of ids is a bag, which fits features with one id per row.
-            bags = _bags(offsets, len(flat), lengths) if offsets is not None else len(values) == len(lengths)
-            if (bags or isinstance(self._modules[name], nn.Embedding)) and _same(flat, values):
-                matching.add(feature)
-        self._found[name, call] = matching
-
-
-def _bags(offsets: torch.Tensor, n: int, lengths: torch.Tensor) -> bool:
-    """Whether offsets [B] or [B + 1] cut n ids into bags of these lengths [B]."""
-    ends = torch.cat((offsets.reshape(-1)[: len(lengths)].long(), torch.tensor([n], device=offsets.device)))
-    return len(offsets.reshape(-1)) >= len(lengths) and _same(ends.diff(), lengths)
-
-
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and bool((one == other.to(one.device)).all())
 
 
 PROBE = 64  # rows scored again, in a batch of their own
@@ -257,57 +60,76 @@ class Reached:
 
 
 class Reach:
-    """The golden run of a model on a split, and the rows that errors affect.
+    """The golden run of a model on some rows, and the rows that errors affect.
 
     Args:
         model: without errors.
-        split: the rows.
+        rows: a Split, whose affected rows are scored by themselves; or Batches, of which whole batches are.
         budget: bytes of cached outputs.
+        scoring: makes scores of outputs.
 
     Attributes:
-        scores: of the golden run, [n].
+        scores: of the golden run, [n], [n, T] or [n, items].
         all_rows: why errors in tables count as affecting every row; None if the affected rows are known.
         everything: why every rerun is a full run; None otherwise.
     """
 
-    def __init__(self, model: nn.Module, split: Split, budget: int) -> None:
-        self._model, self.n = model, len(split)
-        self._split = split
-        self.batches = [_indexed(batch) for batch in padded_batches(split)]
-        self._probed = probe = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
+    def __init__(self, model: nn.Module, rows: Split | Batches, budget: int, scoring: Scoring) -> None:
+        self._model, self.n, self._scoring = model, len(rows), scoring
+        self._split = rows if isinstance(rows, Split) else None
+        if self._split is None:
+            self.batches, lookups = list(rows.batches), BatchLookups(model, rows.sizes)
+            self._ends, first = np.cumsum(rows.sizes), self.batches[0]
+        else:
+            self.batches, lookups = [_indexed(batch) for batch in padded_batches(rows)], SplitLookups(model, rows)
+            self._probed = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
+            first = _indexed(padded_batches(rows, rows=self._probed)[0])
         self.all_rows: str | None = None
-        self._flow, tried = trace(model, _indexed(padded_batches(split, rows=probe)[0]))
+        self._flow, tried = trace(model, first, scoring)
         self.everything = self._flow.problem
-        lookups = Lookups(model)
         modules = dict(named_modules(model))
         keep = set() if self.everything else self._flow.worth_keeping() - {""}
         self.kept = KeptOutputs({name: modules[name] for name in keep}, budget)
         start = time.process_time()
-        with lookups.watched(), self.kept.recording(self.batches) as batches:
-            self.scores = score(model, _announced(batches, lookups), self.n)
+        with self.kept.recording(self.batches) as batches, lookups.watched(batches) as watched:
+            self.scores = self._scored(watched, self.n)
         self._full_run_s = time.process_time() - start
         self._unaudited_s = 0.0
-        if tried is not None and not self._near(tried[: len(probe)]):
-            self.all_rows = "its scores depend on which rows are scored together, or change from run to run"
-            again = score(model, self.batches[:1], min(self.n, len(self.batches[0].labels)))
-            if not np.array_equal(again, self.scores[: len(again)], equal_nan=True):
-                self.everything = "its scores change from run to run"
+        if tried is not None:
+            self._try_again(tried)
         self.all_rows = self.everything or self.all_rows
         self._warned: set[str] = set()
-        self._readers = ReadersOf(split)
-        self._features = {name: lookups.features(name) for name in lookups.tables}
+        self._lookups = lookups
+
+    def _try_again(self, tried: np.ndarray) -> None:
+        """Compares scores of the traced batch with the golden ones."""
+        if self._split is None:
+            if not _near(tried, self.scores[: len(tried)]):
+                self.everything = "its scores change from run to run"
+            return
+        if self._near(tried[: len(self._probed)]):
+            return
+        self.all_rows = "its scores depend on which rows are scored together, or change from run to run"
+        again = self._scored(self.batches[:1], min(self.n, BATCH))
+        if not np.array_equal(again, self.scores[: len(again)], equal_nan=True):
+            self.everything = "its scores change from run to run"
+
+    def _scored(self, batches: Iterable[Any], n: int) -> np.ndarray:
+        return score(self._model, batches, n, self._scoring)
+
+    def full(self) -> np.ndarray:
+        """Scores of all rows by the model in its present state."""
+        return self._scored(self.batches, self.n)
 
     @property
     def index_bytes(self) -> int:
         """Memory of the inverted indexes made so far."""
-        return self._readers.nbytes
+        return self._lookups.nbytes
 
     def why_all_rows(self, table: str) -> str | None:
         """Why errors in a table count as affecting every row; None if the affected rows are known."""
-        if self.all_rows:
-            return self.all_rows
-        if not self._features.get(table):
-            return "it looks up other ids than the split's"
+        if self.all_rows or (unknown := self._lookups.why_unknown(table)):
+            return self.all_rows or unknown
         if self._flow.elsewhere >> self._flow.number[table] & 1:
             return "it reads the table outside of the look-up too"
         return None
@@ -316,9 +138,12 @@ class Reach:
         """Whether the model without errors gives the golden scores: all rows with cached outputs, and a few rows without."""
         if self.everything is None and not np.array_equal(self._whole(0), self.scores):
             return False
+        if self._split is None:
+            few = self._ends[0]
+            return self.everything is not None or _near(self._scored(self.batches[:1], few), self.scores[:few])
         if self.all_rows is not None:
             return True  # a few rows by themselves have other scores
-        return self._near(score(self._model, padded_batches(self._split, rows=self._probed), len(self._probed)))
+        return self._near(self._scored(padded_batches(self._split, rows=self._probed), len(self._probed)))
 
     def _near(self, scores: np.ndarray) -> bool:
         """Whether scores of the probed rows are the golden ones, within `BOUND`."""
@@ -334,7 +159,7 @@ class Reach:
                 number = self._flow.number.get(fingerprint.name)
                 if number is None or not self._flow.result >> number & 1:
                     continue  # an optimizer's state, or a tensor that is never read
-                if fingerprint.name not in self._features:
+                if fingerprint.name not in self._lookups.tables:
                     dense |= 1 << number
                 elif why := self.why_all_rows(fingerprint.name):
                     self._warn(f"errors in {fingerprint.name} count as affecting every row: {why}")
@@ -349,7 +174,7 @@ class Reach:
         for _, table, words, width in sorted(hits, key=lambda hit: -hit[0]):
             row = words // width
             row = row[np.append(True, row[1:] != row[:-1])]
-            rows += [self._readers[feature].of(row) for feature in self._features[table]]
+            rows += self._lookups.rows(table, row)
             if dense and len(rows[-1]) > FEW_AND_ALL * self.n:
                 break  # every row is computed anyway
         return Reached(dense, tables, _union(rows, self.n))
@@ -368,7 +193,8 @@ class Reach:
         else:
             scores = self._whole(reached.dense) if reached.dense else self.scores.copy()
             if len(reached.rows):
-                scores[reached.rows] = self._by_themselves(reached.rows, scores)
+                alone = self._batches_of if self._split is None else partial(self._by_themselves, scores=scores)
+                scores[reached.rows] = alone(reached.rows)
         self._audit(scores, time.process_time() - start)
         return scores, None if reached.dense else reached.rows
 
@@ -376,7 +202,12 @@ class Reach:
         """Scores [n] of all rows in the golden run's batches, with the cached outputs that errors in a set of tensors do not
         change."""
         with self.kept.replaying(self._flow.unaffected(hit), self.batches) as batches:
-            return score(self._model, batches, self.n)
+            return self._scored(batches, self.n)
+
+    def _batches_of(self, rows: np.ndarray) -> np.ndarray:
+        """Scores of rows [m] that are all rows of some batches."""
+        chosen = np.unique(np.searchsorted(self._ends, rows, side="right"))
+        return self._scored([self.batches[batch] for batch in chosen], len(rows))
 
     def _by_themselves(self, rows: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Scores of affected rows [m], in batches with some unaffected rows, whose scores must stay as in `scores` [n].
@@ -395,7 +226,7 @@ class Reach:
         is_witness[np.linspace(0, total - 1, total - m).astype(np.int64)] = True
         together = np.empty(total, np.int64)
         together[is_witness], together[~is_witness] = witnesses, rows
-        found = score(self._model, padded_batches(self._split, rows=together), total)
+        found = self._scored(padded_batches(self._split, rows=together), total)
         if not _near(found[is_witness], scores[witnesses]):
             raise CoupledRowsError
         return found[~is_witness]
@@ -405,7 +236,7 @@ class Reach:
         self._unaudited_s += seconds
         if self._unaudited_s > AUDIT * self._full_run_s:
             start = time.process_time()
-            full = score(self._model, self.batches, self.n)
+            full = self.full()
             self._unaudited_s, self._full_run_s = 0.0, time.process_time() - start
             if not _near(scores, full):
                 raise CoupledRowsError
@@ -442,10 +273,3 @@ def _union(parts: list[np.ndarray], n: int) -> np.ndarray:
     for part in parts:
         found[part] = True
     return np.flatnonzero(found)
-
-
-def _announced(batches: Iterator, lookups: Lookups) -> Iterator:
-    """The batches, each announced to the look-ups."""
-    for batch in batches:
-        lookups.begin(batch)
-        yield batch

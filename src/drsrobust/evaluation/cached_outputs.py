@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,10 +22,7 @@ from torch.utils._pytree import tree_leaves
 from drsrobust.introspection.embedding_modules import table_configs
 from drsrobust.introspection.tensors import listed, named_modules
 from drsrobust.introspection.wrappers import Forward, evaluating, intercepted, is_compiled
-from drsrobust.models import logits_of
-
-if TYPE_CHECKING:
-    from torchrec.datasets.utils import Batch
+from drsrobust.models import Scoring
 
 _TO_PYTHON = {"numpy", "tolist", "__array__", "data_ptr", "__dlpack__"}  # values leave PyTorch without an operation
 
@@ -89,7 +86,7 @@ class Dataflow:
 
     Attributes:
         number: tensor name (the first one of tied tensors) -> its bit.
-        result: the tensors that the logits depend on.
+        result: the tensors that the scores depend on.
         reads: module name -> tensors that its output depends on; only modules whose output can be cached.
         parents: module name -> modules that called it (None: the model's caller).
         elsewhere: tensors that an operation outside of the modules that own them reads.
@@ -122,8 +119,8 @@ class Dataflow:
         return kept
 
 
-def trace(model: nn.Module, batch: "Batch") -> tuple[Dataflow, np.ndarray | None]:
-    """Traces one forward pass; returns its dependences and the logits [B] of the batch (None if there is a problem)."""
+def trace(model: nn.Module, batch: Any, scoring: Scoring) -> tuple[Dataflow, np.ndarray | None]:
+    """Traces one forward pass; returns its dependences and the scores of the batch (None if there is a problem)."""
     everything, modules = listed(model), named_modules(model)
     flow = Dataflow({one.name: i for i, one in enumerate(everything)})
     if any(is_compiled(module) for module in model.modules()):
@@ -133,15 +130,15 @@ def trace(model: nn.Module, batch: "Batch") -> tuple[Dataflow, np.ndarray | None
         seen = _Dispatch({one.name: one.tensor for one in everything}, modules)
         with evaluating(model):
             with Escapes(seen.escaped), seen, intercepted(dict(modules), seen.around):
-                logits = logits_of(model, batch)
-            flow.result = seen.depends(logits) | seen.control
+                scores = scoring(model, batch)
+            flow.result = seen.depends(scores) | seen.control
     except Exception as error:  # an error of the model itself is raised again in the golden run
         flow.problem = f"its operations could not be traced ({type(error).__name__}: {error})"
         return flow, None
     flow.parents = {name: calls.parents for name, calls in seen.calls.items()}
     flow.reads = {name: calls.reads for name, calls in seen.calls.items() if calls.whole}
     flow.elsewhere, flow.problem = seen.elsewhere, seen.problem
-    return flow, logits.to("cpu", torch.promote_types(logits.dtype, torch.float32)).numpy()
+    return flow, scores.to("cpu", torch.promote_types(scores.dtype, torch.float32)).numpy()
 
 
 @dataclass

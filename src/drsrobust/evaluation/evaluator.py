@@ -1,4 +1,4 @@
-"""The evaluator: metrics of a model on the rows of a split, without errors once (the golden run), then with them."""
+"""The evaluator: metrics of a model on some rows, without errors once (the golden run), then with them."""
 
 import copy
 import re
@@ -11,19 +11,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from drsrobust._environment import unknown
 from drsrobust._html import facts
-from drsrobust.data import Split
+from drsrobust.data import Batches, Dataset, Split
+from drsrobust.data.dataset import Ids
 from drsrobust.evaluation.affected import CoupledRowsError, Reach
 from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, restore_leftovers
-from drsrobust.metrics import NAMES, BaselineMetrics, log_loss, served
+from drsrobust.introspection.calling import Forward
+from drsrobust.metrics import log_loss, served
 from drsrobust.metrics.auc import auc_difference
+from drsrobust.metrics.own import OwnMetric
+from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import attached_mitigations
-from drsrobust.models import model_name, score, state_checksum, state_digest
+from drsrobust.models import model_name, state_checksum, state_digest
+from drsrobust.models.scoring import Scoring
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+TaskMetrics = ClickMetrics | MultiMetrics | RankMetrics
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,10 +40,11 @@ class Evaluation:
     Attributes:
         outcome: `ok`; `nonfinite` (a score is NaN or infinite); `raised` (the model raised: metrics are None).
         rows_reached: rows whose scores errors may have changed; only these were computed again.
-        auc: of logits, or of the float32 probabilities that a server returns (see `scores` of `Evaluator`).
-        logloss (nats per row), ne: of logits, in float64.
-        nan_rows, inf_rows: rows whose score is NaN, or infinite.
-        scores: logits float32 [n]; do not write to them.
+        auc: of logits, or of the float32 probabilities that a server returns (see `scores` of `Evaluator`); the mean over
+            tasks; None for ranking.
+        logloss (nats per row), ne: of logits, in float64; the mean over tasks; None for ranking.
+        nan_rows, inf_rows: rows with a score that is NaN; other rows with an infinite one.
+        scores: logits float32 [n], or [n, T] or [n, items]; do not write to them.
         error: text of the exception, if any.
     """
 
@@ -49,12 +57,12 @@ class Evaluation:
     inf_rows: int | None = None
     scores: np.ndarray | None = field(default=None, repr=False)
     error: str | None = None
-    _reference: BaselineMetrics | None = field(default=None, repr=False)
+    _reference: TaskMetrics | None = field(default=None, repr=False)
     _changed: np.ndarray | None = field(default=None, repr=False)
 
     @property
     def probabilities(self) -> np.ndarray | None:
-        """Click probabilities float32 [n], the sigmoid of `scores` computed in float32; None if the model raised."""
+        """Click probabilities float32, the sigmoid of `scores` computed in float32; None if the model raised."""
         return None if self.scores is None else served(self.scores)
 
     def unreached(self) -> "Evaluation":
@@ -62,10 +70,10 @@ class Evaluation:
         return replace(self, rows_reached=0, _changed=np.empty(0, np.int64))
 
     def metric(self, name: str) -> float | None:
-        """A further metric of `drsrobust.metrics.NAMES`: `calibration`; of users' lists of k rows `ndcg`, `hit_rate`, and
-        against golden lists `overlap`, `list_changed`, `users_harmed`; of rows `decision_changed`, `score_changed`; against
-        golden scores `deviated_0.01`, `deviated_0.1`, `median_change`, `spearman`. None if the model raised or the data has no
-        users.
+        """A further metric of `drsrobust.metrics.NAMES`: `calibration`; of users' lists of k rows `ndcg`, `hit_rate`, `recall`,
+        and against golden lists `overlap`, `list_changed`, `users_harmed` (`ndcg@10` sets k); of rows `decision_changed`,
+        `score_changed`; against golden scores `deviated_0.01`, `deviated_0.1`, `median_change`, `spearman`. Of one of several
+        tasks: `ndcg/<task>`. None if the model raised or the data has no users.
 
         Raises:
             ValueError: an unknown name.
@@ -75,9 +83,8 @@ class Evaluation:
     def metrics(self, names: Sequence[str]) -> dict[str, float | None]:
         """Several metrics at once, which takes less time than one by one."""
         for name in names:
-            if name not in NAMES:
-                raise unknown("metric", name, NAMES)
-        if self._reference is None:
+            self._reference.check_name(name)
+        if self.scores is None:
             return dict.fromkeys(names)
         return self._reference.measures(names, self.scores, self._changed)
 
@@ -86,24 +93,28 @@ _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "M
 
 
 class Evaluator:
-    """Evaluates a model on the rows of a split.
+    """Evaluates a model on some rows.
 
     The golden run scores all rows once and finds what errors can affect, so that `rerun` computes only that. Errors that an
     interrupted `with dr.inject(...)` left in the model are undone first, with a warning.
 
     Args:
-        model: forward(dense_features, sparse_features) -> logits [B] or [B, 1].
-        rows: a Split with rows of both classes.
-        factory: makes the same module, with any weights, in a campaign's worker process: an importable function, or
-            `functools.partial` of one. Models of `load_model` need none.
+        model: any module.
+        rows: a Split, a Dataset (its test rows) or Batches (`dr.data.from_batches`).
+        forward: forward(model, batch) -> the model's output; None: model(dense_features=..., sparse_features=...).
+        output: `logit`, or `probability` for outputs after a sigmoid.
+        task: `click`: scores [B] or [B, 1], labels 0 or 1; `multi`: scores [B, T] (or a dictionary or tuple of T columns) and
+            labels [n, T]; `rank`: scores [B, items], labels are the relevant items of each row.
+        factory: makes the same module, with any weights, in a campaign's worker process. Needed only for models that cannot be
+            pickled.
         memory: budget of the module outputs that are cached for `rerun`: bytes, or text as "500MB"; 0: no cache. Batches
             without room are scored in full. Under a mitigation with a side in the computation another evaluator is made, with
             as much.
-        k: length of a user's list, for ranking metrics.
+        k: length of a list, for ranking metrics.
         threshold: probability over which the decision is a click.
         epsilon: change of a logit over which a score counts as changed.
-        scores: what AUC, users' lists and decisions compare: `probability`, float32 as a server returns it, where logits over
-            17.4 tie; or `logit`.
+        scores: what AUC, users' lists, decisions and own metrics compare: `probability` (default), float32 as a server returns
+            it, where logits over 17.4 tie; or `logit` (default of `rank`).
 
     Attributes:
         golden: the evaluation of the model without errors.
@@ -113,51 +124,74 @@ class Evaluator:
             it.
 
     Warns:
-        UserWarning: the scores look like probabilities; they must be logits.
+        UserWarning: the scores look like probabilities, and `output` is `logit`.
 
     Raises:
-        TypeError: `rows` is not a Split.
-        ValueError: rows of one class only, scores that are not finite without errors, or no amount of memory.
+        TypeError: rows of another type, or batches that need `forward`.
+        ValueError: scores or labels of a shape that the task does not take, rows of one class only, scores that are not finite
+            without errors, or no amount of memory.
     """
 
     def __init__(
         self,
         model: nn.Module,
-        rows: Split,
+        rows: Split | Dataset | Batches,
+        *,
+        forward: Forward | None = None,
+        output: str = "logit",
+        task: str = "click",
         factory: Callable[[], nn.Module] | None = None,
         memory: int | str = "2GB",
-        *,
         k: int = 5,
         threshold: float = 0.5,
         epsilon: float = 1e-3,
-        scores: str = "probability",
+        scores: str | None = None,
     ) -> None:
-        if not isinstance(rows, Split):
-            raise TypeError(f"rows must be a Split such as data.test, got a {type(rows).__name__}")
-        compared = {"k": k, "threshold": threshold, "epsilon": epsilon}
-        self._options: dict[str, Any] = {"memory": memory, **compared, "scores": scores}
+        self.scoring = Scoring(forward, output, task)
+        scores = scores or ("logit" if task == "rank" else "probability")
+        self._options: dict[str, Any] = {
+            "memory": memory,
+            "k": k,
+            "threshold": threshold,
+            "epsilon": epsilon,
+            "scores": scores,
+        }
         budget = amount(memory)
+        rows = _checked_rows(rows, task)
         restore_leftovers(model)
-        clicks = int(np.sum(rows.labels > 0.5))
-        if clicks in (0, len(rows)):
-            raise ValueError(f"the split has {clicks} clicks in {len(rows)} rows; AUC needs rows of both classes")
         self.model, self.rows, self.name, self.factory = model, rows, model_name(model), factory
         self.checkpoint, self._checksum = state_digest(model), state_checksum(model)
         self._attached = attached_mitigations(model)
-        self._reach = Reach(model, rows, budget)
+        self._reach = Reach(model, rows, budget, self.scoring)
         logits = self._reach.scores
         logits.flags.writeable = False
-        nan_rows, inf_rows = int(np.isnan(logits).sum()), int(np.isinf(logits).sum())
+        nan_rows, inf_rows = _non_finite_rows(logits)
         if nan_rows or inf_rows:
             raise ValueError(
                 f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {len(rows)} rows; "
                 "all must be finite"
             )
-        self._reference = BaselineMetrics(rows.labels, logits, rows.prior, rows.users, **compared, compare=scores)
+        self._reference = self._metrics(logits)
         self.full_run = self._reach.everything
         self._warned = False
         self.golden = self._evaluation(logits, None)
-        self._warn_of_probabilities()
+        if (output, task) == ("logit", "click"):
+            self._warn_of_probabilities()
+
+    def _metrics(self, golden: np.ndarray) -> TaskMetrics:
+        """Metrics of the task, of the golden scores."""
+        rows, options = self.rows, {name: value for name, value in self._options.items() if name != "memory"}
+        compare = options.pop("scores")
+        if self.scoring.task == "rank":
+            if compare != "logit":
+                raise ValueError(
+                    f"scores is {compare!r}; task='rank' compares the scores of a row as they are: 'logit'"
+                )
+            return RankMetrics(rows.labels, golden, k=options["k"], epsilon=options["epsilon"])
+        if self.scoring.task == "click":
+            return ClickMetrics(rows.labels, golden, rows.prior, rows.users, compare=compare, **options)
+        priors = rows.labels.mean(axis=0)
+        return MultiMetrics(rows.labels, golden, priors, rows.tasks, rows.users, compare=compare, **options)
 
     def _warn_of_probabilities(self) -> None:
         """Warns if the golden scores lie in [0, 1] and are better probabilities than the click rate and than their sigmoid (the
@@ -167,11 +201,10 @@ class Evaluator:
             return
         with np.errstate(divide="ignore"):
             as_probabilities = log_loss(labels, np.log(scores) - np.log1p(-scores), self.rows.prior)
-        if as_probabilities < min(self.golden.logloss, self._reference.entropy):
+        if as_probabilities < min(self.golden.logloss, self.golden.logloss / self.golden.ne):
             warnings.warn(
-                f"{self.name}: all scores lie in [{scores.min():.3g}, {scores.max():.3g}] and look like probabilities; forward "
-                "must return logits (remove the last sigmoid, or return torch.logit of its result), else log loss, "
-                "normalized entropy, threshold and epsilon are wrong",
+                f"{self.name}: all scores lie in [{scores.min():.3g}, {scores.max():.3g}] and look like probabilities; pass "
+                "output='probability', else log loss, normalized entropy, threshold and epsilon are wrong",
                 stacklevel=3,
             )
 
@@ -189,12 +222,12 @@ class Evaluator:
         """
         self._check_attached()
         try:
-            scores = score(self.model, self._reach.batches, len(self.rows))
+            scores = self._reach.full()
         except InjectionError:
             raise
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            return Evaluation("raised", rows_reached=len(self.rows), error=text)
+            return Evaluation("raised", rows_reached=len(self.rows), error=text, _reference=self._reference)
         return self._evaluation(scores, None)
 
     def rerun(self, error_map: ErrorMap) -> Evaluation:
@@ -280,7 +313,8 @@ class Evaluator:
                 guarded = copy.copy(self)
                 guarded._attached = attached_mitigations(self.model)
             elif guarded is None:
-                guarded = Evaluator(self.model, self.rows, self.factory, **self._options)
+                how = {"forward": self.scoring.forward, "output": self.scoring.output, "task": self.scoring.task}
+                guarded = Evaluator(self.model, self.rows, factory=self.factory, **how, **self._options)
                 if mitigation.ordered:  # reruns have batches of other rows
                     guarded.use_full_runs(f"{mitigation.name} depends on the order of batches")
                 elif self.full_run:
@@ -301,18 +335,14 @@ class Evaluator:
     def _evaluation(self, scores: np.ndarray, changed: np.ndarray | None) -> Evaluation:
         """Metrics of scores [n] of which some rows may differ from the golden ones (None: any)."""
         looked = scores if changed is None else scores[changed]
-        finite = np.isfinite(looked)
-        nan_rows = inf_rows = 0
-        if not finite.all():
-            nan_rows = int(np.isnan(looked).sum())
-            inf_rows = int(len(finite) - finite.sum()) - nan_rows
-        logloss = self._reference.log_loss(scores, changed)
+        nan_rows, inf_rows = _non_finite_rows(looked)
+        auc, logloss, ne = self._reference.headline(scores, changed)
         return Evaluation(
             outcome="nonfinite" if nan_rows or inf_rows else "ok",
             rows_reached=len(looked),
-            auc=self._reference.auc(scores, changed),
+            auc=auc,
             logloss=logloss,
-            ne=logloss / self._reference.entropy,
+            ne=ne,
             nan_rows=nan_rows,
             inf_rows=inf_rows,
             scores=scores,
@@ -320,23 +350,82 @@ class Evaluator:
             _changed=changed,
         )
 
+    def check_own_metric(self, metric: OwnMetric) -> None:
+        """Raises ValueError for a user's metric that raises, or gives no finite number, without errors."""
+        golden = self.golden.scores if self._options["scores"] == "logit" else self.golden.probabilities
+        metric.check_golden(self.rows.labels, golden, self.rows.users)
+
+    def own_metric(self, metric: OwnMetric, result: Evaluation) -> float | None:
+        """A user's metric of a result of this evaluator; None if the model raised.
+
+        Raises:
+            Exception: what the metric raises.
+        """
+        if result.scores is None:
+            return None
+        logit = self._options["scores"] == "logit"
+        compared = (one.scores if logit else one.probabilities for one in (result, self.golden))
+        return metric(self.rows.labels, *compared, self.rows.users)
+
     def __repr__(self) -> str:
-        return f"<Evaluator {self.name} on {self.rows!r}: golden AUC {self.golden.auc:.4f}>"
+        golden = "" if self.golden.auc is None else f": golden AUC {self.golden.auc:.4f}"
+        return f"<Evaluator {self.name} on {self.rows!r}{golden}>"
 
     def _repr_html_(self) -> str:
-        golden = self.golden
+        golden, click = self.golden, self.scoring.task == "click"
+        rows = f"{len(self.rows):,} of {self.rows.dataset}"
         return facts(
             "Evaluator",
             {
                 "model": f"{self.name}, {sum(p.numel() for p in self.model.parameters()):,} parameters",
-                "rows": f"{len(self.rows):,} of {self.rows.dataset}, {float(self.rows.labels.mean()):.1%} clicked",
-                "AUC without errors": f"{golden.auc:.4f}",
-                "log loss, NE": f"{golden.logloss:.4f}, {golden.ne:.4f}",
-                "AUC compares": self.options["scores"],
+                "rows": f"{rows}, {float(self.rows.labels.mean()):.1%} clicked" if click else rows,
+                "task": None if click else self.scoring.task,
+                "AUC without errors": golden.auc and f"{golden.auc:.4f}",
+                "log loss, NE": golden.ne and f"{golden.logloss:.4f}, {golden.ne:.4f}",
+                "AUC compares": golden.auc and self.options["scores"],
                 "reruns": "affected rows and modules" if self.full_run is None else f"full runs: {self.full_run}",
                 "under": ", ".join(one.name for one in self._attached) or None,
             },
         )
+
+
+def _checked_rows(rows: Any, task: str) -> Split | Batches:
+    """The rows to evaluate on.
+
+    Raises:
+        TypeError: neither a Split nor a Dataset nor Batches.
+        ValueError: no rows, or labels that the task does not take.
+    """
+    if isinstance(rows, Dataset):
+        rows = rows.test
+    if not isinstance(rows, Split | Batches):
+        raise TypeError(
+            "rows must be a Split such as data.test, a Dataset, or dr.data.from_batches(...) of any batches, got a "
+            f"{type(rows).__name__}"
+        )
+    if not len(rows):
+        raise ValueError(f"{rows!r} has no rows")
+    labels = rows.labels
+    kind = "rank" if isinstance(labels, Ids) or labels.dtype.kind in "iu" else "multi" if labels.ndim == 2 else "click"
+    if kind != task:
+        raise ValueError(f"the labels of {rows.dataset} are those of task={kind!r}, and this is task={task!r}")
+    if task != "rank":
+        names = rows.tasks or ("",)
+        for name, clicks in zip(names, np.sum(labels.reshape(len(rows), -1) > 0.5, axis=0).tolist(), strict=True):
+            if clicks in (0, len(rows)):
+                what = f"task {name!r}" if name else "the split"
+                raise ValueError(f"{what} has {clicks} clicks in {len(rows)} rows; AUC needs rows of both classes")
+    return rows
+
+
+def _non_finite_rows(scores: np.ndarray) -> tuple[int, int]:
+    """The number of rows with NaN, and of other rows with an infinite score."""
+    finite = np.isfinite(scores)
+    if finite.all():
+        return 0, 0
+    rows = len(scores)
+    nan_rows = int(np.isnan(scores).reshape(rows, -1).any(axis=1).sum())
+    return nan_rows, int((~finite).reshape(rows, -1).any(axis=1).sum()) - nan_rows
 
 
 def amount(memory: int | str) -> int:
@@ -365,6 +454,9 @@ def clean_cost(evaluator: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.D
         `p` (paired DeLong, over rows; p is NaN where all rows rank alike).
     """
     import pandas as pd
+
+    if evaluator.scoring.task != "click":
+        raise ValueError(f"clean_cost compares AUC, which task={evaluator.scoring.task!r} does not have")
 
     def _compared(one: Evaluator) -> np.ndarray:
         return one.golden.scores if one.options["scores"] == "logit" else one.golden.probabilities

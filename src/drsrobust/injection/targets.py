@@ -31,6 +31,7 @@ from drsrobust.injection.address_space import (
 from drsrobust.introspection.embedding_modules import table_configs
 from drsrobust.introspection.tensors import GROUPS, declared_groups, group_of, named_modules
 
+LISTED = 20  # tensors in a message, at most
 Chosen = dict[str, np.ndarray | None]  # tensor name -> which of its rows (int64, ascending); None: all
 
 
@@ -117,7 +118,10 @@ def _names_in(model: nn.Module, memory: Memory) -> str:
     components = {memory.component[name] for name in memory}
     groups = {group for group in GROUPS if any(group in group_of(component) for component in components)}
     groups = sorted(groups | set(declared_groups(model)))
-    return f"components: {', '.join([*sorted(components), *groups])}; tensors: {', '.join(sorted(memory))}"
+    known = f"components: {', '.join([*sorted(components), *groups])}; "
+    if len(memory) > LISTED:
+        return f"{known}{len(memory)} tensors, named as {min(memory)!r}"
+    return f"{known}tensors: {', '.join(sorted(memory))}"
 
 
 @dataclass(frozen=True)

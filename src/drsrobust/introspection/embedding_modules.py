@@ -95,7 +95,8 @@ def torchrec() -> ModuleType:
     except (ImportError, OSError) as error:
         raise ImportError(
             f"drsrobust needs TorchRec here, and importing it failed: {error}. Install the pinned versions with "
-            "`pip install -r requirements/cpu.txt` from the repository root (requirements/gpu.txt with an NVIDIA GPU)"
+            "`pip install -r requirements/cpu.txt` from the repository root (with an NVIDIA GPU: pip install "
+            "'drsrobust[torchrec]')"
         ) from error
     finally:
         root.removeHandler(silent)

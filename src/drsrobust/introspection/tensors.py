@@ -1,8 +1,9 @@
 """The tensors of a model: names, memory, components.
 
 A model may have a class attribute `COMPONENTS` (component -> glob patterns on tensor names); `GROUPS`, of the same form, names
-sets of parameters across components. In other models weights of embedding modules are `embedding`, and every other tensor
-belongs to its top-level child.
+sets of parameters across components. TorchRec's DLRMs have the components of the library's own. In other models weights of
+embedding modules are `embedding`, and every other tensor belongs to its top-level child. Components of a model that only wraps
+another one are those of the inner one.
 """
 
 import re
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
 # Groups of components: name -> ending of their names.
 GROUPS = {"mlp": "_mlp"}
 
+# Of TorchRec's models (module and class), as of the library's.
+_DLRM = {
+    "embedding": ("sparse_arch.*",),
+    "dense_mlp": ("dense_arch.*",),
+    "interaction": ("inter_arch.*",),
+    "over_mlp": ("over_arch.*",),
+}
+_CROSS = {("cross" if name == "interaction" else name): globs for name, globs in _DLRM.items()}
+TORCHREC_COMPONENTS = {
+    ("torchrec.models.dlrm", "DLRM"): _DLRM,
+    ("torchrec.models.dlrm", "DLRM_Projection"): _DLRM,
+    ("torchrec.models.dlrm", "DLRM_DCN"): _CROSS,
+}
+
+_LISTS = nn.Sequential | nn.ModuleList | nn.ModuleDict
 _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 _LOOKUP = "TableBatchedEmbedding"  # in the names of FBGEMM's modules
 _COLLECTION = re.compile(f"Embedding(Bag)?Collection|{_LOOKUP}")  # TorchRec's and FBGEMM's modules
@@ -162,18 +178,49 @@ def component_of(
     for one in everything:  # an override of any name goes for the tensor
         if overridden := [found[name] for name in (one.name, *one.aliases) if name in found]:
             found |= dict.fromkeys((one.name, *one.aliases), overridden[0])
-    declared = getattr(type(unwrapped(model)), "COMPONENTS", {})
-    for component, patterns in declared.items():
+    start, inner = core(model)
+    for component, patterns in declared_components(type(inner)).items():
         for name in names:
-            if name not in found and any(fnmatchcase(name, pattern) for pattern in patterns):
+            if name not in found and any(fnmatchcase(name, start + pattern) for pattern in patterns):
                 found[name] = component
     embeddings = _embedding_modules(model) if len(found) < len(names) else set()
     for name in names:
         if name not in found:
             parts = name.split(".")
             parents = {".".join(parts[:end]) for end in range(len(parts))}
-            found[name] = parts[0] if embeddings.isdisjoint(parents) else "embedding"
+            child = name.removeprefix(start).split(".")[0]
+            found[name] = child if embeddings.isdisjoint(parents) else "embedding"
     return found
+
+
+def core(model: nn.Module) -> tuple[str, nn.Module]:
+    """The module that names the components: inside of modules that hold nothing but one child with tensors, as TorchRec's
+    `DLRMTrain` does; and the beginning of its tensors' names."""
+    start, module = "", unwrapped(model)
+    while not declared_components(type(module)):
+        inside = [(name, child) for name, child in module.named_children() if next(_tensors(child), None) is not None]
+        if len(inside) != 1 or next(_tensors(module, recurse=False), None) is not None:
+            break
+        name, child = inside[0]
+        child = unwrapped(child)
+        if isinstance(child, _LISTS) or not any(child.children()):
+            break  # its name says more than numbers, or than the names of a layer's parameters
+        start, module = f"{start}{name}.", child
+    return start, module
+
+
+def _tensors(module: nn.Module, *, recurse: bool = True) -> Iterator[torch.Tensor]:
+    yield from module.parameters(recurse)
+    yield from module.buffers(recurse)
+
+
+def declared_components(model: type[nn.Module]) -> Mapping[str, Sequence[str]]:
+    """The components that a class declares, its own or TorchRec's: name -> globs on tensor names."""
+    own = getattr(model, "COMPONENTS", None)
+    if own is not None:
+        return own
+    known = (TORCHREC_COMPONENTS.get((one.__module__, one.__qualname__)) for one in model.__mro__)
+    return next((found for found in known if found), {})
 
 
 def _embedding_modules(model: nn.Module) -> set[str]:
@@ -192,8 +239,11 @@ def group_of(component: str) -> set[str]:
 
 def declared_groups(model: nn.Module) -> Mapping[str, Sequence[str]]:
     """The groups that a model itself declares, by a class attribute `GROUPS`: name -> globs on the names of parameters."""
-    declared = getattr(type(unwrapped(model)), "GROUPS", {})
-    return declared if isinstance(declared, Mapping) else {}
+    start, inner = core(model)
+    declared = getattr(type(inner), "GROUPS", {})
+    if not isinstance(declared, Mapping):
+        return {}
+    return {name: tuple(start + pattern for pattern in patterns) for name, patterns in declared.items()}
 
 
 def components(model: nn.Module, components: Mapping[str, str] | None = None) -> "pd.DataFrame":

@@ -4,20 +4,29 @@ Functions take logits or what a server returns (`served`); infinities keep their
 every pair it is in counts 1/2; in log loss, normalised entropy and calibration it predicts the click rate of the training rows;
 in a user's top-k list it is never shown; as a decision it is incorrect; its distance from the golden score is infinite; in a
 rank correlation it ties with every other row.
-`BaselineMetrics` computes all metrics of scores that differ from the golden ones in few rows.
+`BaselineMetrics` computes all metrics of scores that differ from the golden ones in few rows; `ClickMetrics`, `MultiMetrics`
+and `RankMetrics` do so for the tasks of an evaluator, and `OwnMetric` is a user's function.
 """
 
 from drsrobust.metrics.auc import auc
 from drsrobust.metrics.changes import DEVIATIONS, decision_changed, deviated, median_change, score_changed, spearman
-from drsrobust.metrics.incremental import NAMES, BaselineMetrics
+from drsrobust.metrics.incremental import BaselineMetrics
 from drsrobust.metrics.log_loss import P_MIN, calibration, log_loss, normalised_entropy, probabilities, served
-from drsrobust.metrics.ranking import UserLists, hit_rate, list_changed, ndcg, topk_overlap, users_harmed
+from drsrobust.metrics.names import NAMES
+from drsrobust.metrics.own import OwnMetric, own_metrics
+from drsrobust.metrics.ranking import UserLists, hit_rate, list_changed, ndcg, recall, topk_overlap, users_harmed
+from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
+from drsrobust.statistics.summary import known_bounds
 
 __all__ = [
     "DEVIATIONS",
     "NAMES",
     "P_MIN",
     "BaselineMetrics",
+    "ClickMetrics",
+    "MultiMetrics",
+    "OwnMetric",
+    "RankMetrics",
     "UserLists",
     "auc",
     "calibration",
@@ -25,12 +34,15 @@ __all__ = [
     "decision_changed",
     "users_harmed",
     "hit_rate",
+    "known_bounds",
     "log_loss",
     "median_change",
     "score_changed",
     "ndcg",
     "normalised_entropy",
+    "own_metrics",
     "probabilities",
+    "recall",
     "list_changed",
     "served",
     "spearman",

@@ -60,3 +60,44 @@ def checked_prior(prior: float) -> float:
     if not 0 <= prior <= 1:
         raise ValueError(f"prior is {prior}; it must be a click rate, in [0, 1]")
     return float(prior)
+
+
+def checked_rows(changed: np.ndarray) -> np.ndarray:
+    """Row numbers [m] as an array.
+
+    Raises:
+        ValueError: another shape, or no whole numbers.
+    """
+    changed = np.asarray(changed)
+    if changed.ndim != 1 or (changed.dtype.kind not in "iu" and len(changed)):
+        raise ValueError(f"changed is {changed.dtype} of shape {changed.shape}; it must be row numbers, int64 [rows]")
+    return changed
+
+
+def distinct_rows(changed: np.ndarray, n: int) -> np.ndarray:
+    """Row numbers int64 [m], sorted.
+
+    Raises:
+        ValueError: a number that is not among 0 .. n - 1, or one twice.
+    """
+    rows = np.sort(changed.astype(np.int64))
+    if len(rows) and (rows[0] < 0 or rows[-1] >= n):
+        raise ValueError(f"changed holds {rows[0] if rows[0] < 0 else rows[-1]}; rows are numbered 0 to {n - 1}")
+    twice = np.flatnonzero(rows[1:] == rows[:-1])
+    if len(twice):
+        raise ValueError(f"changed holds row {rows[twice[0]]} twice; rows must be distinct")
+    return rows
+
+
+def check_finite(golden: np.ndarray) -> None:
+    """Raises ValueError unless all golden scores, [n] or [n, items], are finite."""
+    if not np.isfinite(golden).all():
+        place = tuple(np.argwhere(~np.isfinite(golden))[0])
+        raise ValueError(f"golden score {golden[place]} of row {place[0]}; scores without errors must be finite")
+
+
+def check_same(arrays: dict[str, np.ndarray], fresh: dict[str, np.ndarray]) -> None:
+    """Raises RuntimeError unless the arrays, by name, are the fresh ones bit for bit."""
+    for name, array in arrays.items():
+        if array.dtype != fresh[name].dtype or array.tobytes() != fresh[name].tobytes():
+            raise RuntimeError(f"{name} is not what it was made of the golden scores; something wrote to it")

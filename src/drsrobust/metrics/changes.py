@@ -7,6 +7,7 @@ deviation of scores and their rank correlation also apply to untrained models.
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -86,9 +87,15 @@ def is_flipped(scores: np.ndarray, golden: np.ndarray, at: np.floating) -> np.nd
 
 
 def is_moved(scores: np.ndarray, golden: np.ndarray, epsilon: float) -> np.ndarray:
-    """Rows, bool [n], more than epsilon away from golden, or not finite. In float64, where no float32 difference overflows."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        return ~(np.abs(np.subtract(scores, golden, dtype=np.float64)) <= epsilon)
+    """Rows, bool [n], more than epsilon away from golden, or not finite."""
+    return ~(_change(scores, golden) <= epsilon)
+
+
+def is_deviated(scores: np.ndarray, golden: np.ndarray, threshold: float) -> np.ndarray:
+    """Rows, bool [n], that differ from golden by more than `threshold` times its size, or are not finite."""
+    with np.errstate(invalid="ignore"):  # a NaN with its quiet bit off
+        allowed = threshold * np.abs(golden.astype(np.float64))
+    return ~(_change(scores, golden) <= allowed)
 
 
 def _share(rows: np.ndarray) -> float:
@@ -112,8 +119,7 @@ def deviated(scores: np.ndarray, golden: np.ndarray, threshold: float) -> float:
     """
     if not 0 <= threshold < np.inf:
         raise ValueError(f"threshold is {threshold}; it must be a finite share of the golden score, 0 or more")
-    change, golden = _change(scores, golden)
-    return float(np.count_nonzero(~(change <= threshold * np.abs(golden))) / len(golden)) if len(golden) else np.nan
+    return _share(is_deviated(*columns(scores=scores, golden=golden), threshold))
 
 
 def median_change(scores: np.ndarray, golden: np.ndarray) -> float:
@@ -129,7 +135,7 @@ def median_change(scores: np.ndarray, golden: np.ndarray) -> float:
         >>> median_change(np.array([1.0, 1.5, np.nan]), np.array([1.0, 1.0, 1.0]))
         0.5
     """
-    change, _ = _change(scores, golden)
+    change = _change(*columns(scores=scores, golden=golden))
     return float(np.median(np.where(np.isnan(change), np.inf, change))) if len(change) else np.nan
 
 
@@ -159,20 +165,19 @@ def spearman(scores: np.ndarray, golden: np.ndarray) -> float:
     return float(np.clip(ranks @ golden_ranks / scale, -1.0, 1.0)) if scale else 0.0
 
 
+DEVIATED = {"deviated_0.01": 0.01, "deviated_0.1": 0.1}  # thresholds of `deviated`
 # Those that campaigns know by name: (scores, golden) -> number.
 DEVIATIONS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "deviated_0.01": lambda scores, golden: deviated(scores, golden, 0.01),
-    "deviated_0.1": lambda scores, golden: deviated(scores, golden, 0.1),
+    **{name: partial(deviated, threshold=threshold) for name, threshold in DEVIATED.items()},
     "median_change": median_change,
     "spearman": spearman,
 }
 
 
-def _change(scores: np.ndarray, golden: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """|scores - golden| and golden, float64 [n] each: there no difference of float32 overflows."""
-    scores, golden = columns(scores=scores, golden=golden)
+def _change(scores: np.ndarray, golden: np.ndarray) -> np.ndarray:
+    """|scores - golden|, float64: there no difference of float32 overflows."""
     with np.errstate(invalid="ignore", over="ignore"):  # a NaN with its quiet bit off; float64 scores
-        return np.abs(np.subtract(scores, golden, dtype=np.float64)), golden.astype(np.float64)
+        return np.abs(np.subtract(scores, golden, dtype=np.float64))
 
 
 def _centred_ranks(scores: np.ndarray) -> np.ndarray:

@@ -5,11 +5,22 @@ from collections.abc import Sequence
 import numpy as np
 
 from drsrobust._environment import unknown
-from drsrobust.metrics._inputs import checked, checked_k, checked_prior, columns
+from drsrobust.metrics._inputs import (
+    check_finite,
+    check_same,
+    checked,
+    checked_k,
+    checked_prior,
+    checked_rows,
+    columns,
+    distinct_rows,
+)
 from drsrobust.metrics.auc import share_won, twice_won
 from drsrobust.metrics.changes import DEVIATIONS, EPSILON, THRESHOLD, checked_epsilon, cut, is_flipped, is_moved
+from drsrobust.metrics.list_metrics import ListMetrics
 from drsrobust.metrics.log_loss import entropy, factors, mean_log, over_clicks, probabilities, served
-from drsrobust.metrics.ranking import GoldenLists, UserClicks, UserLists, mean
+from drsrobust.metrics.names import LISTS, split_name
+from drsrobust.metrics.ranking import UserLists
 
 
 class GoldenPairs:
@@ -70,26 +81,25 @@ def twice_above(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(scores), len(others), twice)
 
 
-RANKING = ("ndcg", "hit_rate", "overlap", "list_changed", "users_harmed")
 SCORES = ("logit", "probability")  # what AUC, lists and decisions compare
-NAMES = ("calibration", *RANKING, "decision_changed", "score_changed", *DEVIATIONS)
 FEW = 0.05  # share of changed rows up to which looking at them alone is quicker than starting over (measured: 4 to 7 %)
 
 
 class BaselineMetrics:
     """Metrics of scores, in less time if they differ from the golden scores in few rows.
 
-    Each metric equals the function of its name bit for bit (`overlap` is `topk_overlap`; names with a threshold are
-    `deviated`), with `compare="probability"` AUC, lists and decisions that of `served(scores)`. No state changes, so nothing
-    accumulates over a campaign. With 100 changed of 100,000 rows all metrics except `DEVIATIONS`, which need all rows, together
-    take a millisecond.
+    Each metric equals the function of its name bit for bit (`overlap` is `topk_overlap`, `ndcg@10` is `ndcg` of lists of 10
+    rows, names with a threshold are `deviated`), with `compare="probability"` AUC, lists and decisions that of
+    `served(scores)`. Golden lists of a further length are made once, when a name first asks for them; nothing else is kept, so
+    nothing accumulates over a campaign. With 100 changed of 100,000 rows all metrics except `DEVIATIONS`, which need all rows,
+    together take a millisecond.
 
     Args:
         labels: [n], 0 or 1.
         golden: scores (logits) [n] without errors, finite.
         prior: click rate of the training rows.
         users: ids int64 [n], or None where rows have no user.
-        k: length of a user's list.
+        k: length of a user's list, where the name has none.
         threshold: of the click decision, a probability in (0, 1).
         epsilon: distance in logits beyond which a score has moved.
         compare: what AUC, users' lists and decisions compare: `logit`, or `probability` (float32, as `served` gives it).
@@ -128,9 +138,7 @@ class BaselineMetrics:
         if compare not in SCORES:
             raise unknown("scores", compare, SCORES)
         clicked, golden = checked(labels, golden)
-        if not np.isfinite(golden).all():
-            row = int(np.flatnonzero(~np.isfinite(golden))[0])
-            raise ValueError(f"golden score {golden[row]} of row {row}; scores without errors must be finite")
+        check_finite(golden)
         self._clicked, self.golden, self._prior = clicked, golden.copy(), checked_prior(prior)
         self._k, self._threshold, self._epsilon = checked_k(k), threshold, checked_epsilon(epsilon)
         self._compare, logit = compare, cut(threshold)
@@ -140,19 +148,10 @@ class BaselineMetrics:
         self._pairs = GoldenPairs(clicked, self._compared)
         self._factors = factors(clicked, golden, prior)
         self._probabilities = probabilities(golden, prior)
-        self._lists: UserLists | None = None
+        self._lists: ListMetrics | None = None
         if users is not None:
             _, users = columns(labels=labels, users=users)
-            self._lists = UserLists(users, k)
-            self._clicks, self._golden_lists = (
-                UserClicks(self._lists, clicked),
-                GoldenLists(self._lists, self._compared),
-            )
-            everyone = np.arange(len(self._lists.users))
-            self._golden_values = {
-                name: self._values(name, self._golden_lists.top, everyone) for name in RANKING if name != "users_harmed"
-            }
-            self._golden_values["users_harmed"] = np.zeros(len(everyone), bool)
+            self._lists = ListMetrics(UserLists(users, k), clicked, self._compared)
         for array in self._arrays().values():
             array.setflags(write=False)
 
@@ -202,27 +201,25 @@ class BaselineMetrics:
         return over_clicks(p, self._clicked)
 
     def measure(self, name: str, scores: np.ndarray, changed: np.ndarray | None = None) -> float | None:
-        """The metric of one of `NAMES`; None for a metric of users where rows have none.
+        """The metric of one of `NAMES`, or with a length of the lists, `ndcg@10`; None for one of users where rows have none.
 
         Raises:
-            ValueError: a name that is not in `NAMES`; else as `auc`.
+            ValueError: an unknown name; else as `auc`.
         """
         return self.measures([name], scores, changed)[name]
 
     def measures(
         self, names: Sequence[str], scores: np.ndarray, changed: np.ndarray | None = None
     ) -> dict[str, float | None]:
-        """Several metrics of `NAMES` at once: lists are ordered once for all of them. Else as `measure`."""
-        for name in names:
-            if name not in NAMES:
-                raise unknown("metric", name, NAMES)
+        """Several metrics at once: lists are ordered once for all of them. Else as `measure`."""
+        wanted = {name: split_name(name) for name in names}
+        of_lists = {name: one for name, one in wanted.items() if one[0] in LISTS}
         checked_scores, rows = self._checked(scores, changed)
         found: dict[str, float | None] = dict.fromkeys(names)
-        if self._lists is not None and set(names) & set(RANKING):
-            who = None if rows is None else self._lists.owners(rows)
-            top = self._lists.top(self._shown(checked_scores, rows), who)
-            found |= {name: self._of_users(name, top, who) for name in names if name in RANKING}
-        for name in set(names) - set(RANKING):
+        if self._lists is not None and of_lists:
+            who = None if rows is None else self._lists.lists.owners(rows)
+            found |= self._lists.measures(of_lists, self._shown(checked_scores, rows), who)
+        for name in set(names) - set(of_lists):
             if name in DEVIATIONS:
                 found[name] = DEVIATIONS[name](checked_scores, self.golden)
             elif name == "calibration":
@@ -233,12 +230,10 @@ class BaselineMetrics:
 
     def check(self, golden: np.ndarray) -> None:
         """Raises RuntimeError if the arrays here are not those of the golden scores [n]."""
-        users = None if self._lists is None else self._lists.users.take(self._lists.codes)
+        users = None if self._lists is None else self._lists.lists.users.take(self._lists.lists.codes)
         settings = {"k": self._k, "threshold": self._threshold, "epsilon": self._epsilon, "compare": self._compare}
-        fresh = BaselineMetrics(self._clicked, golden, self._prior, users, **settings)._arrays()
-        for name, array in self._arrays().items():
-            if array.dtype != fresh[name].dtype or array.tobytes() != fresh[name].tobytes():
-                raise RuntimeError(f"{name} is not what it was made of the golden scores; something wrote to it")
+        fresh = BaselineMetrics(self._clicked, golden, self._prior, users, **settings)
+        check_same(self._arrays(), fresh._arrays(self._lists))
 
     def _checked(self, scores: np.ndarray, changed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         """Scores [n], and the changed rows, sorted; None: any row may have changed, or more than FEW have, so that a full
@@ -250,42 +245,10 @@ class BaselineMetrics:
         scores = scores.ravel()
         if changed is None:
             return scores, None
-        changed = np.asarray(changed)
-        if changed.ndim != 1 or (changed.dtype.kind not in "iu" and len(changed)):
-            raise ValueError(
-                f"changed is {changed.dtype} of shape {changed.shape}; it must be row numbers, int64 [rows]"
-            )
+        changed = checked_rows(changed)
         if scores.dtype != self.golden.dtype or len(changed) > FEW * n:
             return scores, None
-        rows = np.sort(changed.astype(np.int64))
-        if len(rows) and (rows[0] < 0 or rows[-1] >= n):
-            raise ValueError(f"changed holds {rows[0] if rows[0] < 0 else rows[-1]}; rows are numbered 0 to {n - 1}")
-        twice = np.flatnonzero(rows[1:] == rows[:-1])
-        if len(twice):
-            raise ValueError(f"changed holds row {rows[twice[0]]} twice; rows must be distinct")
-        return scores, rows
-
-    def _of_users(self, name: str, top: np.ndarray, who: np.ndarray | None) -> float:
-        """The mean of a ranking metric by the lists of the users `who`; all others have their golden lists."""
-        if who is None:
-            values = self._values(name, top, None)
-        else:
-            values = self._golden_values[name].copy()
-            values[who] = self._values(name, top, who)
-        return mean(values) if name in ("overlap", "list_changed") else self._clicks.mean(values)
-
-    def _values(self, name: str, top: np.ndarray, who: np.ndarray | None) -> np.ndarray:
-        """A ranking metric of every user in `who` (None: all), whose lists are top [depth, A]."""
-        if name == "ndcg":
-            return self._clicks.ndcg(top, who)
-        if name == "hit_rate":
-            return self._clicks.hit(top)
-        if name == "overlap":
-            return self._golden_lists.overlap(top, who)
-        if name == "list_changed":
-            return self._golden_lists.list_changed(top, who)
-        golden = self._golden_values["ndcg"]
-        return self._clicks.ndcg(top, who) < (golden if who is None else golden.take(who))
+        return scores, distinct_rows(changed, n)
 
     def _share(self, name: str, scores: np.ndarray, rows: np.ndarray | None) -> float:
         """Share of rows that are flipped or moved; a row with its golden score, which is finite, is neither."""
@@ -297,17 +260,12 @@ class BaselineMetrics:
             found = is_moved(scores[rows], self.golden[rows], self._epsilon)
         return float(np.count_nonzero(found) / len(self.golden)) if len(self.golden) else float("nan")
 
-    def _arrays(self) -> dict[str, np.ndarray]:
-        """All arrays kept here, by name."""
-        parts = [self, self._pairs]
-        if self._lists is not None:
-            parts += [self._lists, self._clicks, self._golden_lists]
+    def _arrays(self, lists: ListMetrics | None = None) -> dict[str, np.ndarray]:
+        """All arrays kept here, by name, of lists of the lengths that `lists` has too."""
         arrays = {
             f"{type(part).__name__}.{name}": value
-            for part in parts
+            for part in (self, self._pairs)
             for name, value in vars(part).items()
             if isinstance(value, np.ndarray)
         }
-        if self._lists is not None:
-            arrays |= {f"golden {name}": values for name, values in self._golden_values.items()}
-        return arrays
+        return arrays if self._lists is None else arrays | self._lists.arrays(lists)

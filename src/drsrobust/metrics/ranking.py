@@ -3,6 +3,8 @@
 All are over the rows of a split: a user's list is their rows ordered by score (`UserLists`), a click is relevant, another row
 is not, and a row whose score is NaN is never shown."""
 
+import copy
+
 import numpy as np
 
 from drsrobust.metrics._inputs import checked, checked_k, checked_users, columns
@@ -47,6 +49,16 @@ class UserLists:
         self._small_codes = self.codes.astype(np.min_scalar_type(max(len(self.users) - 1, 0)))  # 16 bits sort in one go
         self._rows = argsort_keys(self._small_codes)  # of the users, one after the other
         self._starts = np.cumsum(self.counts) - self.counts
+
+    def cut(self, k: int) -> "UserLists":
+        """The same with lists of k places."""
+        other = copy.copy(self)
+        other.k, other.depth = checked_k(k), min(k, self.longest)
+        return other
+
+    def count(self, marked: np.ndarray) -> np.ndarray:
+        """How many rows of every user are marked (bool [n]), int64 [U]."""
+        return np.bincount(self.codes[marked], minlength=len(self.users))
 
     def owners(self, rows: np.ndarray) -> np.ndarray:
         """Numbers of the users who have one of the rows, sorted, each once."""
@@ -126,6 +138,21 @@ def hit_rate(labels: np.ndarray, scores: np.ndarray, users: np.ndarray, k: int) 
     return clicks.mean(clicks.hit(lists.top(scores)))
 
 
+def recall(labels: np.ndarray, scores: np.ndarray, users: np.ndarray, k: int) -> float:
+    """Share of a user's clicks that are among the first k rows shown, the mean over users with at least one click; NaN if there
+    is none.
+
+    torchmetrics' `RetrievalRecall(top_k=k, empty_target_action="skip")`; there a NaN may be shown, here it never is.
+    Arguments and errors are those of `ndcg`.
+
+    Example:
+        >>> recall(np.array([1, 0, 1, 1]), np.array([2.0, 3.0, 0.5, 0.7]), np.array([1, 1, 1, 2]), k=2)
+        0.75
+    """
+    clicks, lists, scores = _grouped(labels, scores, users, k)
+    return clicks.mean(clicks.recall(lists.top(scores)))
+
+
 def topk_overlap(scores: np.ndarray, golden: np.ndarray, users: np.ndarray, k: int) -> float:
     """Mean over users of the rows that are in both lists, over the smaller of k and the user's rows.
 
@@ -195,18 +222,27 @@ class UserClicks:
     """What lists are worth by the clicks in them.
 
     Args:
-        lists: of all users.
+        lists: of all users (or an `ItemLists`).
         clicked: bool [n].
     """
 
     def __init__(self, lists: UserLists, clicked: np.ndarray) -> None:
         self._clicked = np.append(clicked, False)  # what -1, an empty place, finds
-        clicks = np.bincount(lists.codes[clicked], minlength=len(lists.users))
-        self._with_click = np.flatnonzero(clicks)
-        self._discounts = 1 / np.log2(np.arange(lists.depth) + 2.0)
+        self._clicks = lists.count(clicked)
+        self._with_click = np.flatnonzero(self._clicks)
+        self._set_depth(lists.depth)
+
+    def cut(self, depth: int) -> "UserClicks":
+        """The same for lists of `depth` places."""
+        other = copy.copy(self)
+        other._set_depth(depth)
+        return other
+
+    def _set_depth(self, depth: int) -> None:
+        self._discounts = 1 / np.log2(np.arange(depth) + 2.0)
         # Summed from left to right, as in `ndcg`, so that the best list has exactly 1. Without a click it is divided by 1.
         best = np.append(1.0, np.cumsum(self._discounts))
-        self._best = best.take(np.minimum(clicks, lists.depth))
+        self._best = best.take(np.minimum(self._clicks, depth))
 
     def ndcg(self, top: np.ndarray, who: np.ndarray | None = None) -> np.ndarray:
         """NDCG float64 [A] of lists [depth, A] of the users `who` (None: all); 0 for users without a click."""
@@ -220,6 +256,11 @@ class UserClicks:
         """Whether there is a click in lists [depth, A], bool [A]."""
         return self._clicked.take(top, mode="wrap").any(axis=0)
 
+    def recall(self, top: np.ndarray, who: np.ndarray | None = None) -> np.ndarray:
+        """Share float64 [A] of a user's clicks that are in lists [depth, A]; 0 for users without a click."""
+        clicks = self._clicks if who is None else self._clicks.take(who)
+        return np.count_nonzero(self._clicked.take(top, mode="wrap"), axis=0) / np.maximum(clicks, 1)
+
     def mean(self, values: np.ndarray) -> float:
         """Mean over users with a click of values [U], bool or float64; NaN where there are none."""
         return mean(values.take(self._with_click))
@@ -229,13 +270,13 @@ class GoldenLists:
     """How lists differ from the golden ones.
 
     Args:
-        lists: of all users.
-        golden: scores [n].
+        lists: of all users (or an `ItemLists`).
+        golden: scores, as `lists.top` takes them.
     """
 
     def __init__(self, lists: UserLists, golden: np.ndarray) -> None:
         self.top = lists.top(golden)
-        self._listed = np.zeros(len(golden) + 1, bool)
+        self._listed = np.zeros(golden.size + 1, bool)
         self._listed[self.top] = True
         self._listed[-1] = False  # what -1, an empty place, finds
         self._places = np.minimum(lists.counts, lists.k)

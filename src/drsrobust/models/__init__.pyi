@@ -4,8 +4,7 @@ from .registry import build_model as build_model
 from .registry import default_sizes as default_sizes
 from .registry import describe as describe
 from .registry import model_name as model_name
-from .scoring import gathered as gathered
-from .scoring import logits_of as logits_of
+from .scoring import Scoring as Scoring
 from .scoring import padded_batches as padded_batches
 from .scoring import score as score
 from .scoring import state_checksum as state_checksum

@@ -36,9 +36,6 @@ class FlatInteractionArch(torchrec().models.dlrm.InteractionArch):
         return torch.cat((dense_features, products.index_select(1, flat)), dim=1)
 
 
-_COMPONENTS = {"embedding": ("sparse_arch.*",), "dense_mlp": ("dense_arch.*",)}
-
-
 class _FlatLogits:
     def forward(self, dense_features: torch.Tensor, sparse_features: "KeyedJaggedTensor") -> torch.Tensor:
         """Logits [B] of dense features [B, D] and B rows of ids."""
@@ -77,8 +74,6 @@ class DLRM(_FlatLogits, torchrec().models.dlrm.DLRM):
     Tensor names are those of TorchRec: `sparse_arch.*`, `dense_arch.*`, `inter_arch.*`, `over_arch.*`.
     """
 
-    COMPONENTS = _COMPONENTS | {"interaction": ("inter_arch.*",), "over_mlp": ("over_arch.*",)}
-
     def __init__(
         self,
         schema: Schema,
@@ -106,8 +101,6 @@ class DLRM_DCN(_FlatLogits, torchrec().models.dlrm.DLRM_DCN):
 
     Tensor names are those of TorchRec: `sparse_arch.*`, `dense_arch.*`, `inter_arch.crossnet.*`, `over_arch.*`.
     """
-
-    COMPONENTS = _COMPONENTS | {"cross": ("inter_arch.*",), "over_mlp": ("over_arch.*",)}
 
     def __init__(
         self,

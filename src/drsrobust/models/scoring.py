@@ -7,14 +7,17 @@ AVX2; elsewhere scores are equal within a few float32 roundings). So batches are
 import hashlib
 import math
 import zlib
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._environment import check_choice
 from drsrobust.data import Split
+from drsrobust.introspection.calling import Forward, call
 from drsrobust.introspection.tensors import named_tensors
 from drsrobust.introspection.wrappers import evaluating
 
@@ -22,6 +25,8 @@ if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
 
 BATCH = 2048  # rows; a multiple of 32
+OUTPUTS = ("logit", "probability")
+TASKS = ("click", "multi", "rank")
 
 
 def padded_batches(split: Split, size: int = BATCH, rows: np.ndarray | None = None) -> list["Batch"]:
@@ -37,47 +42,95 @@ def padded_batches(split: Split, size: int = BATCH, rows: np.ndarray | None = No
     return batches
 
 
-def logits_of(model: nn.Module, batch: "Batch") -> torch.Tensor:
-    """Logits [B] of one batch, on the model's device.
+@dataclass(frozen=True)
+class Scoring:
+    """How the scores of a batch are made of a model's output.
+
+    Args:
+        forward: forward(model, batch) -> output; None: as in `introspection.calling.call`.
+        output: `logit`, or `probability`, of which the logit is taken, clipped to the logits of float32 probabilities.
+        task: `click` (output [B] or [B, 1]), `multi` ([B, T]; a dictionary or tuple of T outputs [B] or [B, 1]) or `rank`
+            ([B, items]).
 
     Raises:
-        ValueError: the model's output is not a tensor [B] or [B, 1].
+        ValueError: another output or task.
     """
-    return _logits(model, batch, _device(model))
+
+    forward: Forward | None = None
+    output: str = "logit"
+    task: str = "click"
+
+    def __post_init__(self) -> None:
+        check_choice("output", self.output, OUTPUTS)
+        check_choice("task", self.task, TASKS)
+
+    def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """Scores of one batch, on the model's device: [B], or [B, T] or [B, items].
+
+        Raises:
+            ValueError: an output of another shape; the message has the shape, and those that tasks take.
+        """
+        found = call(model, batch, self.forward)
+        if self.task == "multi" and isinstance(found, Mapping | list | tuple):
+            parts = list(found.values() if isinstance(found, Mapping) else found)
+            if parts and all(isinstance(part, torch.Tensor) and _is_column(part) for part in parts):
+                found = torch.stack([part.reshape(-1) for part in parts], dim=1)
+        rows = len(batch.labels) if hasattr(batch, "labels") else None
+        if not isinstance(found, torch.Tensor):
+            raise ValueError(f"the model gave {_kind(found)}; {self._wanted()}")
+        if not found.is_floating_point():
+            raise ValueError(f"the model gave scores of {found.dtype}; they must be floating-point numbers")
+        fits = _is_column(found) if self.task == "click" else found.dim() == 2
+        if not fits or rows not in (None, len(found)):
+            seen = f"a tensor {list(found.shape)}" + ("" if rows is None else f" for {rows} rows")
+            raise ValueError(f"the model gave {seen}; {self._wanted()}")
+        scores = found.reshape(-1) if self.task == "click" else found
+        return scores if self.output == "logit" else _logit(scores)
+
+    def _wanted(self) -> str:
+        shapes = "task='click' takes scores [B] or [B, 1], 'multi' [B, tasks], 'rank' [B, items]"
+        return f"{shapes}, and this is task={self.task!r}; forward=lambda model, batch: ... can pick them from the output"
 
 
-def score(model: nn.Module, batches: Iterable["Batch"], n: int) -> np.ndarray:
-    """Logits [n] of the first n rows of the batches, float32 (float64 if the model's are), in evaluation mode; afterwards each
-    module has its previous mode.
+CLICK = Scoring()
+
+
+def _is_column(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 1 or (tensor.dim() == 2 and tensor.shape[1] == 1)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"a dictionary of {', '.join(map(repr, value))}"
+    if isinstance(value, list | tuple):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def _logit(probability: torch.Tensor) -> torch.Tensor:
+    """Logits of probabilities, float32 (float64 if they are); those of 0 and 1 are finite, and 1 comes back as 1 in float32.
+    Other infinities and NaN stay."""
+    wide = probability.double()
+    logits = torch.logit(wide.clamp(1e-38, 1 - 2**-25))
+    logits = torch.where(wide.isinf(), wide, logits)
+    return logits.to(torch.promote_types(probability.dtype, torch.float32))
+
+
+def score(model: nn.Module, batches: Iterable[Any], n: int, scoring: Scoring = CLICK) -> np.ndarray:
+    """Scores of the first n rows of the batches, [n], [n, T] or [n, items], float32 (float64 if the model's are), in evaluation
+    mode; afterwards each module has its previous mode.
 
     Raises:
-        ValueError: as `logits_of`.
+        ValueError: as `Scoring`, or fewer scores than n.
     """
-    device = _device(model)
     with evaluating(model):
-        return gathered((_logits(model, batch, device) for batch in batches), n)
-
-
-def gathered(logits: Iterable[torch.Tensor], n: int) -> np.ndarray:
-    """The first n logits of several batches ([B] each, or [B, 1] each), in the form of `score`."""
-    joined = torch.cat(list(logits)).reshape(-1)
+        parts = [scoring(model, batch) for batch in batches]
+    if len(widths := {part.shape[1:] for part in parts}) > 1:
+        raise ValueError(f"batches have scores of different shapes per row: {sorted(map(list, widths))}")
+    joined = torch.cat(parts)
+    if len(joined) < n:
+        raise ValueError(f"the model gave {len(joined)} scores for {n} rows")
     return joined.to("cpu", torch.promote_types(joined.dtype, torch.float32)).numpy()[:n]
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-
-
-def _logits(model: nn.Module, batch: "Batch", device: torch.device) -> torch.Tensor:
-    if device.type != "cpu":
-        batch = batch.to(device)
-    logits = model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
-    rows = len(batch.labels)
-    if not isinstance(logits, torch.Tensor):
-        raise ValueError(f"the model must give a tensor of logits [{rows}], got a {type(logits).__name__}")
-    if logits.shape not in ((rows,), (rows, 1)):
-        raise ValueError(f"the model must give logits of shape [{rows}], got {list(logits.shape)}")
-    return logits.reshape(rows)
 
 
 def state_digest(model: nn.Module) -> str:

@@ -9,6 +9,7 @@ from drsrobust.plots.curves import (
     recovery_vs_ber_data,
 )
 from drsrobust.plots.names import display_name
+from drsrobust.plots.propagation import propagation, propagation_data, propagation_message
 from drsrobust.plots.save import figures_folder, read_words, save, save_table
 from drsrobust.plots.style import new_panels
 
@@ -20,6 +21,9 @@ __all__ = [
     "mitigated_auc",
     "mitigated_auc_data",
     "new_panels",
+    "propagation",
+    "propagation_data",
+    "propagation_message",
     "read_words",
     "recovery_vs_ber",
     "recovery_vs_ber_data",

@@ -1,6 +1,7 @@
 """From one row per trial to one row per condition, every number with its interval."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,42 +27,65 @@ INTERVALS = {FIXED: INTERVAL, PRECISION: ADAPTIVE}
 METHODS = {FIXED: "Student's t", PRECISION: "betting"}
 # Least and greatest possible value of each metric; of `auc_drop` they depend on the AUC without errors.
 BOUNDS = dict.fromkeys(
-    ("auc", "detected", "repaired", "ndcg", "hit_rate", "overlap", "list_changed", "users_harmed"), UNIT
+    ("auc", "detected", "repaired", "ndcg", "hit_rate", "recall", "overlap", "list_changed", "users_harmed"), UNIT
 )
 BOUNDS |= dict.fromkeys(("decision_changed", "score_changed", "deviated_0.01", "deviated_0.1"), UNIT)
 BOUNDS |= {"spearman": (-1.0, 1.0)}
 BOUNDS |= dict.fromkeys(("logloss", "ne", "calibration", "median_change"), (0.0, float("inf")))
 
 
-def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":
+def known_bounds(name: str) -> tuple[float, float] | None:
+    """Least and greatest possible value of a built-in metric; None if they are unknown, as of `auc_drop` and of own metrics.
+
+    Args:
+        name: with or without the length of a list and a task.
+
+    Example:
+        >>> known_bounds("ndcg@10/buy"), known_bounds("logloss"), known_bounds("mine")
+        ((0.0, 1.0), (0.0, inf), None)
+    """
+    return BOUNDS.get(name.partition("/")[0].partition("@")[0])
+
+
+def summarise(
+    table: "pd.DataFrame",
+    metrics: Sequence[str] = ("auc", "auc_drop", "logloss", "ne"),
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+) -> "pd.DataFrame":
     """One row per condition, in the table's order.
 
     Args:
         table: of one or more campaigns, one row per trial; stratified ones are weighted by their column `weight`.
-        metrics: columns to average over trials; also further ones, as `ndcg` or `decision_changed`.
+        metrics: columns to average over trials; also further ones, as `ndcg@10`, or own ones. One without values gives NaN.
+        bounds: least and greatest possible value of own metrics, as {"mine": (0, 1)}. Of an own metric without bounds the
+            interval is Student's t, which may leave the range of the metric; it is blank where all trials agree, where few were
+            harmed, and where trials were stopped by precision.
 
     Returns:
         the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), the structured
         columns, `interval` (method of the intervals) and `confidence`, `few_harmful` (so few trials were harmed that rare
-        larger losses may be missing among them: intervals are Stringer's then, and blank for metrics without two bounds),
-        `share_<outcome>`, `nan_rows` and `inf_rows` (mean per trial); of each metric its mean over the trials that have it,
-        `_low` and `_high` (see `Strata.mean_interval`; of `auc` and `auc_drop` the worse end counts a trial whose model raised
-        as an AUC of 0) and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if `auc_drop` is among them, an upper bound of its
-        mean that assumes nothing of the losses that were not seen (95 %, raised trials lose all);
-        `realised`, the rate that was drawn (events over sites of all trials), with the central 99.9 % range `realised_low`,
-        `realised_high` of Binomial(sites, rate) if the error model has a rate; `trials_harmed`, the share of trials that lost
-        over 0.001 AUC or raised, with `_low` and `_high` (95 %, Wilson). `attrs` describe the intervals.
+        larger losses may be missing among them: intervals are Stringer's then, and blank for metrics without two bounds. Harm
+        is a loss of AUC; for metrics in `bounds` it is a distance from their median too. Where there is no AUC, as of rankings,
+        it is the latter for all metrics), `share_<outcome>`, `nan_rows` and `inf_rows` (mean per trial); of each metric its
+        mean over the trials that have it, `_low` and `_high` (see `Strata.mean_interval`; of `auc` and `auc_drop` the worse end
+        counts a trial whose model raised as an AUC of 0) and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if `auc_drop` is
+        among them, an upper bound of its mean that assumes nothing of the losses that were not seen (95 %, raised trials lose
+        all); `realised`, the rate that was drawn (events over sites of all trials), with the central 99.9 % range
+        `realised_low`, `realised_high` of Binomial(sites, rate) if the error model has a rate; `trials_harmed`, the share of
+        trials that lost over 0.001 AUC or raised, with `_low` and `_high` (95 %, Wilson; NaN where there is no AUC). `attrs`
+        describe the intervals.
 
     Raises:
         ValueError: a metric that the table does not have, or with a value outside its bounds, or whose columns the summary has
-            already; a table without the column `stopping`; trials of several trained models, sets of rows or ways of stopping
-            in one condition.
+            already; bounds of a column that the table does not have or of a built-in metric, or that are no range; a table
+            without the column `stopping`; trials of several trained models, sets of rows or ways of stopping in one condition.
     """
     import pandas as pd
 
     for metric in metrics:
         if metric not in table:
             raise unknown("metric", metric, table.columns)
+    bounds = _checked_bounds(bounds or {}, table)
     rows = []
     columns = identifying(table, CONDITION)
     for condition, group in table.groupby(columns, sort=False, dropna=False):
@@ -72,10 +96,12 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
                 raise ValueError(
                     f"{where} holds trials of {several} {thing} (column {column!r}); summarise them one by one"
                 )
-        row |= {"auc_golden": group["auc_golden"].iloc[0], "n": len(group), STOPPING: stopping_of(group, where)}
+        golden = group["auc_golden"].to_numpy(float, na_value=np.nan)[0]
+        has_auc = not np.isnan(golden)
+        row |= {"auc_golden": golden, "n": len(group), STOPPING: stopping_of(group, where)}
         row |= {column: group[column].iloc[0] for column in STRUCTURED if column in group}
         try:
-            strata = Strata.of(group)
+            strata = Strata.of(group if has_auc else group.drop(columns="auc_drop"))
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
         row |= {
@@ -90,15 +116,17 @@ def summarise(table: "pd.DataFrame", metrics: tuple[str, ...] = ("auc", "auc_dro
         }
         for metric in metrics:
             values = group[metric].to_numpy(float, na_value=np.nan)
-            _add(row, metric, zip(ENDS, _interval(strata, values, metric, row), strict=True))
+            judged = strata if has_auc and metric not in bounds else _judged(strata, group, values)
+            row["few_harmful"] |= bool(judged.few_harmful.any())
+            _add(row, metric, zip(ENDS, _interval(judged, values, metric, bounds.get(metric), row), strict=True))
             _add(row, metric, [(f"_q{quantile}", strata.quantile(values, quantile / 100)) for quantile in (10, 90)])
         if "auc_drop" in metrics:
-            golden = row["auc_golden"]
-            losses = group["auc_drop"].fillna(golden).to_numpy(float)
-            row["auc_drop_bound"] = strata.upper_bound(losses, (golden - 1, golden), CONFIDENCE)
+            losses = group["auc_drop"].to_numpy(float, na_value=golden)
+            bound = strata.upper_bound(losses, (golden - 1, golden), CONFIDENCE) if has_auc else np.nan
+            row["auc_drop_bound"] = bound
         _add(row, "realised", zip(ENDS, realised_rate(group), strict=True))
-        harmed = ((group["auc_drop"] > DROP) | (group["outcome"] == "raised")).to_numpy(bool)
-        _add(row, "trials_harmed", zip(ENDS, strata.share(harmed), strict=True))
+        harmed = (group["auc_drop"].to_numpy(float, na_value=np.nan) > DROP) | (outcomes == "raised")
+        _add(row, "trials_harmed", zip(ENDS, strata.share(harmed) if has_auc else (np.nan,) * 3, strict=True))
         rows.append(row)
     summary = pd.DataFrame(rows)
     summary.attrs = {
@@ -128,15 +156,41 @@ def stopping_of(trials: "pd.DataFrame", where: str) -> str:
     return found[0]
 
 
-def _interval(strata: Strata, values: np.ndarray, metric: str, row: dict) -> tuple[float, float, float]:
+def _checked_bounds(bounds: Mapping[str, tuple[float, float]], table: "pd.DataFrame") -> dict[str, tuple[float, float]]:
+    """Bounds of own metrics; raises ValueError for those of other columns, and where they are no range."""
+    for name, ends in bounds.items():
+        if name not in table:
+            raise unknown("metric in bounds", name, table.columns)
+        if known_bounds(name) or name == "auc_drop":
+            raise ValueError(f"bounds of {name!r}: it is built in, and its range is known; bounds are for own metrics")
+        if len(ends) != 2 or not ends[0] < ends[1]:
+            raise ValueError(f"bounds of {name!r} are {ends!r}; they must be the least and the greatest possible value")
+    return {name: (float(low), float(high)) for name, (low, high) in bounds.items()}
+
+
+def _judged(strata: Strata, group: "pd.DataFrame", values: np.ndarray) -> Strata:
+    """Strata that also have few harmful trials where few values lie far from the median, as seen from the farthest one."""
+    if np.isnan(values).all():
+        return strata
+    with np.errstate(invalid="ignore"):  # of infinite values
+        distance = np.abs(values - strata.quantile(values, 0.5))
+        distance /= np.fmax.reduce(distance) or 1.0
+    few_far = Strata.of(group.assign(auc_drop=distance)).few_harmful
+    return replace(strata, few_harmful=strata.few_harmful | few_far)
+
+
+def _interval(
+    strata: Strata, values: np.ndarray, metric: str, bounds: tuple[float, float] | None, row: dict
+) -> tuple[float, float, float]:
     """Mean and interval of a metric over the trials of one condition; at a rate of 0 the value is exact."""
     golden = row["auc_golden"]
-    bounds = (golden - 1, golden) if metric == "auc_drop" else BOUNDS.get(metric)
+    if bounds is None:
+        bounds = (golden - 1, golden) if metric == "auc_drop" else known_bounds(metric)
     if row["ber"] == 0 and len(set(values)) == 1:
         return (float(values[0]),) * 3
     try:
         mean, low, high = strata.mean_interval(values, bounds, row[STOPPING])
-        if metric in ("auc", "auc_drop") and row["share_raised"]:
+        if metric in ("auc", "auc_drop") and row["share_raised"] and not np.isnan(golden):
             lost = bounds[0] if metric == "auc" else bounds[1]
             worst = strata.mean_interval(np.where(np.isnan(values), lost, values), bounds, row[STOPPING])
             low, high = (np.fmin(low, worst[1]), high) if metric == "auc" else (low, np.fmax(high, worst[2]))

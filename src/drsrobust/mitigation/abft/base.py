@@ -1,7 +1,7 @@
 """Algorithm-based fault tolerance: `ABFT` compares module outputs with checksums of trusted weights and repairs them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -9,6 +9,7 @@ from torch import nn
 
 from drsrobust._environment import check_choice
 from drsrobust.injection.apply import open_in
+from drsrobust.introspection.calling import Forward, call
 from drsrobust.introspection.tensors import named_modules
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation.base import BATCH, ActiveMitigation, Cost, Detection, Handle, Mitigation
@@ -175,15 +176,16 @@ def refuse_errors(model: nn.Module) -> None:
         raise ValueError("errors are applied to the model; fit checksums before injecting")
 
 
-def run(model: nn.Module, rows: Any) -> Iterator[None]:
+def run(model: nn.Module, rows: Any, forward: Forward | None) -> Iterator[None]:
     """Scores batches one by one, in evaluation mode and without gradients; modules get their mode back afterwards.
 
     Args:
-        model: forward(dense_features, sparse_features).
-        rows: a Split, or batches.
+        model: any module.
+        rows: a Split, Batches, or an iterable of batches.
+        forward: forward(model, batch), as of `Evaluator`.
     """
-    batches: Iterable[Any] = rows.batches(BATCH) if hasattr(rows, "batches") else rows
+    batches = getattr(rows, "batches", rows)
     with evaluating(model):
-        for batch in batches:
-            model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
+        for batch in batches(BATCH) if callable(batches) else batches:
+            call(model, batch, forward)
             yield

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from drsrobust._environment import check_choice
+from drsrobust.introspection.calling import Forward
 from drsrobust.introspection.tensors import named_modules
 from drsrobust.mitigation.abft.base import ABFT, Check, FindWrongRows, check_options, refuse_errors, run
 from drsrobust.mitigation.abft.rounding_bounds import OPERANDS, LinearSums, linear_sums
@@ -67,18 +68,20 @@ class ABFTLinear(ABFT):
         action: str = "report",
         every: int = 1,
         products: str = "float32",
+        forward: Forward | None = None,
     ) -> "ABFTLinear":
         """Sums of a model's present weights.
 
         Args:
             model: without errors.
-            rows: of `calibrated`: training rows, as `data.train` or a list of batches; some 20,000 suffice.
+            rows: of `calibrated`: training rows, as `data.train`, Batches or a list of batches; some 20,000 suffice.
             mode: `"provable"` or `"calibrated"`.
             margin: of `calibrated`.
             action: `"report"`, `"recompute"`, `"zero"` (the row of the layer's output) or `"restore"` (the layer), see `ABFT`.
             every: checks every n-th batch.
             products: how factors are rounded before they are multiplied: `"float32"` (not at all), or `"tf32"` or `"bfloat16"`
                 where `torch.set_float32_matmul_precision` allows it.
+            forward: of `calibrated`: forward(model, batch), as of `Evaluator`.
 
         Raises:
             ValueError: an unknown option, no layer to check, weights that are not finite, errors in the model, or no rows for
@@ -117,7 +120,7 @@ class ABFTLinear(ABFT):
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
         if mode == "calibrated":
-            checks = _calibrated(model, layers, checks, rows, margin)
+            checks = _calibrated(model, layers, checks, rows, margin, forward)
         golden = None
         if action == "restore":
             weights = {f"{name}.weight": layer.weight for name, layer in layers.items()}
@@ -322,7 +325,12 @@ class Differences:
 
 
 def _calibrated(
-    model: nn.Module, layers: Mapping[str, nn.Linear], checks: Mapping[str, LinearCheck], rows: Any, margin: float
+    model: nn.Module,
+    layers: Mapping[str, nn.Linear],
+    checks: Mapping[str, LinearCheck],
+    rows: Any,
+    margin: float,
+    forward: Forward | None,
 ) -> dict[str, LinearCheck]:
     """The checks with thresholds learnt from rows."""
     largest = dict.fromkeys(layers, (0.0, 0.0))
@@ -342,7 +350,7 @@ def _calibrated(
     try:
         for name, layer in layers.items():
             handles.append(layer.register_forward_hook(observer(name, layer), with_kwargs=True))
-        batches = sum(1 for _ in run(model, rows))
+        batches = sum(1 for _ in run(model, rows, forward))
     finally:
         for handle in handles:
             handle.remove()

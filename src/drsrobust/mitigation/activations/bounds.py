@@ -4,26 +4,25 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import floor
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 
+from drsrobust.introspection.calling import Forward, call
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation.activations.sites import ClipSite, hooked_sites
 from drsrobust.mitigation.base import BATCH, widen
 
-if TYPE_CHECKING:
-    from torchrec.datasets.utils import Batch
-
 
 class CleanRows(Protocol):
-    """Rows to learn bounds from, such as a `drsrobust.data.Split`."""
+    """Rows to learn bounds from: a `drsrobust.data.Split`, or `drsrobust.data.Batches`, which has `batches` and `sizes` in
+    place of `batch`."""
 
     def __len__(self) -> int: ...
 
-    def batch(self, rows: np.ndarray) -> "Batch": ...
+    def batch(self, rows: np.ndarray) -> Any: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +53,7 @@ def learn(
     quantile: float | None,
     margin: float,
     per_neuron: bool,
+    forward: Forward | None = None,
 ) -> dict[ClipSite, Bounds]:
     """The bounds of some sites from their outputs for the first rows of a split.
 
@@ -66,10 +66,12 @@ def learn(
         site -> bounds, without sites that are never called.
 
     Raises:
-        ValueError: a site with NaN or infinite values, or with vectors of several widths.
+        ValueError: no rows, or a site with NaN or infinite values, or with vectors of several widths.
     """
+    if not len(split):
+        raise ValueError(f"{split!r} has no rows to learn bounds from; give training rows, or else the rows you have")
     ranges = {site: _Range(site, per_neuron) for site in sites}
-    n_rows = _observe(model, split, rows, ranges)
+    n_rows = _observe(model, split, rows, ranges, forward)
     ranges = {site: observed for site, observed in ranges.items() if observed.number}
     if quantile is None:
         ends = {
@@ -78,7 +80,7 @@ def learn(
         }
     else:
         tops = {site: _Top(site, per_neuron, observed.number, quantile) for site, observed in ranges.items()}
-        _observe(model, split, rows, tops)
+        _observe(model, split, rows, tops, forward)
         largest = {site: top.quantile() * margin for site, top in tops.items()}
         ends = {site: (-high, high) for site, high in largest.items()}
     bounds = {}
@@ -90,14 +92,20 @@ def learn(
     return bounds
 
 
-def batches(split: CleanRows, number: int) -> Iterator[tuple[int, "Batch"]]:
+def batches(split: CleanRows, number: int) -> Iterator[tuple[int, Any]]:
     """The first rows of a split in batches of multiples of 32 rows, from 64 up, as evaluators use them: with other sizes matrix
     products may round otherwise, and a clean value could be just outside of the bounds. Up to 31 last rows are dropped; fewer
-    than 64 rows are padded with the last row.
+    than 64 rows are padded with the last row. `Batches` are taken as they are, until there are enough rows.
 
     Yields:
         number of rows, and the batch.
     """
+    if not hasattr(split, "batch"):
+        starts = np.cumsum(split.sizes) - split.sizes
+        for size, start, batch in zip(split.sizes.tolist(), starts.tolist(), split.batches, strict=True):
+            if start < number:
+                yield size, batch
+        return
     number = number // 32 * 32 if number >= 64 else number
     ends = [*range(BATCH, number - 63, BATCH), number] if number > BATCH else [number]
     start = 0
@@ -173,13 +181,17 @@ class _Top(_Observer):
         return lowest[0] + self._fraction * (lowest[-1] - lowest[0])
 
 
-def _observe(model: nn.Module, split: CleanRows, rows: int, observers: Mapping[ClipSite, _Observer]) -> int:
+def _observe(
+    model: nn.Module,
+    split: CleanRows,
+    rows: int,
+    observers: Mapping[ClipSite, _Observer],
+    forward: Forward | None,
+) -> int:
     """Runs a model on the first rows of a split under observers; returns how many rows these were."""
     n_rows = 0
-    device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
     with evaluating(model), hooked_sites(model, {site: each.observe for site, each in observers.items()}):
         for number, batch in batches(split, min(rows, len(split))):
-            batch = batch if device.type == "cpu" else batch.to(device)
-            model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
+            call(model, batch, forward)
             n_rows += number
     return n_rows

@@ -14,6 +14,7 @@ from torch import nn
 
 from drsrobust._environment import check_choice
 from drsrobust.injection import restore_leftovers
+from drsrobust.introspection.calling import Forward
 from drsrobust.introspection.tensors import unwrapped
 from drsrobust.introspection.wrappers import is_compiled
 from drsrobust.mitigation.activations.bounds import Bounds, CleanRows, learn
@@ -104,20 +105,22 @@ class ActivationClipping(Mitigation):
         mode: str = "saturate",
         nan: str = "zero",
         places: str | Sequence[str] | None = None,
+        forward: Forward | None = None,
     ) -> "ActivationClipping":
         """Learns bounds from a model's outputs for training rows; errors that an interrupted `with` left are undone first.
 
         With bounds of all rows (no quantile, margin 1) these rows keep their scores bit for bit.
 
         Args:
-            model: forward(dense_features, sparse_features).
+            model: any module.
             split: training rows, as `data.train`; the first `rows` are used (splits are in random order), rounded down to a
-                multiple of 32.
+                multiple of 32. Or Batches, as of `dr.data.from_batches`.
             rows: how many.
             quantile: None: bounds are the smallest and the largest value; else -m and m, where m is this quantile of |x|.
             margin: moves each bound b outwards, by (margin - 1) |b|.
             scope: one pair of bounds per site (`layer`), or per entry of its last dimension (`neuron`).
             mode, nan, places: as for a fixed bound.
+            forward: forward(model, batch), as of `Evaluator`.
 
         Raises:
             ValueError: a model without any of the sites, or with NaN or infinite values there; a number out of range.
@@ -137,6 +140,7 @@ class ActivationClipping(Mitigation):
         self._fit = {"rows": int(rows), "quantile": quantile and float(quantile), "margin": float(margin)}
         restore_leftovers(model)
         options = {"rows": rows, "quantile": quantile, "margin": margin, "per_neuron": scope == "neuron"}
+        options["forward"] = forward
         self.learnt = learn(model, split, select_sites(model, self.kinds), **options)
         return self
 

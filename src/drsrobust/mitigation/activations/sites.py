@@ -13,7 +13,7 @@ from torch import nn
 
 from drsrobust._environment import check_choice
 from drsrobust.introspection.embedding_modules import pooled_tables
-from drsrobust.introspection.tensors import component_of, named_modules, unwrapped
+from drsrobust.introspection.tensors import component_of, core, declared_components, named_modules, unwrapped
 from drsrobust.introspection.wrappers import has_replaced_forward, intercepted
 from drsrobust.mitigation.base import Handle
 
@@ -125,7 +125,7 @@ def find_sites(model: nn.Module) -> list[ClipSite]:
     """The sites of a model, in the order of its modules; the logit last."""
     modules = named_modules(model)
     home = component_of(model)
-    declares_linear = "linear" in getattr(type(unwrapped(model)), "COMPONENTS", {})
+    declares_linear = "linear" in declared_components(type(core(model)[1]))
     dim = next((widths[0] for _, module in modules if (widths := _table_widths(module))), None)
     sites: list[ClipSite] = []
     tables: list[str] = []

@@ -1,0 +1,296 @@
+"""Which rows of data look up which rows of a model's tables."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from drsrobust.data import Split
+from drsrobust.data.dataset import Ids
+from drsrobust.introspection.embedding_modules import pooled_table_name, sparse_type, table_configs
+from drsrobust.introspection.tensors import listed, named_modules
+from drsrobust.introspection.wrappers import Forward, intercepted
+
+
+class Readers:
+    """An inverted index: the rows of data that look up given ids of one feature.
+
+    The positions of the ids are sorted by ranges of neighbouring ids; within a range the ids are compared. With half as many
+    ranges as ids the index takes at most 1.5 times the memory of the ids.
+
+    Args:
+        ids: of the feature, of n rows of data.
+
+    Example:
+        >>> Readers(Ids(np.array([3, 1, 3, 0], np.int32))).of(np.array([3]))
+        array([0, 2])
+    """
+
+    def __init__(self, ids: Ids) -> None:
+        self._ids, self._ends = ids, ids.ends()
+        values = np.asarray(ids.values)
+        self.cardinality = int(values.max()) + 1 if len(values) else 0
+        self._shift = 0
+        while (self.cardinality >> self._shift) + 2 > max(len(values) // 2, 2):
+            self._shift += 1
+        ranges = values >> self._shift
+        self._positions = np.argsort(ranges, kind="stable").astype(np.int32 if len(values) < 2**31 else np.int64)
+        counts = np.bincount(ranges, minlength=(self.cardinality >> self._shift) + 1)
+        self._starts = np.concatenate(([0], np.cumsum(counts))).astype(self._positions.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the index, without the ids."""
+        return self._positions.nbytes + self._starts.nbytes
+
+    def of(self, ids: np.ndarray) -> np.ndarray:
+        """The rows (int64, ascending) that look up any of some distinct ids, int64 [m]."""
+        ids = ids[ids < self.cardinality]
+        if not len(ids):
+            return np.empty(0, np.int64)
+        if len(ids) * 8 > self.cardinality:  # many: a scan of all ids is quicker than the index
+            chosen = np.zeros(self.cardinality, bool)
+            chosen[ids] = True
+            positions = np.flatnonzero(chosen[self._ids.values])
+        else:
+            ranges = ids >> self._shift
+            if self._shift:
+                ranges = np.unique(ranges)
+            starts, ends = self._starts[ranges].astype(np.int64), self._starts[ranges + 1].astype(np.int64)
+            lengths = ends - starts
+            within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+            positions = self._positions[np.repeat(starts, lengths) + within].astype(np.int64)
+            if self._shift:  # the ranges hold other ids too
+                positions = positions[np.isin(self._ids.values[positions], ids)]
+            positions.sort()
+        if self._ends is None:
+            return positions
+        rows = np.searchsorted(self._ends, positions, side="right")
+        return rows[np.append(True, rows[1:] != rows[:-1])] if len(rows) else rows
+
+
+class Lookups(ABC):
+    """Observes the look-ups of a model while it scores all batches: TorchRec's collections, `nn.EmbeddingBag`, `nn.Embedding`.
+
+    Attributes:
+        tables: name of a table's tensor -> the modules that look up in it.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        modules = dict(named_modules(model))
+        everything = listed(model)
+        self.tables: dict[str, list[str]] = {}
+        self._modules: dict[str, nn.Module] = {}
+        self._configs: dict[str, dict[str, tuple[str, ...]]] = {}  # collection -> table's tensor -> features
+        for name, module in modules.items():
+            if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+                for one in everything:
+                    if one.tensor is module.weight:
+                        self.tables.setdefault(one.name, []).append(name)
+                        self._modules[name] = module
+        for name, module in modules.items():
+            found = {}
+            for config in table_configs(module) or ():
+                tensor = pooled_table_name(name, config.name)
+                if any(one.name == tensor and one.table for one in everything):
+                    found[tensor] = tuple(config.feature_names)
+                    self.tables.setdefault(tensor, []).append(name)
+            if found:
+                self._modules[name], self._configs[name] = module, found
+        self._readers: dict[str, Readers] = {}
+
+    @contextmanager
+    def watched(self, batches: Iterable[Any]) -> Iterator[Iterator[Any]]:
+        """Yields an iterator over the batches; observes look-ups while the block runs."""
+
+        def announced() -> Iterator[Any]:
+            for batch in batches:
+                self._begin(batch)
+                yield batch
+
+        with intercepted(self._modules, self._around):
+            yield announced()
+
+    @abstractmethod
+    def why_unknown(self, table: str) -> str | None:
+        """Why the rows that look up a table's rows are unknown; None if they are known."""
+
+    @abstractmethod
+    def rows(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
+        """The rows of data (int64, ascending) whose scores may depend on rows `ids` (int64, distinct) of a table, in parts."""
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the inverted indexes made so far."""
+        return sum(readers.nbytes for readers in self._readers.values())
+
+    @abstractmethod
+    def _begin(self, batch: Any) -> None:
+        """Called before each batch."""
+
+    @abstractmethod
+    def _seen(self, name: str, ids: Any, offsets: Any) -> None:
+        """Called at each call of an embedding module."""
+
+    @abstractmethod
+    def _seen_collection(self, name: str, inputs: tuple) -> None:
+        """Called at each call of a collection."""
+
+    def _around(self, name: str, forward: Forward) -> Forward:
+        def observed(*args, **kwargs):
+            if name in self._configs:
+                self._seen_collection(name, (*args, *kwargs.values()))
+            else:
+                ids = args[0] if args else kwargs.get("input")
+                offsets = args[1] if len(args) > 1 else kwargs.get("offsets")
+                self._seen(name, ids, offsets)
+            return forward(*args, **kwargs)
+
+        return observed
+
+
+class SplitLookups(Lookups):
+    """Look-ups of a model that scores the rows of a split.
+
+    A table is read with a feature if its module got exactly that feature's ids in every batch: a model may hash, shuffle
+    or drop ids, and then the rows that an error affects are unknown.
+
+    Args:
+        model: any module.
+        split: the rows, in batches of any size.
+    """
+
+    def __init__(self, model: nn.Module, split: Split) -> None:
+        super().__init__(model)
+        self._split = split
+        self._found: dict[tuple[str, int], set[str]] = {}  # (module, number of its call in a batch) -> features
+        self._wrong: set[str] = set()
+        self._calls: dict[str, int] = {}
+        self._batch: Any = None
+
+    def why_unknown(self, table: str) -> str | None:
+        return None if self._features(table) else "it looks up other ids than the split's"
+
+    def rows(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
+        features = self._features(table)
+        for feature in features:
+            if feature not in self._readers:
+                self._readers[feature] = Readers(self._split.sparse[feature])
+        return [self._readers[feature].of(ids) for feature in features]
+
+    def _begin(self, batch: Any) -> None:
+        jagged = batch.sparse_features
+        keys, values, bounds = jagged.keys(), jagged.values(), jagged.offset_per_key()
+        lengths = jagged.lengths().view(len(keys), -1) if keys else ()
+        self._batch = {
+            key: (values[start:end], length)
+            for key, start, end, length in zip(keys, bounds[:-1], bounds[1:], lengths, strict=True)
+        }
+        self._calls = {}
+
+    def _features(self, table: str) -> list[str] | None:
+        """The features that a table is read with; None if unknown."""
+        found: list[str] = []
+        for name in self.tables.get(table, ()):
+            if name in self._wrong:
+                return None
+            if name in self._configs:
+                found += self._configs[name][table]
+                continue
+            calls = [features for (module, _), features in self._found.items() if module == name]
+            if not all(calls):
+                return None
+            found += [min(features) for features in calls]
+        return list(dict.fromkeys(found)) if table in self.tables else None
+
+    def _seen_collection(self, name: str, inputs: tuple) -> None:
+        jagged = next((value for value in inputs if sparse_type(value) == "KeyedJaggedTensor"), None)
+        for feature in {feature for features in self._configs[name].values() for feature in features}:
+            if jagged is None or feature not in set(jagged.keys()) or feature not in self._batch:
+                self._wrong.add(name)
+                return
+            values, lengths = self._batch[feature]
+            if not (_same(jagged[feature].values(), values) and _same(jagged[feature].lengths(), lengths)):
+                self._wrong.add(name)
+
+    def _seen(self, name: str, ids: Any, offsets: Any) -> None:
+        call = self._calls.get(name, 0)
+        self._calls[name] = call + 1
+        candidates = self._found.get((name, call))
+        if not isinstance(ids, torch.Tensor):
+            self._found[name, call] = set()
+            return
+        flat = ids.reshape(-1)
+        possible = self._batch if candidates is None else candidates
+        matching = set()
+        for feature in possible:
+            values, lengths = self._batch[feature]
+            # Without offsets each row of a matrix of ids is a bag, which fits features with one id per row.
+            bags = _bags(offsets, len(flat), lengths) if offsets is not None else len(values) == len(lengths)
+            if (bags or isinstance(self._modules[name], nn.Embedding)) and _same(flat, values):
+                matching.add(feature)
+        self._found[name, call] = matching
+
+
+class BatchLookups(Lookups):
+    """Look-ups of a model that scores whole batches: an error in a table's row affects all rows of the batches that look it up.
+
+    Args:
+        model: any module.
+        sizes: rows of each batch, int64 [batches].
+    """
+
+    def __init__(self, model: nn.Module, sizes: np.ndarray) -> None:
+        super().__init__(model)
+        self._ends = np.cumsum(sizes)
+        self._starts = self._ends - sizes
+        self._ids: dict[str, list[list[np.ndarray]]] = {table: [] for table in self.tables}  # of each batch
+        self._wrong: set[str] = set()
+
+    def why_unknown(self, table: str) -> str | None:
+        return "its look-ups cannot be seen" if table in self._wrong else None
+
+    def rows(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
+        if table not in self._readers:
+            distinct = [np.unique(np.concatenate([np.empty(0, np.int64), *seen])) for seen in self._ids.pop(table)]
+            lengths = np.array([len(one) for one in distinct], np.int32)
+            self._readers[table] = Readers(Ids(np.concatenate(distinct), lengths))
+        batches = self._readers[table].of(ids)
+        ranges = [np.arange(self._starts[batch], self._ends[batch]) for batch in batches]
+        return [np.concatenate([np.empty(0, np.int64), *ranges])]
+
+    def _begin(self, batch: Any) -> None:
+        for seen in self._ids.values():
+            seen.append([])
+
+    def _seen(self, name: str, ids: Any, offsets: Any) -> None:
+        for table, modules in self.tables.items():
+            if name in modules:
+                self._note(table, ids)
+
+    def _seen_collection(self, name: str, inputs: tuple) -> None:
+        jagged = next((value for value in inputs if sparse_type(value) == "KeyedJaggedTensor"), None)
+        for table, features in self._configs[name].items():
+            for feature in features:
+                known = jagged is not None and feature in set(jagged.keys())
+                self._note(table, jagged[feature].values() if known else None)
+
+    def _note(self, table: str, ids: Any) -> None:
+        if not isinstance(ids, torch.Tensor):
+            self._wrong.add(table)
+        elif self._ids[table]:  # not during a call outside of the batches
+            self._ids[table][-1].append(np.unique(ids.detach().cpu().reshape(-1).numpy().astype(np.int64)))
+
+
+def _bags(offsets: torch.Tensor, n: int, lengths: torch.Tensor) -> bool:
+    """Whether offsets [B] or [B + 1] cut n ids into bags of these lengths [B]."""
+    ends = torch.cat((offsets.reshape(-1)[: len(lengths)].long(), torch.tensor([n], device=offsets.device)))
+    return len(offsets.reshape(-1)) >= len(lengths) and _same(ends.diff(), lengths)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return one.shape == other.shape and bool((one == other.to(one.device)).all())

@@ -1,0 +1,103 @@
+"""A user's own metrics as columns of a campaign."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+
+import drsrobust as dr
+from drsrobust.metrics import recall
+
+
+def mean_score(labels, scores, golden_scores, users):
+    """A metric that workers can import."""
+    return float(np.nanmean(scores))
+
+
+def errors():
+    return {"errors": [dr.BitFlip(1e-3)], "trials": 4}
+
+
+def test_it_is_computed_as_a_user_would(evaluator):
+    def moved(labels, scores, golden_scores, users):
+        return np.mean(np.abs(scores - golden_scores) > 0.1)
+
+    metrics = {"moved": moved, "recall@10": None, "mean_score": mean_score}
+    table = dr.Campaign(evaluator, metrics=metrics, **errors()).run(progress=False)
+    for number, row in table.iterrows():
+        space = dr.resolve(evaluator.model, "all")
+        with dr.inject(evaluator.model, dr.BitFlip(1e-3), seed=int(row["seed"])):
+            result = evaluator.run()
+        assert space.words
+        golden = evaluator.golden.probabilities
+        assert row["moved"] == np.mean(np.abs(result.probabilities - golden) > 0.1)
+        assert row["mean_score"] == pytest.approx(float(np.nanmean(result.probabilities)))
+        rows = evaluator.rows
+        assert row["recall@10"] == recall(rows.labels, result.probabilities, rows.users, k=10), number
+
+
+def test_it_sees_logits_where_the_evaluator_compares_them(trained, data):
+    logits = dr.Evaluator(trained, data.test.head(500), scores="logit")
+    metrics = {"most": lambda labels, scores, golden_scores, users: float(golden_scores.max())}
+    table = dr.Campaign(logits, metrics=metrics, errors=[dr.FixedCount(1)], trials=1).run(progress=False)
+    assert table["most"].iloc[0] == logits.golden.scores.max() != logits.golden.probabilities.max()
+
+
+def test_an_object_of_torchmetrics(evaluator):
+    table = dr.Campaign(evaluator, metrics={"brier": torchmetrics.MeanSquaredError()}, **errors()).run(progress=False)
+    with dr.inject(evaluator.model, dr.BitFlip(1e-3), seed=int(table["seed"].iloc[0])):
+        found = evaluator.run().probabilities
+    expected = torch.mean((torch.tensor(found) - torch.tensor(evaluator.rows.labels)) ** 2).item()
+    assert table["brier"].iloc[0] == pytest.approx(expected, rel=1e-6, nan_ok=True)
+
+
+def test_bounds_say_the_range(evaluator):
+    campaign = dr.Campaign(evaluator, metrics={"mean_score": mean_score}, **errors())
+    table = campaign.run(progress=False)
+    bounded = dr.summarise(table, ["mean_score"], bounds={"mean_score": (0, 1)})
+    assert 0 <= bounded["mean_score_low"].min() and bounded["mean_score_high"].max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "said"),
+    [
+        (lambda *_: 1 / 0, ValueError, "metric 'mine'.*ZeroDivisionError"),
+        (lambda *_: float("nan"), ValueError, "metric 'mine'.*nan"),
+        (lambda *_: "high", TypeError, "metric 'mine'.*str"),
+        (lambda *_: None, TypeError, "metric 'mine'.*NoneType"),
+    ],
+)
+def test_a_metric_that_fails_ends_the_campaign_before_any_trial(evaluator, tmp_path, function, error, said):
+    with pytest.raises(error, match=said):
+        dr.Campaign(evaluator, metrics={"mine": function}, store=tmp_path / "s", **errors())
+    assert not (tmp_path / "s").exists()
+
+
+def test_names_that_are_taken(evaluator):
+    with pytest.raises(ValueError, match="auc"):
+        dr.Campaign(evaluator, metrics={"auc": mean_score}, **errors())
+    with pytest.raises(ValueError, match="'ndgc'.*'ndcg'"):
+        dr.Campaign(evaluator, metrics=["ndgc"], **errors())
+
+
+def test_another_metric_is_another_campaign(evaluator):
+    def other(labels, scores, golden_scores, users):
+        return float(np.nanmax(scores))
+
+    one = dr.Campaign(evaluator, metrics={"mine": mean_score}, **errors())
+    assert one.store.folder != dr.Campaign(evaluator, metrics={"mine": other}, **errors()).store.folder
+
+
+def test_workers_compute_what_they_can_import(evaluator, tmp_path):
+    grid = {"metrics": {"mean_score": mean_score}, **errors()}
+    one = dr.Campaign(evaluator, store=tmp_path / "one", **grid).run(progress=False, workers=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        two = dr.Campaign(evaluator, store=tmp_path / "two", **grid).run(progress=False, workers=2)
+    assert one.equals(two)
+    private = {"metrics": {"mean_score": lambda labels, scores, *_: float(np.nanmean(scores))}, **errors()}
+    with pytest.warns(UserWarning, match="in this process alone, since no other can import mean_score") as said:
+        here = dr.Campaign(evaluator, store=tmp_path / "here", **private).run(progress=False, workers=2)
+    assert len(said) == 1 and here["mean_score"].equals(one["mean_score"])

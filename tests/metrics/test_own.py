@@ -1,0 +1,205 @@
+import functools
+import json
+import math
+import pickle
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+import torchmetrics
+from sklearn.metrics import roc_auc_score
+
+import drsrobust.metrics as metrics
+from drsrobust.metrics import OwnMetric, own_metrics
+
+RNG = np.random.default_rng(0)
+LABELS, USERS = RNG.integers(0, 2, 200).astype(np.float32), RNG.integers(0, 12, 200) * 2**40
+GOLDEN = RNG.random(200).astype(np.float32)
+SCORES = np.where(RNG.random(200) < 0.2, RNG.random(200), GOLDEN).astype(np.float32)
+
+
+def moved(labels, scores, golden_scores, users, by=0.1):
+    return np.mean(np.abs(scores - golden_scores) > by)
+
+
+def gives(value):
+    return OwnMetric("mine", lambda labels, scores, golden_scores, users: value)
+
+
+def test_a_function_gets_everything():
+    seen = []
+
+    def mine(*arrays):
+        seen.extend(arrays)
+        return np.abs(arrays[1] - arrays[2]).max()
+
+    assert OwnMetric("mine", mine)(LABELS, SCORES, GOLDEN, USERS) == float(np.abs(SCORES - GOLDEN).max())
+    for array, given in zip(seen, (LABELS, SCORES, GOLDEN, USERS), strict=True):
+        assert (array == given).all() and array.dtype == given.dtype and given.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+    OwnMetric("mine", mine)(LABELS, SCORES, GOLDEN, None)
+    assert seen[-1] is None
+
+
+def test_lists_of_relevant_items_are_read_only_too():
+    from drsrobust.data.dataset import Ids
+
+    ids, seen = Ids(np.array([1, 2, 3]), np.array([2, 1])), []
+    OwnMetric("mine", lambda labels, *_: seen.append(labels) or 1.0)(ids, GOLDEN, GOLDEN, None)
+    assert type(seen[0]) is Ids and not seen[0].values.flags.writeable and not seen[0].lengths.flags.writeable
+    assert ids.values.flags.writeable
+
+
+@pytest.mark.parametrize(
+    "value",
+    [0.5, np.float32(0.5), np.array(0.5), np.array([[0.5]]), torch.tensor(0.5), torch.tensor([0.5]), Fraction(1, 2)],
+    ids=str,
+)
+def test_numbers(value):
+    found = gives(value)(LABELS, SCORES, GOLDEN, USERS)
+    assert type(found) is float and found == 0.5
+
+
+def test_whole_numbers_and_nan():
+    assert gives(3)(LABELS, SCORES, GOLDEN, USERS) == 3.0 and gives(True)(LABELS, SCORES, GOLDEN, USERS) == 1.0
+    assert math.isnan(gives(np.nan)(LABELS, SCORES, GOLDEN, USERS))
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (None, "gave a NoneType"),
+        ("0.5", "gave a str"),
+        (np.zeros(3), r"gave a ndarray of shape \[3\]"),
+        (torch.zeros(2), r"gave a Tensor of shape \[2\]"),
+        ({"auc": 0.5}, "gave a dict"),
+        (1j, "gave a complex"),
+    ],
+)
+def test_what_is_no_number(value, says):
+    for call in (lambda one: one(LABELS, SCORES, GOLDEN, USERS), lambda one: one.check_golden(LABELS, GOLDEN, USERS)):
+        with pytest.raises(TypeError, match=f"metric 'mine' {says}; it must give a float"):
+            call(gives(value))
+
+
+def test_golden_values_that_end_a_campaign():
+    OwnMetric("mine", moved).check_golden(LABELS, GOLDEN, USERS)
+    for value in (math.nan, math.inf):
+        with pytest.raises(ValueError, match=f"metric 'mine' is {value} without errors; it must be a finite number"):
+            gives(value).check_golden(LABELS, GOLDEN, USERS)
+    says = (
+        r"metric 'mine' of \(labels, scores, golden_scores, users\) fails without errors: ZeroDivisionError: division"
+    )
+    with pytest.raises(ValueError, match=says) as raised:
+        OwnMetric("mine", lambda *_: 1 / 0).check_golden(LABELS, GOLDEN, USERS)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    with pytest.raises(ValueError, match="takes 2 positional arguments but 4 were given"):
+        OwnMetric("mine", lambda labels, scores: 1.0).check_golden(LABELS, GOLDEN, USERS)
+
+
+def test_golden_scores_are_the_scores_of_the_check():
+    seen = []
+    OwnMetric("mine", lambda *given: seen.extend(given) or 0.0).check_golden(LABELS, GOLDEN, USERS)
+    assert (seen[1] == GOLDEN).all() and (seen[2] == GOLDEN).all() and (seen[3] == USERS).all()
+
+
+def test_objects_of_torchmetrics():
+    area = OwnMetric("area", torchmetrics.classification.BinaryAUROC())
+    for scores in (SCORES, GOLDEN, SCORES):  # nothing is left of earlier scores
+        assert area(LABELS, scores, GOLDEN, None) == pytest.approx(roc_auc_score(LABELS, scores), abs=1e-6)
+    found = OwnMetric("found", torchmetrics.retrieval.RetrievalRecall(empty_target_action="skip", top_k=5))
+    expected = metrics.recall(LABELS, SCORES, USERS, 5)
+    assert found(LABELS, SCORES, GOLDEN, USERS) == pytest.approx(expected, abs=1e-6)
+    with pytest.raises(ValueError, match=r"'found' of \(scores, labels\) fails.*groups rows by user.*have no users"):
+        found.check_golden(LABELS, GOLDEN, None)
+
+
+def test_torchmetrics_of_rankings():
+    scores, relevant = RNG.normal(size=(50, 9)).astype(np.float32), RNG.integers(0, 9, 50)
+    own = OwnMetric("top3", torchmetrics.classification.MulticlassAccuracy(num_classes=9, top_k=3, average="micro"))
+    expected = metrics.RankMetrics(relevant, scores, k=3).measures(["hit_rate"], scores)["hit_rate"]
+    assert own(relevant, scores, scores, None) == pytest.approx(expected, abs=1e-6)
+    from drsrobust.data.dataset import Ids
+
+    with pytest.raises(ValueError, match="takes one label per row; pass a function"):
+        own.check_golden(Ids(relevant), scores, None)
+
+
+def test_the_given_object_is_left_alone():
+    given = torchmetrics.MeanSquaredError()
+    given.update(torch.ones(4), torch.zeros(4))
+    OwnMetric("error", given)(LABELS, SCORES, GOLDEN, None)
+    assert given.compute().item() == 1.0
+
+
+def test_names():
+    both = own_metrics({"moved": moved, "mine@10": moved})
+    assert list(both) == ["moved", "mine@10"] and both["moved"].name == "moved" and both["moved"].function is moved
+    for name in ("auc", "ndcg", "ndcg@10", "recall@10", "ne"):
+        with pytest.raises(ValueError, match=f"metric '{name}' is built in; give yours another name, or None"):
+            own_metrics({name: moved})
+    for name in ("mine/click", "", 5):
+        with pytest.raises(ValueError, match="the name must be text without '/'"):
+            own_metrics({name: moved})
+
+
+def test_what_is_no_metric():
+    with pytest.raises(TypeError, match="metric 'mine' is a float; it must be a function"):
+        own_metrics({"mine": 0.5})
+    with pytest.raises(TypeError, match="metric 'mine' is the class MeanSquaredError; .*an object of torchmetrics"):
+        own_metrics({"mine": torchmetrics.MeanSquaredError})
+
+
+def test_what_a_worker_can_import(monkeypatch):
+    def inner(*_):
+        return 0.0
+
+    def of_a_notebook(*_):
+        return 0.0
+
+    of_a_notebook.__module__, of_a_notebook.__qualname__ = "__main__", "of_a_notebook"
+    monkeypatch.setattr(sys.modules["__main__"], "of_a_notebook", of_a_notebook, raising=False)
+    assert pickle.loads(pickle.dumps(of_a_notebook)) is of_a_notebook  # here alone
+    renamed = functools.wraps(moved)(lambda *_: 0.0)  # another object under this name
+    private = (inner, of_a_notebook, renamed, lambda *_: 0.0, functools.partial(inner, 1))
+    public = (moved, functools.partial(moved, by=0.2), np.max, torchmetrics.MeanSquaredError())
+    assert [OwnMetric("mine", one).importable for one in private] == [False] * len(private)
+    assert [OwnMetric("mine", one).importable for one in public] == [True] * len(public)
+
+
+def test_pickled_metrics_compute_the_same():
+    for one in (moved, functools.partial(moved, by=0.2), torchmetrics.MeanSquaredError()):
+        own = OwnMetric("mine", one)
+        own(LABELS, GOLDEN, GOLDEN, USERS)
+        again = pickle.loads(pickle.dumps(own))
+        assert again(LABELS, SCORES, GOLDEN, USERS) == own(LABELS, SCORES, GOLDEN, USERS) != 0
+        assert again.identity == own.identity and len(pickle.dumps(own)) < 5000
+
+
+def limited(k):
+    def mine(labels, scores, golden_scores, users):
+        return k
+
+    return mine
+
+
+def test_identities():
+    def identity(function):
+        return json.dumps(OwnMetric("mine", function).identity)
+
+    assert identity(moved).startswith(f'"{__name__}:moved ') and identity(moved) == identity(moved)
+    assert identity(np.max).startswith('"numpy:max')
+    assert identity(limited(3)) == identity(limited(3)) != identity(limited(4))
+    strict = identity(lambda *_: 0.1)
+    assert strict != identity(lambda *_: 0.2)
+    assert "moved" in identity(functools.partial(moved, by=0.2)) != identity(functools.partial(moved, by=0.3))
+    accuracy = torchmetrics.classification.BinaryAccuracy
+    assert identity(accuracy(threshold=0.4)) == identity(accuracy(threshold=0.4)) != identity(accuracy(threshold=0.6))
+    assert '"threshold": 0.4' in identity(accuracy(threshold=0.4)) and "BinaryAccuracy" in identity(accuracy())
+    used = OwnMetric("mine", accuracy())
+    before = used.identity
+    used(LABELS, SCORES, GOLDEN, USERS)
+    assert used.identity == before

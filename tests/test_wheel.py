@@ -1,0 +1,74 @@
+"""The built wheel in an environment of its own, without TorchRec, used from a folder outside of the repository."""
+
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+USERS = ROOT / "tests" / "users"
+SCRIPTS = sorted(path.stem for path in USERS.glob("*.py") if path.stem not in ("shop", "torchrec_dlrm"))
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", folder, ROOT], check=True)
+    return next(folder.glob("drsrobust-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """The interpreter of an environment with the wheel and PyTorch, in the versions of requirements/cpu.txt."""
+    folder = tmp_path_factory.mktemp("environment")
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*install, "torch==2.13.0"], check=True)
+    pins = folder / "pins.txt"
+    lines = (ROOT / "requirements" / "cpu.txt").read_text().splitlines()
+    pins.write_text("\n".join(line for line in lines if "==" in line))
+    subprocess.run([*install, "-c", pins, wheel], check=True)
+    return python
+
+
+def run(python, script, folder):
+    """Runs a script as a user does: in a folder of her own, with nothing of this repository on the path."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"DRSROBUST_CACHE": str(folder / "cache"), "MPLBACKEND": "Agg", "PYTHONNOUSERSITE": "1"}
+    for path in (USERS / "shop.py", USERS / f"{script}.py"):
+        (folder / path.name).write_text(path.read_text())
+    done = subprocess.run([python, f"{script}.py"], cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout, done.stderr
+    return done.stdout
+
+
+def test_it_holds_the_package_alone(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        folders = {name.split("/")[0] for name in archive.namelist()}
+        endings = {Path(name).suffix for name in archive.namelist() if name.startswith("drsrobust/")}
+    assert len(folders) == 2 and "drsrobust" in folders  # and its metadata
+    assert ".ipynb" not in endings and {".j2", ".pyi", ".py"} <= endings
+
+
+def test_there_is_no_torchrec(python):
+    assert subprocess.run([python, "-c", "import torchrec"], capture_output=True).returncode
+    done = subprocess.run(
+        [python, "-c", "import drsrobust as dr; dr.models.build_model('dlrm', None)"], capture_output=True, text=True
+    )
+    assert "drsrobust needs TorchRec here" in done.stderr and "drsrobust[torchrec]" in done.stderr
+
+
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_user(python, tmp_path, script):
+    run(python, script, tmp_path)
+
+
+def test_a_user_of_torchrec(tmp_path):
+    run(sys.executable, "torchrec_dlrm", tmp_path)
