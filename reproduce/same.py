@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
+import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -60,10 +60,10 @@ def unpacked(commit: str) -> Path:
         part = folder.with_name(f".{folder.name}.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        packed = part.with_suffix(".tar")
+        packed = part.with_suffix(".zip")
         subprocess.run(["git", "archive", "-o", packed, commit], cwd=ROOT, check=True)
-        with tarfile.open(packed) as archive:
-            archive.extractall(part, filter="data")
+        with zipfile.ZipFile(packed) as archive:
+            archive.extractall(part)
         packed.unlink()
         part.rename(folder)
     return folder
