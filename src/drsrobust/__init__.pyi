@@ -8,6 +8,7 @@ from . import mitigation as mitigation
 from . import models as models
 from . import plots as plots
 from . import rates as rates
+from . import report as report
 from . import statistics as statistics
 from . import study as study
 from . import training as training

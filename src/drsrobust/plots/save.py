@@ -45,6 +45,7 @@ def save(
     title: str | None = None,
     timed: bool = False,
     appendix: bool = False,
+    folder: Path | None = None,
 ) -> None:
     """Writes `<name>.svg`, `<name>.png`, `data/<name>.csv` (what was drawn) and `data/<name>.json` (`title`, `caption`,
     `details`, `alt`, `timed`, `appendix`; `points` as of `alt_text.points`). In a notebook it shows the picture with these
@@ -61,8 +62,10 @@ def save(
         title: the message, a sentence, which is drawn above the panels; None: made from what is drawn.
         timed: the numbers are measured times, which differ from run to run.
         appendix: reports show the figure in their appendix.
+        folder: where to; then nothing is shown. None: `figures_folder()`.
     """
-    figure, folder = ax.figure, figures_folder()
+    figure, silent = ax.figure, folder is not None
+    folder = folder or figures_folder()
     _rename(figure)
     words = {"title": title or _with_dataset(alt_text.title(figure), data), "caption": caption, "details": details}
     words |= {
@@ -81,7 +84,10 @@ def save(
             figure.set_layout_engine("none")  # both have one layout, which takes as long as drawing
     words["points"] = [[x, y, readable(text)] for x, y, text in alt_text.points(figure)]
     _write(folder / "data" / name, data, words)
-    _show(figure, folder / f"{name}.png", words)
+    if silent:
+        plt.close(figure)
+    else:
+        _show(figure, folder / f"{name}.png", words)
 
 
 def save_table(table: "pd.DataFrame", name: str, caption: str, *, details: str = "", timed: bool = False) -> None:

@@ -4,13 +4,42 @@ Pages load nothing from elsewhere, so they can be read without a network. All te
 
 import os
 import re
+from collections.abc import Mapping
+from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 
 from drsrobust._files import new_file
 from drsrobust.plots import read_words
+
+if TYPE_CHECKING:
+    from drsrobust.campaign import Campaign
+
+__all__ = ["figure_entries", "templates", "write", "write_page"]
+
+
+def write(
+    campaign: "Campaign", folder: str | PathLike, *, bounds: Mapping[str, tuple[float, float]] | None = None
+) -> Path:
+    """Writes a report of a campaign's finished trials: a page with messages, figures and intervals, figures as SVG, PNG and CSV,
+    the trials (`trials.csv`) and their summary (`summary.csv`).
+
+    Args:
+        campaign: with at least one finished trial.
+        folder: made if it is missing; files of an earlier report are replaced.
+        bounds: of own metrics, as of `summarise`.
+
+    Returns:
+        the page, `index.html`.
+
+    Raises:
+        ValueError: no trial is finished, or a campaign of rankings has no metrics.
+    """
+    from drsrobust.report.campaign import write_campaign
+
+    return write_campaign(campaign, Path(folder), bounds)
 
 
 def write_page(figures: Path, page: Path, title: str, names: list[str] | None = None) -> None:

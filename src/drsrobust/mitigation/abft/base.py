@@ -176,7 +176,7 @@ def refuse_errors(model: nn.Module) -> None:
         raise ValueError("errors are applied to the model; fit checksums before injecting")
 
 
-def run(model: nn.Module, rows: Any, forward: Forward | None) -> Iterator[None]:
+def run(model: nn.Module, rows: Any, forward: Forward | None = None) -> Iterator[None]:
     """Scores batches one by one, in evaluation mode and without gradients; modules get their mode back afterwards.
 
     Args:
