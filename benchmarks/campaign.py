@@ -250,7 +250,7 @@ def measured_workers(case: Case, numbers: Sequence[int], seconds: float) -> list
     processes, imports, model, data, golden run.
     """
     found = []
-    evaluator = Evaluator(case.model, case.rows, case.factory)
+    evaluator = Evaluator(case.model, case.rows, factory=case.factory)
     for target, error in GROWN[:2]:
         with one_thread():
             measured = TrialCost(evaluator).point(error, target, seconds / 10)

@@ -106,17 +106,17 @@ def campaign(evaluator, folder, **options):
 @pytest.mark.filterwarnings("ignore:Coupled. an error in one row of a batch changes")
 def test_a_campaign_starts_again_with_full_runs(executor, data, tmp_path):
     factory = partial(Coupled, [feature.cardinality for feature in data.schema.features], "guard")
-    expected = Evaluator(made(data, "guard"), data.test, factory)
+    expected = Evaluator(made(data, "guard"), data.test, factory=factory)
     expected.use_full_runs("to compare with")
     full = campaign(expected, tmp_path / "full").run(workers=1, progress=False)
-    evaluator = Evaluator(made(data, "guard"), data.test, factory)
+    evaluator = Evaluator(made(data, "guard"), data.test, factory=factory)
     with pytest.warns(UserWarning, match="all trials of this campaign are computed again, as full runs"):
         table = campaign(evaluator, tmp_path / "t").run(executor=executor, progress=False)
     same = [name for name in table.columns if name != "rows_reached"]
     assert table[same].equals(full[same])
     assert (table["rows_reached"][table["bits_flipped"] > 0] == len(data.test)).all()
 
-    again = Evaluator(made(data, "guard"), data.test, factory)  # a later process goes on with full runs
+    again = Evaluator(made(data, "guard"), data.test, factory=factory)  # a later process goes on with full runs
     with pytest.warns(UserWarning, match="reruns are full runs: an error in one row"):
         more = campaign(again, tmp_path / "t", trials=21).run(workers=1, progress=False)
     assert len(more) == 4 * 21
@@ -137,5 +137,5 @@ def test_probabilities_instead_of_logits(data):
             return self.table(sparse_features["movie"].values().long())[:, 0]
 
     assert Evaluator(Rates(np.log(rates / (1 - rates))), data.test).golden.ne < 1
-    with pytest.warns(UserWarning, match="look like probabilities; forward must return logits"):
+    with pytest.warns(UserWarning, match="look like probabilities; pass output='probability'"):
         Evaluator(Rates(rates), data.test)

@@ -2,10 +2,12 @@
 
 
 def test_python_runs(capsys, run_page):
-    names = run_page("your_model.md", blocks=3)
+    names = run_page("your_model.md", blocks=7)
     printed = capsys.readouterr().out
-    assert "user_mlp" in printed
-    assert "['user.weight', 'user_mlp.0.bias', 'user_mlp.0.weight', 'user_mlp.2.bias', 'user_mlp.2.weight']" in printed
-    assert "<ErrorMap BitFlip, seed 7" in printed and len(names["table"]) == 3 * 2 * 5
-    assert {t.name for t in names["space"].tensors} == {"user_mlp.2.weight", "user_mlp.2.bias"}
-    assert hasattr(names["dr"].training, "fit") and hasattr(names["dr"].training, "Settings")
+    assert len(names["table"]) == 3 * 3 * 20 and set(names["table"]["target"]) == {"all", "embedding", "top"}
+    assert names["by_batch"].golden.auc == names["evaluator"].golden.auc > 0.7
+    assert "['top.0.bias', 'top.0.weight', 'user.weight']" in printed
+    assert {one.name for one in names["space"].tensors} == {"top.2.weight", "top.2.bias"}
+    assert names["result"]["top_hundred"].between(0, 1).all() and (names["result"]["top_hundred_low"] >= 0).all()
+    assert "instead of" in printed and "rows_changed" in printed
+    assert len(names["error_map"]) == 1 and names["error_map"].fingerprint[0].name.startswith("optimizer.")

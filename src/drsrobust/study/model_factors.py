@@ -140,7 +140,7 @@ def _evaluators(cell: Mapping[str, float], inputs: int, batch: int, released: bo
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = make().eval()
-    return [Evaluator(model, rows.take(slice(at, at + batch)), make) for at in range(0, len(rows), batch)]
+    return [Evaluator(model, rows.take(slice(at, at + batch)), factory=make) for at in range(0, len(rows), batch)]
 
 
 def _columns(table: "pd.DataFrame", inputs: int) -> "pd.DataFrame":
