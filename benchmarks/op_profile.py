@@ -191,7 +191,9 @@ def price_of_checks(evaluator: Evaluator, error: ErrorModel, target: str, trials
     """CPU time of reruns that look for coupled rows over that of reruns that do not, on the same error maps in turns."""
     quick = Evaluator(evaluator.model, evaluator.rows, **evaluator.options)
     unchecked = {
-        "_by_themselves": lambda rows, scores: score(evaluator.model, padded_batches(evaluator.rows, rows=rows), len(rows)),
+        "_by_themselves": lambda rows, scores: score(
+            evaluator.model, padded_batches(evaluator.rows, rows=rows), len(rows)
+        ),
         "_audit": lambda *_: None,
     }
     space, seconds = resolve(evaluator.model, target), {evaluator: 0.0, quick: 0.0}

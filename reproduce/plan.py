@@ -162,6 +162,10 @@ COUNTED: dict[str, Callable[[Parameters], Iterator[Work]]] = {
     "07_abft": _abft,
     "08_mitigation_recovery": _recovery,
     "09_injection_speed": _speed,
+    "10_your_model": lambda p: iter([Work("seconds", 20)]),  # a small model of its own, which no other notebook trains
+    "11_one_flip": lambda p: iter(
+        [_training(p, p["model_name"], p["dataset"]), Work("passes", 32, p["model_name"], p["dataset"], p["test_rows"])]
+    ),
 }
 
 

@@ -52,7 +52,8 @@ def test_what_the_project_needs_is_in_the_lock():
     names += [re.match(r"[\w-]+", need)[0].lower() for needs in extras.values() for need in needs]
     versions, _ = pins("cpu.txt")
     assert set(names) <= set(versions)
-    assert not {"torchrec", "fbgemm-gpu"} & set(names)  # they would bring the CUDA build
+    required = names[: len(project["dependencies"])]
+    assert not {"torchrec", "fbgemm-gpu"} & set(required)  # they would bring the CUDA build
 
 
 def test_the_environment_is_the_lock():
@@ -122,7 +123,8 @@ def test_notebook_hygiene(path):
     for cell in code:
         assert not cell.outputs and cell.execution_count is None
         assert len(cell.source.splitlines()) <= 15
-        assert not re.search(r"^\s*([%!]|def |class )|sys\.exit|[\"' ]/\w+/|\.\./", cell.source, re.MULTILINE)
+        own = "" if path.stem == "10_your_model" else "|def |class "
+        assert not re.search(rf"^\s*([%!]{own})|sys\.exit|[\"' ]/\w+/|\.\./", cell.source, re.MULTILINE)
     assert "parameters" in code[0].metadata.tags and "check_parameters(globals())" in code[1].source
 
 

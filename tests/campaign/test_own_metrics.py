@@ -57,7 +57,7 @@ def test_bounds_say_the_range(evaluator):
     campaign = dr.Campaign(evaluator, metrics={"mean_score": mean_score}, **errors())
     table = campaign.run(progress=False)
     bounded = dr.summarise(table, ["mean_score"], bounds={"mean_score": (0, 1)})
-    assert 0 <= bounded["mean_score_low"].min() and bounded["mean_score_high"].max() <= 1
+    assert bounded["mean_score_low"].min() >= 0 and bounded["mean_score_high"].max() <= 1
 
 
 @pytest.mark.parametrize(

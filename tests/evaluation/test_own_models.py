@@ -229,7 +229,9 @@ def test_torchrec_dlrm_has_the_components_of_the_readme(data):
     assert len(table) == 6
     by_batch = dr.Evaluator(wrapped, data.test.head(500), forward=lambda model, batch: model(batch)[1][1])
     assert by_batch.golden.auc == evaluator.golden.auc
-    with pytest.raises(ValueError, match="components: dense_mlp, embedding, interaction, over_mlp, mlp; tensors: dense"):
+    with pytest.raises(
+        ValueError, match="components: dense_mlp, embedding, interaction, over_mlp, mlp; tensors: dense"
+    ):
         dr.resolve(model, "top_mlp")
     with pytest.raises(ValueError, match="; 22 tensors, named as '0.bias'"):
         dr.resolve(nn.Sequential(*(nn.Linear(2, 2) for _ in range(11))), "top_mlp")

@@ -172,7 +172,9 @@ def test_wrong_shapes_are_refused(data):
         def forward(self, dense_features, sparse_features):
             return dense_features
 
-    with pytest.raises(ValueError, match=r"a tensor \[608, 4\] for 608 rows; task=.click. takes scores \[B\] or \[B, 1\]"):
+    with pytest.raises(
+        ValueError, match=r"a tensor \[608, 4\] for 608 rows; task=.click. takes scores \[B\] or \[B, 1\]"
+    ):
         score(Wide(), padded_batches(data.test), 600)
 
 

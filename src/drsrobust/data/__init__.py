@@ -1,24 +1,8 @@
-"""Raw files to encoded, split, memory-mapped data sets: MovieLens, Criteo, and generated ones of both shapes."""
+"""Raw files to encoded, split, memory-mapped data sets: MovieLens, Criteo, and generated ones of both shapes; your own rows.
 
-from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
-from drsrobust.data.load import load_dataset
-from drsrobust.data.own_batches import Batches, from_batches
-from drsrobust.data.own_rows import from_frame, from_tensors
-from drsrobust.data.registry import SOURCES, describe
-from drsrobust.data.text_files import DataError
+Names are imported at first use, so that lists of data sets need no PyTorch. `__init__.pyi` lists them.
+"""
 
-__all__ = [
-    "SOURCES",
-    "Batches",
-    "DataError",
-    "Dataset",
-    "Feature",
-    "Ids",
-    "Schema",
-    "Split",
-    "describe",
-    "from_batches",
-    "from_frame",
-    "from_tensors",
-    "load_dataset",
-]
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -139,7 +139,7 @@ def _check(model: nn.Module, error_map: ErrorMap) -> None:
         )
     if error_map.log is not None:
         raise ValueError(
-            f"error_map has transient errors ({error_map.error_model}), which are drawn anew while the model runs; trace takes "
+            f"error_map has transient errors ({error_map.error_model}), which are drawn while the model runs; trace takes "
             "errors in memory alone"
         )
 

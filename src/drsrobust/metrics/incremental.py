@@ -212,8 +212,8 @@ class BaselineMetrics:
         self, names: Sequence[str], scores: np.ndarray, changed: np.ndarray | None = None
     ) -> dict[str, float | None]:
         """Several metrics at once: lists are ordered once for all of them. Else as `measure`."""
-        wanted = {name: split_name(name) for name in names}
-        of_lists = {name: one for name, one in wanted.items() if one[0] in LISTS}
+        bases = {name: split_name(name) for name in names}
+        of_lists = {name: one for name, one in bases.items() if one[0] in LISTS}
         checked_scores, rows = self._checked(scores, changed)
         found: dict[str, float | None] = dict.fromkeys(names)
         if self._lists is not None and of_lists:

@@ -28,16 +28,16 @@ class ListMetrics:
         self._of(lists.k)
 
     def measures(
-        self, wanted: Mapping[str, tuple[str, int | None]], scores: np.ndarray, who: np.ndarray | None
+        self, asked: Mapping[str, tuple[str, int | None]], scores: np.ndarray, who: np.ndarray | None
     ) -> dict[str, float]:
         """Metrics by their names; lists are ordered once for all of them.
 
         Args:
-            wanted: name -> (metric of `LISTS`, length of the list; None: that of `lists`).
+            asked: name -> (metric of `LISTS`, length of the list; None: that of `lists`).
             scores: as `lists.top` takes them.
             who: numbers of the users with a changed row, int64 [A]; None: anyone.
         """
-        found = {name: (metric, self._of(k or self.lists.k)) for name, (metric, k) in wanted.items()}
+        found = {name: (metric, self._of(k or self.lists.k)) for name, (metric, k) in asked.items()}
         top = self.lists.cut(max(one.lists.k for _, one in found.values())).top(scores, who)
         return {name: one.measure(metric, top[: one.lists.depth], who) for name, (metric, one) in found.items()}
 

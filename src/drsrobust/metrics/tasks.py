@@ -172,8 +172,8 @@ class MultiMetrics:
         found: dict[str, float | None] = dict.fromkeys(names)
         by_task = {}
         for t, (task, metrics) in enumerate(self._by_task.items()):
-            wanted = list(dict.fromkeys(base for base, one in split if one in ("", task)))
-            by_task[task] = metrics.measures(wanted, scores[:, t], changed) if wanted else {}
+            bases = list(dict.fromkeys(base for base, one in split if one in ("", task)))
+            by_task[task] = metrics.measures(bases, scores[:, t], changed) if bases else {}
         for name, (base, task) in zip(names, split, strict=True):
             values = [by_task[task][base]] if task else [one[base] for one in by_task.values()]
             found[name] = None if None in values else float(np.mean(values))
@@ -249,14 +249,14 @@ class RankMetrics:
         Raises:
             ValueError: an unknown name, scores of another shape, or rows that are no distinct numbers of rows.
         """
-        wanted = {name: split_name(name, RANK) for name in names}
+        bases = {name: split_name(name, RANK) for name in names}
         scores, rows = np.asarray(scores), None
         if scores.shape != self.golden.shape:
             raise ValueError(f"scores of shape {scores.shape}; the golden ones are {list(self.golden.shape)}")
         if changed is not None and scores.dtype == self.golden.dtype:
             rows = distinct_rows(checked_rows(changed), len(scores))
         found: dict[str, float | None] = dict.fromkeys(names)
-        of_lists = {name: one for name, one in wanted.items() if one[0] in LISTS}
+        of_lists = {name: one for name, one in bases.items() if one[0] in LISTS}
         if of_lists:
             found |= self._lists.measures(of_lists, scores, rows)
         for name in set(names) - set(of_lists) - set(HEADLINE):

@@ -89,7 +89,9 @@ class Scoring:
 
     def _wanted(self) -> str:
         shapes = "task='click' takes scores [B] or [B, 1], 'multi' [B, tasks], 'rank' [B, items]"
-        return f"{shapes}, and this is task={self.task!r}; forward=lambda model, batch: ... can pick them from the output"
+        return (
+            f"{shapes}, and this is task={self.task!r}; forward=lambda model, batch: ... can pick them from the output"
+        )
 
 
 CLICK = Scoring()

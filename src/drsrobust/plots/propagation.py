@@ -78,7 +78,7 @@ def propagation_message(data: "pd.DataFrame") -> str:
 
 def propagation(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """The share of changed outputs of each call of a module as a bar, from the first call to the last, with the largest change
-    beside it. The larger it is, the darker is the bar, on a logarithmic scale; infinite and NaN are red, as are the names of
+    next to it. The larger it is, the darker is the bar, on a logarithmic scale; infinite and NaN are red, as are the names of
     modules with flipped bits.
 
     Args:
@@ -110,12 +110,12 @@ def _draw(data: "pd.DataFrame", ax: "Axes", *, titled: bool) -> "Axes":
     ax.barh(places, np.nan_to_num(share), height=0.7, color=colours)
     reached, first_nan = share > 0, np.flatnonzero(data["nan"].fillna(0) > 0)[:1]
     ax.scatter(share[reached], places[reached], s=9, color="#333333", zorder=3)  # shows small shares too
-    beside = {"xycoords": ax.get_yaxis_transform(), "va": "center", "size": 7.5, "annotation_clip": False}
+    margin = {"xycoords": ax.get_yaxis_transform(), "va": "center", "size": 7.5, "annotation_clip": False}
     for place in places[reached | np.isnan(share)]:
         text = "other shape or calls" if np.isnan(share[place]) else f"{largest[place]:.2g}".replace("nan", "NaN")
         text += "  first NaN" if place in first_nan else ""
-        ax.annotate(text, (1.015, place), color=_HIT if place in first_nan else "#444444", **beside)
-    ax.annotate("largest change", (1.015, -1.1), color="#444444", **beside)
+        ax.annotate(text, (1.015, place), color=_HIT if place in first_nan else "#444444", **margin)
+    ax.annotate("largest change", (1.015, -1.1), color="#444444", **margin)
     ax.set_yticks(places, [_label(row, data) for _, row in data.iterrows()], fontsize=7.5)
     for label, bits in zip(ax.get_yticklabels(), data["own_errors"], strict=True):
         label.set_color(_HIT if bits else "#222222")

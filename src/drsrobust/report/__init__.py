@@ -23,8 +23,8 @@ __all__ = ["figure_entries", "templates", "write", "write_page"]
 def write(
     campaign: "Campaign", folder: str | PathLike, *, bounds: Mapping[str, tuple[float, float]] | None = None
 ) -> Path:
-    """Writes a report of a campaign's finished trials: a page with messages, figures and intervals, figures as SVG, PNG and CSV,
-    the trials (`trials.csv`) and their summary (`summary.csv`).
+    """Writes a report of a campaign's finished trials: a page with messages, figures and intervals, the figures as SVG, PNG and
+    CSV, the trials (`trials.csv`) and their summary (`summary.csv`).
 
     Args:
         campaign: with at least one finished trial.

@@ -16,7 +16,8 @@ from drsrobust.statistics.columns import NONE
 if TYPE_CHECKING:
     import pandas as pd
 
-_GROUP = ["target", "mitigation"]
+_SHOWN = ("target", "mitigation", "error_model", "rate", "n")
+_BIT_FLIP = "BitFlip"  # error models of this name differ in their rate alone
 
 
 def write_campaign(campaign: Campaign, folder: Path, bounds: Mapping[str, tuple[float, float]] | None) -> Path:
@@ -40,7 +41,7 @@ def write_campaign(campaign: Campaign, folder: Path, bounds: Mapping[str, tuple[
         with new_file(folder / f"{name}.csv") as part:
             frame.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
     evaluator = campaign.evaluator
-    shown = [*_GROUP, "error_model", "ber", "n", main]
+    others = [name for name in campaign.metrics if name != main and summary[name].notna().any()]
     page = (
         templates()
         .get_template("campaign.html.j2")
@@ -50,9 +51,9 @@ def write_campaign(campaign: Campaign, folder: Path, bounds: Mapping[str, tuple[
             cards=_cards(summary, recovered, main),
             figures=figure_entries(figures, names),
             caption=f"{main}: mean over trials with its interval ({summary['interval'].iloc[0]})",
-            heads=[*shown[:-1], main, "low", "high"],
+            heads=[*_SHOWN, main, "low", "high", *others],
             rows=[
-                [_cell(row[name]) for name in (*shown, f"{main}_low", f"{main}_high")]
+                [_cell(row[name]) for name in (*_SHOWN, main, f"{main}_low", f"{main}_high", *others)]
                 for row in summary.to_dict("records")
             ],
             facts=_facts(campaign).items(),
@@ -76,7 +77,7 @@ def _cards(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str)
     cards = []
     if len(plain := ordered[ordered["mitigation"] == NONE]):
         worst = plain.iloc[0]
-        what = "costs" if drop else f"leaves {main} at"
+        what = "costs an AUC of" if drop else f"leaves {main} at"
         cards.append({"head": "Worst without protection", "text": f"{_where(worst)} {what} {_interval(worst, main)}."})
         best = plain.iloc[-1]
         cards.append({"head": "Least harm", "text": f"{_where(best)} {what} {_interval(best, main)}."})
@@ -92,9 +93,12 @@ def _cards(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str)
 
 
 def _where(row: Mapping[str, Any]) -> str:
-    return f"{row['error_model']} in {row['target']}" + (
-        f" at {row['ber']:.2g}" if row["error_kind"] == "BitFlip" else ""
-    )
+    rate = f" at {row['rate']:.2g}" if row["error_model"] == _BIT_FLIP else ""
+    return f"{row['error_model']}{rate} in {row['target']}"
+
+
+def _under(row: Mapping[str, Any]) -> str:
+    return "" if row["mitigation"] == NONE else f", {row['mitigation']}"
 
 
 def _interval(row: Mapping[str, Any], name: str, form: str = ".3g") -> str:
@@ -103,28 +107,25 @@ def _interval(row: Mapping[str, Any], name: str, form: str = ".3g") -> str:
 
 def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str) -> Any:
     """Name, axes, data and caption of each figure."""
-    rates = summary[(summary["error_kind"] == "BitFlip") & (summary["ber"] > 0)]
-    curve = main == "auc_drop" and rates["ber"].nunique() > 1
-    if curve and len(plain := rates[rates["mitigation"] == NONE]):
+    is_rate = (summary["error_model"] == _BIT_FLIP) & (summary["ber"] > 0)
+    if main != "auc_drop" or summary["ber"][is_rate].nunique() < 2:
+        is_rate &= False
+    rates, others = summary[is_rate], summary[~is_rate]
+    if len(plain := rates[rates["mitigation"] == NONE]):
         data = curves.auc_vs_ber_data(plain)
         yield "auc", curves.auc_vs_ber(data), data, "AUC against the bit error rate, without protection."
-    if curve and recovered is not None:
-        for number, target in enumerate(rates["target"].unique()):
-            data = curves.mitigated_auc_data(rates[rates["target"] == target])
+    if recovered is not None:
+        for number, (target, rows) in enumerate(rates.groupby("target", sort=False)):
+            data = curves.mitigated_auc_data(rows)
             yield f"protected_{number}", curves.mitigated_auc(data), data, f"AUC under protections, errors in {target}."
-            back = recovered[(recovered["target"] == target) & (recovered["error_kind"] == "BitFlip")]
+            back = recovered[(recovered["target"] == target) & (recovered["error_model"] == _BIT_FLIP)]
             if back["recovery_low"].notna().any():
                 data = curves.recovery_vs_ber_data(back)
                 yield f"recovery_{number}", curves.recovery_vs_ber(data), data, f"Recovered AUC, errors in {target}."
-    if not curve:
-        data = summary[[*_GROUP, "error_model", "n", main, f"{main}_low", f"{main}_high"]].dropna()
+    if len(data := others[[*_SHOWN, main, f"{main}_low", f"{main}_high"]].dropna(subset=[main])):
         (ax,) = new_panels()
         ax.figure.set_size_inches(7, 1.2 + 0.3 * len(data))
-        protections = data["mitigation"].nunique() > 1
-        labels = [
-            ", ".join([row["error_model"], row["target"], *([row["mitigation"]] if protections else [])])
-            for row in data.to_dict("records")
-        ]
+        labels = [_where(row) + _under(row) for row in data.to_dict("records")]
         places = range(len(data))
         ax.errorbar(data[main], places, xerr=curves.interval(data, main), fmt="o", capsize=2.5, markersize=5)
         ax.set_yticks(places, labels)

@@ -11,6 +11,7 @@ from . import injection_speed as injection_speed
 from . import messages as messages
 from . import mitigations as mitigations
 from . import model_factors as model_factors
+from . import one_flip as one_flip
 from . import protection as protection
 from . import rounding as rounding
 from . import scoring_rules as scoring_rules

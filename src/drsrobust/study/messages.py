@@ -152,3 +152,13 @@ def shapes(data: "pd.DataFrame") -> str:
     worst = own.loc[own["auc_drop"].idxmax()]
     times = number(float(f"{worst['auc_drop'] / single.iloc[0]:.2g}"))
     return f"In the {display_name(worst['target'])}, {worst['shape']} costs {times} times the AUC of one flip."
+
+
+def one_flip(data: "pd.DataFrame", bit: int) -> str:
+    """Of the table of `one_flip`: what a flip of this bit does to the weight, to the rank of the item and to AUC."""
+    (before,), (after,) = (data[data["flipped"] == one].to_dict("records") for one in (-1, bit))
+    start = f"A flip of bit {bit} turns a weight of {number(before['value'])} into {number(after['value'])}"
+    if after["rank"] == before["rank"] and abs(after["auc"] - before["auc"]) < LOSS:
+        return f"{start}; the item keeps rank {after['rank']}, and AUC stays {after['auc']:.3f}."
+    auc = f"AUC from {before['auc']:.3f} to {after['auc']:.3f}"
+    return f"{start}: the item goes from rank {before['rank']} to {after['rank']}, {auc}."

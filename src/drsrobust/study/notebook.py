@@ -113,12 +113,14 @@ _RULES |= dict.fromkeys(("models", "model_name", "shown"), (_model, ""))
 _RULES |= dict.fromkeys(("leave_out", "reseeded"), (_pair, "a model and a data set, as 'afm movielens-1m/full'"))
 _RULES["densities"] = (lambda value: _dataset(f"synthetic-dummy/{value:g}"), "")
 _RULES |= dict.fromkeys(("seed", "train_seeds"), (lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"))
-_RULES["tables"] = (lambda value: True, "")  # names of tables are known only after loading the data
+_RULES |= dict.fromkeys(
+    ("tables", "target"), (lambda value: True, "")
+)  # names are known only after loading data and model
 for _names, _test, _required in (
-    ("bits protected", lambda value: 0 <= value <= 31, "a bit, 0 (the lowest) to 31"),
+    ("bit bits protected", lambda value: 0 <= value <= 31, "a bit, 0 (the lowest) to 31"),
     ("trials single_trials sweep_trials row_trials search_trials proof_trials rule_trials shape_trials drawn_models epochs "
      "afn_neurons anywhere injections int8_injections "
-     "counts test_rows table_rows timed_rows inputs batch batches turns repeats widths depths embedding_dims",
+     "counts test_rows table_rows timed_rows rows inputs batch batches turns repeats widths depths embedding_dims",
      lambda value: value >= 1, "at least 1"),
     ("sizes int8_sizes compare_at", lambda value: value >= 28_017, "at least 28017, the smallest model of this shape"),
     ("ber bers front_ber search_ber rates hot quantile loss losses claimed", lambda value: 0 < value <= 1,

@@ -50,6 +50,7 @@ from drsrobust.study.figures.model_factors import (
     model_factors,
     model_factors_data,
 )
+from drsrobust.study.figures.one_flip import one_flip
 from drsrobust.study.figures.protection import (
     protection_cost,
     protection_cost_data,
@@ -93,6 +94,7 @@ __all__ = [
     "model_factor_levels",
     "model_factors",
     "model_factors_data",
+    "one_flip",
     "protection_cost",
     "protection_cost_data",
     "protection_front",

@@ -20,7 +20,7 @@ _KEYS = ["model", "dataset", "target", "bit"]
 _NUMBERS = ["n", "auc_drop", "auc_drop_low", "auc_drop_high", "few_harmful"]
 _NUMBERS += ["trials_harmed", "trials_harmed_low", "trials_harmed_high", "share_nonfinite"]
 _PVF = ["pvf", "pvf_low", "pvf_high"]
-_FIELDS = (("sign", 31, 31), ("exponent", 23, 30), ("mantissa", 0, 22))
+FIELDS = (("sign", 31, 31), ("exponent", 23, 30), ("mantissa", 0, 22))
 _LABELS = {
     "auc_drop": "mean AUC loss of one flip",
     "trials_harmed": "share of flips that lose over 0.001 AUC",
@@ -107,7 +107,7 @@ def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "
     for index, ((model, _), (next_model, _)) in enumerate(pairwise(rows)):
         if model != next_model:
             ax.axhline(index + 0.5, color="#555555", linewidth=0.8)
-    for _, low, _ in _FIELDS[:2]:
+    for _, low, _ in FIELDS[:2]:
         ax.axvline(low - 0.5, color="#555555", linewidth=0.8, linestyle=":")
     ax.set_yticks(range(len(rows)), [f"{model}  {target}" for model, target in rows], size=8)
     _bit_axis(ax, lowest)
@@ -121,7 +121,7 @@ def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "
 
 def _bit_axis(ax: "Axes", lowest: int = 0) -> None:
     ax.set_xlabel("bit position (31: sign, 0: lowest of the mantissa)")
-    for name, low, high in _FIELDS:
+    for name, low, high in FIELDS:
         low = max(low, lowest)
         ax.text((low + high) / 2, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", size=8, color="#666666")
 
@@ -149,7 +149,7 @@ def bit_layout(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """The bits of a float32 in boxes, coloured by field: a row per flip, with the flipped box marked and the value."""
     ax.figure.set_size_inches(9.0, 0.9 + 0.34 * len(data))
     colours = {"sign": "#E9C7DC", "exponent": "#F7D9B8", "mantissa": "#CFE3F2"}
-    fields = [next(name for name, low, high in _FIELDS if low <= bit <= high) for bit in range(31, -1, -1)]
+    fields = [next(name for name, low, high in FIELDS if low <= bit <= high) for bit in range(31, -1, -1)]
     for row, (flipped, value, word) in enumerate(data[["flipped", "value", "word"]].itertuples(index=False)):
         for place, (digit, field) in enumerate(zip(word, fields, strict=True)):
             hit = 31 - place == flipped
@@ -161,7 +161,7 @@ def bit_layout(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         alike = row and number(value) == number(data["value"].iloc[0])
         text = f"{value:.9f}" if alike else number(value)
         ax.text(32.6, 0.4 - row, text, va="center", size=9, weight="bold" if flipped == 30 else "normal")
-    for name, low, high in _FIELDS:
+    for name, low, high in FIELDS:
         ax.text(31.5 - (low + high) / 2, 1.0, name, ha="center", va="bottom", size=9, color="#444444")
     ax.text(32.6, 1.0, "value", va="bottom", size=9, color="#444444")
     ax.set(xlim=(-3, 37), ylim=(0.7 - len(data), 1.7))

@@ -1,0 +1,13 @@
+from .dataset import Dataset as Dataset
+from .dataset import Feature as Feature
+from .dataset import Ids as Ids
+from .dataset import Schema as Schema
+from .dataset import Split as Split
+from .load import load_dataset as load_dataset
+from .own_batches import Batches as Batches
+from .own_batches import from_batches as from_batches
+from .own_rows import from_frame as from_frame
+from .own_rows import from_tensors as from_tensors
+from .registry import SOURCES as SOURCES
+from .registry import describe as describe
+from .text_files import DataError as DataError
