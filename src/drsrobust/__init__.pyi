@@ -14,6 +14,7 @@ from . import study as study
 from . import training as training
 from .campaign import Campaign as Campaign
 from .campaign import decades as decades
+from .campaign_file import read_campaign as read_campaign
 from .data import load_dataset as load_dataset
 from .evaluation import Evaluator as Evaluator
 from .evaluation import trace as trace

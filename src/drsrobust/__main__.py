@@ -1,0 +1,5 @@
+"""`python -m drsrobust`, the command `drsrobust`."""
+
+from drsrobust.command import main
+
+main()

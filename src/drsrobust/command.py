@@ -1,0 +1,84 @@
+"""The command `drsrobust`: campaigns and reports from a TOML file, error rates from failure rates."""
+
+import click
+
+from drsrobust import __version__, rates
+
+_FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False))
+_REFUSED = (ValueError, TypeError, OSError, ImportError, RuntimeError)
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="drsrobust")
+def main() -> None:
+    """What hardware bit errors do to a deep recommender, and what protection is worth."""
+
+
+@main.command()
+@_FILE
+@click.option("--workers", type=click.IntRange(min=1), help="Processes; without it as the file says.")
+@click.option("--trials", type=click.IntRange(min=1), help="Trials per condition, in place of the file's.")
+@click.option("--check", is_flag=True, help="Check the file, load model and rows, run nothing.")
+def campaign(file: str, workers: int | None, trials: int | None, check: bool) -> None:
+    """Run the campaign of a TOML FILE, print its table and write its report.
+
+    Finished trials are stored: a stopped campaign goes on where it was.
+    """
+    from dataclasses import replace
+
+    from drsrobust.campaign_file import read_campaign_file
+    from drsrobust.statistics import summarise
+
+    try:
+        settings = read_campaign_file(file)
+        if trials:
+            settings = replace(settings, campaign=replace(settings.campaign, trials=trials))
+        made = settings.make()
+        click.echo(made)
+        if check:
+            return
+        table = made.run(workers=workers or settings.campaign.workers)
+        shown = ["auc", "auc_drop"] if made.evaluator.golden.auc is not None else [*made.metrics]
+        summary = summarise(table, shown, bounds=settings.report.ends())
+        ends = [f"{shown[-1]}{end}" for end in ("", "_low", "_high")]
+        click.echo(
+            summary[["target", "mitigation", "error_model", "rate", "n", *ends]].to_string(
+                index=False, float_format="{:.3g}".format
+            )
+        )
+        _write(made, settings)
+    except _REFUSED as error:
+        raise click.ClickException(str(error)) from error
+
+
+@main.command()
+@_FILE
+@click.option("--folder", type=click.Path(file_okay=False), help="Where to; without it as the file says.")
+def report(file: str, folder: str | None) -> None:
+    """Write the report of a campaign's finished trials, without running more."""
+    from drsrobust.campaign_file import read_campaign_file
+
+    try:
+        settings = read_campaign_file(file)
+        _write(settings.make(), settings, folder)
+    except _REFUSED as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _write(made, settings, folder: str | None = None) -> None:
+    from drsrobust.report import write
+
+    page = write(made, folder or settings.folder / settings.report.folder, bounds=settings.report.ends())
+    click.echo(f"report: {page}")
+
+
+@main.command()
+@click.option("--fit-per-mbit", type=float, required=True, help="Failures in 10^9 hours per Mbit (2^20 bits).")
+@click.option("--hours", type=float, required=True, help="How long words stay in memory until they are written again.")
+def ber(fit_per_mbit: float, hours: float) -> None:
+    """Bit error rate of memory, before ECC, from its failure rate and the time that words stay in it."""
+    try:
+        end, mean = rates.ber(fit_per_mbit, hours), rates.mean_ber(fit_per_mbit, hours)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    click.echo(f"{end:.3g} at the end of {hours:g} h; {mean:.3g} at a random moment of them")

@@ -1,0 +1,167 @@
+"""The command, and campaigns from TOML files: what runs, and how mistakes are answered."""
+
+import re
+import textwrap
+
+import pandas as pd
+import pytest
+import torch
+from click.testing import CliRunner
+
+import drsrobust as dr
+from drsrobust.campaign_file import read_campaign_file
+from drsrobust.command import main
+from tests.conftest import ROOT
+
+MODULE = """
+import torch
+import drsrobust as dr
+
+class Towers(torch.nn.Module):
+    def __init__(self, users, movies):
+        super().__init__()
+        self.user, self.movie = torch.nn.Embedding(users, 16), torch.nn.Embedding(movies, 16)
+        self.top = torch.nn.Sequential(torch.nn.Linear(33, 32), torch.nn.ReLU(), torch.nn.Linear(32, 1))
+
+    def forward(self, age, user, movie):
+        return self.top(torch.cat((age[:, None], self.user(user), self.movie(movie)), dim=1)).squeeze(1)
+
+def forward(model, batch):
+    ids = batch.sparse_features
+    return model(batch.dense_features[:, 0], ids["user"].values(), ids["movie"].values())
+
+def clicks(labels, scores, golden_scores, users):
+    return float((scores > 0.5).mean())
+
+def rows():
+    return dr.load_dataset("synthetic-movielens/ids", rows=3000)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """What docs/your_model.md has in its folder: a module, rows, a checkpoint, and the file of its example."""
+    (tmp_path / "own_towers.py").write_text(MODULE)
+    page = (ROOT / "docs" / "your_model.md").read_text()
+    (example,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
+    text = example.replace("my_models", "own_towers").replace("trials = 100", 'trials = 4\nstore = "trials"')
+    (tmp_path / "study.toml").write_text(text)
+    generator = torch.Generator().manual_seed(0)
+    columns = {"age": torch.randn(600, generator=generator).numpy()}
+    columns |= {
+        name: torch.randint(n, (600,), generator=generator).numpy() for name, n in (("user", 100), ("movie", 50))
+    }
+    frame = pd.DataFrame(columns)
+    frame.assign(clicked=frame["movie"] % 2).to_parquet(tmp_path / "rows.parquet")
+    namespace = {}
+    exec(MODULE, namespace)
+    torch.manual_seed(0)
+    torch.save(namespace["Towers"](100, 50).state_dict(), tmp_path / "towers.pt")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    import sys
+
+    sys.modules.pop("own_towers", None)
+
+
+def run(*arguments):
+    done = CliRunner().invoke(main, list(map(str, arguments)))
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def test_the_page_s_example_runs_and_goes_on(folder):
+    done = run("campaign", folder / "study.toml")
+    assert done.exit_code == 0, done.output
+    assert (folder / "out" / "index.html").is_file() and f"report: {folder / 'out' / 'index.html'}" in done.output
+    assert re.search(r"embedding +range per tensor +BitFlip +0.0001 +4 +", done.output)
+    assert len(pd.read_csv(folder / "out" / "trials.csv")) == 3 * 3 * 2 * 4
+    more = run("campaign", folder / "study.toml", "--trials", 5, "--workers", 2)
+    assert more.exit_code == 0, more.output
+    campaign = dr.read_campaign(folder / "study.toml")
+    assert len(campaign.table()) == 3 * 3 * 2 * 4 and campaign.store.folder == folder / "trials"
+    done = run("report", folder / "study.toml", "--folder", folder / "again")
+    assert done.exit_code == 0 and (folder / "again" / "summary.csv").is_file()
+
+
+def test_a_report_needs_trials_and_a_check_runs_none(folder):
+    done = run("campaign", folder / "study.toml", "--check")
+    assert done.exit_code == 0 and "<Campaign Towers on rows: 18 conditions" in done.output
+    done = run("report", folder / "study.toml")
+    assert done.exit_code == 1 and "has no finished trial" in done.output and not (folder / "out").exists()
+
+
+def test_metrics_bounds_and_protections_that_act_together(folder):
+    text = (folder / "study.toml").read_text()
+    text = text.replace(
+        'mitigations = ["none", { kind = "WeightRange" }]',
+        textwrap.dedent("""\
+        metrics = { high = "own_towers:clicks" }
+        mitigations = ["none", "ECC",
+            ["ECC", { kind = "ActivationClipping", mode = "zero" }], { kind = "ActivationClipping", bound = 6 }]
+        """),
+    )
+    (folder / "study.toml").write_text(text + "bounds = { high = [0, 1] }\n")
+    campaign = dr.read_campaign(folder / "study.toml")
+    found = campaign.run(progress=False)
+    assert found["mitigation"].nunique() == 4 and found["high"].between(0, 1).all()
+    assert read_campaign_file(folder / "study.toml").report.ends() == {"high": (0, 1)}
+
+
+def test_a_model_and_rows_of_this_library(folder):
+    (folder / "study.toml").write_text("""
+        [model]
+        name = "wide_deep"
+        [rows]
+        make = "own_towers:rows"
+        head = 200
+        [campaign]
+        errors = [{ kind = "SingleBit", bit = [29, 30] }, { kind = "FixedCount", k = 3 }]
+        trials = 2
+        store = "trials"
+    """)
+    campaign = dr.read_campaign(folder / "study.toml")
+    assert len(campaign.evaluator.rows) == 200 and campaign.evaluator.name == "wide_deep"
+    assert [str(one.error_model) for one in campaign.conditions] == [
+        "SingleBit(bit=29)",
+        "SingleBit(bit=30)",
+        "FixedCount(k=3)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("trials = 4", "trails = 4", r"unknown key of \[campaign\] 'trails'; did you mean 'trials'\?"),
+        ("[report]", "[rapport]", r"unknown table 'rapport'; did you mean 'report'\?"),
+        ("trials = 4", 'trials = "4"', r"campaign.trials is '4' \(str\); it must be int"),
+        ("BitFlip", "BitFlop", r"unknown kind of campaign.errors 'BitFlop'; did you mean 'BitFlip'\?"),
+        ("ber = [", "bers = [", r"unknown argument of BitFlip 'bers'; did you mean 'ber'\?"),
+        ("1e-5, 1e-4", "2.0, 1e-4", "campaign.errors, BitFlip: "),
+        ('kind = "WeightRange"', 'kind = "WeightRange", margins = 2', "unknown argument of WeightRange 'margins'"),
+        ("towers.pt", "tower.pt", "model.checkpoint: there is no file"),
+        ("own_towers:Towers", "own_towers:Tower", "model.make: .*own_towers.py has no 'Tower'"),
+        ("own_towers:Towers", "own_towers", "model.make is 'own_towers'; it must be module:name"),
+        ("own_towers:Towers", "no_such_module:Towers", "No module named 'no_such_module'"),
+        ("users = 100", "users = 90", "size mismatch for user.weight"),
+        ('label = "clicked"', 'label = "click"', "unknown column 'click'; did you mean 'clicked'"),
+        ("rows.parquet", "rows.xls", "rows.file"),
+        ('file = "rows.parquet"', "", r"\[rows\] has none of file, dataset, make; it needs one of them"),
+        ('"all", "embedding"', '"all", "embeddings"', "target 'embeddings' matches nothing"),
+        ("[model]", "[model", "study.toml: "),
+    ],
+)
+def test_mistakes_are_named(folder, old, new, said):
+    text = (folder / "study.toml").read_text()
+    assert old in text
+    (folder / "study.toml").write_text(text.replace(old, new))
+    done = run("campaign", folder / "study.toml")
+    assert done.exit_code == 1 and re.search(said, done.output), done.output
+    assert not (folder / "trials").exists() and not (folder / "out").exists()
+
+
+def test_rates():
+    assert run("ber", "--fit-per-mbit", 25_000, "--hours", 24).output.startswith(
+        "5.72e-10 at the end of 24 h; 2.86e-10"
+    )
+    assert "Error" in run("ber", "--fit-per-mbit", -1, "--hours", 24).output
