@@ -60,6 +60,29 @@ def test_bounds_say_the_range(evaluator):
     assert bounded["mean_score_low"].min() >= 0 and bounded["mean_score_high"].max() <= 1
 
 
+def test_a_metric_that_cannot_take_nan_is_missing_where_scores_are_and_widens_its_interval(evaluator):
+    def strict(labels, scores, golden_scores, users):
+        if not np.isfinite(scores).all():
+            raise ValueError("NaN")
+        return float(scores.mean())
+
+    table = dr.Campaign(evaluator, metrics={"strict": strict}, errors=[dr.BitFlip(1e-4)], trials=40).run(progress=False)
+    missing = table["strict"].isna()
+    assert missing.any() and not missing.all() and (table["outcome"][missing] != "ok").all()
+    (row,) = dr.summarise(table, ["strict"], bounds={"strict": (0, 1)}).to_dict("records")
+    (least,), (greatest,) = (
+        dr.summarise(table.fillna({"strict": end}), ["strict"], bounds={"strict": (0, 1)}).to_dict("records")
+        for end in (0.0, 1.0)
+    )
+    assert row["strict_low"] == least["strict_low"] < greatest["strict_high"] == row["strict_high"]
+
+    def broken(labels, scores, golden_scores, users):
+        return 1.0 if scores is golden_scores or (scores == golden_scores).all() else 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        dr.Campaign(evaluator, metrics={"broken": broken}, errors=[dr.BitFlip(1e-4)], trials=3).run(progress=False)
+
+
 @pytest.mark.parametrize(
     ("function", "error", "said"),
     [

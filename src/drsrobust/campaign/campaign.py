@@ -328,9 +328,13 @@ class Campaign:
             table.assign(**{STRATUM: stored[STRATUM].to_pandas(), WEIGHT: weights[condition]}).copy()
         )
 
-    def summary(self, metrics: Sequence[str] = ("auc", "auc_drop", "logloss", "ne")) -> "pd.DataFrame":
+    def summary(
+        self,
+        metrics: Sequence[str] = ("auc", "auc_drop", "logloss", "ne"),
+        bounds: Mapping[str, tuple[float, float]] | None = None,
+    ) -> "pd.DataFrame":
         """One row per condition, with intervals, by `summarise`."""
-        return summarise(self.table(), tuple(metrics))
+        return summarise(self.table(), tuple(metrics), bounds)
 
     def timings(self) -> "pd.DataFrame":
         """Seconds of each finished trial, with its condition; they differ from run to run."""

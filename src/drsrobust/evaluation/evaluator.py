@@ -356,16 +356,22 @@ class Evaluator:
         metric.check_golden(self.rows.labels, golden, self.rows.users)
 
     def own_metric(self, metric: OwnMetric, result: Evaluation) -> float | None:
-        """A user's metric of a result of this evaluator; None if the model raised.
+        """A user's metric of a result of this evaluator; None if the model raised, or if the metric raises where a score is
+        NaN or infinite.
 
         Raises:
-            Exception: what the metric raises.
+            Exception: what the metric raises of finite scores.
         """
         if result.scores is None:
             return None
         logit = self._options["scores"] == "logit"
         compared = (one.scores if logit else one.probabilities for one in (result, self.golden))
-        return metric(self.rows.labels, *compared, self.rows.users)
+        try:
+            return metric(self.rows.labels, *compared, self.rows.users)
+        except Exception:
+            if result.outcome == "ok":
+                raise
+            return None
 
     def __repr__(self) -> str:
         golden = "" if self.golden.auc is None else f": golden AUC {self.golden.auc:.4f}"

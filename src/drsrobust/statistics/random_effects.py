@@ -14,7 +14,7 @@ import numpy as np
 
 from drsrobust.statistics.columns import CONDITION
 from drsrobust.statistics.intervals import CONFIDENCE
-from drsrobust.statistics.summary import BOUNDS
+from drsrobust.statistics.summary import known_bounds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,5 +85,5 @@ def _interval(group: "pd.DataFrame", name: str, confidence: float) -> dict[str, 
     # Intervals over maps need not be symmetric.
     errors = [np.mean((side / norm.ppf((1 + confidence) / 2)) ** 2) for side in (means - low, high - means)]
     below, above = (factor * np.sqrt(np.fmax(between, error)) for error in errors)
-    least, greatest = BOUNDS.get(name) or (-np.inf, np.inf)
+    least, greatest = known_bounds(name) or (-np.inf, np.inf)
     return {f"{name}_low": float(max(mean - below, least)), f"{name}_high": float(min(mean + above, greatest))}

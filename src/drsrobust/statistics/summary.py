@@ -68,9 +68,10 @@ def summarise(
         is a loss of AUC; for metrics in `bounds` it is a distance from their median too. Where there is no AUC, as of rankings,
         it is the latter for all metrics), `share_<outcome>`, `nan_rows` and `inf_rows` (mean per trial); of each metric its
         mean over the trials that have it, `_low` and `_high` (see `Strata.mean_interval`; of `auc` and `auc_drop` the worse end
-        counts a trial whose model raised as an AUC of 0) and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if `auc_drop` is
-        among them, an upper bound of its mean that assumes nothing of the losses that were not seen (95 %, raised trials lose
-        all); `realised`, the rate that was drawn (events over sites of all trials), with the central 99.9 % range
+        counts a trial whose model raised as an AUC of 0; the ends of metrics in `bounds` count missing values as the bound)
+        and the quantiles `_q10`, `_q90`; `auc_drop_bound`, if `auc_drop` is among them, an upper bound of its mean that assumes
+        nothing of the losses that were not seen (95 %, raised trials lose all); `realised`, the rate that was drawn (events
+        over sites of all trials), with the central 99.9 % range
         `realised_low`, `realised_high` of Binomial(sites, rate) if the error model has a rate; `trials_harmed`, the share of
         trials that lost over 0.001 AUC or raised, with `_low` and `_high` (95 %, Wilson; NaN where there is no AUC). `attrs`
         describe the intervals.
@@ -183,8 +184,8 @@ def _interval(
     strata: Strata, values: np.ndarray, metric: str, bounds: tuple[float, float] | None, row: dict
 ) -> tuple[float, float, float]:
     """Mean and interval of a metric over the trials of one condition; at a rate of 0 the value is exact."""
-    golden = row["auc_golden"]
-    if bounds is None:
+    golden, own = row["auc_golden"], bounds is not None
+    if not own:
         bounds = (golden - 1, golden) if metric == "auc_drop" else known_bounds(metric)
     if row["ber"] == 0 and len(set(values)) == 1:
         return (float(values[0]),) * 3
@@ -194,6 +195,10 @@ def _interval(
             lost = bounds[0] if metric == "auc" else bounds[1]
             worst = strata.mean_interval(np.where(np.isnan(values), lost, values), bounds, row[STOPPING])
             low, high = (np.fmin(low, worst[1]), high) if metric == "auc" else (low, np.fmax(high, worst[2]))
+        elif own and np.isnan(values).any() and not np.isnan(values).all():
+            least, greatest = (np.where(np.isnan(values), end, values) for end in bounds)
+            low = np.fmin(low, strata.mean_interval(least, bounds, row[STOPPING])[1])
+            high = np.fmax(high, strata.mean_interval(greatest, bounds, row[STOPPING])[2])
     except ValueError as error:
         raise ValueError(f"column {metric!r}: {error}") from error
     return mean, float(low), float(high)

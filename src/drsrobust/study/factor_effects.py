@@ -12,7 +12,7 @@ import numpy as np
 from drsrobust._environment import unknown
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import CONFIDENCE, bootstrap_interval, mean_interval
-from drsrobust.statistics.summary import BOUNDS
+from drsrobust.statistics.summary import known_bounds
 from drsrobust.study.findings import CONTRADICTED, IN_PART, REPRODUCED, verdict, with_verdicts
 from drsrobust.study.model_factors import FACTORS, SHARES, VALUE, ladders, unit_interval
 from drsrobust.study.thirds import by_thirds
@@ -78,7 +78,7 @@ def factor_trends(
                 by_cell[[tuple(cell.values()) for cell in ladder]].to_numpy() for ladder in ladders(cells, factor)
             ]
             row = {"protocol": protocol, "target": target, "factor": factor, "least": levels[0], "greatest": levels[-1]}
-            row |= _trend(np.mean(values, axis=0), confidence, BOUNDS.get(value))
+            row |= _trend(np.mean(values, axis=0), confidence, known_bounds(value))
             rows.append(row | {"claim": claim, "verdict": verdict(row["low"], row["high"], claim, bound=0.0)})
     return pd.DataFrame(rows)
 
