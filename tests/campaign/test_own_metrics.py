@@ -74,7 +74,8 @@ def test_a_metric_that_cannot_take_nan_is_missing_where_scores_are_and_widens_it
         dr.summarise(table.fillna({"strict": end}), ["strict"], bounds={"strict": (0, 1)}).to_dict("records")
         for end in (0.0, 1.0)
     )
-    assert row["strict_low"] == least["strict_low"] < greatest["strict_high"] == row["strict_high"]
+    assert row["strict_low"] <= least["strict_low"] < greatest["strict_high"] <= row["strict_high"]
+    assert least["strict"] < row["strict"] < greatest["strict"]
 
     def broken(labels, scores, golden_scores, users):
         return 1.0 if scores is golden_scores or (scores == golden_scores).all() else 1 / 0

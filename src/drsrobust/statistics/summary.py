@@ -119,7 +119,12 @@ def summarise(
             values = group[metric].to_numpy(float, na_value=np.nan)
             judged = strata if has_auc and metric not in bounds else _judged(strata, group, values)
             row["few_harmful"] |= bool(judged.few_harmful.any())
-            _add(row, metric, zip(ENDS, _interval(judged, values, metric, bounds.get(metric), row), strict=True))
+            mean, low, high = _interval(judged, values, metric, bounds.get(metric), row)
+            if metric in bounds and 0 < np.isnan(values).sum() < len(values):
+                filled = [np.where(np.isnan(values), end, values) for end in bounds[metric]]
+                worst = [_interval(_judged(strata, group, one), one, metric, bounds[metric], row) for one in filled]
+                low, high = np.fmin(low, worst[0][1]), np.fmax(high, worst[1][2])
+            _add(row, metric, zip(ENDS, (mean, low, high), strict=True))
             _add(row, metric, [(f"_q{quantile}", strata.quantile(values, quantile / 100)) for quantile in (10, 90)])
         if "auc_drop" in metrics:
             losses = group["auc_drop"].to_numpy(float, na_value=golden)
@@ -184,8 +189,8 @@ def _interval(
     strata: Strata, values: np.ndarray, metric: str, bounds: tuple[float, float] | None, row: dict
 ) -> tuple[float, float, float]:
     """Mean and interval of a metric over the trials of one condition; at a rate of 0 the value is exact."""
-    golden, own = row["auc_golden"], bounds is not None
-    if not own:
+    golden = row["auc_golden"]
+    if bounds is None:
         bounds = (golden - 1, golden) if metric == "auc_drop" else known_bounds(metric)
     if row["ber"] == 0 and len(set(values)) == 1:
         return (float(values[0]),) * 3
@@ -195,10 +200,6 @@ def _interval(
             lost = bounds[0] if metric == "auc" else bounds[1]
             worst = strata.mean_interval(np.where(np.isnan(values), lost, values), bounds, row[STOPPING])
             low, high = (np.fmin(low, worst[1]), high) if metric == "auc" else (low, np.fmax(high, worst[2]))
-        elif own and np.isnan(values).any() and not np.isnan(values).all():
-            least, greatest = (np.where(np.isnan(values), end, values) for end in bounds)
-            low = np.fmin(low, strata.mean_interval(least, bounds, row[STOPPING])[1])
-            high = np.fmax(high, strata.mean_interval(greatest, bounds, row[STOPPING])[2])
     except ValueError as error:
         raise ValueError(f"column {metric!r}: {error}") from error
     return mean, float(low), float(high)
