@@ -15,8 +15,18 @@ from drsrobust._files import new_folder
 from reproduce.notebooks import ROOT
 
 GUIDES = (
-    *("reproduce", "sweeps", "your_model", "from_other_tools", "campaigns", "injection", "protection", "models", "data", "library"),
-    *("extending", "glossary"),
+    *(
+        "reproduce",
+        "sweeps",
+        "your_model",
+        "from_other_tools",
+        "campaigns",
+        "injection",
+        "protection",
+        "models",
+        "data",
+    ),
+    *("library", "extending", "glossary"),
 )
 PAGES = ("CONTRIBUTING", "CHANGELOG")  # of the project's top folder
 SETTINGS = {

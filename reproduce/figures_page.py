@@ -21,6 +21,8 @@ ANSWERS = {
     "07": "known from the abstract: ABFT; numbers of arXiv:2103.00130 (C6, C13)",
     "08": "ours: all protections on the same error maps",
     "09": "known from abstract and tool: speed of injection (C7)",
+    "10": "ours: a model, rows and a metric of one's own",
+    "11": "ours: one flip, from the bit to the rank of an item",
 }
 
 

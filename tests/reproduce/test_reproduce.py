@@ -94,6 +94,7 @@ def test_figures_and_their_numbers(smoke):
     names += ["08_mitigation_recovery", "08_mitigation_recovery_int8"]
     timed = ["07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places"]
     timed += ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
+    names += ["10_your_model", "11_one_flip", "11_one_flip_layers"]
     assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names + timed)
     for name in names + timed:
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -112,6 +113,7 @@ def test_figures_and_their_numbers(smoke):
             "07_abft_overhead",
             "09_injection_speed",
             "09_injection_speed_memory",
+            "10_your_model",
         ):
             assert words["details"].startswith(generated), name
         assert words["title"] and not words["title"].startswith("No values"), name
@@ -172,7 +174,7 @@ def test_all_claims_are_evaluated_and_none_by_a_tiny_run(smoke):
 def test_report(smoke):
     folder, _ = smoke
     page = (folder / "report" / "index.html").read_text()
-    assert "All data of this run are generated" in page and page.count("<figure>") == 32
+    assert "All data of this run are generated" in page and page.count("<figure>") == 35
     assert 0 < page.index('id="claims"') < page.index("<figure>") and page.index("<main>") < page.index('id="claims"')
     assert page.count("Smoke runs are not judged") > 0
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):

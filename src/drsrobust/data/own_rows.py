@@ -63,9 +63,8 @@ def from_frame(
     if twice := [column for column in named if named.count(column) > 1]:
         raise ValueError(f"column {twice[0]!r} is named twice; each is a label, dense or sparse")
     get = {column: _column(frame, column) for column in (*named, *([user] if user is not None else ()))}
-    numbers = [_numbers(get[column], column) for column in dense]
     return _dataset(
-        np.stack(numbers, axis=1) if numbers else np.empty((len(get[labels[0]]), 0), np.float32),
+        _matrix({column: get[column] for column in dense}, len(get[labels[0]])),
         tuple(dense),
         {column: _ids(get[column], column) for column in sparse},
         _labels({column: get[column] for column in labels}, task),
@@ -123,14 +122,13 @@ def from_tensors(
         tasks = tasks if values.ndim == 2 and values.shape[1] > 1 else ()
     numbers = np.empty((n, 0), np.float32) if dense is None else _array(dense).reshape(len(dense), -1)
     names = tuple(f"dense_{number}" for number in range(numbers.shape[1]))
-    numbers = [_numbers(pa.array(column), column_name) for column, column_name in zip(numbers.T, names, strict=True)]
+    matrix = _matrix(dict(zip(names, map(pa.array, numbers.T), strict=True)), len(numbers))
     features = {}
     for feature, ids in (sparse or {}).items():
         parts = ids if isinstance(ids, tuple) else (ids,)
         parts = [_whole(_array(part), feature) for part in parts]
         features[feature] = Ids(_small(parts[0], feature), *(part.astype(np.int32) for part in parts[1:]))
     users = None if user is None else _whole(_array(user), "user").astype(np.int64)
-    matrix = np.stack(numbers, axis=1) if numbers else np.empty((n, 0), np.float32)
     for what, array in (("dense", matrix), ("user", users), *((name, _rows(ids)) for name, ids in features.items())):
         if array is not None and len(array) != n:
             raise ValueError(f"{what} has {len(array)} rows, and the label {n}")
@@ -244,6 +242,14 @@ def _numbers(column: pa.Array, name: str) -> np.ndarray:
     if not np.isfinite(found).all():
         row = int(np.flatnonzero(~np.isfinite(found))[0])
         raise ValueError(f"column {name!r} holds {found[row]} in row {row}; dense values must be finite in float32")
+    return found
+
+
+def _matrix(columns: Mapping[str, pa.Array], n: int) -> np.ndarray:
+    """Dense columns of n rows as float32 [n, D]."""
+    found = np.empty((n, len(columns)), np.float32)
+    for place, (name, column) in enumerate(columns.items()):
+        found[:, place] = _numbers(column, name)
     return found
 
 

@@ -34,7 +34,7 @@ def one_flip(data: "pd.DataFrame", *, shown: int | None = None) -> "Axes":
     axes = new_panels(rows=len(_PANELS), sharey=False)
     axes[0].figure.set_size_inches(8.0, 7.6)
     marked = flips["flipped"] == shown
-    for ax, (name, label) in zip(axes, _PANELS.items(), strict=True):
+    for ax, (name, title) in zip(axes, _PANELS.items(), strict=True):
         start, ends = golden[name], flips[name]
         if name == "value":
             start, ends = abs(start), ends.abs().clip(upper=_LARGEST).fillna(_LARGEST)
@@ -42,11 +42,13 @@ def one_flip(data: "pd.DataFrame", *, shown: int | None = None) -> "Axes":
         ax.axhline(start, color="#777777", linestyle="--", linewidth=0.9, zorder=1)
         colours = np.where(marked, _MARKED, _PLAIN)
         ax.vlines(flips["flipped"], start, ends, colors=colours, linewidth=1.6)
-        ax.scatter(flips["flipped"], ends, c=colours, s=20, zorder=3)
+        for some, colour, label in ((~marked, _PLAIN, "other bits"), (marked, _MARKED, f"bit {shown}")):
+            style = {"color": colour, "marker": "o", "linestyle": "none", "markersize": 4.5}
+            ax.plot(flips["flipped"][some], ends[some], label=label, **style)
         for bit, end, value in zip(flips["flipped"][marked], ends[marked], flips[name][marked], strict=True):
             place = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "color": _MARKED, "size": 9}
             ax.annotate(number(value), (bit, end), **place)
-        ax.set_ylabel(label, size=9)
+        ax.set_ylabel(title, size=9)
         ax.set(xlim=(31.7, -0.7), xticks=range(32))
         ax.tick_params(axis="x", labelsize=8, labelbottom=ax is axes[-1])
     axes[0].set_yscale("log")

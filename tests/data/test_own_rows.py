@@ -1,0 +1,224 @@
+"""Rows from frames and tensors: the same rows from every kind of frame, and what is refused."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+import drsrobust as dr
+from drsrobust.data import from_frame, from_tensors
+
+COLUMNS = {"label": "clicked", "dense": ["price", "age"], "sparse": ["item", "tags"], "user": "user"}
+
+
+@pytest.fixture
+def frame():
+    return pd.DataFrame(
+        {
+            "clicked": [1, 0, 1, 0],
+            "price": [0.5, 1.5, 2.5, 3.5],
+            "age": [1, 2, 3, 4],
+            "item": [3, 0, 2, 2],
+            "tags": [[1, 2], [], [5], [0, 0]],
+            "user": [10, 10, 20, 30],
+        }
+    )
+
+
+def test_what_a_frame_becomes(frame):
+    data = from_frame(frame, **COLUMNS)
+    rows = data.test
+    assert len(data.train) == len(data.valid) == 0 and len(rows) == 4
+    assert rows.dense.dtype == np.float32 and rows.dense.tolist() == frame[["price", "age"]].to_numpy().tolist()
+    assert rows.labels.tolist() == [1, 0, 1, 0] and rows.users.tolist() == [10, 10, 20, 30]
+    assert rows.sparse["item"].values.tolist() == [3, 0, 2, 2] and rows.sparse["item"].lengths is None
+    assert rows.sparse["tags"].values.tolist() == [1, 2, 5, 0, 0] and rows.sparse["tags"].lengths.tolist() == [
+        2,
+        0,
+        1,
+        2,
+    ]
+    assert [(one.name, one.cardinality, one.multi_hot) for one in data.schema.features] == [
+        ("item", 4, False),
+        ("tags", 6, True),
+    ]
+    batch = rows.batch(np.array([3, 0]))
+    assert batch.sparse_features["tags"].values().tolist() == [0, 0, 1, 2] and batch.labels.tolist() == [0, 1]
+
+
+class Polars:
+    """A frame with columns that give Arrow arrays, as those of polars."""
+
+    def __init__(self, table):
+        self._table, self.columns = table, table.column_names
+
+    def __getitem__(self, name):
+        column = self._table.column(name)
+
+        class Series:
+            def to_arrow(self):
+                return column.combine_chunks()
+
+        return Series()
+
+
+class Stream:
+    """Only the Arrow C stream."""
+
+    def __init__(self, table):
+        self.__arrow_c_stream__ = table.__arrow_c_stream__
+
+
+@pytest.mark.parametrize("kind", ["arrow", "polars", "stream"])
+def test_every_kind_of_frame_gives_the_same_rows(frame, kind):
+    table = pa.Table.from_pandas(frame)
+    other = {"arrow": table, "polars": Polars(table), "stream": Stream(table)}[kind]
+    assert from_frame(other, **COLUMNS).fingerprint == from_frame(frame, **COLUMNS).fingerprint
+
+
+def test_polars_itself(frame):
+    polars = pytest.importorskip("polars")
+    assert from_frame(polars.from_pandas(frame), **COLUMNS).fingerprint == from_frame(frame, **COLUMNS).fingerprint
+
+
+def test_tensors_give_the_rows_of_the_frame(frame):
+    tags = (torch.tensor([1, 2, 5, 0, 0]), torch.tensor([2, 0, 1, 2]))
+    data = from_tensors(
+        label=torch.tensor(frame["clicked"]),
+        dense=torch.tensor(frame[["price", "age"]].to_numpy()),
+        sparse={"item": frame["item"].to_numpy(), "tags": tags},
+        user=frame["user"].to_numpy(),
+    )
+    expected = from_frame(frame, **COLUMNS).test
+    assert np.array_equal(data.test.dense, expected.dense) and np.array_equal(data.test.users, expected.users)
+    for name in ("item", "tags"):
+        for one, other in zip(data.test.sparse[name], expected.sparse[name], strict=True):
+            assert (one is None and other is None) or np.array_equal(one, other)
+
+
+def test_the_fingerprint_is_of_the_contents(frame):
+    known = from_frame(frame, **COLUMNS).fingerprint
+    assert from_frame(frame.copy(), **COLUMNS).fingerprint == known
+    for column, value in (("clicked", 0), ("price", 9.0), ("item", 1), ("user", 11)):
+        changed = frame.copy()
+        changed.loc[0, column] = value
+        assert from_frame(changed, **COLUMNS).fingerprint != known, column
+
+
+def test_a_split_is_drawn_and_every_row_is_in_one_part(frame):
+    many = pd.concat([frame] * 50, ignore_index=True)
+    data = from_frame(many, **COLUMNS, split=(0.8, 0.1, 0.1), seed=1)
+    assert [len(part) for part in (data.train, data.valid, data.test)] == [160, 20, 20]
+    found = np.concatenate([part.row_numbers for part in (data.train, data.valid, data.test)])
+    assert sorted(found.tolist()) == list(range(200))
+    other = from_frame(many, **COLUMNS, split=(0.8, 0.1, 0.1), seed=2)
+    assert not np.array_equal(other.test.row_numbers, data.test.row_numbers)
+
+
+def test_a_cached_data_set_is_mapped_and_found_again(frame, empty_cache):
+    data = from_frame(frame, **COLUMNS, cache=True)
+    files = sorted(path.stat().st_mtime_ns for path in empty_cache.rglob("*") if path.is_file())
+    again = from_frame(frame, **COLUMNS, cache=True)
+    assert files and files == sorted(path.stat().st_mtime_ns for path in empty_cache.rglob("*") if path.is_file())
+    assert again.test.fingerprint == data.test.fingerprint
+    assert again.test.labels.tolist() == [1, 0, 1, 0] and not again.test.labels.flags.writeable
+
+
+def test_text_and_tasks_and_items(frame):
+    frame = frame.assign(item=["b", "a", None, "b"], bought=[0, 0, 1, 0], next=[[1, 4], [0], [2], []])
+    data = from_frame(frame, label=["clicked", "bought"], sparse=["item"])
+    assert data.test.sparse["item"].values.tolist() == [2, 1, 0, 2] and data.schema.features[0].cardinality == 3
+    assert data.test.labels.tolist() == [[1, 0], [0, 0], [1, 1], [0, 0]] and data.test.tasks == ("clicked", "bought")
+    items = from_frame(frame, label="next", task="rank").test.labels
+    assert items.values.tolist() == [1, 4, 0, 2] and items.lengths.tolist() == [2, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"label": "click"}, "unknown column 'click'; did you mean 'clicked'"),
+        ({"dense": ["price", "clicked"]}, "column 'clicked' is named twice"),
+        ({"label": "age"}, "label 'age' holds 2 in row 1; labels must be 0 or 1"),
+        ({"dense": ["text"]}, "column 'text' is .*string; dense columns are numbers"),
+        ({"dense": ["holes"]}, "column 'holes': 1 values are missing, the first in row 2; fill them"),
+        ({"dense": ["endless"]}, "column 'endless' holds inf in row 1"),
+        ({"sparse": ["price"]}, "column 'price' is double; ids are whole numbers, lists of them, or text"),
+        ({"sparse": ["negative"]}, "'negative' holds id -1 at place 3"),
+        ({"sparse": ["long"]}, "'long' holds id 3000000000 at place 0"),
+        ({"cardinalities": {"item": 3}}, "'item' holds id 3 at place 0, and its cardinality is 3"),
+        ({"cardinalities": {"itm": 3}}, "unknown feature in cardinalities 'itm'; did you mean 'item'"),
+        ({"split": (0.5, 0.5)}, "it must be three shares that sum to 1"),
+        ({"user": "price"}, "column 'price' is double; users are whole numbers or text"),
+        ({"task": "clicks"}, "unknown task 'clicks'; did you mean 'click'"),
+    ],
+)
+def test_what_is_refused(frame, change, said):
+    frame = frame.assign(
+        text=["a", "b", "c", "d"],
+        holes=[1.0, 2.0, None, 4.0],
+        endless=[0, np.inf, 0, 0],
+        negative=[0, 1, 2, -1],
+        long=[3_000_000_000, 0, 0, 0],
+    )
+    with pytest.raises((ValueError, TypeError), match=said):
+        from_frame(frame, **(COLUMNS | change))
+
+
+def test_other_objects_and_no_rows(frame):
+    with pytest.raises(TypeError, match="frame is a list; it must be a frame of pandas, polars or Arrow"):
+        from_frame([1, 2], **COLUMNS)
+    with pytest.raises(ValueError, match="there are no rows"):
+        from_frame(frame.head(0), **COLUMNS)
+    with pytest.raises(ValueError, match="item has 3 rows, and the label 4"):
+        from_tensors(label=np.array([0, 1, 0, 1]), sparse={"item": np.array([1, 2, 3])})
+
+
+def test_an_evaluator_and_a_library_model_take_them():
+    random = np.random.default_rng(0)
+    frame = pd.DataFrame({"item": random.integers(9, size=500), "user": random.integers(20, size=500)})
+    data = from_frame(frame.assign(clicked=frame["item"] % 2), label="clicked", sparse=["item", "user"], user="user")
+    evaluator = dr.Evaluator(dr.models.build_model("deepfm", data.schema), data)
+    with dr.inject(evaluator.model, dr.FixedCount(3), target="embedding", seed=1) as error_map:
+        assert np.array_equal(evaluator.rerun(error_map).scores, evaluator.run().scores)
+
+
+BIG = """
+import threading, time
+import numpy as np, pandas as pd
+from drsrobust.data import from_frame
+
+def gib():
+    return int(open("/proc/self/statm").read().split()[1]) * 4096 / 2**30
+
+n, random = 10_000_000, np.random.default_rng(0)
+columns = {"label": (random.random(n) < 0.3).astype(np.int8)}
+columns |= {f"d{i}": random.random(n, dtype=np.float32) for i in range(13)}
+columns |= {f"s{i}": random.integers(0, 1000, n, dtype=np.int32) for i in range(26)}
+frame = pd.DataFrame(columns, copy=False)
+del columns
+start, peak, done = gib(), 0.0, False
+def watch():
+    global peak
+    while not done:
+        peak = max(peak, gib())
+        time.sleep(0.01)
+thread = threading.Thread(target=watch)
+thread.start()
+data = from_frame(frame, label="label", dense=[f"d{i}" for i in range(13)], sparse=[f"s{i}" for i in range(26)], split=(0.8, 0.1, 0.1))
+done = True
+thread.join()
+assert len(data.train) == 8_000_000
+print(peak - start)
+"""
+
+
+@pytest.mark.long
+def test_ten_million_rows_in_under_4_gib():
+    """Rows of Criteo's shape, 1.6 GiB as a frame; what comes on top of it."""
+    done = subprocess.run([sys.executable, "-c", BIG], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert 1 < float(done.stdout) < 4

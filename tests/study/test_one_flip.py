@@ -1,0 +1,70 @@
+"""One weight, bit by bit: values are those of IEEE 754, scores those of a model with the changed weight."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+import drsrobust as dr
+from drsrobust.plots import alt_text
+from drsrobust.study import messages
+from drsrobust.study.figures import one_flip as figure
+from drsrobust.study.one_flip import flip, one_flip
+
+
+@pytest.fixture(scope="module")
+def flips(data, trained):
+    return one_flip(dr.Evaluator(trained, data.test), "over_mlp", seed=3)
+
+
+def test_each_row_is_a_model_with_one_changed_weight(flips, data, trained):
+    assert flips["flipped"].tolist() == [-1, *range(31, -1, -1)]
+    stored = int(flips["word"][0], 2)
+    name, place = flips.attrs["weight"].rstrip("]").split("[")
+    assert [int(word, 2) ^ stored for word in flips["word"][1:]] == [1 << bit for bit in range(31, -1, -1)]
+    users = data.test.users
+    ids, counts = np.unique(users, return_counts=True)
+    assert flips.attrs["items"] == counts.max() and users[flips.attrs["row"]] == flips.attrs["user"]
+    own = np.flatnonzero(users == flips.attrs["user"])
+    for row in flips[flips["flipped"].isin([-1, 31, 30, 25])].to_dict("records"):
+        other = copy.deepcopy(trained)
+        weight = other.get_parameter(name).detach().reshape(-1)
+        assert row["flipped"] >= 0 or weight[int(place)].item() == row["value"]
+        weight[int(place)] = row["value"]
+        golden = dr.Evaluator(other, data.test).golden if np.isfinite(row["auc"]) else None
+        assert row["auc"] == golden.auc
+        assert row["probability"] == golden.probabilities[flips.attrs["row"]]
+        better = int((golden.scores[own] > golden.scores[flips.attrs["row"]]).sum())
+        assert better < row["rank"] <= better + int((golden.scores[own] == golden.scores[flips.attrs["row"]]).sum())
+
+
+def test_one_word_for_every_bit(trained):
+    places = {(one.tensor[0], one.word[0]) for one in (flip(trained, "over_mlp", bit, seed=5) for bit in range(32))}
+    assert len(places) == 1
+    assert (flip(trained, "over_mlp", 3, seed=5).mask == 8).all()
+
+
+def test_the_message_and_the_figure(flips):
+    small = flips[flips["flipped"].isin([-1, 0])]
+    assert "the item keeps rank 1, and AUC stays" in messages.one_flip(small, 0)
+    lost = flips.assign(rank=[1] + [7] * 32, auc=[0.8] + [0.5] * 32)
+    assert "the item goes from rank 1 to 7, AUC from 0.800 to 0.500" in messages.one_flip(lost, 30)
+    drawn = figure(flips, shown=30).figure
+    assert len(drawn.axes) == 4 and "bit 30" in alt_text.text(drawn)
+    figure(flips.assign(value=np.where(flips["flipped"] == 30, np.nan, flips["value"])))  # NaN can be drawn
+
+
+def test_what_is_refused(data, trained):
+    rows = dr.data.from_tensors(label=data.test.labels, dense=data.test.dense)
+    model = torch.nn.Linear(data.test.dense.shape[1], 1)
+    forward = lambda model, batch: model(batch.dense_features)  # noqa: E731
+    with pytest.raises(ValueError, match="rows has no users; one_flip ranks"):
+        one_flip(dr.Evaluator(model, rows, forward=forward), "all")
+    half = dr.Evaluator(
+        copy.deepcopy(model).half(),
+        dr.data.from_tensors(label=data.test.labels, dense=data.test.dense, user=data.test.users),
+        forward=lambda model, batch: model(batch.dense_features.half()),
+    )
+    with pytest.raises((ValueError, KeyError, IndexError), match="float16"):
+        one_flip(half, "all")
