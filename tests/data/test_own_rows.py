@@ -113,10 +113,10 @@ def test_a_split_is_drawn_and_every_row_is_in_one_part(frame):
     many = pd.concat([frame] * 50, ignore_index=True)
     data = from_frame(many, **COLUMNS, split=(0.8, 0.1, 0.1), seed=1)
     assert [len(part) for part in (data.train, data.valid, data.test)] == [160, 20, 20]
-    found = np.concatenate([part.row_numbers for part in (data.train, data.valid, data.test)])
+    found = np.concatenate([part.rows for part in (data.train, data.valid, data.test)])
     assert sorted(found.tolist()) == list(range(200))
     other = from_frame(many, **COLUMNS, split=(0.8, 0.1, 0.1), seed=2)
-    assert not np.array_equal(other.test.row_numbers, data.test.row_numbers)
+    assert not np.array_equal(other.test.rows, data.test.rows)
 
 
 def test_a_cached_data_set_is_mapped_and_found_again(frame, empty_cache):
@@ -142,11 +142,11 @@ def test_text_and_tasks_and_items(frame):
     [
         ({"label": "click"}, "unknown column 'click'; did you mean 'clicked'"),
         ({"dense": ["price", "clicked"]}, "column 'clicked' is named twice"),
-        ({"label": "age"}, "label 'age' holds 2 in row 1; labels must be 0 or 1"),
+        ({"label": "age", "dense": []}, "label 'age' holds 2 in row 1; labels must be 0 or 1"),
         ({"dense": ["text"]}, "column 'text' is .*string; dense columns are numbers"),
         ({"dense": ["holes"]}, "column 'holes': 1 values are missing, the first in row 2; fill them"),
         ({"dense": ["endless"]}, "column 'endless' holds inf in row 1"),
-        ({"sparse": ["price"]}, "column 'price' is double; ids are whole numbers, lists of them, or text"),
+        ({"dense": [], "sparse": ["price"]}, "column 'price' is double; ids are whole numbers, lists of them, or text"),
         ({"sparse": ["negative"]}, "'negative' holds id -1 at place 3"),
         ({"sparse": ["long"]}, "'long' holds id 3000000000 at place 0"),
         ({"cardinalities": {"item": 3}}, "'item' holds id 3 at place 0, and its cardinality is 3"),
@@ -208,7 +208,8 @@ def watch():
         time.sleep(0.01)
 thread = threading.Thread(target=watch)
 thread.start()
-data = from_frame(frame, label="label", dense=[f"d{i}" for i in range(13)], sparse=[f"s{i}" for i in range(26)], split=(0.8, 0.1, 0.1))
+data = from_frame(frame, label="label", dense=[f"d{i}" for i in range(13)], sparse=[f"s{i}" for i in range(26)],
+                  split=(0.8, 0.1, 0.1))
 done = True
 thread.join()
 assert len(data.train) == 8_000_000

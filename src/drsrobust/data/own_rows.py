@@ -63,8 +63,10 @@ def from_frame(
     if twice := [column for column in named if named.count(column) > 1]:
         raise ValueError(f"column {twice[0]!r} is named twice; each is a label, dense or sparse")
     get = {column: _column(frame, column) for column in (*named, *([user] if user is not None else ()))}
+    if not (n := len(get[labels[0]])):
+        raise ValueError("there are no rows")
     return _dataset(
-        _matrix({column: get[column] for column in dense}, len(get[labels[0]])),
+        _matrix({column: get[column] for column in dense}, n),
         tuple(dense),
         {column: _ids(get[column], column) for column in sparse},
         _labels({column: get[column] for column in labels}, task),
