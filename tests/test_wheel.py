@@ -72,3 +72,14 @@ def test_a_user(python, tmp_path, script):
 
 def test_a_user_of_torchrec(tmp_path):
     run(sys.executable, "torchrec_dlrm", tmp_path)
+
+
+def test_the_command(python, tmp_path):
+    for name in ("shop.py", "study.toml"):
+        (tmp_path / name).write_text((USERS / name).read_text())
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment |= {"DRSROBUST_CACHE": str(tmp_path / "cache"), "PYTHONNOUSERSITE": "1"}
+    command = [python.with_name("drsrobust"), "campaign", "study.toml"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "range per tensor" in done.stdout and (tmp_path / "report" / "index.html").is_file()

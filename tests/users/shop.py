@@ -5,6 +5,8 @@ import pandas as pd
 import torch
 from torch import nn
 
+import drsrobust as dr
+
 READERS, ITEMS = 40, 30
 _random = np.random.default_rng(0)
 frame = pd.DataFrame({"reader": _random.integers(READERS, size=600), "item": _random.integers(ITEMS, size=600)})
@@ -40,3 +42,7 @@ class Next(nn.Module):
 
     def forward(self, history):
         return self.gru(self.items(history))[1][0] @ self.items.weight.T
+
+
+def rows():
+    return dr.data.from_frame(frame, label="clicked", dense=["price"], sparse=["reader", "item"], user="reader")
