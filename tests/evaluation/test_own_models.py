@@ -317,11 +317,19 @@ def test_protections_are_fitted_on_own_batches(frame):
 
 
 def test_rows_that_cannot_be_evaluated(frame):
-    with pytest.raises(TypeError, match="rows must be a Split such as data.test, a Dataset, or dr.data.from_batches"):
+    with pytest.raises(TypeError, match="rows must be a Dataset, as of dr.data.from_frame.* got a DataFrame"):
         dr.Evaluator(Towers(), frame)
     data = dr.data.from_frame(frame, label="clicked", dense=["age"], sparse=["user", "movie"])
     with pytest.raises(ValueError, match="has no rows"):
         dr.Evaluator(Towers(), data.train, forward=by_column)
+    with pytest.raises(TypeError, match="Towers.forward takes age, user, movie, not dense_features .*; pass forward="):
+        dr.Evaluator(Towers(), data)
+    short = Towers()
+    short.user = nn.Embedding(7, 8)
+    with pytest.raises(
+        IndexError, match="rows of the model's tables: user 7, movie 30; largest ids: user 19, movie 29"
+    ):
+        dr.Evaluator(short, data, forward=by_column)
     ones = dr.data.from_frame(frame[frame["clicked"] == 1], label="clicked", dense=["age"], sparse=["user", "movie"])
     with pytest.raises(ValueError, match="AUC needs rows of both classes"):
         dr.Evaluator(Towers(), ones, forward=by_column)

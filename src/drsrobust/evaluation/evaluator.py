@@ -162,7 +162,10 @@ class Evaluator:
         self.model, self.rows, self.name, self.factory = model, rows, model_name(model), factory
         self.checkpoint, self._checksum = state_digest(model), state_checksum(model)
         self._attached = attached_mitigations(model)
-        self._reach = Reach(model, rows, budget, self.scoring)
+        try:
+            self._reach = Reach(model, rows, budget, self.scoring)
+        except IndexError as error:
+            raise IndexError(f"{error}; {_ids_and_tables(model, rows)}") from error
         logits = self._reach.scores
         logits.flags.writeable = False
         nan_rows, inf_rows = _non_finite_rows(logits)
@@ -395,6 +398,18 @@ class Evaluator:
         )
 
 
+def _ids_and_tables(model: nn.Module, rows: Split | Batches) -> str:
+    """The largest ids of the rows and the sizes of the model's tables."""
+    modules = model.named_modules()
+    tables = [
+        f"{name} {one.num_embeddings}" for name, one in modules if isinstance(one, nn.Embedding | nn.EmbeddingBag)
+    ]
+    sparse = rows.sparse if isinstance(rows, Split) else {}
+    largest = [f"{name} {ids.values.max()}" for name, ids in sparse.items() if len(ids.values)]
+    text = f"rows of the model's tables: {', '.join(tables) or 'none'}"
+    return text + (f"; largest ids: {', '.join(largest)}" if largest else "")
+
+
 def _checked_rows(rows: Any, task: str) -> Split | Batches:
     """The rows to evaluate on.
 
@@ -406,8 +421,8 @@ def _checked_rows(rows: Any, task: str) -> Split | Batches:
         rows = rows.test
     if not isinstance(rows, Split | Batches):
         raise TypeError(
-            "rows must be a Split such as data.test, a Dataset, or dr.data.from_batches(...) of any batches, got a "
-            f"{type(rows).__name__}"
+            "rows must be a Dataset, as of dr.data.from_frame(...), a Split such as data.test, or dr.data.from_batches(...) of "
+            f"any batches, got a {type(rows).__name__}"
         )
     if not len(rows):
         raise ValueError(f"{rows!r} has no rows")

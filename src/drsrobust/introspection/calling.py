@@ -1,5 +1,6 @@
 """One way to call a model on one batch of rows."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
@@ -9,6 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_map
 
 Forward = Callable[[nn.Module, Any], Any]
+_KEYWORDS = ("dense_features", "sparse_features")
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -27,7 +29,7 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> Any:
         forward: called as `forward(model, batch)`; None: `model(dense_features=..., sparse_features=...)`.
 
     Raises:
-        TypeError: another batch without `forward`.
+        TypeError: another batch, or a model with other arguments, without `forward`.
     """
     device = device_of(model)
     if device.type != "cpu":
@@ -35,11 +37,25 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> Any:
     if forward is not None:
         return forward(model, batch)
     if hasattr(batch, "dense_features") and hasattr(batch, "sparse_features"):
-        return model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
+        return _by_keywords(model, batch.dense_features, batch.sparse_features)
     if isinstance(batch, tuple | list) and len(batch) == 3 and _is_jagged(batch[1]):
-        return model(dense_features=batch[0], sparse_features=batch[1])
+        return _by_keywords(model, batch[0], batch[1])
     seen, part = _description(batch)
     raise TypeError(f"this batch is {seen}; pass forward=lambda model, batch: model({part})")
+
+
+def _by_keywords(model: nn.Module, dense: Any, sparse: Any) -> Any:
+    try:
+        return model(dense_features=dense, sparse_features=sparse)
+    except TypeError as error:
+        takes = inspect.signature(model.forward).parameters
+        known = any(one.kind is one.VAR_KEYWORD for one in takes.values()) or {*_KEYWORDS} <= set(takes)
+        if known:
+            raise
+        raise TypeError(
+            f"{type(model).__name__}.forward takes {', '.join(takes) or 'nothing'}, not dense_features and sparse_features; "
+            "pass forward=lambda model, batch: model(...) that takes them from the batch"
+        ) from error
 
 
 def _movable(value: Any) -> bool:
