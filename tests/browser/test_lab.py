@@ -69,9 +69,8 @@ def page(browser, lab):
     context.close()
 
 
-def test_the_index_opens_the_quick_start_and_all_its_cells_run(page, folder):
-    page.get_by_role("link", name=NAME).first.click()
-    path = folder / "notebooks" / f"{NAME}.ipynb"
+def run_all(page, path):
+    """Runs all cells of the notebook that is open, and waits for their end."""
     title = nbformat.read(path, as_version=4).cells[0].source.splitlines()[0].removeprefix("# ")
     page.get_by_role("heading", name=title).wait_for()
     page.get_by_role("menuitem", name="Run", exact=True).click()
@@ -87,6 +86,11 @@ def test_the_index_opens_the_quick_start_and_all_its_cells_run(page, folder):
             break
         assert time.monotonic() < deadline, "the cells did not end within 280 seconds"
     assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+
+
+def test_the_index_opens_the_quick_start_and_all_its_cells_run(page, folder):
+    page.get_by_role("link", name=NAME).first.click()
+    run_all(page, folder / "notebooks" / f"{NAME}.ipynb")
 
 
 def test_its_figure_is_seen(page, folder):
@@ -107,3 +111,27 @@ def test_there_is_no_wall_of_warnings(folder):
     lines = [line for text in printed for line in re.split(r"[\r\n]+", text) if line.strip()]
     assert all(re.search(r"\d%\|", line) for line in lines), lines
     assert any("image/png" in output.get("data", {}) for output in outputs)
+
+
+def test_the_slider_of_one_flip_moves_the_mark(browser, lab, folder):
+    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    page.goto(f"{lab}/lab/tree/11_one_flip.ipynb")
+    run_all(page, folder / "notebooks" / "11_one_flip.ipynb")
+    handle = page.get_by_role("slider")
+    handle.scroll_into_view_if_needed()
+    marked = page.locator(".widget-output img, .jupyter-widgets-output-area img").first
+    marked.wait_for()
+    before = marked.get_attribute("src")
+    handle.focus()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_function(
+        "before => document.querySelector('.jupyter-widgets-output-area img')?.src !== before", arg=before
+    )
+    page.wait_for_timeout(1000)
+    assert page.locator(".widget-readout").first.inner_text() == "29"
+    if shots := os.environ.get("DRSROBUST_SHOTS"):
+        handle.scroll_into_view_if_needed()
+        page.screenshot(path=Path(shots) / "one_flip.png")
+    context.close()
