@@ -36,6 +36,8 @@ def test_tasks_and_items():
     assert tasks.labels.shape == (2, 2) and tasks.tasks == ("task_0", "task_1")
     items = from_batches([(torch.zeros(2, 3), torch.tensor([7, -1]))]).labels
     assert isinstance(items, Ids) and items.values.tolist() == [7] and items.lengths.tolist() == [1, 0]
+    two = from_batches([(torch.zeros(2, 2), torch.tensor([0, 1]))], task="rank").labels
+    assert isinstance(two, Ids) and two.values.tolist() == [0, 1]
     lists = from_batches([{"label": [[1, 2], []]}, {"label": [[3]]}])
     assert lists.labels.values.tolist() == [1, 2, 3] and lists.labels.lengths.tolist() == [2, 0, 1]
     assert lists.sizes.tolist() == [2, 1]
@@ -72,6 +74,8 @@ def test_other_processes_read_the_same(tmp_path):
             r"labels of batches have the shapes \[\[2, 2\], \[2, 3\]\]",
         ),
         (pairs(1), {"user": lambda batch: [1]}, "user gives 1 users for 4 rows"),
+        ([(0, torch.tensor([0, 2]))], {"task": "click"}, "labels hold 2; they must be 0 or 1"),
+        (pairs(1), {"task": "ranks"}, "unknown task 'ranks'; did you mean 'rank'"),
         (pairs(1), {"tasks": ("a", "b")}, "tasks has 2 names, and there are labels of 1"),
     ],
 )

@@ -12,6 +12,8 @@ import numpy as np
 from drsrobust._hashing import digest
 from drsrobust.data.text_files import Skipped, read_skipped
 
+TASKS = ("click", "rank")  # labels of 0 and 1 (also of several tasks), or relevant items
+
 
 @dataclass(frozen=True)
 class Feature:

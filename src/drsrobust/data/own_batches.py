@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from drsrobust.data.dataset import Ids
+from drsrobust._environment import check_choice
+from drsrobust.data.dataset import TASKS, Ids
 
 FILE = "batches.pt"
 
@@ -57,6 +58,7 @@ def from_batches(
     *,
     label: Callable[[Any], Any] | None = None,
     user: Callable[[Any], Any] | None = None,
+    task: str | None = None,
     prior: float | None = None,
     tasks: Sequence[str] = (),
     name: str = "batches",
@@ -69,6 +71,7 @@ def from_batches(
         label: batch -> labels [B] or [B, 1] of 0 and 1, [B, T] of several tasks; for ranking the relevant item, int64 [B], or
             lists of them. None: `batch.labels`, the last element of a tuple or list, or the key `label` or `labels`.
         user: batch -> ids of users [B].
+        task: `click` or `rank`; None: by the labels, which may be all 0 and 1 for `click` alone.
         prior: click rate of training rows; None: of these rows.
         tasks: names of several tasks; else `task_0`, `task_1`, ...
         name: in tables and figures.
@@ -77,13 +80,15 @@ def from_batches(
         TypeError: no iterable, or labels that are not found.
         ValueError: no batch, or labels of another form.
     """
+    if task is not None:
+        check_choice("task", task, TASKS)
     if not isinstance(batches, Iterable):
         raise TypeError(f"batches is a {type(batches).__name__}; it must be a DataLoader, a list or another iterable")
     kept = list(batches)
     if not kept:
         raise ValueError("there are no batches; a generator can be read only once")
     found = [(label or _label_of)(batch) for batch in kept]
-    labels, sizes = _joined(found)
+    labels, sizes = _joined(found, task)
     users = None
     if user is not None:
         users = np.concatenate([_array(user(batch)).reshape(-1) for batch in kept]).astype(np.int64)
@@ -111,7 +116,7 @@ def _label_of(batch: Any) -> Any:
     raise TypeError(f"this {type(batch).__name__}{keys} has no labels that can be found; pass label=lambda batch: ...")
 
 
-def _joined(found: list[Any]) -> tuple[np.ndarray | Ids, np.ndarray]:
+def _joined(found: list[Any], task: str | None) -> tuple[np.ndarray | Ids, np.ndarray]:
     """Labels of all batches, and their sizes."""
     if any(isinstance(one, list | tuple) and any(isinstance(row, list | tuple) for row in one) for one in found):
         rows = [np.asarray(row, np.int64).reshape(-1) for one in found for row in one]
@@ -124,9 +129,9 @@ def _joined(found: list[Any]) -> tuple[np.ndarray | Ids, np.ndarray]:
         seen = [list(array.shape) for array in arrays][:3]
         raise ValueError(f"labels of batches have the shapes {seen}; they must be [B] or [B, T]")
     labels, sizes = np.concatenate(arrays), np.array([len(array) for array in arrays], np.int64)
-    if ((labels == 0) | (labels == 1)).all():
+    if task != "rank" and ((labels == 0) | (labels == 1)).all():
         return labels.astype(np.float32), sizes
-    if labels.ndim == 1 and labels.dtype.kind in "iu":
+    if task != "click" and labels.ndim == 1 and labels.dtype.kind in "iu":
         some = labels >= 0
         return Ids(labels[some].astype(np.int64), some.astype(np.int32)), sizes
     wrong = labels[(labels != 0) & (labels != 1)].reshape(-1)[0]

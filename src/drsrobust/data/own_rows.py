@@ -12,10 +12,9 @@ import pyarrow.compute as pc
 from drsrobust._environment import check_choice, unknown
 from drsrobust._hashing import digest
 from drsrobust.data.cache import cached_split
-from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
+from drsrobust.data.dataset import TASKS, Dataset, Feature, Ids, Schema, Split
 
 PARTS = ("train", "valid", "test")
-TASKS = ("click", "rank")
 
 
 def from_frame(
