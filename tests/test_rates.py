@@ -34,8 +34,22 @@ def test_the_mean_over_an_interval(end):
 
 def test_published_rates():
     frame = rates.field_rates(24)
-    assert (frame["ber_low"] < frame["ber_high"]).all() and frame["source"].str.len().min() > 20
-    assert frame["ber_low"][0] == pytest.approx(24 * 2.384e-11, rel=1e-3)
+    events, faults = (frame[frame["kind"] == kind] for kind in ("events", "faults"))
+    assert len(events) + len(faults) == len(frame) and frame["source"].str.len().min() > 20
+    assert (events["ber_low"] < events["ber_high"]).all() and faults["ber_low"].isna().all()
+    assert events["ber_low"].iloc[0] == pytest.approx(24 * 2.384e-11, rel=1e-3)
+
+
+def test_events_and_faults_count_different_things():
+    """5,000 to 14,000 logged events per TB and day; 0.013 faults, the sum over the modes of `MemoryFault`."""
+    from drsrobust.injection.memory_faults import FIT
+
+    frame = rates.field_rates().set_index("kind")
+    assert frame.loc["events", "per_tb_day_low"] == pytest.approx(5033, rel=1e-3)
+    assert frame.loc["events", "per_tb_day_high"] == pytest.approx(14_093, rel=1e-3)
+    assert frame.loc["faults", "per_tb_day_low"] == pytest.approx(0.01300, rel=1e-3)
+    assert frame.loc["faults", "fit_low"] * 1024 == pytest.approx(sum(one.total for one in FIT.values()))
+    assert frame.loc["events", "fit_low"] / frame.loc["faults", "fit_low"] == pytest.approx(3.9e5, rel=0.01)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from .injection import FieldMixture as FieldMixture
 from .injection import FixedCount as FixedCount
 from .injection import Gradients as Gradients
 from .injection import Inputs as Inputs
+from .injection import MemoryFault as MemoryFault
 from .injection import MultiBit as MultiBit
 from .injection import OptimizerState as OptimizerState
 from .injection import RandomValue as RandomValue
@@ -45,6 +46,7 @@ from .mitigation import ABFTEmbeddingBag as ABFTEmbeddingBag
 from .mitigation import ABFTLinear as ABFTLinear
 from .mitigation import ActivationClipping as ActivationClipping
 from .mitigation import BitProtection as BitProtection
+from .mitigation import Chipkill as Chipkill
 from .mitigation import NaNGuard as NaNGuard
 from .mitigation import ParityZero as ParityZero
 from .mitigation import Replication as Replication

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MBIT = 2**20  # bits
+_TB_DAY = 24e-9 * 2**43 / MBIT  # of 1 FIT/Mbit, in 2**40 bytes
 
 
 def ber(fit_per_mbit: float, hours: float) -> float:
@@ -77,8 +78,14 @@ def hours(ber: float, fit_per_mbit: float) -> float:
 
 @dataclass(frozen=True)
 class FieldRate:
-    """A published failure rate: FIT/Mbit from `low` to `high`, what it counts, and its source."""
+    """A published failure rate: FIT/Mbit from `low` to `high`, what it counts, and its source.
 
+    Attributes:
+        kind: `events` that were logged, each of some wrong bits, repeats of one bad place among them; or `faults`, which are
+            counted once, and reach one to many millions of bits (`dr.MemoryFault`).
+    """
+
+    kind: str
     memory: str
     low: float
     high: float
@@ -88,11 +95,20 @@ class FieldRate:
 
 FIELD = (
     FieldRate(
+        "events",
         "DRAM in servers, 2006 to 2008",
         25_000,
         70_000,
         "error events that ECC saw, repeated reads of one faulty place among them; more than 8 % of DIMMs had any in a year",
         'B. Schroeder, E. Pinheiro, W.-D. Weber, "DRAM Errors in the Wild: A Large-Scale Field Study", SIGMETRICS 2009',
+    ),
+    FieldRate(
+        "faults",
+        "DRAM devices of 1 Gb (DDR2), 2009 to 2010",
+        66.1 / 1024,
+        66.1 / 1024,
+        "distinct faults of a device, of which half reach more than one bit; 66.1 FIT a device, whatever its capacity is",
+        'V. Sridharan, D. Liberty, "A study of DRAM failures in the field", SC 2012',
     ),
 )
 
@@ -108,17 +124,21 @@ def field_rates(residency_hours: float = 24.0) -> "pd.DataFrame":
         residency_hours: how long words stay.
 
     Returns:
-        columns memory, fit_low, fit_high (FIT/Mbit), ber_low, ber_high, counts, source.
+        columns kind, memory, fit_low, fit_high (FIT/Mbit), per_tb_day_low, per_tb_day_high (per TB of 2**40 bytes and day),
+        ber_low, ber_high (of events; blank for faults, which start at so many places but reach more bits), counts, source.
     """
     import pandas as pd
 
     return pd.DataFrame(
         {
+            "kind": rate.kind,
             "memory": rate.memory,
             "fit_low": rate.low,
             "fit_high": rate.high,
-            "ber_low": ber(rate.low, residency_hours),
-            "ber_high": ber(rate.high, residency_hours),
+            "per_tb_day_low": rate.low * _TB_DAY,
+            "per_tb_day_high": rate.high * _TB_DAY,
+            "ber_low": ber(rate.low, residency_hours) if rate.kind == "events" else math.nan,
+            "ber_high": ber(rate.high, residency_hours) if rate.kind == "events" else math.nan,
             "counts": rate.counts,
             "source": rate.source,
         }

@@ -17,6 +17,7 @@ from drsrobust.injection.field_errors import (
     Strided,
 )
 from drsrobust.injection.inject import Injection, inject
+from drsrobust.injection.memory_faults import Geometry, MemoryFault
 from drsrobust.injection.targets import Dtype, OptimizerState, Rows, Target, as_target, resolve
 from drsrobust.injection.transient import Activations, Gradients, InjectionError, Inputs, Transient
 
@@ -34,10 +35,12 @@ __all__ = [
     "ErrorModel",
     "FieldMixture",
     "FixedCount",
+    "Geometry",
     "Gradients",
     "Injection",
     "InjectionError",
     "Inputs",
+    "MemoryFault",
     "MultiBit",
     "OptimizerState",
     "Pattern",

@@ -114,7 +114,7 @@ def from_bits(
     if not parts:
         parts.append(space.locate_masks(np.empty(0, np.int64)))
     columns = parts[0] if len(parts) == 1 else (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _error_map(model, space, *columns, seed, **{"n_events": bits} | about)
+    return from_sorted_words(model, space, *columns, seed, **{"n_events": bits} | about)
 
 
 def from_words(
@@ -134,10 +134,10 @@ def from_words(
     starts = first_of_runs(tensor, word)
     if len(starts) < len(word):
         tensor, word, mask = tensor[starts], word[starts], np.bitwise_or.reduceat(mask, starts)
-    return _error_map(model, space, tensor, word, mask, seed, **about)
+    return from_sorted_words(model, space, tensor, word, mask, seed, **about)
 
 
-def _error_map(
+def from_sorted_words(
     model: ErrorModel,
     space: AddressSpace,
     tensor: np.ndarray,
@@ -146,6 +146,7 @@ def _error_map(
     seed: int,
     **about: Any,
 ) -> ErrorMap:
+    """The error map of masks that are sorted by tensor and word, one per word, none of them 0."""
     return ErrorMap(
         tensor.astype(np.int32, copy=False),
         word,

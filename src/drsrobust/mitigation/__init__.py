@@ -7,6 +7,7 @@ from drsrobust.mitigation.activations.nan_guard import NaNGuard
 from drsrobust.mitigation.activations.sites import KINDS, clip_sites
 from drsrobust.mitigation.base import Composed, Cost, Detection, Mitigation
 from drsrobust.mitigation.memory.bit_protection import BitProtection
+from drsrobust.mitigation.memory.chipkill import Chipkill
 from drsrobust.mitigation.memory.ecc import ECC, SECDED
 from drsrobust.mitigation.memory.parity import ParityZero
 from drsrobust.mitigation.memory.replication import Replication
@@ -23,6 +24,7 @@ __all__ = [
     "ABFTLinear",
     "ActivationClipping",
     "BitProtection",
+    "Chipkill",
     "Composed",
     "Cost",
     "Mitigation",

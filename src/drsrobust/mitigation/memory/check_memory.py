@@ -9,6 +9,8 @@ label. So these errors are nested over rates as well, and settings that are not 
   k arrivals of a clock over N + C places). They are the first k' of the map's k; the others are removed from the map.
 - Error models that name bits (`bits=`, `SingleBit`) mean bits of the data: check bits stay clean. They also stay clean under a
   loaded map, which has no error model, and under models that cannot hit words of check bits.
+- `MemoryFault` hits check bits where its fault lies in a chip of check bits, of codes with 8 check bits for 64 bits of data
+  (`ECC` over 64 bits, `Chipkill`); memory of other protections stays clean.
 - `StuckAt` flips a check bit whose right value is not the stuck one. `RandomValue` has no numbers to put into check bits and
   becomes `RandomWord` of the same rate. In copies both act as in data."""
 
@@ -33,6 +35,7 @@ from drsrobust.injection import (
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.error_clock import SCREEN
 from drsrobust.injection.error_map import Source
+from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, DATA_CHIPS, WORD, MemoryFault
 from drsrobust.injection.number_formats import Format, format_named
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -42,6 +45,7 @@ from drsrobust.mitigation.memory.protected_words import (
     distinct,
     merge,
     ones,
+    regroup,
     wrong_bits,
 )
 
@@ -128,6 +132,8 @@ def label_stream(seed: int, label: str) -> np.random.PCG64:
 
 CheckContent = Callable[[str, np.ndarray], np.ndarray]  # (name of a tensor of check bits, its words) -> their values
 Hits = tuple[np.ndarray, np.ndarray, np.ndarray]  # tensor index (ascending), word, mask [n]
+_NOTHING: Hits = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
+BITS = CHIP_BITS * (CHIPS - DATA_CHIPS)  # of the check chips for a 64-bit word
 
 
 def check_errors(
@@ -161,7 +167,9 @@ def check_errors(
         space = AddressSpace(list(memory(source.rows)))
         if not space.bits:
             continue
-        if isinstance(model, FixedCount):
+        if isinstance(model, MemoryFault):
+            hits = _draw_fault(model, error_map, source, space, before)
+        elif isinstance(model, FixedCount):
             error_map, hits = _draw_count(error_map, source, space, own_seed, before)
         else:
             hits = _draw_rate(model, space, content, own_seed, before)
@@ -174,6 +182,28 @@ def check_errors(
     return error_map, errors
 
 
+def _draw_fault(model: MemoryFault, error_map: ErrorMap, source: Source, space: AddressSpace, before: Counter) -> Hits:
+    """The errors of the trial's fault if it lies in a chip of check bits, which hold 8 bits for each 64 bits of data."""
+    data = data_space(error_map, source)
+    extent = model.extent(data, seed=error_map.seed, before=before)
+    if extent.chip < DATA_CHIPS:
+        return _NOTHING
+    wrong = model.wrong_bits(extent, seed=error_map.seed, before=before).astype(np.uint64)
+    mask = wrong << np.uint64(CHIP_BITS * (extent.chip - DATA_CHIPS))
+    number = {tensor.name: index for index, tensor in enumerate(space.tensors)}
+    parts = [_NOTHING]
+    for tensor, inside, first in model.tensors_of(data, extent):
+        checks = space.tensors[number[tensor.name]] if tensor.name in number else None
+        units = -(-tensor.size * tensor.format.width // WORD)
+        if checks is None or checks.size != -(-units * BITS // checks.format.width):
+            continue  # another protection's memory, which lies elsewhere
+        unit = extent.address[inside] - first
+        own = regroup(merge(unit[unit < units], mask[inside][unit < units]), BITS, checks.format.width)
+        kept = own.mask & space.eligible[number[tensor.name]].mask_of(own.index)
+        parts.append((np.full(len(own.index), number[tensor.name], np.int32), own.index, kept))
+    return tuple(map(np.concatenate, zip(*sorted(parts, key=lambda part: part[0][:1].tolist()), strict=True)))
+
+
 def _draw_rate(model: ErrorModel, space: AddressSpace, content: CheckContent, seed: int, before: Counter) -> Hits:
     if not all(tensor.memory is not None for tensor in space.tensors):
         if isinstance(model, StuckAt):
@@ -183,7 +213,7 @@ def _draw_rate(model: ErrorModel, space: AddressSpace, content: CheckContent, se
     try:
         model.expected_share(space)
     except ValueError:  # such as more bits per word than these words have
-        return np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64)
+        return _NOTHING
     drawn = model.sample(space, seed=seed, before=before)
     return drawn.tensor, drawn.word, drawn.mask
 
@@ -199,16 +229,21 @@ def _draw_stuck(model: StuckAt, space: AddressSpace, content: CheckContent, seed
     return tensor[wrong], word[wrong], bit_mask(bit[wrong])
 
 
+def data_space(error_map: ErrorMap, source: Source) -> AddressSpace:
+    """The space that a source of an error map drew from."""
+    return AddressSpace(
+        TargetTensor(entry.name, entry.component, entry.shape, format_named(entry.format), source.rows[entry.name])
+        for entry in error_map.fingerprint
+        if entry.name in source.rows
+    )
+
+
 def _draw_count(
     error_map: ErrorMap, source: Source, space: AddressSpace, seed: int, before: Counter
 ) -> tuple[ErrorMap, Hits]:
     """The errors of a fixed count that fall on check bits, and the map without as many of its last errors."""
     model = source.error_model
-    data = AddressSpace(
-        TargetTensor(entry.name, entry.component, entry.shape, format_named(entry.format), source.rows[entry.name])
-        for entry in error_map.fingerprint
-        if entry.name in source.rows
-    )
+    data = data_space(error_map, source)
     places = model.clock(data.bits + space.bits, seed, before).first(model.k)
     on_checks = places[places >= data.bits] - data.bits
     if len(on_checks):

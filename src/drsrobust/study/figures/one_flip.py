@@ -46,7 +46,7 @@ def one_flip(data: "pd.DataFrame", *, shown: int | None = None) -> "Axes":
             style = {"color": colour, "marker": "o", "linestyle": "none", "markersize": 4.5}
             ax.plot(flips["flipped"][some], ends[some], label=label, **style)
         for bit, end, value in zip(flips["flipped"][marked], ends[marked], flips[name][marked], strict=True):
-            place = {"xytext": (8, 0), "textcoords": "offset points", "va": "center", "color": _MARKED, "size": 9}
+            place = {"xytext": (7, -10), "textcoords": "offset points", "va": "center", "color": _MARKED, "size": 9}
             ax.annotate(number(value), (bit, end), **place)
         ax.set_ylabel(title, size=9)
         ax.set(xlim=(31.7, -0.7), xticks=range(32))

@@ -1,0 +1,346 @@
+"""DRAM faults with an extent: one chip of a memory fails in a bit, a word, a column, a row, a bank or more.
+
+The targeted tensors lie in memory one after the other, each from a new line of 64 bytes. A rank has 18 chips of 4 bits: chip k
+holds bits 4k to 4k + 3 of each 64-bit word (of two float32: chips 7 and 15 hold bits 28 to 31), chips 16 and 17 hold the check
+bits of codes.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from drsrobust._environment import check_choice, unknown
+from drsrobust._hashing import canonical_json
+from drsrobust.injection.address_space import AddressSpace, TargetTensor
+from drsrobust.injection.error_clock import VALUE, check_seed
+from drsrobust.injection.error_map import ErrorMap
+from drsrobust.injection.error_models import NO_MODELS, Before, ErrorModel, check_rate, check_whole, from_sorted_words
+
+WORD, LINE = 64, 8  # bits of a memory word; words of a line of 64 bytes
+DATA_CHIPS, CHIPS, CHIP_BITS = 16, 18, 4
+
+
+class Fit(NamedTuple):
+    """Failures in 10**9 hours of one DRAM device: faults that a rewrite cures, and faults that stay."""
+
+    transient: float
+    permanent: float
+
+    @property
+    def total(self) -> float:
+        """Both."""
+        return self.transient + self.permanent
+
+
+# Sridharan and Liberty, "A study of DRAM failures in the field", SC 2012: devices of 1 Gb, DDR2 (18.4 and 47.7 in sum).
+FIT = {
+    "bit": Fit(14.2, 18.6),
+    "word": Fit(1.4, 0.3),
+    "column": Fit(1.4, 5.6),
+    "row": Fit(0.2, 8.2),
+    "bank": Fit(0.8, 10.0),
+    "banks": Fit(0.3, 1.4),
+    "ranks": Fit(0.9, 2.8),
+}
+MODES = tuple(FIT)
+MAPS = ("in order", "spread")
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """Places of a memory: ranks of banks of rows of columns; a column of a row is a 64-bit word over the 16 data chips.
+
+    Args:
+        ranks: of the memory; 4 by default.
+        banks, rows, columns: of each rank, of each bank, of each row. The defaults are those of devices of 1 Gb: a row of
+            16 KiB, a bank of 256 MiB, a rank of 2 GiB.
+        mapping: `in order`: words fill the columns of a row, the rows of a bank, the banks of a rank; `spread`: neighbouring
+            lines of 64 bytes lie in different banks of a rank, as servers interleave.
+
+    Raises:
+        ValueError: a number under 1, columns that are no whole lines, another mapping.
+    """
+
+    ranks: int = 4
+    banks: int = 8
+    rows: int = 16384
+    columns: int = 2048
+    mapping: str = "in order"
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "banks", "rows", "columns"):
+            check_whole(name, getattr(self, name), 1, "a number of them")
+        check_choice("mapping", self.mapping, MAPS)
+        if self.mapping == "spread" and self.columns % LINE:
+            raise ValueError(f"columns is {self.columns}; with mapping='spread' it must be a multiple of {LINE}")
+
+    @property
+    def bank_words(self) -> int:
+        """64-bit words of a bank."""
+        return self.rows * self.columns
+
+    @property
+    def words(self) -> int:
+        """64-bit words of the memory."""
+        return self.ranks * self.banks * self.bank_words
+
+    def held(self, words: int) -> np.ndarray:
+        """How many of the first `words` words lie in each bank: int64 [ranks, banks]. They are the bank's first ones.
+
+        Raises:
+            ValueError: more words than the memory has.
+        """
+        if words > self.words:
+            raise ValueError(
+                f"the targeted tensors need {words * WORD // 8:,} bytes, and the memory has {self.words * WORD // 8:,}; give "
+                "MemoryFault(geometry=Geometry(ranks=...)) more ranks"
+            )
+        in_rank = np.clip(words - np.arange(self.ranks) * self.banks * self.bank_words, 0, self.banks * self.bank_words)
+        banks = np.arange(self.banks)
+        if self.mapping == "in order":
+            return np.clip(in_rank[:, None] - banks * self.bank_words, 0, self.bank_words)
+        lines, rest = np.divmod(in_rank[:, None], LINE)
+        whole, more = np.divmod(lines, self.banks)
+        return LINE * (whole + (banks < more)) + np.where(banks == more, rest, 0)
+
+    def address(self, rank: int, bank: int, offset: np.ndarray) -> np.ndarray:
+        """Numbers of words (int64 [n]) by their places in a bank."""
+        first = rank * self.banks * self.bank_words
+        if self.mapping == "in order":
+            return offset + (first + bank * self.bank_words)
+        line, within = np.divmod(offset, LINE)
+        return first + (line * self.banks + bank) * LINE + within
+
+
+class Extent(NamedTuple):
+    """The words that a fault may change, of those that tensors fill.
+
+    Attributes:
+        mode: of the fault.
+        chip: 0 to 15 hold data, 16 and 17 check bits.
+        address: int64 [n], numbers of the 64-bit words, ascending.
+        bit: for a fault of one bit its number in the chip, 0 to 3; else None.
+    """
+
+    mode: str
+    chip: int
+    address: np.ndarray
+    bit: int | None
+
+
+@dataclass(frozen=True)
+class MemoryFault(ErrorModel):
+    """One fault of one chip that reaches the targeted tensors.
+
+    The mode is drawn by failure rate and by the share of its places that hold some of the tensors; then the place among these,
+    and the chip, uniformly. In the extent each of the chip's bits is wrong with probability `density` (a fault of one bit: it
+    flips). A fault of check chips changes no data; `ECC` sees it (`Extent.chip`).
+
+    Faults per time and memory are `hits_per_hour`. Sources: modes and rates by Sridharan and Liberty (SC 2012); extents as
+    FaultSim has them; what a failed chip returns is not published, so that half of the bits are wrong is an assumption.
+
+    Args:
+        mode: one of `MODES`; None: drawn.
+        density: 0 to 1.
+        geometry: of the memory.
+        fit: mode -> `Fit` of a device; None: `FIT`.
+
+    Raises:
+        ValueError: another mode, a density outside of 0 to 1, negative failure rates or none.
+
+    Example:
+        >>> import drsrobust as dr
+        >>> from torch import nn
+        >>> with dr.inject(nn.Linear(64, 64), dr.MemoryFault("row"), seed=2) as error_map:
+        ...     print(error_map.words > 500, len(error_map.counts("bit")))
+        True 4
+    """
+
+    rate = None
+
+    mode: str | None = None
+    density: float = 0.5
+    geometry: Geometry = field(default_factory=Geometry)
+    fit: Mapping[str, Fit] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode is not None:
+            check_choice("mode", self.mode, MODES)
+        self._set(density=check_rate("density", self.density))
+        fit = FIT if self.fit is None else self.fit
+        for mode, rates in fit.items():
+            if mode not in MODES:
+                raise unknown("mode", mode, MODES)
+            if not (len(rates) == 2 and min(rates) >= 0):
+                raise ValueError(f"fit of {mode!r} is {rates!r}; it must be (transient, permanent), 0 or more each")
+        self._set(fit=tuple((mode, Fit(*map(float, fit[mode]))) for mode in MODES if mode in fit))
+        if not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
+            raise ValueError(f"fit has no rate above 0 of {self.mode or 'any mode'}")
+
+    def canonical(self) -> str:
+        """With the geometry as a table, without failure rates for a given mode."""
+        fit = None if self.mode else [[mode, *rates] for mode, rates in self.fit]
+        form = {"error_model": "MemoryFault", "mode": self.mode, "density": self.density, "fit": fit}
+        return canonical_json(form | {"geometry": asdict(self.geometry)})
+
+    def __str__(self) -> str:
+        parts = [
+            *([repr(self.mode)] if self.mode else []),
+            *([f"density={self.density}"] if self.density != 0.5 else []),
+        ]
+        changed = {k: v for k, v in asdict(self.geometry).items() if v != getattr(Geometry(), k)}
+        parts += [f"{name}={value!r}" for name, value in changed.items()]
+        return f"MemoryFault({', '.join(parts)})"
+
+    @property
+    def label(self) -> str:
+        """As text; it has no rate."""
+        return str(self)
+
+    def expected_share(self, space: AddressSpace) -> None:
+        """None: it depends on the drawn mode."""
+        self.places(space)
+
+    def places(self, space: AddressSpace) -> dict[str, int]:
+        """How many places of each mode hold some of the tensors, in one chip."""
+        held = self.geometry.held(_Layout(space).words)
+        rows, columns = -(-held // self.geometry.columns), np.minimum(held, self.geometry.columns)
+        counts = {"bit": CHIP_BITS * held.sum(), "word": held.sum(), "column": columns.sum(), "row": rows.sum()}
+        counts |= {"bank": (held > 0).sum(), "banks": (held > 0).any(axis=1).sum(), "ranks": 1}
+        return {mode: int(count) for mode, count in counts.items()}
+
+    def hits_per_hour(self, space: AddressSpace) -> dict[str, Fit]:
+        """Faults per hour that reach the tensors, of each mode, in all chips of the memory."""
+        geometry = self.geometry
+        whole = {"bit": CHIP_BITS * geometry.words, "word": geometry.words, "ranks": 1, "banks": geometry.ranks}
+        whole |= {"column": geometry.ranks * geometry.banks * geometry.columns, "bank": geometry.ranks * geometry.banks}
+        whole |= {"row": geometry.ranks * geometry.banks * geometry.rows}
+        reached, devices = self.places(space), geometry.ranks * CHIPS
+        share = {mode: reached[mode] / whole[mode] * devices * 1e-9 for mode in MODES}
+        return {mode: Fit(*(one * share[mode] for one in rates)) for mode, rates in self.fit}
+
+    def extent(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> Extent:
+        """The fault of a trial."""
+        random = self._random(seed, before)
+        mode = self.mode
+        if mode is None:
+            rates = self.hits_per_hour(space)
+            ends = np.cumsum([one.total for one in rates.values()])
+            mode = list(rates)[int(np.searchsorted(ends, random.random() * ends[-1], side="right"))]
+        words, chip = _Layout(space).words, int(random.integers(CHIPS))
+        held = self.geometry.held(words)
+        place = int(random.integers(self.places(space)[mode]))
+        if mode in ("bit", "word"):
+            address, bit = divmod(place, CHIP_BITS) if mode == "bit" else (place, None)
+            return Extent(mode, chip, np.array([address]), bit)
+        return Extent(mode, chip, self._reached(mode, place, held), None)
+
+    def _reached(self, mode: str, place: int, held: np.ndarray) -> np.ndarray:
+        """The words of a column, a row, a bank or more, by the number of its place."""
+        geometry, columns = self.geometry, self.geometry.columns
+        full = np.argwhere(held > 0)
+        if mode == "ranks":
+            return np.arange(held.sum())
+        if mode == "banks":
+            rank = np.unique(full[:, 0])[place]
+            start = int(held[:rank].sum())
+            return np.arange(start, start + int(held[rank].sum()))
+        counts = {"bank": held > 0, "row": -(-held // columns), "column": np.minimum(held, columns)}[mode].astype(int)
+        ends = np.cumsum(counts.ravel())
+        number = int(np.searchsorted(ends, place, side="right"))
+        rank, bank = divmod(number, geometry.banks)
+        within, filled = place - int(ends[number] - counts.ravel()[number]), int(held[rank, bank])
+        if mode == "bank":
+            offset = np.arange(filled)
+        elif mode == "row":
+            offset = np.arange(within * columns, min((within + 1) * columns, filled))
+        else:
+            offset = np.arange(within, filled, columns)
+        return geometry.address(rank, bank, offset)
+
+    def tensors_of(self, space: AddressSpace, extent: Extent) -> Iterator[tuple[TargetTensor, slice, int]]:
+        """The tensors that an extent reaches: each with its part of the addresses, and the number of its first word."""
+        for index, inside, first in _Layout(space).by_tensor(extent.address):
+            yield space.tensors[index], inside, first
+
+    def wrong_bits(self, extent: Extent, *, seed: int, before: Before = NO_MODELS) -> np.ndarray:
+        """The wrong bits of the chip (uint8 [n], 4 bits each) in the words of an extent."""
+        if extent.bit is not None:
+            return np.array([1 << extent.bit], np.uint8)
+        random = self._random(seed, before, b"bits")
+        n = len(extent.address)
+        packed = _bernoulli(random, ceil(n / 2), self.density)  # two words per byte
+        return np.stack((packed & np.uint8(15), packed >> np.uint8(4)), axis=1).ravel()[:n]
+
+    def _random(self, seed: int, before: Before, stream: bytes = b"") -> np.random.Generator:
+        check_seed(seed)
+        clock = self.clock(1, seed, before, stream.decode())
+        return np.random.Generator(clock._stream(VALUE))
+
+    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
+        extent = self.extent(space, seed=seed, before=before)
+        address, wrong = extent.address, self.wrong_bits(extent, seed=seed, before=before)
+        about = {"n_sites": CHIPS * self.places(space)[extent.mode], "n_events": 1}
+        if extent.chip >= DATA_CHIPS:
+            address = address[:0]
+        parts = _Layout(space).located(address, wrong[: len(address)], extent.chip)
+        return from_sorted_words(self, space, *parts, seed, **about)
+
+
+class _Layout:
+    """Tensors of a space in memory: where each begins, in 64-bit words.
+
+    Attributes:
+        words: of all.
+    """
+
+    def __init__(self, space: AddressSpace) -> None:
+        self._space = space
+        sizes = [one.size * one.format.dtype.itemsize for one in space.tensors]
+        self._ends = np.cumsum([LINE * -(-size // (LINE * WORD // 8)) for size in sizes])
+        self.words = int(self._ends[-1]) if len(sizes) else 0
+
+    def by_tensor(self, address: np.ndarray) -> Iterator[tuple[int, slice, int]]:
+        """For each tensor that some words (ascending) lie in: its index, these words, and its first word."""
+        bounds = np.searchsorted(address, [0, *self._ends]).tolist()
+        for index, (start, end) in enumerate(pairwise(bounds)):
+            if end > start:
+                yield index, slice(start, end), int(self._ends[index - 1]) if index else 0
+
+    def located(self, address: np.ndarray, wrong: np.ndarray, chip: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Tensor index, word and mask of the wrong bits of a chip, without empty masks; ascending as addresses are."""
+        parts = []
+        for index, inside, first in self.by_tensor(address):
+            eligible = self._space.eligible[index]
+            per, shift = divmod(CHIP_BITS * chip, eligible.tensor.format.width)
+            word = address[inside] - first
+            word *= WORD // eligible.tensor.format.width  # in place: a bank has 33 million words
+            word += per
+            end = int(np.searchsorted(word, eligible.tensor.size))  # the tensor's last line may not be full
+            found = np.flatnonzero(wrong[inside][:end])
+            word, mask = word[found], wrong[inside][found].astype(np.uint64)
+            mask <<= np.uint64(shift)
+            if not eligible.everything or eligible.tensor.rows is not None or eligible.tensor.format.period > 1:
+                mask &= eligible.mask_of(word)
+                word, mask = word[mask != 0], mask[mask != 0]
+            parts.append((np.full(len(word), index, np.int32), word, mask))
+        if not parts:
+            return np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64)
+        return parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts, strict=True)))
+
+
+def _bernoulli(random: np.random.Generator, n: int, density: float) -> np.ndarray:
+    """Bytes whose bits are 1 with a probability, exact to 2**-32: its binary digits choose between AND and OR of fair bits."""
+    digits = round(density * 2**32)
+    if digits in (0, 2**32):
+        return np.full(n, 255 if digits else 0, np.uint8)
+    found: Any = np.zeros(n, np.uint8)
+    lowest = (digits & -digits).bit_length() - 1
+    for place in range(lowest, 32):
+        fair = np.frombuffer(random.bytes(n), np.uint8)
+        found = fair | found if digits >> place & 1 else fair & found
+    return found

@@ -1,0 +1,171 @@
+"""Memory faults: modes by their rates, extents as a table of all places has them, bits of one chip."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.injection.address_space import AddressSpace, TargetTensor
+from drsrobust.injection.memory_faults import CHIPS, FIT, MODES, Geometry, MemoryFault, _bernoulli
+
+TOY = {mapping: Geometry(ranks=2, banks=2, rows=8, columns=8, mapping=mapping) for mapping in ("in order", "spread")}
+
+
+def space_of(words, dtype=torch.float32):
+    """A tensor of so many 64-bit words."""
+    return AddressSpace([TargetTensor.of("w", "c", dtype, (words * 8 // dtype.itemsize,))])
+
+
+def places(geometry, words):
+    """Rank, bank, row and column of each of the first words, counted one after the other."""
+    found = []
+    for word in range(words):
+        rank, rest = divmod(word, geometry.banks * geometry.rows * geometry.columns)
+        if geometry.mapping == "in order":
+            bank, offset = divmod(rest, geometry.rows * geometry.columns)
+        else:
+            line, within = divmod(rest, 8)
+            bank, offset = line % geometry.banks, line // geometry.banks * 8 + within
+        found.append((rank, bank, *divmod(offset, geometry.columns)))
+    return np.array(found)
+
+
+SAME = {"bit": 4, "word": 4, "row": 3, "bank": 2, "banks": 1, "ranks": 0}  # leading parts of the place that are fixed
+
+
+@pytest.mark.parametrize("mapping", TOY)
+@pytest.mark.parametrize("words", [256, 150, 37])
+@pytest.mark.parametrize("mode", MODES)
+def test_extents_are_those_of_the_table_of_all_places(mapping, words, mode):
+    geometry, space = TOY[mapping], space_of(words)
+    filled = -(-words // 8) * 8  # tensors fill whole lines
+    table = places(geometry, filled)
+    key = table[:, [0, 1, 3]] if mode == "column" else table[:, : SAME[mode]]
+    extents = {tuple(np.flatnonzero((key == one).all(axis=1))) for one in key}
+    model = MemoryFault(mode, geometry=geometry)
+    seen = {}
+    for seed in range(400):
+        extent = model.extent(space, seed=seed)
+        assert tuple(extent.address) in extents
+        seen[tuple(extent.address)] = seen.get(tuple(extent.address), 0) + 1
+    assert model.places(space)[mode] == len(extents) * (4 if mode == "bit" else 1)
+    if len(extents) <= 40:
+        assert set(seen) == extents
+        low, high = binom.ppf([1e-6, 1 - 1e-6], 400, 1 / len(extents))
+        assert low <= min(seen.values()) and max(seen.values()) <= high
+
+
+def test_modes_come_by_their_rates():
+    space = space_of(256)
+    model = MemoryFault(geometry=TOY["in order"])
+    drawn = [model.extent(space, seed=seed).mode for seed in range(4000)]
+    total = sum(one.total for one in FIT.values())
+    assert total == pytest.approx(66.1)
+    for mode in MODES:
+        low, high = binom.ppf([0.0001, 0.9999], 4000, FIT[mode].total / total)
+        assert low <= drawn.count(mode) <= high, mode
+
+
+def test_rates_follow_the_share_of_the_memory_that_is_filled():
+    geometry = TOY["in order"]
+    whole, half = (MemoryFault(geometry=geometry).hits_per_hour(space_of(words)) for words in (256, 128))
+    devices = 2 * CHIPS
+    assert sum(one.total for one in whole.values()) == pytest.approx(66.1 * devices * 1e-9)
+    for mode in MODES:
+        assert half[mode].total / whole[mode].total == pytest.approx(1 if mode == "ranks" else 0.5)
+    few = MemoryFault(geometry=Geometry(columns=2048)).hits_per_hour(space_of(4096))  # 32 KiB of 8 GiB
+    assert few["bit"].total == pytest.approx(FIT["bit"].total * 72e-9 * 4096 / Geometry().words)
+    assert few["row"].total == pytest.approx(FIT["row"].total * 72e-9 * 2 / (4 * 8 * 16384))
+    assert few["bank"].total == pytest.approx(FIT["bank"].total * 72e-9 / 32)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.int8])
+def test_bits_are_those_of_one_chip(dtype):
+    space, width = space_of(64, dtype), 8 * dtype.itemsize
+    for seed in range(60):
+        model = MemoryFault("row", density=1.0, geometry=TOY["in order"])
+        extent, drawn = model.extent(space, seed=seed), model.sample(space, seed=seed)
+        if extent.chip >= 16:
+            assert not len(drawn)
+            continue
+        found = {
+            (int(word) * width + bit)
+            for word, mask in zip(drawn.word, drawn.mask, strict=True)
+            for bit in range(width)
+            if int(mask) >> bit & 1
+        }
+        assert found == {64 * int(word) + 4 * extent.chip + bit for word in extent.address for bit in range(4)}
+
+
+def test_chips_7_and_15_hold_the_highest_bits_of_float32():
+    space = space_of(64)
+    by_chip = {}
+    for seed in range(300):
+        model = MemoryFault("row", density=1.0, geometry=TOY["in order"])
+        by_chip[model.extent(space, seed=seed).chip] = model.sample(space, seed=seed)
+    assert set(by_chip) == set(range(CHIPS))
+    assert (by_chip[7].mask == 0xF0000000).all() and (by_chip[7].word % 2 == 0).all()
+    assert (by_chip[15].mask == 0xF0000000).all() and (by_chip[15].word % 2 == 1).all()
+
+
+def test_density():
+    random = np.random.default_rng(0)
+    for density in (0.5, 0.25, 0.3, 2**-10):
+        share = np.unpackbits(_bernoulli(random, 200_000, density)).mean()
+        assert abs(share - density) < 5 * (density * (1 - density) / 1.6e6) ** 0.5
+    assert _bernoulli(random, 3, 0.0).tolist() == [0, 0, 0] and _bernoulli(random, 3, 1.0).tolist() == [255] * 3
+    space = space_of(256)
+    few, many = (MemoryFault("ranks", density=d, geometry=TOY["spread"]).sample(space, seed=3) for d in (0.1, 0.5))
+    assert 0 < few.bits < many.bits and not len(MemoryFault("bank", density=0.0).sample(space, seed=1))
+
+
+def test_only_targeted_rows_are_hit_and_the_model_is_restored():
+    model = nn.Sequential(nn.Embedding(400, 16), nn.Linear(16, 16))
+    before = [one.clone() for one in model.parameters()]
+    target = dr.Rows("0.weight", range(0, 400, 7))
+    fault = MemoryFault("bank", density=1.0)
+    for seed in range(20):
+        with dr.inject(model, fault, target=target, seed=seed) as error_map:
+            rows = error_map.frame()["row"] if len(error_map) else []
+            assert all(row % 7 == 0 for row in rows)
+    with dr.inject(model, fault, seed=2) as error_map:
+        assert set(error_map.counts("tensor")[lambda found: found > 0].index) == {"0.weight", "1.weight", "1.bias"}
+    assert all(map(torch.equal, before, model.parameters()))
+
+
+def test_a_campaign_has_them(evaluator, tmp_path):
+    errors = [MemoryFault("row"), MemoryFault("bit"), MemoryFault()]
+    table = dr.Campaign(evaluator, errors=errors, trials=8, store=tmp_path / "t").run(progress=False)
+    assert set(table["error_model"]) == {"MemoryFault('row')", "MemoryFault('bit')", "MemoryFault()"}
+    summary = dr.summarise(table)
+    assert len(summary) == 3 and summary["realised"].between(0, 1).all()
+    again = dr.Campaign(evaluator, errors=errors, trials=8, store=tmp_path / "u").run(progress=False, workers=2)
+    assert again.equals(table)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"mode": "rows"}, "unknown mode 'rows'; did you mean 'row'"),
+        ({"density": 1.5}, "density is 1.5"),
+        ({"fit": {"bit": (-1, 2)}}, r"fit of 'bit' is \(-1, 2\); it must be \(transient, permanent\)"),
+        ({"fit": {"bits": (1, 2)}}, "unknown mode 'bits'"),
+        ({"mode": "row", "fit": {"bit": (1, 2)}}, "fit has no rate above 0 of row"),
+    ],
+)
+def test_what_is_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        MemoryFault(**options)
+
+
+def test_geometries_that_cannot_be():
+    with pytest.raises(ValueError, match="banks is 0"):
+        Geometry(banks=0)
+    with pytest.raises(ValueError, match="unknown mapping 'spred'; did you mean 'spread'"):
+        Geometry(mapping="spred")
+    with pytest.raises(ValueError, match="columns is 4; with mapping='spread' it must be a multiple of 8"):
+        Geometry(columns=4, mapping="spread")
+    with pytest.raises(ValueError, match=r"need 4,096 bytes, and the memory has 2,048; give MemoryFault\(geometry="):
+        MemoryFault("row", geometry=TOY["spread"]).sample(space_of(512), seed=0)
