@@ -30,6 +30,9 @@ def forward(model, batch):
     ids = batch.sparse_features
     return model(batch.dense_features[:, 0], ids["user"].values(), ids["movie"].values())
 
+def wrong(model, batch):
+    return {"user": 1}["reader"]
+
 def clicks(labels, scores, golden_scores, users):
     return float((scores > 0.5).mean())
 
@@ -149,6 +152,13 @@ def test_a_model_and_rows_of_this_library(folder):
         ('file = "rows.parquet"', "", r"\[rows\] has none of file, dataset, make; it needs one of them"),
         ('"all", "embedding"', '"all", "embeddings"', "target 'embeddings' matches nothing"),
         ("[model]", "[model", "study.toml: "),
+        ('folder = "out"', 'folder = "out"\nbounds = { high = [0] }', r"report.bounds.high is \[0\]; it must be"),
+        ("own_towers:forward", "own_towers:wrong", r"KeyError: 'reader' \(.*own_towers.py, line \d+\)"),
+        (
+            'forward = "own_towers:forward"',
+            'task = "rank"',
+            "campaign.metrics is missing; task='rank' has no AUC",
+        ),
     ],
 )
 def test_mistakes_are_named(folder, old, new, said):

@@ -56,7 +56,8 @@ class RowsSettings:
 
     Attributes:
         file: .parquet, .feather, .arrow or .csv.
-        label, dense, sparse, user, split: as `dr.data.from_frame`, of the file's columns.
+        label, dense, sparse, user, split: as `dr.data.from_frame`, of the file's columns; the task is the model's. A .csv has
+            no lists.
         dataset: a name as `dr.load_dataset` takes it, in place of a file.
         make: `module:name` of a function that returns a Dataset, a Split or Batches, in place of a file.
         head: evaluate on the first rows only.
@@ -107,6 +108,11 @@ class ReportSettings:
     folder: str = "report"
     bounds: dict[str, list[float]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        for name, ends in self.bounds.items():
+            if len(ends) != 2 or not ends[0] < ends[1]:
+                raise ValueError(f"report.bounds.{name} is {ends}; it must be [lowest, highest]")
+
     def ends(self) -> dict[str, tuple[float, ...]] | None:
         """The bounds as `summarise` takes them."""
         return {name: tuple(ends) for name, ends in self.bounds.items()} or None
@@ -133,6 +139,8 @@ class CampaignFile:
             ValueError, TypeError: a setting that the named class or function refuses; the message has the table and the key.
             FileNotFoundError, ImportError: what a setting names is not there.
         """
+        if self.model.task == "rank" and not self.campaign.metrics:
+            raise ValueError("campaign.metrics is missing; task='rank' has no AUC and needs one, as ['ndcg@10']")
         if str(self.folder) not in sys.path:
             sys.path.insert(0, str(self.folder))  # worker processes get it, too
         data = self._data()
@@ -169,6 +177,7 @@ class CampaignFile:
         if settings.label is None:
             raise ValueError("rows.label is missing: the name of the column with labels")
         given = {name: getattr(settings, name) for name in ("label", "dense", "sparse", "user", "split")}
+        given["task"] = "rank" if self.model.task == "rank" else "click"
         return from_frame(_read_frame(self._path("rows.file", settings.file)), **given)
 
     def _model(self, data: Dataset | Split | Batches) -> Any:

@@ -1,11 +1,30 @@
 """The command `drsrobust`: campaigns and reports from a TOML file, error rates from failure rates."""
 
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import click
 
 from drsrobust import __version__, rates
 
 _FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False))
-_REFUSED = (ValueError, TypeError, OSError, ImportError, RuntimeError)
+_PACKAGE = str(Path(__file__).parent)
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Any exception as one line; of a user's function with its kind and place."""
+    try:
+        yield
+    except click.ClickException:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        own = isinstance(error, ValueError | OSError | ImportError) or frame.filename.startswith(_PACKAGE)
+        text = str(error) if own else f"{type(error).__name__}: {error} ({frame.filename}, line {frame.lineno})"
+        raise click.ClickException(text) from error
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,7 +48,7 @@ def campaign(file: str, workers: int | None, trials: int | None, check: bool) ->
     from drsrobust.campaign_file import read_campaign_file
     from drsrobust.statistics import summarise
 
-    try:
+    with _errors():
         settings = read_campaign_file(file)
         if trials:
             settings = replace(settings, campaign=replace(settings.campaign, trials=trials))
@@ -47,8 +66,6 @@ def campaign(file: str, workers: int | None, trials: int | None, check: bool) ->
             )
         )
         _write(made, settings)
-    except _REFUSED as error:
-        raise click.ClickException(str(error)) from error
 
 
 @main.command()
@@ -58,11 +75,9 @@ def report(file: str, folder: str | None) -> None:
     """Write the report of a campaign's finished trials, without running more."""
     from drsrobust.campaign_file import read_campaign_file
 
-    try:
+    with _errors():
         settings = read_campaign_file(file)
         _write(settings.make(), settings, folder)
-    except _REFUSED as error:
-        raise click.ClickException(str(error)) from error
 
 
 def _write(made, settings, folder: str | None = None) -> None:

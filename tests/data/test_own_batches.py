@@ -76,6 +76,8 @@ def test_other_processes_read_the_same(tmp_path):
         (pairs(1), {"user": lambda batch: [1]}, "user gives 1 users for 4 rows"),
         ([(0, torch.tensor([0, 2]))], {"task": "click"}, "labels hold 2; they must be 0 or 1"),
         (pairs(1), {"task": "ranks"}, "unknown task 'ranks'; did you mean 'rank'"),
+        (pairs(1) * 2, {}, "several batches have their labels in the same memory"),
+        (pairs(1), {"label": "y"}, "label is 'y'; it must be a function of a batch"),
         (pairs(1), {"tasks": ("a", "b")}, "tasks has 2 names, and there are labels of 1"),
     ],
 )

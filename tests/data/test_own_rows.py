@@ -153,6 +153,7 @@ def test_text_and_tasks_and_items(frame):
         ({"cardinalities": {"itm": 3}}, "unknown feature in cardinalities 'itm'; did you mean 'item'"),
         ({"split": (0.5, 0.5)}, "it must be three shares that sum to 1"),
         ({"user": "price"}, "column 'price' is double; users are whole numbers or text"),
+        ({"sparse": "item"}, r"sparse is 'item'; it must be a list of columns"),
         ({"task": "clicks"}, "unknown task 'clicks'; did you mean 'click'"),
     ],
 )
@@ -175,6 +176,19 @@ def test_other_objects_and_no_rows(frame):
         from_frame(frame.head(0), **COLUMNS)
     with pytest.raises(ValueError, match="item has 3 rows, and the label 4"):
         from_tensors(label=np.array([0, 1, 0, 1]), sparse={"item": np.array([1, 2, 3])})
+
+
+@pytest.mark.parametrize("lengths", [[1, 1, 1], [4, -1, 3], [9, 9, 9]])
+def test_lengths_that_do_not_fit(lengths):
+    with pytest.raises(ValueError, match="tags has 6 values, and lengths that sum to"):
+        from_tensors(label=np.array([0, 1, 1]), sparse={"tags": (torch.arange(6), torch.tensor(lengths))})
+
+
+def test_half_precision_and_negative_items():
+    data = from_tensors(label=np.array([0, 1]), dense=torch.tensor([1.5, 2.5], dtype=torch.bfloat16))
+    assert data.test.dense.tolist() == [[1.5], [2.5]]
+    with pytest.raises(ValueError, match="'label' holds id -1 at place 1"):
+        from_tensors(label=np.array([3, -1]), task="rank", dense=np.zeros(2))
 
 
 def test_an_evaluator_and_a_library_model_take_them():

@@ -135,7 +135,7 @@ def test_several_tasks(frame):
     data = dr.data.from_frame(frame, label=["clicked", "bought"], dense=["age"], sparse=["user", "movie"])
     model = Towers(outputs=2)
     evaluator = dr.Evaluator(model, data, forward=by_column, task="multi")
-    own = {"ctr": lambda output: output[:, 0], "cvr": lambda output: output[:, 1]}
+    own = {"bought": lambda output: output[:, 1], "clicked": lambda output: output[:, 0]}
     as_dict = dr.Evaluator(
         model,
         data,
@@ -190,6 +190,15 @@ def test_a_sequence_model_over_all_items():
     assert (summary["ndcg@10_low"] <= summary["ndcg@10"]).all() and (
         summary["ndcg@10"] <= summary["ndcg@10_high"]
     ).all()
+    guarded = dr.Campaign(
+        evaluator,
+        errors=[dr.FixedCount(1)],
+        mitigations=[None, dr.WeightRange.fit(model)],
+        metrics=["ndcg@10"],
+        trials=2,
+    )
+    with pytest.raises(ValueError, match="recovery is of AUC, which these trials do not have"):
+        dr.recovery(guarded.run(progress=False))
     with pytest.raises(ValueError, match="precision=0.01 is of the mean AUC"):
         dr.Campaign(evaluator, errors=[dr.BitFlip(1e-3)], precision=0.01)
 
@@ -338,3 +347,36 @@ def test_rows_that_cannot_be_evaluated(frame):
         dr.Evaluator(
             Retrieval(), batches, forward=lambda model, batch: model(batch[0]), task="rank", scores="probability"
         )
+
+
+def test_a_dictionary_of_tasks_is_read_by_their_names(frame):
+    frame = frame.assign(liked=1 - frame["clicked"])
+    data = dr.data.from_frame(frame, label=["clicked", "liked"], dense=["age"], sparse=["user", "movie"])
+
+    def forward(model, batch, names=("liked", "clicked")):
+        score = by_column(model, batch)
+        return {names[0]: -score, names[1]: score}
+
+    evaluator = dr.Evaluator(Towers(), data, forward=forward, task="multi")
+    plain = dr.Evaluator(
+        Towers(), dr.data.from_frame(frame, label="clicked", dense=["age"], sparse=["user", "movie"]), forward=by_column
+    )
+    assert evaluator.golden.metric("auc/clicked") == evaluator.golden.metric("auc/liked") == plain.golden.auc
+    with pytest.raises(ValueError, match="tasks 'clicked', 'liked': there is no 'clicked'; forward="):
+        dr.Evaluator(Towers(), data, forward=lambda model, batch: forward(model, batch, ("a", "b")), task="multi")
+
+
+def test_batches_with_another_number_of_scores_and_metrics_without_users(frame):
+    inputs = [torch.tensor(frame[name].to_numpy()) for name in ("age", "user", "movie", "clicked")]
+    whole = [tuple(one[start : start + 100] for one in inputs) for start in (0, 100, 200)]
+    short = dr.data.from_batches([(*batch[:3], batch[3][:99].clone()) for batch in whole])
+    call = lambda model, batch: model(batch[0].float(), *batch[1:3])  # noqa: E731
+    with pytest.raises(ValueError, match="batch 0 has 99 labels, and the model gave 100 scores for it"):
+        dr.Evaluator(Towers(), short, forward=call)
+    evaluator = dr.Evaluator(Towers(), dr.data.from_batches(whole), forward=call)
+    with pytest.warns(
+        UserWarning, match="ndcg@10: no value on these rows, so the columns will be empty; .* need users"
+    ):
+        dr.Campaign(evaluator, errors=[dr.FixedCount(1)], metrics=["ndcg@10"], trials=1)
+    with pytest.raises(TypeError, match="metrics is <.*; it must be a list of names"):
+        dr.Campaign(evaluator, errors=[dr.FixedCount(1)], metrics=call, trials=1)

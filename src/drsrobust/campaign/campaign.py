@@ -112,12 +112,20 @@ class Campaign:
         self._triples = condition_triples(errors, targets, mitigations, conditions)
         self._checkpoints = _checkpoints(trials, precision, max_trials)
         self.precision = precision
+        if callable(metrics):
+            raise TypeError(f"metrics is {metrics!r}; it must be a list of names, or {{name: function}}")
         self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
         functions = (
             {name: one for name, one in metrics.items() if one is not None} if isinstance(metrics, Mapping) else {}
         )
         self.own_metrics = own_metrics(functions)
-        evaluator.golden.metrics([name for name in self.metrics if name not in self.own_metrics])
+        golden = evaluator.golden.metrics([name for name in self.metrics if name not in self.own_metrics])
+        if without := [name for name, value in golden.items() if value is None]:
+            warnings.warn(
+                f"{', '.join(without)}: no value on these rows, so the columns will be empty; metrics of lists need users "
+                "(user= of dr.data.from_frame and the others)",
+                stacklevel=2,
+            )
         for metric in self.own_metrics.values():
             evaluator.check_own_metric(metric)
         if precision is not None and evaluator.golden.auc is None:

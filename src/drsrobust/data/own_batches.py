@@ -63,7 +63,7 @@ def from_batches(
     tasks: Sequence[str] = (),
     name: str = "batches",
 ) -> Batches:
-    """Batches for an evaluator, kept as they are in memory.
+    """Batches for an evaluator, kept as they are in memory. `forward` is called on each several times, and must not change it.
 
     Args:
         batches: any iterable: of TorchRec's `Batch`, of (dense, KeyedJaggedTensor, label), or of anything that the evaluator's
@@ -78,7 +78,7 @@ def from_batches(
 
     Raises:
         TypeError: no iterable, or labels that are not found.
-        ValueError: no batch, or labels of another form.
+        ValueError: no batch, labels of another form, or labels of several batches in the same memory.
     """
     if task is not None:
         check_choice("task", task, TASKS)
@@ -87,7 +87,15 @@ def from_batches(
     kept = list(batches)
     if not kept:
         raise ValueError("there are no batches; a generator can be read only once")
+    for what, given in (("label", label), ("user", user)):
+        if given is not None and not callable(given):
+            raise TypeError(f"{what} is {given!r}; it must be a function of a batch, as lambda batch: batch[{given!r}]")
     found = [(label or _label_of)(batch) for batch in kept]
+    places = [one.data_ptr() for one in found if isinstance(one, torch.Tensor) and one.numel()]
+    if len(set(places)) < len(places):
+        raise ValueError(
+            "several batches have their labels in the same memory; a loader that reuses it must give copies"
+        )
     labels, sizes = _joined(found, task)
     users = None
     if user is not None:

@@ -53,6 +53,9 @@ def from_frame(
             are negative or too large, shares that do not sum to 1.
     """
     check_choice("task", task, TASKS)
+    for what, given in (("dense", dense), ("sparse", sparse)):
+        if isinstance(given, str):
+            raise TypeError(f"{what} is {given!r}; it must be a list of columns, as [{given!r}]")
     labels = [label] if isinstance(label, str) else list(label)
     named = [*labels, *dense, *sparse]
     columns = _columns(frame)
@@ -111,7 +114,9 @@ def from_tensors(
     values = _array(values)
     n = len(label[1]) if isinstance(label, tuple) else len(values)
     if task == "rank":
-        lengths = _array(label[1]) if isinstance(label, tuple) else np.ones(n, np.int32)
+        lengths = _whole(_array(label[1]), "label") if isinstance(label, tuple) else np.ones(n, np.int32)
+        _check_lengths(values, lengths, "label")
+        _small(_whole(values, "label"), "label")
         labels: np.ndarray | Ids = Ids(_whole(values, "label").astype(np.int64), lengths.astype(np.int32))
         tasks = ()
     else:
@@ -128,6 +133,8 @@ def from_tensors(
     for feature, ids in (sparse or {}).items():
         parts = ids if isinstance(ids, tuple) else (ids,)
         parts = [_whole(_array(part), feature) for part in parts]
+        if len(parts) > 1:
+            _check_lengths(*parts, feature)
         features[feature] = Ids(_small(parts[0], feature), *(part.astype(np.int32) for part in parts[1:]))
     users = None if user is None else _whole(_array(user), "user").astype(np.int64)
     for what, array in (("dense", matrix), ("user", users), *((name, _rows(ids)) for name, ids in features.items())):
@@ -317,13 +324,23 @@ def _users(column: pa.Array, name: str) -> np.ndarray:
 
 def _array(value: Any) -> np.ndarray:
     """A tensor or array as an array."""
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+    if not hasattr(value, "detach"):
+        return np.asarray(value)
+    value = value.detach().cpu()
+    return (value.float() if value.is_floating_point() else value).numpy()  # NumPy has no bfloat16
 
 
 def _whole(values: np.ndarray, name: str) -> np.ndarray:
     if values.ndim != 1 or values.dtype.kind not in "iub":
         raise TypeError(f"{name} is {values.dtype} of shape {values.shape}; it must be whole numbers [n]")
     return values
+
+
+def _check_lengths(values: np.ndarray, lengths: np.ndarray, name: str) -> None:
+    if lengths.min(initial=0) < 0 or lengths.sum() != len(values):
+        raise ValueError(
+            f"{name} has {len(values)} values, and lengths that sum to {lengths.sum()} (least {lengths.min()})"
+        )
 
 
 def _small(values: np.ndarray, name: str) -> np.ndarray:

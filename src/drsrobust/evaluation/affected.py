@@ -92,7 +92,8 @@ class Reach:
         self.kept = KeptOutputs({name: modules[name] for name in keep}, budget)
         start = time.process_time()
         with self.kept.recording(self.batches) as batches, lookups.watched(batches) as watched:
-            self.scores = self._scored(watched, self.n)
+            sizes = None if isinstance(rows, Split) else rows.sizes
+            self.scores = score(model, watched, self.n, scoring, sizes)
         self._full_run_s = time.process_time() - start
         self._unaudited_s = 0.0
         if tried is not None:
@@ -104,7 +105,7 @@ class Reach:
     def _try_again(self, tried: np.ndarray) -> None:
         """Compares scores of the traced batch with the golden ones."""
         if self._split is None:
-            if not _near(tried, self.scores[: len(tried)]):
+            if len(tried) != len(self.scores[: len(tried)]) or not _near(tried, self.scores[: len(tried)]):
                 self.everything = "its scores change from run to run"
             return
         if self._near(tried[: len(self._probed)]):

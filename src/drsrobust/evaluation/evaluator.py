@@ -103,8 +103,8 @@ class Evaluator:
         rows: a Split, a Dataset (its test rows) or Batches (`dr.data.from_batches`).
         forward: forward(model, batch) -> the model's output; None: model(dense_features=..., sparse_features=...).
         output: `logit`, or `probability` for outputs after a sigmoid.
-        task: `click`: scores [B] or [B, 1], labels 0 or 1; `multi`: scores [B, T] (or a dictionary or tuple of T columns) and
-            labels [n, T]; `rank`: scores [B, items], labels are the relevant items of each row.
+        task: `click`: scores [B] or [B, 1], labels 0 or 1; `multi`: scores [B, T] (or a tuple of T columns, or a dictionary by
+            the tasks' names) and labels [n, T]; `rank`: scores [B, items], labels are the relevant items of each row.
         factory: makes the same module, with any weights, in a campaign's worker process. Needed only for models that cannot be
             pickled.
         memory: budget of the module outputs that are cached for `rerun`: bytes, or text as "500MB"; 0: no cache. Batches
@@ -158,6 +158,7 @@ class Evaluator:
         }
         budget = amount(memory)
         rows = _checked_rows(rows, task)
+        self.scoring = replace(self.scoring, tasks=tuple(rows.tasks))
         restore_leftovers(model)
         self.model, self.rows, self.name, self.factory = model, rows, model_name(model), factory
         self.checkpoint, self._checksum = state_digest(model), state_checksum(model)

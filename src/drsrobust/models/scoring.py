@@ -7,7 +7,7 @@ AVX2; elsewhere scores are equal within a few float32 roundings). So batches are
 import hashlib
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -51,6 +51,7 @@ class Scoring:
         output: `logit`, or `probability`, of which the logit is taken, clipped to the logits of float32 probabilities.
         task: `click` (output [B] or [B, 1]), `multi` ([B, T]; a dictionary or tuple of T outputs [B] or [B, 1]) or `rank`
             ([B, items]).
+        tasks: names of the tasks, in the order of the labels; a dictionary of outputs is read by them.
 
     Raises:
         ValueError: another output or task.
@@ -59,6 +60,7 @@ class Scoring:
     forward: Forward | None = None
     output: str = "logit"
     task: str = "click"
+    tasks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_choice("output", self.output, OUTPUTS)
@@ -72,7 +74,7 @@ class Scoring:
         """
         found = call(model, batch, self.forward)
         if self.task == "multi" and isinstance(found, Mapping | list | tuple):
-            parts = list(found.values() if isinstance(found, Mapping) else found)
+            parts = self._by_name(found) if isinstance(found, Mapping) else list(found)
             if parts and all(isinstance(part, torch.Tensor) and _is_column(part) for part in parts):
                 found = torch.stack([part.reshape(-1) for part in parts], dim=1)
         rows = len(batch.labels) if hasattr(batch, "labels") else None
@@ -86,6 +88,17 @@ class Scoring:
             raise ValueError(f"the model gave {seen}; {self._wanted()}")
         scores = found.reshape(-1) if self.task == "click" else found
         return scores if self.output == "logit" else _logit(scores)
+
+    def _by_name(self, outputs: Mapping[str, Any]) -> list[Any]:
+        """The outputs of the tasks; in their own order if the tasks have no names of their own."""
+        if all(name == f"task_{number}" for number, name in enumerate(self.tasks)):
+            return list(outputs.values())
+        if missing := [name for name in self.tasks if name not in outputs]:
+            raise ValueError(
+                f"the model gave {_kind(outputs)}, and the labels are of the tasks {', '.join(map(repr, self.tasks))}: "
+                f"there is no {missing[0]!r}; forward=lambda model, batch: ... can rename the outputs"
+            )
+        return [outputs[name] for name in self.tasks]
 
     def _wanted(self) -> str:
         shapes = "task='click' takes scores [B] or [B, 1], 'multi' [B, tasks], 'rank' [B, items]"
@@ -118,15 +131,23 @@ def _logit(probability: torch.Tensor) -> torch.Tensor:
     return logits.to(torch.promote_types(probability.dtype, torch.float32))
 
 
-def score(model: nn.Module, batches: Iterable[Any], n: int, scoring: Scoring = CLICK) -> np.ndarray:
+def score(
+    model: nn.Module, batches: Iterable[Any], n: int, scoring: Scoring = CLICK, sizes: Sequence[int] | None = None
+) -> np.ndarray:
     """Scores of the first n rows of the batches, [n], [n, T] or [n, items], float32 (float64 if the model's are), in evaluation
     mode; afterwards each module has its previous mode.
 
+    Args:
+        sizes: rows of each batch, if they are known.
+
     Raises:
-        ValueError: as `Scoring`, or fewer scores than n.
+        ValueError: as `Scoring`, fewer scores than n, or another number of a batch than its rows.
     """
     with evaluating(model):
         parts = [scoring(model, batch) for batch in batches]
+    for number, (part, rows) in enumerate(zip(parts, () if sizes is None else sizes, strict=False)):
+        if len(part) != rows:
+            raise ValueError(f"batch {number} has {rows} labels, and the model gave {len(part)} scores for it")
     if len(widths := {part.shape[1:] for part in parts}) > 1:
         raise ValueError(f"batches have scores of different shapes per row: {sorted(map(list, widths))}")
     joined = torch.cat(parts)

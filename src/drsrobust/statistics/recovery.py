@@ -43,8 +43,8 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
         as the golden AUC without. `attrs["interval"]` describes the interval of `recovery`.
 
     Raises:
-        ValueError: a condition without unprotected trials, mitigations with other trials than these, duplicate trials, several
-            trained models or sets of rows in one condition, or no mitigation.
+        ValueError: trials without AUC, a condition without unprotected trials, mitigations with other trials than these,
+            duplicate trials, several trained models or sets of rows in one condition, or no mitigation.
     """
     import pandas as pd
 
@@ -109,6 +109,8 @@ def _paired(about: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd
 
 def _numbers(both: "pd.DataFrame", stopping: str, confidence: float) -> dict:
     golden = float(both["auc_golden"].iloc[0])
+    if np.isnan(golden):
+        raise ValueError("recovery is of AUC, which these trials do not have, as those of task='rank'")
     raised = both[["auc", "auc_faulty"]].isna().any(axis=1)
     outcome = both.assign(auc_drop=golden - both["auc_faulty"], outcome=np.where(raised, "raised", "ok"))
     strata = Strata.of(outcome)

@@ -59,7 +59,7 @@ def summarise(
         metrics: columns to average over trials; also further ones, as `ndcg@10`, or own ones. One without values gives NaN.
         bounds: least and greatest possible value of own metrics, as {"mine": (0, 1)}. Of an own metric without bounds the
             interval is Student's t, which may leave the range of the metric; it is blank where all trials agree, where few were
-            harmed, and where trials were stopped by precision.
+            harmed, where values are missing, and where trials were stopped by precision.
 
     Returns:
         the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), the structured
@@ -124,6 +124,8 @@ def summarise(
                 filled = [np.where(np.isnan(values), end, values) for end in bounds[metric]]
                 worst = [_interval(_judged(strata, group, one), one, metric, bounds[metric], row) for one in filled]
                 low, high = np.fmin(low, worst[0][1]), np.fmax(high, worst[1][2])
+            elif metric != "auc_drop" and not known_bounds(metric) and 0 < np.isnan(values).sum() < len(values):
+                low = high = np.nan  # the values that are missing may be any
             _add(row, metric, zip(ENDS, (mean, low, high), strict=True))
             _add(row, metric, [(f"_q{quantile}", strata.quantile(values, quantile / 100)) for quantile in (10, 90)])
         if "auc_drop" in metrics:
