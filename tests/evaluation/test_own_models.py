@@ -370,7 +370,10 @@ def test_batches_with_another_number_of_scores_and_metrics_without_users(frame):
     inputs = [torch.tensor(frame[name].to_numpy()) for name in ("age", "user", "movie", "clicked")]
     whole = [tuple(one[start : start + 100] for one in inputs) for start in (0, 100, 200)]
     short = dr.data.from_batches([(*batch[:3], batch[3][:99].clone()) for batch in whole])
-    call = lambda model, batch: model(batch[0].float(), *batch[1:3])  # noqa: E731
+
+    def call(model, batch):
+        return model(batch[0].float(), *batch[1:3])
+
     with pytest.raises(ValueError, match="batch 0 has 99 labels, and the model gave 100 scores for it"):
         dr.Evaluator(Towers(), short, forward=call)
     evaluator = dr.Evaluator(Towers(), dr.data.from_batches(whole), forward=call)

@@ -68,6 +68,16 @@ def test_modes_come_by_their_rates():
         assert low <= drawn.count(mode) <= high, mode
 
 
+def test_other_rates_are_another_error_model():
+    from dataclasses import replace
+
+    model = MemoryFault(fit={"row": (1, 2), "bank": (0, 1)})
+    whole = replace(model, geometry=TOY["in order"])
+    assert {whole.extent(space_of(256), seed=seed).mode for seed in range(40)} == {"row", "bank"}
+    assert model.label == "MemoryFault(fit={'row': (1.0, 2.0), 'bank': (0.0, 1.0)})" != MemoryFault().label
+    assert replace(model, density=0.25).fit == model.fit and replace(model, mode="row").label == "MemoryFault('row')"
+
+
 def test_rates_follow_the_share_of_the_memory_that_is_filled():
     geometry = TOY["in order"]
     whole, half = (MemoryFault(geometry=geometry).hits_per_hour(space_of(words)) for words in (256, 128))

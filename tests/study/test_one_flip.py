@@ -58,7 +58,10 @@ def test_the_message_and_the_figure(flips):
 def test_what_is_refused(data, trained):
     rows = dr.data.from_tensors(label=data.test.labels, dense=data.test.dense)
     model = torch.nn.Linear(data.test.dense.shape[1], 1)
-    forward = lambda model, batch: model(batch.dense_features)  # noqa: E731
+
+    def forward(model, batch):
+        return model(batch.dense_features)
+
     with pytest.raises(ValueError, match="rows has no users; one_flip ranks"):
         one_flip(dr.Evaluator(model, rows, forward=forward), "all")
     half = dr.Evaluator(

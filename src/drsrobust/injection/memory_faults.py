@@ -36,7 +36,7 @@ class Fit(NamedTuple):
         return self.transient + self.permanent
 
 
-# Sridharan and Liberty, "A study of DRAM failures in the field", SC 2012: devices of 1 Gb, DDR2 (18.4 and 47.7 in sum).
+# Sridharan and Liberty, "A study of DRAM failures in the field", SC 2012: devices of 1 Gb, DDR2 (19.2 and 46.9 in sum).
 FIT = {
     "bit": Fit(14.2, 18.6),
     "word": Fit(1.4, 0.3),
@@ -171,7 +171,7 @@ class MemoryFault(ErrorModel):
         if self.mode is not None:
             check_choice("mode", self.mode, MODES)
         self._set(density=check_rate("density", self.density))
-        fit = FIT if self.fit is None else self.fit
+        fit = FIT if self.fit is None else dict(self.fit)
         for mode, rates in fit.items():
             if mode not in MODES:
                 raise unknown("mode", mode, MODES)
@@ -194,6 +194,8 @@ class MemoryFault(ErrorModel):
         ]
         changed = {k: v for k, v in asdict(self.geometry).items() if v != getattr(Geometry(), k)}
         parts += [f"{name}={value!r}" for name, value in changed.items()]
+        if self.mode is None and self.fit != tuple(FIT.items()):
+            parts.append(f"fit={ {mode: tuple(rates) for mode, rates in self.fit} }")
         return f"MemoryFault({', '.join(parts)})"
 
     @property
@@ -271,15 +273,14 @@ class MemoryFault(ErrorModel):
         """The wrong bits of the chip (uint8 [n], 4 bits each) in the words of an extent."""
         if extent.bit is not None:
             return np.array([1 << extent.bit], np.uint8)
-        random = self._random(seed, before, b"bits")
+        random = self._random(seed, before, "bits")
         n = len(extent.address)
         packed = _bernoulli(random, ceil(n / 2), self.density)  # two words per byte
         return np.stack((packed & np.uint8(15), packed >> np.uint8(4)), axis=1).ravel()[:n]
 
-    def _random(self, seed: int, before: Before, stream: bytes = b"") -> np.random.Generator:
+    def _random(self, seed: int, before: Before, stream: str = "") -> np.random.Generator:
         check_seed(seed)
-        clock = self.clock(1, seed, before, stream.decode())
-        return np.random.Generator(clock._stream(VALUE))
+        return np.random.Generator(self.clock(1, seed, before, stream)._stream(VALUE))
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         extent = self.extent(space, seed=seed, before=before)

@@ -184,7 +184,7 @@ def check_errors(
 
 def _draw_fault(model: MemoryFault, error_map: ErrorMap, source: Source, space: AddressSpace, before: Counter) -> Hits:
     """The errors of the trial's fault if it lies in a chip of check bits, which hold 8 bits for each 64 bits of data."""
-    data = data_space(error_map, source)
+    data = _data_space(error_map, source)
     extent = model.extent(data, seed=error_map.seed, before=before)
     if extent.chip < DATA_CHIPS:
         return _NOTHING
@@ -229,7 +229,7 @@ def _draw_stuck(model: StuckAt, space: AddressSpace, content: CheckContent, seed
     return tensor[wrong], word[wrong], bit_mask(bit[wrong])
 
 
-def data_space(error_map: ErrorMap, source: Source) -> AddressSpace:
+def _data_space(error_map: ErrorMap, source: Source) -> AddressSpace:
     """The space that a source of an error map drew from."""
     return AddressSpace(
         TargetTensor(entry.name, entry.component, entry.shape, format_named(entry.format), source.rows[entry.name])
@@ -243,7 +243,7 @@ def _draw_count(
 ) -> tuple[ErrorMap, Hits]:
     """The errors of a fixed count that fall on check bits, and the map without as many of its last errors."""
     model = source.error_model
-    data = data_space(error_map, source)
+    data = _data_space(error_map, source)
     places = model.clock(data.bits + space.bits, seed, before).first(model.k)
     on_checks = places[places >= data.bits] - data.bits
     if len(on_checks):

@@ -1,5 +1,0 @@
-"""`python -m drsrobust`, the command `drsrobust`."""
-
-from drsrobust.command import main
-
-main()
