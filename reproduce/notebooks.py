@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust._environment import unknown
-from drsrobust.study.notebook import check_values, fits
+from drsrobust._types import fits
+from drsrobust.study.notebook import check_values
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "figures"  # the published ones

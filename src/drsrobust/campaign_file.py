@@ -20,6 +20,7 @@ from typing import Any
 
 from drsrobust import injection, mitigation
 from drsrobust._environment import unknown
+from drsrobust._types import fits, type_name
 from drsrobust.campaign import Campaign
 from drsrobust.data import Batches, Dataset, Split, from_frame, load_dataset
 from drsrobust.evaluation import Evaluator
@@ -254,37 +255,13 @@ def _settings(table: str, kind: type, values: Any) -> Any:
     for name, value in values.items():
         if name not in types_of:
             raise unknown(f"key of [{table}]", name, types_of)
-        if not _fits(value, types_of[name]):
-            raise TypeError(
-                f"{table}.{name} is {value!r} ({type(value).__name__}); it must be {_named(types_of[name])}"
-            )
+        if not fits(value, types_of[name]):
+            required = type_name(types_of[name]).removesuffix(" | None")
+            raise TypeError(f"{table}.{name} is {value!r} ({type(value).__name__}); it must be {required}")
     for one in fields(kind):
         if one.name not in values and one.default is MISSING and one.default_factory is MISSING:
             raise ValueError(f"{table}.{one.name} is missing")
     return kind(**values)
-
-
-def _fits(value: Any, annotation: Any) -> bool:
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin in (typing.Union, types.UnionType):
-        return any(_fits(value, one) for one in arguments)
-    if annotation is Any:
-        return True
-    if origin is list:
-        return isinstance(value, list) and all(_fits(one, arguments[0]) for one in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(one, arguments[1]) for one in value.values())
-    if annotation in (int, float):
-        return isinstance(value, (int, float) if annotation is float else int) and not isinstance(value, bool)
-    return isinstance(value, annotation)
-
-
-def _named(annotation: Any) -> str:
-    """A type as text, without the None of an optional setting."""
-    parts = [one for one in typing.get_args(annotation) if one is not types.NoneType]
-    if isinstance(annotation, types.UnionType):
-        return " or ".join(map(_named, parts))
-    return annotation.__name__ if isinstance(annotation, type) and not parts else str(annotation).replace("typing.", "")
 
 
 def _one_of(table: str, settings: Any, names: tuple[str, ...]) -> None:

@@ -3,10 +3,10 @@
 import ast
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Any
 
 from drsrobust._environment import machine, unknown, versions
+from drsrobust._types import fits, type_name
 
 if TYPE_CHECKING:
     from drsrobust.evaluation import Evaluator
@@ -131,23 +131,9 @@ for _names, _test, _required in (
 _MAY_BE_EMPTY = ("leave_out", "reseeded", "int8_sizes")
 
 
-def fits(value: Any, annotation: Any) -> bool:
-    """Whether a value has an annotated type: int, float (or int), bool, str, None, lists and unions of these."""
-    if isinstance(annotation, UnionType):
-        return any(fits(value, part) for part in get_args(annotation))
-    if get_origin(annotation) is list:
-        return isinstance(value, list) and all(fits(item, get_args(annotation)[0]) for item in value)
-    if annotation is None or annotation is NoneType:
-        return value is None
-    if annotation in (int, float):
-        return isinstance(value, (int, float) if annotation is float else int) and not isinstance(value, bool)
-    return isinstance(value, annotation)
-
-
 def mismatch(name: str, value: Any, annotation: Any) -> str:
     """The message for a parameter of another type."""
-    required = annotation.__name__ if isinstance(annotation, type) and not get_args(annotation) else str(annotation)
-    text = f"parameter {name!r} is {value!r} ({type(value).__name__}); it must be {required}"
+    text = f"parameter {name!r} is {value!r} ({type(value).__name__}); it must be {type_name(annotation)}"
     if isinstance(value, str) and annotation is not str:
         text += (
             ". In YAML write 1.0e-5, not 1e-5; `papermill -p` passes lists as text: use "
