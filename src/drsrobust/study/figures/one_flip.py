@@ -46,7 +46,8 @@ def one_flip(data: "pd.DataFrame", *, shown: int | None = None) -> "Axes":
             style = {"color": colour, "marker": "o", "linestyle": "none", "markersize": 4.5}
             ax.plot(flips["flipped"][some], ends[some], label=label, **style)
         for bit, end, value in zip(flips["flipped"][marked], ends[marked], flips[name][marked], strict=True):
-            place = {"xytext": (7, -10), "textcoords": "offset points", "va": "center", "color": _MARKED, "size": 9}
+            down = -10 if np.isclose(end, start, rtol=0.05) else 0  # clear of the points of the other bits
+            place = {"xytext": (7, down), "textcoords": "offset points", "va": "center", "color": _MARKED, "size": 9}
             ax.annotate(number(value), (bit, end), **place)
         ax.set_ylabel(title, size=9)
         ax.set(xlim=(31.7, -0.7), xticks=range(32))
