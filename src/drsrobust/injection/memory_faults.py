@@ -19,33 +19,12 @@ from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.error_clock import VALUE, check_seed
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import NO_MODELS, Before, ErrorModel, check_rate, check_whole, from_sorted_words
+from drsrobust.rates import FIT, Fit
 
 WORD, LINE = 64, 8  # bits of a memory word; words of a line of 64 bytes
 DATA_CHIPS, CHIPS, CHIP_BITS = 16, 18, 4
 
 
-class Fit(NamedTuple):
-    """Failures in 10**9 hours of one DRAM device: faults that a rewrite cures, and faults that stay."""
-
-    transient: float
-    permanent: float
-
-    @property
-    def total(self) -> float:
-        """Both."""
-        return self.transient + self.permanent
-
-
-# Sridharan and Liberty, "A study of DRAM failures in the field", SC 2012: devices of 1 Gb, DDR2 (19.2 and 46.9 in sum).
-FIT = {
-    "bit": Fit(14.2, 18.6),
-    "word": Fit(1.4, 0.3),
-    "column": Fit(1.4, 5.6),
-    "row": Fit(0.2, 8.2),
-    "bank": Fit(0.8, 10.0),
-    "banks": Fit(0.3, 1.4),
-    "ranks": Fit(0.9, 2.8),
-}
 MODES = tuple(FIT)
 MAPS = ("in order", "spread")
 
