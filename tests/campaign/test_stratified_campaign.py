@@ -101,7 +101,7 @@ def test_plain_maps_where_the_memory_side_removes_critical_flips(evaluator, tmp_
 def test_what_cannot_be_stratified_is_refused(evaluator, tmp_path):
     with pytest.raises(ValueError, match=r"BitFlip\(ber=1e-06\) in Rows.*: the target has no critical bits"):
         campaign(evaluator, tmp_path / "s", [1e-6], targets=[Rows("user", range(5))])
-    with pytest.raises(TypeError, match="is for independent bit flips in memory"):
+    with pytest.raises(TypeError, match="is for BitFlip\\(ber\\) and MemoryFault"):
         campaign(evaluator, tmp_path / "s", errors=[SingleBit(30)])
     with pytest.raises(ValueError, match="precision=0.01 needs sampling='plain'"):
         campaign(evaluator, tmp_path / "s", precision=0.01)
@@ -135,3 +135,25 @@ def test_more_flips_than_bits_and_flips_that_never_come(evaluator):
         dr.inject(evaluator.model, BitFlip(0.0, critical="1+"), seed=0),
     ):
         pass
+
+
+def test_memory_faults_are_drawn_by_chip(evaluator, tmp_path):
+    errors = [dr.MemoryFault(mode) for mode in ("bit", "bank")]
+    options = {"errors": errors, "mitigations": [None, ECC()], "trials": 60, "sampling": "stratified"}
+    table = Campaign(evaluator, store=tmp_path / "s", **options).run(progress=False, workers=1)
+    assert table["error_mode"].unique().tolist() == ["bit", "bank"]
+    weights = table.groupby(["error_mode", "mitigation", "stratum"])["weight"].sum().groupby("stratum").unique()
+    assert {name: [round(18 * w, 9) for w in weight] for name, weight in weights.items()} == {
+        "other data chips": [14],
+        "exponent chips": [2],
+        "check chips": [2],
+    }
+    bank = table[(table["error_mode"] == "bank") & (table["mitigation"] == "none")].set_index("stratum")
+    assert bank.loc["exponent chips", "auc_drop"].mean() > 0.1 > bank.loc["other data chips", "auc_drop"].mean()
+    assert (bank.loc["check chips", "bits_flipped"] == 0).all()
+    behind = table[(table["error_mode"] == "bank") & (table["mitigation"] != "none")].set_index("stratum")
+    assert behind.loc["check chips", "bits_left"].sum() > 0  # miscorrected into data
+    plain = options | {"mitigations": [None], "sampling": "plain", "trials": 600, "errors": errors[1:]}
+    plain = summarise(Campaign(evaluator, store=tmp_path / "p", **plain).run(progress=False, workers=1)).iloc[0]
+    strata = summarise(table).iloc[2]
+    assert abs(plain["auc_drop"] - strata["auc_drop"]) < plain["auc_drop_high"] - plain["auc_drop_low"]

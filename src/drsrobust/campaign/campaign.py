@@ -75,11 +75,11 @@ class Campaign:
         seed: all error maps follow from it.
         protocol: a label for the table (`corrected` or `as_released` in the study).
         coupled: trials of one number at different rates share nested error maps; False: all are independent.
-        sampling: `plain`: each trial's error map is drawn by the error model alone. `stratified`, for `BitFlip`: trials are
-            drawn by the number of critical flips, which narrows intervals at low rates; the table has columns `stratum` and
-            `weight`, and **its plain means are wrong**: use `summary()`, `summarise`, `recovery` or `pvf`. Rates at which plain
-            maps hold many critical flips, and mitigations that remove these from memory, have plain maps. Or `CriticalBits`:
-            stratified by these.
+        sampling: `plain`: each trial's error map is drawn by the error model alone. `stratified`: trials are drawn by what does
+            harm, and the table has columns `stratum` and `weight`; **its plain means are wrong**: use `summary()`, `summarise`,
+            `recovery` or `pvf`. Of `BitFlip` by the number of critical flips, which narrows intervals at low rates; rates at
+            which plain maps hold many critical flips, and mitigations that remove these from memory, have plain maps. Of
+            `MemoryFault` by the chip that fails. Or `CriticalBits`: stratified by these.
         store: folder of the results; None: one in the cache, named by the definition.
 
     Raises:

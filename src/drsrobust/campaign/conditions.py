@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from math import log10
@@ -19,6 +19,7 @@ from drsrobust.injection import (
     FixedCount,
     Gradients,
     Injection,
+    MemoryFault,
     Rows,
     SingleBit,
     Target,
@@ -27,11 +28,9 @@ from drsrobust.injection import (
     resolve,
 )
 from drsrobust.injection.address_space import Memory
-from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.injection.number_formats import bit_classes
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import NONE
-from drsrobust.statistics.strata import ALL
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,21 +41,14 @@ class Stratum:
     """A part of a condition's error maps.
 
     Attributes:
-        name: the number of critical flips, as `0` or `2+`; `all` for plain maps.
+        name: the number of critical flips, as `0` or `2+`; the chips of a memory fault; `all` for plain maps.
         probability: that a plain map belongs to it.
-        critical_bits: which bits are critical.
+        error_model: that draws its maps.
     """
 
     name: str
     probability: float
-    critical_bits: CriticalBits
-
-    def model(self, plain: ErrorModel) -> ErrorModel:
-        """The error model that draws its maps."""
-        if self.name == ALL:
-            return plain
-        count = int(self.name) if self.name.isdigit() else self.name
-        return replace(plain, critical=count, critical_bits=self.critical_bits)
+    error_model: ErrorModel
 
 
 @dataclass(frozen=True)
@@ -71,8 +63,8 @@ class Condition:
 
     @property
     def drawn_from(self) -> ErrorModel:
-        """The error model that draws its maps: of a stratum, `error_model` with a number of critical flips."""
-        return self.error_model if self.stratum is None else self.stratum.model(self.error_model)
+        """The error model that draws its maps: of a stratum, that of the stratum."""
+        return self.error_model if self.stratum is None else self.stratum.error_model
 
     @property
     def key(self) -> tuple[str | float | None, ...]:
@@ -110,6 +102,7 @@ class Condition:
             "error_kind": type(self.error_model).__name__,
             "error_bit": self.error_model.bit if isinstance(self.error_model, SingleBit) else None,
             "error_count": self.error_model.k if isinstance(self.error_model, FixedCount) else None,
+            "error_mode": self.error_model.mode if isinstance(self.error_model, MemoryFault) else None,
             "target_table": rows and rows.table,
             "target_rows": rows and rows.order,
             "target_share": rows and rows.share,

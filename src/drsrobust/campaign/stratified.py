@@ -1,7 +1,9 @@
-"""Stratified sampling of a campaign: the trials of a condition are drawn by the number of critical flips.
+"""Stratified sampling of a campaign: the trials of a condition are drawn by the number of critical flips, or by the chip that
+fails.
 
-At low bit error rates few plain error maps hold a critical flip, so few of them show what it costs. Here most trials hold some,
-and weights correct for that. `drsrobust.statistics.strata` estimates from such trials.
+At low bit error rates few plain error maps hold a critical flip, and few memory faults lie in a chip of exponents, so few of
+them show what it costs. Here most trials do, and weights correct for that. `drsrobust.statistics.strata` estimates from such
+trials.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +14,9 @@ from torch import nn
 
 from drsrobust.campaign.conditions import Condition, Stratum
 from drsrobust.campaign.queue import Schedule
-from drsrobust.injection import AddressSpace, BitFlip, ErrorModel
+from drsrobust.injection import AddressSpace, BitFlip, ErrorModel, MemoryFault
 from drsrobust.injection.critical_bits import CriticalBits, count_probability
+from drsrobust.injection.memory_faults import CHIPS, DATA_CHIPS, exponent_chips
 from drsrobust.statistics.strata import ALL, UNHIT
 
 FEWEST = 0.1  # plain maps take over where at most 3 critical flips have a smaller probability
@@ -26,25 +29,43 @@ PROBES = 8  # single critical flips that show whether a mitigation removes them 
 
 
 def strata_of(error_model: ErrorModel, hits: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
-    """The strata of a condition: `0`, `1`, ... and the last one with more flips; or plain maps.
+    """The strata of a condition: `0`, `1`, ... and the last one with more flips; of a memory fault the other chips of data,
+    those that hold the highest exponent bits, and those of check bits; or plain maps.
 
     Raises:
-        TypeError: errors other than independent bit flips in memory.
+        TypeError: errors other than independent bit flips and memory faults, in memory.
         ValueError: a target without critical bits.
     """
+    if isinstance(error_model, MemoryFault) and isinstance(hits, AddressSpace):
+        return _by_chip(error_model, hits)
     if type(error_model) is not BitFlip or error_model.critical is not None or not isinstance(hits, AddressSpace):
         raise TypeError(
-            f"sampling='stratified' is for independent bit flips in memory, BitFlip(ber) in a stored target, not for "
+            "sampling='stratified' is for BitFlip(ber) and MemoryFault(mode) in a stored target, not for "
             f"{error_model} in {hits}; run that in a campaign of plain maps"
         )
     n = critical_bits.among(error_model.eligible(hits)).bits
     ber = error_model.ber
     least = [count_probability(f"{k}+", n, ber) for k in range(MOST + 2)]
     if 1 - least[-1] < FEWEST or not least[1]:
-        return [Stratum(ALL, 1.0, critical_bits)]
+        return [Stratum(ALL, 1.0, error_model)]
     last = next((k for k in range(1, MOST) if least[k + 1] <= REST * least[k]), MOST)
-    found = [Stratum(str(k), count_probability(k, n, ber), critical_bits) for k in range(last)]
-    return [*found, Stratum(f"{last}+", least[last], critical_bits)]
+
+    def stratum(count: int | str, probability: float) -> Stratum:
+        return Stratum(str(count), probability, replace(error_model, critical=count, critical_bits=critical_bits))
+
+    found = [stratum(k, count_probability(k, n, ber)) for k in range(last)]
+    return [*found, stratum(f"{last}+", least[last])]
+
+
+def _by_chip(fault: MemoryFault, hits: AddressSpace) -> list[Stratum]:
+    top = exponent_chips(hits)
+    if fault.chips is not None or not top:
+        return [Stratum(ALL, 1.0, fault)]
+    data, check = (
+        tuple(chip for chip in part if chip not in top) for part in (range(DATA_CHIPS), range(DATA_CHIPS, CHIPS))
+    )
+    names = {"other data chips": data, "exponent chips": top, "check chips": check}
+    return [Stratum(name, len(chips) / CHIPS, replace(fault, chips=chips)) for name, chips in names.items() if chips]
 
 
 def stratified(conditions: Sequence[Condition], model: nn.Module, critical_bits: CriticalBits) -> list[Condition]:
@@ -61,8 +82,8 @@ def stratified(conditions: Sequence[Condition], model: nn.Module, critical_bits:
             found = strata.setdefault(maps, strata_of(condition.error_model, condition.hits, critical_bits))
         except ValueError as error:
             raise ValueError(f"{condition.error_model} in {condition.target}: {error}") from error
-        if len(found) > 1 and _removes(condition, model, critical_bits):
-            strata[maps] = [Stratum(ALL, 1.0, critical_bits)]
+        if len(found) > 1 and type(condition.error_model) is BitFlip and _removes(condition, model, critical_bits):
+            strata[maps] = [Stratum(ALL, 1.0, condition.error_model)]
     return [replace(condition, stratum=one) for condition in conditions for one in strata[condition.key[:3]]]
 
 

@@ -127,9 +127,10 @@ class MemoryFault(ErrorModel):
         density: 0 to 1.
         geometry: of the memory.
         fit: mode -> `Fit` of a device; None: `FIT`.
+        chips: only these chips fail; None: any.
 
     Raises:
-        ValueError: another mode, a density outside of 0 to 1, negative failure rates or none.
+        ValueError: another mode, a density outside of 0 to 1, negative failure rates or none, chips other than 0 to 17.
 
     Example:
         >>> import drsrobust as dr
@@ -145,10 +146,15 @@ class MemoryFault(ErrorModel):
     density: float = 0.5
     geometry: Geometry = field(default_factory=Geometry)
     fit: Mapping[str, Fit] | None = None
+    chips: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None:
             check_choice("mode", self.mode, MODES)
+        if self.chips is not None:
+            self._set(chips=tuple(self.chips))
+            if not self.chips or not {*self.chips} <= {*range(CHIPS)}:
+                raise ValueError(f"chips is {self.chips!r}; it must be one or more of 0 to {CHIPS - 1}")
         self._set(density=check_rate("density", self.density))
         fit = FIT if self.fit is None else dict(self.fit)
         for mode, rates in fit.items():
@@ -164,7 +170,7 @@ class MemoryFault(ErrorModel):
         """With the geometry as a table, without failure rates for a given mode."""
         fit = None if self.mode else [[mode, *rates] for mode, rates in self.fit]
         form = {"error_model": "MemoryFault", "mode": self.mode, "density": self.density, "fit": fit}
-        return canonical_json(form | {"geometry": asdict(self.geometry)})
+        return canonical_json(form | {"geometry": asdict(self.geometry), "chips": self.chips})
 
     def __str__(self) -> str:
         parts = [
@@ -175,6 +181,7 @@ class MemoryFault(ErrorModel):
         parts += [f"{name}={value!r}" for name, value in changed.items()]
         if self.mode is None and self.fit != tuple(FIT.items()):
             parts.append(f"fit={ {mode: tuple(rates) for mode, rates in self.fit} }")
+        parts += [f"chips={list(self.chips)}"] if self.chips is not None else []
         return f"MemoryFault({', '.join(parts)})"
 
     @property
@@ -212,7 +219,8 @@ class MemoryFault(ErrorModel):
             rates = self.hits_per_hour(space)
             ends = np.cumsum([one.total for one in rates.values()])
             mode = list(rates)[int(np.searchsorted(ends, random.random() * ends[-1], side="right"))]
-        words, chip = _Layout(space).words, int(random.integers(CHIPS))
+        chips = range(CHIPS) if self.chips is None else self.chips
+        words, chip = _Layout(space).words, int(chips[random.integers(len(chips))])
         held = self.geometry.held(words)
         place = int(random.integers(self.places(space)[mode]))
         if mode in ("bit", "word"):
@@ -269,6 +277,23 @@ class MemoryFault(ErrorModel):
             address = address[:0]
         parts = _Layout(space).located(address, wrong[: len(address)], extent.chip)
         return from_sorted_words(self, space, *parts, seed, **about)
+
+
+def exponent_chips(space: AddressSpace) -> tuple[int, ...]:
+    """The chips that hold the highest exponent bits of the floats of a space; none if there are other formats.
+
+    Example:
+        >>> import drsrobust as dr
+        >>> from torch import nn
+        >>> exponent_chips(dr.resolve(nn.Linear(2, 2)))
+        (7, 15)
+    """
+    widths = {tensor.format.width for tensor in space.tensors}
+    if not all(tensor.format.dtype.is_floating_point for tensor in space.tensors):
+        return ()
+    return tuple(
+        sorted({start + width // CHIP_BITS - 1 for width in widths for start in range(0, 16, width // CHIP_BITS)})
+    )
 
 
 class _Layout:

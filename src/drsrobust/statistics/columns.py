@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 CONDITION = ("model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation")
 # What a condition is made of, the same in all its trials: class names, settings, shares.
 STRUCTURED = (
-    *("error_kind", "error_bit", "error_count", "target_table", "target_rows", "target_share"),
+    *("error_kind", "error_bit", "error_count", "error_mode", "target_table", "target_rows", "target_share"),
     *("mitigation_kind", "n_bits"),
 )
 NONE = "none"  # the value of `mitigation` without any
