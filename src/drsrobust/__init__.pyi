@@ -48,9 +48,11 @@ from .mitigation import ActivationClipping as ActivationClipping
 from .mitigation import BitProtection as BitProtection
 from .mitigation import Chipkill as Chipkill
 from .mitigation import NaNGuard as NaNGuard
+from .mitigation import OnDieECC as OnDieECC
 from .mitigation import ParityZero as ParityZero
 from .mitigation import Replication as Replication
 from .mitigation import Scrubbing as Scrubbing
+from .mitigation import SelectiveChipkill as SelectiveChipkill
 from .mitigation import WeightRange as WeightRange
 from .mitigation import ZeroSpaceECC as ZeroSpaceECC
 from .statistics import pvf as pvf

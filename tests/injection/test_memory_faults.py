@@ -180,3 +180,19 @@ def test_geometries_that_cannot_be():
         Geometry(columns=4, mapping="spread")
     with pytest.raises(ValueError, match=r"need 4,096 bytes, and the memory has 2,048; give MemoryFault\(geometry="):
         MemoryFault("row", geometry=TOY["spread"]).sample(space_of(512), seed=0)
+
+
+def test_some_of_the_bits_of_some_chips():
+    space, masks = space_of(64), set()
+    for seed in range(60):
+        drawn = MemoryFault("column", density=1.0, chips=(7, 3), lines=1, geometry=TOY["in order"]).sample(
+            space, seed=seed
+        )
+        (mask,) = set(drawn.mask.tolist())
+        masks.add(mask)
+    assert masks == {1 << bit for chip in (7, 3) for bit in range(4 * chip, 4 * chip + 4)}
+    with pytest.raises(ValueError, match=r"chips is \(18,\); it must be one or more of 0 to 17"):
+        MemoryFault(chips=(18,))
+    with pytest.raises(ValueError, match="lines is 5; it must be 1 to 4"):
+        MemoryFault(lines=5)
+    assert str(MemoryFault("row", chips=(7,), lines=1)) == "MemoryFault('row', chips=[7], lines=1)"

@@ -10,7 +10,7 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.injection.memory_faults import MODES, Geometry, MemoryFault
-from drsrobust.mitigation.memory.chipkill import Chipkill, decode_pairs, syndromes
+from drsrobust.mitigation.memory.chipkill import CODE, Chipkill, _symbols, decode_pairs
 from drsrobust.mitigation.memory.ecc import CLEAN, CORRECTED, SECDED, UNCORRECTABLE
 from drsrobust.mitigation.memory.protected_words import ProtectedWords
 
@@ -49,7 +49,7 @@ def test_check_bits_make_all_syndromes_zero():
     units = np.arange(code.check_bits(protected).units)
     data = protected.read_blocks(units, 64).reshape(-1, 2)
     check = code.content(protected, units).reshape(-1, 2)
-    assert check.any() and check.max() < 256 and not any(one.any() for one in syndromes(data, check))
+    assert check.any() and check.max() < 256 and not any(one.any() for one in CODE.syndromes(_symbols(data, check)))
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -96,7 +96,7 @@ def test_secded_on_the_patterns_of_one_data_chip():
 def test_two_chips_at_once_and_random_flips():
     model = nn.Embedding(3000, 16)
     space = dr.resolve(model)
-    both = MemoryFault("ranks", density=1.0) + MemoryFault("ranks")
+    both = MemoryFault("ranks", density=1.0, chips=(3,)) + MemoryFault("ranks", chips=(9,))
     drawn = both.sample(space, seed=5)
     remaining, counts = Chipkill().report(drawn, model, seed=5)
     assert counts["uncorrectable"] > 0 and len(remaining)

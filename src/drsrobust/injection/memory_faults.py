@@ -23,6 +23,7 @@ from drsrobust.rates import FIT, Fit
 
 WORD, LINE = 64, 8  # bits of a memory word; words of a line of 64 bytes
 DATA_CHIPS, CHIPS, CHIP_BITS = 16, 18, 4
+_BLOCK = 1 << 16  # words at a time, whose copies stay in the processor's cache
 
 
 MODES = tuple(FIT)
@@ -87,10 +88,10 @@ class Geometry:
         return LINE * (whole + (banks < more)) + np.where(banks == more, rest, 0)
 
     def address(self, rank: int, bank: int, offset: np.ndarray) -> np.ndarray:
-        """Numbers of words (int64 [n]) by their places in a bank."""
+        """Numbers of words (int64 [n]) by their places in a bank, which it may overwrite."""
         first = rank * self.banks * self.bank_words
         if self.mapping == "in order":
-            return offset + (first + bank * self.bank_words)
+            return np.add(offset, first + bank * self.bank_words, out=offset)
         line, within = np.divmod(offset, LINE)
         return first + (line * self.banks + bank) * LINE + within
 
@@ -128,14 +129,16 @@ class MemoryFault(ErrorModel):
         geometry: of the memory.
         fit: mode -> `Fit` of a device; None: `FIT`.
         chips: only these chips fail; None: any.
+        lines: how many of the chip's 4 data lines (bits of a word) fail, drawn for each fault.
 
     Raises:
-        ValueError: another mode, a density outside of 0 to 1, negative failure rates or none, chips other than 0 to 17.
+        ValueError: another mode, a density outside of 0 to 1, negative failure rates or none, chips other than 0 to 17, lines
+            other than 1 to 4.
 
     Example:
         >>> import drsrobust as dr
         >>> from torch import nn
-        >>> with dr.inject(nn.Linear(64, 64), dr.MemoryFault("row"), seed=2) as error_map:
+        >>> with dr.inject(nn.Linear(64, 64), dr.MemoryFault("row", chips=[7]), seed=1) as error_map:
         ...     print(error_map.words > 500, len(error_map.counts("bit")))
         True 4
     """
@@ -147,6 +150,7 @@ class MemoryFault(ErrorModel):
     geometry: Geometry = field(default_factory=Geometry)
     fit: Mapping[str, Fit] | None = None
     chips: tuple[int, ...] | None = None
+    lines: int = CHIP_BITS
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -155,7 +159,9 @@ class MemoryFault(ErrorModel):
             self._set(chips=tuple(self.chips))
             if not self.chips or not {*self.chips} <= {*range(CHIPS)}:
                 raise ValueError(f"chips is {self.chips!r}; it must be one or more of 0 to {CHIPS - 1}")
-        self._set(density=check_rate("density", self.density))
+        self._set(density=check_rate("density", self.density), lines=check_whole("lines", self.lines, 1, "1 to 4"))
+        if self.lines > CHIP_BITS:
+            raise ValueError(f"lines is {self.lines}; it must be 1 to {CHIP_BITS}")
         fit = FIT if self.fit is None else dict(self.fit)
         for mode, rates in fit.items():
             if mode not in MODES:
@@ -170,7 +176,7 @@ class MemoryFault(ErrorModel):
         """With the geometry as a table, without failure rates for a given mode."""
         fit = None if self.mode else [[mode, *rates] for mode, rates in self.fit]
         form = {"error_model": "MemoryFault", "mode": self.mode, "density": self.density, "fit": fit}
-        return canonical_json(form | {"geometry": asdict(self.geometry), "chips": self.chips})
+        return canonical_json(form | {"geometry": asdict(self.geometry), "chips": self.chips, "lines": self.lines})
 
     def __str__(self) -> str:
         parts = [
@@ -182,6 +188,7 @@ class MemoryFault(ErrorModel):
         if self.mode is None and self.fit != tuple(FIT.items()):
             parts.append(f"fit={ {mode: tuple(rates) for mode, rates in self.fit} }")
         parts += [f"chips={list(self.chips)}"] if self.chips is not None else []
+        parts += [f"lines={self.lines}"] if self.lines != CHIP_BITS else []
         return f"MemoryFault({', '.join(parts)})"
 
     @property
@@ -262,7 +269,8 @@ class MemoryFault(ErrorModel):
             return np.array([1 << extent.bit], np.uint8)
         random = self._random(seed, before, "bits")
         n = len(extent.address)
-        packed = _bernoulli(random, ceil(n / 2), self.density)  # two words per byte
+        failing = np.bitwise_or.reduce(1 << random.permutation(CHIP_BITS)[: self.lines])
+        packed = _bernoulli(random, ceil(n / 2), self.density) & np.uint8(failing * 17)  # two words per byte
         return np.stack((packed & np.uint8(15), packed >> np.uint8(4)), axis=1).ravel()[:n]
 
     def _random(self, seed: int, before: Before, stream: str = "") -> np.random.Generator:
@@ -280,20 +288,22 @@ class MemoryFault(ErrorModel):
 
 
 def exponent_chips(space: AddressSpace) -> tuple[int, ...]:
-    """The chips that hold the highest exponent bits of the floats of a space; none if there are other formats.
+    """The chips that hold signs and exponents of the floats of a space; none if there are other formats.
 
     Example:
         >>> import drsrobust as dr
         >>> from torch import nn
         >>> exponent_chips(dr.resolve(nn.Linear(2, 2)))
-        (7, 15)
+        (5, 6, 7, 13, 14, 15)
     """
-    widths = {tensor.format.width for tensor in space.tensors}
-    if not all(tensor.format.dtype.is_floating_point for tensor in space.tensors):
-        return ()
-    return tuple(
-        sorted({start + width // CHIP_BITS - 1 for width in widths for start in range(0, 16, width // CHIP_BITS)})
-    )
+    chips: set[int] = set()
+    for tensor in space.tensors:
+        if not {"sign", "exponent"} <= set(tensor.format.fields):
+            return ()
+        (high,) = tensor.format.fields["sign"] | tensor.format.fields["exponent"]
+        per = tensor.format.width // CHIP_BITS
+        chips |= {chip for chip in range(DATA_CHIPS) if int(high) >> (CHIP_BITS * (chip % per)) & 15}
+    return tuple(sorted(chips))
 
 
 class _Layout:
@@ -318,24 +328,25 @@ class _Layout:
 
     def located(self, address: np.ndarray, wrong: np.ndarray, chip: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tensor index, word and mask of the wrong bits of a chip, without empty masks; ascending as addresses are."""
-        parts = []
+        n, found = int(np.count_nonzero(wrong)), 0
+        tensors, words, masks = np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n, np.uint64)
         for index, inside, first in self.by_tensor(address):
             eligible = self._space.eligible[index]
-            per, shift = divmod(CHIP_BITS * chip, eligible.tensor.format.width)
-            word = address[inside] - first
-            word *= WORD // eligible.tensor.format.width  # in place: a bank has 33 million words
-            word += per
-            end = int(np.searchsorted(word, eligible.tensor.size))  # the tensor's last line may not be full
-            found = np.flatnonzero(wrong[inside][:end])
-            word, mask = word[found], wrong[inside][found].astype(np.uint64)
-            mask <<= np.uint64(shift)
-            if not eligible.everything or eligible.tensor.rows is not None or eligible.tensor.format.period > 1:
-                mask &= eligible.mask_of(word)
-                word, mask = word[mask != 0], mask[mask != 0]
-            parts.append((np.full(len(word), index, np.int32), word, mask))
-        if not parts:
-            return np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64)
-        return parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts, strict=True)))
+            width = eligible.tensor.format.width
+            per, shift = divmod(CHIP_BITS * chip, width)
+            for start in range(inside.start, inside.stop, _BLOCK):
+                block = slice(start, min(start + _BLOCK, inside.stop))
+                hit = np.flatnonzero(wrong[block])
+                word = (address[block][hit] - first) * (WORD // width) + per
+                word = word[: np.searchsorted(word, eligible.tensor.size)]  # the tensor's last line may not be full
+                mask = wrong[block][hit[: len(word)]].astype(np.uint64) << np.uint64(shift)
+                if not eligible.everything or eligible.tensor.rows is not None or eligible.tensor.format.period > 1:
+                    mask &= eligible.mask_of(word)
+                    word, mask = word[mask != 0], mask[mask != 0]
+                part = slice(found, found + len(word))
+                tensors[part], words[part], masks[part] = index, word, mask
+                found = part.stop
+        return tensors[:found], words[:found], masks[:found]
 
 
 def _bernoulli(random: np.random.Generator, n: int, density: float) -> np.ndarray:

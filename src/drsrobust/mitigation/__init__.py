@@ -7,8 +7,9 @@ from drsrobust.mitigation.activations.nan_guard import NaNGuard
 from drsrobust.mitigation.activations.sites import KINDS, clip_sites
 from drsrobust.mitigation.base import Composed, Cost, Detection, Mitigation
 from drsrobust.mitigation.memory.bit_protection import BitProtection
-from drsrobust.mitigation.memory.chipkill import Chipkill
+from drsrobust.mitigation.memory.chipkill import Chipkill, SelectiveChipkill
 from drsrobust.mitigation.memory.ecc import ECC, SECDED
+from drsrobust.mitigation.memory.on_die import OnDieECC
 from drsrobust.mitigation.memory.parity import ParityZero
 from drsrobust.mitigation.memory.replication import Replication
 from drsrobust.mitigation.memory.scrubbing import Scrubbing
@@ -29,9 +30,11 @@ __all__ = [
     "Cost",
     "Mitigation",
     "NaNGuard",
+    "OnDieECC",
     "ParityZero",
     "Replication",
     "Scrubbing",
+    "SelectiveChipkill",
     "StorageProtection",
     "Detection",
     "WeightRange",

@@ -1,16 +1,18 @@
-"""Chipkill: a symbol code that corrects whatever one chip of a memory returns."""
+"""Chipkill: symbol codes that correct whatever one chip of a memory returns, over all chips or over those of exponents."""
 
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
+from torch import nn
 
 from drsrobust._environment import check_choice
-from drsrobust.injection import Target
+from drsrobust.injection import ErrorMapMismatch, Target
+from drsrobust.injection.address_space import WordView
 from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, DATA_CHIPS, WORD
 from drsrobust.mitigation.memory.check_memory import BITS, CheckBits
-from drsrobust.mitigation.memory.ecc import ACTIONS, CLEAN, CORRECTED, UNCORRECTABLE, DecodedBlocks
+from drsrobust.mitigation.memory.ecc import ACTIONS, CORRECTED, UNCORRECTABLE, DecodedBlocks, counted
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
     Errors,
@@ -22,37 +24,18 @@ from drsrobust.mitigation.memory.protected_words import (
     units_of,
 )
 from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
+from drsrobust.mitigation.memory.symbol_code import symbol_code
 
-_POLYNOMIAL = 0x11D  # of GF(256), with the generator 2
 _NIBBLE = np.uint64(15)
-
-
-@cache
-def _logarithms() -> tuple[np.ndarray, np.ndarray]:
-    """Powers of the generator of GF(256), uint8 [510], and logarithms, int64 [256] (of 0: 0, not to be used)."""
-    powers, logs = np.zeros(510, np.uint8), np.zeros(256, np.int64)
-    value = 1
-    for power in range(255):
-        powers[power] = powers[power + 255] = value
-        logs[value] = power
-        value = value << 1 ^ (_POLYNOMIAL if value & 0x80 else 0)
-    return powers, logs
-
-
-def multiply(symbols: np.ndarray, power: int) -> np.ndarray:
-    """Symbols uint8 [n] times the generator of GF(256) to a power."""
-    powers, logs = _logarithms()
-    return np.where(symbols == 0, np.uint8(0), powers[logs[symbols] + power % 255])
+CODE = symbol_code(CHIPS, 2 * CHIP_BITS)
 
 
 class Chipkill(StorageProtection):
     """Memory with the Reed-Solomon code RS(18,16) over GF(256), over chips of 4 bits (`injection.memory_faults`).
 
-    A code word is two neighbouring 64-bit words; a symbol is the 8 bits that one of the 18 chips holds of them. With the
-    syndromes S0 = sum e_j and S1 = sum e_j g^j of the wrong symbols e_j of chips j, one wrong symbol lies at
-    j = log S1 - log S0 and is corrected, however many of its bits are wrong. Of two wrong symbols 16 of 255 pairs look like one
-    and are "corrected" into a third; the others are detected. Stored bits: +12.5 %. The last code word of a tensor may be
-    short: a correction beyond its end counts as uncorrectable.
+    A code word is two neighbouring 64-bit words; a symbol is the 8 bits that one of the 18 chips holds of them. One wrong
+    symbol is corrected; of two 16 of 255 pairs are "corrected" into a third, and the others detected (`SymbolCode`). Stored
+    bits: +12.5 %. The last code word of a tensor may be short: a correction beyond its end counts as uncorrectable.
 
     Args:
         uncorrectable, target: as of `ECC`.
@@ -66,15 +49,13 @@ class Chipkill(StorageProtection):
         (True, 0)
     """
 
+    label = "chipkill RS(18,16)"
+
     def __init__(self, uncorrectable: str = "keep", target: str | Target = "all") -> None:
         super().__init__(target)
         check_choice("action on uncorrectable errors", uncorrectable, ACTIONS)
         self.uncorrectable = uncorrectable
         self.name = f"{self.label}{'' if uncorrectable == 'keep' else f', {uncorrectable}'}{self.target_suffix()}"
-
-    @property
-    def label(self) -> str:
-        return "chipkill RS(18,16)"
 
     def settings(self) -> Any:
         return {**super().settings(), "uncorrectable": self.uncorrectable}
@@ -88,28 +69,16 @@ class Chipkill(StorageProtection):
         place = np.searchsorted(pairs, words // 2)
         data[place, words % 2], check[place, words % 2] = wrong, own
         left, left_check, status = decode_pairs(data, check)
-        size = protected.words * protected.width
-        beyond = ((2 * pairs[:, None] + np.arange(2)) * WORD >= size) & (left != 0)
-        if size % WORD:
-            beyond |= ((2 * pairs[:, None] + np.arange(2)) == size // WORD) & (left >> np.uint64(size % WORD) != 0)
-        changed = beyond.any(axis=1) & (status == CORRECTED)
+        index = 2 * pairs[:, None] + np.arange(2)
+        changed = _beyond(protected, index, left).any(axis=1) & (status == CORRECTED)
         status[changed], left[changed] = UNCORRECTABLE, data[changed]
-        misled = (status == CORRECTED) & ((left | left_check) != 0).any(axis=1)
-        given_up = status == UNCORRECTABLE
-        counts = {
-            "corrected": int((status == CORRECTED).sum() - misled.sum()),
-            "uncorrectable": int(given_up.sum()),
-            "miscorrected": int(misled.sum()),
-            "unnoticed": int((status == CLEAN).sum()),
-        }
-        index = (2 * pairs[:, None] + np.arange(2)).ravel()
+        counts = counted(status, ((left | left_check) != 0).any(axis=1))
+        given_up = np.repeat(status == UNCORRECTABLE, 2)
+        index, left = index.ravel(), left.ravel()
         if self.uncorrectable != "keep":
-            lost = index[np.repeat(given_up, 2)]
-            left[given_up] = 0
-            if self.uncorrectable == "zero":
-                left[given_up] = protected.read_blocks(lost, WORD).reshape(-1, 2)
-        blocks = DecodedBlocks(index, left.ravel(), np.repeat(given_up, 2), counts)
-        return blocks.result(regroup(merge(blocks.index, blocks.mask), WORD, protected.width), self.uncorrectable)
+            zero = self.uncorrectable == "zero"
+            left[given_up] = protected.read_blocks(index[given_up], WORD) if zero else 0
+        return _result(protected, DecodedBlocks(index, left, given_up, counts), self.uncorrectable)
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         return CheckBits(-(-protected.words * protected.width // WORD), BITS)
@@ -119,57 +88,132 @@ class Chipkill(StorageProtection):
 
     def content(self, protected: ProtectedWords, unit: np.ndarray) -> np.ndarray:
         pairs = np.stack([protected.read_blocks(unit // 2 * 2 + half, WORD) for half in (0, 1)], axis=1)
-        first, second = syndromes(pairs, np.zeros_like(pairs))
-        powers, logs = _logarithms()
-        rest = second ^ multiply(first, DATA_CHIPS)  # = c17 (g^16 + g^17)
-        last = multiply(rest, -int(logs[powers[DATA_CHIPS] ^ powers[DATA_CHIPS + 1]]))
+        symbols = CODE.check_symbols(*CODE.syndromes(_symbols(pairs, np.zeros_like(pairs))))
         shift = (CHIP_BITS * (unit % 2)).astype(np.uint64)
-        nibbles = [(symbol.astype(np.uint64) >> shift) & _NIBBLE for symbol in (first ^ last, last)]
-        return nibbles[0] | nibbles[1] << np.uint64(CHIP_BITS)
+        first, last = ((symbol.astype(np.uint64) >> shift) & _NIBBLE for symbol in symbols)
+        return first | last << np.uint64(CHIP_BITS)
 
 
-def syndromes(data: np.ndarray, check: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """S0 and S1 (uint8 [n]) of code words.
+class SelectiveChipkill(StorageProtection):
+    """A symbol code over the chips that hold signs and exponents of float32, with no extra memory.
+
+    Of each 64-bit word chips 5 to 7 and 13 to 15 hold bits 20 to 31 of its two floats. RS(8,6) over GF(16) protects these six
+    symbols of 4 bits. Its check symbols replace bits 0 to 3 of both floats, in chips 0 and 8, so weights change by up to 2^-19
+    of themselves. Faults of one of these eight chips are corrected; other chips are not protected. Of two wrong symbols 6 of 15
+    pairs are miscorrected, and the others detected and kept. Formats other than float32 are not protected.
 
     Args:
-        data, check: uint64 [n, 2], the 64 data bits and 8 check bits of both words.
+        nibbles: the protected symbols of a float, by their lowest bit divided by 4. (7,) protects bits 28 to 31 alone.
+        target: protected tensors, which must hold the check symbols: see `store`.
+
+    Raises:
+        ValueError: nibbles other than 1 to 7. ErrorMapMismatch: on `screen`, a word without its check symbols.
     """
-    first, second = np.zeros((2, len(data)), np.uint8)
-    for chip in range(CHIPS):
-        symbol = _symbols(data, check, chip)
-        if symbol.any():
-            first ^= symbol
-            second ^= multiply(symbol, chip)
-    return first, second
+
+    label = "selective chipkill"
+
+    def __init__(self, nibbles: Sequence[int] = (5, 6, 7), target: str | Target = "all") -> None:
+        super().__init__(target)
+        self.nibbles = tuple(sorted({*nibbles}))
+        if not self.nibbles or not {*self.nibbles} <= {*range(1, 8)}:
+            raise ValueError(f"nibbles is {nibbles!r}; it must be one or more of 1 to 7")
+        of_data = [CHIP_BITS * nibble + half for half in (0, 32) for nibble in self.nibbles]
+        self._shifts = np.array(
+            [*of_data, 0, 32], np.uint64
+        )  # of the symbols in a word; the last two are check symbols
+        self._code = symbol_code(len(self._shifts), CHIP_BITS)
+        self.name = f"{self.label}{'' if self.nibbles == (5, 6, 7) else f' {[*self.nibbles]}'}{self.target_suffix()}"
+
+    def settings(self) -> Any:
+        return {**super().settings(), "nibbles": list(self.nibbles)}
+
+    @classmethod
+    def store(
+        cls, model: nn.Module, nibbles: Sequence[int] = (5, 6, 7), target: str | Target = "all"
+    ) -> "SelectiveChipkill":
+        """Writes the check symbols into a model's weights, in place, and returns the protection.
+
+        Example:
+            >>> layer = nn.Linear(64, 64)
+            >>> before, protection = layer.weight.detach().clone(), SelectiveChipkill.store(layer)
+            >>> bool((layer.weight / before - 1).abs().max() < 2**-18)
+            True
+        """
+        protection = cls(nibbles, target)
+        for protected in protection.protected(model):
+            words = np.arange(-(-protected.words // 2))
+            values = protected.read_blocks(words, WORD) & ~(_NIBBLE | _NIBBLE << np.uint64(32))
+            for check, shift in zip(
+                protection._code.check_symbols(*protection._syndromes(values)), (0, 32), strict=True
+            ):
+                values |= check.astype(np.uint64) << np.uint64(shift)
+            halves = values.view(np.uint32)[: protected.words].astype(np.uint64)
+            view = WordView(protected.tensor.memory)
+            view.write(torch.from_numpy(protected.flat(np.arange(protected.words))).to(view.device), view.masks(halves))
+        return protection
+
+    def protected(self, model: nn.Module) -> Iterator[ProtectedWords]:
+        return (words for words in super().protected(model) if words.format.dtype == torch.float32)
+
+    def decode(
+        self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
+    ) -> Decoded:
+        words, wrong = regroup(errors, protected.width, WORD)
+        for syndrome in self._syndromes(protected.read_blocks(words, WORD)):
+            bad = (syndrome != 0) & (words < protected.words // 2)
+            if bad.any():
+                raise ErrorMapMismatch(
+                    f"{protected.name} does not hold the check symbols of {self.name}: word {2 * words[bad][0]}; call "
+                    "SelectiveChipkill.store(model) after each change of its weights"
+                )
+        first, second = self._syndromes(wrong)
+        place, status = self._code.locate(first, second)
+        fixed = status == CORRECTED
+        left = wrong.copy()
+        left[fixed] ^= first[fixed].astype(np.uint64) << self._shifts[place[fixed]]
+        changed = fixed & _beyond(protected, words, left)
+        status[changed], left[changed] = UNCORRECTABLE, wrong[changed]
+        counts = counted(status, (left & np.bitwise_or.reduce(_NIBBLE << self._shifts)) != 0)
+        return _result(protected, DecodedBlocks(words, left, status == UNCORRECTABLE, counts))
+
+    def _syndromes(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return self._code.syndromes(((words >> shift) & _NIBBLE).astype(np.uint8) for shift in self._shifts)
 
 
 def decode_pairs(data: np.ndarray, check: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What remains of wrong bits after decoding, and the status of each code word.
+    """What remains of wrong bits after decoding with RS(18,16), and the status of each code word.
 
     Args:
-        data, check: uint64 [n, 2], as of `syndromes`; XOR masks, since the code is linear.
+        data, check: uint64 [n, 2], the 64 data bits and 8 check bits of both words; XOR masks, since the code is linear.
 
     Returns:
         data and check masks that remain, and uint8 [n]: CLEAN, CORRECTED or UNCORRECTABLE (unchanged).
     """
-    first, second = syndromes(data, check)
-    _, logs = _logarithms()
-    chip = (logs[second] - logs[first]) % 255
-    status = np.full(len(data), UNCORRECTABLE, np.uint8)
-    status[(first | second) == 0] = CLEAN
-    status[(first != 0) & (second != 0) & (chip < CHIPS)] = CORRECTED
+    first, second = CODE.syndromes(_symbols(data, check))
+    chip, status = CODE.locate(first, second)
     data, check = data.copy(), check.copy()
-    for number in range(CHIPS):
-        found = np.flatnonzero((status == CORRECTED) & (chip == number))
-        if len(found):
-            halves = np.stack((first[found] & 15, first[found] >> 4), axis=1).astype(np.uint64)
-            target = data if number < DATA_CHIPS else check
-            target[found] ^= halves << np.uint64(CHIP_BITS * (number % DATA_CHIPS))
+    fixed = np.flatnonzero(status == CORRECTED)
+    halves = np.stack((first[fixed] & 15, first[fixed] >> 4), axis=1).astype(np.uint64)
+    halves <<= (CHIP_BITS * (chip[fixed] % DATA_CHIPS)).astype(np.uint64)[:, None]
+    for part, inside in ((data, chip[fixed] < DATA_CHIPS), (check, chip[fixed] >= DATA_CHIPS)):
+        part[fixed[inside]] ^= halves[inside]
     return data, check, status
 
 
-def _symbols(data: np.ndarray, check: np.ndarray, chip: int) -> np.ndarray:
-    """The 8 bits (uint8 [n]) of a chip in code words."""
-    held = data if chip < DATA_CHIPS else check
-    nibbles = (held >> np.uint64(CHIP_BITS * (chip % DATA_CHIPS))) & _NIBBLE
-    return (nibbles[:, 0] | nibbles[:, 1] << np.uint64(CHIP_BITS)).astype(np.uint8)
+def _symbols(data: np.ndarray, check: np.ndarray) -> Iterator[np.ndarray]:
+    """The 8 bits (uint8 [n]) of each chip in code words."""
+    for chip in range(CHIPS):
+        held = data if chip < DATA_CHIPS else check
+        nibbles = (held >> np.uint64(CHIP_BITS * (chip % DATA_CHIPS))) & _NIBBLE
+        yield (nibbles[:, 0] | nibbles[:, 1] << np.uint64(CHIP_BITS)).astype(np.uint8)
+
+
+def _beyond(protected: ProtectedWords, index: np.ndarray, left: np.ndarray) -> np.ndarray:
+    """Which 64-bit words have wrong bits after the last protected word."""
+    last, bits = divmod(protected.words * protected.width, WORD)
+    return ((index > last) & (left != 0)) | ((index == last) & (left >> np.uint64(bits) != 0))
+
+
+def _result(protected: ProtectedWords, blocks: DecodedBlocks, uncorrectable: str = "keep") -> Decoded:
+    errors = regroup(merge(blocks.index, blocks.mask), WORD, protected.width)
+    return blocks.result(errors, uncorrectable)

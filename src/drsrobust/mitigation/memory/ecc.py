@@ -182,17 +182,24 @@ def decode_errors(code: SECDED, data: Errors, check: Errors, size: int) -> Decod
     beyond = last[(result.words[last] & ~ones(size % code.data_bits)) != 0]
     result.status[beyond] = UNCORRECTABLE
     result.words[beyond] = wrong[beyond]
-    given_up = result.status == UNCORRECTABLE
-    corrected = result.status == CORRECTED
-    # A corrected word with wrong data or check bits was miscorrected.
-    misled = corrected & ((result.words | result.check) != 0)
-    counts = {
-        "corrected": int(corrected.sum() - misled.sum()),
-        "uncorrectable": int(given_up.sum()),
-        "miscorrected": int(misled.sum()),
-        "unnoticed": int((result.status == CLEAN).sum()),
+    counts = counted(result.status, (result.words | result.check) != 0)
+    return DecodedBlocks(index, result.words, result.status == UNCORRECTABLE, counts)
+
+
+def counted(status: np.ndarray, wrong: np.ndarray) -> dict[str, int]:
+    """Counts of code words, as of `DecodedBlocks`.
+
+    Args:
+        status: of each.
+        wrong: bool [n], whether data or check bits of it are wrong after decoding; a corrected one was miscorrected then.
+    """
+    corrected = status == CORRECTED
+    return {
+        "corrected": int((corrected & ~wrong).sum()),
+        "uncorrectable": int((status == UNCORRECTABLE).sum()),
+        "miscorrected": int((corrected & wrong).sum()),
+        "unnoticed": int((status == CLEAN).sum()),
     }
-    return DecodedBlocks(index, result.words, given_up, counts)
 
 
 class ECC(StorageProtection):

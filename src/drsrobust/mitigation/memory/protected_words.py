@@ -23,8 +23,8 @@ class Errors(NamedTuple):
 NO_ERRORS = Errors(np.empty(0, np.int64), np.empty(0, np.uint64))
 
 
-def merge(index: np.ndarray, mask: np.ndarray) -> Errors:
-    """Masks [n] in any order as `Errors`: the masks of one unit are combined by OR, empty ones dropped."""
+def merge(index: np.ndarray, mask: np.ndarray, combine: np.ufunc = np.bitwise_or) -> Errors:
+    """Masks [n] in any order as `Errors`: empty ones are dropped, then those of one unit are combined."""
     nonzero = mask != 0
     if not nonzero.all():
         index, mask = index[nonzero], mask[nonzero]
@@ -34,7 +34,7 @@ def merge(index: np.ndarray, mask: np.ndarray) -> Errors:
     starts = np.flatnonzero(np.append(True, index[1:] != index[:-1])) if len(index) else index
     if len(starts) == len(index):
         return Errors(index, mask)
-    return Errors(index[starts], np.bitwise_or.reduceat(mask, starts))
+    return Errors(index[starts], combine.reduceat(mask, starts))
 
 
 def align(*several: Errors) -> tuple[np.ndarray, ...]:

@@ -1,0 +1,93 @@
+"""ECC inside of chips: one wrong bit of 128 is corrected, more may become one more; blocks follow the banks."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.injection.memory_faults import Geometry
+from drsrobust.mitigation.memory.on_die import COLUMNS, OnDieECC
+from drsrobust.mitigation.memory.protected_words import ProtectedWords
+
+
+def test_the_code_tells_all_single_errors_apart():
+    assert len(set(COLUMNS.tolist())) == 128 and all(column.bit_count() > 1 for column in COLUMNS.tolist())
+
+
+@pytest.mark.parametrize("banks", [1, 8])
+def test_places_and_words_are_inverse(banks):
+    code = OnDieECC(banks)
+    words = np.arange(4096)
+    block, place = code._places(words)
+    assert np.array_equal(code._word(block, place), words)
+    counts = np.bincount(block)
+    assert (counts == 32).all() and place.max() == 31
+    bank = words // 8 % banks
+    assert all(len(set(bank[block == one])) == 1 for one in range(len(counts)))
+
+
+def oracle(error_map, words):
+    """Decoding bit by bit: {(code word, chip): wrong bits} of 64-bit words in order."""
+    found = {}
+    for word, mask in zip(error_map.word.tolist(), error_map.mask.tolist(), strict=True):
+        for bit in (bit for bit in range(32) if mask >> bit & 1):
+            place = word % 2 * 32 + bit
+            found.setdefault((word // 64, place // 4), set()).add(word // 2 % 32 * 4 + place % 4)
+    left = set()
+    for (block, chip), bits in found.items():
+        syndrome = 0
+        for bit in bits:
+            syndrome ^= int(COLUMNS[bit])
+        if syndrome in COLUMNS:
+            (flip,) = np.flatnonzero(syndrome == COLUMNS).tolist()
+            bits ^= {flip} if block * 64 + flip // 4 * 2 < words else set()
+        left |= {(block * 32 + bit // 4, chip * 4 + bit % 4) for bit in bits}
+    return left
+
+
+@pytest.mark.parametrize("rate", [1e-3, 2e-2])
+def test_random_flips_against_decoding_bit_by_bit(rate):
+    table = nn.Embedding(500, 6)
+    drawn = replace(dr.BitFlip(rate).sample(dr.resolve(table), seed=4), sources=())  # no check bits are drawn
+    left = OnDieECC().screen(drawn, table, seed=4)
+    flat = {
+        (word // 2, word % 2 * 32 + bit)
+        for word, mask in zip(left.word.tolist(), left.mask.tolist(), strict=True)
+        for bit in range(32)
+        if mask >> bit & 1
+    }
+    assert flat == oracle(drawn, 3000) and left.detected is None
+
+
+def test_faults():
+    table = nn.Embedding(4000, 16)
+    space = dr.resolve(table)
+    for seed in range(12):
+        fault = dr.MemoryFault("bit").sample(space, seed=seed)
+        assert not len(OnDieECC().screen(fault, table, seed=seed))
+    spread = Geometry(mapping="spread")
+    for banks, geometry in ((1, Geometry()), (8, spread)):
+        drawn = dr.MemoryFault("bank", chips=(3,), geometry=geometry).sample(space, seed=1)
+        left = OnDieECC(banks).screen(drawn, table, seed=1)
+        assert set(np.unique(left.word % 2)) == {0} and np.bitwise_or.reduce(left.mask) == 0xF000  # of the same chip
+        # 128 of 256 syndromes are those of a data bit, and half of these bits were right.
+        code_words = 4000 * 16 // 64 // (1 if geometry is not spread else 8)
+        assert (left | drawn).bits - drawn.bits == pytest.approx(code_words / 4, rel=0.35)
+
+
+def test_check_bits_take_errors_of_rates_and_costs():
+    table = nn.Embedding(1000, 16)
+    drawn = dr.BitFlip(3e-3).sample(dr.resolve(table), seed=2)
+    left = OnDieECC().screen(drawn, table, seed=2)
+    assert 0 < left.bits < drawn.bits
+    assert OnDieECC().cost(table).stored_bits == 1000 * 16 * 32 // 16
+    (tensor,) = dr.resolve(table).tensors
+    protected, code = ProtectedWords(tensor), OnDieECC()
+    units = np.arange(code.check_bits(protected).units)
+    assert code.content(protected, units).any() and len(units) == 250 * 16
+    stuck = dr.StuckAt(1, 0.001).sample(dr.resolve(table), seed=2)
+    assert code.screen(stuck, table, seed=2).bits < stuck.bits
+    with pytest.raises(ValueError, match="banks is 0; it must be a number of them, 1 or more"):
+        OnDieECC(0)
