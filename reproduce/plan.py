@@ -150,6 +150,17 @@ def _speed(p: Parameters) -> Iterator[Work]:
     yield Work("seconds", int(3 * (len(p["sizes"]) + len(p["int8_sizes"])) * p["limit"]), alone=True)
 
 
+def _memory_faults(p: Parameters) -> Iterator[Work]:
+    """Modes, codes and other protections as the notebook lists them; a large fault costs as much as flips at its rate."""
+    model, dataset, rows = p["model_name"], p["dataset"], p["test_rows"]
+    yield _training(p, model, dataset)
+    yield Work("trials", 2 * 5 * p["small_trials"], model, dataset, rows)
+    count = (5 * 10 + 5 * 4) * p["trials"] + 3 * p["pair_trials"] + 10 * p["flip_maps"]
+    yield Work("trials", count, model, dataset, rows, p["ber"])
+    yield Work("trials", p["flip_trials"], model, dataset, rows, per="stratum")
+    yield Work("seconds", 1 + int(5e-8 * p["parameters"] * p["large_trials"]))  # of the large model
+
+
 COUNTED: dict[str, Callable[[Parameters], Iterator[Work]]] = {
     "00_models": _trained_pairs,
     "00_quickstart": lambda p: _campaign(p, p["dataset"], p["trials"]),
@@ -166,6 +177,7 @@ COUNTED: dict[str, Callable[[Parameters], Iterator[Work]]] = {
     "11_one_flip": lambda p: iter(
         [_training(p, p["model_name"], p["dataset"]), Work("passes", 32, p["model_name"], p["dataset"], p["test_rows"])]
     ),
+    "12_memory_faults": _memory_faults,
 }
 
 

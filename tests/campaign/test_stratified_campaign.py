@@ -144,12 +144,12 @@ def test_memory_faults_are_drawn_by_chip(evaluator, tmp_path):
     assert table["error_mode"].unique().tolist() == ["bit", "bank"]
     weights = table.groupby(["error_mode", "mitigation", "stratum"])["weight"].sum().groupby("stratum").unique()
     assert {name: [round(18 * w, 9) for w in weight] for name, weight in weights.items()} == {
-        "other data chips": [10],
+        "mantissa chips": [10],
         "exponent chips": [6],
         "check chips": [2],
     }
     bank = table[(table["error_mode"] == "bank") & (table["mitigation"] == "none")].set_index("stratum")
-    assert bank.loc["exponent chips", "auc_drop"].mean() > 0.01 > bank.loc["other data chips", "auc_drop"].mean()
+    assert bank.loc["exponent chips", "auc_drop"].mean() > 0.01 > bank.loc["mantissa chips", "auc_drop"].mean()
     assert (bank.loc["check chips", "bits_flipped"] == 0).all()
     behind = table[(table["error_mode"] == "bank") & (table["mitigation"] != "none")].set_index("stratum")
     assert behind.loc["check chips", "bits_left"].sum() > 0  # miscorrected into data

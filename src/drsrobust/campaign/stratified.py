@@ -17,7 +17,7 @@ from drsrobust.campaign.queue import Schedule
 from drsrobust.injection import AddressSpace, BitFlip, ErrorModel, MemoryFault
 from drsrobust.injection.critical_bits import CriticalBits, count_probability
 from drsrobust.injection.memory_faults import CHIPS, DATA_CHIPS, exponent_chips
-from drsrobust.statistics.strata import ALL, UNHIT
+from drsrobust.statistics.strata import ALL, unhit
 
 FEWEST = 0.1  # plain maps take over where at most 3 critical flips have a smaller probability
 REST = 0.05  # strata end where more flips have less than this share of the last stratum
@@ -64,7 +64,7 @@ def _by_chip(fault: MemoryFault, hits: AddressSpace) -> list[Stratum]:
     data, check = (
         tuple(chip for chip in part if chip not in top) for part in (range(DATA_CHIPS), range(DATA_CHIPS, CHIPS))
     )
-    names = {"other data chips": data, "exponent chips": top, "check chips": check}
+    names = {"mantissa chips": data, "exponent chips": top, "check chips": check}
     return [Stratum(name, len(chips) / CHIPS, replace(fault, chips=chips)) for name, chips in names.items() if chips]
 
 
@@ -169,7 +169,7 @@ class StratifiedSchedule(Schedule):
         model raised counts as 0."""
         n = self._limit[number]
         spreads = [np.nan_to_num(self.values(condition, n)).var() for condition in self._groups[number]]
-        unseen = 0.0 if self._strata[number].name == UNHIT else UNSEEN**2 / n
+        unseen = 0.0 if unhit(self._strata[number].name) else UNSEEN**2 / n
         return float(np.sqrt(max(spreads) + unseen))
 
 

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 STRATUM, WEIGHT = "stratum", "weight"  # columns of a stratified table; the weights of a condition's trials sum to 1
 ALL = "all"  # the stratum of plain maps
-UNHIT = "0"  # the stratum without critical flips
+# Strata without critical flips, without any in the data, and with flips that change numbers by under an eighth of themselves.
+UNHIT = ("0", "check chips", "mantissa chips")
+SPREADING = ("ECC", "Composed")  # kinds of mitigations whose miscorrections may put such flips into exponents
 DROP = 0.001  # AUC: a trial that loses more is harmed
 FEW, RARE = (
     12,
@@ -64,12 +66,16 @@ class Strata:
         harmed = np.ones(len(trials), bool)
         if "auc_drop" in trials and "outcome" in trials:
             harmed = ((trials["auc_drop"] > DROP) | (trials["outcome"] == "raised")).to_numpy(bool)
+        if "mitigation_kind" in trials:
+            names = np.where(
+                trials["mitigation_kind"].isin(SPREADING), np.char.add(names.astype(str), ", spread"), names
+            )
         found = tuple(dict.fromkeys(names.tolist()))
         members = np.array([names == name for name in found])
         known = "auc_drop" in trials
         losses = trials["auc_drop"].to_numpy(float, na_value=np.nan) if known else harmed.astype(float)
         few = [
-            _few(losses[member], None if name == UNHIT else harmed[member])
+            _few(losses[member], None if unhit(name) else harmed[member])
             for name, member in zip(found, members, strict=True)
         ]
         return cls(found, members @ weight, members, np.array(few))
@@ -93,8 +99,9 @@ class Strata:
     ) -> tuple[float, float, float]:
         """The mean of values [trials] and its interval.
 
-        A stratum's interval is Student's; with few harmful trials it is Stringer's, which needs finite bounds. Of the stratum
-        without critical flips it is assumed that no value lies beyond those seen; if they are all equal, so is the mean.
+        A stratum's interval is Student's; with few harmful trials it is Stringer's, which needs finite bounds. Of the strata
+        in `UNHIT` it is assumed that no value lies beyond those seen (if they are all equal, so is the mean), unless the
+        mitigation is of a kind in `SPREADING`.
 
         Args:
             values: NaN where a trial has no value.
@@ -117,7 +124,7 @@ class Strata:
 
     def _stratum(self, number: int, values: np.ndarray, bounds, stopping: str, confidence: float) -> tuple:
         """Mean of a stratum, and how far the ends of its interval lie from it."""
-        if self.names[number] == UNHIT:
+        if unhit(self.names[number]):
             bounds = (values.min(), values.max())
             if bounds[0] == bounds[1]:
                 return float(values[0]), 0.0, 0.0
@@ -201,6 +208,11 @@ class Strata:
         parts = {number: values[member & known] for number, member in enumerate(self.members) if (member & known).any()}
         weights = np.array([self.weights[n] * len(part) / self.members[n].sum() for n, part in parts.items()])
         return weights / weights.sum(), parts
+
+
+def unhit(name: str) -> bool:
+    """Whether a stratum, or the last part of its name, is one of `UNHIT`."""
+    return name.rpartition(", ")[2] in UNHIT
 
 
 def _few(losses: np.ndarray, harmed: np.ndarray | None) -> bool:

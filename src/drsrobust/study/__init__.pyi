@@ -8,6 +8,7 @@ from . import factor_effects as factor_effects
 from . import figures as figures
 from . import findings as findings
 from . import injection_speed as injection_speed
+from . import memory_faults as memory_faults
 from . import messages as messages
 from . import mitigations as mitigations
 from . import model_factors as model_factors

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from drsrobust.plots.curves import mitigation_label
 from drsrobust.plots.names import display_name
 from drsrobust.study.findings import number
 
@@ -162,3 +163,36 @@ def one_flip(data: "pd.DataFrame", bit: int) -> str:
         return f"{start}; the item keeps rank {after['rank']}, and AUC stays {after['auc']:.3f}."
     auc = f"AUC from {before['auc']:.3f} to {after['auc']:.3f}"
     return f"{start}: the item goes from rank {before['rank']} to {after['rank']}, {auc}."
+
+
+def memory_faults(expected: "pd.DataFrame") -> str:
+    """Of `expected_loss`: what a fault of any mode costs without protection, and what codes leave of that."""
+    total = expected[expected["error_mode"] == "any"].set_index("mitigation")["auc_drop"]
+    if not total.get("none", 0.0) > 0:
+        return "AUC lost to faults of a memory chip, by mode."
+    left = (total.drop("none") / total["none"]).clip(lower=0)
+    parts = [f"{mitigation_label(name)} {100 * round(share, 2):.3g} %" for name, share in left.items()]
+    return f"A fault that reaches the model costs {number(total['none'])} AUC; codes leave of it: {', '.join(parts)}."
+
+
+def ranking(data: "pd.DataFrame") -> str:
+    """Of `memory_faults.ranking`: whether the order under flips holds under faults, and where recovery differs most."""
+    known = data.dropna(subset=["flips", "faults"])
+    if len(known) < 2:
+        return "Recovery under faults of memory chips and under independent flips."
+    order = known["flips"].rank().corr(known["faults"].rank())
+    change = (known["faults"] - known["flips"]).abs()
+    most = known.loc[change.idxmax()]
+    name = mitigation_label(most["mitigation"])
+    moved = f"{name} goes from {100 * most['flips']:.0f} to {100 * most['faults']:.0f} %"
+    holds = "keep" if order > 0.8 else "lose"
+    return f"Under faults of chips protections {holds} their order under random flips (rank correlation {order:.2f}): {moved}."
+
+
+def assumptions(data: "pd.DataFrame") -> str:
+    """Of `fault_assumptions_data`: the least and the greatest loss to any fault."""
+    total = data[data["error_mode"] == "any"].set_index("assumption")["auc_drop"]
+    if total.empty or not total.max() > 0:
+        return "AUC lost to a fault, by assumption."
+    ends = [f"{number(total[name])} ({name})" for name in (total.idxmin(), total.idxmax())]
+    return f"A fault costs {' to '.join(ends)} AUC on average, by what is assumed."

@@ -119,7 +119,8 @@ _RULES |= dict.fromkeys(
 for _names, _test, _required in (
     ("bit bits protected", lambda value: 0 <= value <= 31, "a bit, 0 (the lowest) to 31"),
     ("trials single_trials sweep_trials row_trials search_trials proof_trials rule_trials shape_trials drawn_models epochs "
-     "afn_neurons anywhere injections int8_injections "
+     "small_trials flip_trials pair_trials flip_maps large_trials "
+     "parameters afn_neurons anywhere injections int8_injections "
      "counts test_rows table_rows timed_rows rows inputs batch batches turns repeats widths depths embedding_dims",
      lambda value: value >= 1, "at least 1"),
     ("sizes int8_sizes compare_at", lambda value: value >= 28_017, "at least 28017, the smallest model of this shape"),

@@ -37,6 +37,13 @@ from drsrobust.study.figures.components import (
     row_loss_data,
 )
 from drsrobust.study.figures.injection_speed import injection_speed, injection_speed_data
+from drsrobust.study.figures.memory_faults import (
+    fault_assumptions,
+    fault_assumptions_data,
+    memory_fault_loss,
+    memory_fault_loss_data,
+    protection_ranking,
+)
 from drsrobust.study.figures.mitigations import (
     protection_places,
     protection_places_data,
@@ -82,6 +89,8 @@ __all__ = [
     "component_pvf_data",
     "error_shapes",
     "error_shapes_data",
+    "fault_assumptions",
+    "fault_assumptions_data",
     "injection_speed",
     "injection_speed_data",
     "layer_loss",
@@ -89,6 +98,8 @@ __all__ = [
     "learning_curves",
     "learning_curves_data",
     "lead_curves",
+    "memory_fault_loss",
+    "memory_fault_loss_data",
     "model_curves",
     "model_curves_data",
     "model_factor_levels",
@@ -101,6 +112,7 @@ __all__ = [
     "protection_front_data",
     "protection_places",
     "protection_places_data",
+    "protection_ranking",
     "recovery_rows",
     "recovery_rows_data",
     "scoring_rules",

@@ -1,0 +1,170 @@
+"""What faults of DRAM chips cost, by mode and protection, against single wrong bits: claim C12 (notebook 12)."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import nn
+
+from drsrobust._hashing import digest
+from drsrobust.data import Dataset, Split
+from drsrobust.data.dataset import Ids
+from drsrobust.injection.memory_faults import CHIPS, DATA_CHIPS
+from drsrobust.models.registry import build_model, default_sizes, model_name
+from drsrobust.statistics.columns import CONDITION, ENDS, MITIGATION, identifying
+from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
+from drsrobust.statistics.summary import summarise
+from drsrobust.study.components import stratified_loss
+from drsrobust.study.findings import interval, ratio, with_verdicts
+from drsrobust.study.thirds import by_thirds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HOURS = 8766.0  # of a year
+ANY = "any"  # in place of a mode: a fault of any mode, by their rates
+
+
+def mixed(table: "pd.DataFrame", rates: Mapping[str, float]) -> "pd.DataFrame":
+    """Trials of several fault modes as trials of one condition: a fault of any of them, by their rates. Modes are strata.
+
+    Args:
+        table: of campaigns with `MemoryFault(mode)`, plain or stratified by chip.
+        rates: mode -> its rate, in any unit; modes without a rate are left out.
+
+    Returns:
+        a table for `summarise` and `recovery`, with `error_mode` "any".
+
+    Raises:
+        ValueError: a mode with a rate has no trials.
+    """
+    from drsrobust.campaign.stratified_table import StratifiedTable
+
+    rates = {mode: rate for mode, rate in rates.items() if rate > 0}
+    if missing := [mode for mode in rates if mode not in set(table["error_mode"])]:
+        raise ValueError(f"the table has no trials of {', '.join(missing)}")
+    table = table[table["error_mode"].isin(list(rates))]
+    if WEIGHT not in table:
+        sizes = table.groupby(identifying(table, CONDITION), dropna=False)["trial"].transform("size")
+        table = table.assign(**{STRATUM: ALL, WEIGHT: 1 / sizes})
+    share = table["error_mode"].map(rates).astype(float) / sum(rates.values())
+    strata = table["error_mode"].astype(str) + ", " + table[STRATUM].astype(str)
+    found = {STRATUM: strata, WEIGHT: table[WEIGHT] * share, "error_mode": ANY, "error_model": "memory faults"}
+    return StratifiedTable(table.assign(**found))
+
+
+def expected_loss(table: "pd.DataFrame", hits: Mapping[str, float]) -> "pd.DataFrame":
+    """Mean AUC loss of a fault that reaches the model, and the loss to be expected in a year, by mode and mitigation.
+
+    Args:
+        table: as of `mixed`; all mitigations have the same modes.
+        hits: mode -> faults per hour that reach the model, as of `MemoryFault.hits_per_hour`.
+
+    Returns:
+        one row of `summarise` per mode and mitigation, then per mitigation for a fault of any mode ("any"), with
+        `hits_per_year` and `per_year`, AUC loss times faults per year, with `_low` and `_high`. Where no wrong bit was left in
+        any trial, both ends are the loss of 0: the code corrects all such faults.
+    """
+    import pandas as pd
+
+    both = table, mixed(table, hits)
+    found = pd.concat([summarise(trials, ["auc", "auc_drop"]) for trials in both], ignore_index=True)
+    keys = ["error_mode", *MITIGATION]
+    left = pd.concat(both).groupby(keys, dropna=False)["bits_left"].max()
+    corrected = (left.reindex(pd.MultiIndex.from_frame(found[keys])) == 0).to_numpy(bool)
+    for end in ("_low", "_high"):
+        found[f"auc_drop{end}"] = found[f"auc_drop{end}"].where(~corrected, found["auc_drop"])
+    yearly = found["error_mode"].map({**hits, ANY: sum(hits.values())}).astype(float) * HOURS
+    ends = {f"per_year{end}": found[f"auc_drop{end}"] * yearly for end in ENDS}
+    return found.assign(hits_per_year=yearly, **ends)
+
+
+def understatement(
+    faults: "pd.DataFrame",
+    flips: "pd.DataFrame",
+    strata: "pd.DataFrame",
+    rows: Split,
+    fit: Mapping[str, float],
+    hits: Mapping[str, float],
+) -> "pd.DataFrame":
+    """Findings on claim C12: how many times the loss is that of a model in which every fault is one wrong bit.
+
+    Args:
+        faults: trials of `MemoryFault(mode)` without mitigation, of all modes with a rate.
+        flips: trials of `single_errors(strata)`, one flipped bit each.
+        strata: as `layer_strata` gives them.
+        rows: that were scored.
+        fit: mode -> failure rate of a device, in any unit.
+        hits: mode -> faults per hour that reach the model.
+
+    Returns:
+        on all trials and on thirds, two rows: `reading` `fault`: per fault that reaches the model, modes weighted by `fit`;
+        `memory`: per hour in this memory, where large faults also reach the model more often. `value`, `low`, `high` (`ratio`),
+        `loss` (AUC of the fault, of one bit), `detail`, `reason`, `verdict` (over 1).
+    """
+    import pandas as pd
+
+    def find(faults: "pd.DataFrame", flips: "pd.DataFrame") -> "pd.DataFrame":
+        (flip,) = stratified_loss(flips, strata, rows, by=()).to_dict("records")
+        bit = [flip[f"auc_drop{end}"] * DATA_CHIPS / CHIPS for end in ENDS]  # a wrong check bit does no harm
+        bits = sum(fit.values()) / fit["bit"] * hits["bit"] / sum(hits.values())  # per fault that reaches the model
+        found = []
+        for reading, rates, scale in (("fault", fit, 1.0), ("memory", hits, bits)):
+            (mean,) = summarise(mixed(faults, rates), ["auc", "auc_drop"]).to_dict("records")
+            loss = [mean[f"auc_drop{end}"] for end in ENDS]
+            row = {"reading": reading, "model": mean["model"], "dataset": mean["dataset"], "n": mean["n"] + flip["n"]}
+            row |= ratio(loss, [end * scale for end in bit]) | {"reason": ""}
+            row["detail"] = f"{interval(*loss)} AUC a fault, {interval(*bit)} a wrong bit"
+            found.append(row)
+        return with_verdicts(pd.DataFrame(found), "above", bound=1.0)
+
+    return by_thirds(find, faults, flips)
+
+
+def ranking(flips: "pd.DataFrame", faults: "pd.DataFrame") -> "pd.DataFrame":
+    """Recovery of each mitigation under independent flips and under memory faults, the most under faults first.
+
+    Args:
+        flips, faults: as `recovery` gives them, one row per mitigation each.
+
+    Returns:
+        `model`, `dataset`, `mitigation`, and `flips` and `faults` with `_low` and `_high`: recovery under each.
+    """
+    keys = ["model", "dataset", "mitigation"]
+    ends = [f"recovery{end}" for end in ENDS]
+    named = [
+        table[[*keys, *ends]].rename(columns=dict(zip(ends, (f"{name}{end}" for end in ENDS), strict=True)))
+        for name, table in (("flips", flips), ("faults", faults))
+    ]
+    found = named[0].merge(named[1], on=keys, validate="one_to_one")
+    return found.sort_values("faults", ascending=False, kind="stable", ignore_index=True)
+
+
+def enlarged(
+    model: nn.Module, data: Dataset, rows: Split, parameters: int, *, seed: int = 0
+) -> tuple[nn.Module, Split]:
+    """A registered model with its tables repeated until it has about so many parameters, and rows that read one copy of each
+    table row at random. Scores without errors are the same.
+
+    Args:
+        model: trained on `data`, with the default sizes.
+        data: its data set.
+        rows: to change.
+        parameters: of the large model.
+        seed: of the copies that are read.
+    """
+    copies = max(1, round(parameters / sum(weight.numel() for weight in model.parameters())))
+    features = tuple(replace(one, cardinality=copies * one.cardinality) for one in data.schema.features)
+    name = model_name(model)
+    large = build_model(name, replace(data.schema, features=features), **default_sizes(name, data.name))
+    state = large.state_dict()
+    for key, value in model.state_dict().items():
+        state[key].copy_(value if value.shape == state[key].shape else value.repeat(copies, 1))
+    random = np.random.default_rng(seed)
+    sparse = {}
+    for one in data.schema.features:
+        values, lengths = rows.sparse[one.name]
+        copy = random.integers(copies, size=len(values), dtype=np.int32)
+        sparse[one.name] = Ids(values + np.int32(one.cardinality) * copy, lengths)
+    return large, replace(rows, sparse=sparse, source=digest([rows.source, "copies", copies, seed]))
