@@ -20,6 +20,7 @@ BENCHMARKS = (
     "campaign",
     "mitigation",
     "coverage",
+    "memory_faults",
 )  # modules with a function `run`
 
 

@@ -64,7 +64,7 @@ def memory_fault_loss(
         ax.axvspan(index - 0.5, index + 0.5, color="#F5F5F2", zorder=-1, lw=0)
     ax.grid(False, axis="x")
     ax.set(xlabel="mode of the fault", ylabel=_LABELS[quantity])
-    if at_edge(ax, "last_col"):
+    if names and at_edge(ax, "last_col"):
         ax.legend(**OUTSIDE)
     return ax
 

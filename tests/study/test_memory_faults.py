@@ -1,0 +1,153 @@
+"""Faults of memory chips: modes mixed by their rates, the factor over single bits, large models of equal scores, figures."""
+
+from itertools import product
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+import pytest
+
+import drsrobust as dr
+from drsrobust.statistics.summary import summarise
+from drsrobust.study import figures, messages
+from drsrobust.study.components import layer_strata, single_errors
+from drsrobust.study.memory_faults import enlarged, expected_loss, mixed, ranking, understatement
+
+mpl.use("Agg")
+MODES = ("bit", "row", "bank")
+
+
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def evaluator(trained, data):
+    return dr.Evaluator(trained, data.test)
+
+
+@pytest.fixture(scope="module")
+def trials(evaluator, tmp_path_factory):
+    options = {"trials": 60, "sampling": "stratified", "store": tmp_path_factory.mktemp("faults") / "s"}
+    errors = [dr.MemoryFault(mode) for mode in MODES]
+    return dr.Campaign(evaluator, errors=errors, mitigations=[None, dr.Chipkill()], **options).run(progress=False)
+
+
+def test_a_mixture_is_the_weighted_mean_of_its_modes(trials):
+    rates = {"bit": 3.0, "row": 0.0, "bank": 1.0}
+    each = summarise(trials).set_index(["error_mode", "mitigation"])["auc_drop"]
+    for row in summarise(mixed(trials, rates)).itertuples():
+        assert row.auc_drop == pytest.approx(0.75 * each["bit", row.mitigation] + 0.25 * each["bank", row.mitigation])
+        assert (row.error_mode, row.n) == ("any", 120) and row.auc_drop_low <= row.auc_drop <= row.auc_drop_high
+    plain = trials.drop(columns=["stratum", "weight"])
+    mean = plain.groupby(["error_mode", "mitigation"])["auc_drop"].mean()
+    found = summarise(mixed(plain, rates)).set_index("mitigation")["auc_drop"]
+    assert found["none"] == pytest.approx(0.75 * mean["bit", "none"] + 0.25 * mean["bank", "none"])
+    with pytest.raises(ValueError, match="the table has no trials of ranks"):
+        mixed(trials, {"bit": 1.0, "ranks": 0.1})
+
+
+def test_expected_loss_of_a_year(trials):
+    found = expected_loss(trials, {"bit": 1e-9, "row": 2e-9, "bank": 1e-6})
+    assert list(found["error_mode"].unique()) == [*MODES, "any"] and len(found) == 8
+    by = found.set_index(["error_mode", "mitigation"])
+    bank = by.loc["bank", "none"]
+    assert bank["hits_per_year"] == pytest.approx(8.766e-3) and bank["per_year"] == bank["auc_drop"] * 8.766e-3
+    total = sum(by.loc[mode, "none"]["per_year"] for mode in MODES)
+    assert by.loc["any", "none"]["per_year"] == pytest.approx(total)
+    corrected = by.xs("chipkill RS(18,16)", level="mitigation")
+    assert (corrected[["auc_drop", "auc_drop_low", "auc_drop_high"]] == 0).all(axis=None)
+    assert (by.xs("none", level="mitigation")["auc_drop_high"] > by.xs("none", level="mitigation")["auc_drop"]).all()
+
+
+def test_the_factor_over_single_bits(evaluator, trials, data, tmp_path):
+    parts = layer_strata(evaluator.model)
+    flips = dr.Campaign(evaluator, conditions=single_errors(parts), trials=6, store=tmp_path / "s").run(progress=False)
+    fit, hits = {"bit": 1.0, "row": 0.5, "bank": 0.5}, {"bit": 1e-12, "row": 1e-12, "bank": 1e-9}
+    faults = trials[trials["mitigation"] == "none"]
+    found = understatement(faults, flips, parts, data.test, fit, hits)
+    assert found.groupby("third").size().tolist() == [2] * 4 and (found["value"] > 0).all()
+    whole = found[found["third"] == 0].set_index("reading")
+    mean = summarise(mixed(faults, fit))["auc_drop"].iloc[0]
+    (flip,) = dr.study.components.stratified_loss(flips, parts, data.test, by=())["auc_drop"]
+    assert whole.loc["fault", "value"] == pytest.approx(mean / (flip * 16 / 18))
+    per_hour = sum(hits[m] * v for m, v in summarise(faults).set_index("error_mode")["auc_drop"].items())
+    assert whole.loc["memory", "value"] == pytest.approx(per_hour / (2.0 * hits["bit"] * flip * 16 / 18))
+    assert "AUC a fault" in whole.loc["fault", "detail"]
+
+
+def test_repeated_tables_keep_every_score(evaluator, data):
+    large, rows = enlarged(evaluator.model, data, data.test, 300_000, seed=1)
+    assert 200_000 < sum(weight.numel() for weight in large.parameters()) < 350_000
+    found = dr.Evaluator(large, rows)
+    assert np.array_equal(found.golden.scores, evaluator.golden.scores)
+    assert rows.fingerprint != data.test.fingerprint
+    read = rows.sparse["movie"].values // next(f.cardinality for f in data.schema.features if f.name == "movie")
+    assert len(np.unique(read)) > 3
+
+
+def frame(modes, names):
+    rows = []
+    for (place, mode), (number, name) in product(enumerate(modes), enumerate(names)):
+        value = 0.0 if number == 1 else 10.0 ** -(4 - place)
+        row = {"model": "dlrm", "dataset": "d", "error_mode": mode, "mitigation": name, "n": 9, "hits_per_year": 1e-3}
+        for quantity, scale in (("auc_drop", 1.0), ("per_year", 1e-3)):
+            row |= {quantity: scale * value, f"{quantity}_low": -scale, f"{quantity}_high": scale * (value + 0.1)}
+        rows.append(row)
+    columns = ["model", "dataset", "error_mode", "mitigation", "n", "hits_per_year"]
+    columns += [f"{q}{end}" for q in ("auc_drop", "per_year") for end in ("", "_low", "_high")]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@pytest.mark.parametrize("names", [[], ["none"], ["none", "chipkill", "SECDED"]])
+@pytest.mark.parametrize("quantity", ["auc_drop", "per_year"])
+def test_losses_are_drawn(names, quantity):
+    data = figures.memory_fault_loss_data(frame(["bit", "row", "any"], names))
+    ax = figures.memory_fault_loss(data, quantity=quantity)
+    drawn = {line.get_label(): line.get_ydata().tolist() for line in ax.lines if line.get_marker() in "os^"}
+    if names:
+        scale = 1.0 if quantity == "auc_drop" else 1e-3
+        assert drawn["no protection"] == pytest.approx([scale * 1e-4, scale * 1e-3, scale * 1e-2])
+        assert [text.get_text() for text in ax.get_xticklabels()] == ["bit", "row", "any"]
+    if len(names) > 1:
+        below = [line for line in ax.lines if line.get_marker() == "v" and len(line.get_ydata())]
+        assert [len(line.get_ydata()) for line in below] == [3]
+
+
+def test_rankings_are_drawn():
+    keys = {"model": "dlrm", "dataset": "d", "mitigation": ["range", "clip", "chipkill"]}
+    flips = {"recovery": [0.99, 0.9, 0.5], "recovery_low": [0.9, 0.8, 0.4], "recovery_high": [1.0, 1.0, 0.6]}
+    faults = {"recovery": [0.4, 0.1, 1.0], "recovery_low": [0.3, 0.0, 1.0], "recovery_high": [0.5, 0.2, 1.0]}
+    data = ranking(pd.DataFrame(keys | flips), pd.DataFrame(keys | faults))
+    assert data["mitigation"].tolist() == ["chipkill", "range", "clip"]
+    ax = figures.protection_ranking(data, ber=1e-3)
+    assert [line.lines[0].get_xdata().tolist() for line in ax.containers] == [[1.0, 0.4, 0.1], [0.5, 0.99, 0.9]]
+    said = messages.ranking(data)
+    assert said == (
+        "Under faults of chips protections lose their order under random flips (rank correlation -0.50): clip goes from 90 to "
+        "10 %."
+    )
+    assert messages.ranking(data.head(1)) == "Recovery under faults of memory chips and under independent flips."
+    figures.protection_ranking(data.head(0), ber=1e-3)
+
+
+def test_assumptions_are_drawn():
+    parts = {"as above": frame(["row", "any"], ["none"]), "all wrong": frame(["row", "any"], ["none"])}
+    parts["all wrong"]["auc_drop"] *= 2
+    data = figures.fault_assumptions_data(parts)
+    ax = figures.fault_assumptions(data, modes=["row", "any"])
+    assert len(ax.containers) == 2 and [text.get_text() for text in ax.get_yticklabels()] == ["all wrong", "as above"]
+    said = messages.assumptions(data)
+    assert said == "A fault costs 0.001 (as above) to 0.002 (all wrong) AUC on average, by what is assumed."
+    assert messages.assumptions(data.head(0)) == "AUC lost to a fault, by assumption."
+
+
+def test_the_message_of_losses():
+    expected = frame(["row", "any"], ["none", "chipkill RS(18,16)", "SECDED (72,64)"])
+    assert messages.memory_faults(expected) == (
+        "A fault that reaches the model costs 0.001 AUC; codes leave of it: chipkill RS(18,16) 0 %, SECDED (72,64) 100 %."
+    )
+    assert messages.memory_faults(expected.head(0)) == "AUC lost to faults of a memory chip, by mode."
