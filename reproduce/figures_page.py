@@ -23,6 +23,9 @@ ANSWERS = {
     "09": "known from abstract and tool: speed of injection (C7)",
     "10": "ours: a model, rows and a metric of one's own",
     "11": "ours: one flip, from the bit to the rank of an item",
+    "12": "ours: faults of memory chips, with an extent (C12)",
+    "13": "ours: from failure rates to wrong recommendations a day",
+    "14": "ours: what to protect within a budget (C19)",
 }
 
 
