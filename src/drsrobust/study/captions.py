@@ -51,7 +51,9 @@ def details(
         )
         parts.append(drawn or f"Points: means; bars: {_intervals(summary)}.")
         if (summary["rate"].fillna(0) >= 1e-4).any():  # the field: `rates.field_rates()`
-            parts.append("Rates from 1e-4 are a stress range: by logged events, a day in DRAM gives about 1e-9 before ECC.")
+            parts.append(
+                "Rates from 1e-4 are a stress range: by logged events, a day in DRAM gives about 1e-9 before ECC."
+            )
     elif drawn:
         parts.append(drawn)
     return " ".join(filter(None, [*parts, *more]))
