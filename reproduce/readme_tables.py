@@ -14,10 +14,12 @@ MODELS_BEGIN = "<!-- from figures/models.csv, by make publish -->"
 PROTECTIONS_BEGIN = "<!-- from figures/data/08_mitigation_recovery.csv, by make publish -->"
 PROTECTIONS_END = "<!-- end of the protections -->"
 RECOVERY, FRONT = "08_mitigation_recovery.csv", "08_mitigation_recovery_front.csv"
+RANKING = "12_memory_faults_ranking.csv"
 RESULT_BEGIN = f"<!-- result: from figures/data/{RECOVERY}, by make publish -->"
 RESULT_END = "<!-- end of the result -->"
 GALLERY_BEGIN, GALLERY_END = "<!-- gallery: by make publish -->", "<!-- end of the gallery -->"
 STRESS, GUARD = 1e-3, "range per tensor"  # the condition of the result
+SECDED, CHIPKILL = "SECDED (72,64)", "chipkill RS(18,16)"
 COLUMNS = 3  # of the gallery
 
 
@@ -40,10 +42,12 @@ def with_result(page: str, data: Path, run: dict[str, Any]) -> str:
     """
     row = next(row for row in read_rows(data / RECOVERY) if row["mitigation"] == GUARD and float(row["ber"]) == STRESS)
     golden, lost, share = (float(row[name]) for name in ("auc_golden", "lost", "recovery"))
+    faults = {row["mitigation"]: 100 * float(row["faults"]) for row in read_rows(data / RANKING)}
     text = (
         f"**Independent random bit flips at the stress rate {number(STRESS)} take a {display_name(row['model'])} from "
         f"{golden:.2f} to {golden - lost:.2f} AUC; a two-number range check per tensor gives back {100 * share:.0f} % of that "
-        "loss.** It does not stop chosen flips, or faults that stay in range. "
+        f"loss.** But memory fails in whole chips, too: of that loss it gives back {faults[GUARD]:.0f} %, SECDED "
+        f"{max(0.0, faults[SECDED]):.0f} %, and a code over chips {faults[CHIPKILL]:.0f} %. Chosen flips pass it. "
         f"(The run behind all numbers of this page took {taken(run)}.)"
     )
     return _replaced(page, RESULT_BEGIN, RESULT_END, "\n".join(textwrap.wrap(text, 128)), "the result")
@@ -99,11 +103,11 @@ def with_models(page: str, path: Path) -> str:
 
 def with_protections(page: str, data: Path) -> str:
     """A docs/protection.md with its table between its two marks: AUC lost at each rate, the share of it that each protection
-    recovers, and its cost, in the figure's order.
+    recovers, of the AUC lost to a fault of a memory chip, and its cost, in the figure's order; then those of the last alone.
 
     Args:
         page: the text.
-        data: folder of the figures' CSVs; the two that are read hold one model, data set and protocol.
+        data: folder of the figures' CSVs; the three that are read hold one model, data set and protocol.
 
     Raises:
         ValueError: the marks are missing.
@@ -117,15 +121,18 @@ def with_protections(page: str, data: Path) -> str:
     rates = sorted({float(row["ber"]) for row in recovery})
     lost = {float(row["ber"]): round(float(row["lost"]), 3) for row in recovery}
     shares = {(row["mitigation"], float(row["ber"])): row["recovery"] for row in recovery}
+    ranked = {row["mitigation"]: row for row in read_rows(data / RANKING)}
+    shares |= {(name, STRESS): row["flips"] for name, row in ranked.items() if name not in costs}
     titles = [f"{rate:.0e}".replace("e-0", "e-") for rate in rates]
-    lines = _header("protection", *titles, "extra bits", "longer inference, this small model")
-    lines.append(_line("*none: AUC lost*", *(f"*{number(lost[rate])}*" for rate in rates), "", ""))
-    for name in dict.fromkeys(row["mitigation"] for row in recovery):
-        own = [shares.get((name, rate)) for rate in rates]
+    lines = _header("protection", *titles, "a chip fails", "extra bits", "longer inference, this small model")
+    lines.append(_line("*none: AUC lost*", *(f"*{number(lost[rate])}*" for rate in rates), "", "", ""))
+    for name in dict.fromkeys([*(row["mitigation"] for row in recovery), *ranked]):
+        own = [*(shares.get((name, rate)) for rate in rates), ranked.get(name, {}).get("faults")]
         recovered = [f"{round(float(share), 2) + 0:.2f}" if share else "" for share in own]
-        stored = float(costs[name]["stored_percent"])
+        stored = float((costs.get(name) or ranked[name])["stored_percent"])
         percent = "under 0.01 %" if 0 < stored < 0.01 else f"{number(stored)} %"
-        time = f"{float(costs[name]['overhead_percent']):.0f} %" if costs[name]["timed"] == "True" else "none"
+        timed = name in costs and costs[name]["timed"] == "True"
+        time = f"{float(costs[name]['overhead_percent']):.0f} %" if timed else "none"
         lines.append(_line(mitigation_label(name), *recovered, percent, time))
     return _replaced(page, PROTECTIONS_BEGIN, PROTECTIONS_END, "\n".join(lines), "protections")
 

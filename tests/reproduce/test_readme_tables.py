@@ -12,6 +12,7 @@ from reproduce.readme_tables import (
     MODELS_BEGIN,
     PROTECTIONS_BEGIN,
     PROTECTIONS_END,
+    RANKING,
     RECOVERY,
     read_rows,
     taken,
@@ -33,6 +34,10 @@ mitigation,ber,lost,recovery
 "bits 30, SECDED",0.001,0.2,0.985
 clip 6,0.0001,0.01234,
 clip 6,0.001,0.2,-0.001
+"""
+RANKED = """mitigation,stored_percent,flips,faults
+clip 6,0.0005,0.6,0.021
+chipkill,12.5,0.5,1
 """
 COSTS = """# Timed
 mitigation,overhead_percent,stored_percent,timed
@@ -57,11 +62,13 @@ def test_models(tmp_path):
 def test_protections(tmp_path):
     (tmp_path / RECOVERY).write_text(RECOVERIES)
     (tmp_path / FRONT).write_text(COSTS)
+    (tmp_path / RANKING).write_text(RANKED)
     text = with_protections(f"{PROTECTIONS_BEGIN}\n{PROTECTIONS_END}", tmp_path)
     assert text.splitlines()[3:-1] == [
-        "| *none: AUC lost* | *0.012* | *0.2* |  |  |",
-        "| bit 30, SECDED |  | 0.98 | 12.5 % | none |",
-        "| clip 6 |  | 0.00 | under 0.01 % | 13 % |",
+        "| *none: AUC lost* | *0.012* | *0.2* |  |  |  |",
+        "| bit 30, SECDED |  | 0.98 |  | 12.5 % | none |",
+        "| clip 6 |  | 0.00 | 0.02 | under 0.01 % | 13 % |",
+        "| chipkill |  | 0.50 | 1.00 | 12.5 % | none |",
     ]
 
 

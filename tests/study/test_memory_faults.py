@@ -121,7 +121,9 @@ def test_rankings_are_drawn():
     keys = {"model": "dlrm", "dataset": "d", "mitigation": ["range", "clip", "chipkill"]}
     flips = {"recovery": [0.99, 0.9, 0.5], "recovery_low": [0.9, 0.8, 0.4], "recovery_high": [1.0, 1.0, 0.6]}
     faults = {"recovery": [0.4, 0.1, 1.0], "recovery_low": [0.3, 0.0, 1.0], "recovery_high": [0.5, 0.2, 1.0]}
-    data = ranking(pd.DataFrame(keys | flips), pd.DataFrame(keys | faults))
+    storage = pd.DataFrame({"mitigation": keys["mitigation"], "stored_percent": [0.1, 0.0, 12.5]})
+    data = ranking(pd.DataFrame(keys | flips), pd.DataFrame(keys | faults), storage)
+    assert data["stored_percent"].tolist() == [12.5, 0.1, 0.0]
     assert data["mitigation"].tolist() == ["chipkill", "range", "clip"]
     ax = figures.protection_ranking(data, ber=1e-3)
     assert [line.lines[0].get_xdata().tolist() for line in ax.containers] == [[1.0, 0.4, 0.1], [0.5, 0.99, 0.9]]

@@ -122,14 +122,16 @@ def understatement(
     return by_thirds(find, faults, flips)
 
 
-def ranking(flips: "pd.DataFrame", faults: "pd.DataFrame") -> "pd.DataFrame":
+def ranking(flips: "pd.DataFrame", faults: "pd.DataFrame", storage: "pd.DataFrame") -> "pd.DataFrame":
     """Recovery of each mitigation under independent flips and under memory faults, the most under faults first.
 
     Args:
         flips, faults: as `recovery` gives them, one row per mitigation each.
+        storage: `storage_overhead` of the mitigations.
 
     Returns:
-        `model`, `dataset`, `mitigation`, and `flips` and `faults` with `_low` and `_high`: recovery under each.
+        `model`, `dataset`, `mitigation`, `stored_percent`, and `flips` and `faults` with `_low` and `_high`: recovery under
+        each.
     """
     keys = ["model", "dataset", "mitigation"]
     ends = [f"recovery{end}" for end in ENDS]
@@ -138,6 +140,9 @@ def ranking(flips: "pd.DataFrame", faults: "pd.DataFrame") -> "pd.DataFrame":
         for name, table in (("flips", flips), ("faults", faults))
     ]
     found = named[0].merge(named[1], on=keys, validate="one_to_one")
+    found.insert(
+        len(keys), "stored_percent", found["mitigation"].map(storage.set_index("mitigation")["stored_percent"])
+    )
     return found.sort_values("faults", ascending=False, kind="stable", ignore_index=True)
 
 
