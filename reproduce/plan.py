@@ -150,6 +150,12 @@ def _speed(p: Parameters) -> Iterator[Work]:
     yield Work("seconds", int(3 * (len(p["sizes"]) + len(p["int8_sizes"])) * p["limit"]), alone=True)
 
 
+def _fleet(p: Parameters) -> Iterator[Work]:
+    yield _training(p, p["model_name"], p["dataset"])
+    count = 4 * (6 * p["trials"] + p["bit_trials"])  # none and three mitigations; modes of faults
+    yield Work("trials", count, p["model_name"], p["dataset"], p["test_rows"])
+
+
 COUNTED: dict[str, Callable[[Parameters], Iterator[Work]]] = {
     "00_models": _trained_pairs,
     "00_quickstart": lambda p: _campaign(p, p["dataset"], p["trials"]),
@@ -166,6 +172,7 @@ COUNTED: dict[str, Callable[[Parameters], Iterator[Work]]] = {
     "11_one_flip": lambda p: iter(
         [_training(p, p["model_name"], p["dataset"]), Work("passes", 32, p["model_name"], p["dataset"], p["test_rows"])]
     ),
+    "13_fleet_risk": _fleet,
 }
 
 

@@ -19,6 +19,7 @@ from torch import nn
 from drsrobust._environment import unknown
 from drsrobust.evaluation.evaluator import amount
 from drsrobust.injection.address_space import AddressSpace
+from drsrobust.injection.error_models import check_whole
 from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, MODES, WORD, Geometry, MemoryFault
 from drsrobust.injection.targets import Target, resolve
 from drsrobust.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit
@@ -219,8 +220,10 @@ def fleet(
             memory than the geometry has.
     """
     geometry, host = geometry or Geometry(), amount(memory)
-    _check_numbers({"hosts": hosts, "push_interval": push_interval}, {"repair_time": repair_time})
-    _check_numbers({}, {"recommendations": recommendations, "accelerators": accelerators, "value": value or 0})
+    check_whole("hosts", hosts, 1, "a number of them")
+    check_whole("accelerators", accelerators, 0, "a number of them")
+    _check_numbers(over_zero={"push_interval": push_interval, "repair_time": repair_time})
+    _check_numbers(others={"recommendations": recommendations, "value": value or 0})
     if host < (least := geometry.words * WORD // 8):
         raise ValueError(
             f"memory is {host:,} bytes; it must be at least the geometry's, {least:,} (Geometry(ranks=...))"
@@ -236,8 +239,8 @@ def fleet(
     capacity = geometry.banks * geometry.bank_words * CHIP_BITS / 2**30
     assumptions = (
         f"{hosts:,} hosts of {host / 2**30:,.0f} GiB, in memories of {geometry.ranks} ranks of {CHIPS} devices of "
-        f"{capacity:g} Gb; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a day; a push "
-        f"every {push_interval:g} h cures {cured}"
+        f"{capacity:g} Gb; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a day; a "
+        f"push every {push_interval:g} h cures {cured}"
     )
     return Fleet(
         "events" if events else "faults",
@@ -255,8 +258,8 @@ def fleet(
     )
 
 
-def _check_numbers(over_zero: Mapping[str, float], others: Mapping[str, float] | None = None) -> None:
-    for name, value in over_zero.items():
+def _check_numbers(over_zero: Mapping[str, float] | None = None, others: Mapping[str, float] | None = None) -> None:
+    for name, value in (over_zero or {}).items():
         if not 0 < value < math.inf:
             raise ValueError(f"{name} is {value!r}; it must be a number over 0")
     for name, value in (others or {}).items():
@@ -275,7 +278,7 @@ def _rates_of(
         )
     fault = MemoryFault(geometry=geometry, fit=dict.fromkeys(MODES, Fit(1.0, 0.0)))
     if isinstance(rates, FieldRate) and rates.kind == "events":
-        _check_numbers({}, {"low of rates": rates.low})
+        _check_numbers(others={"low of rates": rates.low})
         a_bit = rates.low * FIT_DAY / MBIT
         bits = CHIPS * fault.places(space)["bit"]
         return {"bit": Fit(a_bit * bits, 0.0)}, a_bit * memories * geometry.words * CHIPS * CHIP_BITS

@@ -36,6 +36,7 @@ from drsrobust.study.figures.components import (
     row_loss,
     row_loss_data,
 )
+from drsrobust.study.figures.fleet import fleet_risk, fleet_risk_data, fleet_tail
 from drsrobust.study.figures.injection_speed import injection_speed, injection_speed_data
 from drsrobust.study.figures.mitigations import (
     protection_places,
@@ -82,6 +83,9 @@ __all__ = [
     "component_pvf_data",
     "error_shapes",
     "error_shapes_data",
+    "fleet_risk",
+    "fleet_risk_data",
+    "fleet_tail",
     "injection_speed",
     "injection_speed_data",
     "layer_loss",
