@@ -206,7 +206,7 @@ def test_of_a_campaign(evaluator, tmp_path):
     [
         ({"rates": NEVER | {"row": Fit(-1.0, 0.0)}}, ValueError, r"rates of 'row' are Fit.*; they must be \(transient"),
         ({"rates": NEVER | {"row": (float("nan"), 0.0)}}, ValueError, "rates of 'row' are .nan"),
-        ({"rates": replace(EVENTS, low=-1)}, ValueError, "low of rates is -1; it must be a number, 0 or more"),
+        ({"rates": replace(EVENTS, low=-1)}, ValueError, "rates.low is -1; it must be 0 or more"),
         ({"rates": {"row": Fit(1.0, 1.0)}}, ValueError, "rates has no mode bit, word, column, bank, banks, ranks"),
         ({"rates": replace(FAULTS, modes=None)}, ValueError, "rates has no mode bit"),
         ({"rates": NEVER | {"rows": Fit(1.0, 1.0)}}, ValueError, "unknown mode 'rows'; did you mean 'row'"),
@@ -222,9 +222,9 @@ def test_of_a_campaign(evaluator, tmp_path):
         ({"accelerators": -1}, ValueError, "accelerators is -1"),
         ({"memory": 1024}, ValueError, r"memory is 1,024 bytes; it must be at least the geometry's, 131,072"),
         ({"memory": "a lot"}, ValueError, "memory is 'a lot'"),
-        ({"push_interval": 0.0}, ValueError, "push_interval is 0.0; it must be a number over 0"),
+        ({"push_interval": 0.0}, ValueError, "push_interval is 0.0; it must be more than 0"),
         ({"repair_time": float("nan")}, ValueError, "repair_time is nan"),
-        ({"recommendations": -1}, ValueError, "recommendations is -1; it must be a number, 0 or more"),
+        ({"recommendations": -1}, ValueError, "recommendations is -1; it must be 0 or more"),
         ({"value": -1}, ValueError, "value is -1"),
         ({"protection": "non"}, ValueError, "unknown protection 'non'; did you mean 'none'"),
         ({"target": "weight"}, ValueError, "damage holds trials of target all; target is 'weight'"),
@@ -244,5 +244,5 @@ def test_trials_that_are_refused():
     ):
         with pytest.raises(ValueError, match=says):
             dr.fleet(table, MODEL, rates=ROWS, **OPTIONS)
-    with pytest.raises(ValueError, match="days is 0; it must be a number over 0"):
+    with pytest.raises(ValueError, match="days is 0; it must be more than 0"):
         dr.fleet(trials, MODEL, rates=ROWS, **OPTIONS).simulate(0)

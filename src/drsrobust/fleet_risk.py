@@ -9,8 +9,10 @@ model at a time are rare.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,9 +55,10 @@ class Fleet:
         value: money of a wrong recommendation; None: unknown.
         faults_per_day: in all memory of all hosts, devices of check bits among them.
         modes: one row per mitigation and mode: `transient` and `permanent`, faults a day that reach the model of some host;
-            `active`, the mean number of them at a time; `n` trials; means with `_low` and `_high` of `decision_changed` (share
-            of the recommendations of a host), `auc_drop` and `stopped` (share of the faults).
-        trials: one row per trial; `hits` is its part of the faults a day of its mode.
+            `active`, how many there are at a time, those that stop their host among them; `n` trials; means with `_low` and
+            `_high` of `decision_changed` (share of a host's recommendations), `auc_drop` and `stopped` (share of the faults).
+        trials: rows of the campaign, with `stopped` (1: the host stops, and neither recommendations nor AUC are lost) and
+            `hits`, the part of each in the faults a day of its mode.
         assumptions: in sentences.
     """
 
@@ -133,7 +136,7 @@ class Fleet:
         """Draws the faults of some days: their number, the moment of each in its push interval, and one of its mode's trials.
 
         Args:
-            days: over 0; the difference from `table` falls with their square root.
+            days: more than 0; the difference from `table` falls with their square root.
             seed: of all draws; mitigations meet the same faults.
 
         Returns:
@@ -142,7 +145,7 @@ class Fleet:
         """
         import pandas as pd
 
-        _check_numbers(over_zero={"days": days})
+        _check_numbers("more than 0", days=days)
         rows = []
         for name, modes, trials in self._by_mitigation():
             random, faults = np.random.default_rng(seed), [np.empty((0, 1 + len(MEASURED)))]
@@ -222,8 +225,8 @@ def fleet(
     geometry, host = geometry or Geometry(), amount(memory)
     check_whole("hosts", hosts, 1, "a number of them")
     check_whole("accelerators", accelerators, 0, "a number of them")
-    _check_numbers(over_zero={"push_interval": push_interval, "repair_time": repair_time})
-    _check_numbers(others={"recommendations": recommendations, "value": value or 0})
+    _check_numbers("more than 0", push_interval=push_interval, repair_time=repair_time)
+    _check_numbers("0 or more", recommendations=recommendations, value=value or 0)
     if host < (least := geometry.words * WORD // 8):
         raise ValueError(
             f"memory is {host:,} bytes; it must be at least the geometry's, {least:,} (Geometry(ranks=...))"
@@ -233,7 +236,9 @@ def fleet(
     hits = {mode: Fit(hosts * fit.transient, hosts * fit.permanent) for mode, fit in hits.items() if fit.total}
     trials = _silent(damage, str(target), protection)
     names = tuple(dict.fromkeys(trials["mitigation"]))
-    modes, trials = _measured(trials, names, hits, push_interval / 48, repair_time / 24)
+    trials = _with_hits(trials[trials["error_mode"].isin(list(hits))], hits)
+    modes = _modes(trials, hits, push_interval / 48, repair_time / 24)
+    _check_complete(modes, names, hits)
     events = isinstance(rates, FieldRate) and rates.kind == "events"
     cured = "logged events, each of one bit" if events else f"transient faults, permanent ones stay {repair_time:g} h"
     capacity = geometry.banks * geometry.bank_words * CHIP_BITS / 2**30
@@ -258,30 +263,37 @@ def fleet(
     )
 
 
-def _check_numbers(over_zero: Mapping[str, float] | None = None, others: Mapping[str, float] | None = None) -> None:
-    for name, value in (over_zero or {}).items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} is {value!r}; it must be a number over 0")
-    for name, value in (others or {}).items():
-        if not 0 <= value < math.inf:
-            raise ValueError(f"{name} is {value!r}; it must be a number, 0 or more")
+def _check_numbers(required: str, **numbers: float) -> None:
+    """Raises ValueError for numbers that are not what is required: `more than 0` or `0 or more`; all have to be finite."""
+    for name, value in numbers.items():
+        if not 0 <= value < math.inf or (value == 0 and required == "more than 0"):
+            raise ValueError(f"{name} is {value!r}; it must be {required}")
 
 
 def _rates_of(
     rates: FieldRate | Mapping[str, Fit], space: AddressSpace, geometry: Geometry, memories: float
 ) -> tuple[dict[str, Fit], float]:
     """Errors of a host a day: those that reach the space, by mode, and all in its memories."""
+    fault = MemoryFault(geometry=geometry, fit=dict.fromkeys(MODES, Fit(1.0, 0.0)))
+    if isinstance(rates, FieldRate) and rates.kind == "events":
+        _check_numbers("0 or more", **{"rates.low": rates.low})
+        bit = rates.low * FIT_DAY / MBIT
+        reached, all_bits = CHIPS * fault.places(space)["bit"], CHIPS * CHIP_BITS * geometry.words
+        return {"bit": Fit(bit * reached, 0.0)}, bit * all_bits * memories
+    by_mode = _checked_modes(rates)
+    an_hour = fault.hits_per_hour(space)  # at one failure in 10**9 hours
+    reached = {mode: Fit(*(24 * rate * an_hour[mode].transient for rate in one)) for mode, one in by_mode.items()}
+    total = sum(sum(one) for one in by_mode.values())
+    return reached, total * FIT_DAY * geometry.ranks * CHIPS * memories
+
+
+def _checked_modes(rates: FieldRate | Mapping[str, Fit]) -> Mapping[str, Fit]:
+    """The rates of every mode of faults, of a device."""
     if not isinstance(rates, FieldRate | Mapping):
         raise TypeError(
             f"rates is of type {type(rates).__name__}; {_APART}: give dr.rates.FAULTS, dr.rates.EVENTS, or a mapping of modes "
             "to Fit"
         )
-    fault = MemoryFault(geometry=geometry, fit=dict.fromkeys(MODES, Fit(1.0, 0.0)))
-    if isinstance(rates, FieldRate) and rates.kind == "events":
-        _check_numbers(others={"low of rates": rates.low})
-        a_bit = rates.low * FIT_DAY / MBIT
-        bits = CHIPS * fault.places(space)["bit"]
-        return {"bit": Fit(a_bit * bits, 0.0)}, a_bit * memories * geometry.words * CHIPS * CHIP_BITS
     by_mode = rates if isinstance(rates, Mapping) else rates.modes or {}
     for mode, one in by_mode.items():
         if isinstance(one, FieldRate):
@@ -292,10 +304,7 @@ def _rates_of(
             raise ValueError(f"rates of {mode!r} are {one!r}; they must be (transient, permanent), 0 or more each")
     if missing := [mode for mode in MODES if mode not in by_mode]:
         raise ValueError(f"rates has no mode {', '.join(missing)}; give each a Fit, (0, 0) if it never happens")
-    reached = fault.hits_per_hour(space)  # an hour, at one failure in 10**9 hours
-    found = {mode: Fit(*(24 * rate * reached[mode].transient for rate in one)) for mode, one in by_mode.items()}
-    total = sum(sum(one) for one in by_mode.values())
-    return found, total * FIT_DAY * memories * geometry.ranks * CHIPS
+    return by_mode
 
 
 def _silent(damage: "pd.DataFrame", target: str, protection: str | None) -> "pd.DataFrame":
@@ -318,28 +327,30 @@ def _silent(damage: "pd.DataFrame", target: str, protection: str | None) -> "pd.
     return own.assign(stopped=stopped.astype(float), **served)
 
 
-def _measured(
-    trials: "pd.DataFrame", names: tuple[str, ...], hits: Mapping[str, Fit], cured: float, repaired: float
-) -> "tuple[pd.DataFrame, pd.DataFrame]":
-    """`Fleet.modes` and `Fleet.trials`, from the mean days that transient and permanent faults are active."""
+def _with_hits(trials: "pd.DataFrame", hits: Mapping[str, Fit]) -> "pd.DataFrame":
+    """The trials with a column `hits`: each one's part of the faults a day of its mode."""
+    found = np.zeros(len(trials))
+    for (_, mode), rows in trials.groupby(["mitigation", "error_mode"]).indices.items():
+        found[rows] = hits[mode].total * Strata.of(trials.iloc[rows]).shares
+    return trials.assign(hits=found)
+
+
+def _modes(trials: "pd.DataFrame", hits: Mapping[str, Fit], cured: float, repaired: float) -> "pd.DataFrame":
+    """`Fleet.modes`, from the mean days that transient and permanent faults are active."""
     import pandas as pd
 
-    trials = trials[trials["error_mode"].isin(list(hits))]
     found = summarise(trials, MEASURED, bounds={"stopped": (0, 1)}) if len(trials) else trials
-    conditions = found.groupby(["mitigation", "error_mode"]).size()
-    for key in ((name, mode) for name in names for mode in hits):
-        if (count := conditions.get(key, 0)) != 1:
-            raise ValueError(f"damage holds {count} conditions of mode {key[1]!r} under {key[0]!r}; it must hold one")
     kept = ["mitigation", "error_mode", "n", *(f"{name}{end}" for name in MEASURED for end in ENDS)]
     rates = pd.DataFrame([hits[mode] for mode in found["error_mode"]], found.index, ["transient", "permanent"], float)
     rates["active"] = cured * rates["transient"] + repaired * rates["permanent"]
-    parts = []
-    for (_, mode), own in trials.groupby(["mitigation", "error_mode"], sort=False):
-        strata = Strata.of(own)
-        each = (strata.weights / strata.members.sum(1)) @ strata.members
-        parts.append(own[["mitigation", "error_mode", *MEASURED]].assign(hits=hits[mode].total * each))
-    empty = trials.reindex(columns=["mitigation", "error_mode", *MEASURED, "hits"])
-    return found.reindex(columns=kept).join(rates), pd.concat(parts, ignore_index=True) if parts else empty
+    return found.reindex(columns=kept).join(rates)
+
+
+def _check_complete(modes: "pd.DataFrame", names: Sequence[str], hits: Mapping[str, Fit]) -> None:
+    conditions = Counter(zip(modes["mitigation"], modes["error_mode"], strict=True))
+    for name, mode in product(names, hits):
+        if (count := conditions[name, mode]) != 1:
+            raise ValueError(f"damage holds {count} conditions of mode {mode!r} under {name!r}; it must hold one")
 
 
 def _summed(
