@@ -186,5 +186,5 @@ def fleet_tail(tail: "pd.DataFrame") -> str:
     worst = plain["loss"].max()
     if plain.empty or not worst > 0:
         return "AUC that a host loses to a fault of its memory, by how rare it is."
-    years = plain.loc[plain["loss"] >= worst / 2, "years"].min()
-    return f"Without protection a fault costs some host {number(worst / 2)} AUC at least once in {number(365 * years)} days."
+    days = 365 * plain.loc[plain["loss"] >= worst / 2, "years"].min()
+    return f"Without protection a fault costs some host {worst / 2:.2g} AUC at least once in {days:,.0f} days."
