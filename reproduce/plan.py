@@ -161,6 +161,12 @@ def _memory_faults(p: Parameters) -> Iterator[Work]:
     yield Work("seconds", 1 + int(5e-8 * p["parameters"] * p["large_trials"]))  # of the large model
 
 
+def _fleet(p: Parameters) -> Iterator[Work]:
+    yield _training(p, p["model_name"], p["dataset"])
+    count = 4 * (6 * p["trials"] + p["bit_trials"])  # none and three mitigations; modes of faults
+    yield Work("trials", count, p["model_name"], p["dataset"], p["test_rows"])
+
+
 COUNTED: dict[str, Callable[[Parameters], Iterator[Work]]] = {
     "00_models": _trained_pairs,
     "00_quickstart": lambda p: _campaign(p, p["dataset"], p["trials"]),
@@ -178,6 +184,7 @@ COUNTED: dict[str, Callable[[Parameters], Iterator[Work]]] = {
         [_training(p, p["model_name"], p["dataset"]), Work("passes", 32, p["model_name"], p["dataset"], p["test_rows"])]
     ),
     "12_memory_faults": _memory_faults,
+    "13_fleet_risk": _fleet,
 }
 
 

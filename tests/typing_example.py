@@ -29,6 +29,12 @@ def campaign(model: nn.Module, evaluator: dr.Evaluator) -> pd.DataFrame:
     return dr.summarise(table)
 
 
+def fleet(trials: pd.DataFrame, model: nn.Module) -> pd.DataFrame:
+    found = dr.fleet(trials, model, hosts=10_000, memory="1TiB", recommendations=1e6, rates=dr.rates.FAULTS)
+    days: pd.DataFrame = found.simulate(1000, seed=1)
+    return found.table().merge(days, on="mitigation")
+
+
 def maps(model: nn.Module, path: str) -> dr.ErrorMap:
     space = dr.resolve(model, "all")
     error_map = (dr.FixedCount(3) + dr.StuckAt(1, 1e-6)).sample(space, seed=1)

@@ -18,6 +18,7 @@ from .campaign_file import read_campaign as read_campaign
 from .data import load_dataset as load_dataset
 from .evaluation import Evaluator as Evaluator
 from .evaluation import trace as trace
+from .fleet_risk import fleet as fleet
 from .injection import Activations as Activations
 from .injection import BitFlip as BitFlip
 from .injection import Burst as Burst

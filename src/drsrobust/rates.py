@@ -9,6 +9,7 @@ These are rates before ECC; mitigations compute what ECC leaves.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -107,6 +108,7 @@ class FieldRate:
     Attributes:
         kind: `events` that were logged, each of some wrong bits, repeats of one bad place among them; or `faults`, which are
             counted once, and reach one to many millions of bits (`dr.MemoryFault`).
+        modes: of faults the rates of a device by mode; None for events.
     """
 
     kind: str
@@ -115,26 +117,33 @@ class FieldRate:
     high: float
     counts: str
     source: str
+    modes: Mapping[str, Fit] | None = None
 
 
-FIELD = (
-    FieldRate(
-        "events",
-        "DRAM in servers, 2006 to 2008",
-        25_000,
-        70_000,
-        "error events that ECC saw, repeated reads of one faulty place among them; more than 8 % of DIMMs had any in a year",
-        'B. Schroeder, E. Pinheiro, W.-D. Weber, "DRAM Errors in the Wild: A Large-Scale Field Study", SIGMETRICS 2009',
-    ),
-    FieldRate(
-        "faults",
-        "DRAM devices of 1 Gb (DDR2), 2009 to 2010",
-        sum(rates.total for rates in FIT.values()) / 1024,
-        sum(rates.total for rates in FIT.values()) / 1024,
-        "distinct faults of a device, of which half reach more than one bit; 66.1 FIT a device, whatever its capacity is",
-        'V. Sridharan, D. Liberty, "A study of DRAM failures in the field", SC 2012',
-    ),
+EVENTS = FieldRate(
+    "events",
+    "DRAM in servers, 2006 to 2008",
+    25_000,
+    70_000,
+    "error events that ECC saw, repeated reads of one faulty place among them; more than 8 % of DIMMs had any in a year",
+    'B. Schroeder, E. Pinheiro, W.-D. Weber, "DRAM Errors in the Wild: A Large-Scale Field Study", SIGMETRICS 2009',
 )
+FAULTS = FieldRate(
+    "faults",
+    "DRAM devices of 1 Gb (DDR2), 2009 to 2010",
+    sum(rates.total for rates in FIT.values()) / 1024,
+    sum(rates.total for rates in FIT.values()) / 1024,
+    "distinct faults of a device, of which half reach more than one bit; 66.1 FIT a device, whatever its capacity is",
+    'V. Sridharan, D. Liberty, "A study of DRAM failures in the field", SC 2012',
+    FIT,
+)
+FIELD = (EVENTS, FAULTS)
+
+# Share of processors that corrupt data silently: H. D. Dixit et al., arXiv:2203.08989; S. Wang et al., "Understanding Silent
+# Data Corruptions in a Large Production CPU Population", SOSP 2023.
+CORRUPTING = {"arXiv:2203.08989": 1e-3, "SOSP 2023": 361e-6}
+# Stops of a training job by silent data corruption, an hour and GPU: 6 in 54 days on 16,384 GPUs (Llama 3, arXiv:2407.21783).
+GPU_STOPS = 6 / (54 * 24 * 16_384)
 
 
 def field_rates(residency_hours: float = 24.0) -> "pd.DataFrame":

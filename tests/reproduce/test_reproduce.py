@@ -94,7 +94,7 @@ def test_figures_and_their_numbers(smoke):
     names += ["08_mitigation_recovery", "08_mitigation_recovery_int8"]
     timed = ["07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places"]
     timed += ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
-    names += ["10_your_model", "11_one_flip", "11_one_flip_layers"]
+    names += ["10_your_model", "11_one_flip", "11_one_flip_layers", "13_fleet_risk", "13_fleet_risk_tail"]
     assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names + timed)
     for name in names + timed:
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")

@@ -85,6 +85,11 @@ class Strata:
         """Whether there is more than plain maps."""
         return self.names != (ALL,)
 
+    @property
+    def shares(self) -> np.ndarray:
+        """The part of each trial in the mean: float64 [trials], which sum to 1."""
+        return (self.weights / self.members.sum(1)) @ self.members
+
     def mean(self, values: np.ndarray) -> float:
         """The mean of values [trials] without their NaN; NaN if there are no others."""
         weights, parts = self._parts(values)
@@ -196,7 +201,7 @@ class Strata:
             return float("nan")
         if not self.stratified:
             return float(np.quantile(values[known], q))
-        each = (self.weights / self.members.sum(1)) @ self.members
+        each = self.shares
         order = np.argsort(values[known], kind="stable")
         reached = np.cumsum(each[known][order])
         return float(values[known][order][np.searchsorted(reached, q * reached[-1] * (1 - 1e-12))])

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from drsrobust.plots.curves import mitigation_label
 from drsrobust.plots.names import display_name
+from drsrobust.statistics.columns import NONE
 from drsrobust.study.findings import number
 
 if TYPE_CHECKING:
@@ -196,3 +197,28 @@ def assumptions(data: "pd.DataFrame") -> str:
         return "AUC lost to a fault, by assumption."
     ends = [f"{number(total[name])} ({name})" for name in (total.idxmin(), total.idxmax())]
     return f"A fault costs {' to '.join(ends)} AUC on average, by what is assumed."
+
+
+def fleet_risk(data: "pd.DataFrame", hosts: int) -> str:
+    """Of `fleet_risk_data`, its first rate: wrong recommendations without protection, and what is in their place."""
+    rows = data[data["rate"] == data["rate"].iloc[0]]
+    plain, protected = (rows[(rows["mitigation"] == NONE) == alone] for alone in (True, False))
+    text = f"{rows['kind'].iloc[0].capitalize()} in the memory of {hosts:,} hosts"
+    if plain.empty or not plain["wrong_per_day"].iloc[0] > 0:
+        return f"{text}: wrong recommendations a day."
+    text += f" make {number(float(f'{plain.wrong_per_day.iloc[0]:.2g}'))} recommendations a day wrong"
+    stopping = protected[(protected["wrong_per_day"] == 0) & (protected["stops_per_day"] > 0)]
+    if stopping.empty:
+        return f"{text} without protection."
+    code, stops = stopping.iloc[0][["mitigation", "stops_per_day"]]
+    return f"{text}; with {code} none in these trials, and {number(float(f'{stops:.2g}'))} hosts stop a day."
+
+
+def fleet_tail(tail: "pd.DataFrame") -> str:
+    """Of `Fleet.tail`: the largest loss without protection, and how often a fault costs half of it."""
+    plain = tail[tail["mitigation"] == NONE]
+    worst = plain["loss"].max()
+    if plain.empty or not worst > 0:
+        return "AUC that a host loses to a fault of its memory, by how rare it is."
+    days = 365 * plain.loc[plain["loss"] >= worst / 2, "years"].min()
+    return f"Without protection a fault costs some host {worst / 2:.2g} AUC at least once in {days:,.0f} days."

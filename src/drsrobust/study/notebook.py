@@ -121,12 +121,14 @@ for _names, _test, _required in (
     ("trials single_trials sweep_trials row_trials search_trials proof_trials rule_trials shape_trials drawn_models epochs "
      "small_trials flip_trials pair_trials flip_maps large_trials "
      "parameters afn_neurons anywhere injections int8_injections "
+     "bit_trials hosts memory_gib accelerators "
      "counts test_rows table_rows timed_rows rows inputs batch batches turns repeats widths depths embedding_dims",
      lambda value: value >= 1, "at least 1"),
     ("sizes int8_sizes compare_at", lambda value: value >= 28_017, "at least 28017, the smallest model of this shape"),
     ("ber bers front_ber search_ber rates hot quantile loss losses claimed", lambda value: 0 < value <= 1,
      "over 0, at most 1"),
-    ("bounds margin limit", lambda value: 0 < value < math.inf, "a finite number over 0"),
+    ("bounds margin limit recommendations push_interval repair_time days", lambda value: 0 < value < math.inf,
+     "a finite number over 0"),
 ):  # fmt: skip
     _RULES |= dict.fromkeys(_names.split(), (_test, _required))
 _MAY_BE_EMPTY = ("leave_out", "reseeded", "int8_sizes")

@@ -36,6 +36,7 @@ from drsrobust.study.figures.components import (
     row_loss,
     row_loss_data,
 )
+from drsrobust.study.figures.fleet import fleet_risk, fleet_risk_data, fleet_tail
 from drsrobust.study.figures.injection_speed import injection_speed, injection_speed_data
 from drsrobust.study.figures.memory_faults import (
     fault_assumptions,
@@ -91,6 +92,9 @@ __all__ = [
     "error_shapes_data",
     "fault_assumptions",
     "fault_assumptions_data",
+    "fleet_risk",
+    "fleet_risk_data",
+    "fleet_tail",
     "injection_speed",
     "injection_speed_data",
     "layer_loss",

@@ -1,0 +1,377 @@
+"""From failure rates of memory to wrong recommendations a day of a fleet: in closed form, and simulated.
+
+Faults of mode m reach the model of a host as a Poisson process of rate L_m, and each is active for a mean time tau_m: half of
+the push interval if a rewrite cures it, the repair time if it stays. While it is active it changes a share q_m of the
+recommendations and costs d_m AUC, which trials of `MemoryFault(m)` measure. So a fleet makes
+hosts * recommendations * sum L_m tau_m q_m wrong recommendations a day, and active faults are Poisson with mean
+hosts * sum L_m tau_m, whatever the distribution of their times (the queue M/G/infinity). Faults are taken to add up: two in one
+model at a time are rare.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING
+
+import numpy as np
+from torch import nn
+
+from drsrobust._environment import unknown
+from drsrobust.evaluation.evaluator import amount
+from drsrobust.injection.address_space import AddressSpace
+from drsrobust.injection.error_models import check_whole
+from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, MODES, WORD, Geometry, MemoryFault
+from drsrobust.injection.targets import Target, resolve
+from drsrobust.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit
+from drsrobust.statistics.columns import ENDS
+from drsrobust.statistics.strata import Strata
+from drsrobust.statistics.summary import summarise
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FIT_DAY = 24e-9  # failures a day of 1 FIT
+YEAR = 365  # days
+CODES = ("ECC", "Chipkill")  # a word that they detect and cannot repair stops the host, as a machine check does
+_NEEDED = ("error_mode", "mitigation", "mitigation_kind", "target", "outcome", "detected", "repaired", "auc_drop")
+_NEEDED += ("decision_changed",)
+_APART = "faults and logged events count different things and do not add"
+MEASURED = ("decision_changed", "auc_drop", "stopped")
+
+
+@dataclass(frozen=True, eq=False)
+class Fleet:
+    """What a fleet loses by errors of its memory; `fleet` makes one.
+
+    Attributes:
+        kind: of the rates, `faults` or `events`.
+        mitigations: names of them, in the order of the trials.
+        hosts: how many.
+        recommendations: of a host, a day.
+        push_interval, repair_time: hours.
+        accelerators: of a host.
+        value: money of a wrong recommendation; None: unknown.
+        faults_per_day: in all memory of all hosts, devices of check bits among them.
+        modes: one row per mitigation and mode: `transient` and `permanent`, faults a day that reach the model of some host;
+            `active`, how many there are at a time, those that stop their host among them; `n` trials; means with `_low` and
+            `_high` of `decision_changed` (share of a host's recommendations), `auc_drop` and `stopped` (share of the faults).
+        trials: rows of the campaign, with `stopped` (1: the host stops, and neither recommendations nor AUC are lost) and
+            `hits`, the part of each in the faults a day of its mode.
+        assumptions: in sentences.
+    """
+
+    kind: str
+    mitigations: tuple[str, ...]
+    hosts: int
+    recommendations: float
+    push_interval: float
+    repair_time: float
+    accelerators: int
+    value: float | None
+    faults_per_day: float
+    modes: "pd.DataFrame"
+    trials: "pd.DataFrame"
+    assumptions: str
+
+    def table(self) -> "pd.DataFrame":
+        """The whole fleet under each mitigation.
+
+        Returns:
+            one row each: `kind`, `mitigation`, `faults_per_day`, `hits_per_day` (that reach a model), `active` (of them, at a
+            time); with `_low` and `_high` `wrong_per_day` (recommendations), `auc_days_per_day` (AUC that a host loses, times
+            days) and `stops_per_day` (of hosts); `loss_once_a_year` and `loss_once_in_ten_years` (`tail`); `cost_per_day` if
+            `value` is known. Intervals are those of the modes' means by recovered variances (`statistics.strata`); failure
+            rates have none.
+        """
+        import pandas as pd
+
+        rows = []
+        for name, modes, trials in self._by_mitigation():
+            hits = modes["transient"] + modes["permanent"]
+            row = {"kind": self.kind, "mitigation": name, "faults_per_day": self.faults_per_day}
+            row |= {"hits_per_day": hits.sum(), "active": modes["active"].sum()}
+            row |= _summed("wrong_per_day", self.recommendations * modes["active"], modes, "decision_changed")
+            row |= _summed("auc_days_per_day", modes["active"], modes, "auc_drop", least=-math.inf)
+            row |= _summed("stops_per_day", hits, modes, "stopped")
+            row |= _once(trials["auc_drop"], YEAR * trials["hits"])
+            if self.value is not None:
+                row |= {f"cost_per_day{end}": self.value * row[f"wrong_per_day{end}"] for end in ENDS}
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+    def tail(self, years: Sequence[float]) -> "pd.DataFrame":
+        """The AUC loss of a host's model that some fault of the fleet exceeds once in so many years: it solves
+        years * 365 * sum L_m P(loss > x | m) = 1, with the losses of the trials. It is never over the largest of these: of long
+        times it is a lower bound.
+
+        Returns:
+            one row per mitigation and time: `mitigation`, `years`, `loss` (0 where faults that lose AUC are rarer).
+        """
+        import pandas as pd
+
+        rows = [
+            (name, time, _exceeded(trials["auc_drop"], YEAR * trials["hits"], 1 / time))
+            for name, _, trials in self._by_mitigation()
+            for time in years
+        ]
+        return pd.DataFrame(rows, columns=["mitigation", "years", "loss"])
+
+    def compute(self) -> "pd.DataFrame":
+        """Silent errors of processors, which codes of memory do not see. What they do to recommendations is not measured here,
+        so they are in no other number of the fleet.
+
+        Returns:
+            one row per published rate: `quantity`, its `value` in this fleet, `source`.
+        """
+        import pandas as pd
+
+        rows = [("hosts that corrupt data", self.hosts * share, source) for source, share in CORRUPTING.items()]
+        stops = 24 * GPU_STOPS * self.hosts * self.accelerators
+        rows.append(("stops a day, if all accelerators train", stops, "arXiv:2407.21783"))
+        return pd.DataFrame(rows, columns=["quantity", "value", "source"])
+
+    def simulate(self, days: float, *, seed: int = 0) -> "pd.DataFrame":
+        """Draws the faults of some days: their number, the moment of each in its push interval, and one of its mode's trials.
+
+        Args:
+            days: more than 0; the difference from `table` falls with their square root.
+            seed: of all draws; mitigations meet the same faults.
+
+        Returns:
+            one row per mitigation: `mitigation`, `hits_per_day`, `active`, `wrong_per_day`, `auc_days_per_day`,
+            `stops_per_day`, `loss_once_a_year` and `loss_once_in_ten_years`.
+        """
+        import pandas as pd
+
+        _check_numbers("more than 0", days=days)
+        rows = []
+        for name, modes, trials in self._by_mitigation():
+            random, faults = np.random.default_rng(seed), [np.empty((0, 1 + len(MEASURED)))]
+            for mode in modes.itertuples():
+                own = trials[trials["error_mode"] == mode.error_mode]
+                faults.append(self._drawn(mode.transient * days, mode.permanent * days, own, random))
+            active, changed, loss, stopped = np.concatenate(faults).T
+            row = {"mitigation": name, "hits_per_day": len(active) / days, "active": active.sum() / days}
+            row |= {"wrong_per_day": self.recommendations * (active @ changed) / days}
+            row |= {"auc_days_per_day": active @ loss / days, "stops_per_day": stopped.sum() / days}
+            rows.append(row | _once(loss, np.full(len(loss), YEAR / days)))
+        return pd.DataFrame(rows)
+
+    def _drawn(
+        self, transient: float, permanent: float, trials: "pd.DataFrame", random: np.random.Generator
+    ) -> np.ndarray:
+        """Faults of a mode, by their expected numbers: days active and the columns MEASURED of a trial, float64 [n, 4]."""
+        cured, kept = random.poisson(transient), random.poisson(permanent)
+        active = np.append(random.random(cured) * self.push_interval, np.full(kept, self.repair_time)) / 24
+        chances = trials["hits"] / trials["hits"].sum()
+        return np.column_stack([active, random.choice(trials[[*MEASURED]].to_numpy(float), len(active), p=chances)])
+
+    def _by_mitigation(self) -> "Iterator[tuple[str, pd.DataFrame, pd.DataFrame]]":
+        for name in self.mitigations:
+            yield name, *(frame[frame["mitigation"] == name] for frame in (self.modes, self.trials))
+
+    def __repr__(self) -> str:
+        return f"Fleet({', '.join(self.mitigations)}; {self.assumptions})"
+
+
+def fleet(
+    damage: "pd.DataFrame",
+    model: nn.Module,
+    *,
+    hosts: int,
+    memory: int | str,
+    recommendations: float,
+    rates: FieldRate | Mapping[str, Fit] = FAULTS,
+    protection: str | None = None,
+    push_interval: float = 24.0,
+    repair_time: float = 168.0,
+    geometry: Geometry | None = None,
+    target: str | Target = "all",
+    accelerators: int = 0,
+    value: float | None = None,
+) -> Fleet:
+    """What errors of memory cost a fleet of hosts that each serve one copy of a model.
+
+    A host's memory is made of memories of one geometry, and the model lies in one of them; faults that miss it do no harm. A
+    fault in which `ECC` or `Chipkill` detects a word that they cannot repair stops its host, and so does a model that raises:
+    neither serves a wrong recommendation.
+
+    Args:
+        damage: trials of a campaign with `errors=[MemoryFault(mode), ...]` and `metrics=["decision_changed"]`, stratified or
+            not, of one model and target.
+        model: the one that they were run on.
+        hosts: how many, 1 or more.
+        memory: of a host, in bytes or as "1TiB" (2**40 bytes; "1TB" is 10**12).
+        recommendations: of a host, a day.
+        rates: `dr.rates.FAULTS`; or mode -> `Fit` of a device, of every mode; or `dr.rates.EVENTS`, of whose range the low end
+            is taken, each event as one wrong bit until the next push.
+        protection: a value of the column `mitigation`; None: all of them.
+        push_interval: hours between two times at which the model's words are written again with the right content: a push, a
+            reload or a scrub, whichever is most frequent.
+        repair_time: hours that a permanent fault stays, since no push cures it. The default, a week, is an assumption.
+        geometry: of a memory; None: `Geometry()`. The model has to fill the rows and banks that it filled in the trials.
+        target: of the trials.
+        accelerators: of a host, for `Fleet.compute`.
+        value: money of a wrong recommendation; None: no money.
+
+    Raises:
+        TypeError: other rates, as faults and events at once.
+        ValueError: a number that is negative, missing or NaN; an unknown mode or one without rate; trials without a needed
+            column, of another target or protection, of several conditions of a mode, or none of a mode that happens; less
+            memory than the geometry has.
+    """
+    geometry, host = geometry or Geometry(), amount(memory)
+    check_whole("hosts", hosts, 1, "a number of them")
+    check_whole("accelerators", accelerators, 0, "a number of them")
+    _check_numbers("more than 0", push_interval=push_interval, repair_time=repair_time)
+    _check_numbers("0 or more", recommendations=recommendations, value=value or 0)
+    if host < (least := geometry.words * WORD // 8):
+        raise ValueError(
+            f"memory is {host:,} bytes; it must be at least the geometry's, {least:,} (Geometry(ranks=...))"
+        )
+    space = resolve(model, target)
+    hits, all_faults = _rates_of(rates, space, geometry, host / least)
+    hits = {mode: Fit(hosts * fit.transient, hosts * fit.permanent) for mode, fit in hits.items() if fit.total}
+    trials = _silent(damage, str(target), protection)
+    names = tuple(dict.fromkeys(trials["mitigation"]))
+    trials = _with_hits(trials[trials["error_mode"].isin(list(hits))], hits)
+    modes = _modes(trials, hits, push_interval / 48, repair_time / 24)
+    _check_complete(modes, names, hits)
+    events = isinstance(rates, FieldRate) and rates.kind == "events"
+    cured = "logged events, each of one bit" if events else f"transient faults, permanent ones stay {repair_time:g} h"
+    capacity = geometry.banks * geometry.bank_words * CHIP_BITS / 2**30
+    assumptions = (
+        f"{hosts:,} hosts of {host / 2**30:,.0f} GiB, in memories of {geometry.ranks} ranks of {CHIPS} devices of "
+        f"{capacity:g} Gb; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a day; a "
+        f"push every {push_interval:g} h cures {cured}"
+    )
+    return Fleet(
+        "events" if events else "faults",
+        names,
+        hosts,
+        recommendations,
+        push_interval,
+        repair_time,
+        accelerators,
+        value,
+        hosts * all_faults,
+        modes,
+        trials,
+        assumptions,
+    )
+
+
+def _check_numbers(required: str, **numbers: float) -> None:
+    """Raises ValueError for numbers that are not what is required: `more than 0` or `0 or more`; all have to be finite."""
+    for name, value in numbers.items():
+        if not 0 <= value < math.inf or (value == 0 and required == "more than 0"):
+            raise ValueError(f"{name} is {value!r}; it must be {required}")
+
+
+def _rates_of(
+    rates: FieldRate | Mapping[str, Fit], space: AddressSpace, geometry: Geometry, memories: float
+) -> tuple[dict[str, Fit], float]:
+    """Errors of a host a day: those that reach the space, by mode, and all in its memories."""
+    fault = MemoryFault(geometry=geometry, fit=dict.fromkeys(MODES, Fit(1.0, 0.0)))
+    if isinstance(rates, FieldRate) and rates.kind == "events":
+        _check_numbers("0 or more", **{"rates.low": rates.low})
+        bit = rates.low * FIT_DAY / MBIT
+        reached, all_bits = CHIPS * fault.places(space)["bit"], CHIPS * CHIP_BITS * geometry.words
+        return {"bit": Fit(bit * reached, 0.0)}, bit * all_bits * memories
+    by_mode = _checked_modes(rates)
+    an_hour = fault.hits_per_hour(space)  # at one failure in 10**9 hours
+    reached = {mode: Fit(*(24 * rate * an_hour[mode].transient for rate in one)) for mode, one in by_mode.items()}
+    total = sum(sum(one) for one in by_mode.values())
+    return reached, total * FIT_DAY * geometry.ranks * CHIPS * memories
+
+
+def _checked_modes(rates: FieldRate | Mapping[str, Fit]) -> Mapping[str, Fit]:
+    """The rates of every mode of faults, of a device."""
+    if not isinstance(rates, FieldRate | Mapping):
+        raise TypeError(
+            f"rates is of type {type(rates).__name__}; {_APART}: give dr.rates.FAULTS, dr.rates.EVENTS, or a mapping of modes "
+            "to Fit"
+        )
+    by_mode = rates if isinstance(rates, Mapping) else rates.modes or {}
+    for mode, one in by_mode.items():
+        if isinstance(one, FieldRate):
+            raise TypeError(f"rates of {mode!r} are {one.kind} of FieldRate; {_APART}: give Fit(transient, permanent)")
+        if mode not in MODES:
+            raise unknown("mode", mode, MODES)
+        if not (len(one) == 2 and all(0 <= rate < math.inf for rate in one)):
+            raise ValueError(f"rates of {mode!r} are {one!r}; they must be (transient, permanent), 0 or more each")
+    if missing := [mode for mode in MODES if mode not in by_mode]:
+        raise ValueError(f"rates has no mode {', '.join(missing)}; give each a Fit, (0, 0) if it never happens")
+    return by_mode
+
+
+def _silent(damage: "pd.DataFrame", target: str, protection: str | None) -> "pd.DataFrame":
+    """The trials of a protection with a column `stopped`, and no damage where it is true."""
+    if missing := [name for name in _NEEDED if name not in damage]:
+        raise ValueError(
+            f"damage has no columns {', '.join(missing)}; give the trials of a campaign of MemoryFault with "
+            'metrics=["decision_changed"]'
+        )
+    if protection is not None and protection not in set(damage["mitigation"]):
+        raise unknown("protection", protection, damage["mitigation"].unique())
+    own = damage if protection is None else damage[damage["mitigation"] == protection]
+    if others := sorted(set(own["target"]) - {target}):
+        raise ValueError(f"damage holds trials of target {', '.join(others)}; target is {target!r}")
+    noticed = own["detected"].fillna(False).astype(bool) & ~own["repaired"].fillna(True).astype(bool)
+    stopped = (noticed & own["mitigation_kind"].isin(CODES)) | (own["outcome"] == "raised")
+    served = {name: own[name].astype(float).mask(stopped, 0.0) for name in ("decision_changed", "auc_drop")}
+    if empty := [name for name, values in served.items() if values.isna().any()]:
+        raise ValueError(f"damage has no value of {', '.join(empty)} in some trials; they need rows with labels")
+    return own.assign(stopped=stopped.astype(float), **served)
+
+
+def _with_hits(trials: "pd.DataFrame", hits: Mapping[str, Fit]) -> "pd.DataFrame":
+    """The trials with a column `hits`: each one's part of the faults a day of its mode."""
+    found = np.zeros(len(trials))
+    for (_, mode), rows in trials.groupby(["mitigation", "error_mode"]).indices.items():
+        found[rows] = hits[mode].total * Strata.of(trials.iloc[rows]).shares
+    return trials.assign(hits=found)
+
+
+def _modes(trials: "pd.DataFrame", hits: Mapping[str, Fit], cured: float, repaired: float) -> "pd.DataFrame":
+    """`Fleet.modes`, from the mean days that transient and permanent faults are active."""
+    import pandas as pd
+
+    found = summarise(trials, MEASURED, bounds={"stopped": (0, 1)}) if len(trials) else trials
+    kept = ["mitigation", "error_mode", "n", *(f"{name}{end}" for name in MEASURED for end in ENDS)]
+    rates = pd.DataFrame([hits[mode] for mode in found["error_mode"]], found.index, ["transient", "permanent"], float)
+    rates["active"] = cured * rates["transient"] + repaired * rates["permanent"]
+    return found.reindex(columns=kept).join(rates)
+
+
+def _check_complete(modes: "pd.DataFrame", names: Sequence[str], hits: Mapping[str, Fit]) -> None:
+    conditions = Counter(zip(modes["mitigation"], modes["error_mode"], strict=True))
+    for name, mode in product(names, hits):
+        if (count := conditions[name, mode]) != 1:
+            raise ValueError(f"damage holds {count} conditions of mode {mode!r} under {name!r}; it must hold one")
+
+
+def _summed(
+    name: str, weights: "pd.Series", modes: "pd.DataFrame", metric: str, least: float = 0.0
+) -> dict[str, float]:
+    """The weighted sum of a metric's means over modes, and its interval by recovered variances."""
+    weights, (mean, low, high) = weights.to_numpy(float), (modes[f"{metric}{end}"].to_numpy(float) for end in ENDS)
+    total = float(weights @ mean)
+    below, above = (float(np.linalg.norm(weights * length)) for length in (mean - low, high - mean))
+    return dict(zip((f"{name}{end}" for end in ENDS), (total, max(least, total - below), total + above), strict=True))
+
+
+def _once(loss: "pd.Series | np.ndarray", a_year: "pd.Series | np.ndarray") -> dict[str, float]:
+    often = {"loss_once_a_year": 1.0, "loss_once_in_ten_years": 0.1}
+    return {name: _exceeded(loss, a_year, one) for name, one in often.items()}
+
+
+def _exceeded(loss: "pd.Series | np.ndarray", a_year: "pd.Series | np.ndarray", often: float) -> float:
+    """The least loss over 0 that is exceeded at most so often a year, of losses that come so many times a year; 0 if all are
+    rarer."""
+    loss, a_year = np.asarray(loss, float), np.asarray(a_year, float)
+    order = np.argsort(-loss, kind="stable")
+    beyond = np.flatnonzero(np.cumsum(a_year[order]) > often * (1 + 1e-9))
+    return max(0.0, float(loss[order][beyond[0]])) if len(beyond) else 0.0

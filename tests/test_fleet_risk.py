@@ -1,0 +1,248 @@
+"""A fleet's losses: by hand, against a simulation, and what is refused."""
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from torch import nn
+
+import drsrobust as dr
+from drsrobust.injection import Geometry
+from drsrobust.rates import EVENTS, FAULTS, FIT, Fit
+
+# 2,048 words of 64 bits: one row of 16 KiB in a memory of 128 KiB, which has one rank of two banks of four rows.
+MODEL = nn.Linear(64, 64, bias=False)
+SMALL = Geometry(ranks=1, banks=2, rows=4, columns=2048)
+OPTIONS = {"hosts": 10, "memory": 2 * 128 * 1024, "recommendations": 100, "geometry": SMALL, "repair_time": 48.0}
+NEVER = dict.fromkeys(FIT, Fit(0.0, 0.0))
+ROWS = NEVER | {"row": Fit(2e6, 3e6)}
+# A row of the model is one of eight: 18 devices * 2e6 (3e6) FIT * 24e-9 / 8 * 10 hosts reach a model in a day.
+ROW_HITS = (1.08, 1.62)
+
+
+def damage(changed=(0.2, 0.4), lost=(0.1, 0.3), modes=("row",), mitigation="none", **columns):
+    """Trials of each mode as a campaign has them."""
+    each = {
+        "decision_changed": list(changed),
+        "auc_drop": list(lost),
+        "outcome": "ok",
+        "detected": None,
+        "repaired": None,
+    }
+    each |= {"model": "m", "dataset": "d", "protocol": "corrected", "rate": None, "ber": None, "target": "all"}
+    each |= {"mitigation": mitigation, "mitigation_kind": "none", "auc_golden": 0.8, "stopping": "fixed", "nan_rows": 0}
+    each |= {"inf_rows": 0, "n_sites": 9, "n_events": 1, "checkpoint": "c", "data": "f"}
+    parts = [
+        pd.DataFrame(each | {"error_model": f"MemoryFault({mode!r})", "error_mode": mode} | columns) for mode in modes
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def row_of(table, mitigation="none"):
+    return table.set_index("mitigation").loc[mitigation]
+
+
+def test_by_hand():
+    fleet = dr.fleet(damage(), MODEL, rates=ROWS, **OPTIONS)
+    row = row_of(fleet.table())
+    assert row["faults_per_day"] == pytest.approx(10 * 2 * 18 * 5e6 * 24e-9)  # hosts, memories, devices
+    assert row["hits_per_day"] == pytest.approx(sum(ROW_HITS))
+    active = ROW_HITS[0] * 0.5 + ROW_HITS[1] * 2  # days: half of a push interval, and until the repair
+    assert row["active"] == pytest.approx(active)
+    assert row["wrong_per_day"] == pytest.approx(active * 100 * 0.3)
+    assert row["auc_days_per_day"] == pytest.approx(active * 0.2)
+    assert row["wrong_per_day_low"] < row["wrong_per_day"] < row["wrong_per_day_high"]
+    assert row["stops_per_day"] == 0 and "cost_per_day" not in row
+    assert fleet.modes["error_mode"].tolist() == ["row"] and "10 hosts of 0 GiB" in repr(fleet)
+
+
+def test_money_is_a_number_of_the_user():
+    row = row_of(dr.fleet(damage(), MODEL, rates=ROWS, value=0.5, **OPTIONS).table())
+    assert (
+        row["cost_per_day"] == 0.5 * row["wrong_per_day"]
+        and row["cost_per_day_high"] == 0.5 * row["wrong_per_day_high"]
+    )
+
+
+def test_the_loss_that_is_exceeded_once_in_a_time():
+    """985.5 faults a year, of which half lose 0.3 and half 0.1."""
+    fleet = dr.fleet(damage(), MODEL, rates=ROWS, **OPTIONS)
+    tail = fleet.tail([1 / 1000, 1 / 600, 1 / 400, 1, 10]).set_index("years")["loss"]
+    assert tail.tolist() == [0.0, 0.1, 0.3, 0.3, 0.3]
+    assert row_of(fleet.table())[["loss_once_a_year", "loss_once_in_ten_years"]].tolist() == [0.3, 0.3]
+    better = dr.fleet(damage(lost=(-0.1, -0.15)), MODEL, rates=ROWS, **OPTIONS)
+    assert (better.tail([1, 10])["loss"] == 0).all()
+
+
+def test_what_a_code_cannot_repair_stops_the_host():
+    noticed = {"detected": [True, True], "repaired": [False, True]}
+    code = damage(mitigation="SECDED", mitigation_kind="ECC", **noticed)
+    watch = damage(mitigation="range", mitigation_kind="WeightRange", **noticed)
+    raised = damage((None, 0.4), (None, 0.3), mitigation="raises", outcome=["raised", "ok"])
+    table = dr.fleet(pd.concat([damage(), code, watch, raised]), MODEL, rates=ROWS, **OPTIONS).table()
+    assert table["mitigation"].tolist() == ["none", "SECDED", "range", "raises"]
+    for name in ("SECDED", "raises"):
+        assert row_of(table, name)["stops_per_day"] == pytest.approx(sum(ROW_HITS) / 2)
+        assert row_of(table, name)["wrong_per_day"] == pytest.approx(row_of(table)["active"] * 100 * 0.4 / 2)
+    assert row_of(table, "range")["stops_per_day"] == 0
+    assert row_of(table, "range")["wrong_per_day"] == row_of(table)["wrong_per_day"]
+    one = dr.fleet(pd.concat([damage(), code]), MODEL, rates=ROWS, protection="SECDED", **OPTIONS)
+    assert one.table().equals(table[table["mitigation"] == "SECDED"].reset_index(drop=True))
+
+
+def test_strata_have_their_weights():
+    strata = {"stratum": ["a", "a", "b", "b"], "weight": [0.45, 0.45, 0.05, 0.05]}
+    fleet = dr.fleet(damage((0, 0, 0.4, 0.8), (0, 0, 0.2, 0.3), **strata), MODEL, rates=ROWS, **OPTIONS)
+    assert fleet.modes["decision_changed"].tolist() == pytest.approx([0.06])
+    assert (fleet.trials["hits"] / fleet.trials["hits"].sum()).tolist() == pytest.approx(strata["weight"])
+    assert fleet.tail([1 / 100, 1 / 40])["loss"].tolist() == [0.0, 0.3]  # 98.55 a year lose something
+
+
+def test_the_simulation_agrees_with_the_closed_form():
+    """Means of 40 runs, within four of their standard errors, of transient and permanent faults of three modes."""
+    rates = NEVER | {"row": Fit(2e6, 1e6), "bank": Fit(4e5, 0.0), "bit": Fit(0.0, 5e6)}
+    trials = damage((0.1, 0.2, 0.9), (0.0, 0.05, 0.3), ("row", "bank", "bit"))
+    code = damage((0.1, 0.2, 0.9), (0.0, 0.05, 0.3), ("row", "bank", "bit"), mitigation="SECDED", mitigation_kind="ECC")
+    code = code.assign(detected=True, repaired=[False, True, True] * 3)
+    fleet = dr.fleet(pd.concat([trials, code]), MODEL, rates=rates, **OPTIONS | {"push_interval": 36.0})
+    table = fleet.table().set_index("mitigation")
+    runs = [fleet.simulate(250, seed=seed).set_index("mitigation") for seed in range(40)]
+    for name, column in itertools.product(table.index, runs[0].columns[:5]):
+        values = np.array([run.loc[name, column] for run in runs])
+        error = values.std(ddof=1) / np.sqrt(len(values))
+        assert abs(values.mean() - table.loc[name, column]) <= 4 * error, (name, column)
+        assert error > 0 or (name, column) == ("none", "stops_per_day")
+    assert runs[0]["loss_once_a_year"].tolist() == table["loss_once_a_year"].tolist() == [0.3, 0.3]
+    pd.testing.assert_frame_equal(fleet.simulate(250, seed=3), fleet.simulate(250, seed=3))
+    assert runs[0]["hits_per_day"].nunique() == 1  # mitigations meet the same faults
+
+
+def test_no_faults_no_losses():
+    fleet = dr.fleet(damage(), MODEL, rates=NEVER, value=1.0, **OPTIONS)
+    for table in (fleet.table(), fleet.simulate(100)):
+        assert len(table) == 1 and not table.select_dtypes("number").to_numpy().any()
+    assert fleet.tail([1])["loss"].tolist() == [0.0] and fleet.modes.empty
+
+
+def test_twice_the_hosts_twice_the_losses():
+    one, two = (
+        row_of(dr.fleet(damage(), MODEL, rates=ROWS, **OPTIONS | {"hosts": hosts}).table()) for hosts in (10, 20)
+    )
+    extensive = [name for name in one.index if "_per_day" in name] + ["active"]
+    assert two[extensive].tolist() == pytest.approx((2 * one[extensive]).tolist())
+
+
+def test_a_push_cures_transient_faults_and_a_repair_the_others():
+    def wrong(rate, **times):
+        options = OPTIONS | {"push_interval": 24.0} | times
+        return row_of(dr.fleet(damage(), MODEL, rates=NEVER | {"row": rate}, **options).table())["wrong_per_day"]
+
+    transient, permanent = Fit(1e6, 0.0), Fit(0.0, 1e6)
+    assert wrong(transient, push_interval=6.0) == pytest.approx(wrong(transient) / 4)
+    assert wrong(permanent, push_interval=6.0) == wrong(permanent)
+    assert wrong(permanent, repair_time=24.0) == pytest.approx(wrong(permanent) / 2)
+    assert wrong(transient, repair_time=24.0) == wrong(transient)
+
+
+def test_a_fleet_of_the_field():
+    """10,000 hosts of 1 TiB have 130 faults a day in devices of data, and 9/8 of that in all. With devices of 16 Gb there is a
+    sixteenth of them, and of those of single bits in the model; but a chip that fails in all ranks hits it as before."""
+    trials = damage(modes=tuple(FIT))
+    options = {"hosts": 10_000, "memory": "1TiB", "recommendations": 1e6}
+    one = dr.fleet(trials, MODEL, **options)
+    sixteen = dr.fleet(trials, MODEL, geometry=Geometry(banks=16, rows=131072, columns=2048), **options)
+    in_data = 10_000 * dr.rates.field_rates().set_index("kind").loc["faults", "per_tb_day_low"]
+    assert one.faults_per_day == pytest.approx(in_data * 9 / 8) and in_data == pytest.approx(130, rel=0.01)
+    assert one.faults_per_day == pytest.approx(16 * sixteen.faults_per_day)
+    ratio = (one.modes["permanent"] / sixteen.modes["permanent"]).set_axis(one.modes["error_mode"])
+    assert ratio[["bit", "word", "row", "ranks"]].tolist() == pytest.approx([16, 16, 16, 1])
+    hits = dr.MemoryFault().hits_per_hour(dr.resolve(MODEL))
+    expected = [24 * 10_000 * hits[mode].permanent for mode in one.modes["error_mode"]]
+    assert one.modes["permanent"].tolist() == pytest.approx(expected)
+    terabyte = dr.fleet(trials, MODEL, **options | {"memory": "1TB"})
+    assert terabyte.faults_per_day == pytest.approx(one.faults_per_day * 10**12 / 2**40)
+
+
+def test_events_are_wrong_bits_until_the_push():
+    """By hand: FIT/Mbit over the bits of the model and of its check bits, 9/8 of them; the next push cures each."""
+    fleet = dr.fleet(damage(modes=("bit",)), MODEL, rates=EVENTS, **OPTIONS)
+    row, bits = row_of(fleet.table()), 4096 * 32 * 9 / 8
+    assert row["hits_per_day"] == pytest.approx(10 * bits * 25_000 / 2**20 * 24e-9)
+    assert row["faults_per_day"] == pytest.approx(row["hits_per_day"] * 16)  # the model is a sixteenth of the memory
+    assert row["active"] == pytest.approx(row["hits_per_day"] / 2) and row["kind"] == "events"
+    assert row["wrong_per_day"] == pytest.approx(row["active"] * 100 * 0.3)
+    assert "cures logged events, each of one bit" in fleet.assumptions
+    more = dr.fleet(damage(modes=("bit",)), MODEL, rates=replace(EVENTS, low=EVENTS.high), **OPTIONS)
+    assert row_of(more.table())["wrong_per_day"] == pytest.approx(2.8 * row["wrong_per_day"])
+
+
+def test_processors_have_a_line_of_their_own():
+    """One in 1,000 and 361 in 10**6 hosts; 6 stops in 54 days on 16,384 GPUs, so one in 15 days on 10,000."""
+    fleet = dr.fleet(damage(), MODEL, rates=ROWS, accelerators=2, **OPTIONS | {"hosts": 5000})
+    assert fleet.compute()["value"].tolist() == pytest.approx([5, 1.805, 1 / 14.75], rel=1e-3)
+    plain = dr.fleet(damage(), MODEL, rates=ROWS, **OPTIONS | {"hosts": 5000})
+    assert plain.compute()["value"].tolist()[2] == 0
+    pd.testing.assert_frame_equal(plain.table(), fleet.table())
+
+
+def test_of_a_campaign(evaluator, tmp_path):
+    errors = [dr.MemoryFault(mode) for mode in FIT]
+    options = {"mitigations": [None, dr.ECC()], "metrics": ["decision_changed"], "sampling": "stratified", "trials": 12}
+    trials = dr.Campaign(evaluator, errors=errors, store=tmp_path / "s", **options).run(progress=False, workers=1)
+    fleet = dr.fleet(trials, evaluator.model, hosts=10_000, memory="1TiB", recommendations=1e6)
+    plain, code = (row for _, row in fleet.table().iterrows())
+    assert (
+        plain["wrong_per_day"] > 1000 > code["wrong_per_day"] and code["stops_per_day"] > 0.05 > plain["stops_per_day"]
+    )
+    assert plain["hits_per_day"] == code["hits_per_day"]
+    expected = dr.summarise(trials, ["decision_changed"]).query("mitigation == 'none'")["decision_changed"]
+    assert fleet.modes.query("mitigation == 'none'")["decision_changed"].tolist() == pytest.approx(expected.tolist())
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "says"),
+    [
+        ({"rates": NEVER | {"row": Fit(-1.0, 0.0)}}, ValueError, r"rates of 'row' are Fit.*; they must be \(transient"),
+        ({"rates": NEVER | {"row": (float("nan"), 0.0)}}, ValueError, "rates of 'row' are .nan"),
+        ({"rates": replace(EVENTS, low=-1)}, ValueError, "rates.low is -1; it must be 0 or more"),
+        ({"rates": {"row": Fit(1.0, 1.0)}}, ValueError, "rates has no mode bit, word, column, bank, banks, ranks"),
+        ({"rates": replace(FAULTS, modes=None)}, ValueError, "rates has no mode bit"),
+        ({"rates": NEVER | {"rows": Fit(1.0, 1.0)}}, ValueError, "unknown mode 'rows'; did you mean 'row'"),
+        (
+            {"rates": [FAULTS, EVENTS]},
+            TypeError,
+            "rates is of type list; faults and logged events count different things",
+        ),
+        ({"rates": NEVER | {"bit": EVENTS}}, TypeError, "rates of 'bit' are events .* count different things"),
+        ({"rates": 25_000}, TypeError, "rates is of type int"),
+        ({"rates": FAULTS}, ValueError, "damage holds 0 conditions of mode 'bit' under 'none'; it must hold one"),
+        ({"hosts": 0}, ValueError, "hosts is 0; it must be a number of them, 1 or more"),
+        ({"accelerators": -1}, ValueError, "accelerators is -1"),
+        ({"memory": 1024}, ValueError, r"memory is 1,024 bytes; it must be at least the geometry's, 131,072"),
+        ({"memory": "a lot"}, ValueError, "memory is 'a lot'"),
+        ({"push_interval": 0.0}, ValueError, "push_interval is 0.0; it must be more than 0"),
+        ({"repair_time": float("nan")}, ValueError, "repair_time is nan"),
+        ({"recommendations": -1}, ValueError, "recommendations is -1; it must be 0 or more"),
+        ({"value": -1}, ValueError, "value is -1"),
+        ({"protection": "non"}, ValueError, "unknown protection 'non'; did you mean 'none'"),
+        ({"target": "weight"}, ValueError, "damage holds trials of target all; target is 'weight'"),
+    ],
+)
+def test_what_is_refused(changed, error, says):
+    with pytest.raises(error, match=says):
+        dr.fleet(damage(), MODEL, **OPTIONS | {"rates": ROWS} | changed)
+
+
+def test_trials_that_are_refused():
+    trials = damage()
+    for table, says in (
+        (trials.drop(columns="decision_changed"), 'no columns decision_changed; .* metrics=."decision_changed".'),
+        (trials.assign(auc_drop=None), "damage has no value of auc_drop in some trials"),
+        (pd.concat([trials, trials.assign(error_model="other")]), "holds 2 conditions of mode 'row' under 'none'"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            dr.fleet(table, MODEL, rates=ROWS, **OPTIONS)
+    with pytest.raises(ValueError, match="days is 0; it must be more than 0"):
+        dr.fleet(trials, MODEL, rates=ROWS, **OPTIONS).simulate(0)
