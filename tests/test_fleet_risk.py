@@ -26,6 +26,7 @@ def damage(changed=(0.2, 0.4), lost=(0.1, 0.3), modes=("row",), mitigation="none
     """Trials of each mode as a campaign has them."""
     each = {
         "decision_changed": list(changed),
+        "bits_left": 1,
         "auc_drop": list(lost),
         "outcome": "ok",
         "detected": None,
@@ -246,3 +247,11 @@ def test_trials_that_are_refused():
             dr.fleet(table, MODEL, rates=ROWS, **OPTIONS)
     with pytest.raises(ValueError, match="days is 0; it must be more than 0"):
         dr.fleet(trials, MODEL, rates=ROWS, **OPTIONS).simulate(0)
+
+
+def test_a_code_that_left_no_wrong_bit_has_no_interval():
+    code = damage((0.0, 0.0), (0.0, 0.0), mitigation="code", mitigation_id="c")
+    some = dr.fleet(code, MODEL, rates=ROWS, **OPTIONS).table().iloc[0]
+    none = dr.fleet(code.assign(bits_left=0), MODEL, rates=ROWS, **OPTIONS).table().iloc[0]
+    assert none["wrong_per_day_high"] == none["wrong_per_day"] == 0 < some["wrong_per_day_high"]
+    assert none["stops_per_day_high"] == none["auc_days_per_day_high"] == 0

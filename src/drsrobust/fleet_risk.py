@@ -27,16 +27,20 @@ from drsrobust.injection.targets import Target, resolve
 from drsrobust.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.strata import Strata
-from drsrobust.statistics.summary import summarise
+from drsrobust.statistics.summary import corrected_exactly, summarise
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FIT_DAY = 24e-9  # failures a day of 1 FIT
 YEAR = 365  # days
-CODES = ("ECC", "Chipkill")  # a word that they detect and cannot repair stops the host, as a machine check does
+CODES = (
+    "ECC",
+    "Chipkill",
+    "SelectiveChipkill",
+)  # a word that they detect and cannot repair stops the host, as a machine check does
 _NEEDED = ("error_mode", "mitigation", "mitigation_kind", "target", "outcome", "detected", "repaired", "auc_drop")
-_NEEDED += ("decision_changed",)
+_NEEDED += ("decision_changed", "bits_left")
 _APART = "faults and logged events count different things and do not add"
 MEASURED = ("decision_changed", "auc_drop", "stopped")
 
@@ -339,7 +343,10 @@ def _modes(trials: "pd.DataFrame", hits: Mapping[str, Fit], cured: float, repair
     """`Fleet.modes`, from the mean days that transient and permanent faults are active."""
     import pandas as pd
 
-    found = summarise(trials, MEASURED, bounds={"stopped": (0, 1)}) if len(trials) else trials
+    found = trials
+    if len(trials):
+        found = summarise(trials, MEASURED, bounds={"stopped": (0, 1)})
+        found = corrected_exactly(found, trials, ["mitigation", "error_mode"], MEASURED)
     kept = ["mitigation", "error_mode", "n", *(f"{name}{end}" for name in MEASURED for end in ENDS)]
     rates = pd.DataFrame([hits[mode] for mode in found["error_mode"]], found.index, ["transient", "permanent"], float)
     rates["active"] = cured * rates["transient"] + repaired * rates["permanent"]

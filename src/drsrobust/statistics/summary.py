@@ -145,6 +145,28 @@ def summarise(
     return summary
 
 
+def corrected_exactly(
+    summary: "pd.DataFrame", trials: "pd.DataFrame", keys: Sequence[str], metrics: Sequence[str]
+) -> "pd.DataFrame":
+    """A summary of memory faults whose intervals end at the mean where no wrong bit was left in any trial: a code that corrects
+    the faults of a mode corrects all of them, so that trials have missed nothing.
+
+    Args:
+        summary: as `summarise` returns it.
+        trials: that it is of, with `bits_left`.
+        keys: columns that identify a condition in both.
+        metrics: whose intervals are changed.
+    """
+    import pandas as pd
+
+    left = trials.groupby(list(keys), dropna=False)["bits_left"].max()
+    wrong = (left.reindex(pd.MultiIndex.from_frame(summary[list(keys)])) != 0).to_numpy(bool)
+    ends = {
+        f"{metric}{end}": summary[f"{metric}{end}"].where(wrong, summary[metric]) for metric in metrics for end in ENDS
+    }
+    return summary.assign(**ends)
+
+
 def stopping_of(trials: "pd.DataFrame", where: str) -> str:
     """How the number of trials of a condition was chosen: `fixed` or `precision`.
 

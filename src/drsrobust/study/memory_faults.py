@@ -14,7 +14,7 @@ from drsrobust.injection.memory_faults import CHIPS, DATA_CHIPS
 from drsrobust.models.registry import build_model, default_sizes, model_name
 from drsrobust.statistics.columns import CONDITION, ENDS, MITIGATION, identifying
 from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
-from drsrobust.statistics.summary import summarise
+from drsrobust.statistics.summary import corrected_exactly, summarise
 from drsrobust.study.components import stratified_loss
 from drsrobust.study.findings import interval, ratio, with_verdicts
 from drsrobust.study.thirds import by_thirds
@@ -63,18 +63,14 @@ def expected_loss(table: "pd.DataFrame", hits: Mapping[str, float]) -> "pd.DataF
 
     Returns:
         one row of `summarise` per mode and mitigation, then per mitigation for a fault of any mode ("any"), with
-        `hits_per_year` and `per_year`, AUC loss times faults per year, with `_low` and `_high`. Where no wrong bit was left in
-        any trial, both ends are the loss of 0: the code corrects all such faults.
+        `hits_per_year` and `per_year`, AUC loss times faults per year, with `_low` and `_high`. Where a code left no wrong
+        bit in any trial, both ends are the mean (`corrected_exactly`).
     """
     import pandas as pd
 
     both = table, mixed(table, hits)
     found = pd.concat([summarise(trials, ["auc", "auc_drop"]) for trials in both], ignore_index=True)
-    keys = ["error_mode", *MITIGATION]
-    left = pd.concat(both).groupby(keys, dropna=False)["bits_left"].max()
-    corrected = (left.reindex(pd.MultiIndex.from_frame(found[keys])) == 0).to_numpy(bool)
-    for end in ("_low", "_high"):
-        found[f"auc_drop{end}"] = found[f"auc_drop{end}"].where(~corrected, found["auc_drop"])
+    found = corrected_exactly(found, pd.concat(both), ["error_mode", *MITIGATION], ["auc_drop"])
     yearly = found["error_mode"].map({**hits, ANY: sum(hits.values())}).astype(float) * HOURS
     ends = {f"per_year{end}": found[f"auc_drop{end}"] * yearly for end in ENDS}
     return found.assign(hits_per_year=yearly, **ends)
