@@ -36,7 +36,7 @@ def fleet_risk(
     data: pd.DataFrame, ax: "Axes | None" = None, *, kind: str = "faults", quantity: str = "wrong_per_day"
 ) -> "Axes":
     """A quantity a day with its interval: a row per mitigation, a series per failure rate. An open triangle is the upper end
-    where no trial had any.
+    where no trial had any; "never" stands where there is no upper end either.
 
     Args:
         data: `fleet_risk_data`.
@@ -57,6 +57,10 @@ def fleet_risk(
         limits = styles[rate] | LIMIT | {"marker": "<", "markeredgecolor": styles[rate]["color"]}
         ax.plot(unseen[f"{quantity}_high"], unseen["place"], **limits)
         drawn += [*low, *seen[f"{quantity}_high"], *unseen[f"{quantity}_high"]]
+    own = data[data["kind"] == kind]
+    for name in own.loc[own.groupby("mitigation")[f"{quantity}_high"].transform("max") == 0, "mitigation"].unique():
+        text = {"xycoords": ax.get_yaxis_transform(), "va": "center", "size": 8.5, "color": "#555555"}
+        ax.annotate("never", (0.03, len(names) - 1 - names.index(name)), **text)
     ax.set_xscale("log")
     if drawn:  # whole decades, since ticks within one cover each other
         ax.set_xlim(10 ** np.floor(np.log10(min(drawn)) - 0.1), 10 ** np.ceil(np.log10(max(drawn)) + 0.1))
