@@ -1,4 +1,4 @@
-"""What errors in each tensor cost under each protection: the losses that a plan is chosen on, measured on the same error maps."""
+"""What errors in each tensor cost under each protection, on the same error maps: the losses that a plan is chosen on."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -130,7 +130,9 @@ def draw_maps(
     """
     strata = strata_for(errors, space)
     if trials < 2 * len(strata):
-        raise ValueError(f"trials must be at least {2 * len(strata)}, two for each of {len(strata)} strata, got {trials}")
+        raise ValueError(
+            f"trials must be at least {2 * len(strata)}, two for each of {len(strata)} strata, got {trials}"
+        )
     for stratum, share in zip(strata, np.array_split(np.arange(trials), len(strata)), strict=True):
         condition = Condition(errors, target, space, None, stratum)
         for trial in range(len(share)):
@@ -147,9 +149,10 @@ def strata_for(errors: ErrorModel, space: AddressSpace) -> list[Stratum]:
 
 
 def loss_of(evaluator: Evaluator, golden: float, error_map: ErrorMap | None) -> float:
-    """The AUC that errors cost; all of it where the model raises."""
+    """The AUC that errors cost; all of it where the model raises. Without errors it is what the mitigation itself costs: a gain
+    on these rows is chance and counts as 0."""
     if error_map is None or not len(error_map):
-        return golden - evaluator.golden.auc
+        return max(0.0, golden - evaluator.golden.auc)
     with error_map.applied(evaluator.model):
         return golden - (evaluator.rerun(error_map).auc or 0.0)
 

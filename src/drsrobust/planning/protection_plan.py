@@ -35,7 +35,9 @@ ADDITIVE = ("refuse", "warn")
 FACTOR = 2.0  # between predicted and measured loss, over which losses do not add up
 BATCH, BATCHES = 2048, 4  # of timed passes
 _FORMAT = 1  # of saved files
-_BUDGETS = ("budget_bits", "budget_time")
+PLAN, BY_MEANS, UNIFORM = "plan", "plan by means", "uniform"  # kinds of protection in a table of trials
+_BUDGETS, _SPENT = ("budget_bits", "budget_time"), ("stored_percent", "time_percent")
+_ABOUT = ("kind", *_SPENT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,26 +145,27 @@ class Plan:
         return replace(self, **changes)
 
     def table(self) -> "pd.DataFrame":
-        """One row per tensor: `tensor`, `component`, `words`, `protection`, `loss_without` and `loss_with` (means over the plan's
-        error maps), `stored_bits`, `time_percent`."""
+        """One row per tensor: `tensor`, `component`, `words`, `protection`, `loss_without` and `loss_with` (means over the
+        plan's error maps), `stored_bits`, `time_percent`."""
         names = [self.losses.options[option] for option in self.choice.option]
         columns = {"protection": names, "loss_without": self.losses.uncertainty.mean[:, 0]}
         columns |= {"loss_with": self._chosen(self.losses.uncertainty.mean)}
         columns |= {"stored_bits": self._chosen(self._cost[0]).astype(np.int64)}
         return self.places.drop(columns="bits").assign(**columns, time_percent=self._chosen(self._cost[1]))
 
-    def mitigation(self) -> Composed:
-        """The plan as one mitigation: each candidate on the tensors that it was chosen for. The empty plan does nothing."""
-        parts = []
-        for number, candidate in enumerate(self.candidates, 1):
-            own = [name for name, option in zip(self.losses.tensors, self.choice.option, strict=True) if option == number]
-            parts += [candidate.on(own)] if own else []
-        whole = Composed(parts)
-        whole.name = f"plan, {100 * self.budget_bits:g} % bits, {100 * self.budget_time:g} % time"
-        return whole
+    @property
+    def name(self) -> str:
+        """Of its mitigation, by the budgets."""
+        return f"{self.kind}, {100 * self.budget_bits:g} % bits, {100 * self.budget_time:g} % time"
+
+    @property
+    def kind(self) -> str:
+        """`plan`, or `plan by means` where it minimises the mean loss."""
+        return PLAN if self.robust else BY_MEANS
 
     def apply(self, model: nn.Module) -> Composed:
-        """The plan as a mitigation of a model.
+        """The plan as a mitigation of a model: each candidate on the tensors that it was chosen for. The empty plan does
+        nothing.
 
         Raises:
             ValueError: the model lacks a tensor of the plan, or has one of another size.
@@ -171,13 +174,21 @@ class Plan:
         for name, words in zip(self.places["tensor"], self.places["words"], strict=True):
             if found.get(name) != words:
                 raise ValueError(f"the plan is for {name!r} of {words} words; this model has {found.get(name, 'none')}")
-        return self.mitigation()
+        parts = []
+        for number, candidate in enumerate(self.candidates, 1):
+            own = [
+                name for name, option in zip(self.losses.tensors, self.choice.option, strict=True) if option == number
+            ]
+            parts += [candidate.on(own)] if own else []
+        whole = Composed(parts)
+        whole.name = self.name
+        return whole
 
-    def uniform(self) -> list[Mitigation]:
-        """The candidates that fit both budgets on all tensors that they cover."""
-        budgets = np.array([self.budget_bits * self.bits, 100 * self.budget_time])
-        fits = (self._cost.sum(axis=1) <= budgets[:, None] * (1 + 1e-9)).all(axis=0)[1:]
-        return [one for one, fit in zip(self.candidates, fits, strict=True) if fit]
+    def _uniform(self) -> list[tuple[Mitigation, np.ndarray]]:
+        """The candidates that fit both budgets on all tensors that they cover, with what they cost, in per cent."""
+        spent = self._cost.sum(axis=1).T[1:] / [self.bits / 100, 1.0]
+        fits = (spent <= 100 * np.array([self.budget_bits, self.budget_time]) * (1 + 1e-9)).all(axis=1)
+        return [(one, cost) for one, cost, fit in zip(self.candidates, spent, fits, strict=True) if fit]
 
     def frontier(self, budgets: Iterable[float]) -> "pd.DataFrame":
         """The plan at other budgets of stored bits.
@@ -191,7 +202,7 @@ class Plan:
         """
         import pandas as pd
 
-        names = ("budget_bits", "stored_percent", "time_percent", "loss", "bound", "least")
+        names = ["budget_bits", *_SPENT, "loss", "bound", "least"]
         plans = [self.within(budget_bits=budget) for budget in budgets]
         return pd.DataFrame([[getattr(one, name) for name in names] for one in plans], columns=names)
 
@@ -200,24 +211,26 @@ class Plan:
         evaluator: Evaluator,
         errors: ErrorModel,
         *,
-        also: Sequence[Mitigation] = (),
+        others: Iterable["Plan"] = (),
         target: str | Target = "all",
         trials: int = 300,
         seed: int = 1,
     ) -> "pd.DataFrame":
-        """Trials on fresh error maps: without protection, with the plan, with the plan of least mean loss where it differs, and
-        with each candidate that fits both budgets as it is.
+        """Trials on fresh error maps: without protection, with the plan, with the plan of least mean loss, with other plans,
+        and with each candidate that fits both budgets on all tensors. Plans that protect alike are one, under the last of
+        their names.
 
         Args:
             evaluator: of the model without mitigation.
             errors: of the plan, or others.
-            also: further mitigations, such as other plans.
+            others: further plans.
             target: where errors fall.
             trials: error maps, as many in each stratum.
             seed: another one than the plan's.
 
         Returns:
-            a campaign's table, with the columns `stratum` and `weight`; `compare` summarises it.
+            a campaign's table, with the columns `stratum` and `weight`, and of the mitigation `kind` (`plan`, `plan by means`,
+            `uniform`, `none`), `stored_percent` and `time_percent`; `compare` summarises it.
 
         Raises:
             ValueError: the plan's own seed.
@@ -226,42 +239,43 @@ class Plan:
 
         if seed == self.seed:
             raise ValueError(f"seed {seed} is the plan's own; fresh error maps need another one")
-        own, nominal = self.apply(evaluator.model), self.within(robust=False).mitigation()
-        nominal.name += ", mean"
-        protections = {one.identity(): one for one in (*also, *self.uniform(), nominal, own)}  # of equals the last name
-        strata, tables = strata_for(errors, resolve(evaluator.model, target)), []
+        plans = [*others, self.within(robust=False), self]
+        about = {one.name: (UNIFORM, *cost) for one, cost in self._uniform()}
+        about |= {one.name: (one.kind, one.stored_percent, one.time_percent) for one in plans}
+        protections = [one for one, _ in self._uniform()] + [one.apply(evaluator.model) for one in plans]
+        distinct = list({one.identity(): one for one in protections}.values())
+        space, tables = resolve(evaluator.model, target), []
+        strata = strata_for(errors, space)
+        count = max(2, trials // len(strata))
         for stratum in strata:
-            grid = {"errors": [stratum.error_model], "targets": [target], "mitigations": [None, *protections.values()]}
-            count = max(2, trials // len(strata))
+            grid = {"errors": [stratum.error_model], "targets": [target], "mitigations": [None, *distinct]}
             table = Campaign(evaluator, **grid, trials=count, seed=seed).run(workers=1)
-            about = {"error_model": errors.label, "rate": errors.rate, STRATUM: stratum.name}
-            tables.append(table.assign(**about, **{WEIGHT: stratum.probability / count}))
+            tables.append(table.assign(**{STRATUM: stratum.name, WEIGHT: stratum.probability / count}))
         found = pd.concat(tables, ignore_index=True)
-        return found.assign(ber=errors.expected_share(resolve(evaluator.model, target)))
+        kinds = [about.get(name, (NONE, 0.0, 0.0)) for name in found["mitigation"]]
+        found[list(_ABOUT)] = pd.DataFrame(kinds, found.index)
+        return found.assign(error_model=errors.label, rate=errors.rate, ber=errors.expected_share(space))
 
     def compare(self, trials: "pd.DataFrame") -> "pd.DataFrame":
         """What `verify` found, the least loss first.
 
         Returns:
-            one row per mitigation: `mitigation`, `stored_percent`, `time_percent` (NaN for mitigations other than plan and
-            candidates), `auc_drop`, `auc_drop_low`, `auc_drop_high`, `n`; `over_plan`, how much more it loses than the plan on
-            the same maps, with `_low` and `_high`.
+            one row per mitigation: `mitigation`, `kind`, `stored_percent`, `time_percent`, `n` trials, `auc_drop` (mean loss)
+            and `over_plan`, how much more it loses than the plan on the same maps, both with `_low` and `_high`.
         """
         summary = summarise(trials, ["auc_drop"])
-        name = self.mitigation().name
-        strata = Strata.of(trials[trials["mitigation"] == name].sort_values([STRATUM, "trial"], kind="stable"))
+        trials = trials.sort_values([STRATUM, "trial"], kind="stable")
         lost = {
-            one: own.sort_values([STRATUM, "trial"], kind="stable")["auc_drop"].to_numpy(float, na_value=np.nan)
-            for one, own in trials.groupby("mitigation", sort=False)
+            name: own["auc_drop"].to_numpy(float, na_value=self.losses.golden)
+            for name, own in trials.groupby("mitigation", sort=False)
         }
-        over = [strata.mean_interval(lost[one] - lost[name], (-1.0, 1.0)) for one in summary["mitigation"]]
-        table = summary[["mitigation", *(f"auc_drop{end}" for end in ENDS), "n"]].copy()
+        strata = Strata.of(trials[trials["mitigation"] == self.name])
+        over = [strata.mean_interval(lost[name] - lost[self.name], (-1.0, 1.0)) for name in summary["mitigation"]]
+        costs = trials.drop_duplicates("mitigation").set_index("mitigation")[list(_ABOUT)]
+        table = summary[["mitigation", "n", *(f"auc_drop{end}" for end in ENDS)]].join(costs, on="mitigation")
         table[[f"over_plan{end}" for end in ENDS]] = over
-        spent = {option: self._cost[:, :, number].sum(axis=1) for number, option in enumerate(self.losses.options)}
-        for place, (column, whole) in enumerate((("stored_percent", self.bits / 100), ("time_percent", 1.0)), 1):
-            known = {one: cost[place - 1] / whole for one, cost in spent.items()} | {name: getattr(self, column)}
-            table.insert(place, column, table["mitigation"].map(known))
-        return table.sort_values("auc_drop", kind="stable", ignore_index=True)
+        order = ["mitigation", *_ABOUT]
+        return table[[*order, *table.columns.drop(order)]].sort_values("auc_drop", kind="stable", ignore_index=True)
 
     def save(self, path: str | Path) -> None:
         """Writes losses, costs and budgets as JSON, complete or not at all; `load` takes the candidates again."""
@@ -290,7 +304,9 @@ class Plan:
         if not isinstance(about, dict) or about.pop("format", None) != _FORMAT:
             raise ValueError(f"{path} is no plan of this version")
         names = about["losses"]["options"][1:]
-        for name, known, given in zip(names, about.pop("candidates"), [*candidates, *[None] * len(names)], strict=False):
+        for name, known, given in zip(
+            names, about.pop("candidates"), [*candidates, *[None] * len(names)], strict=False
+        ):
             if given is None or given.identity() != known:
                 raise ValueError(f"{path}: its candidate {name!r} is not among the given ones at its place")
         arrays = {name: np.array(about["losses"][name], float) for name in ("values", "whole", "weight")}
@@ -382,7 +398,9 @@ def plan(
     losses = measure(evaluator, errors, candidates, target=target, trials=trials, seed=seed)
     _check_additivity(losses, errors, additive)
     if costs is None:
-        batches = [*padded_batches(rows.head(BATCH * BATCHES), BATCH)] if any(one.computes for one in candidates) else []
+        batches = (
+            [*padded_batches(rows.head(BATCH * BATCHES), BATCH)] if any(one.computes for one in candidates) else []
+        )
         costs = tensor_costs(model, columns["tensor"], candidates, batches)
     budgets = {"budget_bits": budget_bits, "budget_time": budget_time, "required": frozenset(must)}
     found = Plan(losses, costs, tuple(candidates), pd.DataFrame(columns), **budgets, robust=robust, seed=seed)
@@ -394,15 +412,15 @@ def _check_additivity(losses: Losses, errors: ErrorModel, additive: str) -> None
     found = losses.additivity
     if found["ratio_low"] > FACTOR or found["ratio_high"] < 1 / FACTOR:
         text = (
-            f"{errors}: losses of tensors sum to {found['predicted']:.3g} and whole maps lose {found['measured']:.3g}, a ratio of "
-            f"{found['ratio']:.3g} [{found['ratio_low']:.3g}, {found['ratio_high']:.3g}], so no sum predicts a plan"
+            f"{errors}: losses of tensors sum to {found['predicted']:.3g}, and whole maps lose {found['measured']:.3g}; the "
+            f"ratio {found['ratio']:.3g} [{found['ratio_low']:.3g}, {found['ratio_high']:.3g}] should be near 1"
         )
         if additive == "refuse":
             raise ValueError(f"{text}; lower the rate, or pass additive='warn'")
         warnings.warn(text, stacklevel=3)
     if losses.harmful > 1:
         warnings.warn(
-            f"{errors}: errors do harm in {losses.harmful:.2g} tensors per map, where losses add up only roughly; trust the loss "
+            f"{errors}: errors do harm in {losses.harmful:.2g} tensors per map, so losses add up only roughly; trust the loss "
             "on fresh maps (Plan.verify), or plan at a rate with under 1",
             stacklevel=3,
         )

@@ -119,12 +119,13 @@ _RULES |= dict.fromkeys(
 for _names, _test, _required in (
     ("bit bits protected", lambda value: 0 <= value <= 31, "a bit, 0 (the lowest) to 31"),
     ("trials single_trials sweep_trials row_trials search_trials proof_trials rule_trials shape_trials drawn_models epochs "
-     "afn_neurons anywhere injections int8_injections "
+     "fault_trials afn_neurons anywhere injections int8_injections "
      "counts test_rows table_rows timed_rows rows inputs batch batches turns repeats widths depths embedding_dims",
      lambda value: value >= 1, "at least 1"),
     ("sizes int8_sizes compare_at", lambda value: value >= 28_017, "at least 28017, the smallest model of this shape"),
     ("ber bers front_ber search_ber rates hot quantile loss losses claimed", lambda value: 0 < value <= 1,
      "over 0, at most 1"),
+    ("budget_bits budget_time budgets claimed_cost", lambda value: 0 <= value < math.inf, "a share, 0 or more"),
     ("bounds margin limit", lambda value: 0 < value < math.inf, "a finite number over 0"),
 ):  # fmt: skip
     _RULES |= dict.fromkeys(_names.split(), (_test, _required))
