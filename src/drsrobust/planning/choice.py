@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-GAP = 1e-4  # between the chosen loss and the proven bound, as a share of the largest loss
+GAP = 1e-4  # between the chosen loss and the proven bound, as a share of the loss
 
 
 class InfeasibleBudget(ValueError):
@@ -77,7 +77,7 @@ def choose(losses: np.ndarray, costs: np.ndarray, budgets: Sequence[float]) -> C
         raise RuntimeError(f"the solver found no choice: {found.message}")
     chosen = found.x > 0.5
     loss = float(losses[group[chosen], option[chosen]].sum())
-    return Choice(option[chosen], loss, min(loss, scale * float(found.mip_dual_bound)))
+    return Choice(option[chosen], loss, min(loss, float(scale * found.mip_dual_bound)))
 
 
 def cheapest(losses: np.ndarray, costs: np.ndarray, budgets: Sequence[float]) -> tuple[int, float]:

@@ -1,6 +1,7 @@
 """What errors in each tensor cost under each protection, on the same error maps: the losses that a plan is chosen on."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -102,11 +103,11 @@ def measure(
         covered[:, number] = [name in own for name in tensors]
         if not covered[:, number].any():
             raise ValueError(f"{candidate.name} protects none of the {len(tensors)} tensors of target {str(target)!r}")
-    drawn = list(draw_maps(evaluator, errors, target, space, trials, seed))
+    drawn = list(_draw(evaluator, errors, target, space, trials, seed))
     maps, strata = [one for one, _ in drawn], [stratum for _, stratum in drawn]
-    counts = {name: sum(one.name == name for one in strata) for name in {one.name for one in strata}}
+    counts = Counter(one.name for one in strata)
     values = np.full((len(maps), *covered.shape), np.nan)
-    whole = np.array([loss_of(evaluator, golden, one) for one in maps])
+    whole = np.array([_loss(evaluator, golden, one) for one in maps])
     known: dict[tuple, float] = {}
     for option, candidate in enumerate((None, *candidates)):
         screened = [one if candidate is None else candidate.screen(one, evaluator.model, seed=one.seed) for one in maps]
@@ -120,14 +121,10 @@ def measure(
     return Losses(tensors, names, values, whole, tuple(one.name for one in strata), weight, golden)
 
 
-def draw_maps(
+def _draw(
     evaluator: Evaluator, errors: ErrorModel, target: str | Target, space: AddressSpace, trials: int, seed: int
 ) -> Iterator[tuple[ErrorMap, Stratum]]:
-    """Error maps with the strata that they were drawn from.
-
-    Raises:
-        ValueError: fewer than two maps for a stratum.
-    """
+    """Error maps with the strata that they were drawn from."""
     strata = strata_for(errors, space)
     if trials < 2 * len(strata):
         raise ValueError(
@@ -148,7 +145,7 @@ def strata_for(errors: ErrorModel, space: AddressSpace) -> list[Stratum]:
         return [Stratum("all", 1.0, errors)]
 
 
-def loss_of(evaluator: Evaluator, golden: float, error_map: ErrorMap | None) -> float:
+def _loss(evaluator: Evaluator, golden: float, error_map: ErrorMap | None) -> float:
     """The AUC that errors cost; all of it where the model raises. Without errors it is what the mitigation itself costs: a gain
     on these rows is chance and counts as 0."""
     if error_map is None or not len(error_map):
@@ -174,14 +171,9 @@ def _losses(
     """The loss of each map's errors in one tensor; `known` holds those without a side in the computation."""
     if candidate is not None and candidate.computes:
         with evaluator.under(candidate.on([tensor])) as guarded:
-            return [loss_of(guarded, golden, part) for part in parts]
-    return [_known(known, tensor, part, lambda part: loss_of(evaluator, golden, part)) for part in parts]
-
-
-def _known(
-    known: dict[tuple, float], tensor: str, part: ErrorMap | None, loss: Callable[[ErrorMap | None], float]
-) -> float:
-    key = (tensor, b"", b"") if part is None else (tensor, part.word.tobytes(), part.mask.tobytes())
-    if key not in known:
-        known[key] = loss(part)
-    return known[key]
+            return [_loss(guarded, golden, part) for part in parts]
+    keys = [(tensor, None if part is None else (part.word.tobytes(), part.mask.tobytes())) for part in parts]
+    for key, part in zip(keys, parts, strict=True):
+        if key not in known:
+            known[key] = _loss(evaluator, golden, part)
+    return [known[key] for key in keys]

@@ -3,8 +3,8 @@
 import json
 import math
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -282,7 +282,7 @@ class Plan:
         found = self.losses
         about = {"format": _FORMAT, "candidates": [one.identity() for one in self.candidates]}
         about |= {name: getattr(self, name) for name in (*_BUDGETS, "robust", "seed")}
-        about |= {"required": sorted(self.required), "losses": _listed(vars(found))}
+        about |= {"required": sorted(self.required), "losses": _listed(found)}
         about |= {name: getattr(self, name).to_dict("list") for name in ("costs", "places")}
         with new_file(Path(path).expanduser()) as part:
             part.write_text(json.dumps(about) + "\n", encoding="utf-8")
@@ -426,9 +426,8 @@ def _check_additivity(losses: Losses, errors: ErrorModel, additive: str) -> None
         )
 
 
-def _listed(values: Mapping[str, Any]) -> dict[str, Any]:
+def _listed(losses: Losses) -> dict[str, Any]:
     """Fields as JSON values; NaN as null."""
-    fields = ("tensors", "options", "values", "whole", "stratum", "weight", "golden")
-    arrays = {name: values[name] for name in fields if isinstance(values[name], np.ndarray)}
-    lists = {name: np.where(np.isnan(array), None, array.astype(object)).tolist() for name, array in arrays.items()}
-    return {name: values[name] for name in fields if name not in arrays} | lists
+    values = {one.name: getattr(losses, one.name) for one in fields(losses)}
+    arrays = {name: array.astype(object) for name, array in values.items() if isinstance(array, np.ndarray)}
+    return values | {name: np.where(array == array, array, None).tolist() for name, array in arrays.items()}

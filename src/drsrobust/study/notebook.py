@@ -106,11 +106,21 @@ def _pair(value: str) -> bool:
     return bool(gap) and _model(model) and _dataset(dataset)
 
 
+def _fault(value: str) -> bool:
+    """Raises ValueError with the nearest mode for an unknown one."""
+    from drsrobust.rates import FIT
+
+    if value not in FIT:
+        raise unknown("mode of a memory fault", value, FIT)
+    return True
+
+
 # Name of a parameter -> a test of its value, or of each value of a list, and what the value must be.
-_OF_TEXT = (_dataset, _model, _pair)
+_OF_TEXT = (_dataset, _model, _pair, _fault)
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = dict.fromkeys(("dataset", "datasets"), (_dataset, ""))
 _RULES |= dict.fromkeys(("models", "model_name", "shown"), (_model, ""))
 _RULES |= dict.fromkeys(("leave_out", "reseeded"), (_pair, "a model and a data set, as 'afm movielens-1m/full'"))
+_RULES["fault"] = (_fault, "")
 _RULES["densities"] = (lambda value: _dataset(f"synthetic-dummy/{value:g}"), "")
 _RULES |= dict.fromkeys(("seed", "train_seeds"), (lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"))
 _RULES |= dict.fromkeys(
