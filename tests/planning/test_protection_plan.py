@@ -151,8 +151,6 @@ def test_wrong_arguments(trained, rows, candidates):
         planned(candidates=[dr.ParityZero(), dr.ParityZero()])
     with pytest.raises(ValueError, match="NaN guard.* protects none of the"):
         planned(candidates=[dr.NaNGuard(prior=0.5)])
-    with pytest.raises(ValueError, match="trials must be at least"):
-        planned(trials=1)
     with pytest.raises(ValueError, match="required names 'over_arch.*not in target 'embedding'"):
         planned(target="embedding", required="over_mlp")
 

@@ -93,6 +93,7 @@ def test_figures_and_their_numbers(smoke):
     names += [f"07_abft_{part}" for part in ("layers", "repair", "tables")]
     names += ["08_mitigation_recovery", "08_mitigation_recovery_int8"]
     timed = ["07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places"]
+    timed += ["14_protection_plan"]  # its budget of time is of measured times
     timed += ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
     names += ["10_your_model", "11_one_flip", "11_one_flip_layers"]
     assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names + timed)
@@ -127,6 +128,7 @@ def test_figures_and_their_numbers(smoke):
         "07_abft_claims",
         "08_mitigation_recovery_claims",
         "09_injection_speed_claims",
+        "14_protection_plan_claims",
         "claims",
         "models",
     ]

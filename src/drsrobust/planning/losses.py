@@ -87,11 +87,11 @@ def measure(
         errors: one error model, in memory.
         candidates: whole-model mitigations.
         target: where errors fall; its tensors are protected.
-        trials: error maps; two for each stratum at least.
+        trials: error maps; each stratum has two at least.
         seed: decides the maps, which are those of a campaign with this seed.
 
     Raises:
-        ValueError: a candidate that covers none of the tensors, too few trials, or rows without an AUC.
+        ValueError: a candidate that covers none of the tensors, or rows without an AUC.
     """
     space, golden = resolve(evaluator.model, target), evaluator.golden.auc
     if golden is None:
@@ -126,13 +126,9 @@ def _draw(
 ) -> Iterator[tuple[ErrorMap, Stratum]]:
     """Error maps with the strata that they were drawn from."""
     strata = strata_for(errors, space)
-    if trials < 2 * len(strata):
-        raise ValueError(
-            f"trials must be at least {2 * len(strata)}, two for each of {len(strata)} strata, got {trials}"
-        )
-    for stratum, share in zip(strata, np.array_split(np.arange(trials), len(strata)), strict=True):
+    for stratum in strata:
         condition = Condition(errors, target, space, None, stratum)
-        for trial in range(len(share)):
+        for trial in range(max(2, trials // len(strata))):
             drawn = trial_seed(evaluator, condition, trial, seed=seed, coupled=True)
             yield Injection(evaluator.model, [(stratum.error_model, space)], seed=drawn).error_map, stratum
 
