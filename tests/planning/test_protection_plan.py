@@ -1,5 +1,7 @@
 """Plans of a small model: budgets, costs, the mitigation, fresh maps, files and refusals."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -54,9 +56,19 @@ def test_a_plan_of_no_budget_is_empty(plan, trained):
 
 
 def test_more_budget_is_never_worse_and_the_frontier_lists_it(plan):
-    found = plan.frontier([0.0, 0.001, 0.05, 0.6])
-    assert (found["bound"].diff().dropna() <= 1e-4 * found["bound"][0]).all() and found["bound"].is_monotonic_decreasing
+    budgets = [0.0, 0.001, 0.05, 0.6]
+    minimised = [plan.within(budget_bits=budget).choice.loss for budget in budgets]
+    assert all(more <= less + 1e-4 * minimised[0] for less, more in itertools.pairwise(minimised))
+    found = plan.frontier(budgets)
     assert (found["stored_percent"] <= 100 * found["budget_bits"] + 1e-9).all()
+    assert (found["least"] <= found["loss"]).all() and found["bound"].iloc[-1] < found["bound"].iloc[0]
+
+
+def test_tensors_without_a_loss_in_the_maps_are_protected_where_the_budget_allows(plan):
+    """The plan by means leaves most of them alone."""
+    unharmed = plan.losses.uncertainty.mean[:, 0] == 0
+    assert unharmed.any() and "none" not in set(plan.table()["protection"])
+    assert (plan.within(robust=False).table()["protection"][unharmed] == "none").sum() > 3
 
 
 def test_the_same_costs_give_the_same_plan(plan, trained, rows, candidates):
@@ -157,5 +169,6 @@ def test_wrong_arguments(trained, rows, candidates):
 
 def test_the_solver_sees_the_plans_numbers(plan):
     """The plan's choice is that of its arrays alone."""
-    again = choose(plan.losses.uncertainty.upper, plan._cost, [0.05 * plan.bits, 10.0])
-    assert again.option.tolist() == plan.choice.option.tolist()
+    means = plan.within(robust=False)
+    again = choose(plan.losses.uncertainty.mean, plan._cost, [0.05 * plan.bits, 10.0])
+    assert again.option.tolist() == means.choice.option.tolist() and again.bound == means.least == plan.least

@@ -56,6 +56,16 @@ def test_without_any_loss_nothing_is_uncertain():
     assert (found.upper == 0).all() and found.factor == found.unseen == 0
 
 
+def test_unseen_losses_are_spread_by_bits_and_left_as_seen_ones_are():
+    values = np.zeros((50, 3, 3))
+    values[0, 0] = [0.4, 0.1, 0.0]
+    values[:, 1, 1] = np.nan
+    found = uncertainty(values, np.ones((1, 50), bool), np.ones(1))
+    spread = found.spread(np.array([0.5, 0.3, 0.2]))
+    assert spread[:, 0] == pytest.approx(found.unseen * np.array([0.5, 0.3, 0.2]))
+    assert spread[:, 1] == pytest.approx(spread[:, 0] / 4) and (spread[:, 2] == 0).all()
+
+
 def test_what_few_maps_may_have_missed():
     values = np.zeros((100, 1, 1))
     values[0] = 0.2

@@ -51,7 +51,8 @@ class Plan:
         places: the tensors: `tensor`, `component`, `words`, `bits`.
         budget_bits, budget_time: shares of the bits of these tensors, and of inference time.
         required: tensors that must get a protection.
-        robust: whether it minimises the simultaneous upper bound; else the mean loss.
+        robust: whether it minimises the simultaneous upper bound, in which unseen losses are spread over tensors
+            (`Uncertainty.spread`); else the mean loss.
         seed: of its error maps.
     """
 
@@ -77,7 +78,9 @@ class Plan:
         Raises:
             InfeasibleBudget: the required tensors need more; the message names the least budget.
         """
-        return self._choose(self.losses.uncertainty.upper if self.robust else self.losses.uncertainty.mean)
+        found = self.losses.uncertainty
+        spread = found.spread(self.places["bits"].to_numpy() / self.bits)
+        return self._choose(found.upper + spread if self.robust else found.mean)
 
     def _choose(self, losses: np.ndarray) -> Choice:
         losses, budgets = losses.copy(), [self.budget_bits * self.bits, 100 * self.budget_time]

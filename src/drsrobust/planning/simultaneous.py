@@ -41,6 +41,15 @@ class Uncertainty:
         """float64 [tensors, options]; its sum over a plan plus `unseen` is the bound."""
         return self.mean + self.factor * self.error
 
+    def spread(self, shares: np.ndarray) -> np.ndarray:
+        """What the maps may not have shown, spread over tensors by their shares of the bits, float64 [tensors, options]. An
+        option leaves as much of it as it left of the mean losses that were seen. Without it a plan would leave tensors
+        unprotected only because no map happened to do harm there."""
+        seen = np.where(np.isnan(self.mean), np.nan, self.mean[:, :1])
+        with np.errstate(invalid="ignore", divide="ignore"):
+            left = np.nansum(self.mean, axis=0) / np.nansum(seen, axis=0)
+        return self.unseen * shares[:, None] * np.clip(np.where(np.isfinite(left), left, 1.0), 0.0, 1.0)
+
 
 def uncertainty(values: np.ndarray, members: np.ndarray, weights: np.ndarray, *, seed: int = 0) -> Uncertainty:
     """The simultaneous bound.
