@@ -172,3 +172,12 @@ def test_the_solver_sees_the_plans_numbers(plan):
     means = plan.within(robust=False)
     again = choose(plan.losses.uncertainty.mean, plan._cost, [0.05 * plan.bits, 10.0])
     assert again.option.tolist() == means.choice.option.tolist() and again.bound == means.least == plan.least
+
+
+def test_costs_of_a_candidate_on_all_tensors_count_each_check_once(plan, trained, candidates):
+    costs = plan.costs.set_index(["mitigation", "tensor"])
+    abft, parity = candidates[-1], candidates[1]
+    assert costs.loc[(abft.name, "all"), "stored_bits"] == abft.cost(trained).stored_bits
+    each = plan.costs[plan.costs["tensor"] != "all"].groupby("mitigation")["stored_bits"].sum()
+    assert each[abft.name] == 2 * abft.cost(trained).stored_bits  # of a layer's weight and of its bias
+    assert each[parity.name] == costs.loc[(parity.name, "all"), "stored_bits"] == parity.cost(trained).stored_bits

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
 
 COLUMNS = ("mitigation", "tensor", "stored_bits", "time_percent")
+WHOLE = "all"  # in place of a tensor: all tensors that a candidate covers, at once
 
 
 def tensor_costs(
@@ -32,22 +33,23 @@ def tensor_costs(
         batches: of one size, that are timed.
 
     Returns:
-        one row per candidate and tensor: `mitigation`, `tensor`, `stored_bits`, `time_percent` (of inference).
+        one row per candidate and tensor, and one for all its tensors at once (`all`): `mitigation`, `tensor`, `stored_bits`,
+        `time_percent` (of inference).
     """
     import pandas as pd
 
     rows = []
     for candidate in candidates:
-        own = [name for name in tensors if name in candidate.covers(model)]
-        costs = [candidate.on([name]).cost(model) for name in own]
+        covered = candidate.covers(model)
+        own = [name for name in tensors if name in covered]
+        whole, costs = candidate.on(own), [candidate.on([name]).cost(model) for name in own]
+        costs.append(whole.cost(model))
         work = np.array([cost.multiply_adds or cost.bytes_touched for cost in costs], float)
-        time = np.zeros(len(own))
-        if candidate.computes and work.any():
-            measured = overhead(model, batches, candidate.on(own))["overhead_percent"]
-            whole = candidate.on(own).cost(model)
-            time = max(0.0, measured) * work / (whole.multiply_adds or whole.bytes_touched)
+        measured = overhead(model, batches, whole)["overhead_percent"] if candidate.computes and work.any() else 0.0
+        time = max(0.0, measured) * work / (work[-1] or 1.0)
         rows += [
-            (candidate.name, name, cost.stored_bits, spent) for name, cost, spent in zip(own, costs, time, strict=True)
+            (candidate.name, name, cost.stored_bits, spent)
+            for name, cost, spent in zip([*own, WHOLE], costs, time, strict=True)
         ]
     return pd.DataFrame(rows, columns=COLUMNS)
 

@@ -20,7 +20,7 @@ from drsrobust.injection import ErrorModel, Target, resolve
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import padded_batches
 from drsrobust.planning.choice import Choice, InfeasibleBudget, cheapest, choose
-from drsrobust.planning.costs import cost_arrays, tensor_costs
+from drsrobust.planning.costs import WHOLE, cost_arrays, tensor_costs
 from drsrobust.planning.losses import Losses, measure, strata_for
 from drsrobust.statistics.columns import ENDS, NONE
 from drsrobust.statistics.strata import STRATUM, WEIGHT, Strata
@@ -46,7 +46,7 @@ class Plan:
 
     Attributes:
         losses: that it was chosen on.
-        costs: a row per candidate and tensor, as `plan(costs=)` takes them.
+        costs: a row per candidate and tensor, and for all of them, as `plan(costs=)` takes them.
         candidates: whole-model mitigations.
         places: the tensors: `tensor`, `component`, `words`, `bits`.
         budget_bits, budget_time: shares of the bits of these tensors, and of inference time.
@@ -100,9 +100,15 @@ class Plan:
         return int(self.places["bits"].sum())
 
     @cached_property
-    def _cost(self) -> np.ndarray:
+    def _costs(self) -> np.ndarray:
+        """[2, tensors and at last all at once, options]."""
         missing = np.isnan(self.losses.values).all(axis=0)
-        return cost_arrays(self.costs, self.losses.tensors, self.losses.options, missing)
+        missing = np.concatenate([missing, np.zeros_like(missing[:1])])
+        return cost_arrays(self.costs, (*self.losses.tensors, WHOLE), self.losses.options, missing)
+
+    @property
+    def _cost(self) -> np.ndarray:
+        return self._costs[:, :-1]
 
     def _chosen(self, array: np.ndarray) -> np.ndarray:
         """The numbers of the chosen options, of an array [..., tensors, options]."""
@@ -189,7 +195,7 @@ class Plan:
 
     def _uniform(self) -> list[tuple[Mitigation, np.ndarray]]:
         """The candidates that fit both budgets on all tensors that they cover, with what they cost, in per cent."""
-        spent = self._cost.sum(axis=1).T[1:] / [self.bits / 100, 1.0]
+        spent = self._costs[:, -1, 1:].T / [self.bits / 100, 1.0]
         fits = (spent <= 100 * np.array([self.budget_bits, self.budget_time]) * (1 + 1e-9)).all(axis=1)
         return [(one, cost) for one, cost, fit in zip(self.candidates, spent, fits, strict=True) if fit]
 
@@ -273,7 +279,10 @@ class Plan:
             for name, own in trials.groupby("mitigation", sort=False)
         }
         strata = Strata.of(trials[trials["mitigation"] == self.name])
-        over = [strata.mean_interval(lost[name] - lost[self.name], (-1.0, 1.0)) for name in summary["mitigation"]]
+        over = [
+            strata.mean_interval(lost[name] - lost[self.name], (-1.0, 1.0)) if name != self.name else (0.0, 0.0, 0.0)
+            for name in summary["mitigation"]
+        ]
         costs = trials.drop_duplicates("mitigation").set_index("mitigation")[list(_ABOUT)]
         table = summary[["mitigation", "n", *(f"auc_drop{end}" for end in ENDS)]].join(costs, on="mitigation")
         table[[f"over_plan{end}" for end in ENDS]] = over
