@@ -163,6 +163,8 @@ def test_wrong_arguments(trained, rows, candidates):
         planned(candidates=[dr.ParityZero(), dr.ParityZero()])
     with pytest.raises(ValueError, match="NaN guard.* protects none of the"):
         planned(candidates=[dr.NaNGuard(prior=0.5)])
+    with pytest.raises(ValueError, match="no candidate protects 'sparse_arch.*', which is required"):
+        planned(candidates=candidates[-1:], required="embedding", costs=pd.DataFrame())
     with pytest.raises(ValueError, match="required names 'over_arch.*not in target 'embedding'"):
         planned(target="embedding", required="over_mlp")
 

@@ -70,6 +70,11 @@ class Plan:
         for name in _BUDGETS:
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a share, 0 or more, as 0.05, got {getattr(self, name)!r}")
+        alone = np.isnan(self.losses.values[0, :, 1:]).all(axis=1)
+        if lacking := [
+            name for name, one in zip(self.losses.tensors, alone, strict=True) if one and name in self.required
+        ]:
+            raise ValueError(f"no candidate protects {lacking[0]!r}, which is required")
 
     @cached_property
     def choice(self) -> Choice:
@@ -381,8 +386,8 @@ def plan(
         UserWarning: errors do harm in over one tensor per map on average.
 
     Raises:
-        ValueError: losses do not add up, a budget that is no share, candidates of one name or that protect nothing, costs that
-            lack a row.
+        ValueError: losses do not add up, a budget that is no share, candidates of one name or that protect nothing, a required
+            tensor that none protects, costs that lack a row.
         InfeasibleBudget: the required tensors need more; the message names the least budget.
 
     Example:
