@@ -1,5 +1,6 @@
 """What errors in each tensor cost under each protection, on the same error maps: the losses that a plan is chosen on."""
 
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,9 @@ from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.mitigation import Mitigation
 from drsrobust.planning.simultaneous import Uncertainty, uncertainty
 from drsrobust.statistics.columns import NONE
-from drsrobust.statistics.strata import DROP, STRATUM, WEIGHT, Strata
+from drsrobust.statistics.strata import ALL, DROP, STRATUM, WEIGHT, Strata
+
+FACTOR = 2.0  # between predicted and measured loss, over which losses do not add up
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,25 @@ class Losses:
         found = {"predicted": self.strata.mean(parts), "measured": self.strata.mean(self.whole)}
         ends = ("ratio", "ratio_low", "ratio_high")
         return found | dict(zip(ends, self.strata.ratio(parts, self.whole), strict=True))
+
+    def check_additivity(self, errors: ErrorModel, *, refuse: bool) -> None:
+        """Warns, or raises ValueError, where sums of losses clearly differ from those of whole maps by over a factor of 2, and
+        warns where errors do harm in over one tensor per map."""
+        found = self.additivity
+        if found["ratio_low"] > FACTOR or found["ratio_high"] < 1 / FACTOR:
+            text = (
+                f"{errors}: losses of tensors sum to {found['predicted']:.3g}, and whole maps lose {found['measured']:.3g}; "
+                f"the ratio {found['ratio']:.3g} [{found['ratio_low']:.3g}, {found['ratio_high']:.3g}] should be near 1"
+            )
+            if refuse:
+                raise ValueError(f"{text}; lower the rate, or pass additive='warn'")
+            warnings.warn(text, stacklevel=3)
+        if self.harmful > 1:
+            warnings.warn(
+                f"{errors}: errors do harm in {self.harmful:.2g} tensors per map, so losses add up only roughly; trust the "
+                "loss on fresh maps (Plan.verify), or plan at a rate with under 1",
+                stacklevel=3,
+            )
 
 
 def measure(
@@ -138,7 +160,7 @@ def strata_for(errors: ErrorModel, space: AddressSpace) -> list[Stratum]:
     try:
         return strata_of(errors, space, CriticalBits())
     except (TypeError, ValueError):  # another error model, or a target without critical bits
-        return [Stratum("all", 1.0, errors)]
+        return [Stratum(ALL, 1.0, errors)]
 
 
 def _loss(evaluator: Evaluator, golden: float, error_map: ErrorMap | None) -> float:

@@ -2,7 +2,6 @@
 
 import json
 import math
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from drsrobust.data import Split
 
 ADDITIVE = ("refuse", "warn")
-FACTOR = 2.0  # between predicted and measured loss, over which losses do not add up
 BATCH, BATCHES = 2048, 4  # of timed passes
 _FORMAT = 1  # of saved files
 PLAN, BY_MEANS, UNIFORM = "plan", "plan by means", "uniform"  # kinds of protection in a table of trials
@@ -413,7 +411,7 @@ def plan(
     if outside := sorted(must - set(columns["tensor"])):
         raise ValueError(f"required names {outside[0]!r}, which is not in target {str(target)!r}")
     losses = measure(evaluator, errors, candidates, target=target, trials=trials, seed=seed)
-    _check_additivity(losses, errors, additive)
+    losses.check_additivity(errors, refuse=additive == "refuse")
     if costs is None:
         batches = (
             [*padded_batches(rows.head(BATCH * BATCHES), BATCH)] if any(one.computes for one in candidates) else []
@@ -423,24 +421,6 @@ def plan(
     found = Plan(losses, costs, tuple(candidates), pd.DataFrame(columns), **budgets, robust=robust, seed=seed)
     _ = found.choice  # raises
     return found
-
-
-def _check_additivity(losses: Losses, errors: ErrorModel, additive: str) -> None:
-    found = losses.additivity
-    if found["ratio_low"] > FACTOR or found["ratio_high"] < 1 / FACTOR:
-        text = (
-            f"{errors}: losses of tensors sum to {found['predicted']:.3g}, and whole maps lose {found['measured']:.3g}; the "
-            f"ratio {found['ratio']:.3g} [{found['ratio_low']:.3g}, {found['ratio_high']:.3g}] should be near 1"
-        )
-        if additive == "refuse":
-            raise ValueError(f"{text}; lower the rate, or pass additive='warn'")
-        warnings.warn(text, stacklevel=3)
-    if losses.harmful > 1:
-        warnings.warn(
-            f"{errors}: errors do harm in {losses.harmful:.2g} tensors per map, so losses add up only roughly; trust the loss "
-            "on fresh maps (Plan.verify), or plan at a rate with under 1",
-            stacklevel=3,
-        )
 
 
 def _listed(losses: Losses) -> dict[str, Any]:
