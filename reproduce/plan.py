@@ -145,6 +145,14 @@ def _recovery(p: Parameters) -> Iterator[Work]:
     yield Work("passes", timed, p["model_name"], p["dataset"], p["batch"] * p["batches"], alone=True)
 
 
+def _protection_plan(p: Parameters) -> Iterator[Work]:
+    """Of a map each tensor with a harmful part is a trial, of some six; a proof has the budgets' plans, two more, and six
+    protections."""
+    own = p | {"bers": [p["ber"]]}
+    yield from _campaign(own, p["dataset"], 6 * p["trials"] + (8 + len(p["budgets"])) * p["proof_trials"])
+    yield Work("trials", 30 * p["fault_trials"], p["model_name"], p["dataset"], p["test_rows"], 1e-3)
+
+
 def _speed(p: Parameters) -> Iterator[Work]:
     """Six methods (three of them slow), each stopped at `limit`."""
     yield Work("seconds", int(3 * (len(p["sizes"]) + len(p["int8_sizes"])) * p["limit"]), alone=True)
@@ -185,6 +193,7 @@ COUNTED: dict[str, Callable[[Parameters], Iterator[Work]]] = {
     ),
     "12_memory_faults": _memory_faults,
     "13_fleet_risk": _fleet,
+    "14_protection_plan": _protection_plan,
 }
 
 

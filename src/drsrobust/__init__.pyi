@@ -6,6 +6,7 @@ from . import introspection as introspection
 from . import metrics as metrics
 from . import mitigation as mitigation
 from . import models as models
+from . import planning as planning
 from . import plots as plots
 from . import rates as rates
 from . import report as report
@@ -56,6 +57,7 @@ from .mitigation import Scrubbing as Scrubbing
 from .mitigation import SelectiveChipkill as SelectiveChipkill
 from .mitigation import WeightRange as WeightRange
 from .mitigation import ZeroSpaceECC as ZeroSpaceECC
+from .planning import plan as plan
 from .statistics import pvf as pvf
 from .statistics import recovery as recovery
 from .statistics import summarise as summarise

@@ -4,7 +4,7 @@ Also sums of mitigations, and which mitigations are attached to a model."""
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from functools import reduce
@@ -141,6 +141,21 @@ class Mitigation(ABC):
         """Cost on this model; nothing unless overridden."""
         return Cost()
 
+    def covers(self, model: nn.Module) -> set[str]:
+        """Names of the model's tensors that it can be confined to (`on`); none unless overridden."""
+        return set()
+
+    def on(self, tensors: Iterable[str]) -> "Mitigation":
+        """The same protection of some tensors alone, with the cost of these.
+
+        Args:
+            tensors: their names; others are left without it.
+
+        Raises:
+            TypeError: a mitigation that belongs to no tensor.
+        """
+        raise TypeError(f"{self.name} belongs to no tensor, so it cannot be confined to {', '.join(sorted(tensors))}")
+
     def new_detection(self) -> Detection:
         """The detection state at the start of a `with` block. Override with `Detection(detected=False)` if hooks detect."""
         return Detection()
@@ -241,12 +256,29 @@ class Composed(Mitigation):
         return error_map
 
     def cost(self, model: nn.Module) -> Cost:
-        return reduce(add, (part.cost(model) for part in self.parts))
+        return reduce(add, (part.cost(model) for part in self.parts), Cost())
+
+    def covers(self, model: nn.Module) -> set[str]:
+        return set().union(*(part.covers(model) for part in self.parts))
+
+    def on(self, tensors: Iterable[str]) -> "Composed":
+        tensors = frozenset(tensors)
+        return Composed([part.on(tensors) for part in self.parts])
 
     @contextmanager
     def attach(self, model: nn.Module) -> Iterator[Detection]:
         with ExitStack() as stack:
             yield CombinedDetection([stack.enter_context(part.attach(model)) for part in self.parts])
+
+
+def confined_name(name: str, tensors: Collection[str]) -> str:
+    """The name of a mitigation that is confined to some tensors."""
+    return f"{name} on {next(iter(tensors)) if len(tensors) == 1 else f'{len(tensors)} tensors'}"
+
+
+def within(module: str, tensors: Iterable[str]) -> set[str]:
+    """The tensors, by name, of a module and of the modules in it."""
+    return {name for name in tensors if not module or name.startswith(f"{module}.")}
 
 
 def widen(ends: torch.Tensor, margin: float, *, low: bool) -> torch.Tensor:

@@ -14,6 +14,7 @@ from . import mitigations as mitigations
 from . import model_factors as model_factors
 from . import one_flip as one_flip
 from . import protection as protection
+from . import protection_plan as protection_plan
 from . import rounding as rounding
 from . import scoring_rules as scoring_rules
 from .captions import details as details

@@ -124,6 +124,20 @@ def mitigations(points: "pd.DataFrame", ber: float) -> str:
     return f"At a bit error rate of {number(ber)}, {best['mitigation']} gives back {share} of the lost AUC for {cost}."
 
 
+def protection_plan(measured: "pd.DataFrame") -> str:
+    """Of `Plan.compare`: the cheapest plan that leaves at most 1 % of the loss on fresh maps, and that of least mean loss."""
+    lost = measured[measured["kind"] == "none"]["auc_drop"].iloc[0]
+    plans = measured[(measured["kind"] == "plan") & (measured["auc_drop"] <= 0.01 * lost)]
+    if plans.empty:
+        return "Expected loss of AUC against extra stored bits, by plan."
+    best, means = plans.sort_values("stored_percent").iloc[0], measured[measured["kind"] == "plan by means"]
+    left = number(float(f"{max(0.0, best['auc_drop']):.2g}"))
+    text = f"A plan for {best['stored_percent']:.2g} % more bits cuts the loss of AUC from {lost:.2g} to {left}"
+    if means.empty or means["auc_drop"].iloc[0] <= best["auc_drop"]:
+        return f"{text}."
+    return f"{text}; the one that looks best on its own error maps leaves {number(float(f'{means.auc_drop.iloc[0]:.2g}'))}."
+
+
 def places(data: "pd.DataFrame") -> str:
     """Of `protection_places_data`: the most that comes back at each place."""
     best = data.groupby("place", sort=False)["recovery"].max().dropna()

@@ -106,11 +106,21 @@ def _pair(value: str) -> bool:
     return bool(gap) and _model(model) and _dataset(dataset)
 
 
+def _fault(value: str) -> bool:
+    """Raises ValueError with the nearest mode for an unknown one."""
+    from drsrobust.rates import FIT
+
+    if value not in FIT:
+        raise unknown("mode of a memory fault", value, FIT)
+    return True
+
+
 # Name of a parameter -> a test of its value, or of each value of a list, and what the value must be.
-_OF_TEXT = (_dataset, _model, _pair)
+_OF_TEXT = (_dataset, _model, _pair, _fault)
 _RULES: dict[str, tuple[Callable[[Any], bool], str]] = dict.fromkeys(("dataset", "datasets"), (_dataset, ""))
 _RULES |= dict.fromkeys(("models", "model_name", "shown"), (_model, ""))
 _RULES |= dict.fromkeys(("leave_out", "reseeded"), (_pair, "a model and a data set, as 'afm movielens-1m/full'"))
+_RULES["fault"] = (_fault, "")
 _RULES["densities"] = (lambda value: _dataset(f"synthetic-dummy/{value:g}"), "")
 _RULES |= dict.fromkeys(("seed", "train_seeds"), (lambda value: 0 <= value < 2**63, "0 to 2**63 - 1"))
 _RULES |= dict.fromkeys(
@@ -120,8 +130,7 @@ for _names, _test, _required in (
     ("bit bits protected", lambda value: 0 <= value <= 31, "a bit, 0 (the lowest) to 31"),
     ("trials single_trials sweep_trials row_trials search_trials proof_trials rule_trials shape_trials drawn_models epochs "
      "small_trials flip_trials pair_trials flip_maps large_trials "
-     "parameters afn_neurons anywhere injections int8_injections "
-     "bit_trials hosts memory_gib accelerators "
+     "parameters bit_trials hosts memory_gib accelerators fault_trials afn_neurons anywhere injections int8_injections "
      "counts test_rows table_rows timed_rows rows inputs batch batches turns repeats widths depths embedding_dims",
      lambda value: value >= 1, "at least 1"),
     ("sizes int8_sizes compare_at", lambda value: value >= 28_017, "at least 28017, the smallest model of this shape"),
@@ -129,6 +138,8 @@ for _names, _test, _required in (
      "over 0, at most 1"),
     ("bounds margin limit recommendations push_interval repair_time days", lambda value: 0 < value < math.inf,
      "a finite number over 0"),
+    ("budget_bits budget_time budgets claimed_cost", lambda value: 0 <= value < math.inf, "a share, 0 or more"),
+    ("bounds margin limit", lambda value: 0 < value < math.inf, "a finite number over 0"),
 ):  # fmt: skip
     _RULES |= dict.fromkeys(_names.split(), (_test, _required))
 _MAY_BE_EMPTY = ("leave_out", "reseeded", "int8_sizes")

@@ -1,7 +1,8 @@
 """Algorithm-based fault tolerance: `ABFT` compares module outputs with checksums of trusted weights and repairs them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from typing import Any
 
 import torch
@@ -10,9 +11,18 @@ from torch import nn
 from drsrobust._environment import check_choice
 from drsrobust.injection.apply import open_in
 from drsrobust.introspection.calling import Forward, call
-from drsrobust.introspection.tensors import named_modules
+from drsrobust.introspection.tensors import listed, named_modules
 from drsrobust.introspection.wrappers import evaluating
-from drsrobust.mitigation.base import BATCH, ActiveMitigation, Cost, Detection, Handle, Mitigation
+from drsrobust.mitigation.base import (
+    BATCH,
+    ActiveMitigation,
+    Cost,
+    Detection,
+    Handle,
+    Mitigation,
+    confined_name,
+    within,
+)
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy, tensors_digest
 
 ACTIONS = ("report", "recompute", "zero", "restore")
@@ -113,6 +123,19 @@ class ABFT(Mitigation):
         work = sum(check.multiply_adds for check in self.checks.values())
         touched = sum(check.bytes_touched for check in self.checks.values())
         return Cost(bits, -(-work // self.every), -(-touched // self.every))
+
+    def covers(self, model: nn.Module) -> set[str]:
+        names = [entry.name for entry in listed(model)]
+        return set().union(*(within(module, names) for module in self.checks))
+
+    def on(self, tensors: Iterable[str]) -> "ABFT":
+        """Keeps the checks of modules with any of the tensors; a check of several tables stays whole."""
+        confined, tensors = copy(self), frozenset(tensors)
+        confined.checks = {module: check for module, check in self.checks.items() if within(module, tensors)}
+        if self.golden is not None:
+            confined.golden = self.golden.part(confined.checks)
+        confined._digest, confined.name = None, confined_name(self.name, tensors)
+        return confined
 
     def register_hooks(self, model: nn.Module, active: ActiveMitigation) -> Iterator[Handle]:
         modules = dict(named_modules(model))

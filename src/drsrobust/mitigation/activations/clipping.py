@@ -6,7 +6,7 @@ DATE 2020, arXiv:1912.00941: they become 0, bounds searched under faults. Bounds
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,20 @@ from torch import nn
 from drsrobust._environment import check_choice
 from drsrobust.injection import restore_leftovers
 from drsrobust.introspection.calling import Forward
-from drsrobust.introspection.tensors import unwrapped
+from drsrobust.introspection.tensors import listed, unwrapped
 from drsrobust.introspection.wrappers import is_compiled
 from drsrobust.mitigation.activations.bounds import Bounds, CleanRows, learn
 from drsrobust.mitigation.activations.limits import MODES, NANS, limiter
 from drsrobust.mitigation.activations.sites import ClipSite, check_kinds, find_sites, hook_sites, select_sites
-from drsrobust.mitigation.base import ActiveMitigation, Cost, Handle, Mitigation, format_number
+from drsrobust.mitigation.base import (
+    ActiveMitigation,
+    Cost,
+    Handle,
+    Mitigation,
+    confined_name,
+    format_number,
+    within,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -260,6 +268,26 @@ class ActivationClipping(Mitigation):
                     f"{', '.join(sorted(map(str, sites)))}"
                 )
         return {site: (bounds.low, bounds.high) for site, bounds in self.learnt.items()}
+
+    def covers(self, model: nn.Module) -> set[str]:
+        names = [entry.name for entry in listed(model)]
+        return set().union(*(within(site.module, names) for site in self.learnt or () if site.module))
+
+    def on(self, tensors: Iterable[str]) -> "ActivationClipping":
+        """Keeps the learnt bounds of the outputs of modules with any of the tensors.
+
+        Raises:
+            TypeError: a fixed bound.
+        """
+        tensors = frozenset(tensors)
+        if self.learnt is None:
+            raise TypeError(f"{self.name} has one bound for all sites; only ActivationClipping.fit can be confined")
+        confined = copy(self)
+        confined.learnt = {
+            site: bounds for site, bounds in self.learnt.items() if site.module and within(site.module, tensors)
+        }
+        confined.name = confined_name(self.name, tensors)
+        return confined
 
     def cost(self, model: nn.Module) -> Cost:
         """Bounds of 32 bits each (a fixed bound: one in all); per bounded number two comparisons, counted as two multiply-adds,

@@ -8,6 +8,7 @@ from torch import nn
 
 from drsrobust.injection.address_space import WordView
 from drsrobust.introspection.tensors import listed
+from drsrobust.mitigation.base import within
 
 
 class GoldenCopy:
@@ -42,6 +43,11 @@ class GoldenCopy:
         entries = {entry.name: entry for entry in listed(model)}
         names = [name for name, entry in entries.items() if entry.parameter] if names is None else names
         return cls({name: entries[name].tensor for name in names})
+
+    def part(self, modules: Iterable[str]) -> "GoldenCopy":
+        """The copies of the tensors of some modules."""
+        names = set().union(*(within(module, self._tensors) for module in modules))
+        return GoldenCopy({name: tensor for name, tensor in self._tensors.items() if name in names})
 
     @property
     def names(self) -> list[str]:

@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import nn
 
+from drsrobust._hashing import digest
 from drsrobust.injection import ErrorMap, ErrorMapMismatch, Target, as_target
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.error_map import Source
 from drsrobust.introspection.tensors import listed
-from drsrobust.mitigation.base import Cost, Mitigation
+from drsrobust.mitigation.base import Cost, Mitigation, confined_name
 from drsrobust.mitigation.memory.check_memory import CheckBits, check_errors
 from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords
 
@@ -58,6 +60,7 @@ class StorageProtection(Mitigation):
     """
 
     detects = True
+    only: frozenset[str] | None = None  # tensors that it is confined to
 
     def __init__(self, target: str | Target) -> None:
         self.target = as_target(target)
@@ -69,6 +72,10 @@ class StorageProtection(Mitigation):
 
     def settings(self) -> Any:
         return {"target": str(self.target)}
+
+    def identity(self) -> str:
+        identity = super().identity()
+        return identity if self.only is None else digest([identity, sorted(self.only)])
 
     def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap:
         return self.report(error_map, model, seed=seed).remaining
@@ -156,11 +163,23 @@ class StorageProtection(Mitigation):
 
     def cost(self, model: nn.Module) -> Cost:
         """Stored bits only, see `Cost`."""
-        return Cost(stored_bits=sum(self.extra_bits(protected) for protected in self.protected(model)))
+        return Cost(stored_bits=sum(self.extra_bits(protected) for protected in self._confined(model)))
+
+    def covers(self, model: nn.Module) -> set[str]:
+        return {protected.name for protected in self._confined(model)}
+
+    def on(self, tensors: Iterable[str]) -> "StorageProtection":
+        confined = copy(self)
+        confined.only = frozenset(tensors) if self.only is None else self.only & frozenset(tensors)
+        confined.name = confined_name(self.name, confined.only)
+        return confined
 
     def protected(self, model: nn.Module) -> Iterator[ProtectedWords]:
         """The protected words of a model, tensor by tensor."""
         return (ProtectedWords(tensor) for tensor in self.target.resolve(model).tensors)
+
+    def _confined(self, model: nn.Module) -> Iterator[ProtectedWords]:
+        return (words for words in self.protected(model) if self.only is None or words.name in self.only)
 
     def target_suffix(self) -> str:
         """The end of its name: the target, unless it is everything."""
@@ -193,7 +212,7 @@ class StorageProtection(Mitigation):
     def _in_map(self, error_map: ErrorMap, model: nn.Module) -> dict[int, ProtectedWords]:
         """The protected words of the map's tensors, by tensor number."""
         number = {entry.name: index for index, entry in enumerate(error_map.fingerprint)}
-        in_map = {number[words.name]: words for words in self.protected(model) if words.name in number}
+        in_map = {number[words.name]: words for words in self._confined(model) if words.name in number}
         for index, words in in_map.items():
             expected = error_map.fingerprint[index]
             if (words.tensor.shape, words.format.name) != (expected.shape, expected.format):

@@ -4,7 +4,8 @@ The storage counterpart of activation clipping (Ranger, arXiv:2003.13874), as us
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from torch import nn
 from drsrobust._environment import check_choice
 from drsrobust.injection import ErrorMap, ErrorMapMismatch, restore_leftovers
 from drsrobust.injection.address_space import INTEGERS, Stored, WordView, hittable, stored
-from drsrobust.mitigation.base import Cost, Mitigation, format_number, widen
+from drsrobust.mitigation.base import Cost, Mitigation, confined_name, format_number, widen
 
 PER = ("tensor", "row")
 REPAIRS = ("zero", "clamp")
@@ -184,6 +185,15 @@ class WeightRange(Mitigation):
         """Two numbers of a word's width for each range. Inference is unchanged: the check runs when weights are loaded or
         scrubbed."""
         return Cost(stored_bits=sum(2 * bounds.low.numel() * bounds.bits for bounds in self.ranges.values()))
+
+    def covers(self, model: nn.Module) -> set[str]:
+        return set(self.ranges)
+
+    def on(self, tensors: Iterable[str]) -> "WeightRange":
+        confined = copy(self)
+        confined.ranges = {name: self.ranges[name] for name in tensors if name in self.ranges}
+        confined.name = confined_name(self.name, confined.ranges)
+        return confined
 
 
 def _checkable(entry: Stored) -> bool:

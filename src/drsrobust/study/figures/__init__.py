@@ -65,6 +65,7 @@ from drsrobust.study.figures.protection import (
     protection_front,
     protection_front_data,
 )
+from drsrobust.study.figures.protection_plan import protection_plan, protection_plan_data
 
 __all__ = [
     "abft_detection",
@@ -114,6 +115,8 @@ __all__ = [
     "protection_cost_data",
     "protection_front",
     "protection_front_data",
+    "protection_plan",
+    "protection_plan_data",
     "protection_places",
     "protection_places_data",
     "protection_ranking",

@@ -1,0 +1,197 @@
+"""What errors in each tensor cost under each protection, on the same error maps: the losses that a plan is chosen on."""
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from drsrobust.campaign.conditions import Condition, Stratum
+from drsrobust.campaign.stratified import strata_of
+from drsrobust.campaign.trial import trial_seed
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, Target, resolve
+from drsrobust.injection.critical_bits import CriticalBits
+from drsrobust.mitigation import Mitigation
+from drsrobust.planning.simultaneous import Uncertainty, uncertainty
+from drsrobust.statistics.columns import NONE
+from drsrobust.statistics.strata import ALL, DROP, STRATUM, WEIGHT, Strata
+
+FACTOR = 2.0  # between predicted and measured loss, over which losses do not add up
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """AUC that errors in one tensor alone cost, by error map and protection of the tensor.
+
+    Attributes:
+        tensors, options: names; the first option is `none`.
+        values: float64 [maps, tensors, options]; NaN where an option does not protect a tensor.
+        whole: float64 [maps], lost to all errors of a map, without protection.
+        stratum: names [maps].
+        weight: float64 [maps], which sum to 1.
+        golden: AUC without errors.
+    """
+
+    tensors: tuple[str, ...]
+    options: tuple[str, ...]
+    values: np.ndarray
+    whole: np.ndarray
+    stratum: tuple[str, ...]
+    weight: np.ndarray
+    golden: float
+
+    @cached_property
+    def strata(self) -> Strata:
+        """The strata of the maps."""
+        import pandas as pd
+
+        columns = {STRATUM: self.stratum, WEIGHT: self.weight, "auc_drop": self.whole, "outcome": "ok"}
+        return Strata.of(pd.DataFrame(columns))
+
+    @cached_property
+    def uncertainty(self) -> Uncertainty:
+        """Means over maps, and how far the expected losses may lie over them."""
+        return uncertainty(self.values, self.strata.members, self.strata.weights)
+
+    @property
+    def harmful(self) -> float:
+        """Mean number of tensors per map in which errors cost over 0.001 AUC."""
+        return self.strata.mean((self.values[:, :, 0] > DROP).sum(axis=1).astype(float))
+
+    @property
+    def additivity(self) -> dict[str, float]:
+        """Whether losses of tensors add up, without protection: `predicted` (mean sum of the tensors' losses), `measured` (mean
+        loss to whole maps), and their `ratio` with `ratio_low` and `ratio_high` (`Strata.ratio`)."""
+        parts = self.values[:, :, 0].sum(axis=1)
+        found = {"predicted": self.strata.mean(parts), "measured": self.strata.mean(self.whole)}
+        ends = ("ratio", "ratio_low", "ratio_high")
+        return found | dict(zip(ends, self.strata.ratio(parts, self.whole), strict=True))
+
+    def check_additivity(self, errors: ErrorModel, *, refuse: bool) -> None:
+        """Warns, or raises ValueError, where sums of losses clearly differ from those of whole maps by over a factor of 2, and
+        warns where errors do harm in over one tensor per map."""
+        found = self.additivity
+        if found["ratio_low"] > FACTOR or found["ratio_high"] < 1 / FACTOR:
+            text = (
+                f"{errors}: losses of tensors sum to {found['predicted']:.3g}, and whole maps lose {found['measured']:.3g}; "
+                f"the ratio {found['ratio']:.3g} [{found['ratio_low']:.3g}, {found['ratio_high']:.3g}] should be near 1"
+            )
+            if refuse:
+                raise ValueError(f"{text}; lower the rate, or pass additive='warn'")
+            warnings.warn(text, stacklevel=3)
+        if self.harmful > 1:
+            warnings.warn(
+                f"{errors}: errors do harm in {self.harmful:.2g} tensors per map, so losses add up only roughly; trust the "
+                "loss on fresh maps (Plan.verify), or plan at a rate with under 1",
+                stacklevel=3,
+            )
+
+
+def measure(
+    evaluator: Evaluator,
+    errors: ErrorModel,
+    candidates: Sequence[Mitigation],
+    *,
+    target: str | Target = "all",
+    trials: int,
+    seed: int,
+) -> Losses:
+    """Draws whole error maps, and evaluates each tensor's part of each map under each candidate, confined to the tensor.
+
+    Maps are stratified where a campaign could stratify them (`strata_of`), with as many in each stratum. A part that a
+    candidate leaves as another one did is not evaluated again, so that protections of memory cost little time.
+
+    Args:
+        evaluator: of the model without mitigation.
+        errors: one error model, in memory.
+        candidates: whole-model mitigations.
+        target: where errors fall; its tensors are protected.
+        trials: error maps; each stratum has two at least.
+        seed: decides the maps, which are those of a campaign with this seed.
+
+    Raises:
+        ValueError: a candidate that covers none of the tensors, or rows without an AUC.
+    """
+    space, golden = resolve(evaluator.model, target), evaluator.golden.auc
+    if golden is None:
+        raise ValueError("a plan minimises the loss of AUC, which task='rank' does not have")
+    tensors = tuple(tensor.name for tensor in space.tensors)
+    covered = np.ones((len(tensors), 1 + len(candidates)), bool)
+    for number, candidate in enumerate(candidates, 1):
+        own = candidate.covers(evaluator.model)
+        covered[:, number] = [name in own for name in tensors]
+        if not covered[:, number].any():
+            raise ValueError(f"{candidate.name} protects none of the {len(tensors)} tensors of target {str(target)!r}")
+    drawn = list(_draw(evaluator, errors, target, space, trials, seed))
+    maps, strata = [one for one, _ in drawn], [stratum for _, stratum in drawn]
+    counts = Counter(one.name for one in strata)
+    values = np.full((len(maps), *covered.shape), np.nan)
+    whole = np.array([_loss(evaluator, golden, one) for one in maps])
+    known: dict[tuple, float] = {}
+    for option, candidate in enumerate((None, *candidates)):
+        screened = [one if candidate is None else candidate.screen(one, evaluator.model, seed=one.seed) for one in maps]
+        parts = [{name: part for name, part in _by_tensor(one)} for one in screened]
+        for number in np.flatnonzero(covered[:, option]):
+            name = tensors[number]
+            own = [one.get(name) for one in parts]
+            values[:, number, option] = _losses(evaluator, golden, candidate, name, own, known)
+    weight = np.array([one.probability / counts[one.name] for one in strata])
+    names = (NONE, *(candidate.name for candidate in candidates))
+    return Losses(tensors, names, values, whole, tuple(one.name for one in strata), weight, golden)
+
+
+def _draw(
+    evaluator: Evaluator, errors: ErrorModel, target: str | Target, space: AddressSpace, trials: int, seed: int
+) -> Iterator[tuple[ErrorMap, Stratum]]:
+    """Error maps with the strata that they were drawn from."""
+    strata = strata_for(errors, space)
+    for stratum in strata:
+        condition = Condition(errors, target, space, None, stratum)
+        for trial in range(max(2, trials // len(strata))):
+            drawn = trial_seed(evaluator, condition, trial, seed=seed, coupled=True)
+            yield Injection(evaluator.model, [(stratum.error_model, space)], seed=drawn).error_map, stratum
+
+
+def strata_for(errors: ErrorModel, space: AddressSpace) -> list[Stratum]:
+    """The strata of a campaign, or plain maps for error models without strata."""
+    try:
+        return strata_of(errors, space, CriticalBits())
+    except (TypeError, ValueError):  # another error model, or a target without critical bits
+        return [Stratum(ALL, 1.0, errors)]
+
+
+def _loss(evaluator: Evaluator, golden: float, error_map: ErrorMap | None) -> float:
+    """The AUC that errors cost; all of it where the model raises. Without errors it is what the mitigation itself costs: a gain
+    on these rows is chance and counts as 0."""
+    if error_map is None or not len(error_map):
+        return max(0.0, golden - evaluator.golden.auc)
+    with error_map.applied(evaluator.model):
+        return golden - (evaluator.rerun(error_map).auc or 0.0)
+
+
+def _by_tensor(error_map: ErrorMap) -> Iterator[tuple[str, ErrorMap]]:
+    """The errors of each tensor that is hit."""
+    for number, _ in error_map.by_tensor():
+        yield error_map.targets[number], error_map.drop(error_map.tensor != number)
+
+
+def _losses(
+    evaluator: Evaluator,
+    golden: float,
+    candidate: Mitigation | None,
+    tensor: str,
+    parts: Sequence[ErrorMap | None],
+    known: dict[tuple, float],
+) -> list[float]:
+    """The loss of each map's errors in one tensor; `known` holds those without a side in the computation."""
+    if candidate is not None and candidate.computes:
+        with evaluator.under(candidate.on([tensor])) as guarded:
+            return [_loss(guarded, golden, part) for part in parts]
+    keys = [(tensor, None if part is None else (part.word.tobytes(), part.mask.tobytes())) for part in parts]
+    for key, part in zip(keys, parts, strict=True):
+        if key not in known:
+            known[key] = _loss(evaluator, golden, part)
+    return [known[key] for key in keys]

@@ -1,0 +1,430 @@
+"""`plan`: the protection of each tensor that loses least within budgets of memory and time."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from drsrobust._environment import check_choice
+from drsrobust._files import new_file
+from drsrobust.campaign import Campaign
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import ErrorModel, Target, resolve
+from drsrobust.mitigation import Composed, Mitigation
+from drsrobust.models import padded_batches
+from drsrobust.planning.choice import Choice, InfeasibleBudget, cheapest, choose
+from drsrobust.planning.costs import WHOLE, cost_arrays, tensor_costs
+from drsrobust.planning.losses import Losses, measure, strata_for
+from drsrobust.statistics.columns import ENDS, NONE
+from drsrobust.statistics.strata import STRATUM, WEIGHT, Strata
+from drsrobust.statistics.summary import summarise
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from drsrobust.data import Split
+
+ADDITIVE = ("refuse", "warn")
+BATCH, BATCHES = 2048, 4  # of timed passes
+_FORMAT = 1  # of saved files
+PLAN, BY_MEANS, UNIFORM = "plan", "plan by means", "uniform"  # kinds of protection in a table of trials
+_BUDGETS, _SPENT = ("budget_bits", "budget_time"), ("stored_percent", "time_percent")
+_ABOUT = ("kind", *_SPENT)
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """One protection, or none, for each tensor.
+
+    Attributes:
+        losses: that it was chosen on.
+        costs: a row per candidate and tensor, and for all of them, as `plan(costs=)` takes them.
+        candidates: whole-model mitigations.
+        places: the tensors: `tensor`, `component`, `words`, `bits`.
+        budget_bits, budget_time: shares of the bits of these tensors, and of inference time.
+        required: tensors that must get a protection.
+        robust: whether it minimises the simultaneous upper bound, in which unseen losses are spread over tensors
+            (`Uncertainty.spread`); else the mean loss.
+        seed: of its error maps.
+    """
+
+    losses: Losses
+    costs: "pd.DataFrame"
+    candidates: tuple[Mitigation, ...] = field(repr=False)
+    places: "pd.DataFrame"
+    budget_bits: float
+    budget_time: float
+    required: frozenset[str] = frozenset()
+    robust: bool = True
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in _BUDGETS:
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a share, 0 or more, as 0.05, got {getattr(self, name)!r}")
+        alone = np.isnan(self.losses.values[0, :, 1:]).all(axis=1)
+        if lacking := [
+            name for name, one in zip(self.losses.tensors, alone, strict=True) if one and name in self.required
+        ]:
+            raise ValueError(f"no candidate protects {lacking[0]!r}, which is required")
+
+    @cached_property
+    def choice(self) -> Choice:
+        """The chosen option of each tensor; `loss` and `bound` are of the minimised sum.
+
+        Raises:
+            InfeasibleBudget: the required tensors need more; the message names the least budget.
+        """
+        found = self.losses.uncertainty
+        spread = found.spread(self.places["bits"].to_numpy() / self.bits)
+        return self._choose(found.upper + spread if self.robust else found.mean)
+
+    def _choose(self, losses: np.ndarray) -> Choice:
+        losses, budgets = losses.copy(), [self.budget_bits * self.bits, 100 * self.budget_time]
+        losses[[name in self.required for name in self.losses.tensors], 0] = np.nan
+        try:
+            return choose(losses, self._cost, budgets)
+        except InfeasibleBudget:
+            number, least = cheapest(losses, self._cost, budgets)
+        raise InfeasibleBudget(
+            f"{_BUDGETS[number]}={getattr(self, _BUDGETS[number]):g} is too small for the required protections; the cheapest "
+            f"plan needs {_BUDGETS[number]}={least / (self.bits, 100)[number]:.4g}"
+        )
+
+    @property
+    def bits(self) -> int:
+        """Bits of the tensors, without protection."""
+        return int(self.places["bits"].sum())
+
+    @cached_property
+    def _costs(self) -> np.ndarray:
+        """[2, tensors and at last all at once, options]."""
+        missing = np.isnan(self.losses.values).all(axis=0)
+        missing = np.concatenate([missing, np.zeros_like(missing[:1])])
+        return cost_arrays(self.costs, (*self.losses.tensors, WHOLE), self.losses.options, missing)
+
+    @property
+    def _cost(self) -> np.ndarray:
+        return self._costs[:, :-1]
+
+    def _chosen(self, array: np.ndarray) -> np.ndarray:
+        """The numbers of the chosen options, of an array [..., tensors, options]."""
+        return array[..., np.arange(len(self.losses.tensors)), self.choice.option]
+
+    @property
+    def loss(self) -> float:
+        """The expected loss of AUC by the means over the plan's own error maps; too low, since it was chosen on them."""
+        return float(self._chosen(self.losses.uncertainty.mean).sum())
+
+    @property
+    def bound(self) -> float:
+        """The upper bound of the expected loss, with probability 95 % for all plans at once, where losses of tensors add up."""
+        return float(self._chosen(self.losses.uncertainty.upper).sum()) + self.losses.uncertainty.unseen
+
+    @property
+    def bonferroni(self) -> float:
+        """The same bound with Student's t at 1 - 0.05 / number of coefficients in place of the bootstrap."""
+        found = self.losses.uncertainty
+        return float(self._chosen(found.mean + found.bonferroni * found.error).sum()) + found.unseen
+
+    @cached_property
+    def least(self) -> float:
+        """No plan within the budgets has a smaller mean loss on these error maps: the solver's dual bound."""
+        return self._choose(self.losses.uncertainty.mean).bound
+
+    @property
+    def stored_percent(self) -> float:
+        """Extra stored bits, of the bits of the tensors."""
+        return 100 * float(self._chosen(self._cost[0]).sum()) / self.bits
+
+    @property
+    def time_percent(self) -> float:
+        """Extra inference time."""
+        return float(self._chosen(self._cost[1]).sum())
+
+    def within(self, **changes: Any) -> "Plan":
+        """The plan with other budgets, on the same losses and costs.
+
+        Args:
+            changes: `budget_bits`, `budget_time`, `robust`, `required` (names of tensors).
+        """
+        return replace(self, **changes)
+
+    def table(self) -> "pd.DataFrame":
+        """One row per tensor: `tensor`, `component`, `words`, `protection`, `loss_without` and `loss_with` (means over the
+        plan's error maps), `stored_bits`, `time_percent`."""
+        names = [self.losses.options[option] for option in self.choice.option]
+        columns = {"protection": names, "loss_without": self.losses.uncertainty.mean[:, 0]}
+        columns |= {"loss_with": self._chosen(self.losses.uncertainty.mean)}
+        columns |= {"stored_bits": self._chosen(self._cost[0]).astype(np.int64)}
+        return self.places.drop(columns="bits").assign(**columns, time_percent=self._chosen(self._cost[1]))
+
+    @property
+    def name(self) -> str:
+        """Of its mitigation, by the budgets."""
+        return f"{self.kind}, {100 * self.budget_bits:g} % bits, {100 * self.budget_time:g} % time"
+
+    @property
+    def kind(self) -> str:
+        """`plan`, or `plan by means` where it minimises the mean loss."""
+        return PLAN if self.robust else BY_MEANS
+
+    def apply(self, model: nn.Module) -> Composed:
+        """The plan as a mitigation of a model: each candidate on the tensors that it was chosen for. The empty plan does
+        nothing.
+
+        Raises:
+            ValueError: the model lacks a tensor of the plan, or has one of another size.
+        """
+        found = {tensor.name: tensor.size for tensor in resolve(model, "everything").tensors}
+        for name, words in zip(self.places["tensor"], self.places["words"], strict=True):
+            if found.get(name) != words:
+                raise ValueError(f"the plan is for {name!r} of {words} words; this model has {found.get(name, 'none')}")
+        parts = []
+        for number, candidate in enumerate(self.candidates, 1):
+            own = [
+                name for name, option in zip(self.losses.tensors, self.choice.option, strict=True) if option == number
+            ]
+            parts += [candidate.on(own)] if own else []
+        whole = Composed(parts)
+        whole.name = self.name
+        return whole
+
+    def _uniform(self) -> list[tuple[Mitigation, np.ndarray]]:
+        """The candidates that fit both budgets on all tensors that they cover, with what they cost, in per cent."""
+        spent = self._costs[:, -1, 1:].T / [self.bits / 100, 1.0]
+        fits = (spent <= 100 * np.array([self.budget_bits, self.budget_time]) * (1 + 1e-9)).all(axis=1)
+        return [(one, cost) for one, cost, fit in zip(self.candidates, spent, fits, strict=True) if fit]
+
+    def frontier(self, budgets: Iterable[float]) -> "pd.DataFrame":
+        """The plan at other budgets of stored bits.
+
+        Args:
+            budgets: shares of the tensors' bits.
+
+        Returns:
+            one row each: `budget_bits`, `stored_percent`, `time_percent`, `loss`, `bound` (upper), `least` (lower bound of the
+            mean loss of any plan on these error maps).
+        """
+        import pandas as pd
+
+        names = ["budget_bits", *_SPENT, "loss", "bound", "least"]
+        plans = [self.within(budget_bits=budget) for budget in budgets]
+        return pd.DataFrame([[getattr(one, name) for name in names] for one in plans], columns=names)
+
+    def verify(
+        self,
+        evaluator: Evaluator,
+        errors: ErrorModel,
+        *,
+        others: Iterable["Plan"] = (),
+        target: str | Target = "all",
+        trials: int = 300,
+        seed: int = 1,
+    ) -> "pd.DataFrame":
+        """Trials on fresh error maps: without protection, with the plan, with the plan of least mean loss, with other plans,
+        and with each candidate that fits both budgets on all tensors. Plans that protect alike are one, under the last of
+        their names.
+
+        Args:
+            evaluator: of the model without mitigation.
+            errors: of the plan, or others.
+            others: further plans.
+            target: where errors fall.
+            trials: error maps, as many in each stratum.
+            seed: another one than the plan's.
+
+        Returns:
+            a campaign's table, with the columns `stratum` and `weight`, and of the mitigation `kind` (`plan`, `plan by means`,
+            `uniform`, `none`), `stored_percent` and `time_percent`; `compare` summarises it.
+
+        Raises:
+            ValueError: the plan's own seed.
+        """
+        import pandas as pd
+
+        if seed == self.seed:
+            raise ValueError(f"seed {seed} is the plan's own; fresh error maps need another one")
+        plans = [*others, self.within(robust=False), self]
+        about = {one.name: (UNIFORM, *cost) for one, cost in self._uniform()}
+        about |= {one.name: (one.kind, one.stored_percent, one.time_percent) for one in plans}
+        protections = [one for one, _ in self._uniform()] + [one.apply(evaluator.model) for one in plans]
+        distinct = list({one.identity(): one for one in protections}.values())
+        space, tables = resolve(evaluator.model, target), []
+        strata = strata_for(errors, space)
+        count = max(2, trials // len(strata))
+        for stratum in strata:
+            grid = {"errors": [stratum.error_model], "targets": [target], "mitigations": [None, *distinct]}
+            table = Campaign(evaluator, **grid, trials=count, seed=seed).run(workers=1)
+            tables.append(table.assign(**{STRATUM: stratum.name, WEIGHT: stratum.probability / count}))
+        found = pd.concat(tables, ignore_index=True)
+        kinds = [about.get(name, (NONE, 0.0, 0.0)) for name in found["mitigation"]]
+        found[list(_ABOUT)] = pd.DataFrame(kinds, found.index)
+        return found.assign(error_model=errors.label, rate=errors.rate, ber=errors.expected_share(space))
+
+    def compare(self, trials: "pd.DataFrame") -> "pd.DataFrame":
+        """What `verify` found, the least loss first.
+
+        Returns:
+            one row per mitigation: `mitigation`, `kind`, `stored_percent`, `time_percent`, `n` trials, `auc_drop` (mean loss)
+            and `over_plan`, how much more it loses than the plan on the same maps, both with `_low` and `_high`.
+        """
+        summary = summarise(trials, ["auc_drop"])
+        trials = trials.sort_values([STRATUM, "trial"], kind="stable")
+        lost = {
+            name: own["auc_drop"].to_numpy(float, na_value=self.losses.golden)
+            for name, own in trials.groupby("mitigation", sort=False)
+        }
+        strata = Strata.of(trials[trials["mitigation"] == self.name])
+        over = [
+            strata.mean_interval(lost[name] - lost[self.name], (-1.0, 1.0)) if name != self.name else (0.0, 0.0, 0.0)
+            for name in summary["mitigation"]
+        ]
+        costs = trials.drop_duplicates("mitigation").set_index("mitigation")[list(_ABOUT)]
+        table = summary[["mitigation", "n", *(f"auc_drop{end}" for end in ENDS)]].join(costs, on="mitigation")
+        table[[f"over_plan{end}" for end in ENDS]] = over
+        order = ["mitigation", *_ABOUT]
+        return table[[*order, *table.columns.drop(order)]].sort_values("auc_drop", kind="stable", ignore_index=True)
+
+    def save(self, path: str | Path) -> None:
+        """Writes losses, costs and budgets as JSON, complete or not at all; `load` takes the candidates again."""
+        found = self.losses
+        about = {"format": _FORMAT, "candidates": [one.identity() for one in self.candidates]}
+        about |= {name: getattr(self, name) for name in (*_BUDGETS, "robust", "seed")}
+        about |= {"required": sorted(self.required), "losses": _listed(found)}
+        about |= {name: getattr(self, name).to_dict("list") for name in ("costs", "places")}
+        with new_file(Path(path).expanduser()) as part:
+            part.write_text(json.dumps(about) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path, candidates: Sequence[Mitigation]) -> "Plan":
+        """Reads a file of `save`.
+
+        Args:
+            path: of the file.
+            candidates: those of the plan, in its order: fitted to the same model, they have the same identity.
+
+        Raises:
+            ValueError: no file of a plan, or other candidates.
+        """
+        import pandas as pd
+
+        about = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        if not isinstance(about, dict) or about.pop("format", None) != _FORMAT:
+            raise ValueError(f"{path} is no plan of this version")
+        names = about["losses"]["options"][1:]
+        for name, known, given in zip(
+            names, about.pop("candidates"), [*candidates, *[None] * len(names)], strict=False
+        ):
+            if given is None or given.identity() != known:
+                raise ValueError(f"{path}: its candidate {name!r} is not among the given ones at its place")
+        arrays = {name: np.array(about["losses"][name], float) for name in ("values", "whole", "weight")}
+        named = {name: tuple(about["losses"][name]) for name in ("tensors", "options", "stratum")}
+        losses = Losses(**named, **arrays, golden=about.pop("losses")["golden"])
+        frames = {name: pd.DataFrame(about.pop(name)) for name in ("costs", "places")}
+        about["required"] = frozenset(about["required"])
+        return cls(losses, candidates=tuple(candidates[: len(names)]), **frames, **about)
+
+    def __repr__(self) -> str:
+        used = int((self.choice.option > 0).sum())
+        return (
+            f"<Plan {used} of {len(self.losses.tensors)} tensors protected, +{self.stored_percent:.2g} % bits, "
+            f"+{self.time_percent:.2g} % time: loss {self.loss:.3g}, at most {self.bound:.3g}>"
+        )
+
+
+def plan(
+    model: nn.Module,
+    rows: "Split",
+    *,
+    errors: ErrorModel,
+    candidates: Sequence[Mitigation],
+    budget_bits: float,
+    budget_time: float,
+    target: str | Target = "all",
+    required: str | Target | None = None,
+    costs: "pd.DataFrame | None" = None,
+    trials: int = 200,
+    seed: int = 0,
+    robust: bool = True,
+    additive: str = "refuse",
+    **options: Any,
+) -> Plan:
+    """The protection of each tensor that loses least AUC within budgets of stored bits and of inference time.
+
+    Errors in each tensor alone are evaluated under each candidate, on the same error maps. Their losses are added, which holds
+    while maps seldom do harm in several tensors: `Plan.losses.additivity` compares the sum with the loss to whole maps. The
+    loss that counts is the one on fresh maps, `Plan.verify`.
+
+    Args:
+        model: any module, without errors.
+        rows: that are scored; other ones than those that candidates were fitted to.
+        errors: one error model, in memory, as `BitFlip(1e-6)` or `MemoryFault()`.
+        candidates: whole-model mitigations that belong to tensors: protections of memory, `WeightRange`, ABFT, fitted clipping,
+            and sums of them. Several `BitProtection` choose the bits of each tensor too.
+        budget_bits: extra stored bits, as a share of the target's bits.
+        budget_time: extra time of inference, as a share.
+        target: where errors fall; its tensors are planned.
+        required: tensors among them that must get a protection; None: none must.
+        costs: of an earlier plan (`Plan.costs`), so that measured times do not change this one; None: measured. A model with a
+            forward of its own needs them if a candidate computes.
+        trials: error maps.
+        seed: decides them.
+        robust: minimises an upper bound that holds for all plans at once; False: the mean loss.
+        additive: where predicted and measured loss clearly differ by over a factor of 2: `refuse` or `warn`.
+        options: of `Evaluator`.
+
+    Warns:
+        UserWarning: errors do harm in over one tensor per map on average.
+
+    Raises:
+        ValueError: losses do not add up, a budget that is no share, candidates of one name or that protect nothing, a required
+            tensor that none protects, costs that lack a row.
+        InfeasibleBudget: the required tensors need more; the message names the least budget.
+
+    Example:
+        >>> import drsrobust as dr
+        >>> data = dr.load_dataset("synthetic-movielens/full", rows=2000)
+        >>> model = dr.models.build_model("dlrm", data.schema).eval()
+        >>> errors, ranges = dr.BitFlip(1e-6), dr.WeightRange.fit(model)
+        >>> found = dr.plan(model, data.valid, errors=errors, candidates=[ranges], budget_bits=0.05, budget_time=0, trials=8)
+        >>> sorted(set(found.table()["protection"]) - {"none"}) in ([], [ranges.name])
+        True
+    """
+    import pandas as pd
+
+    check_choice("additive", additive, ADDITIVE)
+    names = [candidate.name for candidate in candidates]
+    if len({NONE, *names}) <= len(names):
+        raise ValueError(f"candidates must have names of their own, got {', '.join(names)}; set .name")
+    evaluator, space = Evaluator(model, rows, **options), resolve(model, target)
+    tensors = space.tensors
+    columns = {"tensor": [one.name for one in tensors], "component": [one.component for one in tensors]}
+    columns |= {"words": [one.size for one in tensors], "bits": [one.size * one.format.width for one in tensors]}
+    must = frozenset() if required is None else {one.name for one in resolve(model, required).tensors}
+    if outside := sorted(must - set(columns["tensor"])):
+        raise ValueError(f"required names {outside[0]!r}, which is not in target {str(target)!r}")
+    losses = measure(evaluator, errors, candidates, target=target, trials=trials, seed=seed)
+    losses.check_additivity(errors, refuse=additive == "refuse")
+    if costs is None:
+        batches = (
+            [*padded_batches(rows.head(BATCH * BATCHES), BATCH)] if any(one.computes for one in candidates) else []
+        )
+        costs = tensor_costs(model, columns["tensor"], candidates, batches)
+    budgets = {"budget_bits": budget_bits, "budget_time": budget_time, "required": frozenset(must)}
+    found = Plan(losses, costs, tuple(candidates), pd.DataFrame(columns), **budgets, robust=robust, seed=seed)
+    _ = found.choice  # raises
+    return found
+
+
+def _listed(losses: Losses) -> dict[str, Any]:
+    """Fields as JSON values; NaN as null."""
+    values = {one.name: getattr(losses, one.name) for one in fields(losses)}
+    arrays = {name: array.astype(object) for name, array in values.items() if isinstance(array, np.ndarray)}
+    return values | {name: np.where(array == array, array, None).tolist() for name, array in arrays.items()}

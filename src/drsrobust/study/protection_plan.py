@@ -1,0 +1,41 @@
+"""Claim C19, near full coverage for some 20 % of cost: the share of the lost AUC that a plan gives back on fresh error maps
+(notebook 14)."""
+
+from typing import TYPE_CHECKING
+
+from drsrobust.mitigation import Mitigation
+from drsrobust.statistics.recovery import recovery
+from drsrobust.study.findings import number, with_verdicts
+from drsrobust.study.thirds import by_thirds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def removed(trials: "pd.DataFrame", plan: Mitigation, claimed: float) -> "pd.DataFrame":
+    """The finding on claim C19.
+
+    Args:
+        trials: as `Plan.verify` returns them.
+        plan: within the claimed cost, one of their mitigations by its identity.
+        claimed: share of the lost AUC.
+
+    Returns:
+        one row: `reading` (`removed`), `model`, `dataset`, `mitigation`, `n` trials, `value`, `low`, `high`, `detail`, `reason`
+        and `verdict` (over `claimed`).
+    """
+    import pandas as pd
+
+    found, own = recovery(trials), plan.identity()[:12]
+    row = found[found["mitigation_id"] == own].iloc[0]
+    cost = trials[trials["mitigation_id"] == own].iloc[0]
+    about = {"reading": "removed"} | row[["model", "dataset", "mitigation", "n"]].to_dict()
+    about |= zip(("value", "low", "high"), row[["recovery", "recovery_low", "recovery_high"]], strict=True)
+    about["detail"] = f"+{number(cost['stored_percent'])} % bits, +{number(cost['time_percent'])} % time"
+    about["reason"] = "" if row["recovery"] == row["recovery"] else "nothing lost"
+    return with_verdicts(pd.DataFrame([about]), "above", bound=claimed)
+
+
+def plan_claims(trials: "pd.DataFrame", plan: Mitigation, claimed: float) -> "pd.DataFrame":
+    """`removed` on all trials and on thirds of them."""
+    return by_thirds(lambda table: removed(table, plan, claimed), trials)

@@ -1,0 +1,185 @@
+"""Plans of a small model: budgets, costs, the mitigation, fresh maps, files and refusals."""
+
+import itertools
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import drsrobust as dr
+from drsrobust.planning import InfeasibleBudget, Plan
+from drsrobust.planning.choice import choose
+
+ERRORS = dr.BitFlip(1e-5)
+
+
+@pytest.fixture(scope="module")
+def rows(data):
+    return data.valid.head(300)
+
+
+@pytest.fixture(scope="module")
+def candidates(trained):
+    memory = [dr.WeightRange.fit(trained), dr.ParityZero(), dr.ECC(), dr.BitProtection(range(23, 32), code="tmr")]
+    return [*memory, dr.ABFTLinear.fit(trained, action="restore")]
+
+
+@pytest.fixture(scope="module")
+def plan(trained, rows, candidates):
+    budgets = {"budget_bits": 0.05, "budget_time": 0.10}
+    return dr.plan(trained, rows, errors=ERRORS, candidates=candidates, **budgets, trials=24)
+
+
+def test_the_plan_is_within_its_budgets_and_its_mitigation_costs_no_more(plan, trained):
+    table = plan.table()
+    assert table["tensor"].tolist() == [one.name for one in dr.resolve(trained).tensors]
+    assert set(table["protection"]) - {"none"} and plan.stored_percent <= 5 and plan.time_percent <= 10
+    assert plan.apply(trained).cost(trained).stored_bits <= table["stored_bits"].sum()
+    assert plan.least <= plan.loss <= plan.bound
+    assert table["loss_with"].sum() == pytest.approx(plan.loss)
+    assert plan.loss < 0.1 * table["loss_without"].sum()
+
+
+def test_losses_of_tensors_sum_to_those_of_whole_maps(plan):
+    found = plan.losses.additivity
+    assert found["ratio_low"] <= found["ratio"] <= found["ratio_high"] and 0.9 < found["ratio"] < 1.1
+    assert 0 < plan.losses.harmful < 1
+
+
+def test_a_plan_of_no_budget_is_empty(plan, trained):
+    empty = plan.within(budget_bits=0, budget_time=0)
+    assert set(empty.table()["protection"]) == {"none"}
+    nothing = empty.apply(trained)
+    assert nothing.cost(trained).stored_bits == 0 and not nothing.computes
+    with dr.inject(trained, ERRORS, seed=1, mitigation=nothing) as error_map:
+        assert len(error_map) == len(error_map.drawn)
+
+
+def test_more_budget_is_never_worse_and_the_frontier_lists_it(plan):
+    budgets = [0.0, 0.001, 0.05, 0.6]
+    minimised = [plan.within(budget_bits=budget).choice.loss for budget in budgets]
+    assert all(more <= less + 1e-4 * minimised[0] for less, more in itertools.pairwise(minimised))
+    found = plan.frontier(budgets)
+    assert (found["stored_percent"] <= 100 * found["budget_bits"] + 1e-9).all()
+    assert (found["least"] <= found["loss"]).all() and found["bound"].iloc[-1] < found["bound"].iloc[0]
+
+
+def test_tensors_without_a_loss_in_the_maps_are_protected_where_the_budget_allows(plan):
+    """The plan by means leaves most of them alone."""
+    unharmed = plan.losses.uncertainty.mean[:, 0] == 0
+    assert unharmed.any() and "none" not in set(plan.table()["protection"])
+    assert (plan.within(robust=False).table()["protection"][unharmed] == "none").sum() > 3
+
+
+def test_the_same_costs_give_the_same_plan(plan, trained, rows, candidates):
+    again = dr.plan(
+        trained,
+        rows,
+        errors=ERRORS,
+        candidates=candidates,
+        budget_bits=0.05,
+        budget_time=0.1,
+        costs=plan.costs,
+        trials=24,
+    )
+    pd.testing.assert_frame_equal(again.table(), plan.table())
+    dear = plan.costs.assign(time_percent=50.0)
+    assert set(Plan(plan.losses, dear, plan.candidates, plan.places, 0.05, 0.1).table()["protection"]) == {"none"}
+    with pytest.raises(ValueError, match="costs have no row for 'range per tensor' on 'dense_arch"):
+        Plan(plan.losses, plan.costs.iloc[1:], plan.candidates, plan.places, 0.05, 0.1).table()
+
+
+def test_an_infeasible_budget_names_the_cheapest(plan):
+    bound = plan.within(required=frozenset(plan.losses.tensors))
+    with pytest.raises(InfeasibleBudget, match=r"budget_bits=0 is too small .* needs budget_bits=(\S+)") as caught:
+        bound.within(budget_bits=0, budget_time=0).table()
+    least = float(str(caught.value).rpartition("=")[2])
+    assert "none" not in set(bound.within(budget_bits=least * 1.001, budget_time=0).table()["protection"])
+
+
+def test_a_saved_plan_protects_as_before(plan, trained, candidates, tmp_path):
+    plan.save(tmp_path / "plan.json")
+    loaded = Plan.load(tmp_path / "plan.json", candidates)
+    assert loaded.apply(trained).identity() == plan.apply(trained).identity() and loaded.bound == plan.bound
+    pd.testing.assert_frame_equal(loaded.table(), plan.table())
+    with pytest.raises(ValueError, match="'parity, zero' is not among the given ones at its place"):
+        Plan.load(tmp_path / "plan.json", [candidates[0], candidates[2]])
+    with pytest.raises(ValueError, match=r"the plan is for .* this model has none"):
+        plan.apply(dr.models.build_model("fm", dr.load_dataset("synthetic-movielens/full", rows=600).schema))
+
+
+def test_fresh_maps_show_the_plan_beside_uniform_protections(plan, trained, data):
+    evaluator = dr.Evaluator(trained, data.test.head(300))
+    trials = plan.verify(evaluator, ERRORS, others=[plan.within(budget_bits=0.2)], trials=12)
+    table = plan.compare(trials)
+    assert set(table["kind"]) >= {"plan", "uniform", "none"} and {"range per tensor", "parity, zero"} <= {
+        *table["mitigation"]
+    }
+    assert "SECDED (72,64)" not in set(table["mitigation"])  # over the budget everywhere
+    own = table.set_index("mitigation").loc[plan.name]
+    assert own["over_plan"] == 0 and own["stored_percent"] == pytest.approx(plan.stored_percent)
+    assert trials.groupby("mitigation")["weight"].sum().to_numpy() == pytest.approx(1.0)
+    none = trials[trials["mitigation"] == "none"]
+    mean = table.set_index("mitigation")["auc_drop"]["none"]
+    assert mean == pytest.approx((none["weight"] * none["auc_drop"].astype(float)).sum())
+    with pytest.raises(ValueError, match="seed 0 is the plan's own"):
+        plan.verify(evaluator, ERRORS, seed=0)
+
+
+def test_a_protection_of_memory_and_the_whole_map_agree_with_a_campaign(plan, trained, rows):
+    """With one tensor, its losses are those of whole maps under the mitigation."""
+    name, check = "over_arch.model.0._mlp.0._linear.weight", dr.WeightRange.fit(trained)
+    options = {"errors": ERRORS, "candidates": [check], "budget_bits": 1, "budget_time": 0, "target": name, "trials": 8}
+    found = dr.plan(trained, rows, **options).losses
+    evaluator = dr.Evaluator(trained, rows)
+    strata = dr.planning.losses.strata_for(ERRORS, dr.resolve(trained, name))
+    grid = {"errors": [one.error_model for one in strata], "targets": [name], "mitigations": [None, check]}
+    table = dr.Campaign(evaluator, **grid, trials=4).run(workers=1)
+    expected = [table[table["mitigation"] == one]["auc_drop"].to_numpy(float) for one in ("none", check.name)]
+    assert np.sort(found.values[:, 0, 0]) == pytest.approx(np.sort(expected[0]), abs=1e-12)
+    assert np.sort(found.values[:, 0, 1]) == pytest.approx(np.sort(expected[1]), abs=1e-12)
+    assert found.whole == pytest.approx(found.values[:, 0, 0], abs=1e-12)
+
+
+def test_errors_that_do_not_add_up_are_refused(trained, rows):
+    options = {"candidates": [dr.ParityZero()], "budget_bits": 0.05, "budget_time": 0, "trials": 12}
+    with pytest.raises(ValueError, match=r"whole maps lose .* should be near 1; lower the rate"):
+        dr.plan(trained, rows, errors=dr.BitFlip(3e-3), **options)
+    with pytest.warns(UserWarning) as caught:
+        found = dr.plan(trained, rows, errors=dr.BitFlip(3e-3), additive="warn", **options)
+    assert found.losses.harmful > 1 and found.losses.additivity["ratio_low"] > 2
+    assert "should be near 1" in str(caught[0].message) and "add up only roughly" in str(caught[1].message)
+
+
+def test_wrong_arguments(trained, rows, candidates):
+    def planned(**changes):
+        options = {"errors": ERRORS, "candidates": candidates[:1], "budget_bits": 0.05, "budget_time": 0.1, "trials": 4}
+        return dr.plan(trained, rows, **options | changes)
+
+    for budget in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="budget_bits must be a share, 0 or more"):
+            planned(budget_bits=budget)
+    with pytest.raises(ValueError, match="names of their own"):
+        planned(candidates=[dr.ParityZero(), dr.ParityZero()])
+    with pytest.raises(ValueError, match="NaN guard.* protects none of the"):
+        planned(candidates=[dr.NaNGuard(prior=0.5)])
+    with pytest.raises(ValueError, match="no candidate protects 'sparse_arch.*', which is required"):
+        planned(candidates=candidates[-1:], required="embedding", costs=pd.DataFrame())
+    with pytest.raises(ValueError, match="required names 'over_arch.*not in target 'embedding'"):
+        planned(target="embedding", required="over_mlp")
+
+
+def test_the_solver_sees_the_plans_numbers(plan):
+    """The plan's choice is that of its arrays alone."""
+    means = plan.within(robust=False)
+    again = choose(plan.losses.uncertainty.mean, plan._cost, [0.05 * plan.bits, 10.0])
+    assert again.option.tolist() == means.choice.option.tolist() and again.bound == means.least == plan.least
+
+
+def test_costs_of_a_candidate_on_all_tensors_count_each_check_once(plan, trained, candidates):
+    costs = plan.costs.set_index(["mitigation", "tensor"])
+    abft, parity = candidates[-1], candidates[1]
+    assert costs.loc[(abft.name, "all"), "stored_bits"] == abft.cost(trained).stored_bits
+    each = plan.costs[plan.costs["tensor"] != "all"].groupby("mitigation")["stored_bits"].sum()
+    assert each[abft.name] == 2 * abft.cost(trained).stored_bits  # of a layer's weight and of its bias
+    assert each[parity.name] == costs.loc[(parity.name, "all"), "stored_bits"] == parity.cost(trained).stored_bits
