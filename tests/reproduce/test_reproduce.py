@@ -16,7 +16,7 @@ from reproduce import readme_tables
 from reproduce.publish import publish
 
 ROOT = Path(__file__).resolve().parents[2]
-CLAIMS = ["C8", "C1", "C3", "C2", "C9", "C10", "C11", "C4", "C5", "C6", "C13", "C7", "C19"]  # by notebook
+CLAIMS = ["C8", "C1", "C3", "C2", "C9", "C10", "C11", "C4", "C5", "C6", "C13", "C7", "C12", "C19"]  # by notebook
 
 
 # The smoke profile with fewer trials, rows, bits and injections, since its own are the ones that `make same` compares.
@@ -96,6 +96,7 @@ def test_figures_and_their_numbers(smoke):
     timed += ["14_protection_plan"]  # its budget of time is of measured times
     timed += ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
     names += ["10_your_model", "11_one_flip", "11_one_flip_layers", "13_fleet_risk", "13_fleet_risk_tail"]
+    names += [f"12_memory_faults{part}" for part in ("", "_assumptions", "_ranking")]
     assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names + timed)
     for name in names + timed:
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -119,7 +120,7 @@ def test_figures_and_their_numbers(smoke):
             assert words["details"].startswith(generated), name
         assert words["title"] and not words["title"].startswith("No values"), name
     main = [name for name in names + timed if not read_words(folder / "figures", name)["appendix"]]
-    assert 11 <= len(main) <= 13
+    assert 15 <= len(main) <= 17
     tables = ["01_bit_sensitivity_claims", "02_model_factors_claims", "02_model_factors_components_claims"]
     tables += ["03_ber_sweep_claims"]
     tables += ["04_component_vulnerability_claims", "05_activation_clipping_claims"]
@@ -128,6 +129,7 @@ def test_figures_and_their_numbers(smoke):
         "07_abft_claims",
         "08_mitigation_recovery_claims",
         "09_injection_speed_claims",
+        "12_memory_faults_claims",
         "14_protection_plan_claims",
         "claims",
         "models",

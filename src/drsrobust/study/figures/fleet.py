@@ -36,7 +36,7 @@ def fleet_risk(
     data: pd.DataFrame, ax: "Axes | None" = None, *, kind: str = "faults", quantity: str = "wrong_per_day"
 ) -> "Axes":
     """A quantity a day with its interval: a row per mitigation, a series per failure rate. An open triangle is the upper end
-    where no trial had any; "never" stands where there is no upper end either.
+    where no trial had any; "never" is written where there is no upper end either.
 
     Args:
         data: `fleet_risk_data`.
