@@ -42,11 +42,11 @@ def with_result(page: str, data: Path, run: dict[str, Any]) -> str:
     """
     row = next(row for row in read_rows(data / RECOVERY) if row["mitigation"] == GUARD and float(row["ber"]) == STRESS)
     golden, lost, share = (float(row[name]) for name in ("auc_golden", "lost", "recovery"))
-    faults = {row["mitigation"]: 100 * float(row["faults"]) for row in read_rows(data / RANKING)}
+    faults = {row["mitigation"]: 100 * float(row["faults"] or "nan") for row in read_rows(data / RANKING)}
     text = (
         f"**Independent random bit flips at the stress rate {number(STRESS)} take a {display_name(row['model'])} from "
         f"{golden:.2f} to {golden - lost:.2f} AUC; a two-number range check per tensor gives back {100 * share:.0f} % of that "
-        f"loss.** But memory fails in whole chips, too: of that loss it gives back {faults[GUARD]:.0f} %, SECDED "
+        f"loss.** But memory fails in whole chips, too: of what that costs it gives back {faults[GUARD]:.0f} %, SECDED "
         f"{max(0.0, faults[SECDED]):.0f} %, and a code over chips {faults[CHIPKILL]:.0f} %. Chosen flips pass it. "
         f"(The run behind all numbers of this page took {taken(run)}.)"
     )
