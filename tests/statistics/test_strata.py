@@ -138,6 +138,20 @@ def test_equal_losses_without_critical_flips_are_known_and_others_are_not():
     assert row["auc_drop_low"] < 0.02 < row["auc_drop_high"] < 0.03
 
 
+def test_faults_in_chips_of_mantissas_are_small_unless_a_code_spreads_them():
+    losses = np.append(np.linspace(-1e-5, 1e-5, 20), np.full(30, 0.2))
+    table = table_of(losses, ["0"] * 20 + ["1+"] * 30).replace(
+        {"stratum": {"0": "mantissa chips", "1+": "exponent chips"}}
+    )
+    rows = [
+        summarise(table.assign(mitigation_kind=kind)).iloc[0] for kind in ("none", "WeightRange", "ECC", "Composed")
+    ]
+    widths = [row["auc_drop_high"] - row["auc_drop_low"] for row in rows]
+    assert widths[0] == widths[1] < 0.05 and min(widths[2:]) > 0.1
+    known = table.replace({"stratum": {"mantissa chips": "0"}}).assign(mitigation_kind="Composed")
+    assert summarise(known).iloc[0]["auc_drop_high"] == rows[0]["auc_drop_high"]
+
+
 def test_trials_without_a_value_keep_their_weight():
     """In half of the maps with critical flips the model raises: it survives in 0.95 of all."""
     losses = np.append(np.zeros(10), np.tile([0.2, np.nan], 20))

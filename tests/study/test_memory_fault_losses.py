@@ -33,7 +33,9 @@ def evaluator(trained, data):
 def trials(evaluator, tmp_path_factory):
     options = {"trials": 60, "sampling": "stratified", "store": tmp_path_factory.mktemp("faults") / "s"}
     errors = [dr.MemoryFault(mode) for mode in MODES]
-    return dr.Campaign(evaluator, errors=errors, mitigations=[None, dr.Chipkill()], **options).run(progress=False)
+    return dr.Campaign(evaluator, errors=errors, mitigations=[None, dr.Chipkill(), dr.ECC()], **options).run(
+        progress=False
+    )
 
 
 def test_a_mixture_is_the_weighted_mean_of_its_modes(trials):
@@ -52,7 +54,7 @@ def test_a_mixture_is_the_weighted_mean_of_its_modes(trials):
 
 def test_expected_loss_of_a_year(trials):
     found = expected_loss(trials, {"bit": 1e-9, "row": 2e-9, "bank": 1e-6})
-    assert list(found["error_mode"].unique()) == [*MODES, "any"] and len(found) == 8
+    assert list(found["error_mode"].unique()) == [*MODES, "any"] and len(found) == 12
     by = found.set_index(["error_mode", "mitigation"])
     bank = by.loc["bank", "none"]
     assert bank["hits_per_year"] == pytest.approx(8.766e-3) and bank["per_year"] == bank["auc_drop"] * 8.766e-3

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 STRATUM, WEIGHT = "stratum", "weight"  # columns of a stratified table; the weights of a condition's trials sum to 1
 ALL = "all"  # the stratum of plain maps
 # Strata without critical flips, without any in the data, and with flips that change numbers by under an eighth of themselves.
-UNHIT = ("0", "check chips", "mantissa chips")
+MANTISSA = "mantissa chips"
+UNHIT = ("0", "check chips", MANTISSA)
 SPREADING = ("ECC", "Composed")  # kinds of mitigations whose miscorrections may put such flips into exponents
 DROP = 0.001  # AUC: a trial that loses more is harmed
 FEW, RARE = (
@@ -67,9 +68,10 @@ class Strata:
         if "auc_drop" in trials and "outcome" in trials:
             harmed = ((trials["auc_drop"] > DROP) | (trials["outcome"] == "raised")).to_numpy(bool)
         if "mitigation_kind" in trials:
-            names = np.where(
-                trials["mitigation_kind"].isin(SPREADING), np.char.add(names.astype(str), ", spread"), names
+            spread = trials["mitigation_kind"].isin(SPREADING).to_numpy() & np.char.endswith(
+                names.astype(str), MANTISSA
             )
+            names = np.where(spread, np.char.add(names.astype(str), ", spread"), names)
         found = tuple(dict.fromkeys(names.tolist()))
         members = np.array([names == name for name in found])
         known = "auc_drop" in trials
@@ -105,8 +107,8 @@ class Strata:
         """The mean of values [trials] and its interval.
 
         A stratum's interval is Student's; with few harmful trials it is Stringer's, which needs finite bounds. Of the strata
-        in `UNHIT` it is assumed that no value lies beyond those seen (if they are all equal, so is the mean), unless the
-        mitigation is of a kind in `SPREADING`.
+        in `UNHIT` it is assumed that no value lies beyond those seen (if they are all equal, so is the mean), but not of faults
+        in chips of mantissas under a mitigation in `SPREADING`.
 
         Args:
             values: NaN where a trial has no value.
