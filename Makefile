@@ -1,5 +1,5 @@
 # Everything that a person types. The code is in src/drsrobust, benchmarks and reproduce; this file sets up and calls.
-# Settings:  PROFILE=smoke|laptop|paper  PLAN=1 (print the plan alone)  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|encoding|training|quality|campaign|mitigation|coverage|memory_faults  PYTHON=interpreter  LOCK=requirements/gpu.txt
+# Settings:  PROFILE=smoke|laptop|paper  PLAN=1 (print the plan alone)  DATA=folder with the real data sets  SETS="ml-20m criteo"  BENCH=injection|encoding|training|quality|campaign|mitigation|coverage|memory_faults|planning  PYTHON=interpreter  LOCK=requirements/gpu.txt
 
 PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 LOCK    ?= requirements/cpu.txt
@@ -96,7 +96,7 @@ $(DOCS): requirements/docs.txt | $(STAMP)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r $<
 	@touch $@
 
-bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|encoding|training|quality|campaign|mitigation|coverage|memory_faults)
+bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|encoding|training|quality|campaign|mitigation|coverage|memory_faults|planning)
 	@$(BIN)/python -m benchmarks $(BENCH)
 
 same: $(STAMP)  ## run PROFILE (default: smoke) at commit BASE and here, and compare all numbers of figures bit for bit

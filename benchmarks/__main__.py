@@ -21,6 +21,7 @@ BENCHMARKS = (
     "mitigation",
     "coverage",
     "memory_faults",
+    "planning",
 )  # modules with a function `run`
 
 
