@@ -29,8 +29,8 @@ def damage(changed=(0.2, 0.4), lost=(0.1, 0.3), modes=("row",), mitigation="none
         "bits_left": 1,
         "auc_drop": list(lost),
         "outcome": "ok",
-        "detected": None,
-        "repaired": None,
+        "stopped": None,
+        "n_bits": 64 * 64 * 32,
     }
     each |= {"model": "m", "dataset": "d", "protocol": "corrected", "rate": None, "ber": None, "target": "all"}
     each |= {"mitigation": mitigation, "mitigation_kind": "none", "auc_golden": 0.8, "stopping": "fixed", "nan_rows": 0}
@@ -78,9 +78,8 @@ def test_the_loss_that_is_exceeded_once_in_a_time():
 
 
 def test_what_a_code_cannot_repair_stops_the_host():
-    noticed = {"detected": [True, True], "repaired": [False, True]}
-    code = damage(mitigation="SECDED", mitigation_kind="ECC", **noticed)
-    watch = damage(mitigation="range", mitigation_kind="WeightRange", **noticed)
+    code = damage(mitigation="SECDED", mitigation_kind="ECC", stopped=[True, False])
+    watch = damage(mitigation="range", mitigation_kind="WeightRange", detected=True, repaired=False)
     raised = damage((None, 0.4), (None, 0.3), mitigation="raises", outcome=["raised", "ok"])
     table = dr.fleet(pd.concat([damage(), code, watch, raised]), MODEL, rates=ROWS, **OPTIONS).table()
     assert table["mitigation"].tolist() == ["none", "SECDED", "range", "raises"]
@@ -106,7 +105,7 @@ def test_the_simulation_agrees_with_the_closed_form():
     rates = NEVER | {"row": Fit(2e6, 1e6), "bank": Fit(4e5, 0.0), "bit": Fit(0.0, 5e6)}
     trials = damage((0.1, 0.2, 0.9), (0.0, 0.05, 0.3), ("row", "bank", "bit"))
     code = damage((0.1, 0.2, 0.9), (0.0, 0.05, 0.3), ("row", "bank", "bit"), mitigation="SECDED", mitigation_kind="ECC")
-    code = code.assign(detected=True, repaired=[False, True, True] * 3)
+    code = code.assign(stopped=[True, False, False] * 3)
     fleet = dr.fleet(pd.concat([trials, code]), MODEL, rates=rates, **OPTIONS | {"push_interval": 36.0})
     table = fleet.table().set_index("mitigation")
     runs = [fleet.simulate(250, seed=seed).set_index("mitigation") for seed in range(40)]
@@ -209,17 +208,17 @@ def test_of_a_campaign(evaluator, tmp_path):
         ({"rates": NEVER | {"row": (float("nan"), 0.0)}}, ValueError, "rates of 'row' are .nan"),
         ({"rates": replace(EVENTS, low=-1)}, ValueError, "rates.low is -1; it must be 0 or more"),
         ({"rates": {"row": Fit(1.0, 1.0)}}, ValueError, "rates has no mode bit, word, column, bank, banks, ranks"),
-        ({"rates": replace(FAULTS, modes=None)}, ValueError, "rates has no mode bit"),
+        ({"rates": replace(FAULTS, modes=None)}, TypeError, "rates are a FieldRate of faults; .* give dr.rates.FAULTS"),
         ({"rates": NEVER | {"rows": Fit(1.0, 1.0)}}, ValueError, "unknown mode 'rows'; did you mean 'row'"),
         (
             {"rates": [FAULTS, EVENTS]},
             TypeError,
-            "rates is of type list; faults and logged events count different things",
+            "rates are a list; faults and logged events count different things",
         ),
         ({"rates": NEVER | {"bit": EVENTS}}, TypeError, "rates of 'bit' are events .* count different things"),
-        ({"rates": 25_000}, TypeError, "rates is of type int"),
+        ({"rates": 25_000}, TypeError, "rates are a int"),
         ({"rates": FAULTS}, ValueError, "damage holds 0 conditions of mode 'bit' under 'none'; it must hold one"),
-        ({"hosts": 0}, ValueError, "hosts is 0; it must be a number of them, 1 or more"),
+        ({"hosts": 0}, ValueError, "hosts is 0; it must be a whole number, 1 or more"),
         ({"accelerators": -1}, ValueError, "accelerators is -1"),
         ({"memory": 1024}, ValueError, r"memory is 1,024 bytes; it must be at least the geometry's, 131,072"),
         ({"memory": "a lot"}, ValueError, "memory is 'a lot'"),
@@ -227,6 +226,8 @@ def test_of_a_campaign(evaluator, tmp_path):
         ({"repair_time": float("nan")}, ValueError, "repair_time is nan"),
         ({"recommendations": -1}, ValueError, "recommendations is -1; it must be 0 or more"),
         ({"value": -1}, ValueError, "value is -1"),
+        ({"value": "1"}, TypeError, "value is '1'; it must be a number, 0 or more"),
+        ({"push_interval": None}, TypeError, "push_interval is None; it must be a number, more than 0"),
         ({"protection": "non"}, ValueError, "unknown protection 'non'; did you mean 'none'"),
         ({"target": "weight"}, ValueError, "damage holds trials of target all; target is 'weight'"),
     ],
@@ -240,6 +241,13 @@ def test_trials_that_are_refused():
     trials = damage()
     for table, says in (
         (trials.drop(columns="decision_changed"), 'no columns decision_changed; .* metrics=."decision_changed".'),
+        (trials.head(0), "damage has no trials"),
+        (trials.assign(n_bits=512), "damage holds trials of 512 bits; the model has 131,072 in this target"),
+        (
+            trials.assign(error_model="MemoryFault('row', chips=[7])"),
+            "holds MemoryFault.*chips.*; give faults of any chip",
+        ),
+        (trials.assign(error_model="MemoryFault('row', mapping='spread')"), "spread.*; geometry maps words 'in order'"),
         (trials.assign(auc_drop=None), "damage has no value of auc_drop in some trials"),
         (pd.concat([trials, trials.assign(error_model="other")]), "holds 2 conditions of mode 'row' under 'none'"),
     ):
@@ -250,8 +258,25 @@ def test_trials_that_are_refused():
 
 
 def test_a_code_that_left_no_wrong_bit_has_no_interval():
-    code = damage((0.0, 0.0), (0.0, 0.0), mitigation="code", mitigation_id="c")
-    some = dr.fleet(code, MODEL, rates=ROWS, **OPTIONS).table().iloc[0]
-    none = dr.fleet(code.assign(bits_left=0), MODEL, rates=ROWS, **OPTIONS).table().iloc[0]
+    code = damage((0.0, 0.0), (0.0, 0.0), mitigation="code", mitigation_id="c", mitigation_kind="Chipkill")
+    some, other = code, code.assign(bits_left=0, mitigation_kind="ECC")  # SECDED does not correct every row
+    some, other, none = (
+        dr.fleet(one, MODEL, rates=ROWS, **OPTIONS).table().iloc[0] for one in (some, other, code.assign(bits_left=0))
+    )
+    assert other["wrong_per_day_high"] > 0
     assert none["wrong_per_day_high"] == none["wrong_per_day"] == 0 < some["wrong_per_day_high"]
     assert none["stops_per_day_high"] == none["auc_days_per_day_high"] == 0
+
+
+def test_a_silent_miscorrection_serves_wrong_recommendations():
+    """Words of one fault under SECDED: some are found and stop the host, others get one more wrong bit, or pass."""
+    model, stopped, silent = nn.Embedding(3000, 16), 0, 0
+    for seed in range(200):
+        drawn = dr.MemoryFault("word").sample(dr.resolve(model), seed=seed)
+        left, counts = dr.ECC().report(drawn, model, seed=seed)
+        assert bool(left.stopped) == (counts.get("uncorrectable", 0) > 0)
+        assert not dr.ECC(uncorrectable="zero").screen(drawn, model, seed=seed).stopped
+        assert (dr.ECC() + dr.WeightRange.fit(model)).screen(drawn, model, seed=seed).stopped == left.stopped
+        stopped += bool(left.stopped)
+        silent += not left.stopped and counts.get("miscorrected", 0) > 0 and len(left) > 0
+    assert 80 < stopped < 150 and 10 < silent < 60

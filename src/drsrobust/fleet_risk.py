@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +25,7 @@ from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.error_models import check_whole
 from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, MODES, WORD, Geometry, MemoryFault
 from drsrobust.injection.targets import Target, resolve
-from drsrobust.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit
+from drsrobust.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit, fits_by_mode
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.strata import Strata
 from drsrobust.statistics.summary import corrected_exactly, summarise
@@ -34,14 +35,8 @@ if TYPE_CHECKING:
 
 FIT_DAY = 24e-9  # failures a day of 1 FIT
 YEAR = 365  # days
-CODES = (
-    "ECC",
-    "Chipkill",
-    "SelectiveChipkill",
-)  # a word that they detect and cannot repair stops the host, as a machine check does
-_NEEDED = ("error_mode", "mitigation", "mitigation_kind", "target", "outcome", "detected", "repaired", "auc_drop")
-_NEEDED += ("decision_changed", "bits_left")
-_APART = "faults and logged events count different things and do not add"
+_NEEDED = ("error_model", "error_mode", "mitigation", "target", "n_bits", "outcome", "stopped", "bits_left", "auc_drop")
+_NEEDED += ("decision_changed",)
 MEASURED = ("decision_changed", "auc_drop", "stopped")
 
 
@@ -115,6 +110,7 @@ class Fleet:
         """
         import pandas as pd
 
+        _check_numbers("more than 0", **{f"years[{place}]": time for place, time in enumerate(years)})
         rows = [
             (name, time, _exceeded(trials["auc_drop"], YEAR * trials["hits"], 1 / time))
             for name, _, trials in self._by_mitigation()
@@ -199,7 +195,7 @@ def fleet(
     """What errors of memory cost a fleet of hosts that each serve one copy of a model.
 
     A host's memory is made of memories of one geometry, and the model lies in one of them; faults that miss it do no harm. A
-    fault in which `ECC` or `Chipkill` detects a word that they cannot repair stops its host, and so does a model that raises:
+    fault in which a code finds a word that it cannot correct, and leaves it, stops its host, and so does a model that raises:
     neither serves a wrong recommendation.
 
     Args:
@@ -227,10 +223,10 @@ def fleet(
             memory than the geometry has.
     """
     geometry, host = geometry or Geometry(), amount(memory)
-    check_whole("hosts", hosts, 1, "a number of them")
-    check_whole("accelerators", accelerators, 0, "a number of them")
+    check_whole("hosts", hosts, 1, "a whole number")
+    check_whole("accelerators", accelerators, 0, "a whole number")
     _check_numbers("more than 0", push_interval=push_interval, repair_time=repair_time)
-    _check_numbers("0 or more", recommendations=recommendations, value=value or 0)
+    _check_numbers("0 or more", recommendations=recommendations, value=0 if value is None else value)
     if host < (least := geometry.words * WORD // 8):
         raise ValueError(
             f"memory is {host:,} bytes; it must be at least the geometry's, {least:,} (Geometry(ranks=...))"
@@ -239,6 +235,7 @@ def fleet(
     hits, all_faults = _rates_of(rates, space, geometry, host / least)
     hits = {mode: Fit(hosts * fit.transient, hosts * fit.permanent) for mode, fit in hits.items() if fit.total}
     trials = _silent(damage, str(target), protection)
+    _check_same(trials, space, geometry)
     names = tuple(dict.fromkeys(trials["mitigation"]))
     trials = _with_hits(trials[trials["error_mode"].isin(list(hits))], hits)
     modes = _modes(trials, hits, push_interval / 48, repair_time / 24)
@@ -249,7 +246,8 @@ def fleet(
     assumptions = (
         f"{hosts:,} hosts of {host / 2**30:,.0f} GiB, in memories of {geometry.ranks} ranks of {CHIPS} devices of "
         f"{capacity:g} Gb; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a day; a "
-        f"push every {push_interval:g} h cures {cured}"
+        f"push every {push_interval:g} h cures {cured}; a word that a code cannot correct stops its host; a recommendation is "
+        "wrong if its probability is on the other side of 0.5"
     )
     return Fleet(
         "events" if events else "faults",
@@ -270,6 +268,8 @@ def fleet(
 def _check_numbers(required: str, **numbers: float) -> None:
     """Raises ValueError for numbers that are not what is required: `more than 0` or `0 or more`; all have to be finite."""
     for name, value in numbers.items():
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise TypeError(f"{name} is {value!r}; it must be a number, {required}")
         if not 0 <= value < math.inf or (value == 0 and required == "more than 0"):
             raise ValueError(f"{name} is {value!r}; it must be {required}")
 
@@ -293,26 +293,14 @@ def _rates_of(
 
 def _checked_modes(rates: FieldRate | Mapping[str, Fit]) -> Mapping[str, Fit]:
     """The rates of every mode of faults, of a device."""
-    if not isinstance(rates, FieldRate | Mapping):
-        raise TypeError(
-            f"rates is of type {type(rates).__name__}; {_APART}: give dr.rates.FAULTS, dr.rates.EVENTS, or a mapping of modes "
-            "to Fit"
-        )
-    by_mode = rates if isinstance(rates, Mapping) else rates.modes or {}
-    for mode, one in by_mode.items():
-        if isinstance(one, FieldRate):
-            raise TypeError(f"rates of {mode!r} are {one.kind} of FieldRate; {_APART}: give Fit(transient, permanent)")
-        if mode not in MODES:
-            raise unknown("mode", mode, MODES)
-        if not (len(one) == 2 and all(0 <= rate < math.inf for rate in one)):
-            raise ValueError(f"rates of {mode!r} are {one!r}; they must be (transient, permanent), 0 or more each")
+    by_mode = fits_by_mode(rates)
     if missing := [mode for mode in MODES if mode not in by_mode]:
         raise ValueError(f"rates has no mode {', '.join(missing)}; give each a Fit, (0, 0) if it never happens")
     return by_mode
 
 
 def _silent(damage: "pd.DataFrame", target: str, protection: str | None) -> "pd.DataFrame":
-    """The trials of a protection with a column `stopped`, and no damage where it is true."""
+    """The trials of a protection with `stopped` as a number, and no damage where it is 1."""
     if missing := [name for name in _NEEDED if name not in damage]:
         raise ValueError(
             f"damage has no columns {', '.join(missing)}; give the trials of a campaign of MemoryFault with "
@@ -323,12 +311,25 @@ def _silent(damage: "pd.DataFrame", target: str, protection: str | None) -> "pd.
     own = damage if protection is None else damage[damage["mitigation"] == protection]
     if others := sorted(set(own["target"]) - {target}):
         raise ValueError(f"damage holds trials of target {', '.join(others)}; target is {target!r}")
-    noticed = own["detected"].fillna(False).astype(bool) & ~own["repaired"].fillna(True).astype(bool)
-    stopped = (noticed & own["mitigation_kind"].isin(CODES)) | (own["outcome"] == "raised")
+    stopped = own["stopped"].fillna(False).astype(bool) | (own["outcome"] == "raised")
     served = {name: own[name].astype(float).mask(stopped, 0.0) for name in ("decision_changed", "auc_drop")}
     if empty := [name for name, values in served.items() if values.isna().any()]:
         raise ValueError(f"damage has no value of {', '.join(empty)} in some trials; they need rows with labels")
     return own.assign(stopped=stopped.astype(float), **served)
+
+
+def _check_same(trials: "pd.DataFrame", space: AddressSpace, geometry: Geometry) -> None:
+    """Raises ValueError for trials of another number of bits, of chosen chips, or of another address map."""
+    if trials.empty:
+        raise ValueError("damage has no trials")
+    if (others := set(trials["n_bits"].dropna())) - {space.bits}:
+        raise ValueError(f"damage holds trials of {max(others):,} bits; the model has {space.bits:,} in this target")
+    labels = trials["error_model"].astype(str)  # the only place where a table names chips and address map
+    if (chosen := labels[labels.str.contains("chips=")]).any():
+        raise ValueError(f"damage holds {chosen.iloc[0]}; give faults of any chip, MemoryFault(mode)")
+    other = labels[labels.str.contains("mapping=") != (geometry.mapping != Geometry().mapping)]
+    if len(other):
+        raise ValueError(f"damage holds {other.iloc[0]}; geometry maps words {geometry.mapping!r}")
 
 
 def _with_hits(trials: "pd.DataFrame", hits: Mapping[str, Fit]) -> "pd.DataFrame":

@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from drsrobust._environment import unknown
+
 if TYPE_CHECKING:
     import pandas as pd
 
 MBIT = 2**20  # bits
+APART = "faults and logged events count different things and do not add"
 _TB_DAY = 24e-9 * 2**43 / MBIT  # of 1 FIT/Mbit, in 2**40 bytes
 
 
@@ -144,6 +147,33 @@ FIELD = (EVENTS, FAULTS)
 CORRUPTING = {"arXiv:2203.08989": 1e-3, "SOSP 2023": 361e-6}
 # Stops of a training job by silent data corruption, an hour and GPU: 6 in 54 days on 16,384 GPUs (Llama 3, arXiv:2407.21783).
 GPU_STOPS = 6 / (54 * 24 * 16_384)
+
+
+def fits_by_mode(rates: "FieldRate | Mapping[str, Fit]") -> dict[str, Fit]:
+    """The failure rates of a device by fault mode, checked.
+
+    Args:
+        rates: `FAULTS`, or mode -> `Fit` or (transient, permanent).
+
+    Raises:
+        TypeError: rates of events among them, or something else.
+        ValueError: an unknown mode, or rates that are negative or not finite.
+    """
+    if isinstance(rates, FieldRate) and rates.modes is not None:
+        rates = rates.modes
+    if not isinstance(rates, Mapping):
+        kind = f"a FieldRate of {rates.kind}" if isinstance(rates, FieldRate) else f"a {type(rates).__name__}"
+        raise TypeError(f"rates are {kind}; {APART}: give dr.rates.FAULTS, or a mapping of modes to Fit")
+    found = {}
+    for mode, one in rates.items():
+        if mode not in FIT:
+            raise unknown("mode", mode, FIT)
+        if isinstance(one, FieldRate):
+            raise TypeError(f"rates of {mode!r} are {one.kind} of FieldRate; {APART}: give Fit(transient, permanent)")
+        if not (isinstance(one, tuple) and len(one) == 2 and all(0 <= rate < math.inf for rate in one)):
+            raise ValueError(f"rates of {mode!r} are {one!r}; they must be (transient, permanent), 0 or more each")
+        found[mode] = Fit(*map(float, one))
+    return found
 
 
 def field_rates(residency_hours: float = 24.0) -> "pd.DataFrame":

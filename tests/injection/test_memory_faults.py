@@ -9,7 +9,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.memory_faults import CHIPS, MODES, Geometry, MemoryFault, _bernoulli
-from drsrobust.rates import FIT
+from drsrobust.rates import FAULTS, FIT
 
 TOY = {mapping: Geometry(ranks=2, banks=2, rows=8, columns=8, mapping=mapping) for mapping in ("in order", "spread")}
 
@@ -161,7 +161,7 @@ def test_a_campaign_has_them(evaluator, tmp_path):
     [
         ({"mode": "rows"}, "unknown mode 'rows'; did you mean 'row'"),
         ({"density": 1.5}, "density is 1.5"),
-        ({"fit": {"bit": (-1, 2)}}, r"fit of 'bit' is \(-1, 2\); it must be \(transient, permanent\)"),
+        ({"fit": {"bit": (-1, 2)}}, r"rates of 'bit' are \(-1, 2\); they must be \(transient, permanent\)"),
         ({"fit": {"bits": (1, 2)}}, "unknown mode 'bits'"),
         ({"mode": "row", "fit": {"bit": (1, 2)}}, "fit has no rate above 0 of row"),
     ],
@@ -193,6 +193,15 @@ def test_some_of_the_bits_of_some_chips():
     assert masks == {1 << bit for chip in (7, 3) for bit in range(4 * chip, 4 * chip + 4)}
     with pytest.raises(ValueError, match=r"chips is \(18,\); it must be one or more of 0 to 17"):
         MemoryFault(chips=(18,))
+    assert MemoryFault(chips=7).chips == (7,) == MemoryFault(chips=[7, 7]).chips
+    seventh = MemoryFault(chips=7, geometry=TOY["in order"]).hits_per_hour(space)
+    whole = MemoryFault(geometry=TOY["in order"]).hits_per_hour(space)
+    assert seventh["row"].total == pytest.approx(whole["row"].total / CHIPS)
+    assert MemoryFault(fit=FAULTS) == MemoryFault()
+    with pytest.raises(TypeError, match="geometry is 'spread'; it must be a Geometry"):
+        MemoryFault(geometry="spread")
+    with pytest.raises(ValueError, match="rates of 'row' are .1, nan.; they must be .transient, permanent."):
+        MemoryFault(fit={"row": (1, float("nan"))})
     with pytest.raises(ValueError, match="lines is 5; it must be 1 to 4"):
         MemoryFault(lines=5)
     assert str(MemoryFault("row", chips=(7,), lines=1)) == "MemoryFault('row', chips=[7], lines=1)"

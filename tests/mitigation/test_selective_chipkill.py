@@ -80,5 +80,9 @@ def test_weights_without_check_symbols_are_refused():
     assert few.identity() != dr.SelectiveChipkill().identity() and few.name == "selective chipkill [7]"
     with pytest.raises(ValueError, match=r"nibbles is \[0, 7\]; it must be one or more of 1 to 7"):
         dr.SelectiveChipkill([0, 7])
-    half = nn.Linear(8, 8).half()
-    assert not list(dr.SelectiveChipkill.store(half).protected(half))
+    with pytest.raises(ValueError, match="target 'all' has no tensor of float32, whose mantissas could hold check"):
+        dr.SelectiveChipkill.store(nn.Linear(8, 8).half())
+    with torch.no_grad():
+        net["table"].weight[3, 1] = float("inf")
+    with pytest.raises(ValueError, match="table.weight holds weights that are not finite"):
+        dr.SelectiveChipkill.store(net)

@@ -103,7 +103,15 @@ def test_a_saved_plan_protects_as_before(plan, trained, candidates, tmp_path):
     assert loaded.apply(trained).identity() == plan.apply(trained).identity() and loaded.bound == plan.bound
     pd.testing.assert_frame_equal(loaded.table(), plan.table())
     with pytest.raises(ValueError, match="'parity, zero' is not among the given ones at its place"):
-        Plan.load(tmp_path / "plan.json", [candidates[0], candidates[2]])
+        Plan.load(tmp_path / "plan.json", [candidates[0], *candidates[2:], candidates[1]])
+    with pytest.raises(ValueError, match="has 5 candidates, range per tensor, .*; 2 were given"):
+        Plan.load(tmp_path / "plan.json", candidates[:2])
+    for text in ("no plan", '{"format": 0, "losses": {"options": []}, "candidates": []}', "[1]"):
+        (tmp_path / "other.json").write_text(text)
+        with pytest.raises(ValueError, match="other.json is no plan of this version"):
+            Plan.load(tmp_path / "other.json", candidates)
+    with pytest.raises(ValueError, match="required is 'embedding'; it must be a set of names"):
+        plan.within(required="embedding")
     with pytest.raises(ValueError, match=r"the plan is for .* this model has none"):
         plan.apply(dr.models.build_model("fm", dr.load_dataset("synthetic-movielens/full", rows=600).schema))
 

@@ -144,7 +144,8 @@ def test_faults_in_chips_of_mantissas_are_small_unless_a_code_spreads_them():
         {"stratum": {"0": "mantissa chips", "1+": "exponent chips"}}
     )
     rows = [
-        summarise(table.assign(mitigation_kind=kind)).iloc[0] for kind in ("none", "WeightRange", "ECC", "Composed")
+        summarise(table.assign(mitigation_kind=kind)).iloc[0]
+        for kind in ("none", "OnDieECC", "WeightRange", "ECC", "Composed")
     ]
     widths = [row["auc_drop_high"] - row["auc_drop_low"] for row in rows]
     assert widths[0] == widths[1] < 0.05 and min(widths[2:]) > 0.1

@@ -78,7 +78,7 @@ def test_the_factor_over_single_bits(evaluator, trials, data, tmp_path):
     assert whole.loc["fault", "value"] == pytest.approx(mean / (flip * 16 / 18))
     per_hour = sum(hits[m] * v for m, v in summarise(faults).set_index("error_mode")["auc_drop"].items())
     assert whole.loc["memory", "value"] == pytest.approx(per_hour / (2.0 * hits["bit"] * flip * 16 / 18))
-    assert "AUC a fault" in whole.loc["fault", "detail"]
+    assert "if it were one wrong bit" in whole.loc["fault", "detail"]
 
 
 def test_repeated_tables_keep_every_score(evaluator, data):

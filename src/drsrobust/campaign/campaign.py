@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLAIN, STRATIFIED = SAMPLING = ("plain", "stratified")
-FORMAT = 6  # of what a trial computes and stores: raise it when that changes
+FORMAT = 7  # of what a trial computes and stores: raise it when that changes
 SOON = 60.0  # seconds: starting processes, which takes some ten, is not worthwhile for campaigns that end sooner
 # With a precision: trials at the first and at the last check of the interval, and the growth from check to check. The interval
 # holds at all checks, so frequent checks cost nothing and save trials.

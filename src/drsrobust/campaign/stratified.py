@@ -17,7 +17,7 @@ from drsrobust.campaign.queue import Schedule
 from drsrobust.injection import AddressSpace, BitFlip, ErrorModel, MemoryFault
 from drsrobust.injection.critical_bits import CriticalBits, count_probability
 from drsrobust.injection.memory_faults import CHIPS, DATA_CHIPS, exponent_chips
-from drsrobust.statistics.strata import ALL, unhit
+from drsrobust.statistics.strata import ALL, UNHIT
 
 FEWEST = 0.1  # plain maps take over where at most 3 critical flips have a smaller probability
 REST = 0.05  # strata end where more flips have less than this share of the last stratum
@@ -25,6 +25,7 @@ MOST = 3  # flips that have a stratum of their own, at least so many share the l
 PILOT = 16  # trials of each stratum from which the others are allocated
 LEAST = 0.2, 0.1  # share of the trials without critical flips at least, and of every other stratum
 UNSEEN = 0.1  # AUC: a loss that the pilot of a stratum with critical flips is taken to have shown once more
+CHECK = "check chips"
 PROBES = 8  # single critical flips that show whether a mitigation removes them from memory
 
 
@@ -64,7 +65,7 @@ def _by_chip(fault: MemoryFault, hits: AddressSpace) -> list[Stratum]:
     data, check = (
         tuple(chip for chip in part if chip not in top) for part in (range(DATA_CHIPS), range(DATA_CHIPS, CHIPS))
     )
-    names = {"mantissa chips": data, "exponent chips": top, "check chips": check}
+    names = {"mantissa chips": data, "exponent chips": top, CHECK: check}
     return [Stratum(name, len(chips) / CHIPS, replace(fault, chips=chips)) for name, chips in names.items() if chips]
 
 
@@ -169,7 +170,7 @@ class StratifiedSchedule(Schedule):
         model raised counts as 0."""
         n = self._limit[number]
         spreads = [np.nan_to_num(self.values(condition, n)).var() for condition in self._groups[number]]
-        unseen = 0.0 if unhit(self._strata[number].name) else UNSEEN**2 / n
+        unseen = 0.0 if self._strata[number].name in (UNHIT, CHECK) else UNSEEN**2 / n
         return float(np.sqrt(max(spreads) + unseen))
 
 

@@ -32,6 +32,7 @@ SCHEMA = pa.schema(
         ("data", pa.string()),
         ("n_sites", pa.int64()),
         ("n_events", pa.int64()),
+        ("stopped", pa.bool_()),
         ("mitigation_id", pa.string()),
     ]
 )

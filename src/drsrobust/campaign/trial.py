@@ -175,6 +175,7 @@ def run_trial(
         "data": evaluator.rows.fingerprint,
         "n_sites": found.n_sites,
         "n_events": found.n_events,
+        "stopped": None if left is drawn else left.stopped,
         "mitigation_id": condition.mitigation_id,
     }
     row |= result.metrics([name for name in metrics if name not in own_metrics])

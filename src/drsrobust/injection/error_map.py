@@ -151,6 +151,7 @@ class ErrorMap:
         sources: how it was drawn, one for each summand; empty for a loaded map.
         detected, repaired: whether a protection of the memory detected errors, and repaired all that it detected (see
             `with_detection`); None where no protection can tell. Neither they nor `sources` are saved.
+        stopped: whether a code found a word that it cannot correct, and left it: a server stops there. None without a code.
     """
 
     tensor: np.ndarray
@@ -169,6 +170,7 @@ class ErrorMap:
     sources: tuple[Source, ...] = field(default=(), repr=False)
     detected: bool | None = None
     repaired: bool | None = None
+    stopped: bool | None = None
     drawn_bits: int | None = field(default=None, repr=False)
     _drawn: "ErrorMap | None" = field(default=None, repr=False)
 
@@ -350,16 +352,21 @@ class ErrorMap:
         tensor, word, mask = tensor[kept].astype(np.int32), word[kept].astype(np.int64), mask[kept].astype(np.uint64)
         return self._derived(tensor=tensor, word=word, mask=mask, original=None, depends=None)
 
-    def with_detection(self, *, detected: bool, repaired: bool | None = None) -> "ErrorMap":
+    def with_detection(
+        self, *, detected: bool, repaired: bool | None = None, stopped: bool | None = None
+    ) -> "ErrorMap":
         """The same errors with the detection of one more protection of the memory.
 
         Args:
             detected: whether it detected any error.
             repaired: whether it repaired all that it detected; None: it detected nothing, or does not repair.
+            stopped: whether a code left a word that it cannot correct; None: no code.
         """
         if self.repaired is not None:
             repaired = self.repaired if repaired is None else self.repaired and repaired
-        return self._derived(detected=bool(self.detected) or detected, repaired=repaired)
+        if self.stopped is not None:
+            stopped = self.stopped or bool(stopped)
+        return self._derived(detected=bool(self.detected) or detected, repaired=repaired, stopped=stopped)
 
     def __or__(self, other: "ErrorMap") -> "ErrorMap":
         """The errors of either map: the union of their flips.

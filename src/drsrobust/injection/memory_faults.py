@@ -5,7 +5,7 @@ holds bits 4k to 4k + 3 of each 64-bit word (of two float32: chips 7 and 15 hold
 bits of codes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from math import ceil
@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drsrobust._environment import check_choice, unknown
+from drsrobust._environment import check_choice
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.error_clock import VALUE, check_seed
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import NO_MODELS, Before, ErrorModel, check_rate, check_whole, from_sorted_words
-from drsrobust.rates import FIT, Fit
+from drsrobust.rates import FIT, FieldRate, Fit, fits_by_mode
 
 WORD, LINE = 64, 8  # bits of a memory word; words of a line of 64 bytes
 DATA_CHIPS, CHIPS, CHIP_BITS = 16, 18, 4
@@ -127,7 +127,7 @@ class MemoryFault(ErrorModel):
         mode: one of `MODES`; None: drawn.
         density: 0 to 1.
         geometry: of the memory.
-        fit: mode -> `Fit` of a device; None: `FIT`.
+        fit: mode -> `Fit` of a device, or `dr.rates.FAULTS`, which None means, too. A stack as HBM has no mode `ranks`.
         chips: only these chips fail; None: any.
         lines: how many of the chip's 4 data lines (bits of a word) fail, drawn for each fault.
 
@@ -148,27 +148,25 @@ class MemoryFault(ErrorModel):
     mode: str | None = None
     density: float = 0.5
     geometry: Geometry = field(default_factory=Geometry)
-    fit: Mapping[str, Fit] | None = None
+    fit: Mapping[str, Fit] | FieldRate | None = None
     chips: tuple[int, ...] | None = None
     lines: int = CHIP_BITS
 
     def __post_init__(self) -> None:
         if self.mode is not None:
             check_choice("mode", self.mode, MODES)
+        if not isinstance(self.geometry, Geometry):
+            raise TypeError(f"geometry is {self.geometry!r}; it must be a Geometry, as Geometry(mapping='spread')")
         if self.chips is not None:
-            self._set(chips=tuple(self.chips))
-            if not self.chips or not {*self.chips} <= {*range(CHIPS)}:
+            chips = list(self.chips) if isinstance(self.chips, Iterable) else [self.chips]
+            if not chips or any(chip not in range(CHIPS) or isinstance(chip, bool) for chip in chips):
                 raise ValueError(f"chips is {self.chips!r}; it must be one or more of 0 to {CHIPS - 1}")
-        self._set(density=check_rate("density", self.density), lines=check_whole("lines", self.lines, 1, "1 to 4"))
-        if self.lines > CHIP_BITS:
-            raise ValueError(f"lines is {self.lines}; it must be 1 to {CHIP_BITS}")
-        fit = FIT if self.fit is None else dict(self.fit)
-        for mode, rates in fit.items():
-            if mode not in MODES:
-                raise unknown("mode", mode, MODES)
-            if not (len(rates) == 2 and min(rates) >= 0):
-                raise ValueError(f"fit of {mode!r} is {rates!r}; it must be (transient, permanent), 0 or more each")
-        self._set(fit=tuple((mode, Fit(*map(float, fit[mode]))) for mode in MODES if mode in fit))
+            self._set(chips=tuple(sorted({int(chip) for chip in chips})))
+        if self.lines not in range(1, CHIP_BITS + 1):
+            raise ValueError(f"lines is {self.lines!r}; it must be 1 to {CHIP_BITS}")
+        fit = fits_by_mode(FIT if self.fit is None else dict(self.fit) if isinstance(self.fit, tuple) else self.fit)
+        self._set(fit=tuple((mode, fit[mode]) for mode in MODES if mode in fit))
+        self._set(density=check_rate("density", self.density))
         if not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
             raise ValueError(f"fit has no rate above 0 of {self.mode or 'any mode'}")
 
@@ -200,6 +198,11 @@ class MemoryFault(ErrorModel):
         """None: it depends on the drawn mode."""
         self.places(space)
 
+    @property
+    def n_chips(self) -> int:
+        """How many chips of a rank may fail."""
+        return CHIPS if self.chips is None else len(self.chips)
+
     def places(self, space: AddressSpace) -> dict[str, int]:
         """How many places of each mode hold some of the tensors, in one chip."""
         held = self.geometry.held(_Layout(space).words)
@@ -209,12 +212,12 @@ class MemoryFault(ErrorModel):
         return {mode: int(count) for mode, count in counts.items()}
 
     def hits_per_hour(self, space: AddressSpace) -> dict[str, Fit]:
-        """Faults per hour that reach the tensors, of each mode, in all chips of the memory."""
+        """Faults per hour that reach the tensors, of each mode, in all chips of the memory, or in those of `chips`."""
         geometry = self.geometry
         whole = {"bit": CHIP_BITS * geometry.words, "word": geometry.words, "ranks": 1, "banks": geometry.ranks}
         whole |= {"column": geometry.ranks * geometry.banks * geometry.columns, "bank": geometry.ranks * geometry.banks}
         whole |= {"row": geometry.ranks * geometry.banks * geometry.rows}
-        reached, devices = self.places(space), geometry.ranks * CHIPS
+        reached, devices = self.places(space), geometry.ranks * self.n_chips
         share = {mode: reached[mode] / whole[mode] * devices * 1e-9 for mode in MODES}
         return {mode: Fit(*(one * share[mode] for one in rates)) for mode, rates in self.fit}
 
@@ -280,7 +283,7 @@ class MemoryFault(ErrorModel):
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         extent = self.extent(space, seed=seed, before=before)
         address, wrong = extent.address, self.wrong_bits(extent, seed=seed, before=before)
-        about = {"n_sites": CHIPS * self.places(space)[extent.mode], "n_events": 1}
+        about = {"n_sites": self.n_chips * self.places(space)[extent.mode], "n_events": 1}
         if extent.chip >= DATA_CHIPS:
             address = address[:0]
         parts = _Layout(space).located(address, wrong[: len(address)], extent.chip)
@@ -288,7 +291,8 @@ class MemoryFault(ErrorModel):
 
 
 def exponent_chips(space: AddressSpace) -> tuple[int, ...]:
-    """The chips that hold signs and exponents of the floats of a space; none if there are other formats.
+    """The chips that hold signs, exponents and the three highest mantissa bits of the floats of a space, whose faults change
+    numbers by an eighth of themselves or more; none if there are other formats.
 
     Example:
         >>> import drsrobust as dr
@@ -300,7 +304,8 @@ def exponent_chips(space: AddressSpace) -> tuple[int, ...]:
     for tensor in space.tensors:
         if not {"sign", "exponent"} <= set(tensor.format.fields):
             return ()
-        (high,) = tensor.format.fields["sign"] | tensor.format.fields["exponent"]
+        sign, exponent, mantissa = (int(tensor.format.fields[name][0]) for name in ("sign", "exponent", "mantissa"))
+        high = sign | exponent | (mantissa & ~mantissa >> 3)
         per = tensor.format.width // CHIP_BITS
         chips |= {chip for chip in range(DATA_CHIPS) if int(high) >> (CHIP_BITS * (chip % per)) & 15}
     return tuple(sorted(chips))

@@ -262,13 +262,18 @@ class Composed(Mitigation):
         return set().union(*(part.covers(model) for part in self.parts))
 
     def on(self, tensors: Iterable[str]) -> "Composed":
-        tensors = frozenset(tensors)
+        tensors = tensor_names(tensors)
         return Composed([part.on(tensors) for part in self.parts])
 
     @contextmanager
     def attach(self, model: nn.Module) -> Iterator[Detection]:
         with ExitStack() as stack:
             yield CombinedDetection([stack.enter_context(part.attach(model)) for part in self.parts])
+
+
+def tensor_names(tensors: str | Iterable[str]) -> frozenset[str]:
+    """Names of tensors as a set; a text is one name."""
+    return frozenset([tensors] if isinstance(tensors, str) else tensors)
 
 
 def confined_name(name: str, tensors: Collection[str]) -> str:

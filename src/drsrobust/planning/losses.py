@@ -82,6 +82,12 @@ class Losses:
             if refuse:
                 raise ValueError(f"{text}; lower the rate, or pass additive='warn'")
             warnings.warn(text, stacklevel=3)
+        if not (self.values[:, :, 0] > DROP).any():
+            warnings.warn(
+                f"{errors}: none of {len(self.whole)} error maps did harm, so the bound of a plan says nothing; more trials, "
+                "or a higher rate, may show some",
+                stacklevel=3,
+            )
         if self.harmful > 1:
             warnings.warn(
                 f"{errors}: errors do harm in {self.harmful:.2g} tensors per map, so losses add up only roughly; trust the "

@@ -5,6 +5,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from drsrobust._files import new_file
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import ErrorModel, Target, resolve
+from drsrobust.injection.error_models import check_whole
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import padded_batches
 from drsrobust.planning.choice import Choice, InfeasibleBudget, cheapest, choose
@@ -65,9 +67,12 @@ class Plan:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in _BUDGETS:
-            if not 0 <= getattr(self, name) < math.inf:
-                raise ValueError(f"{name} must be a share, 0 or more, as 0.05, got {getattr(self, name)!r}")
+        _check_budgets(self.budget_bits, self.budget_time)
+        required = [self.required] if isinstance(self.required, str) else self.required
+        if unknown := sorted({*required} - {*self.losses.tensors}) or isinstance(self.required, str):
+            raise ValueError(
+                f"required is {self.required!r}; it must be a set of names of the plan's tensors: {unknown}"
+            )
         alone = np.isnan(self.losses.values[0, :, 1:]).all(axis=1)
         if lacking := [
             name for name, one in zip(self.losses.tensors, alone, strict=True) if one and name in self.required
@@ -124,12 +129,13 @@ class Plan:
 
     @property
     def bound(self) -> float:
-        """The upper bound of the expected loss, with probability 95 % for all plans at once, where losses of tensors add up."""
+        """The upper bound of the expected loss, with probability 95 % for all plans at once, where losses of tensors
+        add up, and none that the maps missed is larger than the largest that they show."""
         return float(self._chosen(self.losses.uncertainty.upper).sum()) + self.losses.uncertainty.unseen
 
     @property
     def bonferroni(self) -> float:
-        """The same bound with Student's t at 1 - 0.05 / number of coefficients in place of the bootstrap."""
+        """The same bound with Student's t at 1 - 0.025 / number of coefficients in place of the bootstrap."""
         found = self.losses.uncertainty
         return float(self._chosen(found.mean + found.bonferroni * found.error).sum()) + found.unseen
 
@@ -281,11 +287,11 @@ class Plan:
             name: own["auc_drop"].to_numpy(float, na_value=self.losses.golden)
             for name, own in trials.groupby("mitigation", sort=False)
         }
-        strata = Strata.of(trials[trials["mitigation"] == self.name])
-        over = [
-            strata.mean_interval(lost[name] - lost[self.name], (-1.0, 1.0)) if name != self.name else (0.0, 0.0, 0.0)
-            for name in summary["mitigation"]
-        ]
+        own, over = trials[trials["mitigation"] == self.name], []
+        for name in summary["mitigation"]:  # an interval that few large differences decide is Stringer's
+            more = lost[name] - lost[self.name]
+            strata = Strata.of(own.assign(auc_drop=np.abs(more)))
+            over.append(strata.mean_interval(more, (-1.0, 1.0)) if name != self.name else (0.0, 0.0, 0.0))
         costs = trials.drop_duplicates("mitigation").set_index("mitigation")[list(_ABOUT)]
         table = summary[["mitigation", "n", *(f"auc_drop{end}" for end in ENDS)]].join(costs, on="mitigation")
         table[[f"over_plan{end}" for end in ENDS]] = over
@@ -315,21 +321,25 @@ class Plan:
         """
         import pandas as pd
 
-        about = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-        if not isinstance(about, dict) or about.pop("format", None) != _FORMAT:
-            raise ValueError(f"{path} is no plan of this version")
-        names = about["losses"]["options"][1:]
-        for name, known, given in zip(
-            names, about.pop("candidates"), [*candidates, *[None] * len(names)], strict=False
-        ):
-            if given is None or given.identity() != known:
+        candidates = tuple(candidates)
+        try:
+            about = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+            names, identities = about["losses"]["options"][1:], about.pop("candidates")
+            if about.pop("format") != _FORMAT:
+                raise KeyError("format")
+        except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{path} is no plan of this version") from error
+        if len(candidates) != len(names):
+            raise ValueError(f"{path} has {len(names)} candidates, {', '.join(names)}; {len(candidates)} were given")
+        for name, known, given in zip(names, identities, candidates, strict=True):
+            if given.identity() != known:
                 raise ValueError(f"{path}: its candidate {name!r} is not among the given ones at its place")
         arrays = {name: np.array(about["losses"][name], float) for name in ("values", "whole", "weight")}
         named = {name: tuple(about["losses"][name]) for name in ("tensors", "options", "stratum")}
         losses = Losses(**named, **arrays, golden=about.pop("losses")["golden"])
         frames = {name: pd.DataFrame(about.pop(name)) for name in ("costs", "places")}
         about["required"] = frozenset(about["required"])
-        return cls(losses, candidates=tuple(candidates[: len(names)]), **frames, **about)
+        return cls(losses, candidates=candidates, **frames, **about)
 
     def __repr__(self) -> str:
         used = int((self.choice.option > 0).sum())
@@ -400,6 +410,12 @@ def plan(
     import pandas as pd
 
     check_choice("additive", additive, ADDITIVE)
+    check_whole("trials", trials, 2, "a number of error maps")
+    _check_budgets(budget_bits, budget_time)
+    if not isinstance(errors, ErrorModel):
+        raise TypeError(f"errors is {errors!r}; it must be one error model, as BitFlip(1e-6)")
+    if not isinstance(candidates, Iterable) or not all(isinstance(one, Mitigation) for one in candidates):
+        raise TypeError(f"candidates is {candidates!r}; it must be a list of mitigations")
     names = [candidate.name for candidate in candidates]
     if len({NONE, *names}) <= len(names):
         raise ValueError(f"candidates must have names of their own, got {', '.join(names)}; set .name")
@@ -418,9 +434,15 @@ def plan(
         )
         costs = tensor_costs(model, columns["tensor"], candidates, batches)
     budgets = {"budget_bits": budget_bits, "budget_time": budget_time, "required": frozenset(must)}
-    found = Plan(losses, costs, tuple(candidates), pd.DataFrame(columns), **budgets, robust=robust, seed=seed)
+    found = Plan(losses, costs, tuple(candidates), pd.DataFrame(columns), **budgets, robust=robust, seed=int(seed))
     _ = found.choice  # raises
     return found
+
+
+def _check_budgets(*budgets: float) -> None:
+    for name, value in zip(_BUDGETS, budgets, strict=True):
+        if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
+            raise ValueError(f"{name} must be a share, 0 or more, as 0.05 for 5 %, got {value!r}")
 
 
 def _listed(losses: Losses) -> dict[str, Any]:

@@ -6,8 +6,9 @@ does not hold for it. With m_gk the mean loss of option k of tensor g and s_gk i
     expected loss <= sum_g (m_gk + f s_gk) + c    with probability 95 %.
 
 f is the 97.5 % quantile, over bootstrap samples of whole maps within strata, of the largest ratio of sum_g (m*_gk - m_gk) to
-sum_g s_gk over all plans. c covers what the maps may not have shown (`rule_of_three` of each stratum, at 97.5 % together):
-losses as large as the largest of the stratum. The bound is linear in the choice, so that a plan can minimise it.
+sum_g s_gk over all plans. c covers what the maps may not have shown (`rule_of_three` of each stratum, at 97.5 % together),
+on the assumption that no such loss is larger than the largest of its stratum. The bound is linear in the choice, so that a plan
+can minimise it.
 """
 
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ class Uncertainty:
     Attributes:
         mean, error: float64 [tensors, options], means over maps and their standard errors; NaN where an option is missing.
         factor: of the standard errors, in the simultaneous bound.
-        bonferroni: the same by Student's t at 1 - 0.05 / number of coefficients: the check.
+        bonferroni: the same by Student's t at 1 - 0.025 / number of coefficients: the check.
         unseen: what the maps may not have shown.
     """
 
@@ -83,7 +84,7 @@ def uncertainty(values: np.ndarray, members: np.ndarray, weights: np.ndarray, *,
         mean,
         error,
         float(np.quantile(ratios, 1 - alpha)),
-        float(t.ppf(1 - 2 * alpha / max(1, coefficients), n.sum() - len(n))),
+        float(t.ppf(1 - alpha / max(1, coefficients), n.min() - 1)),  # one stratum may carry the variance
         float(np.maximum(largest, 0.0) @ (weights * missed)),
     )
 

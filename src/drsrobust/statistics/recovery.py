@@ -102,7 +102,8 @@ def _paired(about: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd
             f"and {alone} of them have no partner with the same seed; run both to the same number of trials, with one seed"
         )
     kept = ["auc", "auc_golden", *(name for name in (STRATUM, WEIGHT) if name in plain)]
-    both = plain[kept].rename(columns={"auc": "auc_faulty"}).join(protected[["auc"]]).sort_index()
+    own = ["auc", *(name for name in ["mitigation_kind"] if name in protected)]
+    both = plain[kept].rename(columns={"auc": "auc_faulty"}).join(protected[own]).sort_index()
     numbers = ["auc", "auc_faulty", "auc_golden"]
     return both.astype(dict.fromkeys(numbers, float))
 

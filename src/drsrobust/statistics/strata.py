@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import FIXED
+from drsrobust.statistics.columns import FIXED, NONE
 from drsrobust.statistics.intervals import CONFIDENCE, bounded_interval, mean_interval, stringer_interval, wilson
 from drsrobust.statistics.stopping import stopping_interval
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 STRATUM, WEIGHT = "stratum", "weight"  # columns of a stratified table; the weights of a condition's trials sum to 1
 ALL = "all"  # the stratum of plain maps
-# Strata without critical flips, without any in the data, and with flips that change numbers by under an eighth of themselves.
-MANTISSA = "mantissa chips"
-UNHIT = ("0", "check chips", MANTISSA)
-SPREADING = ("ECC", "Composed")  # kinds of mitigations whose miscorrections may put such flips into exponents
+# Strata whose values are taken to lie within those seen: without critical flips; of faults in chips that hold no bit of the
+# data, or only bits that move a number by under an eighth of itself, unless a protection may put their errors elsewhere.
+UNHIT, SMALL = "0", ("check chips", "mantissa chips")
+CONTAINING = (NONE, "OnDieECC", "Chipkill", "SelectiveChipkill")  # kinds of mitigations that do not
 DROP = 0.001  # AUC: a trial that loses more is harmed
 FEW, RARE = (
     12,
@@ -42,12 +42,14 @@ class Strata:
         members: bool [strata, trials].
         few_harmful: bool [strata], whether so few trials of a stratum are harmed, or carry its mean loss, that Student's t is
             too narrow.
+        bounded: bool [strata], whether no value is taken to lie beyond those seen.
     """
 
     names: tuple[str, ...]
     weights: np.ndarray
     members: np.ndarray
     few_harmful: np.ndarray
+    bounded: np.ndarray
 
     @classmethod
     def of(cls, trials: "pd.DataFrame") -> "Strata":
@@ -67,20 +69,16 @@ class Strata:
         harmed = np.ones(len(trials), bool)
         if "auc_drop" in trials and "outcome" in trials:
             harmed = ((trials["auc_drop"] > DROP) | (trials["outcome"] == "raised")).to_numpy(bool)
-        if "mitigation_kind" in trials:
-            spread = trials["mitigation_kind"].isin(SPREADING).to_numpy() & np.char.endswith(
-                names.astype(str), MANTISSA
-            )
-            names = np.where(spread, np.char.add(names.astype(str), ", spread"), names)
+        contained = "mitigation_kind" in trials and trials["mitigation_kind"].isin(CONTAINING).all()
         found = tuple(dict.fromkeys(names.tolist()))
         members = np.array([names == name for name in found])
         known = "auc_drop" in trials
         losses = trials["auc_drop"].to_numpy(float, na_value=np.nan) if known else harmed.astype(float)
+        bounded = [name == UNHIT or (contained and name.endswith(SMALL)) for name in found]
         few = [
-            _few(losses[member], None if unhit(name) else harmed[member])
-            for name, member in zip(found, members, strict=True)
+            _few(losses[member], None if one else harmed[member]) for one, member in zip(bounded, members, strict=True)
         ]
-        return cls(found, members @ weight, members, np.array(few))
+        return cls(found, members @ weight, members, np.array(few), np.array(bounded))
 
     @property
     def stratified(self) -> bool:
@@ -106,9 +104,8 @@ class Strata:
     ) -> tuple[float, float, float]:
         """The mean of values [trials] and its interval.
 
-        A stratum's interval is Student's; with few harmful trials it is Stringer's, which needs finite bounds. Of the strata
-        in `UNHIT` it is assumed that no value lies beyond those seen (if they are all equal, so is the mean), but not of faults
-        in chips of mantissas under a mitigation in `SPREADING`.
+        A stratum's interval is Student's; with few harmful trials it is Stringer's, which needs finite bounds. Of bounded
+        strata it is assumed that no value lies beyond those seen; if they are all equal, so is the mean.
 
         Args:
             values: NaN where a trial has no value.
@@ -131,7 +128,7 @@ class Strata:
 
     def _stratum(self, number: int, values: np.ndarray, bounds, stopping: str, confidence: float) -> tuple:
         """Mean of a stratum, and how far the ends of its interval lie from it."""
-        if unhit(self.names[number]):
+        if self.bounded[number]:
             bounds = (values.min(), values.max())
             if bounds[0] == bounds[1]:
                 return float(values[0]), 0.0, 0.0
@@ -215,11 +212,6 @@ class Strata:
         parts = {number: values[member & known] for number, member in enumerate(self.members) if (member & known).any()}
         weights = np.array([self.weights[n] * len(part) / self.members[n].sum() for n, part in parts.items()])
         return weights / weights.sum(), parts
-
-
-def unhit(name: str) -> bool:
-    """Whether a stratum, or the last part of its name, is one of `UNHIT`."""
-    return name.rpartition(", ")[2] in UNHIT
 
 
 def _few(losses: np.ndarray, harmed: np.ndarray | None) -> bool:

@@ -24,6 +24,9 @@ ADAPTIVE = (
     f"{CONFIDENCE:.0%} interval of the mean over error maps, whatever the number of trials (betting, bounded values)"
 )
 INTERVALS = {FIXED: INTERVAL, PRECISION: ADAPTIVE}
+# Kind of a code -> the mode of memory faults of which it corrects every one.
+ANY_MODE = "any"
+CORRECTING = {"Chipkill": ANY_MODE, "ECC": "bit", "OnDieECC": "bit"}
 METHODS = {FIXED: "Student's t", PRECISION: "betting"}
 # Least and greatest possible value of each metric; of `auc_drop` they depend on the AUC without errors.
 BOUNDS = dict.fromkeys(
@@ -148,18 +151,20 @@ def summarise(
 def corrected_exactly(
     summary: "pd.DataFrame", trials: "pd.DataFrame", keys: Sequence[str], metrics: Sequence[str]
 ) -> "pd.DataFrame":
-    """A summary of memory faults whose intervals end at the mean where no wrong bit was left in any trial: a code that corrects
-    the faults of a mode corrects all of them, so that trials have missed nothing.
+    """A summary of single memory faults whose intervals end at the mean where a code corrects all faults of a mode by its
+    construction (`CORRECTING`), and no wrong bit was left in any trial: trials have missed nothing there.
 
     Args:
         summary: as `summarise` returns it.
-        trials: that it is of, with `bits_left`.
+        trials: that it is of, with `bits_left`, `mitigation_kind` and `error_mode`.
         keys: columns that identify a condition in both.
         metrics: whose intervals are changed.
     """
     import pandas as pd
 
-    left = trials.groupby(list(keys), dropna=False)["bits_left"].max()
+    kinds, modes = trials["mitigation_kind"], trials["error_mode"]
+    proven = kinds.map(lambda kind: CORRECTING.get(kind) == ANY_MODE) | (kinds.map(CORRECTING) == modes)
+    left = trials["bits_left"].where(proven, 1).groupby([trials[key] for key in keys], dropna=False).max()
     wrong = (left.reindex(pd.MultiIndex.from_frame(summary[list(keys)])) != 0).to_numpy(bool)
     ends = {
         f"{metric}{end}": summary[f"{metric}{end}"].where(wrong, summary[metric]) for metric in metrics for end in ENDS

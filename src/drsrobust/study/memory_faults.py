@@ -97,7 +97,7 @@ def understatement(
     Returns:
         on all trials and on thirds, two rows: `reading` `fault`: per fault that reaches the model, modes weighted by `fit`;
         `memory`: per hour in this memory, where large faults also reach the model more often. `value`, `low`, `high` (`ratio`),
-        `loss` (AUC of the fault, of one bit), `detail`, `reason`, `verdict` (over 1).
+        `detail`, `reason`, `verdict` (over 1).
     """
     import pandas as pd
 
@@ -110,8 +110,9 @@ def understatement(
             (mean,) = summarise(mixed(faults, rates), ["auc", "auc_drop"]).to_dict("records")
             loss = [mean[f"auc_drop{end}"] for end in ENDS]
             row = {"reading": reading, "model": mean["model"], "dataset": mean["dataset"], "n": mean["n"] + flip["n"]}
-            row |= ratio(loss, [end * scale for end in bit]) | {"reason": ""}
-            row["detail"] = f"{interval(*loss)} AUC a fault, {interval(*bit)} a wrong bit"
+            single = [end * scale for end in bit]
+            row |= ratio(loss, single) | {"reason": ""}
+            row["detail"] = f"{interval(*loss)} AUC a fault, {interval(*single)} if it were one wrong bit"
             found.append(row)
         return with_verdicts(pd.DataFrame(found), "above", bound=1.0)
 

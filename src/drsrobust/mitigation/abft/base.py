@@ -21,6 +21,7 @@ from drsrobust.mitigation.base import (
     Handle,
     Mitigation,
     confined_name,
+    tensor_names,
     within,
 )
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy, tensors_digest
@@ -130,7 +131,7 @@ class ABFT(Mitigation):
 
     def on(self, tensors: Iterable[str]) -> "ABFT":
         """Keeps the checks of modules with any of the tensors; a check of several tables stays whole."""
-        confined, tensors = copy(self), frozenset(tensors)
+        confined, tensors = copy(self), tensor_names(tensors)
         confined.checks = {module: check for module, check in self.checks.items() if within(module, tensors)}
         if self.golden is not None:
             confined.golden = self.golden.part(confined.checks)

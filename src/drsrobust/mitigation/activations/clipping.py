@@ -27,6 +27,7 @@ from drsrobust.mitigation.base import (
     Mitigation,
     confined_name,
     format_number,
+    tensor_names,
     within,
 )
 
@@ -279,7 +280,7 @@ class ActivationClipping(Mitigation):
         Raises:
             TypeError: a fixed bound.
         """
-        tensors = frozenset(tensors)
+        tensors = tensor_names(tensors)
         if self.learnt is None:
             raise TypeError(f"{self.name} has one bound for all sites; only ActivationClipping.fit can be confined")
         confined = copy(self)

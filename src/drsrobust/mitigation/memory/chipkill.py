@@ -114,7 +114,7 @@ class SelectiveChipkill(StorageProtection):
 
     def __init__(self, nibbles: Sequence[int] = (5, 6, 7), target: str | Target = "all") -> None:
         super().__init__(target)
-        self.nibbles = tuple(sorted({*nibbles}))
+        self.nibbles = tuple(sorted({*([nibbles] if isinstance(nibbles, int) else nibbles)}))
         if not self.nibbles or not {*self.nibbles} <= {*range(1, 8)}:
             raise ValueError(f"nibbles is {nibbles!r}; it must be one or more of 1 to 7")
         of_data = [CHIP_BITS * nibble + half for half in (0, 32) for nibble in self.nibbles]
@@ -131,7 +131,11 @@ class SelectiveChipkill(StorageProtection):
     def store(
         cls, model: nn.Module, nibbles: Sequence[int] = (5, 6, 7), target: str | Target = "all"
     ) -> "SelectiveChipkill":
-        """Writes the check symbols into a model's weights, in place, and returns the protection.
+        """Writes the check symbols into a model's weights, in place, and returns the protection. A weight of 0 becomes a
+        denormal number.
+
+        Raises:
+            ValueError: no tensor of float32, or weights that are not finite.
 
         Example:
             >>> layer = nn.Linear(64, 64)
@@ -140,7 +144,15 @@ class SelectiveChipkill(StorageProtection):
             True
         """
         protection = cls(nibbles, target)
-        for protected in protection.protected(model):
+        covered = list(protection.protected(model))
+        if not covered:
+            raise ValueError(
+                f"target {str(target)!r} has no tensor of float32, whose mantissas could hold check symbols"
+            )
+        for protected in covered:
+            if not bool(protected.tensor.memory.isfinite().all()):
+                raise ValueError(f"{protected.name} holds weights that are not finite")
+        for protected in covered:
             words = np.arange(-(-protected.words // 2))
             values = protected.read_blocks(words, WORD) & ~(_NIBBLE | _NIBBLE << np.uint64(32))
             for check, shift in zip(

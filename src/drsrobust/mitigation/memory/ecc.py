@@ -165,7 +165,8 @@ class DecodedBlocks(NamedTuple):
         """The errors that remain, with what the decoder detected."""
         detected = any(self.counts[name] for name in ("corrected", "uncorrectable", "miscorrected"))
         lost = self.counts["uncorrectable"] if uncorrectable != "restore" else 0
-        return Decoded(errors, detected, self.counts["miscorrected"] + lost == 0, self.counts)
+        stopped = uncorrectable == "keep" and lost > 0
+        return Decoded(errors, detected, self.counts["miscorrected"] + lost == 0, self.counts, stopped)
 
 
 def decode_errors(code: SECDED, data: Errors, check: Errors, size: int) -> DecodedBlocks:

@@ -16,7 +16,7 @@ from drsrobust.injection import ErrorMap, ErrorMapMismatch, Target, as_target
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.error_map import Source
 from drsrobust.introspection.tensors import listed
-from drsrobust.mitigation.base import Cost, Mitigation, confined_name
+from drsrobust.mitigation.base import Cost, Mitigation, confined_name, tensor_names
 from drsrobust.mitigation.memory.check_memory import CheckBits, check_errors
 from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords
 
@@ -41,12 +41,14 @@ class DrawContext(NamedTuple):
 class Decoded(NamedTuple):
     """The errors that remain in the protected words of one tensor, and what the protection detected.
 
-    `repaired` is false if a detected error remains."""
+    `repaired` is false if a detected error remains; `stopped` is true if a code left a word that it cannot correct, and None
+    without a code."""
 
     errors: Errors
     detected: bool = False
     repaired: bool = True
     counts: Mapping[str, int] = MappingProxyType({})
+    stopped: bool | None = None
 
 
 class StorageProtection(Mitigation):
@@ -118,7 +120,8 @@ class StorageProtection(Mitigation):
         if self.detects:
             detected = any(result.detected for result in results)
             repaired = all(result.repaired for result in results) if detected else None
-            data = data.with_detection(detected=detected, repaired=repaired)
+            stops = [result.stopped for result in results if result.stopped is not None]
+            data = data.with_detection(detected=detected, repaired=repaired, stopped=any(stops) if stops else None)
         counts: Counter[str] = Counter()
         for result in results:
             counts.update(result.counts)
@@ -170,7 +173,7 @@ class StorageProtection(Mitigation):
 
     def on(self, tensors: Iterable[str]) -> "StorageProtection":
         confined = copy(self)
-        confined.only = frozenset(tensors) if self.only is None else self.only & frozenset(tensors)
+        confined.only = tensor_names(tensors) if self.only is None else self.only & tensor_names(tensors)
         confined.name = confined_name(self.name, confined.only)
         return confined
 

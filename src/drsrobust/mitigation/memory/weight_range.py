@@ -16,7 +16,7 @@ from torch import nn
 from drsrobust._environment import check_choice
 from drsrobust.injection import ErrorMap, ErrorMapMismatch, restore_leftovers
 from drsrobust.injection.address_space import INTEGERS, Stored, WordView, hittable, stored
-from drsrobust.mitigation.base import Cost, Mitigation, confined_name, format_number, widen
+from drsrobust.mitigation.base import Cost, Mitigation, confined_name, format_number, tensor_names, widen
 
 PER = ("tensor", "row")
 REPAIRS = ("zero", "clamp")
@@ -191,7 +191,7 @@ class WeightRange(Mitigation):
 
     def on(self, tensors: Iterable[str]) -> "WeightRange":
         confined = copy(self)
-        confined.ranges = {name: self.ranges[name] for name in tensors if name in self.ranges}
+        confined.ranges = {name: self.ranges[name] for name in sorted(tensor_names(tensors)) if name in self.ranges}
         confined.name = confined_name(self.name, confined.ranges)
         return confined
 
