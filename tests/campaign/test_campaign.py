@@ -29,7 +29,7 @@ def campaign(evaluator, folder, **options):
 
 def test_table(evaluator, tmp_path):
     table = campaign(evaluator, tmp_path / "s").run(progress=False)
-    assert list(table.columns) == COLUMNS and SCHEMA.names == COLUMNS[:30] and len(table) == 36
+    assert list(table.columns) == COLUMNS and SCHEMA.names == COLUMNS[:31] and len(table) == 36
     assert table["trial"].tolist() == list(range(6)) * 6
     assert table["seed"].dtype == np.uint64
     single = table[table["error_model"] == "SingleBit(bit=30)"]
