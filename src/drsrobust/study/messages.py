@@ -221,11 +221,13 @@ def fleet_risk(data: "pd.DataFrame", hosts: int) -> str:
     if plain.empty or not plain["wrong_per_day"].iloc[0] > 0:
         return f"{text}: wrong recommendations a day."
     text += f" make {number(float(f'{plain.wrong_per_day.iloc[0]:.2g}'))} recommendations a day wrong"
-    stopping = protected[(protected["wrong_per_day"] == 0) & (protected["stops_per_day"] > 0)]
+    few = protected["wrong_per_day"] < 0.01 * plain["wrong_per_day"].iloc[0]
+    stopping = protected[few & (protected["stops_per_day"] > 0)]
     if stopping.empty:
         return f"{text} without protection."
-    code, stops = stopping.iloc[0][["mitigation", "stops_per_day"]]
-    return f"{text}; with {code} none in these trials, and {number(float(f'{stops:.2g}'))} hosts stop a day."
+    code, wrong, stops = stopping.iloc[0][["mitigation", "wrong_per_day", "stops_per_day"]]
+    left = f"{number(float(f'{wrong:.1g}'))}" if wrong else "none in these trials"
+    return f"{text}; with {code} {left}, and {number(float(f'{stops:.2g}'))} hosts stop a day."
 
 
 def fleet_tail(tail: "pd.DataFrame") -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _TITLES = {"faults": "distinct faults", "events": "logged events, one bit each"}
 _LABELS = {"wrong_per_day": "wrong recommendations a day", "stops_per_day": "hosts that stop a day"}
 _LEAST = 1e-3  # of a value: where a bar to 0 ends on a logarithmic axis
+_RANGE = 1e-6  # of the largest value: what is less is off the axis, but for its bar
 
 
 def fleet_risk_data(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
@@ -63,7 +64,8 @@ def fleet_risk(
         ax.annotate("never", (0.03, len(names) - 1 - names.index(name)), **text)
     ax.set_xscale("log")
     if drawn:  # whole decades, since ticks within one cover each other
-        ax.set_xlim(10 ** np.floor(np.log10(min(drawn)) - 0.1), 10 ** np.ceil(np.log10(max(drawn)) + 0.1))
+        least = max(min(drawn), _RANGE * max(drawn))
+        ax.set_xlim(10 ** np.floor(np.log10(least) - 0.1), 10 ** np.ceil(np.log10(max(drawn)) + 0.1))
     ax.set_yticks(range(len(names))[::-1], [mitigation_label(name) for name in names])
     ax.set_ylim(-0.6, len(names) - 0.4)
     ax.grid(False, axis="y")
