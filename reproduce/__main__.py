@@ -210,7 +210,7 @@ def _run(
     read = ", ".join(profile.datasets) + ("" if profile.real else " (generated; DATA=folder for real data)")
     print(f"profile {profile.name}, data {read}", flush=True)
     started, start, outcomes, made_from = datetime.now(UTC), time.monotonic(), [], commit()
-    cached = any((cache_folder() / "campaigns").glob("*"))
+    cached = any(any((cache_folder() / kind).glob("*")) for kind in ("campaigns", "checkpoints"))
 
     with Progress(chosen, folder, data) as progress:
         for outcome in run_notebooks(chosen, notebooks, folder, options.jobs):
