@@ -150,7 +150,7 @@ def test_the_command(fake, tmp_path, capsys):
 
 def test_an_unknown_benchmark_and_an_interrupt(capsys, tmp_path, monkeypatch):
     assert main(["injektion", "--out", str(tmp_path)]) == 2
-    known = "injection, encoding, training, quality, campaign, mitigation, coverage"
+    known = "injection, encoding, training, quality, campaign, mitigation, coverage, memory_faults, planning"
     expected = f"bench: unknown benchmark 'injektion'; did you mean 'injection'? known: {known}\n"
     assert capsys.readouterr().err == expected
 

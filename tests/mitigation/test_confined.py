@@ -42,7 +42,9 @@ def test_memory(mitigation):
     assert mitigation.on(inside).identity() == confined.identity() and confined.name != mitigation.name
 
 
-@pytest.mark.parametrize("mitigation", [dr.WeightRange.fit(MODEL), dr.BitProtection(range(23, 32))], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "mitigation", [dr.WeightRange.fit(MODEL), dr.BitProtection(range(23, 32))], ids=lambda one: one.name
+)
 def test_the_errors_that_remain_are_those_of_the_whole(mitigation):
     """Of protections without errors in memory of their own."""
     whole = mitigation.screen(DRAWN, MODEL, seed=5)
