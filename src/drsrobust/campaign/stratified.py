@@ -30,8 +30,8 @@ PROBES = 8  # single critical flips that show whether a mitigation removes them 
 
 
 def strata_of(error_model: ErrorModel, hits: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
-    """The strata of a condition: `0`, `1`, ... and the last one with more flips; of a memory fault the other chips of data,
-    those that hold the highest exponent bits, and those of check bits; or plain maps.
+    """The strata of a condition: `0`, `1`, ... and the last one with more flips; of a memory fault the chips of low mantissa
+    bits, those of `exponent_chips`, and those of check bits; or plain maps.
 
     Raises:
         TypeError: errors other than independent bit flips and memory faults, in memory.

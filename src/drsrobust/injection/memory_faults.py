@@ -195,7 +195,11 @@ class MemoryFault(ErrorModel):
         return str(self)
 
     def expected_share(self, space: AddressSpace) -> None:
-        """None: it depends on the drawn mode."""
+        """None: it depends on the drawn mode.
+
+        Raises:
+            ValueError: the memory has no room for the tensors.
+        """
         self.places(space)
 
     @property
@@ -204,7 +208,11 @@ class MemoryFault(ErrorModel):
         return CHIPS if self.chips is None else len(self.chips)
 
     def places(self, space: AddressSpace) -> dict[str, int]:
-        """How many places of each mode hold some of the tensors, in one chip."""
+        """How many places of each mode hold some of the tensors, in one chip.
+
+        Raises:
+            ValueError: the memory has no room for the tensors.
+        """
         held = self.geometry.held(_Layout(space).words)
         rows, columns = -(-held // self.geometry.columns), np.minimum(held, self.geometry.columns)
         counts = {"bit": CHIP_BITS * held.sum(), "word": held.sum(), "column": columns.sum(), "row": rows.sum()}
