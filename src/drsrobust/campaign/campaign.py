@@ -1,7 +1,10 @@
 """A campaign: all trials of a grid of error models, targets and mitigations on one evaluator, stored as they finish."""
 
+import shutil
+import tempfile
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
@@ -22,6 +25,7 @@ from drsrobust._html import facts
 from drsrobust.campaign.conditions import Condition, condition_triples, grid, sharing_maps
 from drsrobust.campaign.model_file import NotPicklable, model_file
 from drsrobust.campaign.queue import Schedule
+from drsrobust.campaign.repeat import check_first_trials
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.stratified import StratifiedSchedule, families, stratified
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
@@ -30,6 +34,8 @@ from drsrobust.campaign.workers import run_in_processes, run_there, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
 from drsrobust.injection.critical_bits import CriticalBits
+from drsrobust.introspection.code_digest import code_digest
+from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING
@@ -41,7 +47,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLAIN, STRATIFIED = SAMPLING = ("plain", "stratified")
-FORMAT = 7  # of what a trial computes and stores: raise it when that changes
+FORMAT = 8  # of what a trial computes and stores: raise it when that changes
 SOON = 60.0  # seconds: starting processes, which takes some ten, is not worthwhile for campaigns that end sooner
 # With a precision: trials at the first and at the last check of the interval, and the growth from check to check. The interval
 # holds at all checks, so frequent checks cost nothing and save trials.
@@ -53,9 +59,9 @@ _KEY = ["error_model", "rate", "target", *MITIGATION, "trial"]
 class Campaign:
     """All trials of errors x targets x mitigations, or of a list of conditions.
 
-    A trial depends only on the model's state, the rows, its condition and its number. So a campaign may be stopped at any time
-    and continues from there, one with more trials continues one with fewer, and the table is the same, bit for bit, with any
-    number of processes.
+    A trial depends only on the model's state and code, the rows, its condition and its number. So a campaign may be stopped at
+    any time and continues from there, one with more trials continues one with fewer, and the table is the same, bit for bit,
+    with any number of processes. A campaign with changed code is another campaign.
 
     Args:
         evaluator: the evaluator.
@@ -80,7 +86,8 @@ class Campaign:
             `recovery` or `pvf`. Of `BitFlip` by the number of critical flips, which narrows intervals at low rates; rates at
             which plain maps hold many critical flips, and mitigations that remove these from memory, have plain maps. Of
             `MemoryFault` by the chip that fails. Or `CriticalBits`: stratified by these.
-        store: folder of the results; None: one in the cache, named by the definition.
+        store: folder of the results; None: one in the cache, named by the definition, code included; where part of the code
+            cannot be compared with that of a later run, one that is deleted with the campaign, with a warning.
 
     Raises:
         TypeError: something else in place of an error model or a mitigation.
@@ -139,15 +146,36 @@ class Campaign:
         _check_distinct(self.conditions)
         for condition in self.conditions:
             condition.check(evaluator.model)
-        definition = self._definition()
+        definition, missing = self._definition()
         if store is None:
             name = f"{evaluator.name}-{evaluator.rows.dataset.replace('/', '-')}-{digest(definition)[:16]}"
-            store = cache_folder("campaigns", name)
+            store = cache_folder("campaigns", name) if missing is None else self._temporary(name, missing)
         about = {"versions": versions(), "commit": commit(), "machine": machine()}
         self.store = Store(Path(store).expanduser().resolve(), definition, about, stored_schema(self.metrics))
+        self._checked: set[int] = set()  # conditions whose trials were computed, or checked, by this campaign
 
-    def _definition(self) -> dict[str, Any]:
-        """All that decides the results, which the number of trials does not."""
+    def _temporary(self, name: str, missing: str) -> str:
+        """A new folder for the results, which is deleted with this campaign."""
+        warnings.warn(
+            f"this campaign's results are not kept, since a later run could not see whether this is the same: {missing}; pass "
+            "store= a folder to keep them",
+            stacklevel=3,
+        )
+        folder = cache_folder("campaigns")
+        folder.mkdir(parents=True, exist_ok=True)
+        store = tempfile.mkdtemp(prefix=f"{name}-", dir=folder)
+        weakref.finalize(self, shutil.rmtree, store, ignore_errors=True)
+        return store
+
+    def _definition(self) -> tuple[dict[str, Any], str | None]:
+        """All that decides the results, which the number of trials does not; and what of it has no digest."""
+        missing: list[str] = []
+
+        def code(value: Any, state: Sequence[Any] = ()) -> str:
+            digest_of = code_digest(value, state)
+            missing.extend([digest_of.missing] if digest_of.missing else [])
+            return digest_of.text[:16]
+
         evaluator, targets = self.evaluator, {}
         for condition in self.conditions:
             targets.setdefault(str(condition.target), condition.resolved)
@@ -160,11 +188,15 @@ class Campaign:
         if None in golden:
             golden = tuple(evaluator.golden.metrics(["ndcg", "hit_rate"]).values())
         golden = [round(value, 6) for value in golden]
-        own = {
-            name: [metric.identity, round(evaluator.own_metric(metric, evaluator.golden), 6)]
-            for name, metric in self.own_metrics.items()
-        }
-        return (
+        own = {}
+        for name, metric in self.own_metrics.items():
+            missing.extend([metric.code.missing] if metric.code.missing else [])
+            own[name] = [metric.code.text[:16], round(evaluator.own_metric(metric, evaluator.golden), 6)]
+        conditions = [
+            [*one.key, code([one.error_model, one.hits if isinstance(one.hits, Transient) else None])]
+            for one in self.conditions
+        ]
+        definition = (
             stratified
             | ({} if scoring == defaults else scoring)
             | {
@@ -173,11 +205,14 @@ class Campaign:
                 "checkpoint": evaluator.checkpoint,
                 "dataset": evaluator.rows.dataset,
                 "data": evaluator.rows.fingerprint,
-                # The code of a user's model and metrics decides too, so their golden values are part of the definition.
                 "golden": golden,
-                "conditions": [list(condition.key) for condition in self.conditions],
+                "model code": code(evaluator.model, [entry.tensor for entry in listed(evaluator.model)]),
+                "forward code": code(evaluator.scoring.forward),
+                "conditions": conditions,
                 "targets": targets,
-                "mitigations": {c.identity: c.protection for c in self.conditions if c.mitigation},
+                "mitigations": {
+                    c.identity: [c.protection, code(c.mitigation)] for c in self.conditions if c.mitigation
+                },
                 "scores": scores,
                 "metrics": {name: own.get(name, options) for name in self.metrics},
                 "seed": self.seed,
@@ -185,6 +220,7 @@ class Campaign:
                 "protocol": self.protocol,
             }
         )
+        return definition, missing[0] if missing else None
 
     def __repr__(self) -> str:
         amount = f"{self._checkpoints[0]} trials" if self.precision is None else f"precision {self.precision:g}"
@@ -219,7 +255,9 @@ class Campaign:
     ) -> "pd.DataFrame":
         """Computes the trials that are not in the store yet, and returns the table of all trials.
 
-        Errors of an interrupted `with dr.inject(...)` are undone first, with a warning.
+        The first stored trial of each condition is computed again, once for this object: the store is refused if code, data or
+        machine now give another result (bit for bit on the processor and with the versions that made it, else within 1e-6 in
+        AUC, with a warning). Errors of an interrupted `with dr.inject(...)` are undone first, with a warning.
 
         Args:
             workers: processes of one thread each; 1: this process. None: this process, and as soon as more than a minute of
@@ -231,7 +269,8 @@ class Campaign:
         Raises:
             RuntimeError: something other than errors changed the model.
             NotPicklable: the workers cannot make the model.
-            StoreError: another process is writing to the store, a stored chunk is damaged, or the disk is full.
+            StoreError: another process is writing to the store, a stored chunk is damaged, a stored trial has another result
+                than now, or the disk is full.
             ValueError: the model is not the one that the evaluator was made for.
             WorkersDied: worker processes ended again and again.
         """
@@ -266,7 +305,10 @@ class Campaign:
 
     def _compute(self, workers: int | None, executor: Executor | None, progress: bool) -> None:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
-        schedule = self._schedule()
+        schedule, runner = self._schedule(), LocalRunner(self.evaluator, self.conditions, self._options)
+        names = [f"{condition.error_model} in {condition.target}" for condition in self.conditions]
+        check_first_trials(self.store, runner, names, sorted(set(range(len(names))) - self._checked))
+        self._checked = set(range(len(names)))
         name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
         report = CampaignProgress(schedule, name, len(self.conditions), self.precision) if progress else None
 
@@ -279,7 +321,6 @@ class Campaign:
         with report or nullcontext():
             if executor is None and (workers or 1) == 1:
                 switch = _SwitchToProcesses(self, schedule, requested=workers is not None)
-                runner = LocalRunner(self.evaluator, self.conditions, self._options)
                 if run_here(schedule, runner, finished, may_switch=switch.worthwhile):
                     return
                 workers = cores()
