@@ -308,7 +308,10 @@ def test_models_that_raise_are_listed(trained, data, tmp_path):
     picky = copy.deepcopy(trained)
     picky.__class__ = Picky
     runner = campaign(Evaluator(picky, data.test), tmp_path / "s", errors=[BitFlip(0.1)])
-    table = runner.run(progress=False)
+    with pytest.warns(UserWarning) as said:
+        table = runner.run(progress=False)
+    text = "12 of 12 trials raised, and have no scores; the first: BitFlip in all, trial 0: ArithmeticError: not finite"
+    assert [str(one.message) for one in said] == [text]
     assert (table["outcome"] == "raised").all() and table[["auc", "auc_drop", "nan_rows"]].isna().all().all()
     assert runner.raised()["error"].unique().tolist() == ["ArithmeticError: not finite"] and len(runner.raised()) == 12
 

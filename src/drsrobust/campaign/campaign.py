@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from torch import nn
 
 from drsrobust._environment import check_choice, commit, cores, count_done, machine, progress_bar, versions
 from drsrobust._files import cache_folder
@@ -32,7 +33,14 @@ from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.trial import LocalRunner, run_here
 from drsrobust.campaign.workers import run_in_processes, run_there, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
-from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
+from drsrobust.injection import (
+    AddressSpace,
+    ErrorModel,
+    FixedCount,
+    Target,
+    Transient,
+    restore_leftovers,
+)
 from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.introspection.code_digest import code_digest
 from drsrobust.introspection.tensors import listed
@@ -146,6 +154,7 @@ class Campaign:
         _check_distinct(self.conditions)
         for condition in self.conditions:
             condition.check(evaluator.model)
+        _check_mitigations(self.conditions, evaluator.model)
         definition, missing = self._definition()
         if store is None:
             name = f"{evaluator.name}-{evaluator.rows.dataset.replace('/', '-')}-{digest(definition)[:16]}"
@@ -266,6 +275,9 @@ class Campaign:
                 `Client(...).get_executor()` or `mpi4py.futures.MPIPoolExecutor()`. Its workers must see the store's folder.
             progress: shows a progress bar.
 
+        Warns:
+            UserWarning: trials in which the model raised; they have no scores (`raised()`).
+
         Raises:
             RuntimeError: something other than errors changed the model.
             NotPicklable: the workers cannot make the model.
@@ -301,6 +313,13 @@ class Campaign:
                 self.evaluator.use_full_runs(str(coupled))
                 self.store.restart(str(coupled))
                 self._compute(workers, executor, progress)
+        if len(raised := self.raised()):
+            n, first = len(self._stored(["trial"])), raised.iloc[0]
+            warnings.warn(
+                f"{len(raised):,} of {n:,} trials raised, and have no scores; the first: {first['error_model']} in "
+                f"{first['target']}, trial {first['trial']}: {first['error']}",
+                stacklevel=2,
+            )
         return self.table()
 
     def _compute(self, workers: int | None, executor: Executor | None, progress: bool) -> None:
@@ -480,6 +499,23 @@ def _check_distinct(conditions: Sequence[Condition]) -> None:
         text = str(condition.target)
         if targets.setdefault(text, condition.resolved) != condition.resolved:
             raise ValueError(f"two different targets are both named {text!r}; run each in a campaign of its own")
+
+
+def _check_mitigations(conditions: Sequence[Condition], model: nn.Module) -> None:
+    """Raises ValueError for a mitigation that cannot protect the model, or cannot screen a flip in a condition's target."""
+    checked = set()
+    for condition in conditions:
+        key = condition.identity, str(condition.target)
+        if condition.mitigation is None or key in checked:
+            continue
+        try:
+            if condition.identity not in {identity for identity, _ in checked}:
+                condition.mitigation.check(model)
+            if isinstance(condition.hits, AddressSpace):
+                condition.mitigation.screen(FixedCount(1).sample(condition.hits, seed=0), model, seed=0)
+        except ValueError as error:
+            raise ValueError(f"mitigation {condition.protection!r} in {condition.target}: {error}") from error
+        checked.add(key)
 
 
 def _frame(table: pa.Table) -> "pd.DataFrame":
