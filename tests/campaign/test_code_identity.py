@@ -301,3 +301,38 @@ def test_scripts_find_their_store_from_another_folder_and_after_an_unrelated_edi
     assert run("there", parts="# edited\n\n" + parts.replace("return x\n", "return x + 1\n")) == 3
     assert run("there", parts=parts.replace("x * 2", "x * 3")) == 0
     assert Path(empty_cache, "campaigns").is_dir()
+
+
+def test_a_campaign_of_a_file_sees_an_edit_of_the_models_file(empty_cache, tmp_path):
+    """`drsrobust campaign` in a new process, before and after the edit."""
+    module = textwrap.dedent("""
+        import torch
+        import drsrobust as dr
+
+        def make():
+            torch.manual_seed(0)
+            return torch.nn.Linear(2, 1)
+
+        def forward(model, batch):
+            return model(batch["x"])
+
+        def rows():
+            x = torch.randn(200, 2, generator=torch.Generator().manual_seed(0))
+            return dr.data.from_batches([{"x": x, "labels": (x.sum(1) > 0).int()}])
+    """)
+    (tmp_path / "study.toml").write_text(
+        '[model]\nmake = "edited_parts:make"\nforward = "edited_parts:forward"\n[rows]\nmake = "edited_parts:rows"\n'
+        '[campaign]\nerrors = [{ kind = "BitFlip", ber = [1e-1] }]\ntrials = 5\n'
+    )
+
+    def drop(text):
+        (tmp_path / "edited_parts.py").write_text(text)
+        command = [str(Path(sys.executable).with_name("drsrobust")), "campaign", "study.toml"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    first = drop(module)
+    assert drop("# a comment\n" + module) == first
+    changed = drop(module.replace('model(batch["x"])', 'model(batch["x"]).nan_to_num(0.0).clamp(-2, 2)'))
+    assert changed != first and drop(module) == first
