@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drsrobust._files import exclusive, new_file
+from drsrobust._files import exclusive, make_folder, new_file, warn_of_writers
 from drsrobust._hashing import digest
 
 _IDENTITY = b"drsrobust.campaign"
@@ -60,6 +60,9 @@ class Store:
         self._definition, self._about = definition, about
         self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
         self.full_run: str | None = None
+        if self.folder.exists() and not self.folder.is_dir():
+            raise StoreError(f"{self.folder} is a file; a store is a folder. Pass another store=")
+        warn_of_writers(self.folder)
         self._check_manifest()
 
     def __repr__(self) -> str:
@@ -137,7 +140,8 @@ class Store:
 
     def _open(self) -> np.ndarray:
         """Prepares the folder under the lock; returns the stored trials."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
+        warn_of_writers(self.folder)
         for stale in self.folder.glob(".*.part"):
             stale.unlink()  # of a killed writer: nobody else holds the lock
         there = self._check_manifest()  # again: another process may have created the store meanwhile

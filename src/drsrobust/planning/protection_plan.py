@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from drsrobust._environment import check_choice
-from drsrobust._files import new_file
+from drsrobust._files import expanded, new_file
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import ErrorModel, Target, resolve
@@ -305,7 +305,7 @@ class Plan:
         about |= {name: getattr(self, name) for name in (*_BUDGETS, "robust", "seed")}
         about |= {"required": sorted(self.required), "losses": _listed(found)}
         about |= {name: getattr(self, name).to_dict("list") for name in ("costs", "places")}
-        with new_file(Path(path).expanduser()) as part:
+        with new_file(expanded("path", path)) as part:
             part.write_text(json.dumps(about) + "\n", encoding="utf-8")
 
     @classmethod
@@ -323,7 +323,7 @@ class Plan:
 
         candidates = tuple(candidates)
         try:
-            about = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+            about = json.loads(expanded("path", path).read_text(encoding="utf-8"))
             names, identities = about["losses"]["options"][1:], about.pop("candidates")
             if about.pop("format") != _FORMAT:
                 raise KeyError("format")
