@@ -276,7 +276,7 @@ def test_a_full_disk_and_one_that_became_read_only(tmp_path):
     assert done.returncode == 0, done.stderr
     full, read_only = done.stdout.splitlines()
     assert "cannot be written: No space left on device. Nothing of it is left; the " in full
-    assert "cannot be written: Read-only file system. Nothing of it is left; the " in read_only
+    assert f"{folder} is not writable (Read-only file system); make it so. Nothing of it is left; the " in read_only
 
 
 def test_a_folder_that_is_gone(filled):
@@ -289,7 +289,7 @@ def test_a_folder_that_is_gone(filled):
 
 def test_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "s").write_text("x")
-    with pytest.raises(StoreError, match="manifest.json cannot be read: Not a directory"):
+    with pytest.raises(StoreError, match="s is a file; a store is a folder. Pass another store="):
         store(tmp_path / "s")
 
 

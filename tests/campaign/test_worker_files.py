@@ -52,7 +52,8 @@ class Swapping(ThreadPoolExecutor):
 
     def submit(self, *args):
         for model in self.folder.glob("wk.workers*/model.pkl"):
-            model.write_bytes(harmful(self.folder / "harm"))
+            (self.folder / "new").write_bytes(harmful(self.folder / "harm"))
+            (self.folder / "new").replace(model)
         return super().submit(*args)
 
 
