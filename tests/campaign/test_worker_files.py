@@ -145,7 +145,7 @@ def test_a_folder_of_another_user_is_not_read(batches, tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="folders are held open by /proc")
 def test_a_swap_between_check_and_reading_changes_nothing(batches, tmp_path, monkeypatch):
-    real = workers._digests
+    real = workers.folder_digests
     with spec_of(batches, tmp_path / "wk") as spec:
 
         def then_swapped(folder):
@@ -154,7 +154,7 @@ def test_a_swap_between_check_and_reading_changes_nothing(batches, tmp_path, mon
             replaced_by_folder(spec.folder, tmp_path / "other")
             return found
 
-        monkeypatch.setattr(workers, "_digests", then_swapped)
+        monkeypatch.setattr(workers, "folder_digests", then_swapped)
         evaluator, _ = workers.unpacked(spec)
     assert (evaluator.golden.scores == batches.golden.scores).all() and not (tmp_path / "harm").exists()
 

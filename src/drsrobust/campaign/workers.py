@@ -22,7 +22,7 @@ from torch import nn
 
 from drsrobust._environment import pool
 from drsrobust._files import inside_private, private_folder
-from drsrobust._hashing import file_digest
+from drsrobust._hashing import folder_digests
 from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolved
 from drsrobust.campaign.model_file import model_file, read_model_file
 from drsrobust.campaign.queue import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
@@ -118,19 +118,13 @@ def worker_files(
         yield WorkerSpec(
             folder,
             folder.stat().st_uid,
-            _digests(folder),
+            folder_digests(folder),
             key,
             options,
             tuple(specs),
             trial_options,
             evaluator.full_run,
         )
-
-
-def _digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of each file in a folder, without those whose names begin with a dot."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
-    return {path.relative_to(folder).as_posix(): file_digest(path) for path in files}
 
 
 def _condition_spec(condition: Condition, number: int, folder: Path) -> ConditionSpec:
@@ -156,7 +150,7 @@ def unpacked(spec: WorkerSpec) -> tuple[Evaluator, list[Condition]]:
             scores than the campaign's.
     """
     with inside_private(spec.folder, spec.owner) as folder:
-        found = _digests(folder)
+        found = folder_digests(folder)
         if differing := sorted({name for name, _ in found.items() ^ spec.files.items()}):
             raise RuntimeError(
                 f"{spec.folder / differing[0]} is not the file that the campaign wrote (SHA-256 "
