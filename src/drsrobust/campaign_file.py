@@ -218,11 +218,12 @@ class CampaignFile:
             raise ValueError(f"{key} is {name!r}; it must be module:name, as my_models:Towers")
         found = importlib.import_module(module)
         place = self.folder.joinpath(*module.split("."))
+        origin = getattr(found, "__file__", None)
         for file in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
-            if file.is_file() and not ((origin := getattr(found, "__file__", None)) and file.samefile(origin)):
+            if file.is_file() and not (origin and file.samefile(origin)):
                 raise ImportError(f"{key}: {module} is {origin}, not {file}; rename the latter")
         if not hasattr(found, attribute):
-            raise ImportError(f"{key}: {found.__file__} has no {attribute!r}")
+            raise ImportError(f"{key}: {origin or module} has no {attribute!r}")
         return getattr(found, attribute)
 
 
