@@ -1,5 +1,6 @@
 """Locks of files and folders: one holder at a time. Private folders; what is in the way of writing is named."""
 
+import errno
 import os
 import pwd
 import subprocess
@@ -168,6 +169,26 @@ def test_what_is_in_the_way_is_named(tmp_path, monkeypatch):
         ValueError, match="DRSROBUST_CACHE is '~no_such_user/cache', and ~no_such_user has no home folder; write"
     ):
         cache_folder()
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    """NumPy's and safetensors' errors have no number and no path."""
+    from safetensors import SafetensorError
+
+    monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "cache"))
+    folder = cache_folder("data")
+    said = f"No space left on device .{folder}.; make room, or set DRSROBUST_CACHE to another folder"
+    for error in (
+        OSError("6000 requested and 992 written"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError(errno.ENOSPC, "No space left on device"),
+    ):
+        for write in (new_file, new_folder):
+            with pytest.raises(OSError, match=said) as caught, write(folder / "x"):
+                raise error
+            assert caught.value.errno == errno.ENOSPC and not list(folder.iterdir())
+    with pytest.raises(ValueError, match="^No space left$"), new_file(folder / "x"):
+        raise ValueError("No space left")  # another matter
 
 
 @pytest.fixture

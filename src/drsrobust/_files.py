@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 _MARK = ".drsrobust"  # private_folder holds its lock, by whose file it knows the folders that it made
+_NO_SPACE = re.compile(r"No space left|\d+ requested and \d+ written")
 _WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -58,24 +59,39 @@ def make_folder(folder: Path) -> None:
     Raises:
         OSError: it cannot be made; the message names what is in the way.
     """
-    try:
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _named(error, folder) from error
 
 
-def _named(error: OSError, folder: Path) -> OSError:
-    """An error of writing into a folder that says what is wrong with the folder, and what would be right."""
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Gives errors of writing in or below a folder a message that names what is in the way, and what would be right."""
+    try:
+        yield
+    except Exception as error:
+        if named := _named(error, folder):
+            raise named from error
+        raise
+
+
+def _named(error: Exception, folder: Path) -> OSError | None:
     hint = ", or set DRSROBUST_CACHE to another folder" if folder.is_relative_to(_cache()) else ""
+    # NumPy and safetensors give no error number.
+    code = errno.ENOSPC if _NO_SPACE.search(str(error)) else getattr(error, "errno", None)
+    if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
+        return None
+    if code == errno.ENOSPC:
+        return OSError(code, f"No space left on device ({folder}); make room{hint}")
     place = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     if not os.path.exists(place):
         target = os.readlink(place)
-        return OSError(error.errno, f"{place} is a link to {target}, which does not exist; make {target}{hint}")
+        return OSError(errno.ENOENT, f"{place} is a link to {target}, which does not exist; make {target}{hint}")
     if not place.is_dir():
         return OSError(errno.ENOTDIR, f"{place} is a file; it must be a folder{hint}")
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return OSError(error.errno, f"{place} is not writable ({error.strerror}); make it so{hint}")
-    return error
+    ours = error.filename is not None and Path(error.filename).is_relative_to(place)
+    if ours and code in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return OSError(code, f"{place} is not writable ({error.strerror}); make it so{hint}")
+    return None
 
 
 @contextmanager
@@ -90,14 +106,11 @@ def new_file(path: Path) -> Iterator[Path]:
         raise IsADirectoryError(errno.EISDIR, f"{path} is a folder; a file is to be written there")
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        yield part
-        _sync(part)
-        os.replace(part, path)
-        _sync(path.parent)
-    except OSError as error:
-        if error.filename == str(part):
-            raise _named(error, path.parent) from error
-        raise
+        with writing(path.parent):
+            yield part
+            _sync(part)
+            os.replace(part, path)
+            _sync(path.parent)
     finally:
         with suppress(OSError):
             part.unlink()
@@ -112,8 +125,9 @@ def new_folder(path: Path) -> Iterator[Path]:
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     make_folder(part)
     try:
-        yield part
-        put_in_place(part, path)
+        with writing(path.parent):
+            yield part
+            put_in_place(part, path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -142,11 +156,10 @@ def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
     # A soft lock (a file that exists while held) would survive a killed process.
     lock = FileLock(path.with_name(f"{path.name}.lock"), blocking=wait, fallback_to_soft=False)
     try:
-        lock.acquire()
+        with writing(path.parent):
+            lock.acquire()
     except Timeout as error:
         raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process") from error
-    except OSError as error:
-        raise _named(error, path.parent) from error
     try:
         yield
     finally:

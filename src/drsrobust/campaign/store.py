@@ -84,7 +84,7 @@ class Store:
             return False
         except OSError as error:
             raise StoreError(f"{self._manifest} cannot be read: {_why(error)}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, RecursionError, TypeError) as error:
             raise StoreError(f"{self._manifest} is damaged ({error}); delete {self.folder} to start again") from error
         if found.get("format") != self._definition.get("format"):
             raise StoreError(

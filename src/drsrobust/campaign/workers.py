@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from drsrobust._environment import pool
-from drsrobust._files import inside_private, private_folder
+from drsrobust._files import inside_private, private_folder, writing
 from drsrobust._hashing import folder_digests
 from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolved
 from drsrobust.campaign.model_file import model_file, read_model_file
@@ -96,22 +96,24 @@ def worker_files(
 
     Raises:
         NotPicklable: workers could not make the model.
+        OSError: there is no space for the files.
         PermissionError: others can write to the folder, whatever its mode.
     """
     from safetensors.torch import save_file
 
     content = model_file(evaluator)
     with private_folder(store.with_name(f"{store.name}.workers")) as folder:
-        state = {entry.name: entry.tensor.detach().cpu().contiguous().clone() for entry in listed(evaluator.model)}
-        save_file(state, folder / _STATE)
-        del state
-        (folder / _MODEL).write_bytes(content)
-        if isinstance(evaluator.rows, Split):
-            write_split(evaluator.rows, folder / _ROWS)
-        else:
-            write_batches(evaluator.rows, folder / _ROWS)
-        np.save(folder / _GOLDEN, evaluator.golden.scores)
-        specs = [_condition_spec(condition, number, folder) for number, condition in enumerate(conditions)]
+        with writing(folder):
+            state = {entry.name: entry.tensor.detach().cpu().contiguous().clone() for entry in listed(evaluator.model)}
+            save_file(state, folder / _STATE)
+            del state
+            (folder / _MODEL).write_bytes(content)
+            if isinstance(evaluator.rows, Split):
+                write_split(evaluator.rows, folder / _ROWS)
+            else:
+                write_batches(evaluator.rows, folder / _ROWS)
+            np.save(folder / _GOLDEN, evaluator.golden.scores)
+            specs = [_condition_spec(condition, number, folder) for number, condition in enumerate(conditions)]
         how = {"output": evaluator.scoring.output, "task": evaluator.scoring.task}
         options = evaluator.options | how | {"memory": amount(evaluator.options["memory"]) // n_workers}
         key += "" if evaluator.full_run is None else " full"  # a running worker must make another evaluator
