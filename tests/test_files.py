@@ -171,6 +171,22 @@ def test_what_is_in_the_way_is_named(tmp_path, monkeypatch):
         cache_folder()
 
 
+def test_temporary_names_cannot_be_guessed(tmp_path):
+    """In a folder that others may write to they could make a link of this name, and what it leads to would be overwritten."""
+    (tmp_path / "own").write_text("my own")
+    guess = tmp_path / f".x.{os.getpid()}.part"
+    guess.symlink_to(tmp_path / "own")
+    names = set()
+    for _ in range(2):
+        with new_file(tmp_path / "x") as part:
+            names.add(part)
+            part.write_text("text")
+        with new_folder(tmp_path / "y") as part:
+            names.add(part)
+    assert len(names) == 4 and guess not in names and (tmp_path / "own").read_text() == "my own"
+    assert not list(tmp_path.glob("*.part")) and (tmp_path / "x").read_text() == "text" and (tmp_path / "y").is_dir()
+
+
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
     """NumPy's and safetensors' errors have no number and no path."""
     from safetensors import SafetensorError

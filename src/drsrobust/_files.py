@@ -94,6 +94,11 @@ def _named(error: Exception, folder: Path) -> OSError | None:
     return None
 
 
+def _part(path: Path) -> Path:
+    """A temporary name next to a path, which nobody can guess and make a link of."""
+    return path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
+
+
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
     """A path to write to, which becomes `path` when the block ends without an exception, and is deleted otherwise.
@@ -104,7 +109,7 @@ def new_file(path: Path) -> Iterator[Path]:
     make_folder(path.parent)
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, f"{path} is a folder; a file is to be written there")
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = _part(path)
     try:
         with writing(path.parent):
             yield part
@@ -122,7 +127,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     make_folder(path.parent)
     for stale in path.parent.glob(f".{path.name}.*.part"):
         shutil.rmtree(stale)  # of a killed process: this process holds the lock
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = _part(path)
     make_folder(part)
     try:
         with writing(path.parent):
