@@ -184,7 +184,11 @@ def test_temporary_names_cannot_be_guessed(tmp_path):
         with new_folder(tmp_path / "y") as part:
             names.add(part)
     assert len(names) == 4 and guess not in names and (tmp_path / "own").read_text() == "my own"
-    assert not list(tmp_path.glob("*.part")) and (tmp_path / "x").read_text() == "text" and (tmp_path / "y").is_dir()
+    assert (
+        list(tmp_path.glob(".*.part")) == [guess]
+        and (tmp_path / "x").read_text() == "text"
+        and (tmp_path / "y").is_dir()
+    )
 
 
 def test_a_full_disk_is_named(tmp_path, monkeypatch):
