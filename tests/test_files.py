@@ -164,6 +164,12 @@ def test_what_is_in_the_way_is_named(tmp_path, monkeypatch):
         exclusive(cache_folder("data", "x")),
     ):
         pass
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "loop"))
+    with pytest.raises(
+        ValueError, match="DRSROBUST_CACHE is '.*loop', which leads through a link to itself; remove the link"
+    ):
+        cache_folder()
     monkeypatch.setenv("DRSROBUST_CACHE", "~no_such_user/cache")
     with pytest.raises(
         ValueError, match="DRSROBUST_CACHE is '~no_such_user/cache', and ~no_such_user has no home folder; write"

@@ -26,15 +26,22 @@ def expanded(name: str, path: str | os.PathLike) -> Path:
         path: its value.
 
     Raises:
-        ValueError: there is no such user.
+        ValueError: there is no such user, or the path leads through a link to itself.
     """
     try:
-        return Path(path).expanduser()
+        full = Path(path).expanduser()
+        full.stat()
     except RuntimeError:
         user = Path(path).parts[0]
         raise ValueError(
             f"{name} is {os.fspath(path)!r}, and {user} has no home folder; write the path in full"
         ) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError(
+                f"{name} is {os.fspath(path)!r}, which leads through a link to itself; remove the link"
+            ) from None
+    return full
 
 
 def cache_folder(*parts: str) -> Path:

@@ -291,8 +291,10 @@ def test_a_folder_that_is_gone(filled):
 
 def test_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "s").write_text("x")
-    with pytest.raises(StoreError, match="s is a file; a store is a folder. Pass another store="):
+    with pytest.raises(StoreError, match="s is a file; it must be a folder. Pass another store="):
         store(tmp_path / "s")
+    with pytest.raises(StoreError, match="s is a file; it must be a folder. Pass another store="):
+        store(tmp_path / "s" / "below")
 
 
 def test_cut_off_chunks(filled):

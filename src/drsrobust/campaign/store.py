@@ -60,8 +60,8 @@ class Store:
         self._definition, self._about = definition, about
         self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
         self.full_run: str | None = None
-        if self.folder.exists() and not self.folder.is_dir():
-            raise StoreError(f"{self.folder} is a file; a store is a folder. Pass another store=")
+        if file := next((place for place in (self.folder, *self.folder.parents) if place.is_file()), None):
+            raise StoreError(f"{file} is a file; it must be a folder. Pass another store=")
         warn_of_writers(self.folder)
         self._check_manifest()
 
