@@ -60,7 +60,7 @@ class Store:
         self._definition, self._about = definition, about
         self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
         self.full_run: str | None = None
-        if file := next((place for place in (self.folder, *self.folder.parents) if place.is_file()), None):
+        if file := next((place for place in (self.folder, *self.folder.parents) if os.path.isfile(place)), None):
             raise StoreError(f"{file} is a file; it must be a folder. Pass another store=")
         warn_of_writers(self.folder)
         self._check_manifest()
