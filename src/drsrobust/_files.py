@@ -222,7 +222,9 @@ def inside_private(folder: Path, owner: int) -> Iterator[Path]:
         status = os.fstat(handle)
         if status.st_mode & _WRITABLE:
             mode = stat.S_IMODE(status.st_mode)
-            raise PermissionError(f"{folder} has mode {mode:04o}, so others may write to it; it must be 0700")
+            raise PermissionError(
+                f"{folder} has mode {mode:04o}, so others may write to it; it must be 0700, on a file system that keeps modes"
+            )
         if status.st_uid not in (os.geteuid(), owner):
             raise PermissionError(f"{folder} is of user {status.st_uid}; it must be of user {os.geteuid()}")
         pinned = Path(f"/proc/self/fd/{handle}")

@@ -341,7 +341,7 @@ class Plan:
             raise ValueError(f"{path} is no plan of this version") from error
         if sha256 != written:
             raise ValueError(
-                f"{path} was edited or is damaged: its SHA-256 is {sha256[:12]}, and it says {written!r:.14}; make it again"
+                f"{path} was edited or is damaged: its SHA-256 is {sha256[:12]}, and it says {str(written)[:12]}; make it again"
             )
         names, identities = about["losses"]["options"][1:], about.pop("candidates")
         del about["format"]
