@@ -11,7 +11,6 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from operator import index
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 from torch import nn
 
 from drsrobust._environment import check_choice, commit, cores, count_done, machine, progress_bar, versions
-from drsrobust._files import cache_folder
+from drsrobust._files import cache_folder, expanded
 from drsrobust._hashing import digest
 from drsrobust._html import facts
 from drsrobust.campaign.conditions import Condition, condition_triples, grid, sharing_maps
@@ -160,7 +159,7 @@ class Campaign:
             name = f"{evaluator.name}-{evaluator.rows.dataset.replace('/', '-')}-{digest(definition)[:16]}"
             store = cache_folder("campaigns", name) if missing is None else self._temporary(name, missing)
         about = {"versions": versions(), "commit": commit(), "machine": machine()}
-        self.store = Store(Path(store).expanduser().resolve(), definition, about, stored_schema(self.metrics))
+        self.store = Store(expanded("store", store).resolve(), definition, about, stored_schema(self.metrics))
         self._checked: set[int] = set()  # conditions whose trials were computed, or checked, by this campaign
 
     def _temporary(self, name: str, missing: str) -> str:
@@ -346,11 +345,10 @@ class Campaign:
             self._run_there(schedule, finished, workers, executor)
 
     def _run_there(self, schedule: Schedule, finished, workers: int | None, executor: Executor | None) -> None:
-        folder = self.store.folder.with_name(f"{self.store.folder.name}.workers")
         # Processes of this machine share the evaluator's memory; workers of an executor may be on several machines.
         n_workers = 1 if executor is not None else workers
         key, options = self.store.identity, self._options
-        with worker_files(self.evaluator, self.conditions, folder, key, options, n_workers) as spec:
+        with worker_files(self.evaluator, self.conditions, self.store.folder, key, options, n_workers) as spec:
             if executor is not None:
                 run_there(schedule, spec, executor, finished)
             else:

@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drsrobust._files import exclusive, new_file
+from drsrobust._files import exclusive, make_folder, new_file, warn_of_writers
 from drsrobust._hashing import digest
 
 _IDENTITY = b"drsrobust.campaign"
@@ -62,6 +62,9 @@ class Store:
         self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
         self.full_run: str | None = None
         self.made_by = about
+        if file := next((place for place in (self.folder, *self.folder.parents) if os.path.isfile(place)), None):
+            raise StoreError(f"{file} is a file; it must be a folder. Pass another store=")
+        warn_of_writers(self.folder)
         self._check_manifest()
 
     def __repr__(self) -> str:
@@ -83,7 +86,7 @@ class Store:
             return False
         except OSError as error:
             raise StoreError(f"{self._manifest} cannot be read: {_why(error)}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, RecursionError, TypeError) as error:
             raise StoreError(f"{self._manifest} is damaged ({error}); delete {self.folder} to start again") from error
         if found.get("format") != self._definition.get("format"):
             raise StoreError(
@@ -139,7 +142,8 @@ class Store:
 
     def _open(self) -> np.ndarray:
         """Prepares the folder under the lock; returns the stored trials."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
+        warn_of_writers(self.folder)
         for stale in self.folder.glob(".*.part"):
             stale.unlink()  # of a killed writer: nobody else holds the lock
         there = self._check_manifest()  # again: another process may have created the store meanwhile
