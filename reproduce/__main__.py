@@ -213,11 +213,11 @@ def _run(
     started, start, outcomes, made_from = datetime.now(UTC), time.monotonic(), [], commit()
     cached = any(any((cache_folder() / kind).glob("*")) for kind in ("campaigns", "checkpoints"))
 
-    with Progress(chosen, folder, data) as progress:
+    with Progress(chosen, folder, data, options.jobs) as progress:
         for outcome in run_notebooks(chosen, notebooks, folder, options.jobs):
             outcomes.append(outcome)
             took = f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s"
-            progress.line(f"  {outcome.notebook} ... {took}", finished=outcome.notebook)
+            progress.line(f"  {outcome.notebook} ... {took}")
             if not outcome.ok:
                 print(f"    {outcome.error}", file=sys.stderr, flush=True)
                 if (folder / outcome.output).exists():
