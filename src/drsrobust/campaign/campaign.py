@@ -559,6 +559,7 @@ class CampaignProgress:
         self._counted = 0  # of trials, those of earlier runs as well
 
     def __enter__(self) -> "CampaignProgress":
+        count_done("stored", self._before)  # of the trials
         self.update()
         return self
 
