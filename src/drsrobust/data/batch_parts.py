@@ -103,7 +103,8 @@ def _held(value: Any, rows: int, path: str, of_rows: bool, above: set[int]) -> I
     elif isinstance(value, list | tuple):
         parts += [(f"[{number}]", part) for number, part in enumerate(value)]
     for name, part in parts:
-        yield from _held(part, rows, path + name, of_rows, above)
+        if not isinstance(part, _SCALARS):
+            yield from _held(part, rows, path + name, of_rows, above)
 
 
 def shared_rows(batches: list[Any], sizes: list[int]) -> tuple[int, int, str] | None:
@@ -156,7 +157,7 @@ def add(total: Any, value: Any, path: str = "the batch", above: tuple[int, ...] 
             add(total, np.ma.getmaskarray(value), path)
     elif isinstance(value, np.generic):
         total.update(f"{value.dtype} {value.tobytes()!r}\n".encode())
-    elif type(value) in _SCALARS or isinstance(value, _NAMED):
+    elif type(value) in _SCALARS or isinstance(value, _NAMED) or _is_of_scalars(value):
         total.update(f"{value!r}\n".encode())
     elif id(value) in above:  # a reference back to what holds it
         total.update(f"up {len(above) - above.index(id(value))}\n".encode())
@@ -207,7 +208,7 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
     if type(value) in (list, tuple):
         return [(f"[{number}]", part) for number, part in enumerate(value)]
     if isinstance(value, type | ModuleType | BuiltinFunctionType):
-        return [("", f"{getattr(value, '__module__', '')} {value.__name__}")]
+        return [("", f"{getattr(value, '__module__', '')}.{value.__name__}")]
     if isinstance(value, MethodType):
         return [("", value.__self__), ("", value.__func__)]
     if isinstance(value, FunctionType):
@@ -239,7 +240,7 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
     named = {name: part for one in states if isinstance(one, dict) for name, part in one.items()}
     stored = _without_derived(value, named)
     return [
-        ("", [call, arguments]),
+        ("", [f"{call.__module__}.{call.__qualname__}", arguments]),
         *((f".{name}", part) for name, part in stored.items()),
         *(("", one) for one in states if not isinstance(one, dict)),
         *((f"[{number}]", part) for number, part in enumerate(items or ())),
@@ -293,6 +294,11 @@ def _is_jagged(value: Any) -> bool:
     """Whether a value has the methods of TorchRec's jagged and keyed tensors."""
     methods = {name for name in ("values", "lengths", "length_per_key") if callable(getattr(value, name, None))}
     return "values" in methods and len(methods) > 1 and not isinstance(value, torch.Tensor)
+
+
+def _is_of_scalars(value: Any) -> bool:
+    """Whether a value is a list or tuple of plain values, whose text is its content."""
+    return type(value) in (list, tuple) and all(type(part) in _SCALARS for part in value)
 
 
 def _is_table(value: Any) -> bool:

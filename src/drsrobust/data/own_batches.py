@@ -48,7 +48,8 @@ class Batches:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the contents of all batches, labels, users, names of tasks and prior."""
-        return digest([self.batches, self.labels, self.users, self.tasks, self.prior], "the rows")
+        names = ("batches", "labels", "users", "tasks", "prior")
+        return digest({name: getattr(self, name) for name in names}, "rows")
 
 
 def from_batches(
@@ -92,8 +93,8 @@ def from_batches(
     for what, given in (("label", label), ("user", user)):
         if given is not None and not callable(given):
             raise TypeError(f"{what} is {given!r}; it must be a function of a batch, as lambda batch: batch[{given!r}]")
-    if rows is not None and rows < 1:
-        raise ValueError(f"rows must be at least 1, got {rows}")
+    if rows is not None and not (isinstance(rows, int | np.integer) and rows >= 1):
+        raise ValueError(f"rows must be a whole number, at least 1, got {rows!r}")
     taken, found, users, counted = [], [], [], 0
     for batch in _drawn(batches, limited=rows is None):
         taken.append(batch)
