@@ -200,6 +200,30 @@ def test_references_back_end():
     assert digest(one) != digest(other) and digest(Copies().of(one)) == digest(one)
 
 
+def test_many_references_to_few_objects():
+    """Objects that refer to each other are read once each, and equal ones hash alike however they are shared."""
+    nodes = [types.SimpleNamespace(name=number, others=[]) for number in range(40)]
+    for node in nodes:
+        node.others = list(nodes)
+    assert digest(nodes) == digest(Copies().of(nodes)) and shared_rows([nodes], [3]) is None
+    one = [1, [X]]
+    assert digest([one, one]) == digest([one, copy.deepcopy(one)])
+
+
+class Yielding(dict):
+    """A dictionary whose missing attributes are empty ones, as of some packages."""
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return type(self)()
+
+
+def test_a_dictionary_with_any_attribute():
+    one, other = Yielding(x=X), Yielding(x=X + 1)
+    assert digest(one) == digest(Copies().of(one)) != digest(other)
+
+
 def test_two_processes_hash_alike():
     """Sets have another order under another seed of Python's hashes."""
     code = (

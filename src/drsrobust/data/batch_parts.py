@@ -57,9 +57,7 @@ class Copies(TorchFunctionMode):
             return copy.deepcopy(batch, {id(array): self._copied(array) for array in arrays})
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if (
-            func is torch.Tensor.__deepcopy__
-        ):  # which would copy all memory that a view is of, and takes no result of autograd
+        if func is torch.Tensor.__deepcopy__:  # copies all memory that a view is of, and refuses results of autograd
             return self._copied(args[0])
         return func(*args, **(kwargs or {}))
 
@@ -78,25 +76,25 @@ class Copies(TorchFunctionMode):
         return made
 
 
-def held(value: Any, rows: int, path: str = "", of_rows: bool = False) -> Iterator[tuple[str, Any, bool]]:
+def held(batch: Any, rows: int) -> Iterator[tuple[str, Any, bool]]:
     """All objects that a batch holds (not those that it makes at each call), each with its path, as `['x'][0]`, and whether it
     holds something of each of the batch's rows: by its length, or as a part of such a list or jagged tensor."""
-    yield from _held(value, rows, path, of_rows, set())
+    yield from _held(batch, rows, "", False, set())
 
 
-def _held(value: Any, rows: int, path: str, of_rows: bool, above: set[int]) -> Iterator[tuple[str, Any, bool]]:
+def _held(value: Any, rows: int, path: str, of_rows: bool, seen: set[int]) -> Iterator[tuple[str, Any, bool]]:
     length = _length(value)
     sparse = isinstance(value, torch.Tensor) and value.layout is not torch.strided  # never filled in place
     of_rows = not sparse and (of_rows or (bool(path) and length == rows and not isinstance(value, tuple | dict)))
     yield path, value, of_rows
     leaf = isinstance(value, (*_SCALARS, *_NAMED, *_FUNCTIONS, torch.Tensor, np.ndarray)) or _is_table(value)
-    if leaf or id(value) in above:
+    if leaf or id(value) in seen:
         return
-    above = above | {id(value)}
+    seen.add(id(value))
     parts = [(f".{name}", part) for name, part in _attributes(value).items()]
     if _is_jagged(value):  # its lists of keys may be the same in all batches
-        parts = [(path, part) for path, part in parts if isinstance(part, torch.Tensor)]
-        lengths = value.lengths() if hasattr(value, "lengths") else ()
+        parts = [(name, part) for name, part in parts if isinstance(part, torch.Tensor)]
+        lengths = value.lengths() if hasattr(type(value), "lengths") else ()
         of_rows = of_rows or bool(rows and len(lengths) and len(lengths) % rows == 0)
     elif isinstance(value, dict):
         parts += [(f"[{key!r}]", part) for key, part in value.items()]
@@ -104,7 +102,7 @@ def _held(value: Any, rows: int, path: str, of_rows: bool, above: set[int]) -> I
         parts += [(f"[{number}]", part) for number, part in enumerate(value)]
     for name, part in parts:
         if not isinstance(part, _SCALARS):
-            yield from _held(part, rows, path + name, of_rows, above)
+            yield from _held(part, rows, path + name, of_rows, seen)
 
 
 def shared_rows(batches: list[Any], sizes: list[int]) -> tuple[int, int, str] | None:
@@ -138,65 +136,74 @@ def shared_rows(batches: list[Any], sizes: list[int]) -> tuple[int, int, str] | 
     return None
 
 
-def add(total: Any, value: Any, path: str = "the batch", above: tuple[int, ...] = ()) -> None:
-    """Adds the content of a value to a hash: of equal values in any process the same.
+def digest(value: Any, path: str = "the batch") -> str:
+    """SHA-256 (hex) of a value's content: of equal values in any process the same.
+
+    Args:
+        path: what the value is called in a message.
 
     Raises:
         TypeError: a part whose content cannot be read, as a lock or an open file.
     """
-    total.update(f"{type(value).__qualname__}\n".encode())
-    if isinstance(value, torch.Tensor):
-        _add_tensor(total, value, path)
-    elif isinstance(value, np.ndarray):
-        total.update(f"{value.dtype} {value.shape}\n".encode())
-        if value.dtype.hasobject:
-            add(total, value.tolist(), path, above)
+    return _Digests().of(value, path, ())
+
+
+class _Digests:
+    """Digests of objects and their parts; that of an object that several parts refer to is computed once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Any, str]] = {}  # with the objects, so that no two have the same id
+
+    def of(self, value: Any, path: str, above: tuple[int, ...]) -> str:
+        """SHA-256 (hex) of a value; `above` are the objects that hold it."""
+        if id(value) in self._known:
+            return self._known[id(value)][1]
+        total = hashlib.sha256(f"{type(value).__qualname__}\n".encode())
+        if isinstance(value, torch.Tensor):
+            self._add_tensor(total, value, path)
+        elif isinstance(value, np.ndarray):
+            self._add_array(total, value, path, above)
+        elif isinstance(value, np.generic):
+            total.update(f"{value.dtype} {value.tobytes()!r}".encode())
+        elif type(value) in _SCALARS or isinstance(value, _NAMED) or _is_of_scalars(value):
+            total.update(repr(value).encode())
+        elif id(value) in above:  # a reference back to what holds it
+            total.update(f"up {len(above) - above.index(id(value))}".encode())
         else:
-            total.update(_bytes(value))
-        if isinstance(value, np.ma.MaskedArray):
-            add(total, np.ma.getmaskarray(value), path)
-    elif isinstance(value, np.generic):
-        total.update(f"{value.dtype} {value.tobytes()!r}\n".encode())
-    elif type(value) in _SCALARS or isinstance(value, _NAMED) or _is_of_scalars(value):
-        total.update(f"{value!r}\n".encode())
-    elif id(value) in above:  # a reference back to what holds it
-        total.update(f"up {len(above) - above.index(id(value))}\n".encode())
-    elif type(value) in (set, frozenset):
-        total.update("".join(sorted(digest(part, path, (*above, id(value))) for part in value)).encode())
-    else:
-        parts = _parts(value, path)
-        total.update(f"{len(parts)}\n".encode())
-        for name, part in parts:
-            total.update(f"{name}\n".encode())
-            add(total, part, path + name, (*above, id(value)))
+            above = (*above, id(value))
+            if type(value) in (set, frozenset):
+                parts = sorted(self.of(part, path, above) for part in value)
+            else:
+                parts = [f"{name} {self.of(part, path + name, above)}" for name, part in _parts(value, path)]
+            total.update("\n".join(parts).encode())
+            self._known[id(value)] = value, total.hexdigest()
+        return total.hexdigest()
 
+    def _add_array(self, total: Any, array: np.ndarray, path: str, above: tuple[int, ...]) -> None:
+        total.update(f"{array.dtype} {array.shape}\n".encode())
+        if array.dtype.hasobject:
+            total.update(self.of(array.tolist(), path, above).encode())
+        else:
+            total.update(_bytes(array))
+        if isinstance(array, np.ma.MaskedArray):
+            total.update(_bytes(np.ma.getmaskarray(array)))
 
-def digest(value: Any, path: str = "the batch", above: tuple[int, ...] = ()) -> str:
-    """SHA-256 (hex) of a value's content."""
-    total = hashlib.sha256()
-    add(total, value, path, above)
-    return total.hexdigest()
-
-
-def _add_tensor(total: Any, tensor: torch.Tensor, path: str) -> None:
-    total.update(f"{tensor.dtype} {tensor.layout}\n".encode())
-    if tensor.is_nested:
-        add(total, list(tensor.unbind()), path)
-        return
-    total.update(f"{list(tensor.shape)}\n".encode())
-    if tensor.is_meta:
-        return
-    if tensor.is_quantized:
-        add(total, [tensor.int_repr(), tensor.dequantize()], path)
-    elif tensor.layout is torch.sparse_coo:
-        tensor = tensor.coalesce()
-        add(total, [tensor.indices(), tensor.values()], path)
-    elif tensor.layout in _COMPRESSED:
-        add(total, [getattr(tensor, name)() for name in _COMPRESSED[tensor.layout]], path)
-    else:
-        total.update(_bytes(tensor))
-    if attributes := _attributes(tensor):
-        add(total, attributes, path)
+    def _add_tensor(self, total: Any, tensor: torch.Tensor, path: str) -> None:
+        total.update(f"{tensor.dtype} {tensor.layout}\n".encode())
+        if tensor.is_nested:
+            parts = list(tensor.unbind())
+        elif tensor.is_quantized:
+            parts = [tensor.int_repr(), tensor.dequantize()]
+        elif tensor.layout is torch.sparse_coo:
+            parts = [tensor.coalesce().indices(), tensor.coalesce().values()]
+        else:
+            parts = [getattr(tensor, name)() for name in _COMPRESSED.get(tensor.layout, ())]
+        if not tensor.is_nested:
+            total.update(f"{list(tensor.shape)}\n".encode())
+        if not parts and not tensor.is_meta:
+            total.update(_bytes(tensor))
+        for part in (*parts, *filter(None, [_attributes(tensor)])):
+            total.update(self.of(part, path, ()).encode())
 
 
 def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
@@ -214,15 +221,16 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
     if isinstance(value, FunctionType):
         return _function(value)
     if _is_jagged(value):
-        known = [(f".{name}()", getattr(value, name)()) for name in _JAGGED if callable(getattr(value, name, None))]
+        known = [(f".{name}()", getattr(value, name)()) for name in _JAGGED if hasattr(type(value), name)]
         return known + [(f".{name}", part) for name, part in _attributes(value).items() if name[0] != "_"]
-    if hasattr(value, "to_pylist"):  # tables and columns of Arrow
-        return [("", str(value.schema if hasattr(value, "schema") else value.type)), ("", value.to_pylist())]
-    if hasattr(value, "to_numpy") and hasattr(value, "columns"):  # frames
+    kind = type(value)
+    if hasattr(kind, "to_pylist"):  # tables and columns of Arrow
+        return [("", str(value.schema if hasattr(kind, "schema") else value.type)), ("", value.to_pylist())]
+    if _is_table(value) and hasattr(kind, "columns"):  # frames
         pairs = value.items() if hasattr(value, "items") else zip(value.columns, value.get_columns(), strict=True)
         columns = [(f"[{name!r}]", (name, *_column(one))) for name, one in pairs]
         return [*columns, (".index", getattr(value, "index", None))]
-    if hasattr(value, "to_numpy") and hasattr(value, "dtype") and hasattr(value, "shape"):  # columns
+    if _is_table(value):  # columns
         labels = [(f".{name}", getattr(value, name, None)) for name in ("name", "index")]
         return [("", part) for part in _column(value)] + labels
     try:
@@ -292,7 +300,7 @@ def _of_class(kind: type, name: Any) -> Any:
 
 def _is_jagged(value: Any) -> bool:
     """Whether a value has the methods of TorchRec's jagged and keyed tensors."""
-    methods = {name for name in ("values", "lengths", "length_per_key") if callable(getattr(value, name, None))}
+    methods = {name for name in ("values", "lengths", "length_per_key") if callable(getattr(type(value), name, None))}
     return "values" in methods and len(methods) > 1 and not isinstance(value, torch.Tensor)
 
 
@@ -303,7 +311,7 @@ def _is_of_scalars(value: Any) -> bool:
 
 def _is_table(value: Any) -> bool:
     """Whether a value is a frame, or a column or table of Arrow."""
-    return hasattr(value, "to_pylist") or (hasattr(value, "to_numpy") and hasattr(value, "shape"))
+    return hasattr(type(value), "to_pylist") or (hasattr(type(value), "to_numpy") and hasattr(type(value), "shape"))
 
 
 def _length(value: Any) -> int | None:
