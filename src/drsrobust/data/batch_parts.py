@@ -130,9 +130,9 @@ def shared_rows(batches: list[Any], sizes: list[int]) -> tuple[int, int, str] | 
                 seen.setdefault((path, device, step, first % step), []).append((first, shape[0], number))
     for (path, _, step, _), places in seen.items():
         places.sort()
-        for (start, length, one), (following, _, other) in zip(places, places[1:], strict=False):
-            if following < start + length * step and one != other:
-                return min(one, other), max(one, other), path
+        for (start, length, number), (following, _, second) in zip(places, places[1:], strict=False):
+            if following < start + length * step and number != second:
+                return min(number, second), max(number, second), path
     return None
 
 
@@ -228,7 +228,7 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
         return [("", str(value.schema if hasattr(kind, "schema") else value.type)), ("", value.to_pylist())]
     if _is_table(value) and hasattr(kind, "columns"):  # frames
         pairs = value.items() if hasattr(value, "items") else zip(value.columns, value.get_columns(), strict=True)
-        columns = [(f"[{name!r}]", (name, *_column(one))) for name, one in pairs]
+        columns = [(f"[{name!r}]", (name, *_column(column))) for name, column in pairs]
         return [*columns, (".index", getattr(value, "index", None))]
     if _is_table(value):  # columns
         labels = [(f".{name}", getattr(value, name, None)) for name in ("name", "index")]
@@ -245,12 +245,12 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
         return [("", reduced)]
     call, arguments, state, items, pairs = (*reduced, None, None, None)[:5]
     states = state if isinstance(state, tuple) and len(state) == 2 else (state,)  # a dict, and one of slots
-    named = {name: part for one in states if isinstance(one, dict) for name, part in one.items()}
+    named = {name: part for attributes in states if isinstance(attributes, dict) for name, part in attributes.items()}
     stored = _without_derived(value, named)
     return [
         ("", [f"{call.__module__}.{call.__qualname__}", arguments]),
         *((f".{name}", part) for name, part in stored.items()),
-        *(("", one) for one in states if not isinstance(one, dict)),
+        *(("", part) for part in states if not isinstance(part, dict)),
         *((f"[{number}]", part) for number, part in enumerate(items or ())),
         *((f"[{key!r}]" if isinstance(key, str) else "", part) for pair in pairs or () for key, part in _pair(pair)),
     ]

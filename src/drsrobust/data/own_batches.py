@@ -95,22 +95,22 @@ def from_batches(
             raise TypeError(f"{what} is {given!r}; it must be a function of a batch, as lambda batch: batch[{given!r}]")
     if rows is not None and not (isinstance(rows, int | np.integer) and rows >= 1):
         raise ValueError(f"rows must be a whole number, at least 1, got {rows!r}")
-    taken, found, users, counted = [], [], [], 0
+    taken, labels_of, users, counted = [], [], [], 0
     for batch in _drawn(batches, limited=rows is None):
         taken.append(batch)
-        found.append(_labels(batch, label))
+        labels_of.append(_labels(batch, label))
         if user is not None:
-            users.append(_users(user(batch), len(taken) - 1, len(found[-1])))
-        counted += len(found[-1])
+            users.append(_users(user(batch), len(taken) - 1, len(labels_of[-1])))
+        counted += len(labels_of[-1])
         if rows is not None and counted >= rows:
             break
     if not taken:
         raise ValueError("there are no batches; a generator can be read only once")
-    labels, sizes = _joined(found, task)
+    labels, sizes = _joined(labels_of, task)
     if isinstance(batches, list | tuple) and (shared := shared_rows(taken, sizes.tolist())):
-        one, other, path = shared
+        first, second, path = shared
         raise ValueError(
-            f"batches {one} and {other} have batch{path} in the same memory, which holds the rows of only one of them; pass "
+            f"batches {first} and {second} have batch{path} in the same memory, which holds the rows of only one of them; pass "
             "the loader itself, whose batches are copied as they come, or iter(batches) if that part is the same in all"
         )
     width = 1 if isinstance(labels, Ids) or labels.ndim == 1 else labels.shape[1]
@@ -148,9 +148,9 @@ def _label_of(batch: Any) -> Any:
     if hasattr(batch, "labels"):
         return batch.labels
     if isinstance(batch, Mapping):
-        found = next((batch[key] for key in ("label", "labels") if key in batch), None)
-        if found is not None:
-            return found
+        labels = next((batch[key] for key in ("label", "labels") if key in batch), None)
+        if labels is not None:
+            return labels
     if isinstance(batch, tuple | list) and len(batch) > 1:
         return batch[-1]
     keys = f" with the keys {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
@@ -159,10 +159,10 @@ def _label_of(batch: Any) -> Any:
 
 def _labels(batch: Any, label: Callable[[Any], Any] | None) -> Any:
     """Labels of a batch: an array [B] or [B, T], or B arrays of items."""
-    found = (label or _label_of)(batch)
-    if isinstance(found, list | tuple) and any(isinstance(row, list | tuple) for row in found):
-        return [_items(row) for row in found]
-    array = _array(found)
+    labels = (label or _label_of)(batch)
+    if isinstance(labels, list | tuple) and any(isinstance(row, list | tuple) for row in labels):
+        return [_items(row) for row in labels]
+    array = _array(labels)
     if array.ndim not in (1, 2):
         raise ValueError(f"labels of a batch have the shape {list(array.shape)}; they must be [B] or [B, T]")
     if array.dtype.kind not in "biuf":
@@ -178,13 +178,13 @@ def _items(row: Any) -> np.ndarray:
     return items.astype(np.int64)
 
 
-def _joined(found: list[Any], task: str | None) -> tuple[np.ndarray | Ids, np.ndarray]:
+def _joined(given: list[Any], task: str | None) -> tuple[np.ndarray | Ids, np.ndarray]:
     """Labels of all batches, and their sizes."""
-    sizes = np.array([len(labels) for labels in found], np.int64)
-    if any(isinstance(labels, list) for labels in found):
-        rows = [_items(row) for labels in found for row in labels]
+    sizes = np.array([len(labels) for labels in given], np.int64)
+    if any(isinstance(labels, list) for labels in given):
+        rows = [_items(row) for labels in given for row in labels]
         return Ids(np.concatenate(rows), np.array([len(row) for row in rows], np.int32)), sizes
-    arrays = [array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in found]
+    arrays = [array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in given]
     if len({array.shape[1:] for array in arrays}) > 1:
         seen = [list(array.shape) for array in arrays][:3]
         raise ValueError(f"labels of batches have the shapes {seen}; they must be [B] or [B, T]")

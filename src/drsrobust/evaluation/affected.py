@@ -126,14 +126,14 @@ class Reach:
         if len(self.batches[-1].labels) == m:
             return
         last = _indexed(self._split.batch(slice(self.n - m, self.n)))
-        found, padded = self._scored([last], m), self.scores[-m:]
+        bare, padded = self._scored([last], m), self.scores[-m:]
         rounding = max(
-            (torch.finfo(one.dtype).eps for one in self._model.parameters() if one.is_floating_point()), default=0
+            (torch.finfo(part.dtype).eps for part in self._model.parameters() if part.is_floating_point()), default=0
         )
-        if self.all_rows is None and _near(found, padded, max(BOUND, 4 * rounding)):
+        if self.all_rows is None and _near(bare, padded, max(BOUND, 4 * rounding)):
             return  # matrix products round otherwise in a batch of another size
         self.all_rows = self.all_rows or COUPLED
-        self.batches[-1], self.scores[-m:] = last, found
+        self.batches[-1], self.scores[-m:] = last, bare
         self.kept.drop(len(self.batches) - 1)
 
     def _scored(self, batches: Iterable[Any], n: int) -> np.ndarray:

@@ -309,7 +309,7 @@ class KeptOutputs:
     def drop(self, number: int) -> None:
         """Forgets the outputs of batch `number`, if it has any, and of all later ones."""
         del self._kept[number:]
-        self._storages = {address: size for one in self._kept for address, size in _memory(one).items()}
+        self._storages = {address: size for outputs in self._kept for address, size in _memory(outputs).items()}
         self.nbytes = sum(self._storages.values())
 
     @contextmanager

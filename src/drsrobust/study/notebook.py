@@ -168,10 +168,10 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 def _as_number(text: str) -> str | None:
     """A number in scientific notation as YAML reads it: 1e-6 as 1.0e-6, 2.5e6 as 2.5e+6; None for other text."""
-    found = re.fullmatch(r"([+-]?\d+)(\.\d+)?[eE]([+-]?)(\d+)", text)
-    if found is None:
+    match = re.fullmatch(r"([+-]?\d+)(\.\d+)?[eE]([+-]?)(\d+)", text)
+    if match is None:
         return None
-    whole, fraction, sign, power = found.groups()
+    whole, fraction, sign, power = match.groups()
     return f"{whole}{fraction or '.0'}e{sign or '+'}{power}"
 
 
