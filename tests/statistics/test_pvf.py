@@ -41,6 +41,21 @@ def test_what_cannot_be_told_stays_null(table):
     )
 
 
+def test_the_definitions_are_those_of_the_columns(table):
+    """Rows without users have no lists, several tasks have decisions of each."""
+    whole = pvf(table).set_index(["target", "definition"])
+    found = pvf(table.drop(columns=["list_changed", "score_changed"])).set_index(["target", "definition"])
+    pd.testing.assert_frame_equal(found, whole.loc[found.index], check_dtype=False)
+    named = {
+        "decision_changed": "decision_changed/buy",
+        "score_changed": "score_changed/buy",
+        "list_changed": "list_changed@3",
+    }
+    tasks = pvf(table.rename(columns=named))
+    assert tasks["definition"].tolist() == ["decision_changed/buy", "list_changed@3", "score_changed/buy"] * 2
+    assert tasks["pvf"].tolist()[0] == 0.5 and "threshold" in tasks.attrs["decision_changed/buy"]
+
+
 def test_no_harm_seen_has_a_width(table):
     row = pvf(table).iloc[3]
     assert row["pvf"] == 0 and row["pvf_high"] == wilson(0, 100)[2]
@@ -87,10 +102,13 @@ def test_the_mean_share_covers():
 
 
 def test_useless_tables(table):
+    without = table.drop(columns=["decision_changed", "list_changed", "score_changed"])
     with pytest.raises(
-        ValueError, match="PVF needs columns decision_changed, list_changed; there are: target, outcome, score_changed"
+        ValueError, match="one or more of the columns decision_changed, list_changed, score_changed, as of"
     ):
-        pvf(table.drop(columns=["decision_changed", "list_changed"]))
+        pvf(without)
+    with pytest.raises(ValueError, match="PVF needs columns outcome; there are: target, decision_changed"):
+        pvf(table.drop(columns=["outcome"]))
     with pytest.raises(ValueError, match="PVF needs columns to group by"):
         pvf(table, by=[])
     with pytest.raises(ValueError, match="column 'score_changed' holds 0 to 3; shares lie between 0 and 1"):

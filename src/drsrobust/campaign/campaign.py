@@ -72,9 +72,9 @@ class Campaign:
 
     Args:
         evaluator: the evaluator.
-        errors: error models, as `[BitFlip(b) for b in decades(1e-9, 1e-2)]`.
-        targets: as in `inject`.
-        mitigations: None: no mitigation. All meet the same error maps.
+        errors: error models, as `[BitFlip(b) for b in decades(1e-9, 1e-2)]`, or one.
+        targets: as in `inject`; texts in a list.
+        mitigations: a list or one; None: no mitigation. All meet the same error maps.
         conditions: replaces these axes: a list of (error model, target), (error model, target, mitigation), or mappings
             with the keys error, target, mitigation.
         trials: how many for each condition (default 100); with `precision`, how many at least (default 32).
@@ -109,9 +109,9 @@ class Campaign:
         self,
         evaluator: Evaluator,
         *,
-        errors: Iterable[ErrorModel] | None = None,
-        targets: Iterable[str | Target | Transient] = ("all",),
-        mitigations: Iterable[Mitigation | None] = (None,),
+        errors: Iterable[ErrorModel] | ErrorModel | None = None,
+        targets: Iterable[str | Target | Transient] | Target | Transient = ("all",),
+        mitigations: Iterable[Mitigation | None] | Mitigation | None = (None,),
         conditions: Iterable[Any] | None = None,
         trials: int | None = None,
         precision: float | None = None,

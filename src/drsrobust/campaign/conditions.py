@@ -176,15 +176,15 @@ def decades(low: float, high: float) -> list[float]:
 
 
 def condition_triples(
-    errors: Iterable[ErrorModel] | None,
-    targets: Iterable[Any],
-    mitigations: Iterable[Mitigation | None],
+    errors: Iterable[ErrorModel] | ErrorModel | None,
+    targets: Iterable[Any] | Target | Transient,
+    mitigations: Iterable[Mitigation | None] | Mitigation | None,
     conditions: Iterable[Any] | None,
 ) -> list[tuple[ErrorModel, Any, Mitigation | None]]:
     """(error model, target, mitigation) of every condition: targets x errors x mitigations, or those of an explicit list.
 
     Args:
-        errors, targets, mitigations: axes.
+        errors, targets, mitigations: axes; one object alone is an axis of one.
         conditions: pairs (error model, target), triples with a mitigation, or mappings with the keys `error`, `target` and
             `mitigation` (default: all, none).
 
@@ -196,7 +196,9 @@ def condition_triples(
         for name, axis in (("targets", targets), ("errors", errors), ("mitigations", mitigations)):
             if isinstance(axis, str):
                 raise ValueError(f"{name} must be a list, as [{axis!r}], got the text {axis!r}")
-        errors, targets, mitigations = list(errors or ()), list(targets), list(mitigations)
+        errors = [errors] if isinstance(errors, ErrorModel) else list(errors or ())
+        mitigations = [mitigations] if isinstance(mitigations, Mitigation | None) else list(mitigations)
+        targets = [targets] if isinstance(targets, Target | Transient) else list(targets)
         triples = [(error, target, one) for target, error, one in product(targets, errors, mitigations)]
         if not triples:
             raise ValueError(

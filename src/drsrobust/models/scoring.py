@@ -1,7 +1,8 @@
 """Scores of many rows; a row's score does not depend on the other rows of its batch.
 
 Matrix products give the same bits for a row in every batch whose size is a multiple of 32, from 64 up (measured on CPUs with
-AVX2; elsewhere scores are equal within a few float32 roundings). So batches are padded to such a size.
+AVX2; elsewhere scores are equal within a few float32 roundings). So batches are padded to such a size; not those of a model
+whose rows affect each other (`drsrobust.evaluation.affected`).
 """
 
 import hashlib

@@ -15,7 +15,7 @@ from drsrobust.statistics.strata import Strata
 if TYPE_CHECKING:
     import pandas as pd
 
-# Definitions of an incorrect output; each is a column, the share of incorrect outputs in a trial.
+# Definitions of an incorrect output; each is a metric, the share of incorrect outputs in a trial.
 DEFINITIONS = {
     "decision_changed": "rows whose decision at the threshold changes",
     "list_changed": "users whose top-k list changes",
@@ -24,15 +24,16 @@ DEFINITIONS = {
 
 
 def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: float = CONFIDENCE) -> "pd.DataFrame":
-    """PVF of each group of trials, by three definitions of an incorrect output.
+    """PVF of each group of trials, by up to three definitions of an incorrect output: those of the table's columns.
 
     `pvf` is the source's D / N: the share of injections that made at least one output incorrect, with its Wilson interval. It
     grows with the number of outputs, so `incorrect` is the mean share of outputs that an injection makes incorrect, with an
     interval by `mean_interval`. A trial whose model raised counts as incorrect in all outputs.
 
     Args:
-        table: of a campaign, one row per trial, with columns `outcome`, `decision_changed`, `list_changed` and `score_changed`
-            (shares in [0, 1]; null where the model raised or the definition does not apply, as without users).
+        table: of a campaign, one row per trial, with columns `outcome` and any of `decision_changed`, `list_changed` and
+            `score_changed`, also as `list_changed@10` or `decision_changed/<task>` (shares in [0, 1]; null where the model
+            raised or the definition does not apply, as without users).
         by: columns to group by; `mitigation` adds `mitigation_id`, if the table has it.
         confidence: of the intervals.
 
@@ -42,7 +43,8 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
         that did not raise, it is null here, and n is 0.
 
     Raises:
-        ValueError: columns that the table does not have; shares outside of [0, 1]; a group of several stratified conditions.
+        ValueError: columns that the table does not have, or no column of a definition; shares outside of [0, 1]; a group of
+            several stratified conditions.
 
     Example:
         >>> import pandas as pd
@@ -57,14 +59,20 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
     import pandas as pd
 
     by = identifying(table, by) if "mitigation" in by else list(by)
-    missing = [column for column in (*by, "outcome", *DEFINITIONS) if column not in table]
+    missing = [column for column in (*by, "outcome") if column not in table]
     if missing or not by:
         raise ValueError(f"PVF needs columns {', '.join(missing) or 'to group by'}; there are: {', '.join(table)}")
-    defined = {name: bool(table[name].notna().any()) for name in DEFINITIONS}
+    definitions = {name: text for base, text in DEFINITIONS.items() for name in table if _base(name) == base}
+    if not definitions:
+        raise ValueError(
+            f"PVF needs one or more of the columns {', '.join(DEFINITIONS)}, as of "
+            f"Campaign(..., metrics=['decision_changed']); there are: {', '.join(table)}"
+        )
+    defined = {name: bool(table[name].notna().any()) for name in definitions}
     rows = []
     for group, trials in table.groupby(by, sort=False, dropna=False):
         raised, strata = (trials["outcome"] == "raised").to_numpy(), Strata.of(trials)
-        for name in DEFINITIONS:
+        for name in definitions:
             shares = pd.to_numeric(trials[name]).to_numpy(np.float64, na_value=np.nan).copy()
             # Where all trials of a group raised, the other groups show whether the definition applies.
             applies = not np.isnan(shares[~raised]).all() if (~raised).any() else defined[name]
@@ -92,6 +100,11 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
         "pvf": f"share of trials with an incorrect output, or that raised; {confidence:.0%} Wilson interval",
         "incorrect": f"mean share of incorrect outputs per trial; {confidence:.0%} interval by Student's t "
         "(where all trials agree, what they may have missed)",
-        **DEFINITIONS,
+        **definitions,
     }
     return result
+
+
+def _base(column: str) -> str:
+    """The metric of a column, without the length of its list and its task: of `list_changed@10` and `decision_changed/buy`."""
+    return column.partition("/")[0].partition("@")[0]
