@@ -149,7 +149,13 @@ def test_faults_in_chips_of_mantissas_are_small_unless_a_code_spreads_them():
     ]
     widths = [row["auc_drop_high"] - row["auc_drop_low"] for row in rows]
     assert widths[0] == widths[1] < 0.05 and min(widths[2:]) > 0.1
-    known = table.replace({"stratum": {"mantissa chips": "0"}}).assign(mitigation_kind="Composed")
+    table = table.replace(
+        {"stratum": {"mantissa chips": "exponent chips, not critical", "exponent chips": "critical bits"}}
+    )
+    for kind, wide in (("none", False), ("WeightRange", False), ("ECC", True)):  # of one word
+        row = summarise(table.assign(mitigation_kind=kind)).iloc[0]
+        assert (row["auc_drop_high"] - row["auc_drop_low"] > 0.1) == wide
+    known = table.replace({"stratum": {"exponent chips, not critical": "0"}}).assign(mitigation_kind="Composed")
     assert summarise(known).iloc[0]["auc_drop_high"] == rows[0]["auc_drop_high"]
 
 

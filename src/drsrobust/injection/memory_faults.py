@@ -6,9 +6,9 @@ bits of codes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
-from math import ceil
+from math import ceil, comb, lcm
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,17 +16,20 @@ import numpy as np
 from drsrobust._environment import check_choice
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
+from drsrobust.injection.critical_bits import CriticalBits, Stratum
 from drsrobust.injection.error_clock import VALUE, check_seed
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import NO_MODELS, Before, ErrorModel, check_rate, check_whole, from_sorted_words
 from drsrobust.rates import FIT, FieldRate, Fit, fits_by_mode
+from drsrobust.statistics.strata import ALL, CHECK_CHIPS, MANTISSA_CHIPS, NOT_CRITICAL
 
 WORD, LINE = 64, 8  # bits of a memory word; words of a line of 64 bytes
 DATA_CHIPS, CHIPS, CHIP_BITS = 16, 18, 4
 _BLOCK = 1 << 16  # words at a time, whose copies stay in the processor's cache
-
+_DRAWS = 10_000  # of a fault, until one has critical bits, or none, as it should
 
 MODES = tuple(FIT)
+SMALL_MODES = ("bit", "word")  # of one 64-bit word
 MAPS = ("in order", "spread")
 
 
@@ -103,13 +106,14 @@ class Extent(NamedTuple):
         mode: of the fault.
         chip: 0 to 15 hold data, 16 and 17 check bits.
         address: int64 [n], numbers of the 64-bit words, ascending.
-        bit: for a fault of one bit its number in the chip, 0 to 3; else None.
+        mask: the wrong bits of the chip (4 bits) where they are drawn with the place: of a fault of one bit, and of a fault with
+            `critical`; else None.
     """
 
     mode: str
     chip: int
     address: np.ndarray
-    bit: int | None
+    mask: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,10 +134,13 @@ class MemoryFault(ErrorModel):
         fit: mode -> `Fit` of a device, or `dr.rates.FAULTS`, which None means, too. A stack as HBM has no mode `ranks`.
         chips: only these chips fail; None: any.
         lines: how many of the chip's 4 data lines (bits of a word) fail, drawn for each fault.
+        critical: of modes `bit` and `word`: 0, no critical bit is wrong; `"1+"`, at least one is. The fault is one of this
+            model in a chip of data under that condition.
+        critical_bits: which bits are critical; None: `CriticalBits()`.
 
     Raises:
-        ValueError: another mode, a density outside of 0 to 1, negative failure rates or none, chips other than 0 to 17, lines
-            other than 1 to 4.
+        ValueError: another mode, a density outside of 0 to 1, negative failure rates or none, chips other than 0 to 17 (of
+            faults with `critical` other than 0 to 15), lines other than 1 to 4, another `critical`, or one of another mode.
 
     Example:
         >>> import drsrobust as dr
@@ -151,6 +158,8 @@ class MemoryFault(ErrorModel):
     fit: Mapping[str, Fit] | FieldRate | None = None
     chips: tuple[int, ...] | None = None
     lines: int = CHIP_BITS
+    critical: int | str | None = None
+    critical_bits: CriticalBits | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -169,12 +178,32 @@ class MemoryFault(ErrorModel):
         self._set(density=check_rate("density", self.density))
         if not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
             raise ValueError(f"fit has no rate above 0 of {self.mode or 'any mode'}")
+        if self.critical is None:
+            self._set(critical_bits=None)
+        else:
+            self._check_critical()
+
+    def _check_critical(self) -> None:
+        if isinstance(self.critical, bool) or self.critical not in (0, "1+"):
+            raise ValueError(f"critical is {self.critical!r}; it must be 0 or '1+', the critical bits of one fault")
+        if self.mode not in SMALL_MODES:
+            raise ValueError(f"critical={self.critical!r} is for faults of mode 'bit' or 'word', not {self.mode!r}")
+        if self.mode == "word" and self.critical and not self.density:
+            raise ValueError(f"critical is {self.critical!r}; a fault of density 0 has no wrong bit")
+        chips = tuple(range(DATA_CHIPS)) if self.chips is None else self.chips
+        if chips[-1] >= DATA_CHIPS:
+            raise ValueError(f"chips is {chips}; only those of data, 0 to {DATA_CHIPS - 1}, hold critical bits")
+        self._set(chips=chips, critical_bits=self.critical_bits or CriticalBits())
 
     def canonical(self) -> str:
-        """With the geometry as a table, without failure rates for a given mode."""
+        """With the geometry as a table, without failure rates for a given mode; `critical` and `critical_bits` where they are
+        not None."""
         fit = None if self.mode else [[mode, *rates] for mode, rates in self.fit]
         form = {"error_model": "MemoryFault", "mode": self.mode, "density": self.density, "fit": fit}
-        return canonical_json(form | {"geometry": asdict(self.geometry), "chips": self.chips, "lines": self.lines})
+        form |= {"geometry": asdict(self.geometry), "chips": self.chips, "lines": self.lines}
+        if self.critical is not None:
+            form |= {"critical": self.critical, "critical_bits": asdict(self.critical_bits)}
+        return canonical_json(form)
 
     def __str__(self) -> str:
         parts = [
@@ -187,6 +216,8 @@ class MemoryFault(ErrorModel):
             parts.append(f"fit={ {mode: tuple(rates) for mode, rates in self.fit} }")
         parts += [f"chips={list(self.chips)}"] if self.chips is not None else []
         parts += [f"lines={self.lines}"] if self.lines != CHIP_BITS else []
+        if self.critical is not None:
+            parts.append(f"critical={self.critical!r}, critical_bits={self.critical_bits}")
         return f"MemoryFault({', '.join(parts)})"
 
     @property
@@ -219,6 +250,70 @@ class MemoryFault(ErrorModel):
         counts |= {"bank": (held > 0).sum(), "banks": (held > 0).any(axis=1).sum(), "ranks": 1}
         return {mode: int(count) for mode, count in counts.items()}
 
+    def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
+        """By the chip that fails: of low mantissa bits, of `exponent_chips`, of check bits (where there are formats other than
+        floats: of data and of check bits). Faults of one bit or word with a critical bit are a stratum of their own."""
+        if self.chips is not None:
+            return [Stratum(ALL, 1.0, self)]
+        try:
+            chance = self._critical_chance(space, critical_bits)
+        except ValueError:  # the target has no critical bits
+            chance = np.zeros(DATA_CHIPS)
+        top = exponent_chips(space)
+        if not top and not chance.any():
+            return [Stratum(ALL, 1.0, self)]
+        data = {MANTISSA_CHIPS if top else "data chips": [*set(range(DATA_CHIPS)) - set(top)], "exponent chips": [*top]}
+        strata = []
+        for name, chips in data.items():
+            if chance.any():
+                rest = replace(self, chips=chips, critical=0, critical_bits=critical_bits) if chips else self
+                strata.append(Stratum(name + NOT_CRITICAL, float((1 - chance[chips]).sum()) / CHIPS, rest))
+            elif chips:
+                strata.append(Stratum(name, len(chips) / CHIPS, replace(self, chips=chips)))
+        check = tuple(range(DATA_CHIPS, CHIPS))
+        strata.append(Stratum(CHECK_CHIPS, len(check) / CHIPS, replace(self, chips=check)))
+        if chance.any():
+            critical = replace(self, critical="1+", critical_bits=critical_bits)
+            strata.append(Stratum("critical bits", float(chance.sum()) / CHIPS, critical))
+        return [one for one in strata if one.probability > 0]
+
+    def _critical_chance(self, space: AddressSpace, critical_bits: CriticalBits) -> np.ndarray:
+        """The probability that a fault of one bit or word in each of the data chips makes a critical bit wrong (0 for other
+        modes): float64 [16].
+
+        Raises:
+            ValueError: the target has no critical bits.
+        """
+        chance, words = np.zeros(DATA_CHIPS), _Layout(space).words
+        if self.mode not in SMALL_MODES:
+            return chance
+        right = 1 - round(self.density * 2**32) / 2**32  # of a bit whose line fails
+        hit = np.array([0, 1, 2, 3, 4]) / CHIP_BITS  # by the number of critical bits among the chip's 4
+        if self.mode == "word":
+            hit = np.array(
+                [
+                    1
+                    - sum(comb(k, s) * comb(CHIP_BITS - k, self.lines - s) * right**s for s in range(self.lines + 1))
+                    / comb(CHIP_BITS, self.lines)
+                    for k in range(CHIP_BITS + 1)
+                ]
+            )
+        for one in critical_bits.among(space).eligible:
+            tensor, width = one.tensor, one.tensor.format.width
+            per, period = width // CHIP_BITS, len(one.masks)
+            residue = np.arange(lcm(period, WORD // width))  # words with one residue have their bits in the same chips
+            first = np.zeros(1, np.int64) if tensor.rows is None else tensor.rows * tensor.row_words
+            length = tensor.size if tensor.rows is None else tensor.row_words
+            starts, counts = np.unique(first % len(residue), return_counts=True)
+            after = (residue - starts[:, None]) % len(residue)
+            held = counts @ ((length - 1 - after) // len(residue) + 1)
+            nibbles = one.masks[residue % period, None] >> np.arange(0, width, CHIP_BITS, dtype=np.uint64) & np.uint64(
+                15
+            )
+            chips = per * (residue % (WORD // width))[:, None] + np.arange(per)
+            np.add.at(chance, chips, held[:, None] * hit[np.bitwise_count(nibbles)])
+        return chance / words
+
     def hits_per_hour(self, space: AddressSpace) -> dict[str, Fit]:
         """Faults per hour that reach the tensors, of each mode, in all chips of the memory, or in those of `chips`."""
         geometry = self.geometry
@@ -230,8 +325,14 @@ class MemoryFault(ErrorModel):
         return {mode: Fit(*(one * share[mode] for one in rates)) for mode, rates in self.fit}
 
     def extent(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> Extent:
-        """The fault of a trial."""
+        """The fault of a trial.
+
+        Raises:
+            ValueError: `critical` of a target without critical bits, or of one in which such a fault was not found.
+        """
         random = self._random(seed, before)
+        if self.critical is not None:
+            return self._with_condition(space, random)
         mode = self.mode
         if mode is None:
             rates = self.hits_per_hour(space)
@@ -241,10 +342,39 @@ class MemoryFault(ErrorModel):
         words, chip = _Layout(space).words, int(chips[random.integers(len(chips))])
         held = self.geometry.held(words)
         place = int(random.integers(self.places(space)[mode]))
-        if mode in ("bit", "word"):
-            address, bit = divmod(place, CHIP_BITS) if mode == "bit" else (place, None)
-            return Extent(mode, chip, np.array([address]), bit)
-        return Extent(mode, chip, self._reached(mode, place, held), None)
+        if mode == "bit":
+            return Extent(mode, chip, np.array([place // CHIP_BITS]), 1 << place % CHIP_BITS)
+        if mode == "word":
+            return Extent(mode, chip, np.array([place]))
+        return Extent(mode, chip, self._reached(mode, place, held))
+
+    def _with_condition(self, space: AddressSpace, random: np.random.Generator) -> Extent:
+        """A fault of one word with a critical bit, or without, by rejection. One with such bits is proposed by one of them, so
+        one with k of them k times as often, and taken with probability 1 / k (Karp, Luby, Madras, J. Algorithms 10, 1989)."""
+        layout, critical = _Layout(space), self.critical_bits.among(space)
+        self.geometry.held(layout.words)  # raises
+        for _ in range(_DRAWS):
+            if self.critical:
+                address, chip, bit = layout.place(critical, int(random.integers(critical.bits)))
+                mask = self._mask(random, bit)
+            else:
+                chip, address = self.chips[random.integers(len(self.chips))], int(random.integers(layout.words))
+                mask = self._mask(random)
+            hit = (mask & layout.bits_of(critical, address, chip)).bit_count()
+            if chip in self.chips and (random.random() * hit < 1 if self.critical else not hit):
+                return Extent(self.mode, chip, np.array([address]), mask)
+        raise ValueError(f"{self}: none of {_DRAWS:,} faults was such a one; give it other chips or critical_bits")
+
+    def _mask(self, random: np.random.Generator, bit: int | None = None) -> int:
+        """The wrong bits of the chip of a fault of one word; under the condition that this bit is wrong."""
+        if self.mode == "bit":
+            return 1 << (int(random.integers(CHIP_BITS)) if bit is None else bit)
+        lines = random.permutation(CHIP_BITS)
+        first = 0 if bit is None else 1 << bit
+        if bit is not None:
+            lines = np.append(bit, lines[lines != bit])
+        failing = int(np.bitwise_or.reduce(1 << lines[: self.lines]))
+        return first | int(_bernoulli(random, 1, self.density)[0]) & failing
 
     def _reached(self, mode: str, place: int, held: np.ndarray) -> np.ndarray:
         """The words of a column, a row, a bank or more, by the number of its place."""
@@ -276,8 +406,8 @@ class MemoryFault(ErrorModel):
 
     def wrong_bits(self, extent: Extent, *, seed: int, before: Before = NO_MODELS) -> np.ndarray:
         """The wrong bits of the chip (uint8 [n], 4 bits each) in the words of an extent."""
-        if extent.bit is not None:
-            return np.array([1 << extent.bit], np.uint8)
+        if extent.mask is not None:
+            return np.array([extent.mask], np.uint8)
         random = self._random(seed, before, "bits")
         n = len(extent.address)
         failing = np.bitwise_or.reduce(1 << random.permutation(CHIP_BITS)[: self.lines])
@@ -338,6 +468,20 @@ class _Layout:
         for index, (start, end) in enumerate(pairwise(bounds)):
             if end > start:
                 yield index, slice(start, end), int(self._ends[index - 1]) if index else 0
+
+    def place(self, part: AddressSpace, number: int) -> tuple[int, int, int]:
+        """Address, chip and number in the chip of a bit, given by its number in a space of some of the tensors."""
+        tensor, word, bit = (int(one[0]) for one in part.locate(np.array([number])))
+        index, width = self._space.tensors.index(part.tensors[tensor]), part.tensors[tensor].format.width
+        address, within = divmod(word * width + bit, WORD)
+        return (int(self._ends[index - 1]) if index else 0) + address, *divmod(within, CHIP_BITS)
+
+    def bits_of(self, part: AddressSpace, address: int, chip: int) -> int:
+        """Which of a chip's 4 bits in a word are eligible in a space of some of the tensors."""
+        index, word, mask = self.located(np.array([address]), np.array([15], np.uint8), chip)
+        name = self._space.tensors[index[0]].name if len(index) else None
+        masks = [one.mask_of(word)[0] & mask[0] for one in part.eligible if one.tensor.name == name]
+        return int(masks[0]) >> CHIP_BITS * chip % self._space.tensors[index[0]].format.width if masks else 0
 
     def located(self, address: np.ndarray, wrong: np.ndarray, chip: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tensor index, word and mask of the wrong bits of a chip, without empty masks; ascending as addresses are."""
