@@ -106,7 +106,7 @@ class Extent(NamedTuple):
         mode: of the fault.
         chip: 0 to 15 hold data, 16 and 17 check bits.
         address: int64 [n], numbers of the 64-bit words, ascending.
-        mask: the wrong bits of the chip (4 bits) where they are drawn with the place: of a fault of one bit, and of a fault with
+        mask: the wrong bits of the chip (4 bits) where they are drawn with the place: of faults of one bit, and of those with
             `critical`; else None.
     """
 

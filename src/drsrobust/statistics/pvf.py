@@ -10,7 +10,7 @@ import numpy as np
 from drsrobust.statistics.columns import FIXED, identifying
 from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, wilson
 from drsrobust.statistics.stopping import UNIT
-from drsrobust.statistics.strata import Strata
+from drsrobust.statistics.strata import Strata, check_repeated
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +42,8 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
         that did not raise, it is null here, and n is 0.
 
     Raises:
-        ValueError: columns that the table does not have; shares outside of [0, 1]; a group of several stratified conditions.
+        ValueError: columns that the table does not have; a trial that it holds twice; shares outside of [0, 1]; a group of
+            several stratified conditions.
 
     Example:
         >>> import pandas as pd
@@ -60,6 +61,7 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
     missing = [column for column in (*by, "outcome", *DEFINITIONS) if column not in table]
     if missing or not by:
         raise ValueError(f"PVF needs columns {', '.join(missing) or 'to group by'}; there are: {', '.join(table)}")
+    check_repeated(table)
     defined = {name: bool(table[name].notna().any()) for name in DEFINITIONS}
     rows = []
     for group, trials in table.groupby(by, sort=False, dropna=False):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import FIXED, NONE
+from drsrobust.statistics.columns import CONDITION, FIXED, NONE
 from drsrobust.statistics.intervals import CONFIDENCE, bounded_interval, mean_interval, stringer_interval, wilson
 from drsrobust.statistics.stopping import stopping_interval
 
@@ -66,6 +66,7 @@ class Strata:
         names = np.full(len(trials), ALL) if plain else trials[STRATUM].astype(str).to_numpy()
         weight = np.full(len(trials), 1 / len(trials)) if plain else trials[WEIGHT].to_numpy(np.float64)
         if not plain and not abs(weight.sum() - 1) < 1e-9:
+            check_repeated(trials)
             raise ValueError(
                 f"the weights of {len(trials)} trials sum to {weight.sum():g}, not to 1: they are of several conditions, or "
                 "some trials of one are missing"
@@ -217,6 +218,22 @@ class Strata:
         parts = {number: values[member & known] for number, member in enumerate(self.members) if (member & known).any()}
         weights = np.array([self.weights[n] * len(part) / self.members[n].sum() for n, part in parts.items()])
         return weights / weights.sum(), parts
+
+
+def check_repeated(table: "pd.DataFrame") -> None:
+    """Raises ValueError for a trial that a table holds twice: with one trial number and seed in one condition of one trained
+    model and set of rows. A table without seeds is not checked."""
+    keys = [*CONDITION, "mitigation_id", "checkpoint", "data", STRATUM, "seed", "trial"]
+    if "seed" not in table:
+        return
+    again = table.duplicated([key for key in keys if key in table]).to_numpy()
+    if again.any():
+        first = table.iloc[int(again.argmax())]
+        about = ", ".join(f"{key} {first[key]}" for key in ("trial", *keys[:-2]) if key in table and key != "ber")
+        raise ValueError(
+            f"the table holds {int(again.sum()):,} trials twice, which would narrow intervals: the first is {about} (seed "
+            f"{first['seed']}); give each campaign's table once, or drop_duplicates()"
+        )
 
 
 def _few(losses: np.ndarray, harmed: np.ndarray | None) -> bool:

@@ -10,7 +10,7 @@ from drsrobust._environment import unknown
 from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, PRECISION, STOPPING, STRUCTURED, identifying
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.stopping import UNIT
-from drsrobust.statistics.strata import DROP, Strata
+from drsrobust.statistics.strata import DROP, Strata, check_repeated
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -80,9 +80,10 @@ def summarise(
         describe the intervals.
 
     Raises:
-        ValueError: a metric that the table does not have, or with a value outside its bounds, or whose columns the summary has
-            already; bounds of a column that the table does not have or of a built-in metric, or that are no range; a table
-            without the column `stopping`; trials of several trained models, sets of rows or ways of stopping in one condition.
+        ValueError: a trial that the table holds twice; a metric that the table does not have, or with a value outside its
+            bounds, or whose columns the summary has already; bounds of a column that the table does not have or of a built-in
+            metric, or that are no range; a table without the column `stopping`; trials of several trained models, sets of rows
+            or ways of stopping in one condition.
     """
     import pandas as pd
 
@@ -90,6 +91,7 @@ def summarise(
         if metric not in table:
             raise unknown("metric", metric, table.columns)
     bounds = _checked_bounds(bounds or {}, table)
+    check_repeated(table)
     rows = []
     columns = identifying(table, CONDITION)
     for condition, group in table.groupby(columns, sort=False, dropna=False):
