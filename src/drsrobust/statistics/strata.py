@@ -34,6 +34,10 @@ FEW, RARE = (
     0.25,
 )  # trials, and their share: if fewer of both are harmed, or carry the mean, Student's t is too narrow
 LARGE = 0.25  # of the largest loss: trials that lose more carry the mean
+# How the interval of a stratum is made, as summaries name it.
+STUDENT, STRINGER, BETTING, RULE_OF_THREE = METHOD_NAMES = "Student's t", "Stringer's bound", "betting", "rule of three"
+AS_SEEN, UNKNOWN = "values as seen", ""
+METHODS = dict(zip(METHOD_NAMES, (mean_interval, stringer_interval, stopping_interval, mean_interval), strict=True))
 
 
 @dataclass(frozen=True)
@@ -132,20 +136,33 @@ class Strata:
         least, greatest = bounds or (-np.inf, np.inf)
         return mean, float(max(low, least)), float(min(high, greatest))
 
+    def methods(self, values: np.ndarray, bounds: tuple[float, float] | None, stopping: str = FIXED) -> str:
+        """How `mean_interval` makes the intervals of the strata: `Student's t`, `Stringer's bound`, `rule of three` (all trials
+        agree), `betting`, or several of these; empty where there is no interval."""
+        each = [self._method(number, part, bounds, stopping) for number, part in self._parts(values)[1].items()]
+        return "" if UNKNOWN in each else ", ".join(sorted({*each} - {AS_SEEN}) or [AS_SEEN] * bool(each))
+
+    def _method(self, number: int, values: np.ndarray, bounds: tuple[float, float] | None, stopping: str) -> str:
+        with np.errstate(invalid="ignore"):  # of infinite values
+            alike = np.ptp(values) <= 1e-12 * abs(values).max()  # but for rounding
+        if self.bounded[number] and values.min() == values.max():
+            return AS_SEEN
+        known = bounds is not None and (self.bounded[number] or bool(np.isfinite(bounds).all()))
+        if stopping == FIXED and alike:
+            return RULE_OF_THREE if bounds is not None else UNKNOWN
+        if stopping == FIXED and not self.few_harmful[number]:
+            return STUDENT
+        return (STRINGER if stopping == FIXED else BETTING) if known else UNKNOWN
+
     def _stratum(self, number: int, values: np.ndarray, bounds, stopping: str, confidence: float) -> tuple:
         """Mean of a stratum, and how far the ends of its interval lie from it."""
-        if self.bounded[number]:
-            bounds = (values.min(), values.max())
-            if bounds[0] == bounds[1]:
-                return float(values[0]), 0.0, 0.0
-        bounded = bounds is not None and bool(np.isfinite(bounds).all())
-        method = stopping_interval if stopping != FIXED else stringer_interval
-        if stopping == FIXED and (not self.few_harmful[number] or np.ptp(values) <= 1e-12 * abs(values).max()):
-            mean, low, high = mean_interval(values, confidence, bounds)
-        elif bounded:
-            mean, low, high = method(values, bounds, confidence)
-        else:
-            return float(values.mean()), float("nan"), float("nan")
+        method = self._method(number, values, bounds, stopping)
+        if method == AS_SEEN:
+            return float(values[0]), 0.0, 0.0
+        if method == UNKNOWN:
+            return mean_interval(values)[0], float("nan"), float("nan")
+        bounds = (values.min(), values.max()) if self.bounded[number] else bounds
+        mean, low, high = METHODS[method](values, bounds=bounds, confidence=confidence)
         return float(mean), float(mean - low), float(high - mean)
 
     def ratio(

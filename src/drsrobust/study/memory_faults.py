@@ -70,7 +70,7 @@ def expected_loss(table: "pd.DataFrame", hits: Mapping[str, float]) -> "pd.DataF
 
     both = table, mixed(table, hits)
     found = pd.concat([summarise(trials, ["auc", "auc_drop"]) for trials in both], ignore_index=True)
-    found = corrected_exactly(found, pd.concat(both), ["error_mode", *MITIGATION], ["auc_drop"])
+    found = corrected_exactly(found, pd.concat(both), ["error_mode", *MITIGATION], ["auc", "auc_drop"])
     yearly = found["error_mode"].map({**hits, ANY: sum(hits.values())}).astype(float) * HOURS
     ends = {f"per_year{end}": found[f"auc_drop{end}"] * yearly for end in ENDS}
     return found.assign(hits_per_year=yearly, **ends)
