@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import FIXED, identifying
-from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, wilson
+from drsrobust.statistics.columns import FIXED, PRECISION, STOPPING, identifying
+from drsrobust.statistics.intervals import CONFIDENCE, wilson
 from drsrobust.statistics.stopping import UNIT
 from drsrobust.statistics.strata import Strata, check_repeated
 
@@ -28,7 +28,8 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
 
     `pvf` is the source's D / N: the share of injections that made at least one output incorrect, with its Wilson interval. It
     grows with the number of outputs, so `incorrect` is the mean share of outputs that an injection makes incorrect, with an
-    interval by `mean_interval`. A trial whose model raised counts as incorrect in all outputs.
+    interval by `Strata.mean_interval`, as in `summarise`: Stringer's where few injections make outputs incorrect. A trial whose
+    model raised counts as incorrect in all outputs.
 
     Args:
         table: of a campaign, one row per trial, with columns `outcome`, `decision_changed`, `list_changed` and `score_changed`
@@ -65,7 +66,8 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
     defined = {name: bool(table[name].notna().any()) for name in DEFINITIONS}
     rows = []
     for group, trials in table.groupby(by, sort=False, dropna=False):
-        raised, strata = (trials["outcome"] == "raised").to_numpy(), Strata.of(trials)
+        raised = (trials["outcome"] == "raised").to_numpy()
+        adaptive = STOPPING in trials and (trials[STOPPING] == PRECISION).any()
         for name in DEFINITIONS:
             shares = pd.to_numeric(trials[name]).to_numpy(np.float64, na_value=np.nan).copy()
             # Where all trials of a group raised, the other groups show whether the definition applies.
@@ -78,14 +80,14 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
                 )
             row = dict(zip(by, group, strict=True)) | {"definition": name, "n": len(known)}
             share = mean = (float("nan"),) * 3
-            if len(known) == len(shares) and strata.stratified:
-                share, mean = (
-                    strata.share(shares > 0, confidence),
-                    strata.mean_interval(shares, UNIT, FIXED, confidence),
-                )
-            elif len(known):
+            if len(known):
+                strata = Strata.of(
+                    trials.assign(auc_drop=shares)
+                )  # these trials are harmed where outputs are incorrect
+                mean = strata.mean_interval(shares, UNIT, PRECISION if adaptive else FIXED, confidence)
                 share = wilson(int((known > 0).sum()), len(known), confidence)
-                mean = mean_interval(known, confidence, UNIT)
+                if len(known) == len(shares):
+                    share = strata.share(shares > 0, confidence)
             row |= zip(("pvf", "pvf_low", "pvf_high"), share, strict=True)
             row |= zip(("incorrect", "incorrect_low", "incorrect_high"), mean, strict=True)
             rows.append(row)
@@ -93,7 +95,7 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
     result.attrs = {
         "pvf": f"share of trials with an incorrect output, or that raised; {confidence:.0%} Wilson interval",
         "incorrect": f"mean share of incorrect outputs per trial; {confidence:.0%} interval by Student's t "
-        "(where all trials agree, what they may have missed)",
+        "(Stringer's bound where few trials have incorrect outputs; where all trials agree, what they may have missed)",
         **DEFINITIONS,
     }
     return result
