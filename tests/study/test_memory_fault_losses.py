@@ -79,7 +79,7 @@ def test_the_factor_over_single_bits(evaluator, trials, data, tmp_path):
     bit = flip * 16 / 18
     mean = sum(hits[mode] * losses[mode] for mode in MODES) / sum(hits.values())
     assert whole.loc[("fault", "1 MB"), "value"] == pytest.approx(mean / bit)
-    for size, rates in (("1 MB", hits), ("10 MB", large), ("all of the memory", fit)):
+    for size, rates in (("1 MB", hits), ("10 MB", large), ("a full memory", fit)):
         per_hour = sum(rates[mode] * losses[mode] for mode in MODES)
         row = whole.loc[("memory", size)]
         assert row["value"] == pytest.approx(per_hour / (2.0 * rates["bit"] * bit))  # twice as many faults as bits

@@ -8,16 +8,13 @@ K = k (Cochran, Sampling Techniques, 3rd ed., 1977, chapter 5).
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from drsrobust.injection.address_space import AddressSpace, EligibleBits
 from drsrobust.injection.error_clock import uniform
 from drsrobust.injection.number_formats import TOP, Bits, bit_set
-
-if TYPE_CHECKING:
-    from drsrobust.injection.error_models import ErrorModel
 
 FEWEST = 0.1  # plain maps take over where at most 3 critical flips have a smaller probability
 REST = 0.05  # strata end where more flips have less than this share of the last stratum
@@ -37,7 +34,7 @@ class Stratum:
 
     name: str
     probability: float
-    error_model: "ErrorModel"
+    error_model: Any
 
 
 def check_count(count: int | str) -> int | str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 HOURS = 8766.0  # of a year
 ANY = "any"  # in place of a mode: a fault of any mode, by their rates
-FULL = "all of the memory"  # as the size of a model
+FULL = "a full memory"  # as the size of a model
 
 
 def mixed(table: "pd.DataFrame", rates: Mapping[str, float]) -> "pd.DataFrame":
