@@ -293,6 +293,30 @@ def test_strata_with_critical_bits_are_a_partition_of_all_faults(kind, part):
             assert chisquare([seen[place] for place in chances[name]], expected).pvalue > 1e-4
 
 
+def test_strata_of_other_formats():
+    strata = {
+        dtype: {mode: list(space_strata(mode, dtype)) for mode in ("bit", "row")}
+        for dtype in (torch.float8_e4m3fn, torch.int8)
+    }
+    assert strata[torch.float8_e4m3fn] == {  # each chip holds exponents or signs
+        "bit": ["exponent chips, not critical", "check chips", "critical bits"],
+        "row": ["exponent chips", "check chips"],
+    }
+    assert strata[torch.int8] == {"bit": ["all"], "row": ["all"]}
+    both = AddressSpace(
+        [TargetTensor.of("a", "c", torch.int8, (5, 7)), TargetTensor.of("b", "c", torch.float32, (5, 3))]
+    )
+    found = {one.name: one.probability for one in MemoryFault("bit").strata(both, CriticalBits())}
+    # 16 words of 64 bits; 15 floats have a critical bit each.
+    assert found == pytest.approx(
+        {"data chips, not critical": 16 / 18 - 15 / (16 * 72), "check chips": 2 / 18, "critical bits": 15 / (16 * 72)}
+    )
+
+
+def space_strata(mode, dtype):
+    return (one.name for one in MemoryFault(mode).strata(space_of(8, dtype), CriticalBits()))
+
+
 def test_maps_of_a_stratum_have_critical_bits_or_none():
     model = nn.Sequential(nn.Embedding(120, 3), nn.Linear(3, 2))
     for mode, critical in product(("bit", "word"), (0, "1+")):
