@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from drsrobust._environment import pool
-from drsrobust.campaign.conditions import Condition, ResolvedTarget, resolved
+from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolved
 from drsrobust.campaign.model_file import model_file, read_model_file
 from drsrobust.campaign.queue import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
 from drsrobust.campaign.trial import Finished, LocalRunner
@@ -32,7 +32,6 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected import BOUND
 from drsrobust.evaluation.evaluator import amount
 from drsrobust.injection import ErrorModel, Transient
-from drsrobust.injection.critical_bits import Stratum
 from drsrobust.introspection.tensors import listed
 
 MAPPED = 4 << 20  # bytes: larger tables stay in the file that workers share; smaller tensors are copied

@@ -81,9 +81,7 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
             row = dict(zip(by, group, strict=True)) | {"definition": name, "n": len(known)}
             share = mean = (float("nan"),) * 3
             if len(known):
-                strata = Strata.of(
-                    trials.assign(auc_drop=shares)
-                )  # these trials are harmed where outputs are incorrect
+                strata = Strata.of(trials.assign(auc_drop=shares))  # trials with incorrect outputs are the harmed ones
                 mean = strata.mean_interval(shares, UNIT, PRECISION if adaptive else FIXED, confidence)
                 share = wilson(int((known > 0).sum()), len(known), confidence)
                 if len(known) == len(shares):
