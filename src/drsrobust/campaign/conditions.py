@@ -28,27 +28,13 @@ from drsrobust.injection import (
     resolve,
 )
 from drsrobust.injection.address_space import Memory
+from drsrobust.injection.critical_bits import Stratum
 from drsrobust.injection.number_formats import bit_classes
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import NONE
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Stratum:
-    """A part of a condition's error maps.
-
-    Attributes:
-        name: the number of critical flips, as `0` or `2+`; the chips of a memory fault; `all` for plain maps.
-        probability: that a plain map belongs to it.
-        error_model: that draws its maps.
-    """
-
-    name: str
-    probability: float
-    error_model: ErrorModel
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _write(
             opening=_opening(campaign, table),
             cards=_cards(summary, recovered, main),
             figures=figure_entries(figures, names),
-            caption=f"{main}: mean over trials with its interval ({summary['interval'].iloc[0]})",
+            caption=f"{main}: mean over trials with its interval ({'; '.join(summary['interval'].unique())})",
             heads=[*_SHOWN, main, "low", "high", *others],
             rows=[
                 [_cell(row[name]) for name in (*_SHOWN, main, f"{main}_low", f"{main}_high", *others)]

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import FIXED, identifying
-from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, wilson
+from drsrobust.statistics.columns import FIXED, PRECISION, STOPPING, identifying
+from drsrobust.statistics.intervals import CONFIDENCE, wilson
 from drsrobust.statistics.stopping import UNIT
-from drsrobust.statistics.strata import Strata
+from drsrobust.statistics.strata import Strata, check_repeated
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +28,8 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
 
     `pvf` is the source's D / N: the share of injections that made at least one output incorrect, with its Wilson interval. It
     grows with the number of outputs, so `incorrect` is the mean share of outputs that an injection makes incorrect, with an
-    interval by `mean_interval`. A trial whose model raised counts as incorrect in all outputs.
+    interval by `Strata.mean_interval`, as in `summarise`: Stringer's where few injections make outputs incorrect. A trial whose
+    model raised counts as incorrect in all outputs.
 
     Args:
         table: of a campaign, one row per trial, with columns `outcome` and any of `decision_changed`, `list_changed` and
@@ -43,8 +44,8 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
         that did not raise, it is null here, and n is 0.
 
     Raises:
-        ValueError: columns that the table does not have, or no column of a definition; shares outside of [0, 1]; a group of
-            several stratified conditions.
+        ValueError: columns that the table does not have, or no column of a definition; a trial that it holds twice; shares outside
+            of [0, 1]; a group of several stratified conditions.
 
     Example:
         >>> import pandas as pd
@@ -68,10 +69,12 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
             f"PVF needs one or more of the columns {', '.join(DEFINITIONS)}, as of "
             f"Campaign(..., metrics=['decision_changed']); there are: {', '.join(table)}"
         )
+    check_repeated(table)
     defined = {name: bool(table[name].notna().any()) for name in definitions}
     rows = []
     for group, trials in table.groupby(by, sort=False, dropna=False):
-        raised, strata = (trials["outcome"] == "raised").to_numpy(), Strata.of(trials)
+        raised = (trials["outcome"] == "raised").to_numpy()
+        adaptive = STOPPING in trials and (trials[STOPPING] == PRECISION).any()
         for name in definitions:
             shares = pd.to_numeric(trials[name]).to_numpy(np.float64, na_value=np.nan).copy()
             # Where all trials of a group raised, the other groups show whether the definition applies.
@@ -84,14 +87,12 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
                 )
             row = dict(zip(by, group, strict=True)) | {"definition": name, "n": len(known)}
             share = mean = (float("nan"),) * 3
-            if len(known) == len(shares) and strata.stratified:
-                share, mean = (
-                    strata.share(shares > 0, confidence),
-                    strata.mean_interval(shares, UNIT, FIXED, confidence),
-                )
-            elif len(known):
+            if len(known):
+                strata = Strata.of(trials.assign(auc_drop=shares))  # trials with incorrect outputs are the harmed ones
+                mean = strata.mean_interval(shares, UNIT, PRECISION if adaptive else FIXED, confidence)
                 share = wilson(int((known > 0).sum()), len(known), confidence)
-                mean = mean_interval(known, confidence, UNIT)
+                if len(known) == len(shares):
+                    share = strata.share(shares > 0, confidence)
             row |= zip(("pvf", "pvf_low", "pvf_high"), share, strict=True)
             row |= zip(("incorrect", "incorrect_low", "incorrect_high"), mean, strict=True)
             rows.append(row)
@@ -99,7 +100,7 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
     result.attrs = {
         "pvf": f"share of trials with an incorrect output, or that raised; {confidence:.0%} Wilson interval",
         "incorrect": f"mean share of incorrect outputs per trial; {confidence:.0%} interval by Student's t "
-        "(where all trials agree, what they may have missed)",
+        "(Stringer's bound where few trials have incorrect outputs; where all trials agree, what they may have missed)",
         **definitions,
     }
     return result
