@@ -44,8 +44,8 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
         that did not raise, it is null here, and n is 0.
 
     Raises:
-        ValueError: columns that the table does not have, or no column of a definition; a trial that it holds twice; shares outside
-            of [0, 1]; a group of several stratified conditions.
+        ValueError: columns that the table does not have, or no column of a definition; a trial that it holds twice; shares
+            outside of [0, 1]; a group of several stratified conditions.
 
     Example:
         >>> import pandas as pd
