@@ -542,7 +542,10 @@ def auc_under_errors(
     options = {"errors": [error], "targets": [target], "trials": trials, "seed": seed}
 
     def score(mitigation: Mitigation) -> float:
-        table = Campaign(evaluator, mitigations=[mitigation], **options).run(progress=False)
+        campaign = Campaign(evaluator, mitigations=[mitigation], **options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"[\d,]+ of [\d,]+ trials raised")  # they count below
+            table = campaign.run(progress=False)
         return float(table["auc"].fillna(0.0).mean())
 
     return score

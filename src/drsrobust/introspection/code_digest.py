@@ -14,6 +14,7 @@ import inspect
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any, NamedTuple
@@ -130,6 +131,8 @@ class _Walk:
             return self._each(("property", value.fget, value.fset, value.fdel), path)
         if isinstance(value, functools.cached_property):
             return self._each(("property", value.func), path)
+        if isinstance(value, weakref.ReferenceType):  # as nn.RNN holds of its weights
+            return self._each(("reference", value()), path)
         if isinstance(value, _LRU_CACHE):
             return self._each(("function", value.__wrapped__), path)
         return self._object(value, path)
