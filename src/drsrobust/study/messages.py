@@ -96,7 +96,7 @@ def protected_bits(losses: "pd.DataFrame", released: "pd.DataFrame") -> str:
     row, shares = losses.loc[losses["value"].idxmax()], sorted({released["value"].min(), released["value"].max()})
     changed = f"changed {' to '.join(f'{100 * share:.0f}' for share in shares)} % of the trials"
     text = "changed nothing" if shares == [0] else changed
-    loss = f"{interval(row['value'], row['low'], row['high'])} AUC ({row['detail']})"
+    loss = f"{interval(row['value'], row['low'], row['high'])} AUC on {display_name(row['dataset'])} ({row['detail']})"
     return f"With {row['code']} protected the mean loss is {loss}; the protection as first released {text}."
 
 
@@ -153,7 +153,7 @@ def speed(data: "pd.DataFrame") -> str:
     ratios = (dense["total_ms"] / ours["total_ms"]).dropna()
     if ratios.empty:
         return "Time of one injection, by method."
-    ends = [number(float(f"{end:.2g}")) for end in (ratios.min(), ratios.max())]
+    ends = [number(end) for end in (ratios.min(), ratios.max())]
     return f"Sparse injection is {' to '.join(dict.fromkeys(ends))} times as fast as a dense error map."
 
 
