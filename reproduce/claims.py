@@ -241,7 +241,7 @@ def _claim_row(claim: Claim, rows: list[dict]) -> dict:
 
 
 class _Told:
-    """The numbers of a check in a claim's sentence: `{1}`, `{1:%}` per cent, `{1:x}` the number alone. Of a check with `by` that
+    """The numbers of a check in a claim's sentence: `{1}`, `{1:%}` per cent, `{1:x}` the number alone. Of a check with `by` it
     is the range of all its numbers, or the number with the widest of their intervals where all are equal; `{1[SECDED]}` is of
     those whose `where` is or begins with that name."""
 
