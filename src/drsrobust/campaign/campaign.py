@@ -45,7 +45,7 @@ from drsrobust.introspection.code_digest import code_digest
 from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
-from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING
+from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING, with_nan_rules
 from drsrobust.statistics.stopping import checkpoints, stopping_interval
 from drsrobust.statistics.strata import STRATUM, WEIGHT
 from drsrobust.statistics.summary import summarise
@@ -83,8 +83,8 @@ class Campaign:
         max_trials: with `precision`, how many at most (default 4096).
         metrics: further columns of the table: names as of `Evaluation.metric`, as `["ndcg@10", "decision_changed"]`; or a
             mapping of names to functions `fn(labels, scores, golden_scores, users) -> float` or torchmetrics objects, and of
-            built-in names to None. Scores are what the evaluator's `scores` says. A function that workers cannot import runs in
-            this process alone, with a warning.
+            built-in names to None. `decision_changed` comes with `decision_changed_no_click` and `nan_share`. Scores are what
+            the evaluator's `scores` says. A function that workers cannot import runs in this process alone, with a warning.
         seed: all error maps follow from it.
         protocol: a label for the table (`corrected` or `as_released` in the study).
         coupled: trials of one number at different rates share nested error maps; False: all are independent.
@@ -128,7 +128,7 @@ class Campaign:
         self.precision = precision
         if callable(metrics):
             raise TypeError(f"metrics is {metrics!r}; it must be a list of names, or {{name: function}}")
-        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        self.metrics = tuple(with_nan_rules([metrics] if isinstance(metrics, str) else metrics))
         functions = (
             {name: one for name, one in metrics.items() if one is not None} if isinstance(metrics, Mapping) else {}
         )

@@ -71,9 +71,10 @@ class Evaluation:
 
     def metric(self, name: str) -> float | None:
         """A further metric of `drsrobust.metrics.NAMES`: `calibration`; of users' lists of k rows `ndcg`, `hit_rate`, `recall`,
-        and against golden lists `overlap`, `list_changed`, `users_harmed` (`ndcg@10` sets k); of rows `decision_changed`,
-        `score_changed`; against golden scores `deviated_0.01`, `deviated_0.1`, `median_change`, `spearman`. Of one of several
-        tasks: `ndcg/<task>`. None if the model raised or the data has no users.
+        and against golden lists `overlap`, `list_changed`, `users_harmed` (`ndcg@10` sets k); of rows `decision_changed`
+        and `decision_changed_no_click` (a NaN is wrong, or no click), `nan_share`, `score_changed`; against golden scores
+        `deviated_0.01`, `deviated_0.1`, `median_change`, `spearman`. Of one of several tasks: `ndcg/<task>`. None if the model
+        raised or the data has no users.
 
         Raises:
             ValueError: an unknown name.
