@@ -119,13 +119,19 @@ def test_a_split_is_drawn_and_every_row_is_in_one_part(frame):
     assert not np.array_equal(other.test.rows, data.test.rows)
 
 
-def test_a_cached_data_set_is_mapped_and_found_again(frame, empty_cache):
-    data = from_frame(frame, **COLUMNS, cache=True)
-    files = sorted(path.stat().st_mtime_ns for path in empty_cache.rglob("*") if path.is_file())
-    again = from_frame(frame, **COLUMNS, cache=True)
-    assert files and files == sorted(path.stat().st_mtime_ns for path in empty_cache.rglob("*") if path.is_file())
-    assert again.test.fingerprint == data.test.fingerprint
-    assert again.test.labels.tolist() == [1, 0, 1, 0] and not again.test.labels.flags.writeable
+def test_rows_are_never_cached(frame):
+    """A cache knew rows by their numbers alone: another split's prior, and arrays that had changed, came back."""
+    with pytest.raises(TypeError, match=r"from_frame\(\) got an unexpected keyword argument 'cache'"):
+        from_frame(frame, **COLUMNS, cache=True)
+    with pytest.raises(TypeError, match=r"from_tensors\(\) got an unexpected keyword argument 'cache'"):
+        from_tensors(label=np.array([0, 1]), cache=True)
+    many = pd.concat([frame] * 50, ignore_index=True)
+    priors = {}
+    for split in ((0.1, 0.8, 0.1), (0.9, 0.0, 0.1)):  # the same test rows
+        data = from_frame(many, **COLUMNS, split=split)
+        priors[split] = data.test.prior
+        assert data.test.prior == data.train.labels.mean()
+    assert len(set(priors.values())) == 2
 
 
 def test_text_and_tasks_and_items(frame):

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 
 from drsrobust._environment import check_choice, unknown
 from drsrobust._hashing import digest
-from drsrobust.data.cache import cached_split
 from drsrobust.data.dataset import TASKS, Dataset, Feature, Ids, Schema, Split
 
 PARTS = ("train", "valid", "test")
@@ -29,7 +28,6 @@ def from_frame(
     split: tuple[float, float, float] | None = None,
     seed: int = 0,
     name: str = "rows",
-    cache: bool = False,
 ) -> Dataset:
     """A data set of the rows of a frame.
 
@@ -45,7 +43,6 @@ def from_frame(
         split: shares of training, validation and test rows, drawn at random; None: all are test rows, in their order.
         seed: of `split`.
         name: of the data set, in tables and figures.
-        cache: writes the rows into the cache, and maps them into memory from there.
 
     Raises:
         TypeError: a frame or a column of another type.
@@ -78,7 +75,6 @@ def from_frame(
         split=split,
         seed=seed,
         name=name,
-        cache=cache,
     )
 
 
@@ -94,7 +90,6 @@ def from_tensors(
     split: tuple[float, float, float] | None = None,
     seed: int = 0,
     name: str = "rows",
-    cache: bool = False,
 ) -> Dataset:
     """A data set of n rows from tensors or arrays.
 
@@ -104,7 +99,7 @@ def from_tensors(
         sparse: feature -> ids [n], or (values, lengths [n]) of several ids per row.
         user: whole numbers [n].
         tasks: names of the T tasks; else `task_0`, `task_1`, ...
-        task, cardinalities, split, seed, name, cache: as of `from_frame`.
+        task, cardinalities, split, seed, name: as of `from_frame`.
 
     Raises:
         TypeError, ValueError: as `from_frame`; arrays of different numbers of rows.
@@ -151,7 +146,6 @@ def from_tensors(
         split=split,
         seed=seed,
         name=name,
-        cache=cache,
     )
 
 
@@ -167,7 +161,6 @@ def _dataset(
     split: tuple[float, float, float] | None,
     seed: int,
     name: str,
-    cache: bool,
 ) -> Dataset:
     n = len(_rows(labels) if isinstance(labels, Ids) else labels)
     if not n:
@@ -185,8 +178,7 @@ def _dataset(
     parts = {}
     for part, start, end in zip(PARTS, ends, ends[1:], strict=False):
         taken = whole if end - start == n and split is None else whole.take(rows[start:end])
-        taken = replace(taken, part=part, whole=end - start)
-        parts[part] = cached_split(taken) if cache and end > start else taken
+        parts[part] = replace(taken, part=part, whole=end - start)
     return Dataset(name, schema, **parts, fingerprint=fingerprint)
 
 
