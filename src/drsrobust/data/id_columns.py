@@ -56,12 +56,12 @@ def encode_column(
         rows = [*gaps[:1], *(() if absent is None else [row_of(int(np.argmax(absent)), lengths)])]
         option = "" if missing is None else ", or take missing='category'"
         raise ValueError(f"{what}: {n_missing} values are missing, the first in row {min(rows)}; fill them{option}")
-    numbered, reserved = (
-        None,
-        missing == "category",
-    )  # whether the table has a row for missing values, even if there are none
+    reserved = missing == "category"  # a row of the table, even if no value is missing
+    numbered = None
     if vocabulary is not None:
         known = _checked(vocabulary, what)
+        if pa.types.is_floating(values.type):
+            _check_digits(values.to_numpy(zero_copy_only=False), values.type, what, lengths)
         codes, size = _positions(values, known, what, lengths), len(known)
         gap = size
     elif pa.types.is_dictionary(values.type):
@@ -73,9 +73,8 @@ def encode_column(
         numbered = f"1 to {size - 1} in alphabetical order"
     else:
         codes = whole_numbers(values, what, _RIGHT, lengths)
-        _check(
-            codes, LARGEST + (not n_missing), what, lengths, f"ids are 0 to {LARGEST}; vocabulary= numbers any values"
-        )
+        right = f"ids are 0 to {LARGEST}; vocabulary= numbers any values"
+        _check(codes, LARGEST + (not n_missing), what, lengths, right)
         size, reserved = int(codes.max(initial=0)) + 1, n_missing > 0
         gap = size if cardinality is None else cardinality - 1
         if n_missing:
@@ -130,16 +129,12 @@ def _checked(vocabulary: Any, what: str) -> dict[Hashable, int]:
     """Value -> position."""
     if isinstance(vocabulary, str | bytes | Mapping | Set) or not hasattr(vocabulary, "__iter__"):
         kind = type(vocabulary).__name__
-        raise TypeError(
-            f"vocabulary of {what} is a {kind}; it must be a sequence of values, whose positions are the ids"
-        )
+        raise TypeError(f"vocabulary of {what} is a {kind}; it must be a sequence of values, in the order of their ids")
     values = vocabulary.tolist() if hasattr(vocabulary, "tolist") else list(vocabulary)
     known: dict[Hashable, int] = {}
     for position, value in enumerate(values):
         if value is None or value != value:
-            raise ValueError(
-                f"vocabulary of {what} holds {value} at position {position}; missing= is for missing values"
-            )
+            raise ValueError(f"vocabulary of {what} holds {value} at position {position}; missing= is for such values")
         if value in known:
             raise ValueError(f"vocabulary of {what} holds {value!r} at the positions {known[value]} and {position}")
         known[value] = position
@@ -190,7 +185,7 @@ def whole_numbers(values: pa.Array, what: str, right: str, lengths: np.ndarray |
 
     Raises:
         TypeError: a column that holds no numbers.
-        ValueError: a number that is not whole, or a float of a size at which not all whole numbers are floats.
+        ValueError: a number that is not whole, or a float so large that a whole number may have been rounded to it.
     """
     kind = values.type
     if pa.types.is_integer(kind):
@@ -201,13 +196,19 @@ def whole_numbers(values: pa.Array, what: str, right: str, lengths: np.ndarray |
         raise TypeError(f"{what} is {kind}; {right}")
     floats = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
     floats = np.where(np.isnan(floats), 0.0, floats)
-    limit = 2 ** _DIGITS[str(kind)]
-    if len(wrong := np.flatnonzero((floats != np.trunc(floats)) | (np.abs(floats) >= limit))):
-        value, row = floats[wrong[0]], row_of(int(wrong[0]), lengths)
-        large = np.isfinite(value) and abs(value) >= limit
-        reason = f"{kind} does not hold all whole numbers from {limit}, so read integers or text" if large else right
-        raise ValueError(f"{what} holds {value:.17g} in row {row}; {reason}")
+    _check_digits(floats, kind, what, lengths)
+    if len(wrong := np.flatnonzero(~np.isfinite(floats) | (floats != np.trunc(floats)))):
+        raise ValueError(f"{what} holds {floats[wrong[0]]:g} in row {row_of(int(wrong[0]), lengths)}; {right}")
     return floats.astype(np.int64)
+
+
+def _check_digits(floats: np.ndarray, kind: pa.DataType, what: str, lengths: np.ndarray | None) -> None:
+    """Raises ValueError for floats so large that whole numbers were rounded to them."""
+    limit = 2 ** _DIGITS[str(kind)]
+    if len(wrong := np.flatnonzero(np.isfinite(floats) & (np.abs(floats) >= limit))):
+        value, row = floats[wrong[0]], row_of(int(wrong[0]), lengths)
+        reason = f"{kind} does not hold all whole numbers from {limit}: read integers or text"
+        raise ValueError(f"{what} holds {value:.17g} in row {row}; {reason}")
 
 
 def _check(codes: np.ndarray, end: int, what: str, lengths: np.ndarray | None, reason: str) -> None:

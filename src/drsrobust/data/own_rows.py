@@ -249,11 +249,15 @@ def _column(frame: Any, name: Any) -> pa.Array:
         found = pa.table(frame).column(name)
     else:
         found = frame[name]
-        try:
-            found = found.to_arrow() if hasattr(found, "to_arrow") else pa.array(found, from_pandas=True)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise TypeError(f"column {name!r} holds values of several types: {error}") from error
+        found = found.to_arrow() if hasattr(found, "to_arrow") else _arrow(found, f"column {name!r}")
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+
+
+def _arrow(values: Any, what: str) -> pa.Array:
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise TypeError(f"{what} holds values of several types, or numbers of over 64 bits: {error}") from error
 
 
 def _refuse_missing(column: pa.Array, what: str) -> None:
@@ -338,7 +342,7 @@ def _id_array(given: Any, name: str) -> pa.Array:
         raise TypeError(
             f"{name} is {values.dtype} of shape {values.shape}; it must be ids [n], or (values, lengths [n])"
         )
-    column = pa.array(values, from_pandas=True)
+    column = _arrow(values, name)
     if not lengths:
         return column
     (lengths,) = lengths
