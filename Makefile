@@ -14,6 +14,8 @@ STAMP   := $(VENV)/installed-$(basename $(notdir $(LOCK)))
 BROWSER := $(VENV)/browser-installed
 DOCS    := $(VENV)/docs-installed
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
+HASHES  := $(wildcard $(LOCK:.txt=.hashes.txt))
 SHIM    := requirements/fbgemm-gpu-cpu-shim/pyproject.toml
 
 # One cache for all runs from this checkout; kernels come from this environment only. One thread a process: on a busy machine
@@ -39,7 +41,8 @@ help:  ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo; sed -n 's/^# Settings: */  settings: /p' $(MAKEFILE_LIST)
 
-# Installs again only when the lock, project file or shim is newer than the stamp. The stamp has the lock's name, since CPU and
+# First all third-party packages but PyTorch, with hashes, then what is missing: PyTorch (whose CPU build differs from index to
+# index), the project and the shim. Installs again only when the lock, project file or shim is newer than the stamp. The stamp has the lock's name, since CPU and
 # GPU builds cannot share an environment: another lock rebuilds it.
 setup: $(STAMP)  ## make .venv and install the pinned versions (all other targets do this too)
 
@@ -48,7 +51,8 @@ $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 	@test -e $@ || ! ls $(VENV)/installed-* >/dev/null 2>&1 || rm -rf $(VENV)
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
 	@echo "installing $(LOCK) (some minutes, once)"
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r $(LOCK)
+	@$(if $(HASHES),$(INSTALL) --no-deps --require-hashes -r $(HASHES))
+	@$(INSTALL) $(if $(HASHES),--no-deps) -r $(LOCK)
 	@$(BIN)/python -m pip check --disable-pip-version-check
 	@touch $@
 
@@ -85,7 +89,7 @@ browser-test: $(STAMP) $(BROWSER)  ## check the report and JupyterLab in a real 
 	DRSROBUST_CHROMIUM="$(CHROMIUM)" DRSROBUST_REPORT="build/$(PROFILE)/report" $(BIN)/python -m pytest -o addopts=-q tests/browser
 
 $(BROWSER): requirements/browser.txt | $(STAMP)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-deps -r $<
+	@$(INSTALL) --no-deps --require-hashes -r $(<:.txt=.hashes.txt)
 	@touch $@
 
 # Executed notebooks of the last run of PROFILE, or the notebooks without outputs.
@@ -93,7 +97,7 @@ docs: $(STAMP) $(DOCS)  ## build the documentation into build/docs, and check it
 	@$(BIN)/python -m reproduce.docs_site --profile "$(PROFILE)"
 
 $(DOCS): requirements/docs.txt | $(STAMP)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -r $<
+	@$(INSTALL) --no-deps --require-hashes -r $(<:.txt=.hashes.txt)
 	@touch $@
 
 bench: $(STAMP)  ## measure time and memory: table in build/bench/BENCH.csv (BENCH=injection|encoding|training|quality|campaign|mitigation|coverage|memory_faults|planning)
@@ -118,7 +122,11 @@ lock: $(STAMP)  ## compile requirements/*.in into *.txt (first: export UV_TORCH_
 	@cp build/cpu.lock requirements/cpu.txt
 	@grep '^[a-z].*==' build/cpu.lock > build/same.txt  # both machines get the same versions of all other packages
 	@env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header --no-annotate requirements/gpu.in -c build/same.txt -o requirements/gpu.txt
-	@echo "wrote requirements/cpu.txt and requirements/gpu.txt"
+	@for name in cpu gpu docs browser; do \
+	  grep '^[a-zA-Z].*==' requirements/$$name.txt | grep -v '^torch==' > build/$$name.in; \
+	  env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --no-deps --generate-hashes --python-version 3.11 --no-header --no-annotate build/$$name.in -o requirements/$$name.hashes.txt || exit 1; \
+	done
+	@echo "wrote requirements/cpu.txt, requirements/gpu.txt and hashes of these, docs.txt and browser.txt"
 
 clean:  ## remove build/ (runs, figures, caches); .venv and build/data stay
 	@test ! -d build || find build -mindepth 1 -maxdepth 1 ! -name data -exec rm -rf {} +

@@ -13,12 +13,11 @@ from torch import nn
 
 from benchmarks.common import Result, about, default_dataset, generated_remark, text
 from drsrobust._environment import progress_bar
-from drsrobust.campaign.conditions import Stratum
-from drsrobust.campaign.stratified import MOST, PILOT, UNSEEN, allocate, strata_of
+from drsrobust.campaign.stratified import PILOT, UNSEEN, allocate, strata_of
 from drsrobust.data import Split, load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, inject, resolve
-from drsrobust.injection.critical_bits import CriticalBits, count_probability
+from drsrobust.injection.critical_bits import MOST, CriticalBits, Stratum, count_probability
 from drsrobust.statistics.intervals import mean_interval
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.strata import ALL, UNHIT, Strata

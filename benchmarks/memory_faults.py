@@ -12,7 +12,7 @@ from torch import nn
 
 import drsrobust as dr
 from benchmarks.common import Result, Verdict, about, at_most, text, verdict_text
-from drsrobust.injection.memory_faults import MAPS, Geometry
+from drsrobust.injection.memory_map import MAPS, Geometry
 from drsrobust.timing import one_thread
 
 PARAMETERS = 100_000_000

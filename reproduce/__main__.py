@@ -12,7 +12,7 @@ from pathlib import Path
 from drsrobust._environment import commit, cores, machine, unknown, versions
 from drsrobust._files import cache_folder, new_file
 from drsrobust.study.notebook import datasets_of
-from reproduce.bundle import read_checkpoints, write_bundle
+from reproduce.bundle import bundles_used, figure_sums, read_checkpoints, write_bundle
 from reproduce.claims import Claim, load_claims, write_claims
 from reproduce.notebooks import FIGURES, ROOT, Notebook, all_notebooks, parse_assignment
 from reproduce.portable import make_portable
@@ -78,8 +78,9 @@ def _main(options: argparse.Namespace) -> int:
         if options.portable:
             make_portable()
         if options.checkpoints:
-            print(f"{len(read_checkpoints(Path(options.checkpoints)))} trained models from {options.checkpoints}")
-    except (ValueError, TypeError, FileNotFoundError, BlockingIOError) as error:
+            bundle = Path(os.path.expanduser(options.checkpoints))
+            print(f"{len(read_checkpoints(bundle))} trained models from {bundle}")
+    except (ValueError, TypeError, OSError) as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
     if data:
@@ -212,11 +213,11 @@ def _run(
     started, start, outcomes, made_from = datetime.now(UTC), time.monotonic(), [], commit()
     cached = any(any((cache_folder() / kind).glob("*")) for kind in ("campaigns", "checkpoints"))
 
-    with Progress(chosen, folder, data) as progress:
+    with Progress(chosen, folder, data, options.jobs) as progress:
         for outcome in run_notebooks(chosen, notebooks, folder, options.jobs):
             outcomes.append(outcome)
             took = f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s"
-            progress.line(f"  {outcome.notebook} ... {took}", finished=outcome.notebook)
+            progress.line(f"  {outcome.notebook} ... {took}")
             if not outcome.ok:
                 print(f"    {outcome.error}", file=sys.stderr, flush=True)
                 if (folder / outcome.output).exists():
@@ -233,10 +234,14 @@ def _run(
         "commit": made_from,
         "machine": machine(),
         "portable": options.portable,
+        "bundles": [],
+        "figure_sha256": {},
         "notebooks": [asdict(outcome) for outcome in sorted(outcomes, key=lambda one: one.notebook)],
     }
 
     def write_record() -> None:
+        run["bundles"] = bundles_used(run["datasets"])  # whose models were in the cache
+        run["figure_sha256"] = figure_sums(folder / "figures")  # `publish` refuses others
         with new_file(record) as part:
             part.write_text(json.dumps(run, indent=1))
 

@@ -1,8 +1,11 @@
-"""Whether a run agrees with the published one: figure by figure in units of intervals, and verdict by verdict.
+"""Whether a run agrees with the published one: number by number in units of intervals, and verdict by verdict.
 
 Models that another processor trained differ, so AUC is compared as the loss from the model's AUC without errors. The distance
 of two values v and v' with half-widths h and h' (of their intervals, on the sides that face each other) is |v' - v| / sqrt(h^2
 + h'^2). Of two independent estimates of one number with 95 % intervals it is over 1 in 5 % of cases.
+
+Every published number with an interval counts. A run disagrees where it lacks the number or its interval, or where its interval
+is over `WIDEST` times the published one: a run must not agree because it measured less.
 """
 
 import io
@@ -18,7 +21,10 @@ from reproduce.same import TIMED_TABLES
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = ("figure", "values", "over_1", "median", "largest", "where")
+WIDEST = 10  # times the published interval
+AGREES, DIFFERS, MISSING, NO_INTERVAL = "agrees", "differs", "missing", "no interval"
+WIDE = f"interval over {WIDEST} times the published one"
+COUNTED = {"differs": DIFFERS, "missing": MISSING, "no_interval": NO_INTERVAL, "wide": WIDE}  # disagreements by column
 
 
 def published_profile() -> str | None:
@@ -28,112 +34,176 @@ def published_profile() -> str | None:
 
 
 def compare_figures(published: Path, here: Path) -> "pd.DataFrame":
-    """The distances between two folders of figures, without figures of measured times.
+    """Every published number with an interval against that of another folder of figures, without measured times.
 
     Args:
         published, here: folders with `data/`.
 
     Returns:
-        one row per figure of both: `figure`, `values` (numbers with an interval in both), `over_1` (how many of their distances
-        are over 1), `median` and `largest` distance, and `where` the largest is. Figures without such numbers have none.
+        one row per number: `figure`, and the columns of `compare_tables`. A published figure that is missing here, and has no
+        such number or holds measured times, has one row without `where`.
     """
     import pandas as pd
 
-    rows = []
+    parts = []
     for path in sorted((published / "data").glob("*.csv")):
         other = here / "data" / path.name
-        if not other.is_file() or path.name.startswith(TIMED_TABLES):
+        timed = path.name.startswith(TIMED_TABLES)
+        if timed and other.is_file():
             continue
-        found = distances(_read(path), _read(other))
-        row = {"figure": path.stem, "values": len(found), "over_1": int((found["distance"] > 1).sum())}
-        if len(found):
-            worst = found.loc[found["distance"].idxmax()]
-            row |= {"median": found["distance"].median(), "largest": worst["distance"], "where": worst["where"]}
-        rows.append(row)
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+        rows = _read(path)
+        rows = compare_tables(rows, _read(other) if other.is_file() else rows.iloc[:0])
+        if not other.is_file() and (timed or rows.empty):
+            rows = pd.DataFrame({"where": [""], "result": MISSING, "distance": np.nan})
+        parts.append(rows.assign(figure=path.stem))
+    empty = pd.DataFrame(columns=["figure", "where", "result", "distance"])
+    return pd.concat(parts, ignore_index=True)[list(empty)] if parts else empty
 
 
-def distances(published: "pd.DataFrame", here: "pd.DataFrame") -> "pd.DataFrame":
-    """The distance of each number with an interval in two tables of one figure.
+def compare_tables(published: "pd.DataFrame", here: "pd.DataFrame") -> "pd.DataFrame":
+    """Every number with an interval in the published table of a figure against the same number in another table.
 
-    Rows belong together if they agree in all columns that hold the same values in both tables, in whatever order.
+    Rows belong together, in whatever order, by the first columns that distinguish the published rows (see `_keys`).
 
     Returns:
-        `where` (column, and the row in words) and `distance`; infinite where two numbers without width differ.
+        one row per published number: `where` (column, and the row in words), `result` (`AGREES`, `DIFFERS`: a distance over 1,
+        `MISSING`, `NO_INTERVAL` or `WIDE`), and `distance`: infinite where two numbers without width differ, NaN where it has
+        no meaning.
     """
     import pandas as pd
 
     published, here = _as_loss(published), _as_loss(here)
-    triples = [triple for triple in _with_ends(published) if set(triple) <= set(here)]
-    measured = {column for triple in triples for column in triple}
-    keys = [c for c in published if c in here and c not in measured and _same_values(published[c], here[c])]
-    both = _numbered(published, keys).merge(_numbered(here, keys), on=[*keys, "copy"], suffixes=("", "_here"))
-    parts = []
+    triples = _with_ends(published)
+    keys = _keys(published, here, {column for triple in triples for column in triple})
+    here = here.reindex(columns=dict.fromkeys([*here, *(column for triple in triples for column in triple)]))
+    both = _numbered(published, keys).merge(
+        _numbered(here, keys), on=[*keys, "copy"], how="left", suffixes=("", "_here")
+    )
+    varying = [key for key in keys if both[key].nunique() > 1]
+    words = both[varying].agg(", ".join, axis=1) if varying else pd.Series("", both.index)
+    parts = [pd.DataFrame({"where": [], "result": [], "distance": []})]
     for value, low, high in triples:
-        old, new = both[value], both[f"{value}_here"]
+        old, new = both[value], both[f"{value}_here"].astype(float)
+        low_here, high_here = (both[f"{end}_here"].astype(float) for end in (low, high))
         half = np.where(new > old, both[high] - old, old - both[low])
-        half_here = np.where(new > old, new - both[f"{low}_here"], both[f"{high}_here"] - new)
-        width, change = np.hypot(half, half_here), (new - old).abs()
+        half_here = np.where(new > old, new - low_here, high_here - new)
+        change, wide = (new - old).abs(), high_here - low_here > WIDEST * (both[high] - both[low])
         with np.errstate(invalid="ignore", divide="ignore"):
-            distance = np.where(change == 0, 0.0, change / width)
-        varying = [key for key in keys if both[key].nunique() > 1]
-        words = both[varying].astype(str).agg(", ".join, axis=1) if varying else pd.Series("", both.index)
-        part = pd.DataFrame({"where": value + (": " + words).where(words != "", ""), "distance": distance})
-        parts.append(part[part["distance"].notna()])
-    if not parts:
-        return pd.DataFrame({"where": [], "distance": []})
-    return pd.concat(parts, ignore_index=True)
+            distance = np.where(change == 0, 0.0, change / np.hypot(half, half_here))
+        bare = low_here.isna() | high_here.isna()
+        result = np.select([new.isna(), bare, wide, distance > 1], [MISSING, NO_INTERVAL, WIDE, DIFFERS], AGREES)
+        distance = np.where(new.isna() | bare, np.nan, distance)
+        part = pd.DataFrame(
+            {"where": value + (": " + words).where(words != "", ""), "result": result, "distance": distance}
+        )
+        parts.append(part[both[[value, low, high]].notna().all(axis=1)])
+    return pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+
+
+def by_figure(numbers: "pd.DataFrame") -> "pd.DataFrame":
+    """`compare_figures` by figure.
+
+    Returns:
+        `figure`, `values` (its published numbers with an interval), how many have each result that is no agreement (`differs`,
+        `missing`, `no_interval`, `wide`), `largest` distance and `where` it is.
+    """
+    import pandas as pd
+
+    rows = []
+    for figure, own in numbers.groupby("figure", sort=False):
+        row: dict[str, Any] = {"figure": figure, "values": int((own["where"] != "").sum())}
+        for name, result in COUNTED.items():
+            row[name] = int((own["result"] == result).sum())
+        known = own[own["distance"].notna()]
+        worst = known.loc[known["distance"].idxmax()] if len(known) else {"distance": np.nan, "where": ""}
+        rows.append(row | {"largest": worst["distance"], "where": worst["where"]})
+    return pd.DataFrame(rows, columns=["figure", "values", *COUNTED, "largest", "where"])
 
 
 def compare_verdicts(published: Path, here: Path) -> "pd.DataFrame":
-    """The verdicts of two `claims.csv`.
+    """The verdicts of two `claims.csv`; of a file that is missing there are none.
+
+    Cases of a check belong together by their data sets, in any order, and the rest of `where`, which may name data sets too;
+    those left over by the latter alone, since a case over several data sets names those that had a value.
 
     Returns:
         one row per claim and check that either has: `claim`, `check` (0: the claim), `what`, `where`, `data`, `published` and
         `here` (empty where one lacks it).
     """
-    keys = ["claim", "check", "where", "data"]
-    old, new = (_read(path)[[*keys, "what", "verdict"]].fillna("") for path in (published, here))
-    both = old.merge(new, on=keys, how="outer", suffixes=("_old", ""), sort=False)
-    both["what"] = both["what"].where(both["what"].notna(), both["what_old"])
+    import pandas as pd
+
+    columns = ["claim", "check", "where", "data", "what", "verdict"]
+    old, new = (
+        _read(path)[columns].fillna("") if path.is_file() else pd.DataFrame(columns=columns)
+        for path in (published, here)
+    )
+    names = {name for table in (old, new) for cell in table["data"] for name in _parts(cell)}
+    cases = []
+    for table in (old, new):
+        rest = [", ".join(part for part in _parts(cell) if part not in names) for cell in table["where"]]
+        sets = [", ".join(sorted(_parts(cell))) for cell in table["data"]]
+        cases.append(list(zip(table["claim"], table["check"], rest, sets, strict=True)))
+    shared, keys = set(cases[0]) & set(cases[1]), ["claim", "check", "rest", "sets"]
+    numbered = []
+    for table, own in zip((old, new), cases, strict=True):
+        labels = pd.DataFrame([(*case[:3], case[3] if case in shared else "other") for case in own], columns=keys)
+        numbered.append(_numbered(table.assign(rest=labels["rest"], sets=labels["sets"]), keys))
+    both = numbered[0].merge(numbered[1], on=[*keys, "copy"], how="outer", suffixes=("_old", ""), sort=False)
+    for name in ("what", "where", "data"):
+        both[name] = both[name].where(both[name].notna(), both[f"{name}_old"])
     both = both.rename(columns={"verdict_old": "published", "verdict": "here"}).fillna("")
     return both[["claim", "check", "what", "where", "data", "published", "here"]]
 
 
 def equal_models(published: Path, here: Path) -> tuple[int, int] | None:
-    """How many trained models of two `models.csv` are equal bit for bit, of how many; None if a table has no column `state`."""
-    old, new = _read(published), _read(here)
-    if "state" not in old or "state" not in new:
+    """How many published models of a `models.csv` another one has, equal bit for bit, of how many; None if their hashes (column
+    `state`) were not published."""
+    old = _read(published)
+    if "state" not in old:
         return None
-    both = old.merge(new, on=["model", "dataset"], suffixes=("", "_here"))
-    return int((both["state"] == both["state_here"]).sum()), len(both)
+    new = _read(here) if here.is_file() else old.iloc[:0]
+    both = old.merge(
+        new.reindex(columns=["model", "dataset", "state"]), on=["model", "dataset"], suffixes=("", "_here")
+    )
+    return int((both["state"] == both["state_here"]).sum()), len(old)
 
 
 def agreement(published: Path, here: Path) -> dict[str, Any]:
-    """All comparisons of two folders of figures: tables `figures` and `verdicts`, and `summary`, a list of sentences."""
-    figures = compare_figures(published, here)
+    """All comparisons of two folders of figures: tables `numbers`, `figures` and `verdicts`, and sentences as `summary`."""
+    numbers = compare_figures(published, here)
+    figures = by_figure(numbers)
     verdicts = compare_verdicts(published / "claims.csv", here / "claims.csv")
     models = equal_models(published / "models.csv", here / "models.csv")
-    values, over = int(figures["values"].sum()), int(figures["over_1"].sum())
-    equal = int((verdicts["published"] == verdicts["here"]).sum())
+    own = verdicts[verdicts["published"] != ""]
+    total, agree = int(figures["values"].sum()), int((numbers["result"] == AGREES).sum())
+    compared = total - int(figures[["missing", "no_interval"]].to_numpy().sum())
     summary = [
-        f"{values - over:,} of {values:,} numbers agree with the published ones within the intervals of both",
-        f"{equal} of {len(verdicts)} verdicts are the published ones",
+        f"{compared:,} of {total:,} published numbers were compared",
+        f"{agree:,} of {total:,} agree with the published ones within the intervals of both",
+        f"{int((own['published'] == own['here']).sum())} of {len(own)} published verdicts are the same here",
     ]
     if models is not None:
         summary.append(f"{models[0]} of {models[1]} trained models are the published ones, bit for bit")
-    return {"figures": figures, "verdicts": verdicts, "summary": summary}
+    return {"numbers": numbers, "figures": figures, "verdicts": verdicts, "summary": summary}
+
+
+def differing(found: dict[str, Any]) -> tuple["pd.DataFrame", "pd.DataFrame"]:
+    """The figures and the verdicts of `agreement` that disagree."""
+    figures, verdicts = found["figures"], found["verdicts"]
+    return figures[figures[list(COUNTED)].sum(axis=1) > 0], verdicts[verdicts["published"] != verdicts["here"]]
 
 
 def agreement_text(found: dict[str, Any]) -> str:
-    """`agreement` in lines: the summary, then figures and verdicts that differ."""
-    figures, verdicts = found["figures"], found["verdicts"]
-    lines = list(found["summary"])
-    for row in figures[figures["over_1"] > 0].itertuples():
-        lines.append(
-            f"  {row.figure}: {row.over_1} of {row.values} differ, most {row.where} (distance {row.largest:.2g})"
-        )
-    for row in verdicts[verdicts["published"] != verdicts["here"]].itertuples():
+    """`agreement` in lines: the summary, then each number and verdict that disagrees, by name."""
+    lines, (figures, verdicts) = list(found["summary"]), differing(found)
+    for row in figures.itertuples():
+        counts = [f"{getattr(row, column)} {result}" for column, result in COUNTED.items() if getattr(row, column)]
+        lines.append(f"  {row.figure}: of {row.values} numbers {', '.join(counts)}")
+        numbers = found["numbers"]
+        for number in numbers[(numbers["figure"] == row.figure) & (numbers["result"] != AGREES)].itertuples():
+            distance = "" if np.isnan(number.distance) else f" (distance {number.distance:.2g})"
+            lines.append(f"    {number.where or 'the figure'}: {number.result}{distance}")
+    for row in verdicts.itertuples():
         where = ", ".join(filter(None, (row.what, row.where, row.data)))
         lines.append(f"  {row.claim}, {where}: published {row.published or 'none'}, here {row.here or 'none'}")
     return "\n".join(lines)
@@ -157,13 +227,35 @@ def _with_ends(table: "pd.DataFrame") -> list[tuple[str, str, str]]:
     return triples
 
 
-def _same_values(one: "pd.Series", other: "pd.Series") -> bool:
-    return len(one) == len(other) and sorted(map(str, one)) == sorted(map(str, other))
+def _keys(published: "pd.DataFrame", here: "pd.DataFrame", measured: set[str]) -> list[str]:
+    """The columns that name a row: the first ones, in the table's order, that together distinguish most published rows. Numbers
+    that differ in more than half of the cases are results of other models, and no names."""
+    from pandas.api.types import is_numeric_dtype
+
+    keys: list[str] = []
+    distinct = 1
+    for column in (c for c in published if c in here and c not in measured):
+        values, others = set(_as_text(published[column])), set(_as_text(here[column]))
+        if is_numeric_dtype(published[column]) and 2 * len(values & others) < min(len(values), len(others)):
+            continue
+        more = published.groupby([*keys, column], dropna=False).ngroups
+        if more > distinct:
+            keys, distinct = [*keys, column], more
+    return keys
+
+
+def _as_text(column: "pd.Series") -> "pd.Series":
+    """Whole numbers alike whether or not the column has gaps, which make floats of them."""
+    return column.map(lambda value: f"{value:.12g}" if isinstance(value, int | float) else str(value))
+
+
+def _parts(cell: str) -> list[str]:
+    return [part for part in cell.split(", ") if part]
 
 
 def _numbered(table: "pd.DataFrame", keys: list[str]) -> "pd.DataFrame":
     """The table with keys as text, and the number of each row among those with the same keys."""
-    table = table.assign(**{key: table[key].map(str) for key in keys})
+    table = table.assign(**{key: _as_text(table[key]) for key in keys})
     return table.assign(copy=table.groupby(keys, sort=False).cumcount() if keys else range(len(table)))
 
 

@@ -15,6 +15,11 @@ FIGURES = ROOT / "figures"  # the published ones
 _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "None": None}
 
 
+def progress_file(folder: Path, notebook: str) -> Path:
+    """The file in which the kernel of a notebook counts (`drsrobust._environment.count_done`), and the run that it `ended`."""
+    return folder / ".progress" / notebook
+
+
 @dataclass(frozen=True)
 class Parameter:
     """One parameter of a notebook: its annotation, default and comment."""

@@ -310,6 +310,12 @@ class Line:
         """Seconds, with the work that several cores can share spread over them."""
         return START + self.alone + (self.seconds - self.alone) / workers
 
+    def include(self, other: "Line") -> None:
+        """Adds another line."""
+        for name in ("models", "trials", "seconds", "alone", "trial_seconds"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.bytes = max(self.bytes, other.bytes)
+
     def add(self, work: Work, root: Path | None) -> None:
         """Counts and times some work."""
         seconds = float(work.count)
@@ -335,16 +341,28 @@ class Line:
         self.alone += seconds if work.alone else 0.0
 
 
-def lines(profile: Profile, data: Path | None) -> Iterator[Line]:
-    """The plan, a line per notebook. A model that several notebooks need is counted where it is trained first."""
+def costed(parameters: dict[str, Parameters], data: Path | None) -> Iterator[tuple[str, list[tuple[Work, Line]]]]:
+    """Of each notebook its work, each with a line that holds what it costs. A model that several notebooks need is counted
+    where it is trained first."""
     trained: set[Work] = set()
-    for name, parameters in profile.parameters.items():
-        line = Line(name)
-        for work in COUNTED[name](parameters):
+    for name, chosen in parameters.items():
+        costs = []
+        for work in COUNTED[name](chosen):
             if work not in trained:
-                line.add(work, data)
+                cost = Line(name)
+                cost.add(work, data)
+                costs.append((work, cost))
             if work.kind == "training":
                 trained.add(work)
+        yield name, costs
+
+
+def lines(profile: Profile, data: Path | None) -> Iterator[Line]:
+    """The plan, a line per notebook."""
+    for name, costs in costed(profile.parameters, data):
+        line = Line(name)
+        for _, cost in costs:
+            line.include(cost)
         yield line
 
 

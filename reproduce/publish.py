@@ -1,10 +1,14 @@
 """Publishing: a finished run on real data becomes the committed figures/."""
 
 import json
+import re
 import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 from drsrobust._files import exclusive, new_file, new_folder
+from reproduce.bundle import figure_sums
 from reproduce.figures_page import figures_page
 from reproduce.notebooks import FIGURES, ROOT
 from reproduce.package import write_package
@@ -36,28 +40,9 @@ def publish(
         the names of the files in `target`.
 
     Raises:
-        ValueError: the run is missing, unfinished, on generated data, made with uncommitted changes, or of another profile.
+        ValueError: as `checked_run`.
     """
-    if profile not in JUDGED:
-        raise ValueError(f"only runs of {' and '.join(JUDGED)} are published, got {profile}")
-    record = build / profile / "run.json"
-    if not record.is_file():
-        raise ValueError(
-            f"there is no finished {profile} run in {build / profile}: make reproduce PROFILE={profile} DATA=..."
-        )
-    run = json.loads(record.read_text())
-    failed = [outcome["notebook"] for outcome in run["notebooks"] if not outcome["ok"]]
-    if failed or not run["complete"]:
-        raise ValueError(
-            f"the {profile} run is not whole ({', '.join(failed) or 'not every notebook was run'}); run it again"
-        )
-    if not run["real"]:
-        raise ValueError(f"the {profile} run used generated data; figures are published from real data: give DATA=...")
-    if (run["commit"] or "").endswith("-dirty"):
-        raise ValueError(f"the {profile} run was made with uncommitted changes; commit, and run it again")
-    source = build / profile / "figures"
-    if not (source / "claims.csv").is_file():
-        raise ValueError(f"the {profile} run has no claims.csv: its claims could not be evaluated; run it again")
+    run, source = checked_run(profile, build), build / profile / "figures"
     names = [name for outcome in run["notebooks"] for name in outcome["figures"]]
     pages = {readme: with_gallery(with_claims(readme.read_text(), source / "claims.csv"), source, names)}
     if (source / "models.csv").is_file():
@@ -80,3 +65,56 @@ def publish(
         with new_file(page) as part:
             part.write_text(written)
     return sorted(str(path.relative_to(target)) for path in target.rglob("*") if path.is_file())
+
+
+def checked_run(profile: str, build: Path) -> dict[str, Any]:
+    """The record of a run that may be published.
+
+    Raises:
+        ValueError: the run is missing, unfinished, on generated data, of no commit of this repository, made with uncommitted
+            changes, or of another profile; or its figures are not those that it recorded.
+    """
+    if profile not in JUDGED:
+        raise ValueError(f"only runs of {' and '.join(JUDGED)} are published, got {profile}")
+    record = build / profile / "run.json"
+    if not record.is_file():
+        raise ValueError(
+            f"there is no finished {profile} run in {build / profile}: make reproduce PROFILE={profile} DATA=..."
+        )
+    run = json.loads(record.read_text())
+    failed = [outcome["notebook"] for outcome in run["notebooks"] if not outcome["ok"]]
+    if failed or not run["complete"]:
+        raise ValueError(
+            f"the {profile} run is not whole ({', '.join(failed) or 'not every notebook was run'}); run it again"
+        )
+    if not run["real"]:
+        raise ValueError(f"the {profile} run used generated data; figures are published from real data: give DATA=...")
+    _check_commit(profile, run["commit"])
+    source = build / profile / "figures"
+    if not (source / "claims.csv").is_file():
+        raise ValueError(f"the {profile} run has no claims.csv: its claims could not be evaluated; run it again")
+    recorded, sums = run.get("figure_sha256"), figure_sums(source)
+    if recorded is None:
+        raise ValueError(f"{record} has no SHA-256 of its figures, since an earlier version wrote it; run it again")
+    for name in sorted({*recorded, *sums}):
+        if recorded.get(name) != sums.get(name):
+            what = "is missing" if name not in sums else "differs" if name in recorded else "is not of this run"
+            raise ValueError(f"{source / name} {what}, by the SHA-256 in {record}; run it again")
+    return run
+
+
+def _check_commit(profile: str, commit: str | None) -> None:
+    """Raises ValueError unless a commit, as `git describe --always` names it, is in this repository."""
+    if not commit:
+        raise ValueError(
+            f"the {profile} run has no commit: it was made outside a git checkout; run it again in the repository"
+        )
+    if commit.endswith("-dirty"):
+        raise ValueError(f"the {profile} run was made with uncommitted changes; commit, and run it again")
+    name = commit.rpartition("-g")[2]
+    name = name if re.fullmatch("[0-9a-f]{7,40}", name) else f"refs/tags/{commit}"
+    command = ["git", "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}"]
+    if subprocess.run(command, cwd=ROOT, capture_output=True).returncode:
+        raise ValueError(
+            f"the {profile} run was made by commit {commit}, which is not in this repository; run it again"
+        )

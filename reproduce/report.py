@@ -13,7 +13,7 @@ from drsrobust.report import figure_entries, templates
 from drsrobust.study.findings import number
 from drsrobust.study.notebook import datasets_of
 from reproduce import executed
-from reproduce.agreement import agreement, published_profile
+from reproduce.agreement import agreement, differing, published_profile
 from reproduce.notebooks import FIGURES
 from reproduce.readme_tables import FRONT, RECOVERY, read_claims, read_rows
 from reproduce.runner import tables_of
@@ -81,11 +81,10 @@ def _zip_numbers(figures: Path, path: Path) -> None:
 
 
 def _agreement(figures: Path) -> dict[str, Any]:
-    """Figures and verdicts that differ from the published ones, and the summary."""
+    """Figures and verdicts that disagree with the published ones, and the summary."""
     found = agreement(FIGURES, figures)
-    differing = found["verdicts"]["published"] != found["verdicts"]["here"]
-    rows = {"figures": found["figures"][found["figures"]["over_1"] > 0], "verdicts": found["verdicts"][differing]}
-    return {name: table.to_dict("records") for name, table in rows.items()} | {"summary": found["summary"]}
+    tables = zip(("figures", "verdicts"), differing(found), strict=True)
+    return {name: table.to_dict("records") for name, table in tables} | {"summary": found["summary"]}
 
 
 def _entry(environment: jinja2.Environment, folder: Path, outcome: dict[str, Any]) -> dict[str, Any]:

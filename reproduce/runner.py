@@ -24,8 +24,7 @@ import psutil
 
 from drsrobust._environment import end_with_parent
 from drsrobust._files import cache_folder, exclusive
-from reproduce.notebooks import Notebook
-from reproduce.progress import progress_file
+from reproduce.notebooks import Notebook, progress_file
 
 MODELS = "00_models"  # trains on all cores the models that the others load
 # These measure how much longer a model runs with a protection: on all cores, by differences of some percent.
@@ -186,11 +185,14 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
     with PeakMemory() as memory:
         try:
             outputs.mkdir(parents=True, exist_ok=True)
-            progress_file(folder, notebook.name).touch()
+            counts = progress_file(folder, notebook.name)
+            counts.parent.mkdir(exist_ok=True)
+            counts.write_text("")
             error = _execute(notebook, parameters, part, figures)
         except OSError as problem:
             error = explained(type(problem).__name__, str(problem), folder)
-    progress_file(folder, notebook.name).unlink(missing_ok=True)
+    with suppress(OSError), open(progress_file(folder, notebook.name), "a") as counts:
+        counts.write("ended 1\n")
     if error is None:
         names = sorted(path.stem for path in figures.glob(f"{notebook.name}*.svg"))
         complete = [n for n in names if (figures / f"{n}.png").is_file() and (figures / "data" / f"{n}.csv").is_file()]

@@ -1,7 +1,11 @@
 """The command, and campaigns from TOML files: what runs, and how mistakes are answered."""
 
+import os
 import re
+import subprocess
+import sys
 import textwrap
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -62,9 +66,17 @@ def folder(tmp_path, monkeypatch):
     torch.save(namespace["Towers"](100, 50).state_dict(), tmp_path / "towers.pt")
     monkeypatch.syspath_prepend(str(tmp_path))
     yield tmp_path
-    import sys
-
     sys.modules.pop("own_towers", None)
+
+
+class Harm:
+    """What a checkpoint may hold that was pickled by others."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
 
 
 def run(*arguments):
@@ -169,6 +181,32 @@ def test_a_model_and_rows_of_this_library(folder):
         ('file = "rows.parquet"', "", r"\[rows\] has none of file, dataset, make; it needs one of them"),
         ('"all", "embedding"', '"all", "embeddings"', "target 'embeddings' matches nothing"),
         ("[model]", "[model", "study.toml: "),
+        ("trials = 4", f"trials = {'[' * 5000}", "study.toml: arrays or tables are nested too deep"),
+        ("trials = 4", f"trials = {'1' * 5000}", "study.toml: Exceeds the limit"),
+        ('"rows.parquet"', '"towers.pt"', "rows.file is 'towers.pt'; it must end in"),
+        (
+            '"towers.pt"',
+            '"rows.parquet"',
+            r"model.checkpoint: .*rows.parquet is not a state dict .*; save model.state_dict\(\)$",
+        ),
+        ('"rows.parquet"', '"damaged.parquet"', "rows.file: .*damaged.parquet cannot be read as .parquet: "),
+        (
+            '"towers.pt"',
+            '"pickle.pt"',
+            r"model.checkpoint: .*pickle.pt is not a state dict .*; save model.state_dict\(\)$",
+        ),
+        ('"towers.pt"', '"damaged.safetensors"', "model.checkpoint: .*damaged.safetensors is not a state dict"),
+        (
+            'store = "trials"',
+            'store = "~no_such_user/trials"',
+            "campaign.store is '~no_such_user/trials', and ~no_such_user has",
+        ),
+        (
+            '"rows.parquet"',
+            '"~no_such_user/rows"',
+            "rows.file is '~no_such_user/rows', and ~no_such_user has no home folder",
+        ),
+        ('store = "trials"', 'store = "towers.pt"', "towers.pt is a file; it must be a folder. Pass another store="),
         ('folder = "out"', 'folder = "out"\nbounds = { high = [0] }', r"report.bounds.high is \[0\]; it must be"),
         ("own_towers:forward", "own_towers:wrong", r"KeyError: 'reader' \(.*own_towers.py, line \d+\)"),
         (
@@ -181,10 +219,61 @@ def test_a_model_and_rows_of_this_library(folder):
 def test_mistakes_are_named(folder, old, new, said):
     text = (folder / "study.toml").read_text()
     assert old in text
+    for name in ("damaged.parquet", "damaged.safetensors"):
+        (folder / name).write_bytes(b"damaged")
+    torch.save({"weight": Harm(folder / "harm")}, folder / "pickle.pt")
     (folder / "study.toml").write_text(text.replace(old, new))
     done = run("campaign", folder / "study.toml")
     assert done.exit_code == 1 and re.search(said, done.output), done.output
-    assert not (folder / "trials").exists() and not (folder / "out").exists()
+    assert len(re.findall("^Error: ", done.output, re.MULTILINE)) == 1 and len(done.output.splitlines()) <= 3
+    assert not any((folder / name).exists() for name in ("trials", "out", "harm"))
+
+
+def test_modules_next_to_the_file_replace_no_package(folder):
+    """Its folder was the first on the path, so a seaborn.py there was run in place of the package."""
+    for name in ("seaborn.py", "scipy.py", "yaml.py"):
+        (folder / name).write_text("raise RuntimeError('replaced')")
+    script = (
+        "import sys, drsrobust as dr; dr.read_campaign(sys.argv[1]); import seaborn, scipy, yaml; print(sys.path[-1])"
+    )
+    command = [sys.executable, "-P", "-c", script, str(folder / "study.toml")]
+    path = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(command, capture_output=True, text=True, env=path)
+    assert done.returncode == 0 and done.stdout.strip() == str(folder), done.stderr
+
+
+def test_a_module_of_another_file_is_not_taken(folder):
+    """Two files with a module of one name each: Python imports a name once."""
+    dr.read_campaign(folder / "study.toml")
+    other = folder / "other"
+    other.mkdir()
+    for name in ("study.toml", "rows.parquet", "towers.pt", "own_towers.py"):
+        (other / name).write_bytes((folder / name).read_bytes())
+    with pytest.raises(
+        ImportError, match=rf"own_towers is {folder}/own_towers.py, not {other}/own_towers.py; rename the latter"
+    ):
+        dr.read_campaign(other / "study.toml")
+
+
+def test_files_of_others_and_home_folders(folder, monkeypatch):
+    run("campaign", folder / "study.toml", "--trials", 1)
+    (folder / "mine").mkdir()
+    (folder / "mine" / "index.html").write_text("my own")
+    done = run("report", folder / "study.toml", "--folder", folder / "mine")
+    assert done.exit_code == 1 and "mine/index.html exists, and is not as a report of drsrobust left it" in done.output
+    assert [path.name for path in (folder / "mine").iterdir()] == ["index.html"]
+    monkeypatch.setenv("HOME", str(folder / "home"))
+    text = (
+        (folder / "study.toml")
+        .read_text()
+        .replace('"out"', '"~/out"')
+        .replace('store = "trials"', 'store = "~/trials"')
+    )
+    (folder / "study.toml").write_text(text)
+    assert run("campaign", folder / "study.toml", "--trials", 1).exit_code == 0
+    assert (folder / "home" / "out" / "index.html").is_file() and (
+        folder / "home" / "trials" / "manifest.json"
+    ).is_file()
 
 
 def test_rates():

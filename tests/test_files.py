@@ -1,12 +1,19 @@
-"""Locks of files and folders: one holder at a time."""
+"""Locks of files and folders: one holder at a time. Private folders; what is in the way of writing is named."""
 
+import errno
+import os
+import pwd
 import subprocess
 import sys
+import tempfile
 import threading
+import warnings
+from pathlib import Path
 
 import pytest
 
-from drsrobust._files import exclusive
+from drsrobust import _files as files
+from drsrobust._files import cache_folder, exclusive, new_file, new_folder, private_folder, warn_of_writers
 
 TRY = """
 import sys
@@ -57,3 +64,182 @@ def test_an_error_frees_the_lock(tmp_path):
         raise KeyError
     with exclusive(tmp_path / "set", wait=False):
         pass
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from drsrobust._files import private_folder
+with private_folder(Path(sys.argv[1])) as folder:
+    (folder / "content").write_text("content")
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_only_what_a_killed_process_left_is_deleted(tmp_path, start):
+    process = start([sys.executable, "-c", HOLD, tmp_path / "set"], stdout=subprocess.PIPE, text=True)
+    left = Path(process.stdout.readline().strip())
+    with private_folder(tmp_path / "set") as folder:
+        assert folder != left and (left / "content").is_file()  # it is in use
+    process.kill()
+    process.wait()
+    assert (left / "content").is_file()
+    with private_folder(tmp_path / "set") as folder:
+        assert not left.exists() and folder.stat().st_mode & 0o777 == 0o700
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_a_leftover_of_another_user_stays(tmp_path, monkeypatch):
+    left = tmp_path / "set-abcdefgh"
+    left.mkdir()
+    (left / ".drsrobust.lock").touch()
+    user = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with private_folder(tmp_path / "set"):
+        assert left.exists()
+    monkeypatch.undo()
+    with private_folder(tmp_path / "set"):
+        assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    ("mode", "parent", "warned"),
+    [
+        (0o755, 0o755, None),
+        (0o777, 0o755, "store"),
+        (0o1777, 0o755, "store"),
+        (0o755, 0o777, "."),
+        (0o755, 0o1777, None),
+    ],
+)
+def test_folders_that_others_may_write_to_are_named_once(tmp_path, mode, parent, warned):
+    folder = tmp_path / "parent" / "store"
+    folder.mkdir(parents=True)
+    folder.chmod(mode)
+    folder.parent.chmod(parent)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_of_writers(folder)
+        warn_of_writers(folder)
+    place = folder.parent / warned if warned else None
+    said = [f"other users may write to {place} (mode", f"read from {folder}; chmod go-w {place}"] if warned else []
+    assert len(caught) == bool(warned) and all(text in str(caught[0].message) for text in said)
+
+
+def test_a_group_of_one_user_is_no_other(tmp_path, monkeypatch):
+    """Where each user has a group of the same name, folders are often writable by it."""
+    import grp
+
+    tmp_path.chmod(0o775)
+    monkeypatch.setattr(files, "_alone", lambda status: True)
+    warn_of_writers(tmp_path)
+    monkeypatch.undo()
+    name, group = pwd.getpwuid(os.geteuid()).pw_name, grp.getgrgid(tmp_path.stat().st_gid)
+    for members, title, alone in (
+        ([], name, True),
+        ([name], name, True),
+        ([name, "eve"], name, False),
+        ([], "staff", False),
+    ):
+        monkeypatch.setattr(grp, "getgrgid", lambda number, t=title, m=members: group.__class__((t, "x", number, m)))
+        assert files._alone(tmp_path.stat()) == alone
+
+
+def test_what_is_in_the_way_is_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "dangling"))
+    hint = ", or set DRSROBUST_CACHE to another folder"
+    for path, said in (
+        (tmp_path / "file" / "below" / "x", "file is a file; it must be a folder$"),
+        (tmp_path / "dangling" / "data" / "x", f"dangling is a link to .*nowhere, which does not exist; make .*{hint}"),
+        (tmp_path / "folder", "folder is a folder; a file is to be written there"),
+    ):
+        with pytest.raises(OSError, match=said), new_file(path):
+            pass
+    with (
+        pytest.raises(OSError, match=f"dangling is a link to .*nowhere, .*{hint}"),
+        exclusive(cache_folder("data", "x")),
+    ):
+        pass
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "loop"))
+    with pytest.raises(
+        ValueError, match="DRSROBUST_CACHE is '.*loop', which leads through a link to itself; remove the link"
+    ):
+        cache_folder()
+    monkeypatch.setenv("DRSROBUST_CACHE", "~no_such_user/cache")
+    with pytest.raises(
+        ValueError, match="DRSROBUST_CACHE is '~no_such_user/cache', and ~no_such_user has no home folder; write"
+    ):
+        cache_folder()
+
+
+def test_temporary_names_cannot_be_guessed(tmp_path):
+    """In a folder that others may write to they could make a link of this name, and what it leads to would be overwritten."""
+    (tmp_path / "own").write_text("my own")
+    guess = tmp_path / f".x.{os.getpid()}.part"
+    guess.symlink_to(tmp_path / "own")
+    names = set()
+    for _ in range(2):
+        with new_file(tmp_path / "x") as part:
+            names.add(part)
+            part.write_text("text")
+        with new_folder(tmp_path / "y") as part:
+            names.add(part)
+    assert len(names) == 4 and guess not in names and (tmp_path / "own").read_text() == "my own"
+    assert (
+        list(tmp_path.glob(".*.part")) == [guess]
+        and (tmp_path / "x").read_text() == "text"
+        and (tmp_path / "y").is_dir()
+    )
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    """NumPy's and safetensors' errors have no number and no path."""
+    from safetensors import SafetensorError
+
+    monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "cache"))
+    folder = cache_folder("data")
+    said = f"No space left on device .{folder}.; make room, or set DRSROBUST_CACHE to another folder"
+    for error in (
+        OSError("6000 requested and 992 written"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        OSError(errno.ENOSPC, "No space left on device"),
+    ):
+        for write in (new_file, new_folder):
+            with pytest.raises(OSError, match=said) as caught, write(folder / "x"):
+                raise error
+            assert caught.value.errno == errno.ENOSPC and not list(folder.iterdir())
+    with pytest.raises(ValueError, match="^No space left$"), new_file(folder / "x"):
+        raise ValueError("No space left")  # another matter
+
+
+@pytest.fixture
+def read_only():
+    """A folder that this process, no longer root, cannot write to."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o555)
+        root = os.geteuid() == 0
+        if root:
+            os.seteuid(65534)
+        yield Path(folder)
+        if root:
+            os.seteuid(0)
+        os.chmod(folder, 0o755)
+
+
+def test_a_read_only_folder_is_named(read_only, monkeypatch):
+    monkeypatch.setenv("DRSROBUST_CACHE", str(read_only))
+    said = f"{read_only} is not writable .Permission denied.; make it so, or set DRSROBUST_CACHE to another folder"
+    for write in (
+        lambda: exclusive(cache_folder("data", "x")),
+        lambda: exclusive(read_only / "x"),
+        lambda: new_folder(read_only / "x"),
+    ):
+        with pytest.raises(PermissionError, match=said), write():
+            pass
+    with pytest.raises(PermissionError, match=said), new_file(read_only / "x") as part:
+        part.write_text("")

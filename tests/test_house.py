@@ -41,6 +41,35 @@ def test_every_version_is_pinned_and_no_place_is_named():
     )
 
 
+@pytest.mark.parametrize("name", ["cpu", "gpu", "docs", "browser"])
+def test_hashes_are_of_the_locked_versions(name):
+    """Of all packages but PyTorch, whose CPU build differs from index to index, and of the project itself."""
+    blocks = (ROOT / "requirements" / f"{name}.hashes.txt").read_text().replace("\\\n", "").splitlines()
+    hashed = {}
+    for block in blocks:
+        pin, *hashes = block.split()
+        assert hashes and all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", text) for text in hashes), pin
+        package, hashed_version = pin.split("==")
+        hashed[package] = hashed_version
+    versions = {package.lower(): pinned for package, pinned in pins(f"{name}.txt")[0].items() if package != "torch"}
+    assert hashed == versions and len(hashed) == len(blocks)
+
+
+def test_set_up_checks_hashes():
+    """By what make would do; each file that starts elsewhere does the same."""
+    command = ["make", "-n", "-W", "requirements/cpu.txt", "setup"]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    first, second = (line for line in said.splitlines() if " install " in line)
+    assert first.endswith("--no-deps --require-hashes -r requirements/cpu.hashes.txt")
+    assert second.endswith("--no-deps -r requirements/cpu.txt") and "hashes" not in second
+    for name in ("Containerfile", ".binder/Dockerfile"):
+        text = (ROOT / name).read_text()
+        assert "--no-deps --require-hashes -r requirements/cpu.hashes.txt" in text
+        assert re.search(r"^FROM [\w.:-]+@sha256:[0-9a-f]{64}$", text, re.MULTILINE)
+    actions = re.findall(r"uses: (\S+)", (ROOT / ".github" / "workflows" / "tests.yml").read_text())
+    assert len(actions) == 2 and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action) for action in actions)
+
+
 def test_what_the_project_needs_is_in_the_lock():
     import tomllib
 

@@ -66,3 +66,9 @@ def test_events_and_faults_count_different_things():
 def test_bad_input(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_the_modes_of_published_faults():
+    assert list(rates.FAULTS) == list(rates.FIT) and "bank" in rates.FAULTS
+    with pytest.raises(TypeError, match="a FieldRate of events has no modes; those of dr.rates.FAULTS are bit, word"):
+        list(rates.EVENTS)

@@ -46,7 +46,8 @@ def progress_bar(total: int, description: str, *, progress: bool = True) -> tqdm
 
 
 def count_done(what: str, number: int = 1) -> None:
-    """Adds to the finished `trials` or trained `models` of a batch run, in the file `$DRSROBUST_PROGRESS`: a line per call."""
+    """Adds to the finished `trials` (of these `stored`, by earlier runs) or trained `models` of a batch run, in the file
+    `$DRSROBUST_PROGRESS`: a line per call."""
     if number and (path := os.environ.get("DRSROBUST_PROGRESS")):
         with open(path, "a") as handle:
             handle.write(f"{what} {number}\n")

@@ -1,48 +1,145 @@
-"""Files and folders that are complete or absent (by a temporary name, fsync and rename), locks, and the cache folder."""
+"""Files and folders that are complete or absent (by a temporary name, fsync and rename), locks, folders that no other user may
+write to, and the cache folder."""
 
 import errno
 import os
+import re
 import shutil
+import stat
+import tempfile
+import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
+
+_MARK = ".drsrobust"  # private_folder holds its lock, by whose file it knows the folders that it made
+_NO_SPACE = re.compile(r"No space left|\d+ requested and \d+ written")
+_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
+
+
+def expanded(name: str, path: str | os.PathLike) -> Path:
+    """A path with `~` and `~user` replaced by home folders.
+
+    Args:
+        name: of the argument or variable, for the message.
+        path: its value.
+
+    Raises:
+        ValueError: there is no such user, or the path leads through a link to itself.
+    """
+    try:
+        full = Path(path).expanduser()
+        full.stat()
+    except RuntimeError:
+        user = Path(path).parts[0]
+        raise ValueError(
+            f"{name} is {os.fspath(path)!r}, and {user} has no home folder; write the path in full"
+        ) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError(
+                f"{name} is {os.fspath(path)!r}, which leads through a link to itself; remove the link"
+            ) from None
+    return full
 
 
 def cache_folder(*parts: str) -> Path:
     """A folder below `$DRSROBUST_CACHE`, else below the user's cache folder. Not created."""
+    base = _cache()
+    warn_of_writers(base)
+    return base.joinpath(*parts)
+
+
+def _cache() -> Path:
     base = os.environ.get("DRSROBUST_CACHE")
     if not base:
         from platformdirs import user_cache_dir
 
         base = user_cache_dir("drsrobust")
-    return Path(base).expanduser().joinpath(*parts)
+    return expanded("DRSROBUST_CACHE", base)
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and its parents, where they are missing.
+
+    Raises:
+        OSError: it cannot be made; the message names what is in the way.
+    """
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Gives errors of writing in or below a folder a message that names what is in the way, and what would be right."""
+    try:
+        yield
+    except Exception as error:
+        if named := _named(error, folder):
+            raise named from error
+        raise
+
+
+def _named(error: Exception, folder: Path) -> OSError | None:
+    hint = ", or set DRSROBUST_CACHE to another folder" if folder.is_relative_to(_cache()) else ""
+    # NumPy and safetensors give no error number.
+    code = errno.ENOSPC if _NO_SPACE.search(str(error)) else getattr(error, "errno", None)
+    if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
+        return None
+    if code == errno.ENOSPC:
+        return OSError(code, f"No space left on device ({folder}); make room{hint}")
+    place = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    if not os.path.exists(place):
+        target = os.readlink(place)
+        return OSError(errno.ENOENT, f"{place} is a link to {target}, which does not exist; make {target}{hint}")
+    if not place.is_dir():
+        return OSError(errno.ENOTDIR, f"{place} is a file; it must be a folder{hint}")
+    ours = error.filename is not None and Path(error.filename).is_relative_to(place)
+    if ours and code in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return OSError(code, f"{place} is not writable ({error.strerror}); make it so{hint}")
+    return None
+
+
+def _part(path: Path) -> Path:
+    """A temporary name next to a path, which nobody can guess and make a link of."""
+    return path.with_name(f".{path.name}.{os.urandom(8).hex()}.part")
 
 
 @contextmanager
 def new_file(path: Path) -> Iterator[Path]:
-    """A path to write to, which becomes `path` when the block ends without an exception, and is deleted otherwise."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    """A path to write to, which becomes `path` when the block ends without an exception, and is deleted otherwise.
+
+    Raises:
+        OSError: it cannot be written; the message names what is in the way.
+    """
+    make_folder(path.parent)
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, f"{path} is a folder; a file is to be written there")
+    part = _part(path)
     try:
-        yield part
-        _sync(part)
-        os.replace(part, path)
-        _sync(path.parent)
+        with writing(path.parent):
+            yield part
+            _sync(part)
+            os.replace(part, path)
+            _sync(path.parent)
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink()
 
 
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """As `new_file`, for a folder, which replaces an existing one. The caller holds `exclusive(path)`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     for stale in path.parent.glob(f".{path.name}.*.part"):
         shutil.rmtree(stale)  # of a killed process: this process holds the lock
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.mkdir()
+    part = _part(path)
+    make_folder(part)
     try:
-        yield part
-        put_in_place(part, path)
+        with writing(path.parent):
+            yield part
+            put_in_place(part, path)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 
@@ -63,20 +160,138 @@ def exclusive(path: Path, *, wait: bool = True) -> Iterator[None]:
 
     Raises:
         BlockingIOError: another process or thread holds the lock and `wait` is false.
+        OSError: there can be no lock; the message names what is in the way.
     """
     from filelock import FileLock, Timeout
 
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     # A soft lock (a file that exists while held) would survive a killed process.
     lock = FileLock(path.with_name(f"{path.name}.lock"), blocking=wait, fallback_to_soft=False)
     try:
-        lock.acquire()
+        with writing(path.parent):
+            lock.acquire()
     except Timeout as error:
         raise BlockingIOError(errno.EAGAIN, f"{path} is locked by another process") from error
     try:
         yield
     finally:
         lock.release()
+
+
+@contextmanager
+def private_folder(path: Path) -> Iterator[Path]:
+    """A new folder `path`-<random>, mode 0700, which is deleted when the block ends. Those of killed processes are deleted
+    first: folders of such a name and of this user that have this function's mark and that no process holds.
+
+    Raises:
+        PermissionError: the file system lets others write to it all the same.
+    """
+    make_folder(path.parent)
+    named = re.compile(re.escape(path.name) + "-[a-z0-9_]{8}")
+    for entry in list(path.parent.iterdir()):
+        if named.fullmatch(entry.name) and (status := _leftover(entry)):
+            _delete(entry, status)
+    folder = Path(tempfile.mkdtemp(prefix=f"{path.name}-", dir=path.parent))
+    status = folder.lstat()
+    try:
+        with exclusive(folder / _MARK), inside_private(folder, status.st_uid):
+            yield folder
+    finally:
+        _delete(folder, status)
+
+
+@contextmanager
+def inside_private(folder: Path, owner: int) -> Iterator[Path]:
+    """A path into a folder of `private_folder`. Where there is /proc it leads there whatever becomes of the folder's name.
+
+    Args:
+        folder: of this process or of another one.
+        owner: user id of the folder where it was made.
+
+    Raises:
+        FileNotFoundError: there is no such folder.
+        PermissionError: it is a link, others may write to it, or it is of another user.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+            raise
+        raise PermissionError(f"{folder} was replaced by a file or a link; nothing in it is read") from None
+    try:
+        status = os.fstat(handle)
+        if status.st_mode & _WRITABLE:
+            mode = stat.S_IMODE(status.st_mode)
+            raise PermissionError(
+                f"{folder} has mode {mode:04o}, so others may write to it; it must be 0700, on a file system that keeps modes"
+            )
+        if status.st_uid not in (os.geteuid(), owner):
+            raise PermissionError(f"{folder} is of user {status.st_uid}; it must be of user {os.geteuid()}")
+        pinned = Path(f"/proc/self/fd/{handle}")
+        yield pinned if pinned.exists() else folder
+    finally:
+        os.close(handle)
+
+
+def _leftover(folder: Path) -> os.stat_result | None:
+    """The status of a folder that a killed process left, or None."""
+    try:
+        status, mark = folder.lstat(), (folder / f"{_MARK}.lock").lstat()
+        if not stat.S_ISDIR(status.st_mode) or not stat.S_ISREG(mark.st_mode):
+            return None
+        if {status.st_uid, mark.st_uid} != {os.geteuid()}:
+            return None
+        with exclusive(folder / _MARK, wait=False):
+            return status
+    except OSError:  # held, gone meanwhile, or not readable
+        return None
+
+
+def _delete(folder: Path, status: os.stat_result) -> None:
+    """Deletes a folder, unless another one has its name by now."""
+    with suppress(OSError):
+        if os.path.samestat(folder.lstat(), status):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def warn_of_writers(folder: Path) -> None:
+    """Warns, once for a folder, if others than its owner may write to it or replace it; not of a folder that is missing.
+
+    Warns:
+        UserWarning: its mode lets its group or everybody write, or its parent's does without the sticky bit.
+    """
+    with suppress(OSError):
+        if _writers(folder.stat()):
+            _warn_once(folder, folder)
+        elif _writers(parent := folder.parent.stat()) and not parent.st_mode & stat.S_ISVTX:
+            _warn_once(folder, folder.parent)
+
+
+@cache
+def _warn_once(folder: Path, writable: Path) -> None:
+    mode = stat.S_IMODE(writable.stat().st_mode)
+    warnings.warn(
+        f"other users may write to {writable} (mode {mode:04o}), so they can change what is read from {folder}; chmod go-w "
+        f"{writable}",
+        stacklevel=4,
+    )
+
+
+def _writers(status: os.stat_result) -> bool:
+    """Whether others than the owner may write. Linux gives many users a group of their own, and a umask that lets it write."""
+    return bool(status.st_mode & stat.S_IWOTH or status.st_mode & stat.S_IWGRP and not _alone(status))
+
+
+def _alone(status: os.stat_result) -> bool:
+    """Whether the group is the owner's own: it has the owner's name, and no further member."""
+    import grp
+    import pwd
+
+    try:
+        group, name = grp.getgrgid(status.st_gid), pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        return False
+    return group.gr_name == name and not {*group.gr_mem} - {name}
 
 
 def _sync(path: Path) -> None:

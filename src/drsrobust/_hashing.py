@@ -23,6 +23,12 @@ def file_digest(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+def folder_digests(folder: Path) -> dict[str, str]:
+    """SHA-256 (hex) of each file in a folder, by its path there, without those whose names begin with a dot."""
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith(".")]
+    return {path.relative_to(folder).as_posix(): file_digest(path) for path in files}
+
+
 def splitmix64(states: np.ndarray) -> np.ndarray:
     """Outputs of the generator SplitMix64 for its states (uint64), element by element: a bijection in which every input bit
     reaches every output bit.

@@ -1,7 +1,8 @@
 """Campaigns from a TOML file: model, rows, errors, targets, protections. docs/your_model.md has an example.
 
 Every table is read into a dataclass of its settings: an unknown key or a value of another type is refused before anything is
-imported or loaded. Paths are relative to the file; `module:name` is imported from its folder or from what is installed.
+imported or loaded. Paths are relative to the file. `module:name` is imported from what is installed, else from the file's
+folder: a campaign runs the code that its file names.
 """
 
 import importlib
@@ -20,6 +21,7 @@ from typing import Any
 
 from drsrobust import injection, mitigation
 from drsrobust._environment import unknown
+from drsrobust._files import expanded
 from drsrobust._types import fits, type_name
 from drsrobust.campaign import Campaign
 from drsrobust.data import Batches, Dataset, Split, from_frame, load_dataset
@@ -146,7 +148,9 @@ class CampaignFile:
         if self.model.task == "rank" and not self.campaign.metrics:
             raise ValueError("campaign.metrics is missing; task='rank' has no AUC and needs one, as ['ndcg@10']")
         if str(self.folder) not in sys.path:
-            sys.path.insert(0, str(self.folder))  # worker processes get it, too
+            sys.path.append(
+                str(self.folder)
+            )  # last: a seaborn.py there replaces no package. Worker processes get it, too
         data = self._data()
         rows = data.test if isinstance(data, Dataset) else data
         if self.rows.head is not None:
@@ -167,9 +171,14 @@ class CampaignFile:
             targets=settings.targets,
             mitigations=[_mitigation(one, model, clean, forward) for one in settings.mitigations],
             metrics=metrics,
-            store=None if settings.store is None else self.folder / settings.store,
+            store=None if settings.store is None else self.folder / expanded("campaign.store", settings.store),
             **{name: getattr(settings, name) for name in ("trials", "precision", "max_trials", "seed", "sampling")},
         )
+
+    @property
+    def report_folder(self) -> Path:
+        """Where the report goes."""
+        return self.folder / expanded("report.folder", self.report.folder)
 
     def _data(self) -> Dataset | Split | Batches:
         settings = self.rows
@@ -200,7 +209,7 @@ class CampaignFile:
         return model
 
     def _path(self, key: str, name: str) -> Path:
-        path = self.folder / name
+        path = self.folder / expanded(key, name)
         if not path.is_file():
             raise FileNotFoundError(f"{key}: there is no file {path}")
         return path
@@ -212,8 +221,13 @@ class CampaignFile:
         if not colon:
             raise ValueError(f"{key} is {name!r}; it must be module:name, as my_models:Towers")
         found = importlib.import_module(module)
+        place = self.folder.joinpath(*module.split("."))
+        origin = getattr(found, "__file__", None)
+        for file in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
+            if file.is_file() and not (origin and file.samefile(origin)):
+                raise ImportError(f"{key}: {module} is {origin}, not {file}; rename the latter")
         if not hasattr(found, attribute):
-            raise ImportError(f"{key}: {found.__file__} has no {attribute!r}")
+            raise ImportError(f"{key}: {origin or module} has no {attribute!r}")
         return getattr(found, attribute)
 
 
@@ -222,13 +236,15 @@ def read_campaign_file(path: str | PathLike) -> CampaignFile:
 
     Raises:
         FileNotFoundError: it is missing.
-        ValueError: it is no TOML, or a table or key is unknown or missing.
+        ValueError: it is no TOML in UTF-8, or a table or key is unknown or missing.
         TypeError: a value of another type.
     """
-    path = Path(path).expanduser().resolve()
+    path = expanded("path", path).resolve()
     try:
-        tables = tomllib.loads(path.read_text())
-    except tomllib.TOMLDecodeError as error:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path}: arrays or tables are nested too deep; a campaign needs four levels") from None
+    except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     kinds = {"model": ModelSettings, "rows": RowsSettings, "campaign": CampaignSettings, "report": ReportSettings}
     for name in tables:
@@ -343,17 +359,28 @@ def _read_frame(path: Path) -> Any:
     readers = {".parquet": pd.read_parquet, ".feather": pd.read_feather, ".arrow": pd.read_feather, ".csv": pd.read_csv}
     if path.suffix not in readers:
         raise ValueError(f"rows.file is {path.name!r}; it must end in {', '.join(readers)}")
-    return readers[path.suffix](path)
+    try:
+        return readers[path.suffix](path)
+    except ImportError:
+        raise
+    except Exception as error:
+        raise ValueError(f"rows.file: {path} cannot be read as {path.suffix}: {error}") from error
 
 
 def _read_state(path: Path) -> dict[str, Any]:
-    if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
-        return load_file(path)
     import torch
 
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        raise ValueError(f"model.checkpoint: {path} is not a state dict (names and tensors); save model.state_dict()")
-    return state
+    why = None
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return load_file(path)
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if isinstance(state, dict) and all(isinstance(value, torch.Tensor) for value in state.values()):
+            return state
+    except Exception as error:  # PyTorch's message advises to unpickle anything
+        why = error
+    raise ValueError(
+        f"model.checkpoint: {path} is not a state dict (names and tensors); save model.state_dict()"
+    ) from why

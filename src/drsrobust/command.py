@@ -83,7 +83,7 @@ def report(file: str, folder: str | None) -> None:
 def _write(made, settings, folder: str | None = None) -> None:
     from drsrobust.report import write
 
-    page = write(made, folder or settings.folder / settings.report.folder, bounds=settings.report.ends())
+    page = write(made, folder or settings.report_folder, bounds=settings.report.ends())
     click.echo(f"report: {page}")
 
 

@@ -9,7 +9,7 @@ These are rates before ECC; mitigations compute what ECC leaves.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -112,6 +112,10 @@ class FieldRate:
         kind: `events` that were logged, each of some wrong bits, repeats of one bad place among them; or `faults`, which are
             counted once, and reach one to many millions of bits (`dr.MemoryFault`).
         modes: of faults the rates of a device by mode; None for events.
+
+    Example:
+        >>> [mode for mode in FAULTS if FAULTS.modes[mode].total > 10]
+        ['bit', 'bank']
     """
 
     kind: str
@@ -121,6 +125,16 @@ class FieldRate:
     counts: str
     source: str
     modes: Mapping[str, Fit] | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        """The names of the modes.
+
+        Raises:
+            TypeError: rates of events.
+        """
+        if self.modes is None:
+            raise TypeError(f"a FieldRate of {self.kind} has no modes; those of dr.rates.FAULTS are {', '.join(FIT)}")
+        return iter(self.modes)
 
 
 EVENTS = FieldRate(

@@ -310,3 +310,15 @@ def test_a_judge_without_the_mitigation_runs_in_full(evaluator, trained):
         full, quick = evaluator.run(), evaluator.rerun(error_map)
         assert np.array_equal(full.scores, quick.scores) and quick.rows_reached == len(evaluator.rows)
     assert np.abs(full.scores).max() == np.float32(0.05) < np.abs(evaluator.golden.scores).max()
+
+
+def test_one_object_is_an_axis_of_one(evaluator, tmp_path):
+    rows = Rows("movie", range(100))
+    lists = {"errors": [BitFlip(1e-4)], "targets": [rows], "mitigations": [NaNGuard(value=0.0)]}
+    whole = Campaign(evaluator, **lists, trials=2, store=tmp_path / "a").run(progress=False)
+    single = {name: one for name, (one,) in lists.items()}
+    found = Campaign(evaluator, **single, trials=2, store=tmp_path / "b").run(progress=False)
+    assert found.equals(whole) and len(found) == 2
+    assert (
+        len(Campaign(evaluator, errors=BitFlip(1e-4), mitigations=None, trials=2, store=tmp_path / "c").conditions) == 1
+    )

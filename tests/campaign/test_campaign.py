@@ -67,12 +67,21 @@ def test_seeds(evaluator, tmp_path):
 
 
 def test_nothing_is_computed_twice(evaluator, tmp_path, monkeypatch):
+    from drsrobust.campaign import trial as running
+
     first = campaign(evaluator, tmp_path / "s", trials=3).run(progress=False)
     more = campaign(evaluator, tmp_path / "s").run(progress=False)
     pd.testing.assert_frame_equal(more[more["trial"] < 3].reset_index(drop=True), first)
     pd.testing.assert_frame_equal(more, campaign(evaluator, tmp_path / "fresh").run(progress=False))
-    monkeypatch.setattr("drsrobust.campaign.trial.run_trial", lambda *_, **__: pytest.fail("computed again"))
-    pd.testing.assert_frame_equal(campaign(evaluator, tmp_path / "s").run(progress=False), more)
+    computed, run_trial = [], running.run_trial
+    monkeypatch.setattr(
+        running, "run_trial", lambda *given, **options: computed.append(given[2]) or run_trial(*given, **options)
+    )
+    again = campaign(evaluator, tmp_path / "s")
+    pd.testing.assert_frame_equal(again.run(progress=False), more)
+    assert computed == [0] * 6  # the first trial of each condition, to check the store
+    again.run(progress=False)
+    assert computed == [0] * 6  # once for each object
     pd.testing.assert_frame_equal(campaign(evaluator, tmp_path / "s", trials=3).run(progress=False), first)
     timings = campaign(evaluator, tmp_path / "s").timings()
     assert len(timings) == 36 and (timings["seconds"] > 0).all()
@@ -280,7 +289,7 @@ def test_foreign_models_of_equal_weights_are_told_apart(trained, data, tmp_path)
     one.__class__ = other.__class__ = Foreign
     other.shift = 1.0
     campaign(Evaluator(one, data.test), tmp_path / "s", trials=1).run(progress=False)
-    with pytest.raises(StoreError, match="they differ in golden"):
+    with pytest.raises(StoreError, match="they differ in golden, model code"):
         campaign(Evaluator(other, data.test), tmp_path / "s", trials=1)
 
 
@@ -299,7 +308,10 @@ def test_models_that_raise_are_listed(trained, data, tmp_path):
     picky = copy.deepcopy(trained)
     picky.__class__ = Picky
     runner = campaign(Evaluator(picky, data.test), tmp_path / "s", errors=[BitFlip(0.1)])
-    table = runner.run(progress=False)
+    with pytest.warns(UserWarning) as said:
+        table = runner.run(progress=False)
+    text = "12 of 12 trials raised, and have no scores; the first: BitFlip in all, trial 0: ArithmeticError: not finite"
+    assert [str(one.message) for one in said] == [text]
     assert (table["outcome"] == "raised").all() and table[["auc", "auc_drop", "nan_rows"]].isna().all().all()
     assert runner.raised()["error"].unique().tolist() == ["ArithmeticError: not finite"] and len(runner.raised()) == 12
 

@@ -212,7 +212,9 @@ def test_errors_of_the_system(filled, monkeypatch, name, call):
     names = sorted(os.listdir(filled.folder))
     with filled.writing():
         monkeypatch.setattr(owner, attribute, failing)
-        with pytest.raises(StoreError, match="No space left on device. Nothing of it is left; the 12 trials"):
+        with pytest.raises(
+            StoreError, match="No space left on device .*; make room. Nothing of it is left; the 12 trials"
+        ):
             filled.write(trials(1, [0, 2]))
         assert sorted(os.listdir(filled.folder)) == names
         filled.write(trials(1, [0, 1, 2]))
@@ -275,8 +277,8 @@ def test_a_full_disk_and_one_that_became_read_only(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
     full, read_only = done.stdout.splitlines()
-    assert "cannot be written: No space left on device. Nothing of it is left; the " in full
-    assert "cannot be written: Read-only file system. Nothing of it is left; the " in read_only
+    assert f"cannot be written: No space left on device ({folder}); make room. Nothing of it is left; the " in full
+    assert f"{folder} is not writable (Read-only file system); make it so. Nothing of it is left; the " in read_only
 
 
 def test_a_folder_that_is_gone(filled):
@@ -289,8 +291,10 @@ def test_a_folder_that_is_gone(filled):
 
 def test_a_folder_that_is_a_file(tmp_path):
     (tmp_path / "s").write_text("x")
-    with pytest.raises(StoreError, match="manifest.json cannot be read: Not a directory"):
+    with pytest.raises(StoreError, match="s is a file; it must be a folder. Pass another store="):
         store(tmp_path / "s")
+    with pytest.raises(StoreError, match="s is a file; it must be a folder. Pass another store="):
+        store(tmp_path / "s" / "below")
 
 
 def test_cut_off_chunks(filled):

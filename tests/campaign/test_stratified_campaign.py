@@ -7,7 +7,7 @@ import pytest
 import drsrobust as dr
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import BitFlip, Rows, SingleBit, resolve
+from drsrobust.injection import BitFlip, MemoryFault, Rows, SingleBit, resolve
 from drsrobust.injection.critical_bits import CriticalBits, count_probability
 from drsrobust.mitigation import ECC, NaNGuard
 from drsrobust.statistics.recovery import recovery
@@ -101,7 +101,7 @@ def test_plain_maps_where_the_memory_side_removes_critical_flips(evaluator, tmp_
 def test_what_cannot_be_stratified_is_refused(evaluator, tmp_path):
     with pytest.raises(ValueError, match=r"BitFlip\(ber=1e-06\) in Rows.*: the target has no critical bits"):
         campaign(evaluator, tmp_path / "s", [1e-6], targets=[Rows("user", range(5))])
-    with pytest.raises(TypeError, match="is for BitFlip\\(ber\\) and MemoryFault"):
+    with pytest.raises(TypeError, match=r"is for error models that have strata.*; SingleBit\(bit=30\) in .* has"):
         campaign(evaluator, tmp_path / "s", errors=[SingleBit(30)])
     with pytest.raises(ValueError, match="precision=0.01 needs sampling='plain'"):
         campaign(evaluator, tmp_path / "s", precision=0.01)
@@ -142,12 +142,24 @@ def test_memory_faults_are_drawn_by_chip(evaluator, tmp_path):
     options = {"errors": errors, "mitigations": [None, ECC()], "trials": 100, "sampling": "stratified"}
     table = Campaign(evaluator, store=tmp_path / "s", **options).run(progress=False, workers=1)
     assert table["error_mode"].unique().tolist() == ["bit", "bank"]
-    weights = table.groupby(["error_mode", "mitigation", "stratum"])["weight"].sum().groupby("stratum").unique()
-    assert {name: [round(18 * w, 9) for w in weight] for name, weight in weights.items()} == {
+    weights = table.groupby(["error_mode", "mitigation", "stratum"])["weight"].sum()
+    assert weights["bank"].groupby("stratum").unique().map(
+        lambda found: [round(18 * one, 9) for one in found]
+    ).to_dict() == {
         "mantissa chips": [10],
         "exponent chips": [6],
         "check chips": [2],
     }
+    space = resolve(evaluator.model, "all")
+    critical = CriticalBits().among(space).bits / (72 * MemoryFault("bit").places(space)["word"])
+    assert weights["bit", "none"].to_dict() == pytest.approx(
+        {
+            "mantissa chips, not critical": 10 / 18,
+            "exponent chips, not critical": 6 / 18 - critical,
+            "check chips": 2 / 18,
+            "critical bits": critical,
+        }
+    )
     bank = table[(table["error_mode"] == "bank") & (table["mitigation"] == "none")].set_index("stratum")
     assert bank.loc["exponent chips", "auc_drop"].mean() > 0.01 > bank.loc["mantissa chips", "auc_drop"].mean()
     assert (bank.loc["check chips", "bits_flipped"] == 0).all()
@@ -157,3 +169,22 @@ def test_memory_faults_are_drawn_by_chip(evaluator, tmp_path):
     plain = summarise(Campaign(evaluator, store=tmp_path / "p", **plain).run(progress=False, workers=1)).iloc[0]
     strata = summarise(table).iloc[2]
     assert abs(plain["auc_drop"] - strata["auc_drop"]) < plain["auc_drop_high"] - plain["auc_drop_low"]
+
+
+def test_the_loss_of_one_wrong_bit_is_that_of_single_flips(evaluator, tmp_path):
+    """Figures 12 and 13: with strata of chips alone about one trial in a thousand hits a critical bit."""
+    options = {"trials": 200, "sampling": "stratified", "seed": 3}
+    table = Campaign(evaluator, errors=[MemoryFault("bit")], store=tmp_path / "s", **options).run(
+        progress=False, workers=1
+    )
+    space = resolve(evaluator.model, "all")
+    critical = CriticalBits().among(space)
+    flips = BitFlip(0.0, critical=1)  # one flip of a critical bit, which makes nearly all of the loss
+    losses = []
+    for seed in range(150):
+        with dr.inject(evaluator.model, flips, seed=seed) as error_map:
+            losses.append(evaluator.golden.auc - evaluator.rerun(error_map).auc)
+    expected = np.mean(losses) * critical.bits / (72 * MemoryFault("bit").places(space)["word"])
+    row = summarise(table).iloc[0]
+    assert row["auc_drop_low"] < expected < row["auc_drop_high"] < 3 * expected
+    assert (table["stratum"] == "critical bits").sum() >= 90

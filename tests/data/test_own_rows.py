@@ -100,6 +100,21 @@ def test_tensors_give_the_rows_of_the_frame(frame):
             assert (one is None and other is None) or np.array_equal(one, other)
 
 
+def test_the_fingerprint_holds_prior_and_tasks():
+    """The same test rows after other training rows have another prior, which a NaN score counts as."""
+    frame = pd.DataFrame({"a": np.arange(20.0), "y": [0, 1] * 10, "z": [1, 1, 0, 0] * 5})
+    one, same, other = (
+        from_frame(frame, label="y", dense=["a"], split=(0.5, 0.0, 0.5), seed=seed) for seed in (1, 1, 2)
+    )
+    assert one.test.fingerprint == same.test.fingerprint and one.train.prior != other.train.prior
+    rows = np.intersect1d(one.test.rows, other.test.rows)
+    taken = [data.test.take(np.flatnonzero(np.isin(data.test.rows, rows))) for data in (one, other)]
+    taken = [part.take(np.argsort(part.rows)) for part in taken]
+    assert np.array_equal(*(part.dense for part in taken)) and taken[0].fingerprint != taken[1].fingerprint
+    tasks = [from_tensors(label=frame[["y", "z"]].to_numpy(), tasks=names).test for names in (("y", "z"), ("z", "y"))]
+    assert tasks[0].fingerprint != tasks[1].fingerprint
+
+
 def test_the_fingerprint_is_of_the_contents(frame):
     known = from_frame(frame, **COLUMNS).fingerprint
     assert from_frame(frame.copy(), **COLUMNS).fingerprint == known

@@ -1,5 +1,7 @@
 """Models whose rows affect each other only while an error is there: no rerun differs from a full run without a warning."""
 
+import math
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -13,6 +15,8 @@ from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation import affected as reach
 from drsrobust.injection import BitFlip, FixedCount, inject
+from drsrobust.introspection.wrappers import intercepted
+from drsrobust.models import padded_batches, score
 
 COUPLINGS = ("branch", "scale", "guard", "above 1e3", "neighbour")
 WARNING = "changes the scores of other rows: this rerun and all later ones are full runs"
@@ -87,7 +91,9 @@ def test_errors_that_couple_nothing(coupling, data):
 
 def test_an_audit_finds_what_witnesses_do_not_see(data, monkeypatch):
     """Here no unaffected row is near enough to be changed; a comparison with a full run finds the difference."""
-    monkeypatch.setattr(reach, "_near", lambda scores, expected: len(scores) < 1000 or np.array_equal(scores, expected))
+    monkeypatch.setattr(
+        reach, "_near", lambda scores, expected, *_: len(scores) < 6000 or np.array_equal(scores, expected)
+    )
     evaluator = Evaluator(made(data, "branch"), data.test)
     with pytest.warns(UserWarning, match=WARNING):
         for seed in range(10_000):
@@ -139,3 +145,53 @@ def test_probabilities_instead_of_logits(data):
     assert Evaluator(Rates(np.log(rates / (1 - rates))), data.test).golden.ne < 1
     with pytest.warns(UserWarning, match="look like probabilities; pass output='probability'"):
         Evaluator(Rates(rates), data.test)
+
+
+class AcrossTheBatch(Coupled):
+    """Scores that hang on all rows of the batch, without errors too."""
+
+    def forward(self, dense_features, sparse_features):
+        scores = super().forward(dense_features, sparse_features)
+        if self.coupling == "softmax":
+            return torch.log_softmax(scores, 0)
+        if self.coupling == "capacity":  # an expert takes so many rows, the others get 0
+            expert = (scores > scores.median()).long()
+            place = torch.nn.functional.one_hot(expert, 2).cumsum(0).gather(1, expert[:, None])[:, 0]
+            return torch.where(place <= math.ceil(0.4 * len(scores)), scores, torch.zeros_like(scores))
+        return scores - scores.mean()
+
+
+@pytest.mark.parametrize("n", [1500, 5000, 50, 2049])
+@pytest.mark.parametrize("coupling", ["softmax", "capacity", "mean"])
+def test_padding_takes_no_part(coupling, n, data):
+    """Golden scores are those of the module on the same batches, and reruns are full runs."""
+    torch.manual_seed(3)
+    model = AcrossTheBatch([feature.cardinality for feature in data.schema.features], coupling).eval()
+    rows = data.test.head(n)
+    with torch.no_grad():
+        expected = [model(batch.dense_features, batch.sparse_features) for batch in rows.batches(2048)]
+    evaluator = Evaluator(model, rows)
+    assert np.array_equal(evaluator.golden.scores, torch.cat(expected).numpy()) and len(expected[-1]) % 32
+    evaluator.verify()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", reach.ReachWarning)
+        for seed, target in enumerate(["tables*", "mlp.*", "all"] * 4):
+            with inject(model, FixedCount(2, bits=(28,)), target, seed=seed) as error_map:
+                full, rerun = evaluator.run(), evaluator.rerun(error_map)
+                with torch.no_grad():
+                    bare = [model(batch.dense_features, batch.sparse_features) for batch in rows.batches(2048)]
+            assert np.array_equal(full.scores, rerun.scores, equal_nan=True)
+            assert np.array_equal(full.scores, torch.cat(bare).numpy(), equal_nan=True)
+
+
+def test_padding_stays_where_rows_are_independent(data):
+    """So their scores are the same bits as before, for one more pass over the last batch."""
+    model, rows, sizes = made(data, ""), data.test.head(2500), []
+    expected = score(model, padded_batches(rows), len(rows))
+    with intercepted(
+        {"": model},
+        lambda _, forward: lambda **inputs: (sizes.append(len(inputs["dense_features"])), forward(**inputs))[1],
+    ):
+        evaluator = Evaluator(model, rows)
+    assert np.array_equal(evaluator.golden.scores, expected) and evaluator.full_run is None
+    assert sorted(sizes) == [64, 452, 480, 2048]

@@ -1,13 +1,17 @@
 """Memory faults: modes by their rates, extents as a table of all places has them, bits of one chip."""
 
+from collections import Counter
+from itertools import combinations, product
+
 import numpy as np
 import pytest
 import torch
-from scipy.stats import binom
+from scipy.stats import binom, chisquare
 from torch import nn
 
 import drsrobust as dr
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
+from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.injection.memory_faults import CHIPS, MODES, Geometry, MemoryFault, _bernoulli
 from drsrobust.rates import FAULTS, FIT
 
@@ -205,3 +209,141 @@ def test_some_of_the_bits_of_some_chips():
     with pytest.raises(ValueError, match="lines is 5; it must be 1 to 4"):
         MemoryFault(lines=5)
     assert str(MemoryFault("row", chips=(7,), lines=1)) == "MemoryFault('row', chips=[7], lines=1)"
+
+
+def all_faults(fault, space):
+    """Every fault of one bit or word, by chip, word of memory and wrong bits, with its probability: by counting."""
+    starts, words = {}, 0
+    for tensor in space.tensors:
+        starts[tensor.name] = words
+        words += -(-tensor.size * tensor.format.dtype.itemsize // 64) * 8
+    masks = Counter(dict.fromkeys((1, 2, 4, 8), 1 / 4) if fault.mode == "bit" else {})
+    choices = list(combinations(range(4), fault.lines)) if fault.mode == "word" else []
+    for lines, wrong in product(choices, product((0, 1), repeat=fault.lines)):
+        chance = np.prod([fault.density if bit else 1 - fault.density for bit in wrong])
+        masks[sum(bit << line for bit, line in zip(wrong, lines, strict=True))] += chance / len(choices)
+    places = product(range(CHIPS), range(words), masks.items())
+    return {(chip, word, mask): chance / (CHIPS * words) for chip, word, (mask, chance) in places}, starts
+
+
+def critical_of(space, starts, bits):
+    """The critical bits of each word of memory, as a number of 64 bits: these of each float outside of the table."""
+    found = {}
+    for tensor in space.tensors:
+        rows = range(tensor.shape[0]) if tensor.rows is None else tensor.rows.tolist()
+        for row in rows if tensor.name != "0.weight" else ():
+            for word in range(row * tensor.row_words, (row + 1) * tensor.row_words):
+                address, within = divmod(word * tensor.format.width, 64)
+                place = starts[tensor.name] + address
+                found[place] = found.get(place, 0) | sum(1 << within + bit for bit in bits[tensor.format.width])
+    return found
+
+
+SMALL_FAULTS = {
+    "bit": (MemoryFault("bit"), CriticalBits(), {32: [30], 64: [62]}),
+    "word": (MemoryFault("word"), CriticalBits(), {32: [30], 64: [62]}),
+    "two lines of a word": (
+        MemoryFault("word", density=0.75, lines=2),
+        CriticalBits((30, 29)),
+        {32: [29, 30], 64: [29, 30]},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SMALL_FAULTS)
+@pytest.mark.parametrize("part", ["all", "rows", "two formats"])
+def test_strata_with_critical_bits_are_a_partition_of_all_faults(kind, part):
+    """Weights are probabilities by enumeration, so that they sum to 1 and the weighted mean of any quantity is its plain mean;
+    and maps of a stratum come by the conditional distribution."""
+    fault, critical, bits = SMALL_FAULTS[kind]
+    model = nn.Sequential(nn.Embedding(120, 3), nn.Linear(3, 2), nn.Linear(2, 1))
+    model[2] = model[2].double() if part == "two formats" else model[2]
+    space = dr.resolve(model, dr.Rows("1.weight", [1]) | "2.weight" | "0.weight" if part == "rows" else "all")
+    faults, starts = all_faults(fault, space)
+    held = critical_of(space, starts, bits)
+    top = {5, 6, 7, 13, 14, 15} | ({12} if part == "two formats" else set())
+
+    def stratum_of(chip, word, mask):
+        if chip >= 16:
+            return "check chips"
+        if mask << 4 * chip & held.get(word, 0):
+            return "critical bits"
+        return f"{'exponent' if chip in top else 'mantissa'} chips, not critical"
+
+    chances = {}
+    for place, chance in faults.items():
+        chances.setdefault(stratum_of(*place), {})[place] = chance
+    strata = {one.name: one for one in fault.strata(space, critical)}
+    assert {name: one.probability for name, one in strata.items()} == pytest.approx(
+        {name: sum(found.values()) for name, found in chances.items()}, rel=1e-9
+    )
+    harm = {place: (place[0] + 1) * place[2] ** 2 + place[1] for place in faults}  # any quantity
+    means = {name: np.average([harm[p] for p in found], weights=[*found.values()]) for name, found in chances.items()}
+    plain = sum(chance * harm[place] for place, chance in faults.items())
+    assert sum(strata[name].probability * mean for name, mean in means.items()) == pytest.approx(plain, rel=1e-9)
+    for name, one in strata.items():
+        seen, draws = Counter(), 2000 if name == "critical bits" else 300
+        for seed in range(draws):
+            extent = one.error_model.extent(space, seed=seed)
+            (mask,) = one.error_model.wrong_bits(extent, seed=seed).tolist()
+            seen[extent.chip, int(extent.address[0]), mask] += 1
+        assert set(seen) <= set(chances[name])
+        if name == "critical bits":
+            expected = draws * np.array([*chances[name].values()]) / one.probability
+            assert chisquare([seen[place] for place in chances[name]], expected).pvalue > 1e-4
+
+
+def test_strata_of_other_formats():
+    strata = {
+        dtype: {mode: list(space_strata(mode, dtype)) for mode in ("bit", "row")}
+        for dtype in (torch.float8_e4m3fn, torch.int8)
+    }
+    assert strata[torch.float8_e4m3fn] == {  # each chip holds exponents or signs
+        "bit": ["exponent chips, not critical", "check chips", "critical bits"],
+        "row": ["exponent chips", "check chips"],
+    }
+    assert strata[torch.int8] == {"bit": ["all"], "row": ["all"]}
+    both = AddressSpace(
+        [TargetTensor.of("a", "c", torch.int8, (5, 7)), TargetTensor.of("b", "c", torch.float32, (5, 3))]
+    )
+    found = {one.name: one.probability for one in MemoryFault("bit").strata(both, CriticalBits())}
+    # 16 words of 64 bits; 15 floats have a critical bit each.
+    assert found == pytest.approx(
+        {"data chips, not critical": 16 / 18 - 15 / (16 * 72), "check chips": 2 / 18, "critical bits": 15 / (16 * 72)}
+    )
+
+
+def space_strata(mode, dtype):
+    return (one.name for one in MemoryFault(mode).strata(space_of(8, dtype), CriticalBits()))
+
+
+def test_maps_of_a_stratum_have_critical_bits_or_none():
+    model = nn.Sequential(nn.Embedding(120, 3), nn.Linear(3, 2))
+    for mode, critical in product(("bit", "word"), (0, "1+")):
+        for seed in range(100):
+            with dr.inject(model, MemoryFault(mode, critical=critical), seed=seed) as error_map:
+                flips = error_map.restrict("exponent_top").frame()
+            assert (flips["tensor"] != "0.weight").any() == bool(critical)
+
+
+def test_conditions_that_cannot_be():
+    model = nn.Linear(4, 4)
+    space = dr.resolve(model)
+    for options, said in (
+        ({"mode": "row", "critical": 0}, "critical=0 is for faults of mode 'bit' or 'word', not 'row'"),
+        ({"mode": "bit", "critical": 2}, r"critical is 2; it must be 0 or '1\+'"),
+        ({"mode": "word", "critical": "1+", "density": 0.0}, "density 0 has no wrong bit"),
+        ({"mode": "bit", "critical": 0, "chips": [15, 16]}, r"chips is \(15, 16\); only those of data, 0 to 15"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            MemoryFault(**options)
+    with pytest.raises(ValueError, match="none of 10,000 faults was such a one"):
+        MemoryFault("bit", critical="1+", chips=[3]).sample(space, seed=0)
+    with pytest.raises(ValueError, match="the target has no critical bits"):
+        MemoryFault("bit", critical="1+").sample(dr.resolve(nn.Embedding(200, 4)), seed=0)
+    assert MemoryFault("bit", critical_bits=CriticalBits((30,))) == MemoryFault("bit")
+    fault = MemoryFault("word", critical="1+")
+    assert str(fault) == (
+        "MemoryFault('word', chips=[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15], critical='1+', "
+        "critical_bits=CriticalBits(bits=('exponent_top',), table_rows=100))"
+    )

@@ -192,3 +192,31 @@ def test_mistakes():
         reserve_bits(int8_model(), "everything", how="scale")
     with pytest.raises(ValueError, match="int8 tensor without scales"):
         reserve_bits(int8_model(), "everything", how="rescale")
+
+
+def test_a_model_without_room_is_refused_before_any_trial(tmp_path):
+    """Also where the error maps hit other blocks than the first one without room."""
+    values = torch.zeros(64 * 8, dtype=torch.int8)
+    values[63 * 8] = 100  # in the last block alone
+
+    class Codes(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", values)
+
+        def forward(self, x):
+            return x[:, 0] + self.table.float().sum() / 1e4
+
+    x = torch.linspace(-1, 1, 64)[:, None]
+    rows = dr.data.from_batches([{"x": x, "labels": (x[:, 0] > 0.1).int()}])
+    evaluator = dr.Evaluator(Codes(), rows, forward=lambda model, batch: model(batch["x"]))
+    ecc, grid = (
+        ZeroSpaceECC(target="everything"),
+        {"errors": [dr.FixedCount(1)], "targets": ["everything"], "trials": 1},
+    )
+    for protection in (ecc, dr.NaNGuard(prior=0.5) + ecc):
+        with pytest.raises(
+            ValueError, match=r"zero-space SECDED.*block 63 .*drsrobust.mitigation.reserve_bits\(model\)"
+        ):
+            dr.Campaign(evaluator, mitigations=[None, protection], store=tmp_path / "s", **grid)
+    assert not (tmp_path / "s").exists()

@@ -1,10 +1,13 @@
 """Plans of a small model: budgets, costs, the mitigation, fresh maps, files and refusals."""
 
+import copy
 import itertools
+import json
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 import drsrobust as dr
 from drsrobust.planning import InfeasibleBudget, Plan
@@ -114,6 +117,53 @@ def test_a_saved_plan_protects_as_before(plan, trained, candidates, tmp_path):
         plan.within(required="embedding")
     with pytest.raises(ValueError, match=r"the plan is for .* this model has none"):
         plan.apply(dr.models.build_model("fm", dr.load_dataset("synthetic-movielens/full", rows=600).schema))
+
+
+def test_a_plan_that_was_edited_is_refused(plan, candidates, tmp_path):
+    """A wider budget, another loss, another model: each would change what is protected without a word."""
+    path = tmp_path / "plan.json"
+    plan.save(path)
+    text = path.read_text()
+    about = json.loads(text)
+    assert about["model"] == plan.model
+    path.write_text(json.dumps(about, indent=2))
+    Plan.load(path, candidates)  # other spaces are no edit
+    values = copy.deepcopy(about["losses"])
+    values["values"][0][0][0] = 0.5
+    for change in (
+        {"budget_bits": 0.5},
+        {"model": None},
+        {"required": ["embedding"]},
+        {"losses": values},
+        {"seed": 1},
+        {"sha256": "0" * 64},
+        {"sha256": None},
+    ):
+        path.write_text(json.dumps(about | change))
+        with pytest.raises(
+            ValueError,
+            match=r"plan.json was edited or is damaged: its SHA-256 is \w{12}, and it says .*; make it again",
+        ):
+            Plan.load(path, candidates)
+    path.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="plan.json is no plan of this version"):
+        Plan.load(path, candidates)
+    with pytest.raises(ValueError, match="path is '~no_such_user/plan.json', and ~no_such_user has no home folder"):
+        Plan.load("~no_such_user/plan.json", candidates)
+
+
+def test_a_plan_is_for_one_model(plan, trained, candidates, tmp_path):
+    plan.save(tmp_path / "plan.json")
+    loaded = Plan.load(tmp_path / "plan.json", candidates)
+    other = copy.deepcopy(trained)
+    loaded.apply(other)  # of the same values
+    with torch.no_grad():
+        next(other.parameters()).view(-1)[0] += 1
+    for one in (plan, loaded, plan.within(budget_bits=0.2)):
+        with pytest.raises(
+            ValueError, match=rf"the plan is for the model whose state has SHA-256 {plan.model[:12]}; this model's"
+        ):
+            one.apply(other)
 
 
 def test_fresh_maps_show_the_plan_beside_uniform_protections(plan, trained, data):

@@ -1,11 +1,18 @@
 """The report of a campaign: its numbers are the campaign's, its links lead to files, it loads nothing from elsewhere."""
 
+import csv
+import hashlib
+import json
+import os
 import re
+import shutil
 
 import pandas as pd
 import pytest
 
 import drsrobust as dr
+from drsrobust.plots.save import write_csv
+from drsrobust.report import own_files
 
 ERRORS = [dr.BitFlip(1e-5), dr.BitFlip(1e-3)]
 
@@ -67,3 +74,164 @@ def test_text_is_escaped_and_a_campaign_without_trials_is_refused(evaluator, tmp
     finally:
         campaign.evaluator.name = evaluator_name
     assert "<b>model</b>" not in text and "&lt;b&gt;model" in text
+
+
+@pytest.fixture
+def campaign(evaluator):
+    one = dr.Campaign(evaluator, errors=[*ERRORS, dr.FixedCount(1)], targets=["embedding", "over_mlp"], trials=4)
+    one.run(progress=False)
+    return one
+
+
+@pytest.mark.parametrize("options", [{}, {"sampling": "stratified", "errors": ERRORS}])
+def test_trials_csv_can_be_summarised_again(evaluator, tmp_path, options):
+    campaign = dr.Campaign(
+        evaluator, **{"errors": ERRORS, "targets": ["embedding", "over_mlp"], "trials": 40} | options
+    )
+    table = campaign.run(progress=False)
+    dr.report.write(campaign, tmp_path)
+    exact = pd.read_csv(tmp_path / "trials.csv")
+    assert (exact["auc"] == table["auc"]).all() and (exact["seed"] == table["seed"]).all()
+    metrics = ["auc", "auc_drop", "logloss"]
+    found, expected = dr.summarise(exact, metrics), campaign.summary(metrics)
+    found, expected = (one.astype(object).where(one.notna(), None) for one in (found, expected))
+    pd.testing.assert_frame_equal(found, expected, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    "name", ["index.html", "trials.csv", "summary.csv", "figures/auc.svg", "figures/data/auc.json"]
+)
+def test_files_of_others_are_never_overwritten(campaign, tmp_path, name):
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / name).write_text("my own")
+    with pytest.raises(
+        FileExistsError, match=f"{name} exists, and is not as a report of drsrobust left it; move it away, or"
+    ):
+        dr.report.write(campaign, tmp_path)
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert left == [tmp_path / name] and left[0].read_text() == "my own"
+    left[0].unlink()
+    (tmp_path / "notes.txt").write_text("my own")
+    dr.report.write(campaign, tmp_path)
+    dr.report.write(campaign, tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "my own"
+    (tmp_path / name).write_text("edited")
+    with pytest.raises(FileExistsError, match=f"{name} exists, and is not as"):
+        dr.report.write(campaign, tmp_path)
+    assert (tmp_path / name).read_text() == "edited"
+
+
+def test_figures_of_a_former_report_go(evaluator, campaign, tmp_path):
+    dr.report.write(campaign, tmp_path)
+    assert {path.name for path in (tmp_path / "figures").glob("*.svg")} == {"auc.svg", "conditions.svg"}
+    (tmp_path / "figures" / "mine.svg").write_text("my own")
+    (tmp_path / "figures" / "auc.png").write_text("edited")
+    other = dr.Campaign(evaluator, errors=[dr.FixedCount(2)], trials=2)
+    other.run(progress=False)
+    dr.report.write(other, tmp_path)
+    there = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*") if path.is_file()}
+    conditions = {
+        f"figures/{name}"
+        for name in ("conditions.svg", "conditions.png", "data/conditions.csv", "data/conditions.json")
+    }
+    assert there == {
+        ".drsrobust-report.json",
+        "index.html",
+        "trials.csv",
+        "summary.csv",
+        "figures/mine.svg",
+        "figures/auc.png",
+        *conditions,
+    }
+
+
+def test_a_marker_of_others_leads_nowhere_else(campaign, tmp_path):
+    """A folder that someone sent: its marker lists files elsewhere, or its figures are a link."""
+    (tmp_path / "own.txt").write_text("my own")
+    (tmp_path / "elsewhere").mkdir()
+    sha256 = hashlib.sha256(b"my own").hexdigest()
+    out = tmp_path / "out"
+    out.mkdir()
+    names = ["../own.txt", str(tmp_path / "own.txt"), "link/own.txt"]
+    (out / "link").symlink_to(tmp_path)
+    (out / ".drsrobust-report.json").write_text(json.dumps({"files": {name: [sha256] for name in names}}))
+    dr.report.write(campaign, out)
+    assert (tmp_path / "own.txt").read_text() == "my own"
+    shutil.rmtree(out / "figures")
+    (out / "figures").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError, match="out/figures is a link; remove it, or pass another folder"):
+        dr.report.write(campaign, out)
+    assert not list((tmp_path / "elsewhere").iterdir())
+    for text in ("no marker", "[]", '{"files": 1}', "[" * 100_000):
+        (out / ".drsrobust-report.json").write_text(text)
+        with pytest.raises(
+            ValueError, match="report.json is damaged .*; delete it and the report's files, or pass another"
+        ):
+            dr.report.write(campaign, out)
+
+
+def test_a_killed_report_can_be_written_again(campaign, tmp_path, monkeypatch):
+    moved = []
+
+    def killed(part, place):
+        if len(moved) == 3:
+            raise KeyboardInterrupt
+        moved.append(place)
+        os.rename(part, place)
+
+    dr.report.write(campaign, tmp_path)
+    before = (tmp_path / "index.html").read_text()
+    campaign.evaluator.name = "renamed"
+    monkeypatch.setattr(own_files, "move", killed)
+    with pytest.raises(KeyboardInterrupt):
+        dr.report.write(campaign, tmp_path)
+    monkeypatch.undo()
+    assert len(moved) == 3 and (tmp_path / "index.html").read_text() == before  # the page is the last
+    assert "renamed" in dr.report.write(campaign, tmp_path).read_text()
+
+
+def test_a_folder_that_is_a_file_and_home_folders(campaign, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="file is a file; it must be a folder"):
+        dr.report.write(campaign, tmp_path / "file")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert dr.report.write(campaign, "~/out") == tmp_path / "out" / "index.html"
+    with pytest.raises(ValueError, match="folder is '~no_such_user/out', and ~no_such_user has no home folder"):
+        dr.report.write(campaign, "~no_such_user/out")
+
+
+def cells(path):
+    with path.open(newline="") as handle:
+        return list(csv.reader(handle))
+
+
+def test_texts_that_spreadsheets_would_compute_are_quoted(evaluator, tmp_path):
+    """A protection's label is free text; numbers, also negative ones, are no formulas."""
+    ranges = dr.WeightRange.fit(evaluator.model)
+    ranges.name = '=HYPERLINK("http://example.org")'
+    campaign = dr.Campaign(evaluator, errors=ERRORS, mitigations=[None, ranges], trials=6)
+    table = campaign.run(progress=False)
+    dr.report.write(campaign, tmp_path)
+    for path in tmp_path.rglob("*.csv"):
+        for row in cells(path):
+            for cell in row:
+                assert not cell.startswith(("=", "+", "-", "@", "\t", "\r")) or float(cell) is not None
+    read = pd.read_csv(tmp_path / "trials.csv")
+    assert (
+        read["auc_drop"].dtype == float
+        and (read["auc_drop"] == table["auc_drop"]).all()
+        and (table["auc_drop"] < 0).any()
+    )
+    found, expected = dr.summarise(read), campaign.summary(("auc", "auc_drop"))
+    assert set(found["mitigation"]) == {"none", f"'{ranges.name}"}
+    assert found["auc_drop"].tolist() == expected["auc_drop"].tolist()
+
+
+def test_quoted_texts(tmp_path):
+    texts = ["=1+1", "+cmd", "-cmd", "@SUM(A1)", "\t=1", "plain", "1+", "-0.1", None]
+    write_csv(pd.DataFrame({"=head": texts, "number": [-0.1] * 9}), tmp_path / "t.csv", digits=None)
+    rows = cells(tmp_path / "t.csv")
+    assert [row[0] for row in rows] == [
+        "'=head", "'=1+1", "'+cmd", "'-cmd", "'@SUM(A1)", "'\t=1", "plain", "1+", "-0.1", ""
+    ]  # fmt: skip
+    assert {row[1] for row in rows[1:]} == {"-0.1"}

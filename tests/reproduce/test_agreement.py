@@ -1,12 +1,21 @@
-"""How far a run lies from the published one, on made-up figures."""
+"""How far a run lies from the published one, on made-up figures and the published ones."""
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
 
 from reproduce import agreement
-from reproduce.agreement import compare_figures, compare_verdicts, distances, equal_models
+from reproduce.agreement import (
+    agreement_text,
+    by_figure,
+    compare_figures,
+    compare_tables,
+    compare_verdicts,
+    equal_models,
+)
+from reproduce.notebooks import FIGURES
 
 
 def curve(**changes):
@@ -16,7 +25,7 @@ def curve(**changes):
 
 
 def test_equal_tables_in_another_order_have_no_distance():
-    found = distances(curve(), curve().iloc[[2, 0, 1]])
+    found = compare_tables(curve(), curve().iloc[[2, 0, 1]])
     assert found["distance"].tolist() == [0, 0, 0]
 
 
@@ -24,7 +33,7 @@ def test_auc_is_compared_as_loss_on_the_sides_that_face_each_other():
     """The other model has an AUC of 0.9; its loss is 0.04 for 0.01, of half-widths 0.01 (upwards) and 0.03 (downwards)."""
     golden = {"auc_golden": [0.9, 0.8, 0.7]}
     other = curve(auc=[0.86, 0.7, 0.69], auc_low=[0.7, 0.68, 0.66], auc_high=[0.89, 0.72, 0.7], **golden)
-    found = distances(curve(), other)
+    found = compare_tables(curve(), other)
     assert found["distance"].tolist() == pytest.approx([0.03 / (0.01**2 + 0.03**2) ** 0.5, 0, 0])
     assert found["where"][0] == "auc_drop: a, 1e-05"
 
@@ -33,9 +42,9 @@ def test_numbers_without_width_and_without_interval():
     exact = {"low": [1.0, 2.0], "high": [1.0, 2.0]}
     one = pd.DataFrame({"case": ["x", "y"], "value": [1.0, 2.0], **exact, "seconds": [1.0, 2.0]})
     other = one.assign(value=[1.0, 3.0], low=[1.0, 3.0], high=[1.0, 3.0], seconds=[5.0, 6.0])
-    found = distances(one, other)
+    found = compare_tables(one, other)
     assert found["distance"].tolist() == [0, float("inf")] and found["where"][1] == "value: y"
-    assert distances(one[["case", "seconds"]], other[["case", "seconds"]]).empty
+    assert compare_tables(one[["case", "seconds"]], other[["case", "seconds"]]).empty
 
 
 @pytest.fixture
@@ -58,14 +67,90 @@ def folders(tmp_path):
 
 def test_figures_verdicts_and_models(folders):
     published, here = folders
-    (row,) = compare_figures(published, here).to_dict("records")  # without the figure of measured times
-    assert row["figure"] == "03_ber_sweep" and (row["values"], row["over_1"]) == (3, 1)
+    (row,) = by_figure(compare_figures(published, here)).to_dict("records")  # without the figure of measured times
+    assert row["figure"] == "03_ber_sweep" and (row["values"], row["differs"]) == (3, 1)
     assert row["where"] == "auc_drop: a, 0.0001" and row["largest"] == pytest.approx(0.05 / 0.0008**0.5)
     verdicts = compare_verdicts(published / "claims.csv", here / "claims.csv")
     assert verdicts[["published", "here"]].values.tolist() == [["reproduced", "partly"], ["reproduced", "reproduced"]]
     assert equal_models(published / "models.csv", here / "models.csv") == (1, 2)
     pd.read_csv(published / "models.csv").drop(columns="state").to_csv(published / "models.csv", index=False)
     assert equal_models(published / "models.csv", here / "models.csv") is None
+
+
+def test_what_a_run_lacks_is_no_agreement():
+    """Rows that are gone, no interval, one over ten times the published one, no column: each number by name."""
+    published = curve()
+    other = curve(auc_low=[0.78, None, 0.4], auc_high=[0.8, None, 0.8])
+    found = compare_tables(published, other.iloc[1:])
+    assert found["result"].tolist() == ["missing", "no interval", "interval over 10 times the published one"]
+    assert found["where"].tolist() == ["auc_drop: a, 1e-05", "auc_drop: a, 0.0001", "auc_drop: b, 1e-05"]
+    assert set(compare_tables(published, other.drop(columns="auc_low"))["result"]) == {"missing"}  # no loss without
+    table = pd.DataFrame({"case": ["x"], "value": [1.0], "value_low": [0.9], "value_high": [1.1]})
+    assert compare_tables(table, table[["case", "value"]])["result"].tolist() == ["no interval"]
+    assert compare_tables(table, table.assign(value=None))["result"].tolist() == ["missing"]
+    wide = table.assign(value_low=-0.01, value_high=2.0)
+    assert compare_tables(table, wide)["result"].tolist() == ["interval over 10 times the published one"]
+    assert compare_tables(table, table.assign(value_low=0.1, value_high=2.0))["result"].tolist() == ["agrees"]
+
+
+def test_rows_belong_together_though_results_differ_and_rows_are_gone():
+    """A number that other models have otherwise, here `harmed`, is no name of a row."""
+    rates = [1e-6, 1e-5, 1e-4, 1e-3]
+    one = pd.DataFrame({"ber": rates, "harmed": [0, 0, 1, 2], "n": 60, "loss": [0.0, 0.1, 0.2, 0.3]})
+    one = one.assign(loss_low=one["loss"] - 0.01, loss_high=one["loss"] + 0.01)
+    found = compare_tables(one, one.assign(harmed=[0, 1, 2, 2]).iloc[[3, 1]])
+    assert found["result"].tolist() == ["missing", "agrees", "missing", "agrees"]
+
+
+def test_the_published_figures_with_a_tenth_of_their_rows(tmp_path):
+    same = agreement.agreement(FIGURES, FIGURES)
+    total = len(same["numbers"])
+    assert same["summary"][0] == f"{total:,} of {total:,} published numbers were compared" and total > 4000
+    assert len(agreement_text(same).splitlines()) == len(same["summary"])  # nothing disagrees
+    here = tmp_path / "figures"
+    shutil.copytree(FIGURES, here)
+    for path in (here / "data").glob("*.csv"):
+        table = pd.read_csv(path)
+        table.iloc[: max(1, len(table) // 10)].to_csv(path, index=False)
+    for name in ("03_ber_sweep.csv", "07_abft_overhead.csv", "00_models_learning.csv"):
+        (here / "data" / name).unlink()
+    (here / "claims.csv").unlink()
+    (here / "models.csv").unlink()
+    found = agreement.agreement(FIGURES, here)
+    numbers = found["numbers"]
+    assert (numbers["result"] == "missing").sum() > 0.85 * total and not (numbers["result"] == "differs").any()
+    text = agreement_text(found)
+    assert f" of {total:,} published numbers were compared\n" in text and f"\n{total:,} of" not in text
+    assert f"\n0 of {len(same['verdicts'])} published verdicts" in text and "\n0 of 18 trained models" in text
+    assert text.count("    the figure: missing\n") == 2  # without such numbers, or of measured times
+    (count,) = same["figures"].query("figure == '03_ber_sweep'")["values"]
+    assert f"  03_ber_sweep: of {count} numbers {count} missing\n    auc_drop: fm, 1e-09: missing\n" in text
+
+
+def test_a_case_whose_label_alone_differs(tmp_path):
+    """`where` may name the data set, and `data` those that had a value, in any order; other cases are other cases."""
+    rows = [
+        ["C1", 1, "", "m, c", "yes"],
+        ["C1", 2, "dlrm", "m", "yes"],
+        ["C1", 2, "dlrm", "c", "no"],
+        ["C1", 3, "x", "m", "no"],
+    ]
+    other = [
+        ["C1", 1, "", "c", "yes"],
+        ["C1", 2, "m, dlrm", "m", "yes"],
+        ["C1", 2, "dlrm", "c", "yes"],
+        ["C1", 3, "y", "m", "no"],
+    ]
+    for name, table in (("old", rows), ("new", other)):
+        table = pd.DataFrame(table, columns=["claim", "check", "where", "data", "verdict"]).assign(what="w")
+        table.to_csv(tmp_path / f"{name}.csv", index=False)
+    found = compare_verdicts(tmp_path / "old.csv", tmp_path / "new.csv")
+    found = found[found["published"] != found["here"]]
+    assert sorted(found[["where", "data", "published", "here"]].values.tolist()) == [
+        ["dlrm", "c", "no", "yes"],
+        ["x", "m", "no", ""],
+        ["y", "m", "", "no"],
+    ]
 
 
 def test_the_command(folders, tmp_path, monkeypatch, capsys):
@@ -82,12 +167,13 @@ def test_the_command(folders, tmp_path, monkeypatch, capsys):
         (tmp_path / "build" / profile / "run.json").write_text("{}")
     assert __main__.main([*call, "laptop"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:3] == [
-        "2 of 3 numbers agree with the published ones within the intervals of both",
-        "1 of 2 verdicts are the published ones",
+    assert lines[:4] == [
+        "3 of 3 published numbers were compared",
+        "2 of 3 agree with the published ones within the intervals of both",
+        "1 of 2 published verdicts are the same here",
         "1 of 2 trained models are the published ones, bit for bit",
     ]
-    assert lines[3] == "  03_ber_sweep: 1 of 3 differ, most auc_drop: a, 0.0001 (distance 1.8)"
+    assert lines[4:6] == ["  03_ber_sweep: of 3 numbers 1 differs", "    auc_drop: a, 0.0001: differs (distance 1.8)"]
     assert lines[-1] == "  C1, all: published reproduced, here partly"
     assert __main__.main([*call, "paper"]) == 2
     assert "the published figures are of profile laptop, not of paper" in capsys.readouterr().err

@@ -1,32 +1,41 @@
 """Bundles of a run: written, read into another cache, refused when damaged."""
 
+import hashlib
 import json
+import re
+import stat
+import time
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from safetensors.torch import load, save
 
+from drsrobust._files import exclusive
+from drsrobust._hashing import digest
 from drsrobust.data import load_dataset
 from drsrobust.models import state_digest
 from drsrobust.training import Settings, load_model
 from reproduce.__main__ import main
-from reproduce.bundle import read_checkpoints, write_bundle
+from reproduce.bundle import bundles_used, read_checkpoints, write_bundle
 
 QUICK = Settings(epochs=1, batch_size=1024)
+OF = {"profile": "smoke", "started": "today", "commit": "0123456789ab"}
 
 
 @pytest.fixture
 def bundle(tmp_path, empty_cache):
-    data = load_dataset("synthetic-movielens/ids", rows=3000)
+    data = load_dataset("synthetic-movielens/full", rows=3000)
     load_model("fm", data, settings=QUICK, progress=False)
     folder = tmp_path / "build" / "smoke"
     (folder / "figures" / "data").mkdir(parents=True)
     (folder / "figures" / "data" / "a.csv").write_text("x\n1\n")
-    (folder / "run.json").write_text(json.dumps({"datasets": [data.name]}))
+    (folder / "run.json").write_text(json.dumps(OF | {"datasets": [data.name], "machine": {"processor": "AMD"}}))
     return write_bundle(folder)
 
 
 def test_another_cache_starts_from_it(bundle, tmp_path, monkeypatch):
-    data = load_dataset("synthetic-movielens/ids", rows=3000)
+    data = load_dataset("synthetic-movielens/full", rows=3000)
     expected = state_digest(load_model("fm", data, settings=QUICK, progress=False))
     content = bundle.read_bytes()
     assert write_bundle(bundle.parent).read_bytes() == content
@@ -34,9 +43,229 @@ def test_another_cache_starts_from_it(bundle, tmp_path, monkeypatch):
     (name,) = read_checkpoints(bundle)
     made = tmp_path / "other" / "checkpoints" / name / "model.safetensors"
     before = made.stat().st_mtime_ns
-    model = load_model("fm", load_dataset("synthetic-movielens/ids", rows=3000), settings=QUICK, progress=False)
+    model = load_model("fm", load_dataset("synthetic-movielens/full", rows=3000), settings=QUICK, progress=False)
     assert state_digest(model) == expected and made.stat().st_mtime_ns == before
     assert read_checkpoints(bundle) == [name] and made.stat().st_mtime_ns == before
+
+
+def altered(bundle, path, change):
+    """A copy of a bundle whose members, name -> content, are as `change` leaves them, with fitting sizes and sums."""
+    with zipfile.ZipFile(bundle) as archive:
+        files = {name: archive.read(name) for name in archive.namelist() if name not in ("SHA256SUMS", "SIZES")}
+    tables = change(files) or {}
+    sizes = "".join(f"{len(content)}  {name}\n" for name, content in files.items()).encode()
+    files = files | {"SIZES": tables.get("SIZES", sizes)}
+    sums = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()).encode()
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in (files | {"SHA256SUMS": sums}).items():
+            archive.writestr(name, content)
+    return path
+
+
+@pytest.fixture
+def refused(bundle, tmp_path, monkeypatch):
+    """Gives a function that reads an altered bundle into an empty cache, which stays empty; returns what is said."""
+
+    def read(change, marked=None):
+        path = altered(bundle, tmp_path / "altered.zip", change)
+        if marked:
+            marked(path)
+        monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "victim"))
+        with pytest.raises(ValueError, match="is not a bundle of `make bundle`, or is damaged") as caught:
+            read_checkpoints(path)
+        assert "\n" not in str(caught.value)
+        files = [file for file in (tmp_path / "victim").rglob("*") if file.suffix != ".lock"]
+        assert not [file for file in files if file.is_file()] and not (tmp_path / "victim" / "bundle").exists()
+        return str(caught.value)
+
+    return read
+
+
+def one_of(files, ending):
+    return next(name for name in files if name.endswith(ending))
+
+
+def test_an_unaltered_copy_is_read(bundle, tmp_path, monkeypatch):
+    monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "other"))
+    assert len(read_checkpoints(altered(bundle, tmp_path / "copy.zip", lambda files: None))) == 1
+
+
+def test_a_small_archive_that_becomes_a_large_one(refused):
+    def zeros(files):
+        files["figures/zeros.bin"] = bytes(60 * 2**20)
+
+    assert re.search(r"it would become 6\d,\d+,\d+ bytes from \d+,\d+, over 100 times as many", refused(zeros))
+
+
+def test_more_than_the_recorded_size_is_not_written(refused):
+    def longer(files):
+        sizes = "".join(f"{5 if name == 'run.json' else len(files[name])}  {name}\n" for name in files)
+        return {"SIZES": sizes.encode()}
+
+    assert "run.json is larger than the 5 bytes of SIZES" in refused(longer)
+
+    def shorter(files):
+        sizes = "".join(f"{len(files[name]) + (name == 'run.json')}  {name}\n" for name in files)
+        return {"SIZES": sizes.encode()}
+
+    assert "run.json has " in refused(shorter)
+
+    def negative(files):
+        return {"SIZES": "".join(f"-5  {name}\n" for name in files).encode()}
+
+    assert "SIZES says '-5' of " in refused(negative)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../escaped",
+        "/escaped",
+        "checkpoints/../../escaped/model.safetensors",
+        "checkpoints/../manifest.json",
+        "checkpoints/.hidden/manifest.json",
+        "checkpoints/a/b/manifest.json",
+        "checkpoints/a/bundle.json",
+        "figures/..\\escaped",
+        "setup.py",
+    ],
+)
+def test_names_that_no_bundle_has(name, refused):
+    assert f"{name!r} is no name that a bundle has" in refused(lambda files: files.update({name: b"x"}))
+
+
+def test_links_and_names_that_occur_twice(refused):
+    def link(path):
+        with zipfile.ZipFile(path, "a") as archive:
+            entry = zipfile.ZipInfo("figures/link")
+            entry.external_attr = (stat.S_IFLNK | 0o777) << 16
+            archive.writestr(entry, "/etc/passwd")
+
+    assert "figures/link is a link or a folder" in refused(lambda files: None, link)
+
+    def twice(path):
+        with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+            archive.writestr("run.json", "{}")
+
+    assert "a name occurs twice in it" in refused(lambda files: None, twice)
+
+    def more(path):
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("figures/more.csv", "x")
+
+    assert "figures/more.csv does not match SHA256SUMS" in refused(lambda files: None, more)
+
+
+def test_a_manifest_of_other_weights(refused):
+    """Though all sums of files fit: the hash of the weights is the manifest's, which has a hash itself."""
+
+    def change(**changes):
+        def change_manifest(files):
+            name = one_of(files, "manifest.json")
+            manifest = json.loads(files[name])
+            weights = load(files[one_of(files, "model.safetensors")])
+            if changes.pop("weights", False):
+                weights = {key: tensor + 1 for key, tensor in weights.items()}
+            files[one_of(files, "model.safetensors")] = save(weights)
+            manifest["sha256"] = hashlib.sha256(files[one_of(files, "model.safetensors")]).hexdigest()
+            manifest |= changes
+            del manifest["manifest_sha256"]
+            files[name] = json.dumps(manifest | {"manifest_sha256": digest(manifest)}).encode()
+
+        return change_manifest
+
+    assert "its weights have the hash" in refused(change(weights=True))
+    assert "its manifest says 000000000000" in refused(change(state="0" * 64))
+    assert "model.safetensors does not have the SHA-256 of its manifest" in refused(change(sha256="0" * 64))
+
+    def edited(files):
+        name = one_of(files, "manifest.json")
+        files[name] = files[name].replace(b'"test_auc": 0', b'"test_auc": 1')
+
+    assert "its manifest does not have the SHA-256 that it states" in refused(edited)
+    assert "manifest.json" in refused(lambda files: files.pop(one_of(files, "manifest.json")) and None)
+
+    def deep(files):
+        files[one_of(files, "manifest.json")] = b"[" * 100_000
+
+    assert "recursion" in refused(deep)
+
+
+def test_encrypted_archives_folders_and_archives_of_before_sizes(refused, tmp_path, capsys):
+    def encrypted(path):
+        """The flag in the headers: nothing is decrypted."""
+        content = bytearray(path.read_bytes())
+        for mark, at in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+            start = content.find(mark)
+            content[start + at] |= 1
+        path.write_bytes(content)
+
+    assert "is encrypted, and a bundle has no password" in refused(lambda files: None, encrypted)
+
+    def old(path):
+        with zipfile.ZipFile(path) as archive:
+            files = {name: archive.read(name) for name in archive.namelist() if name != "SIZES"}
+        sums = files["SHA256SUMS"].decode().splitlines(keepends=True)
+        files["SHA256SUMS"] = "".join(line for line in sums if not line.endswith("  SIZES\n")).encode()
+        with zipfile.ZipFile(path, "w") as archive:
+            for name, content in files.items():
+                archive.writestr(name, content)
+
+    assert "it has no SIZES; make it again" in refused(lambda files: None, old)
+    for given, says in ((tmp_path, "is a folder, not a bundle"), (tmp_path / "none", "does not exist")):
+        assert main(["--profile", "smoke", "--out", str(tmp_path), "--checkpoints", str(given)]) == 2
+        said = capsys.readouterr().err
+        assert f"reproduce: {given} {says}" in said and said.count("\n") == 1
+
+
+def test_one_process_unpacks_at_a_time(bundle, tmp_path, monkeypatch):
+    """A second one waits for the first, and finds the models there."""
+    monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "other"))
+    with ThreadPoolExecutor(1) as executor:
+        with exclusive(tmp_path / "other" / "bundle"):
+            second = executor.submit(read_checkpoints, bundle)
+            time.sleep(0.3)
+            assert not second.done() and not list((tmp_path / "other").glob("checkpoints/*"))
+        (name,) = second.result(timeout=30)
+    assert (tmp_path / "other" / "checkpoints" / name / "manifest.json").is_file()
+
+
+def test_a_run_says_whose_models_it_used(bundle, tmp_path, monkeypatch):
+    """Also a later run that finds them in the cache; models that were trained here are not named."""
+    data = load_dataset("synthetic-movielens/full", rows=3000)
+    assert bundles_used([data.name]) == []
+    monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "other"))
+    (name,) = read_checkpoints(bundle)
+    (used,) = bundles_used([data.name])
+    assert used["file"] == bundle.name and used["sha256"] == hashlib.sha256(bundle.read_bytes()).hexdigest()
+    assert used["models"] == [name] and used["run"] == {**OF, "processor": "AMD"}
+    assert bundles_used(["movielens-1m/ids"]) == []
+    load_model("dlrm", load_dataset("synthetic-movielens/full", rows=3000), settings=QUICK, progress=False)
+    assert bundles_used([data.name]) == [used]
+    write_bundle(bundle.parent)  # of both models, without the mark in the cache
+    with zipfile.ZipFile(bundle) as archive:
+        assert not [member for member in archive.namelist() if "bundle.json" in member]
+
+
+def test_the_record_and_the_report_of_a_run_name_the_bundle(bundle, tmp_path, monkeypatch):
+    from reproduce import runner
+
+    def run_notebook(notebook, parameters, folder):
+        return runner.Outcome(notebook.name, notebook.title, True, 1.0, parameters, "notebooks/x.ipynb")
+
+    monkeypatch.setattr(runner, "run_notebook", run_notebook)
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "other"))
+    call = ["00_models", "--profile", "smoke", "--jobs", "1", "--out", str(tmp_path / "out")]
+    assert main([*call, "--checkpoints", str(bundle)]) == 0
+    total = hashlib.sha256(bundle.read_bytes()).hexdigest()
+    run = json.loads((tmp_path / "out" / "smoke-part" / "run.json").read_text())
+    assert [(used["sha256"], len(used["models"])) for used in run["bundles"]] == [(total, 1)]
+    claims = tmp_path / "out" / "smoke-part" / "figures" / "claims.csv"
+    assert run["figure_sha256"] == {"claims.csv": hashlib.sha256(claims.read_bytes()).hexdigest()}
+    page = (tmp_path / "out" / "smoke-part" / "report" / "index.html").read_text()
+    assert f"1 of drsrobust-smoke.zip (SHA-256 <code>{total}</code>), not trained in this run: fm-" in page
+    assert "Trained for a smoke run of commit 0123456789ab, today, on AMD<" in page
 
 
 def test_damaged_and_wrong_files_are_refused(bundle, tmp_path, capsys):

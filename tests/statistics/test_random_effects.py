@@ -46,3 +46,9 @@ def test_two_rows_of_one_condition_are_refused():
     twice = pd.concat([summary(0.2, 0.05)] * 2)
     with pytest.raises(ValueError, match="two rows of .*'mitigation': 'none'.*names of their own"):
         across_models([twice])
+
+
+def test_the_method_is_named():
+    one, other = (summary(value, 0.05, interval="Stringer's bound") for value in (0.2, 0.3))
+    assert across_models([one, other], ["auc_drop"])["interval"].tolist() == ["Student's t over models"]
+    assert across_models([one], ["auc_drop"])["interval"].tolist() == ["Stringer's bound"]

@@ -149,7 +149,13 @@ def test_faults_in_chips_of_mantissas_are_small_unless_a_code_spreads_them():
     ]
     widths = [row["auc_drop_high"] - row["auc_drop_low"] for row in rows]
     assert widths[0] == widths[1] < 0.05 and min(widths[2:]) > 0.1
-    known = table.replace({"stratum": {"mantissa chips": "0"}}).assign(mitigation_kind="Composed")
+    table = table.replace(
+        {"stratum": {"mantissa chips": "exponent chips, not critical", "exponent chips": "critical bits"}}
+    )
+    for kind, wide in (("none", False), ("WeightRange", False), ("ECC", True)):  # of one word
+        row = summarise(table.assign(mitigation_kind=kind)).iloc[0]
+        assert (row["auc_drop_high"] - row["auc_drop_low"] > 0.1) == wide
+    known = table.replace({"stratum": {"exponent chips, not critical": "0"}}).assign(mitigation_kind="Composed")
     assert summarise(known).iloc[0]["auc_drop_high"] == rows[0]["auc_drop_high"]
 
 
@@ -170,7 +176,9 @@ def test_weights_of_several_conditions_are_refused():
         summarise(table[table["stratum"] == "1+"])
     with pytest.raises(ValueError, match="sum to 2, not to 1: they are of several conditions"):
         pvf(
-            pd.concat([table, table]).assign(decision_changed=0.0, list_changed=0.0, score_changed=0.0),
+            pd.concat([table, table.assign(rate=1e-6)]).assign(
+                decision_changed=0.0, list_changed=0.0, score_changed=0.0
+            ),
         )
 
 
@@ -182,3 +190,28 @@ def test_allocation_follows_need_and_only_grows():
         now = allocate(np.array([0.5, 0.3, 0.2]), np.array([0.01, 0.1, 0.2]), n, 2)
         assert now.sum() == n and (now >= before).all()
         before = now
+
+
+def test_the_column_interval_names_the_method():
+    """It said Student's t of 684 published rows that have Stringer's bound."""
+    random = np.random.default_rng(0)
+    few, many = np.append(np.zeros(99), 0.3), random.normal(0.1, 0.01, 100)
+    expected = {
+        "Stringer's bound": (table_of(few), stringer_interval(few, (-0.2, 0.8))),
+        "Student's t": (table_of(many), mean_interval(many)),
+        "rule of three": (table_of(np.zeros(50)), mean_interval(np.zeros(50), bounds=(-0.2, 0.8))),
+        "betting": (table_of(few, stopping="precision"), bounded_interval(few, (-0.2, 0.8))),
+        "exact": (table_of(np.zeros(50), ber=0.0), (0.0, 0.0, 0.0)),
+    }
+    for name, (table, ends) in expected.items():
+        row = summarise(table, ["auc", "auc_drop"]).iloc[0]
+        assert row["interval"] == name
+        assert tuple(row[["auc_drop", "auc_drop_low", "auc_drop_high"]]) == pytest.approx(ends, abs=1e-12), name
+    both = np.append(random.normal(0, 1e-5, 20), np.append(np.zeros(29), 0.2))
+    assert (
+        summarise(table_of(both, ["0"] * 20 + ["1+"] * 30), ["auc"]).iloc[0]["interval"]
+        == "Stringer's bound, Student's t"
+    )
+    several = summarise(table_of(many).assign(own=few), ["auc_drop", "own"], bounds={"own": (0, 1)}).iloc[0]["interval"]
+    assert several == "Student's t (auc_drop); Stringer's bound (own)"
+    assert summarise(table_of(few).assign(own=few), ["own"]).iloc[0]["interval"] == ""  # unknown bounds: blank

@@ -2,8 +2,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import drsrobust as dr
+from drsrobust.campaign import Campaign
+from drsrobust.injection import BitFlip
+from drsrobust.mitigation import NaNGuard
 from drsrobust.statistics.columns import CONDITION
 from drsrobust.statistics.intervals import bounded_interval, mean_interval, stringer_interval
+from drsrobust.statistics.pvf import pvf
+from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
 
 
@@ -180,3 +186,31 @@ def test_rankings_have_no_auc(nothing):
     assert interval(found, "overlap") == pytest.approx(stringer_interval(rare[2:], (0, 1)))
     assert np.isnan(interval(found, "median_change")[1:]).all()  # its greatest value is not known
     assert not summarise(table, ["auc", "ndcg"])["few_harmful"].any()
+
+
+def test_repeated_trials_are_refused_and_trials_of_several_campaigns_are_not(evaluator, tmp_path):
+    """`table + table` halved intervals without a word."""
+    options = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "mitigations": [None, NaNGuard(0.5)], "trials": 3}
+    options |= {"metrics": ["decision_changed", "list_changed", "score_changed"]}
+    table, other = (
+        Campaign(evaluator, store=tmp_path / str(seed), seed=seed, **options).run(progress=False, workers=1)
+        for seed in (0, 1)
+    )
+    said = "the table holds 3 trials twice.* first is trial 0, .*error_model BitFlip, rate 0.001, .*mitigation none"
+    again = pd.concat([table, table[(table["rate"] == 1e-3) & (table["mitigation"] == "none")]])
+    for statistic in (summarise, recovery, pvf):
+        with pytest.raises(ValueError, match=said):
+            statistic(again)
+        assert statistic(pd.concat([table, other]))["n"].max() == 2 * statistic(table)["n"].max()
+        models = table, table.assign(model="other", checkpoint="o"), table.assign(dataset="other", data="o")
+        assert len(statistic(pd.concat(models))) in (len(statistic(table)), 3 * len(statistic(table)))
+
+
+@pytest.mark.parametrize("sampling", ["plain", "stratified"])
+def test_repeated_trials_of_a_fleet_are_refused(evaluator, tmp_path, sampling):
+    errors, options = [dr.MemoryFault("bit")], {"metrics": ["decision_changed"], "sampling": sampling, "trials": 8}
+    damage = Campaign(evaluator, errors=errors, store=tmp_path / "s", **options).run(progress=False, workers=1)
+    about = {"hosts": 10, "memory": "8GiB", "recommendations": 100, "rates": dr.rates.EVENTS}
+    assert len(dr.fleet(damage, evaluator.model, **about).table()) == 1
+    with pytest.raises(ValueError, match="the table holds 8 trials twice"):
+        dr.fleet(pd.concat([damage, damage]), evaluator.model, **about)

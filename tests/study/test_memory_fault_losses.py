@@ -70,15 +70,24 @@ def test_the_factor_over_single_bits(evaluator, trials, data, tmp_path):
     flips = dr.Campaign(evaluator, conditions=single_errors(parts), trials=6, store=tmp_path / "s").run(progress=False)
     fit, hits = {"bit": 1.0, "row": 0.5, "bank": 0.5}, {"bit": 1e-12, "row": 1e-12, "bank": 1e-9}
     faults = trials[trials["mitigation"] == "none"]
-    found = understatement(faults, flips, parts, data.test, fit, hits)
-    assert found.groupby("third").size().tolist() == [2] * 4 and (found["value"] > 0).all()
-    whole = found[found["third"] == 0].set_index("reading")
-    mean = summarise(mixed(faults, fit))["auc_drop"].iloc[0]
+    large = {"bit": 1e-11, "row": 1e-11, "bank": 2e-9}
+    found = understatement(faults, flips, parts, data.test, fit, {"1 MB": hits, "10 MB": large})
+    assert found.groupby("third").size().tolist() == [4] * 4 and (found["value"] > 0).all()
+    whole = found[found["third"] == 0].set_index(["reading", "size"])
+    losses = summarise(faults).set_index("error_mode")["auc_drop"]
     (flip,) = dr.study.components.stratified_loss(flips, parts, data.test, by=())["auc_drop"]
-    assert whole.loc["fault", "value"] == pytest.approx(mean / (flip * 16 / 18))
-    per_hour = sum(hits[m] * v for m, v in summarise(faults).set_index("error_mode")["auc_drop"].items())
-    assert whole.loc["memory", "value"] == pytest.approx(per_hour / (2.0 * hits["bit"] * flip * 16 / 18))
-    assert "if it were one wrong bit" in whole.loc["fault", "detail"]
+    bit = flip * 16 / 18
+    mean = sum(hits[mode] * losses[mode] for mode in MODES) / sum(hits.values())
+    assert whole.loc[("fault", "1 MB"), "value"] == pytest.approx(mean / bit)
+    for size, rates in (("1 MB", hits), ("10 MB", large), ("a full memory", fit)):
+        per_hour = sum(rates[mode] * losses[mode] for mode in MODES)
+        row = whole.loc[("memory", size)]
+        assert row["value"] == pytest.approx(per_hour / (2.0 * rates["bit"] * bit))  # twice as many faults as bits
+        assert float(row["detail"].split()[1].replace(",", "")) == pytest.approx(row["value"], rel=0.5)
+    assert whole.loc["memory", "value"].is_monotonic_decreasing  # faults of bits reach large models more often
+    assert whole.loc[("fault", "1 MB"), "detail"].endswith(
+        "if it were one wrong bit; 100 % of such faults are of mode 'bank'"
+    )
 
 
 def test_repeated_tables_keep_every_score(evaluator, data):
@@ -97,7 +106,11 @@ def frame(modes, names):
         value = 0.0 if number == 1 else 10.0 ** -(4 - place)
         row = {"model": "dlrm", "dataset": "d", "error_mode": mode, "mitigation": name, "n": 9, "hits_per_year": 1e-3}
         for quantity, scale in (("auc_drop", 1.0), ("per_year", 1e-3)):
-            row |= {quantity: scale * value, f"{quantity}_low": -scale, f"{quantity}_high": scale * (value + 0.1)}
+            row |= {
+                quantity: scale * value,
+                f"{quantity}_low": scale * value / 2,
+                f"{quantity}_high": scale * 2 * value,
+            }
         rows.append(row)
     columns = ["model", "dataset", "error_mode", "mitigation", "n", "hits_per_year"]
     columns += [f"{q}{end}" for q in ("auc_drop", "per_year") for end in ("", "_low", "_high")]
@@ -132,7 +145,7 @@ def test_rankings_are_drawn():
     said = messages.ranking(data)
     assert said == (
         "Under faults of chips protections lose their order under random flips (rank correlation -0.50): clip goes from 90 to "
-        "10 %."
+        "at most 20 %."
     )
     assert messages.ranking(data.head(1)) == "Recovery under faults of memory chips and under independent flips."
     figures.protection_ranking(data.head(0), ber=1e-3)
@@ -153,5 +166,10 @@ def test_the_message_of_losses():
     expected = frame(["row", "any"], ["none", "chipkill RS(18,16)", "SECDED (72,64)"])
     assert messages.memory_faults(expected) == (
         "A fault that reaches the model costs 0.001 AUC; codes leave of it: chipkill RS(18,16) 0 %, SECDED (72,64) 100 %."
+    )
+    wide = expected.assign(auc_drop_high=expected["auc_drop"] + 1e-4, auc_drop_low=expected["auc_drop"] / 20)
+    assert messages.memory_faults(wide) == (  # a point whose interval spans a factor of over 10 is not given
+        "A fault that reaches the model costs 5e-5 to 0.0011 AUC; codes leave of it: chipkill RS(18,16) at most 10 %, "
+        "SECDED (72,64) 5 to 110 %."
     )
     assert messages.memory_faults(expected.head(0)) == "AUC lost to faults of a memory chip, by mode."

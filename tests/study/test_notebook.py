@@ -31,7 +31,13 @@ def test_values_that_fit(value, annotation):
 @pytest.mark.parametrize(
     ("value", "annotation", "says"),
     [
-        ("1e-5", float, r"parameter 'own' is '1e-5' \(str\); it must be float\. In YAML write 1\.0e-5"),
+        ("1e-5", float, r"parameter 'own' is '1e-5' \(str\); it must be float\. In YAML 1e-5 is text; write 1\.0e-5;"),
+        (["1e-6"], list[float], r"'own' is \['1e-6'\] \(list\).*float\]\. In YAML 1e-6 is text; write 1\.0e-6$"),
+        ([1.0, "2.5e6"], list[float], r"In YAML 2\.5e6 is text; write 2\.5e\+6$"),
+        ([["-1E3"]], list[list[float]], r"In YAML -1E3 is text; write -1\.0e\+3$"),
+        (["1e3"], list[int], r"must be list\[int\]\. In YAML write 1\.0e-5, not 1e-5$"),
+        ("a", list[str], r"must be list\[str\].*python -m reproduce NOTEBOOK"),
+        ([3, "a"], list[str], r"it must be list\[str\]$"),
         ("[1]", list[int], r"must be list\[int\].*python -m reproduce NOTEBOOK 'own=\.\.\.'"),
         (1.5, int, r"'own' is 1.5 \(float\); it must be int"),
         (True, int, r"True \(bool\); it must be int"),
@@ -44,6 +50,13 @@ def test_values_that_fit(value, annotation):
 def test_values_that_do_not(value, annotation, says):
     with pytest.raises(TypeError, match=says):
         check(value, annotation)
+
+
+def test_the_numbers_that_hints_name_are_numbers_to_yaml():
+    yaml = pytest.importorskip("yaml")
+    for text in ("1e-6", "2.5e6", "-1E3", "1e+5"):
+        assert yaml.safe_load(f"[{text}]") == [text]
+        assert yaml.safe_load(f"[{notebook._as_number(text)}]") == [float(text)]
 
 
 @pytest.mark.parametrize(

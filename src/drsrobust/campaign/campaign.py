@@ -1,35 +1,48 @@
 """A campaign: all trials of a grid of error models, targets and mitigations on one evaluator, stored as they finish."""
 
+import shutil
+import tempfile
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import nullcontext
 from dataclasses import asdict
 from operator import index
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from torch import nn
 
 from drsrobust._environment import check_choice, commit, cores, count_done, machine, progress_bar, versions
-from drsrobust._files import cache_folder
+from drsrobust._files import cache_folder, expanded
 from drsrobust._hashing import digest
 from drsrobust._html import facts
 from drsrobust.campaign.conditions import Condition, condition_triples, grid, sharing_maps
 from drsrobust.campaign.model_file import NotPicklable, model_file
 from drsrobust.campaign.queue import Schedule
+from drsrobust.campaign.repeat import check_first_trials
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.stratified import StratifiedSchedule, families, stratified
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.trial import LocalRunner, run_here
 from drsrobust.campaign.workers import run_in_processes, run_there, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
-from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
+from drsrobust.injection import (
+    AddressSpace,
+    ErrorModel,
+    FixedCount,
+    Target,
+    Transient,
+    restore_leftovers,
+)
 from drsrobust.injection.critical_bits import CriticalBits
+from drsrobust.introspection.code_digest import code_digest
+from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING
@@ -41,7 +54,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLAIN, STRATIFIED = SAMPLING = ("plain", "stratified")
-FORMAT = 7  # of what a trial computes and stores: raise it when that changes
+FORMAT = 8  # of what a trial computes and stores: raise it when that changes
 SOON = 60.0  # seconds: starting processes, which takes some ten, is not worthwhile for campaigns that end sooner
 # With a precision: trials at the first and at the last check of the interval, and the growth from check to check. The interval
 # holds at all checks, so frequent checks cost nothing and save trials.
@@ -53,15 +66,15 @@ _KEY = ["error_model", "rate", "target", *MITIGATION, "trial"]
 class Campaign:
     """All trials of errors x targets x mitigations, or of a list of conditions.
 
-    A trial depends only on the model's state, the rows, its condition and its number. So a campaign may be stopped at any time
-    and continues from there, one with more trials continues one with fewer, and the table is the same, bit for bit, with any
-    number of processes.
+    A trial depends only on the model's state and code, the rows, its condition and its number. So a campaign may be stopped at
+    any time and continues from there, one with more trials continues one with fewer, and the table is the same, bit for bit,
+    with any number of processes. A campaign with changed code is another campaign.
 
     Args:
         evaluator: the evaluator.
-        errors: error models, as `[BitFlip(b) for b in decades(1e-9, 1e-2)]`.
-        targets: as in `inject`.
-        mitigations: None: no mitigation. All meet the same error maps.
+        errors: error models, as `[BitFlip(b) for b in decades(1e-9, 1e-2)]`, or one.
+        targets: as in `inject`; texts in a list.
+        mitigations: a list or one; None: no mitigation. All meet the same error maps.
         conditions: replaces these axes: a list of (error model, target), (error model, target, mitigation), or mappings
             with the keys error, target, mitigation.
         trials: how many for each condition (default 100); with `precision`, how many at least (default 32).
@@ -80,7 +93,8 @@ class Campaign:
             `recovery` or `pvf`. Of `BitFlip` by the number of critical flips, which narrows intervals at low rates; rates at
             which plain maps hold many critical flips, and mitigations that remove these from memory, have plain maps. Of
             `MemoryFault` by the chip that fails. Or `CriticalBits`: stratified by these.
-        store: folder of the results; None: one in the cache, named by the definition.
+        store: folder of the results; None: one in the cache, named by the definition, code included; where part of the code
+            cannot be compared with that of a later run, one that is deleted with the campaign, with a warning.
 
     Raises:
         TypeError: something else in place of an error model or a mitigation.
@@ -95,9 +109,9 @@ class Campaign:
         self,
         evaluator: Evaluator,
         *,
-        errors: Iterable[ErrorModel] | None = None,
-        targets: Iterable[str | Target | Transient] = ("all",),
-        mitigations: Iterable[Mitigation | None] = (None,),
+        errors: Iterable[ErrorModel] | ErrorModel | None = None,
+        targets: Iterable[str | Target | Transient] | Target | Transient = ("all",),
+        mitigations: Iterable[Mitigation | None] | Mitigation | None = (None,),
         conditions: Iterable[Any] | None = None,
         trials: int | None = None,
         precision: float | None = None,
@@ -139,15 +153,37 @@ class Campaign:
         _check_distinct(self.conditions)
         for condition in self.conditions:
             condition.check(evaluator.model)
-        definition = self._definition()
+        _check_mitigations(self.conditions, evaluator.model)
+        definition, missing = self._definition()
         if store is None:
             name = f"{evaluator.name}-{evaluator.rows.dataset.replace('/', '-')}-{digest(definition)[:16]}"
-            store = cache_folder("campaigns", name)
+            store = cache_folder("campaigns", name) if missing is None else self._temporary(name, missing)
         about = {"versions": versions(), "commit": commit(), "machine": machine()}
-        self.store = Store(Path(store).expanduser().resolve(), definition, about, stored_schema(self.metrics))
+        self.store = Store(expanded("store", store).resolve(), definition, about, stored_schema(self.metrics))
+        self._checked: set[int] = set()  # conditions whose trials were computed, or checked, by this campaign
 
-    def _definition(self) -> dict[str, Any]:
-        """All that decides the results, which the number of trials does not."""
+    def _temporary(self, name: str, missing: str) -> str:
+        """A new folder for the results, which is deleted with this campaign."""
+        warnings.warn(
+            f"this campaign's results are not kept, since a later run could not see whether this is the same: {missing}; pass "
+            "store= a folder to keep them",
+            stacklevel=3,
+        )
+        folder = cache_folder("campaigns")
+        folder.mkdir(parents=True, exist_ok=True)
+        store = tempfile.mkdtemp(prefix=f"{name}-", dir=folder)
+        weakref.finalize(self, shutil.rmtree, store, ignore_errors=True)
+        return store
+
+    def _definition(self) -> tuple[dict[str, Any], str | None]:
+        """All that decides the results, which the number of trials does not; and what of it has no digest."""
+        missing: list[str] = []
+
+        def code(value: Any, state: Sequence[Any] = ()) -> str:
+            digest_of = code_digest(value, state)
+            missing.extend([digest_of.missing] if digest_of.missing else [])
+            return digest_of.text[:16]
+
         evaluator, targets = self.evaluator, {}
         for condition in self.conditions:
             targets.setdefault(str(condition.target), condition.resolved)
@@ -160,11 +196,15 @@ class Campaign:
         if None in golden:
             golden = tuple(evaluator.golden.metrics(["ndcg", "hit_rate"]).values())
         golden = [round(value, 6) for value in golden]
-        own = {
-            name: [metric.identity, round(evaluator.own_metric(metric, evaluator.golden), 6)]
-            for name, metric in self.own_metrics.items()
-        }
-        return (
+        own = {}
+        for name, metric in self.own_metrics.items():
+            missing.extend([metric.code.missing] if metric.code.missing else [])
+            own[name] = [metric.code.text[:16], round(evaluator.own_metric(metric, evaluator.golden), 6)]
+        conditions = [
+            [*one.key, code([one.error_model, one.hits if isinstance(one.hits, Transient) else None])]
+            for one in self.conditions
+        ]
+        definition = (
             stratified
             | ({} if scoring == defaults else scoring)
             | {
@@ -173,11 +213,14 @@ class Campaign:
                 "checkpoint": evaluator.checkpoint,
                 "dataset": evaluator.rows.dataset,
                 "data": evaluator.rows.fingerprint,
-                # The code of a user's model and metrics decides too, so their golden values are part of the definition.
                 "golden": golden,
-                "conditions": [list(condition.key) for condition in self.conditions],
+                "model code": code(evaluator.model, [entry.tensor for entry in listed(evaluator.model)]),
+                "forward code": code(evaluator.scoring.forward),
+                "conditions": conditions,
                 "targets": targets,
-                "mitigations": {c.identity: c.protection for c in self.conditions if c.mitigation},
+                "mitigations": {
+                    c.identity: [c.protection, code(c.mitigation)] for c in self.conditions if c.mitigation
+                },
                 "scores": scores,
                 "metrics": {name: own.get(name, options) for name in self.metrics},
                 "seed": self.seed,
@@ -185,6 +228,7 @@ class Campaign:
                 "protocol": self.protocol,
             }
         )
+        return definition, missing[0] if missing else None
 
     def __repr__(self) -> str:
         amount = f"{self._checkpoints[0]} trials" if self.precision is None else f"precision {self.precision:g}"
@@ -219,7 +263,9 @@ class Campaign:
     ) -> "pd.DataFrame":
         """Computes the trials that are not in the store yet, and returns the table of all trials.
 
-        Errors of an interrupted `with dr.inject(...)` are undone first, with a warning.
+        The first stored trial of each condition is computed again, once for this object: the store is refused if code, data or
+        machine now give another result (bit for bit on the processor and with the versions that made it, else within 1e-6 in
+        AUC, with a warning). Errors of an interrupted `with dr.inject(...)` are undone first, with a warning.
 
         Args:
             workers: processes of one thread each; 1: this process. None: this process, and as soon as more than a minute of
@@ -228,10 +274,14 @@ class Campaign:
                 `Client(...).get_executor()` or `mpi4py.futures.MPIPoolExecutor()`. Its workers must see the store's folder.
             progress: shows a progress bar.
 
+        Warns:
+            UserWarning: trials in which the model raised; they have no scores (`raised()`).
+
         Raises:
             RuntimeError: something other than errors changed the model.
             NotPicklable: the workers cannot make the model.
-            StoreError: another process is writing to the store, a stored chunk is damaged, or the disk is full.
+            StoreError: another process is writing to the store, a stored chunk is damaged, a stored trial has another result
+                than now, or the disk is full.
             ValueError: the model is not the one that the evaluator was made for.
             WorkersDied: worker processes ended again and again.
         """
@@ -262,11 +312,21 @@ class Campaign:
                 self.evaluator.use_full_runs(str(coupled))
                 self.store.restart(str(coupled))
                 self._compute(workers, executor, progress)
+        if len(raised := self.raised()):
+            n, first = len(self._stored(["trial"])), raised.iloc[0]
+            warnings.warn(
+                f"{len(raised):,} of {n:,} trials raised, and have no scores; the first: {first['error_model']} in "
+                f"{first['target']}, trial {first['trial']}: {first['error']}",
+                stacklevel=2,
+            )
         return self.table()
 
     def _compute(self, workers: int | None, executor: Executor | None, progress: bool) -> None:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
-        schedule = self._schedule()
+        schedule, runner = self._schedule(), LocalRunner(self.evaluator, self.conditions, self._options)
+        names = [f"{condition.error_model} in {condition.target}" for condition in self.conditions]
+        check_first_trials(self.store, runner, names, sorted(set(range(len(names))) - self._checked))
+        self._checked = set(range(len(names)))
         name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
         report = CampaignProgress(schedule, name, len(self.conditions), self.precision) if progress else None
 
@@ -279,18 +339,16 @@ class Campaign:
         with report or nullcontext():
             if executor is None and (workers or 1) == 1:
                 switch = _SwitchToProcesses(self, schedule, requested=workers is not None)
-                runner = LocalRunner(self.evaluator, self.conditions, self._options)
                 if run_here(schedule, runner, finished, may_switch=switch.worthwhile):
                     return
                 workers = cores()
             self._run_there(schedule, finished, workers, executor)
 
     def _run_there(self, schedule: Schedule, finished, workers: int | None, executor: Executor | None) -> None:
-        folder = self.store.folder.with_name(f"{self.store.folder.name}.workers")
         # Processes of this machine share the evaluator's memory; workers of an executor may be on several machines.
         n_workers = 1 if executor is not None else workers
         key, options = self.store.identity, self._options
-        with worker_files(self.evaluator, self.conditions, folder, key, options, n_workers) as spec:
+        with worker_files(self.evaluator, self.conditions, self.store.folder, key, options, n_workers) as spec:
             if executor is not None:
                 run_there(schedule, spec, executor, finished)
             else:
@@ -441,6 +499,23 @@ def _check_distinct(conditions: Sequence[Condition]) -> None:
             raise ValueError(f"two different targets are both named {text!r}; run each in a campaign of its own")
 
 
+def _check_mitigations(conditions: Sequence[Condition], model: nn.Module) -> None:
+    """Raises ValueError for a mitigation that cannot protect the model, or cannot screen a flip in a condition's target."""
+    checked = set()
+    for condition in conditions:
+        key = condition.identity, str(condition.target)
+        if condition.mitigation is None or key in checked:
+            continue
+        try:
+            if condition.identity not in {identity for identity, _ in checked}:
+                condition.mitigation.check(model)
+            if isinstance(condition.hits, AddressSpace):
+                condition.mitigation.screen(FixedCount(1).sample(condition.hits, seed=0), model, seed=0)
+        except ValueError as error:
+            raise ValueError(f"mitigation {condition.protection!r} in {condition.target}: {error}") from error
+        checked.add(key)
+
+
 def _frame(table: pa.Table) -> "pd.DataFrame":
     """As a pandas frame; null integers and booleans stay null."""
     import pandas as pd
@@ -484,6 +559,7 @@ class CampaignProgress:
         self._counted = 0  # of trials, those of earlier runs as well
 
     def __enter__(self) -> "CampaignProgress":
+        count_done("stored", self._before)  # of the trials
         self.update()
         return self
 

@@ -28,27 +28,13 @@ from drsrobust.injection import (
     resolve,
 )
 from drsrobust.injection.address_space import Memory
+from drsrobust.injection.critical_bits import Stratum
 from drsrobust.injection.number_formats import bit_classes
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import NONE
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Stratum:
-    """A part of a condition's error maps.
-
-    Attributes:
-        name: the number of critical flips, as `0` or `2+`; the chips of a memory fault; `all` for plain maps.
-        probability: that a plain map belongs to it.
-        error_model: that draws its maps.
-    """
-
-    name: str
-    probability: float
-    error_model: ErrorModel
 
 
 @dataclass(frozen=True)
@@ -176,15 +162,15 @@ def decades(low: float, high: float) -> list[float]:
 
 
 def condition_triples(
-    errors: Iterable[ErrorModel] | None,
-    targets: Iterable[Any],
-    mitigations: Iterable[Mitigation | None],
+    errors: Iterable[ErrorModel] | ErrorModel | None,
+    targets: Iterable[Any] | Target | Transient,
+    mitigations: Iterable[Mitigation | None] | Mitigation | None,
     conditions: Iterable[Any] | None,
 ) -> list[tuple[ErrorModel, Any, Mitigation | None]]:
     """(error model, target, mitigation) of every condition: targets x errors x mitigations, or those of an explicit list.
 
     Args:
-        errors, targets, mitigations: axes.
+        errors, targets, mitigations: axes; one object alone is an axis of one.
         conditions: pairs (error model, target), triples with a mitigation, or mappings with the keys `error`, `target` and
             `mitigation` (default: all, none).
 
@@ -196,7 +182,9 @@ def condition_triples(
         for name, axis in (("targets", targets), ("errors", errors), ("mitigations", mitigations)):
             if isinstance(axis, str):
                 raise ValueError(f"{name} must be a list, as [{axis!r}], got the text {axis!r}")
-        errors, targets, mitigations = list(errors or ()), list(targets), list(mitigations)
+        errors = [errors] if isinstance(errors, ErrorModel) else list(errors or ())
+        mitigations = [mitigations] if isinstance(mitigations, Mitigation | None) else list(mitigations)
+        targets = [targets] if isinstance(targets, Target | Transient) else list(targets)
         triples = [(error, target, one) for target, error, one in product(targets, errors, mitigations)]
         if not triples:
             raise ValueError(

@@ -1,6 +1,6 @@
 """The result store: a folder with a manifest and Parquet chunks, each complete or absent.
 
-Contract: a finished trial is never changed and never computed again. A chunk belongs to one condition and carries the store's
+Contract: a finished trial is never changed and never stored again. A chunk belongs to one condition and carries the store's
 identity. One process writes at a time, others may read meanwhile. Chunks of another campaign, damaged chunks and duplicate
 trials are refused by name.
 
@@ -25,7 +25,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drsrobust._files import exclusive, new_file
+from drsrobust._files import exclusive, make_folder, new_file, warn_of_writers
 from drsrobust._hashing import digest
 
 _IDENTITY = b"drsrobust.campaign"
@@ -50,6 +50,7 @@ class Store:
 
     Attributes:
         full_run: why all trials of the store are full runs, as `restart` recorded it; None if they need not be.
+        made_by: `about` of the process that made the store.
 
     Raises:
         StoreError: the folder holds another campaign, or cannot be read.
@@ -60,6 +61,10 @@ class Store:
         self._definition, self._about = definition, about
         self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
         self.full_run: str | None = None
+        self.made_by = about
+        if file := next((place for place in (self.folder, *self.folder.parents) if os.path.isfile(place)), None):
+            raise StoreError(f"{file} is a file; it must be a folder. Pass another store=")
+        warn_of_writers(self.folder)
         self._check_manifest()
 
     def __repr__(self) -> str:
@@ -76,12 +81,12 @@ class Store:
             found = manifest["definition"]
             if not isinstance(found, dict):
                 raise ValueError("its definition is no object")
-            self.full_run = manifest.get("full_run")
+            self.full_run, self.made_by = manifest.get("full_run"), dict(manifest.get("about", {}))
         except FileNotFoundError:
             return False
         except OSError as error:
             raise StoreError(f"{self._manifest} cannot be read: {_why(error)}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, RecursionError, TypeError) as error:
             raise StoreError(f"{self._manifest} is damaged ({error}); delete {self.folder} to start again") from error
         if found.get("format") != self._definition.get("format"):
             raise StoreError(
@@ -137,7 +142,8 @@ class Store:
 
     def _open(self) -> np.ndarray:
         """Prepares the folder under the lock; returns the stored trials."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
+        warn_of_writers(self.folder)
         for stale in self.folder.glob(".*.part"):
             stale.unlink()  # of a killed writer: nobody else holds the lock
         there = self._check_manifest()  # again: another process may have created the store meanwhile
@@ -230,6 +236,15 @@ class Store:
         names = self.schema.names if columns is None else list(columns)
         schema = self._part({"condition", "trial", *names})
         return self._sorted(self._load(lambda path: self._read_chunk(path, schema)), schema).select(names)
+
+    def first_trial(self, condition: int) -> pa.Table | None:
+        """The stored trial of a condition with the lowest number, one row; None without any.
+
+        Raises:
+            StoreError: as `read`.
+        """
+        chunks = sorted(self.folder.glob(f"{condition:05d}-*.parquet"))
+        return self._read_chunk(chunks[0], self.schema).slice(0, 1) if chunks else None
 
     def keys(self) -> np.ndarray:
         """Condition and number of each finished trial: int64 [n, 2], ascending. It reads only these two columns, and so finds

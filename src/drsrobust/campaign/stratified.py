@@ -1,5 +1,4 @@
-"""Stratified sampling of a campaign: the trials of a condition are drawn by the number of critical flips, or by the chip that
-fails.
+"""Stratified sampling of a campaign: the trials of a condition are drawn by the strata of its error model.
 
 At low bit error rates few plain error maps hold a critical flip, and few memory faults lie in a chip of exponents, so few of
 them show what it costs. Here most trials do, and weights correct for that. `drsrobust.statistics.strata` estimates from such
@@ -12,61 +11,32 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
-from drsrobust.campaign.conditions import Condition, Stratum
+from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.queue import Schedule
-from drsrobust.injection import AddressSpace, BitFlip, ErrorModel, MemoryFault
-from drsrobust.injection.critical_bits import CriticalBits, count_probability
-from drsrobust.injection.memory_faults import CHIPS, DATA_CHIPS, exponent_chips
-from drsrobust.statistics.strata import ALL, UNHIT
+from drsrobust.injection import AddressSpace, BitFlip, ErrorModel
+from drsrobust.injection.critical_bits import CriticalBits, Stratum
+from drsrobust.statistics.strata import ALL, CHECK_CHIPS, NOT_CRITICAL, UNHIT
 
-FEWEST = 0.1  # plain maps take over where at most 3 critical flips have a smaller probability
-REST = 0.05  # strata end where more flips have less than this share of the last stratum
-MOST = 3  # flips that have a stratum of their own, at least so many share the last one
 PILOT = 16  # trials of each stratum from which the others are allocated
 LEAST = 0.2, 0.1  # share of the trials without critical flips at least, and of every other stratum
 UNSEEN = 0.1  # AUC: a loss that the pilot of a stratum with critical flips is taken to have shown once more
-CHECK = "check chips"
 PROBES = 8  # single critical flips that show whether a mitigation removes them from memory
 
 
 def strata_of(error_model: ErrorModel, hits: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
-    """The strata of a condition: `0`, `1`, ... and the last one with more flips; of a memory fault the chips of low mantissa
-    bits, those of `exponent_chips`, and those of check bits; or plain maps.
+    """The strata of a condition (`ErrorModel.strata`).
 
     Raises:
-        TypeError: errors other than independent bit flips and memory faults, in memory.
+        TypeError: an error model without strata, or errors that are not in memory.
         ValueError: a target without critical bits.
     """
-    if isinstance(error_model, MemoryFault) and isinstance(hits, AddressSpace):
-        return _by_chip(error_model, hits)
-    if type(error_model) is not BitFlip or error_model.critical is not None or not isinstance(hits, AddressSpace):
+    found = error_model.strata(hits, critical_bits) if isinstance(hits, AddressSpace) else []
+    if not found:
         raise TypeError(
-            "sampling='stratified' is for BitFlip(ber) and MemoryFault(mode) in a stored target, not for "
-            f"{error_model} in {hits}; run that in a campaign of plain maps"
+            f"sampling='stratified' is for error models that have strata, in a stored target; {error_model} in {hits} has "
+            "none: run it in a campaign of plain maps"
         )
-    n = critical_bits.among(error_model.eligible(hits)).bits
-    ber = error_model.ber
-    least = [count_probability(f"{k}+", n, ber) for k in range(MOST + 2)]
-    if 1 - least[-1] < FEWEST or not least[1]:
-        return [Stratum(ALL, 1.0, error_model)]
-    last = next((k for k in range(1, MOST) if least[k + 1] <= REST * least[k]), MOST)
-
-    def stratum(count: int | str, probability: float) -> Stratum:
-        return Stratum(str(count), probability, replace(error_model, critical=count, critical_bits=critical_bits))
-
-    found = [stratum(k, count_probability(k, n, ber)) for k in range(last)]
-    return [*found, stratum(f"{last}+", least[last])]
-
-
-def _by_chip(fault: MemoryFault, hits: AddressSpace) -> list[Stratum]:
-    top = exponent_chips(hits)
-    if fault.chips is not None or not top:
-        return [Stratum(ALL, 1.0, fault)]
-    data, check = (
-        tuple(chip for chip in part if chip not in top) for part in (range(DATA_CHIPS), range(DATA_CHIPS, CHIPS))
-    )
-    names = {"mantissa chips": data, "exponent chips": top, CHECK: check}
-    return [Stratum(name, len(chips) / CHIPS, replace(fault, chips=chips)) for name, chips in names.items() if chips]
+    return found
 
 
 def stratified(conditions: Sequence[Condition], model: nn.Module, critical_bits: CriticalBits) -> list[Condition]:
@@ -170,7 +140,8 @@ class StratifiedSchedule(Schedule):
         model raised counts as 0."""
         n = self._limit[number]
         spreads = [np.nan_to_num(self.values(condition, n)).var() for condition in self._groups[number]]
-        unseen = 0.0 if self._strata[number].name in (UNHIT, CHECK) else UNSEEN**2 / n
+        name = self._strata[number].name
+        unseen = 0.0 if name in (UNHIT, CHECK_CHIPS) or name.endswith(NOT_CRITICAL) else UNSEEN**2 / n
         return float(np.sqrt(max(spreads) + unseen))
 
 

@@ -1,10 +1,10 @@
 """Trials in worker processes, of this machine or of any executor of `concurrent.futures`.
 
-Workers read model, rows and conditions from files, which they map into their memory.
+Workers read model, rows and conditions from files, which they map into their memory. Two of these are unpickled, which runs
+code. So no other user may write to their folder, and their SHA-256 come with each task.
 """
 
 import multiprocessing
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +21,8 @@ import torch
 from torch import nn
 
 from drsrobust._environment import pool
+from drsrobust._files import inside_private, private_folder, writing
+from drsrobust._hashing import folder_digests
 from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolved
 from drsrobust.campaign.model_file import model_file, read_model_file
 from drsrobust.campaign.queue import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
@@ -54,7 +56,9 @@ class WorkerSpec:
     """All that a worker needs except the numbers of the trials. It can be pickled, and is small.
 
     Attributes:
-        folder: of the files; every worker must see it.
+        folder: of the files, private; every worker must see it.
+        owner: user id of the folder.
+        files: SHA-256 (hex) of each file, by its path in the folder.
         key: identifies this object among others.
         evaluator_options: of the evaluator.
         conditions: the grid.
@@ -63,6 +67,8 @@ class WorkerSpec:
     """
 
     folder: Path
+    owner: int
+    files: dict[str, str]
     key: str
     evaluator_options: dict[str, Any]
     conditions: tuple[ConditionSpec, ...]
@@ -74,45 +80,53 @@ class WorkerSpec:
 def worker_files(
     evaluator: Evaluator,
     conditions: Sequence[Condition],
-    folder: Path,
+    store: Path,
     key: str,
     trial_options: dict[str, Any],
     n_workers: int = 1,
 ) -> Iterator[WorkerSpec]:
-    """Writes model and rows into a new folder, which is deleted when the block ends.
+    """Writes model and rows into a new private folder, `store`.workers-<random>, which is deleted when the block ends.
 
     Args:
         evaluator, conditions: of the campaign.
-        folder: created here.
+        store: folder of the campaign's store.
         key: identifies the result among others.
         trial_options: of `run_trial`.
         n_workers: that share the evaluator's `memory`.
 
     Raises:
         NotPicklable: workers could not make the model.
+        OSError: there is no space for the files.
+        PermissionError: others can write to the folder, whatever its mode.
     """
     from safetensors.torch import save_file
 
     content = model_file(evaluator)
-    shutil.rmtree(folder, ignore_errors=True)  # of a killed run
-    folder.mkdir(parents=True)
-    try:
-        state = {entry.name: entry.tensor.detach().cpu().contiguous().clone() for entry in listed(evaluator.model)}
-        save_file(state, folder / _STATE)
-        del state
-        (folder / _MODEL).write_bytes(content)
-        if isinstance(evaluator.rows, Split):
-            write_split(evaluator.rows, folder / _ROWS)
-        else:
-            write_batches(evaluator.rows, folder / _ROWS)
-        np.save(folder / _GOLDEN, evaluator.golden.scores)
-        specs = [_condition_spec(condition, number, folder) for number, condition in enumerate(conditions)]
+    with private_folder(store.with_name(f"{store.name}.workers")) as folder:
+        with writing(folder):
+            state = {entry.name: entry.tensor.detach().cpu().contiguous().clone() for entry in listed(evaluator.model)}
+            save_file(state, folder / _STATE)
+            del state
+            (folder / _MODEL).write_bytes(content)
+            if isinstance(evaluator.rows, Split):
+                write_split(evaluator.rows, folder / _ROWS)
+            else:
+                write_batches(evaluator.rows, folder / _ROWS)
+            np.save(folder / _GOLDEN, evaluator.golden.scores)
+            specs = [_condition_spec(condition, number, folder) for number, condition in enumerate(conditions)]
         how = {"output": evaluator.scoring.output, "task": evaluator.scoring.task}
         options = evaluator.options | how | {"memory": amount(evaluator.options["memory"]) // n_workers}
         key += "" if evaluator.full_run is None else " full"  # a running worker must make another evaluator
-        yield WorkerSpec(folder, key, options, tuple(specs), trial_options, evaluator.full_run)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        yield WorkerSpec(
+            folder,
+            folder.stat().st_uid,
+            folder_digests(folder),
+            key,
+            options,
+            tuple(specs),
+            trial_options,
+            evaluator.full_run,
+        )
 
 
 def _condition_spec(condition: Condition, number: int, folder: Path) -> ConditionSpec:
@@ -133,13 +147,27 @@ def unpacked(spec: WorkerSpec) -> tuple[Evaluator, list[Condition]]:
     """The evaluator and the conditions, in this process.
 
     Raises:
-        RuntimeError: the model made here has other tensors or other scores than the campaign's.
+        PermissionError: others may write to the folder, or it was replaced; nothing was loaded.
+        RuntimeError: a file is not the campaign's, and nothing was loaded; or the model made here has other tensors or other
+            scores than the campaign's.
     """
+    with inside_private(spec.folder, spec.owner) as folder:
+        found = folder_digests(folder)
+        if differing := sorted({name for name, _ in found.items() ^ spec.files.items()}):
+            raise RuntimeError(
+                f"{spec.folder / differing[0]} is not the file that the campaign wrote (SHA-256 "
+                f"{found.get(differing[0], 'none')}, it must be {spec.files.get(differing[0], 'none')}); nothing was loaded"
+            )
+        return _loaded(spec, folder)
+
+
+def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]:
+    """As `unpacked`, from files that were checked."""
     from safetensors import safe_open
 
-    model, forward = read_model_file((spec.folder / _MODEL).read_bytes())
+    model, forward = read_model_file((folder / _MODEL).read_bytes())
     own = {entry.name: entry for entry in listed(model)}
-    with safe_open(spec.folder / _STATE, framework="pt") as state, torch.no_grad():
+    with safe_open(folder / _STATE, framework="pt") as state, torch.no_grad():
         if set(own) != set(state.keys()):
             differing = sorted(set(own) ^ set(state.keys()))
             raise RuntimeError(f"the factory made another model: tensors {', '.join(differing)} are not in both")
@@ -158,20 +186,20 @@ def unpacked(spec: WorkerSpec) -> tuple[Evaluator, list[Condition]]:
                 tensor.data = saved  # private pages of the file: writes stay in this process
             else:
                 tensor.data.copy_(saved)
-    read = read_split if (spec.folder / _ROWS / SPLIT).exists() else read_batches
-    evaluator = Evaluator(model.eval(), read(spec.folder / _ROWS), forward=forward, **spec.evaluator_options)
-    golden = np.load(spec.folder / _GOLDEN)
+    read = read_split if (folder / _ROWS / SPLIT).exists() else read_batches
+    evaluator = Evaluator(model.eval(), read(folder / _ROWS), forward=forward, **spec.evaluator_options)
+    golden = np.load(folder / _GOLDEN)
     if not np.allclose(evaluator.golden.scores, golden, rtol=BOUND, atol=BOUND):
         raise RuntimeError("the model made here has other scores than the campaign's")
     if spec.full_run:
         evaluator.use_full_runs(spec.full_run)
-    return evaluator, [_condition(spec, condition, model) for condition in spec.conditions]
+    return evaluator, [_condition(folder, condition, model) for condition in spec.conditions]
 
 
-def _condition(spec: WorkerSpec, condition: ConditionSpec, model: nn.Module) -> Condition:
+def _condition(folder: Path, condition: ConditionSpec, model: nn.Module) -> Condition:
     target = condition.tensors
     if not isinstance(target, Transient):
-        rows = {name: None if file is None else np.load(spec.folder / file) for name, file in target}
+        rows = {name: None if file is None else np.load(folder / file) for name, file in target}
         target = ResolvedTarget(condition.target, rows)
     return Condition(condition.error_model, target, resolved(model, target), condition.mitigation, condition.stratum)
 

@@ -66,7 +66,7 @@ class Split:
         dataset: name of the data set with its schema, as `movielens-1m/full`.
         part: `train`, `valid` or `test`.
         prior: click rate of the training rows.
-        source: fingerprint of the whole data set.
+        source: hash of the whole data set, and of `prior` and `tasks` where it does not decide them.
         whole: number of rows of the whole part.
         tasks: names of the T tasks; none for one.
     """
@@ -94,7 +94,7 @@ class Split:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the data set's fingerprint and the row numbers, in order."""
+        """SHA-256 (hex) of `source` and the row numbers, in order."""
         return digest([self.source, hashlib.sha256(np.ascontiguousarray(self.rows)).hexdigest()])
 
     @cached_property

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 import pooch
 
 from drsrobust._environment import unknown
-from drsrobust._files import exclusive, new_folder
+from drsrobust._files import exclusive, expanded, new_folder
 from drsrobust.data.registry import BY_HAND
 
 BASE = "https://files.grouplens.org/datasets/movielens"
@@ -139,7 +139,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--root", metavar="DIR", help="target folder (default: $DRSROBUST_DATA, else build/data)")
     parser.add_argument("--mirror", metavar="URL", default=BASE, help=f"address of the archives (default: {BASE})")
     options = parser.parse_args(arguments)
-    root = Path(options.root or os.environ.get("DRSROBUST_DATA") or "build/data").expanduser()
+    try:
+        root = expanded("--root", options.root or os.environ.get("DRSROBUST_DATA") or "build/data")
+    except ValueError as error:
+        print(f"data: {error}", file=sys.stderr)
+        return 2
     for name in options.sets:
         if name not in known:
             print(f"data: {unknown('data set', name, known)}", file=sys.stderr)

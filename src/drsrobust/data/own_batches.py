@@ -1,8 +1,7 @@
 """A user's own batches, as they are: of a DataLoader, a list or a generator."""
 
 import dataclasses
-import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,10 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from drsrobust._environment import check_choice
+from drsrobust._environment import check_choice, machine
+from drsrobust.data.batch_parts import Copies, digest, shared_rows
 from drsrobust.data.dataset import TASKS, Ids
 
 FILE = "batches.pt"
+MOST = 100_000  # batches of an iterable that may be endless
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -21,7 +22,7 @@ class Batches:
     """Batches and the labels of their n rows.
 
     Attributes:
-        batches: as they were given.
+        batches: as they were given, or copies.
         sizes: rows of each, int64.
         labels: float32 [n] or [n, T], or Ids: the relevant items of each row.
         users: int64 [n], or None.
@@ -46,11 +47,9 @@ class Batches:
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 (hex) of the contents of all batches, labels and users."""
-        total = hashlib.sha256()
-        for part in (self.batches, self.labels, self.users, self.tasks):
-            _add(total, part)
-        return total.hexdigest()
+        """SHA-256 (hex) of the contents of all batches, labels, users, names of tasks and prior."""
+        names = ("batches", "labels", "users", "tasks", "prior")
+        return digest({name: getattr(self, name) for name in names}, "rows")
 
 
 def from_batches(
@@ -62,118 +61,189 @@ def from_batches(
     prior: float | None = None,
     tasks: Sequence[str] = (),
     name: str = "batches",
+    rows: int | None = None,
 ) -> Batches:
-    """Batches for an evaluator, kept as they are in memory. `forward` is called on each several times, and must not change it.
+    """Batches for an evaluator. `forward` is called on each several times, and must not change it.
+
+    Batches of a list or tuple are kept as they are. Those of any other iterable are copied as they come, since a loader may use
+    their memory again.
 
     Args:
         batches: any iterable: of TorchRec's `Batch`, of (dense, KeyedJaggedTensor, label), or of anything that the evaluator's
             `forward` takes.
         label: batch -> labels [B] or [B, 1] of 0 and 1, [B, T] of several tasks; for ranking the relevant item, int64 [B], or
             lists of them. None: `batch.labels`, the last element of a tuple or list, or the key `label` or `labels`.
-        user: batch -> ids of users [B].
+        user: batch -> ids of users [B]: whole numbers, or text, which is numbered in alphabetical order.
         task: `click` or `rank`; None: by the labels, which may be all 0 and 1 for `click` alone.
         prior: click rate of training rows; None: of these rows.
         tasks: names of several tasks; else `task_0`, `task_1`, ...
         name: in tables and figures.
+        rows: how many rows to take, in whole batches: the last one may go over. None: all; an iterable that is no list may
+            then give 100,000 batches and half of the machine's memory at most.
 
     Raises:
-        TypeError: no iterable, or labels that are not found.
-        ValueError: no batch, labels of another form, or labels of several batches in the same memory.
+        TypeError: no iterable, labels that are not found, labels or users of another type, or a part that cannot be copied.
+        ValueError: no batch, labels of another form, users that are missing or no whole numbers below 2**63, a list whose
+            batches have rows in the same memory, or an iterable that does not end.
     """
     if task is not None:
         check_choice("task", task, TASKS)
     if not isinstance(batches, Iterable):
         raise TypeError(f"batches is a {type(batches).__name__}; it must be a DataLoader, a list or another iterable")
-    kept = list(batches)
-    if not kept:
-        raise ValueError("there are no batches; a generator can be read only once")
     for what, given in (("label", label), ("user", user)):
         if given is not None and not callable(given):
             raise TypeError(f"{what} is {given!r}; it must be a function of a batch, as lambda batch: batch[{given!r}]")
-    found = [(label or _label_of)(batch) for batch in kept]
-    places = [one.data_ptr() for one in found if isinstance(one, torch.Tensor) and one.numel()]
-    if len(set(places)) < len(places):
+    if rows is not None and not (isinstance(rows, int | np.integer) and rows >= 1):
+        raise ValueError(f"rows must be a whole number, at least 1, got {rows!r}")
+    taken, labels_of, users, counted = [], [], [], 0
+    for batch in _drawn(batches, limited=rows is None):
+        taken.append(batch)
+        labels_of.append(_labels(batch, label))
+        if user is not None:
+            users.append(_users(user(batch), len(taken) - 1, len(labels_of[-1])))
+        counted += len(labels_of[-1])
+        if rows is not None and counted >= rows:
+            break
+    if not taken:
+        raise ValueError("there are no batches; a generator can be read only once")
+    labels, sizes = _joined(labels_of, task)
+    if isinstance(batches, list | tuple) and (shared := shared_rows(taken, sizes.tolist())):
+        first, second, path = shared
         raise ValueError(
-            "several batches have their labels in the same memory; a loader that reuses it must give copies"
+            f"batches {first} and {second} have batch{path} in the same memory, which holds the rows of only one of them; pass "
+            "the loader itself, whose batches are copied as they come, or iter(batches) if that part is the same in all"
         )
-    labels, sizes = _joined(found, task)
-    users = None
-    if user is not None:
-        users = np.concatenate([_array(user(batch)).reshape(-1) for batch in kept]).astype(np.int64)
-        if len(users) != sizes.sum():
-            raise ValueError(f"user gives {len(users)} users for {sizes.sum()} rows")
     width = 1 if isinstance(labels, Ids) or labels.ndim == 1 else labels.shape[1]
     tasks = tuple(tasks) or (tuple(f"task_{number}" for number in range(width)) if width > 1 else ())
     if len(tasks) not in (width, width - 1):
         raise ValueError(f"tasks has {len(tasks)} names, and there are labels of {width}")
     if prior is None:
         prior = 0.5 if isinstance(labels, Ids) else float(labels.mean())
-    return Batches(kept, sizes, labels, users, prior, tasks, name)
+    return Batches(taken, sizes, labels, _joined_users(users) if users else None, prior, tasks, name)
+
+
+def _drawn(batches: Iterable[Any], limited: bool) -> Iterator[Any]:
+    """The batches; copies of them, unless they are in a list or tuple."""
+    if isinstance(batches, list | tuple):
+        yield from batches
+        return
+    copies, memory = Copies(), machine()["memory_gib"] * 2**29
+    for number, batch in enumerate(batches):
+        if limited and (number >= MOST or copies.nbytes > memory):
+            raise ValueError(
+                f"batches has given {number:,} batches ({copies.nbytes / 2**30:.1f} GiB) and has not ended; "
+                "rows= takes so many rows of a loader that is endless or that large"
+            )
+        try:
+            copied = copies.of(batch)
+        except Exception as error:
+            raise TypeError(
+                f"batch {number} cannot be copied ({type(error).__name__}: {error}), and its loader may use the memory again; "
+                "pass list(loader) if each batch has memory of its own"
+            ) from error
+        yield copied
 
 
 def _label_of(batch: Any) -> Any:
     if hasattr(batch, "labels"):
         return batch.labels
     if isinstance(batch, Mapping):
-        found = next((batch[key] for key in ("label", "labels") if key in batch), None)
-        if found is not None:
-            return found
+        labels = next((batch[key] for key in ("label", "labels") if key in batch), None)
+        if labels is not None:
+            return labels
     if isinstance(batch, tuple | list) and len(batch) > 1:
         return batch[-1]
     keys = f" with the keys {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
     raise TypeError(f"this {type(batch).__name__}{keys} has no labels that can be found; pass label=lambda batch: ...")
 
 
-def _joined(found: list[Any], task: str | None) -> tuple[np.ndarray | Ids, np.ndarray]:
+def _labels(batch: Any, label: Callable[[Any], Any] | None) -> Any:
+    """Labels of a batch: an array [B] or [B, T], or B arrays of items."""
+    labels = (label or _label_of)(batch)
+    if isinstance(labels, list | tuple) and any(isinstance(row, list | tuple) for row in labels):
+        return [_items(row) for row in labels]
+    array = _array(labels)
+    if array.ndim not in (1, 2):
+        raise ValueError(f"labels of a batch have the shape {list(array.shape)}; they must be [B] or [B, T]")
+    if array.dtype.kind not in "biuf":
+        wrong = f", as {array.reshape(-1)[:1].tolist()[0]!r}" if array.size else ""
+        raise TypeError(f"labels of a batch are {array.dtype}{wrong}; they must be numbers")
+    return np.array(array)
+
+
+def _items(row: Any) -> np.ndarray:
+    items = np.asarray(row).reshape(-1)
+    if len(items) and (items.dtype.kind not in "iu" or items.max() >= 2**63):
+        raise ValueError(f"labels hold the list {row!r}; relevant items are whole numbers below 2**63")
+    return items.astype(np.int64)
+
+
+def _joined(given: list[Any], task: str | None) -> tuple[np.ndarray | Ids, np.ndarray]:
     """Labels of all batches, and their sizes."""
-    if any(isinstance(one, list | tuple) and any(isinstance(row, list | tuple) for row in one) for one in found):
-        rows = [np.asarray(row, np.int64).reshape(-1) for one in found for row in one]
-        lengths = np.array([len(row) for row in rows], np.int32)
-        return Ids(np.concatenate(rows), lengths), np.array([len(one) for one in found], np.int64)
-    arrays = [_array(one) for one in found]
-    arrays = [array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in arrays]
-    shapes = {array.shape[1:] for array in arrays}
-    if len(shapes) > 1 or any(array.ndim not in (1, 2) for array in arrays):
+    sizes = np.array([len(labels) for labels in given], np.int64)
+    if any(isinstance(labels, list) for labels in given):
+        rows = [_items(row) for labels in given for row in labels]
+        return Ids(np.concatenate(rows), np.array([len(row) for row in rows], np.int32)), sizes
+    arrays = [array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in given]
+    if len({array.shape[1:] for array in arrays}) > 1:
         seen = [list(array.shape) for array in arrays][:3]
         raise ValueError(f"labels of batches have the shapes {seen}; they must be [B] or [B, T]")
-    labels, sizes = np.concatenate(arrays), np.array([len(array) for array in arrays], np.int64)
+    labels = np.concatenate(arrays)
     if task != "rank" and ((labels == 0) | (labels == 1)).all():
         return labels.astype(np.float32), sizes
-    if task != "click" and labels.ndim == 1 and labels.dtype.kind in "iu":
+    if task != "click" and labels.ndim == 1 and labels.dtype.kind in "iu" and labels.max() < 2**63:
         some = labels >= 0
         return Ids(labels[some].astype(np.int64), some.astype(np.int32)), sizes
     wrong = labels[(labels != 0) & (labels != 1)].reshape(-1)[0]
     raise ValueError(f"labels hold {wrong:g}; they must be 0 or 1, or for ranking whole numbers of items")
 
 
-def _array(value: Any) -> np.ndarray:
-    return value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else np.asarray(value)
+def _users(given: Any, batch: int, rows: int) -> np.ndarray:
+    """Users of one batch, int64 or text [B].
 
-
-def _add(total: Any, value: Any) -> None:
-    """Adds the content of nested tensors, arrays and plain values to a hash."""
-    if isinstance(value, torch.Tensor):
-        flat = value.detach().cpu().contiguous()
-        total.update(f"{flat.dtype} {list(flat.shape)}\n".encode())
-        total.update(flat.reshape(-1).view(torch.uint8).numpy())
-    elif isinstance(value, np.ndarray):
-        total.update(f"{value.dtype} {value.shape}\n".encode())
-        total.update(np.ascontiguousarray(value).tobytes())
-    elif isinstance(value, Mapping):
-        for key, one in value.items():
-            _add(total, (key, one))
-    elif isinstance(value, tuple | list):
-        total.update(f"{len(value)}\n".encode())
-        for one in value:
-            _add(total, one)
-    elif dataclasses.is_dataclass(value):
-        _add(total, {field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-    elif all(callable(getattr(value, name, None)) for name in ("keys", "values", "lengths")):
-        _add(total, (list(value.keys()), value.values(), value.lengths()))  # a KeyedJaggedTensor
-    elif value is None or isinstance(value, str | bytes | int | float | complex):
-        total.update(f"{value!r}\n".encode())
+    Raises:
+        TypeError: neither numbers nor text.
+        ValueError: another number of users than rows; numbers that are missing, no whole ones, or not exact in their type.
+    """
+    users = _array(given).reshape(-1)
+    if len(users) != rows:
+        raise ValueError(f"user gives {len(users)} users for {rows} rows of batch {batch}")
+    if users.dtype.kind == "O" and all(isinstance(name, str) for name in users):
+        users = users.astype(str)
+    kind = users.dtype.kind
+    if kind not in "iufU":
+        wrong = next((value for value in users.tolist() if not isinstance(value, int | str)), users.tolist()[0])
+        raise TypeError(f"user gives {wrong!r} in batch {batch} ({users.dtype}); users are whole numbers or text")
+    if kind == "f":
+        exact = 2 / (torch.finfo(given.dtype) if isinstance(given, torch.Tensor) else np.finfo(users.dtype)).eps
+        fits = (np.floor(users) == users) & (np.abs(users) < exact)
     else:
-        _add(total, vars(value))
+        fits = users < 2**63 if users.dtype == np.uint64 else np.ones(rows, bool)
+    if not fits.all():
+        row = int(np.argmin(fits))
+        raise ValueError(
+            f"user gives {users[row]} in row {row} of batch {batch}; users are text, or whole numbers below 2**63 (as floats "
+            "below the first one that is not exact)"
+        )
+    return users if kind == "U" else users.astype(np.int64)
+
+
+def _joined_users(parts: list[np.ndarray]) -> np.ndarray:
+    """Users of all batches, int64 [n]; text is numbered in alphabetical order."""
+    if len(kinds := {part.dtype.kind for part in parts}) > 1:
+        raise TypeError("user gives whole numbers for some batches and text for others")
+    users = np.concatenate(parts)
+    return users if kinds == {"i"} else np.unique(users, return_inverse=True)[1].astype(np.int64)
+
+
+def _array(value: Any) -> np.ndarray:
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    value = value.detach().cpu()
+    value = value if value.layout is torch.strided else value.to_dense()
+    return (
+        value.float() if value.is_floating_point() and value.itemsize < 4 else value
+    ).numpy()  # NumPy has no bfloat16
 
 
 def write_batches(rows: Batches, folder: Path) -> None:

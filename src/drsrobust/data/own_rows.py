@@ -209,7 +209,10 @@ def _dataset(
     rows = np.arange(n) if split is None else np.random.default_rng(seed).permutation(n)
     fingerprint = _fingerprint(schema, dense, sparse, labels, users)
     clicks = 0.5 if isinstance(labels, Ids) else float(np.mean(labels[rows[: sizes[0]]] if sizes[0] else labels))
-    whole = Split(dense, sparse, labels, users, np.arange(n), name, "test", clicks, fingerprint, n, tasks)
+    source = digest(
+        [fingerprint, clicks, tasks]
+    )  # NaN scores count as clicks; a dictionary of outputs is read by the tasks
+    whole = Split(dense, sparse, labels, users, np.arange(n), name, "test", clicks, source, n, tasks)
     ends = np.cumsum((0, *sizes)).tolist()
     parts = {}
     for part, start, end in zip(PARTS, ends, ends[1:], strict=False):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from drsrobust._environment import unknown
+from drsrobust._files import expanded
 
 
 @dataclass(frozen=True)
@@ -202,11 +203,11 @@ def _candidates(name: str, file: str, root: str | os.PathLike | None, path: str 
     """The paths of a file and its alternatives."""
     source = SOURCES[name]
     if path is not None:
-        folder = Path(path).expanduser()
+        folder = expanded("path", path)
         if not folder.is_dir() and (len(source.files) == 1 or source.days):
             return [folder]  # the file itself
     elif root := root or os.environ.get("DRSROBUST_DATA"):
-        folder = Path(root).expanduser() / source.folder
+        folder = expanded("root", root) / source.folder
     else:
         raise FileNotFoundError(
             f"{name} is read from {source.folder}/{file}: pass root=, or set DRSROBUST_DATA to the folder that holds "

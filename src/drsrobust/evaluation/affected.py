@@ -14,6 +14,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch import nn
 
 from drsrobust.data import Batches, Split
@@ -33,6 +34,7 @@ BOUND = 1e-5  # difference of one row's scores in two batches, at most, relative
 FEW = 0.5  # share of rows up to which affected rows are scored by themselves
 FEW_AND_ALL = 0.1  # the same if dense tensors are hit too; above it, scoring all rows with cached outputs is faster
 WITNESSES = 16  # unaffected rows in each batch of affected ones, whose scores must not change
+COUPLED = "its scores depend on which rows are scored together, or change from run to run"
 AUDIT = 50  # times a full run's duration, in reruns, between two comparisons with a full run
 
 
@@ -98,6 +100,8 @@ class Reach:
         self._unaudited_s = 0.0
         if tried is not None:
             self._try_again(tried)
+        if self._split is not None:
+            self._try_without_padding()
         self.all_rows = self.everything or self.all_rows
         self._warned: set[str] = set()
         self._lookups = lookups
@@ -110,10 +114,27 @@ class Reach:
             return
         if self._near(tried[: len(self._probed)]):
             return
-        self.all_rows = "its scores depend on which rows are scored together, or change from run to run"
+        self.all_rows = COUPLED
         again = self._scored(self.batches[:1], min(self.n, BATCH))
         if not np.array_equal(again, self.scores[: len(again)], equal_nan=True):
             self.everything = "its scores change from run to run"
+
+    def _try_without_padding(self) -> None:
+        """Scores the last batch without its padding, and goes on with it so if its rows then have other scores: padding must
+        not take part in what a model computes over a batch, as a softmax over it."""
+        m = self.n - BATCH * (len(self.batches) - 1)
+        if len(self.batches[-1].labels) == m:
+            return
+        last = _indexed(self._split.batch(slice(self.n - m, self.n)))
+        bare, padded = self._scored([last], m), self.scores[-m:]
+        rounding = max(
+            (torch.finfo(part.dtype).eps for part in self._model.parameters() if part.is_floating_point()), default=0
+        )
+        if self.all_rows is None and _near(bare, padded, max(BOUND, 4 * rounding)):
+            return  # matrix products round otherwise in a batch of another size
+        self.all_rows = self.all_rows or COUPLED
+        self.batches[-1], self.scores[-m:] = last, bare
+        self.kept.drop(len(self.batches) - 1)
 
     def _scored(self, batches: Iterable[Any], n: int) -> np.ndarray:
         return score(self._model, batches, n, self._scoring)
@@ -248,11 +269,11 @@ class Reach:
             warnings.warn(text, ReachWarning, stacklevel=4)
 
 
-def _near(scores: np.ndarray, expected: np.ndarray) -> bool:
-    """Whether scores are the expected ones within `BOUND`; NaN equals NaN."""
+def _near(scores: np.ndarray, expected: np.ndarray, bound: float = BOUND) -> bool:
+    """Whether scores are the expected ones within a bound; NaN equals NaN."""
     if scores.tobytes() == expected.tobytes():
         return True
-    return np.allclose(scores, expected, rtol=BOUND, atol=BOUND, equal_nan=True)
+    return np.allclose(scores, expected, rtol=bound, atol=bound, equal_nan=True)
 
 
 def _indexed(batch: "Batch") -> "Batch":

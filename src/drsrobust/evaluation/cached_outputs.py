@@ -306,6 +306,12 @@ class KeptOutputs:
     def batches(self) -> int:
         return len(self._kept)
 
+    def drop(self, number: int) -> None:
+        """Forgets the outputs of batch `number`, if it has any, and of all later ones."""
+        del self._kept[number:]
+        self._storages = {address: size for outputs in self._kept for address, size in _memory(outputs).items()}
+        self.nbytes = sum(self._storages.values())
+
     @contextmanager
     def recording(self, batches: list) -> Iterator[Iterator]:
         """Yields an iterator over the batches; caches the modules' outputs meanwhile."""

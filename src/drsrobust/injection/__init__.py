@@ -17,7 +17,8 @@ from drsrobust.injection.field_errors import (
     Strided,
 )
 from drsrobust.injection.inject import Injection, inject
-from drsrobust.injection.memory_faults import Geometry, MemoryFault
+from drsrobust.injection.memory_faults import MemoryFault
+from drsrobust.injection.memory_map import Geometry
 from drsrobust.injection.targets import Dtype, OptimizerState, Rows, Target, as_target, resolve
 from drsrobust.injection.transient import Activations, Gradients, InjectionError, Inputs, Transient
 

@@ -1,4 +1,4 @@
-"""Critical bits: the few bits whose flips cause most of the loss at low rates, and how many of them flip.
+"""Critical bits: the few bits whose flips cause most of the loss at low rates, how many of them flip, and strata by this.
 
 A flip of the highest exponent bit makes most weights some 1e38 times as large. It matters where many rows of data use the
 weight: outside the embedding tables, and in tables of few rows. At a bit error rate p the number K of critical flips is
@@ -16,7 +16,25 @@ from drsrobust.injection.address_space import AddressSpace, EligibleBits
 from drsrobust.injection.error_clock import uniform
 from drsrobust.injection.number_formats import TOP, Bits, bit_set
 
+FEWEST = 0.1  # plain maps take over where at most 3 critical flips have a smaller probability
+REST = 0.05  # strata end where more flips have less than this share of the last stratum
+MOST = 3  # flips that have a stratum of their own, at least so many share the last one
 _AT_LEAST = re.compile(r"(\d+)\+")
+
+
+@dataclass(frozen=True)
+class Stratum:
+    """A part of the error maps of an error model.
+
+    Attributes:
+        name: the number of critical flips, as `0` or `2+`; the chips of a memory fault; `all` for plain maps.
+        probability: that a plain map belongs to it.
+        error_model: that draws its maps.
+    """
+
+    name: str
+    probability: float
+    error_model: Any
 
 
 def check_count(count: int | str) -> int | str:
@@ -123,6 +141,16 @@ def mean_count(count: int | str, n: int, ber: float) -> float:
         raise ValueError(f"critical is {count!r}, which has no probability at ber {ber:g}")
     # E[K; K >= m] = n p P(K' >= m - 1) with K' ~ Binomial(n - 1, p).
     return float(n * ber * binom.sf(least - 2, n - 1, ber) / count_probability(count, n, ber))
+
+
+def count_strata(n: int, ber: float) -> dict[int | str, float]:
+    """Numbers of critical flips that are strata of their own, of n critical bits, and their probabilities; empty where plain
+    maps do as well."""
+    least = [count_probability(f"{k}+", n, ber) for k in range(MOST + 2)]
+    if 1 - least[-1] < FEWEST or not least[1]:
+        return {}
+    last = next((k for k in range(1, MOST) if least[k + 1] <= REST * least[k]), MOST)
+    return {k: count_probability(k, n, ber) for k in range(last)} | {f"{last}+": least[last]}
 
 
 def draw_count(count: int | str, n: int, ber: float, raw: np.uint64) -> int:

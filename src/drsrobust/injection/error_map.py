@@ -13,7 +13,7 @@ import numpy as np
 from torch import nn
 
 from drsrobust._environment import unknown
-from drsrobust._files import new_file
+from drsrobust._files import expanded, new_file
 from drsrobust._html import facts
 from drsrobust.injection.address_space import stored
 from drsrobust.injection.apply import Application, apply_for_good
@@ -408,7 +408,7 @@ class ErrorMap:
         about["arrays"] = [name for name in _ARRAYS if getattr(self, name) is not None]
         about["fingerprint"] = [[e.name, list(e.shape), e.format, e.component] for e in self.fingerprint]
         arrays = {name: getattr(self, name) for name in about["arrays"]}
-        with new_file(Path(path).expanduser()) as part, open(part, "wb") as handle:
+        with new_file(expanded("path", path)) as part, open(part, "wb") as handle:
             np.savez_compressed(handle, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
 
     @classmethod
@@ -418,8 +418,9 @@ class ErrorMap:
         Raises:
             ValueError: not a file of an error map, or a damaged one.
         """
+        path = expanded("path", path)
         try:
-            with open(Path(path).expanduser(), "rb") as handle, np.load(handle, allow_pickle=False) as file:
+            with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
                 about = json.loads(file["about"].tobytes())
                 if (version := about.pop("format")) != _FORMAT:
                     raise ValueError(f"format {version}; this version reads format {_FORMAT}")

@@ -14,10 +14,19 @@ import numpy as np
 
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace
-from drsrobust.injection.critical_bits import CriticalBits, check_count, critical_masks, draw_count, mean_count
+from drsrobust.injection.critical_bits import (
+    CriticalBits,
+    Stratum,
+    check_count,
+    count_strata,
+    critical_masks,
+    draw_count,
+    mean_count,
+)
 from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap, Fingerprint, Source, first_of_runs, union
 from drsrobust.injection.number_formats import Bits, bit_set
+from drsrobust.statistics.strata import ALL
 
 Before = Mapping[str, int]  # canonical form -> number of models
 NO_MODELS: Before = MappingProxyType({})
@@ -61,6 +70,19 @@ class ErrorModel(ABC):
         Raises:
             ValueError: the model cannot hit this space, or a seed out of range.
         """
+
+    def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
+        """The parts of this model's maps that have trials of their own in a stratified campaign; their probabilities sum to 1.
+        One stratum `all` where plain maps do as well; none (the default) if the model cannot be stratified.
+
+        Args:
+            space: what may be hit.
+            critical_bits: whose flips strata may count.
+
+        Raises:
+            ValueError: a target without critical bits, of a model that needs them.
+        """
+        return []
 
     def __add__(self, other: "ErrorModel") -> "ErrorModel":
         return Sum((self, other)) if isinstance(other, ErrorModel) else NotImplemented
@@ -345,6 +367,16 @@ class BitFlip(_ChosenBits):
             return self.ber
         n = self.critical_bits.among(eligible).bits
         return (self.ber * (eligible.bits - n) + mean_count(self.critical, n, self.ber)) / eligible.bits
+
+    def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
+        """By the number of critical flips: `0`, `1`, ... and the last one with more of them."""
+        if type(self) is not BitFlip or self.critical is not None:
+            return []
+        counts = count_strata(critical_bits.among(self.eligible(space)).bits, self.ber)
+        return [
+            Stratum(str(count), probability, replace(self, critical=count, critical_bits=critical_bits))
+            for count, probability in counts.items()
+        ] or [Stratum(ALL, 1.0, self)]
 
     def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
         eligible = self.eligible(space)

@@ -1,14 +1,8 @@
-"""DRAM faults with an extent: one chip of a memory fails in a bit, a word, a column, a row, a bank or more.
-
-The targeted tensors lie in memory one after the other, each from a new line of 64 bytes. A rank has 18 chips of 4 bits: chip k
-holds bits 4k to 4k + 3 of each 64-bit word (of two float32: chips 7 and 15 hold bits 28 to 31), chips 16 and 17 hold the check
-bits of codes.
-"""
+"""DRAM faults with an extent: one chip of a memory fails in a bit, a word, a column, a row, a bank or more."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from itertools import pairwise
-from math import ceil
+from dataclasses import asdict, dataclass, field, replace
+from math import ceil, comb, lcm
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,84 +10,26 @@ import numpy as np
 from drsrobust._environment import check_choice
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
+from drsrobust.injection.critical_bits import CriticalBits, Stratum
 from drsrobust.injection.error_clock import VALUE, check_seed
 from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.error_models import NO_MODELS, Before, ErrorModel, check_rate, check_whole, from_sorted_words
+from drsrobust.injection.error_models import NO_MODELS, Before, ErrorModel, check_rate, from_sorted_words
+from drsrobust.injection.memory_map import (
+    CHIP_BITS,
+    CHIPS,
+    DATA_CHIPS,
+    WORD,
+    Geometry,
+    Layout,
+    exponent_chips,
+)
 from drsrobust.rates import FIT, FieldRate, Fit, fits_by_mode
+from drsrobust.statistics.strata import ALL, CHECK_CHIPS, MANTISSA_CHIPS, NOT_CRITICAL
 
-WORD, LINE = 64, 8  # bits of a memory word; words of a line of 64 bytes
-DATA_CHIPS, CHIPS, CHIP_BITS = 16, 18, 4
-_BLOCK = 1 << 16  # words at a time, whose copies stay in the processor's cache
-
+_DRAWS = 10_000  # of a fault, until one has critical bits, or none, as it should
 
 MODES = tuple(FIT)
-MAPS = ("in order", "spread")
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """Places of a memory: ranks of banks of rows of columns; a column of a row is a 64-bit word over the 16 data chips.
-
-    Args:
-        ranks: of the memory; 4 by default.
-        banks, rows, columns: of each rank, of each bank, of each row. The defaults are those of devices of 1 Gb: a row of
-            16 KiB, a bank of 256 MiB, a rank of 2 GiB.
-        mapping: `in order`: words fill the columns of a row, the rows of a bank, the banks of a rank; `spread`: neighbouring
-            lines of 64 bytes lie in different banks of a rank, as servers interleave.
-
-    Raises:
-        ValueError: a number under 1, columns that are no whole lines, another mapping.
-    """
-
-    ranks: int = 4
-    banks: int = 8
-    rows: int = 16384
-    columns: int = 2048
-    mapping: str = "in order"
-
-    def __post_init__(self) -> None:
-        for name in ("ranks", "banks", "rows", "columns"):
-            check_whole(name, getattr(self, name), 1, "a number of them")
-        check_choice("mapping", self.mapping, MAPS)
-        if self.mapping == "spread" and self.columns % LINE:
-            raise ValueError(f"columns is {self.columns}; with mapping='spread' it must be a multiple of {LINE}")
-
-    @property
-    def bank_words(self) -> int:
-        """64-bit words of a bank."""
-        return self.rows * self.columns
-
-    @property
-    def words(self) -> int:
-        """64-bit words of the memory."""
-        return self.ranks * self.banks * self.bank_words
-
-    def held(self, words: int) -> np.ndarray:
-        """How many of the first `words` words lie in each bank: int64 [ranks, banks]. They are the bank's first ones.
-
-        Raises:
-            ValueError: more words than the memory has.
-        """
-        if words > self.words:
-            raise ValueError(
-                f"the targeted tensors need {words * WORD // 8:,} bytes, and the memory has {self.words * WORD // 8:,}; give "
-                "MemoryFault(geometry=Geometry(ranks=...)) more ranks"
-            )
-        in_rank = np.clip(words - np.arange(self.ranks) * self.banks * self.bank_words, 0, self.banks * self.bank_words)
-        banks = np.arange(self.banks)
-        if self.mapping == "in order":
-            return np.clip(in_rank[:, None] - banks * self.bank_words, 0, self.bank_words)
-        lines, rest = np.divmod(in_rank[:, None], LINE)
-        whole, more = np.divmod(lines, self.banks)
-        return LINE * (whole + (banks < more)) + np.where(banks == more, rest, 0)
-
-    def address(self, rank: int, bank: int, offset: np.ndarray) -> np.ndarray:
-        """Numbers of words (int64 [n]) by their places in a bank, which it may overwrite."""
-        first = rank * self.banks * self.bank_words
-        if self.mapping == "in order":
-            return np.add(offset, first + bank * self.bank_words, out=offset)
-        line, within = np.divmod(offset, LINE)
-        return first + (line * self.banks + bank) * LINE + within
+SMALL_MODES = ("bit", "word")  # of one 64-bit word
 
 
 class Extent(NamedTuple):
@@ -103,13 +39,14 @@ class Extent(NamedTuple):
         mode: of the fault.
         chip: 0 to 15 hold data, 16 and 17 check bits.
         address: int64 [n], numbers of the 64-bit words, ascending.
-        bit: for a fault of one bit its number in the chip, 0 to 3; else None.
+        mask: the wrong bits of the chip (4 bits) where they are drawn with the place: of faults of one bit, and of those with
+            `critical`; else None.
     """
 
     mode: str
     chip: int
     address: np.ndarray
-    bit: int | None
+    mask: int | None = None
 
 
 @dataclass(frozen=True)
@@ -130,10 +67,13 @@ class MemoryFault(ErrorModel):
         fit: mode -> `Fit` of a device, or `dr.rates.FAULTS`, which None means, too. A stack as HBM has no mode `ranks`.
         chips: only these chips fail; None: any.
         lines: how many of the chip's 4 data lines (bits of a word) fail, drawn for each fault.
+        critical: of modes `bit` and `word`: 0, no critical bit is wrong; `"1+"`, at least one is. The fault is one of this
+            model in a chip of data under that condition.
+        critical_bits: which bits are critical; None: `CriticalBits()`.
 
     Raises:
-        ValueError: another mode, a density outside of 0 to 1, negative failure rates or none, chips other than 0 to 17, lines
-            other than 1 to 4.
+        ValueError: another mode, a density outside of 0 to 1, negative failure rates or none, chips other than 0 to 17 (of
+            faults with `critical` other than 0 to 15), lines other than 1 to 4, another `critical`, or one of another mode.
 
     Example:
         >>> import drsrobust as dr
@@ -151,6 +91,8 @@ class MemoryFault(ErrorModel):
     fit: Mapping[str, Fit] | FieldRate | None = None
     chips: tuple[int, ...] | None = None
     lines: int = CHIP_BITS
+    critical: int | str | None = None
+    critical_bits: CriticalBits | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None:
@@ -169,12 +111,32 @@ class MemoryFault(ErrorModel):
         self._set(density=check_rate("density", self.density))
         if not sum(rates.total for mode, rates in self.fit if self.mode in (None, mode)):
             raise ValueError(f"fit has no rate above 0 of {self.mode or 'any mode'}")
+        if self.critical is None:
+            self._set(critical_bits=None)
+        else:
+            self._check_critical()
+
+    def _check_critical(self) -> None:
+        if isinstance(self.critical, bool) or self.critical not in (0, "1+"):
+            raise ValueError(f"critical is {self.critical!r}; it must be 0 or '1+', the critical bits of one fault")
+        if self.mode not in SMALL_MODES:
+            raise ValueError(f"critical={self.critical!r} is for faults of mode 'bit' or 'word', not {self.mode!r}")
+        if self.mode == "word" and self.critical and not self.density:
+            raise ValueError(f"critical is {self.critical!r}; a fault of density 0 has no wrong bit")
+        chips = tuple(range(DATA_CHIPS)) if self.chips is None else self.chips
+        if chips[-1] >= DATA_CHIPS:
+            raise ValueError(f"chips is {chips}; only those of data, 0 to {DATA_CHIPS - 1}, hold critical bits")
+        self._set(chips=chips, critical_bits=self.critical_bits or CriticalBits())
 
     def canonical(self) -> str:
-        """With the geometry as a table, without failure rates for a given mode."""
+        """With the geometry as a table, without failure rates for a given mode; `critical` and `critical_bits` where they are
+        not None."""
         fit = None if self.mode else [[mode, *rates] for mode, rates in self.fit]
         form = {"error_model": "MemoryFault", "mode": self.mode, "density": self.density, "fit": fit}
-        return canonical_json(form | {"geometry": asdict(self.geometry), "chips": self.chips, "lines": self.lines})
+        form |= {"geometry": asdict(self.geometry), "chips": self.chips, "lines": self.lines}
+        if self.critical is not None:
+            form |= {"critical": self.critical, "critical_bits": asdict(self.critical_bits)}
+        return canonical_json(form)
 
     def __str__(self) -> str:
         parts = [
@@ -187,6 +149,8 @@ class MemoryFault(ErrorModel):
             parts.append(f"fit={ {mode: tuple(rates) for mode, rates in self.fit} }")
         parts += [f"chips={list(self.chips)}"] if self.chips is not None else []
         parts += [f"lines={self.lines}"] if self.lines != CHIP_BITS else []
+        if self.critical is not None:
+            parts.append(f"critical={self.critical!r}, critical_bits={self.critical_bits}")
         return f"MemoryFault({', '.join(parts)})"
 
     @property
@@ -213,11 +177,67 @@ class MemoryFault(ErrorModel):
         Raises:
             ValueError: the memory has no room for the tensors.
         """
-        held = self.geometry.held(_Layout(space).words)
+        held = self.geometry.held(Layout(space).words)
         rows, columns = -(-held // self.geometry.columns), np.minimum(held, self.geometry.columns)
         counts = {"bit": CHIP_BITS * held.sum(), "word": held.sum(), "column": columns.sum(), "row": rows.sum()}
         counts |= {"bank": (held > 0).sum(), "banks": (held > 0).any(axis=1).sum(), "ranks": 1}
         return {mode: int(count) for mode, count in counts.items()}
+
+    def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
+        """By the chip that fails: of low mantissa bits, of `exponent_chips`, of check bits (where there are formats other than
+        floats: of data and of check bits). Faults of one bit or word with a critical bit are a stratum of their own."""
+        if self.chips is not None:
+            return [Stratum(ALL, 1.0, self)]
+        try:
+            chance = self._critical_chance(space, critical_bits)
+        except ValueError:  # the target has no critical bits
+            chance = np.zeros(DATA_CHIPS)
+        top = exponent_chips(space)
+        if not top and not chance.any():
+            return [Stratum(ALL, 1.0, self)]
+        others = [chip for chip in range(DATA_CHIPS) if chip not in top]
+        groups = {MANTISSA_CHIPS if top else "data chips": others, "exponent chips": [*top]}
+        groups[CHECK_CHIPS] = list(range(DATA_CHIPS, CHIPS))
+        strata, about = [], {"critical_bits": critical_bits}
+        for name, chips in groups.items():
+            if name == CHECK_CHIPS or not chance.any():
+                strata.append((name, len(chips) / CHIPS, {"chips": chips}))
+            else:
+                rest = float((1 - chance[chips]).sum()) / CHIPS
+                strata.append((name + NOT_CRITICAL, rest, {"chips": chips, "critical": 0} | about))
+        strata.append(("critical bits", float(chance.sum()) / CHIPS, {"critical": "1+"} | about))
+        return [Stratum(name, share, replace(self, **settings)) for name, share, settings in strata if share > 0]
+
+    def _critical_chance(self, space: AddressSpace, critical_bits: CriticalBits) -> np.ndarray:
+        """The probability that a fault of one bit or word in each of the data chips makes a critical bit wrong (0 for other
+        modes): float64 [16].
+
+        Raises:
+            ValueError: the target has no critical bits.
+        """
+        chance, words = np.zeros(DATA_CHIPS), Layout(space).words
+        if self.mode not in SMALL_MODES:
+            return chance
+        right = 1 - round(self.density * 2**32) / 2**32  # of a bit whose line fails
+        hit = np.arange(CHIP_BITS + 1) / CHIP_BITS  # by the number k of critical bits among the chip's 4
+        if self.mode == "word":  # j of them lie in lines that fail, by the hypergeometric distribution
+            for k in range(CHIP_BITS + 1):
+                ways = [comb(k, j) * comb(CHIP_BITS - k, self.lines - j) * right**j for j in range(self.lines + 1)]
+                hit[k] = 1 - sum(ways) / comb(CHIP_BITS, self.lines)
+        for one in critical_bits.among(space).eligible:
+            tensor, width = one.tensor, one.tensor.format.width
+            per, period = width // CHIP_BITS, len(one.masks)
+            residue = np.arange(lcm(period, WORD // width))  # words with one residue have their bits in the same chips
+            first = np.zeros(1, np.int64) if tensor.rows is None else tensor.rows * tensor.row_words
+            length = tensor.size if tensor.rows is None else tensor.row_words
+            starts, counts = np.unique(first % len(residue), return_counts=True)
+            after = (residue - starts[:, None]) % len(residue)
+            held = counts @ ((length - 1 - after) // len(residue) + 1)
+            shifts = np.arange(0, width, CHIP_BITS, dtype=np.uint64)
+            nibbles = one.masks[residue % period, None] >> shifts & np.uint64(15)
+            chips = per * (residue % (WORD // width))[:, None] + np.arange(per)
+            np.add.at(chance, chips, held[:, None] * hit[np.bitwise_count(nibbles)])
+        return chance / words
 
     def hits_per_hour(self, space: AddressSpace) -> dict[str, Fit]:
         """Faults per hour that reach the tensors, of each mode, in all chips of the memory, or in those of `chips`."""
@@ -230,21 +250,56 @@ class MemoryFault(ErrorModel):
         return {mode: Fit(*(one * share[mode] for one in rates)) for mode, rates in self.fit}
 
     def extent(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> Extent:
-        """The fault of a trial."""
+        """The fault of a trial.
+
+        Raises:
+            ValueError: `critical` of a target without critical bits, or of one in which such a fault was not found.
+        """
         random = self._random(seed, before)
+        if self.critical is not None:
+            return self._with_condition(space, random)
         mode = self.mode
         if mode is None:
             rates = self.hits_per_hour(space)
             ends = np.cumsum([one.total for one in rates.values()])
             mode = list(rates)[int(np.searchsorted(ends, random.random() * ends[-1], side="right"))]
         chips = range(CHIPS) if self.chips is None else self.chips
-        words, chip = _Layout(space).words, int(chips[random.integers(len(chips))])
+        words, chip = Layout(space).words, int(chips[random.integers(len(chips))])
         held = self.geometry.held(words)
         place = int(random.integers(self.places(space)[mode]))
-        if mode in ("bit", "word"):
-            address, bit = divmod(place, CHIP_BITS) if mode == "bit" else (place, None)
-            return Extent(mode, chip, np.array([address]), bit)
-        return Extent(mode, chip, self._reached(mode, place, held), None)
+        if mode == "bit":
+            return Extent(mode, chip, np.array([place // CHIP_BITS]), 1 << place % CHIP_BITS)
+        if mode == "word":
+            return Extent(mode, chip, np.array([place]))
+        return Extent(mode, chip, self._reached(mode, place, held))
+
+    def _with_condition(self, space: AddressSpace, random: np.random.Generator) -> Extent:
+        """A fault of one word with a critical bit, or without, by rejection. One with such bits is proposed by one of them, so
+        one with k of them k times as often, and taken with probability 1 / k (Karp, Luby, Madras, J. Algorithms 10, 1989)."""
+        layout, critical = Layout(space), self.critical_bits.among(space)
+        self.geometry.held(layout.words)  # raises
+        for _ in range(_DRAWS):
+            if self.critical:
+                address, chip, bit = layout.place(critical, int(random.integers(critical.bits)))
+                mask = self._mask(random, bit)
+            else:
+                chip, address = self.chips[random.integers(len(self.chips))], int(random.integers(layout.words))
+                mask = self._mask(random)
+            hit = (mask & layout.bits_of(critical, address, chip)).bit_count()
+            if chip in self.chips and (random.random() * hit < 1 if self.critical else not hit):
+                return Extent(self.mode, chip, np.array([address]), mask)
+        raise ValueError(f"{self}: none of {_DRAWS:,} faults was such a one; give it other chips or critical_bits")
+
+    def _mask(self, random: np.random.Generator, bit: int | None = None) -> int:
+        """The wrong bits of the chip of a fault of one word; under the condition that this bit is wrong."""
+        if self.mode == "bit":
+            return 1 << (int(random.integers(CHIP_BITS)) if bit is None else bit)
+        lines = random.permutation(CHIP_BITS)
+        first = 0 if bit is None else 1 << bit
+        if bit is not None:
+            lines = np.append(bit, lines[lines != bit])
+        failing = int(np.bitwise_or.reduce(1 << lines[: self.lines]))
+        return first | int(_bernoulli(random, 1, self.density)[0]) & failing
 
     def _reached(self, mode: str, place: int, held: np.ndarray) -> np.ndarray:
         """The words of a column, a row, a bank or more, by the number of its place."""
@@ -271,13 +326,13 @@ class MemoryFault(ErrorModel):
 
     def tensors_of(self, space: AddressSpace, extent: Extent) -> Iterator[tuple[TargetTensor, slice, int]]:
         """The tensors that an extent reaches: each with its part of the addresses, and the number of its first word."""
-        for index, inside, first in _Layout(space).by_tensor(extent.address):
+        for index, inside, first in Layout(space).by_tensor(extent.address):
             yield space.tensors[index], inside, first
 
     def wrong_bits(self, extent: Extent, *, seed: int, before: Before = NO_MODELS) -> np.ndarray:
         """The wrong bits of the chip (uint8 [n], 4 bits each) in the words of an extent."""
-        if extent.bit is not None:
-            return np.array([1 << extent.bit], np.uint8)
+        if extent.mask is not None:
+            return np.array([extent.mask], np.uint8)
         random = self._random(seed, before, "bits")
         n = len(extent.address)
         failing = np.bitwise_or.reduce(1 << random.permutation(CHIP_BITS)[: self.lines])
@@ -294,72 +349,8 @@ class MemoryFault(ErrorModel):
         about = {"n_sites": self.n_chips * self.places(space)[extent.mode], "n_events": 1}
         if extent.chip >= DATA_CHIPS:
             address = address[:0]
-        parts = _Layout(space).located(address, wrong[: len(address)], extent.chip)
+        parts = Layout(space).located(address, wrong[: len(address)], extent.chip)
         return from_sorted_words(self, space, *parts, seed, **about)
-
-
-def exponent_chips(space: AddressSpace) -> tuple[int, ...]:
-    """The chips that hold signs, exponents and the three highest mantissa bits of the floats of a space, whose faults change
-    numbers by an eighth of themselves or more; none if there are other formats.
-
-    Example:
-        >>> import drsrobust as dr
-        >>> from torch import nn
-        >>> exponent_chips(dr.resolve(nn.Linear(2, 2)))
-        (5, 6, 7, 13, 14, 15)
-    """
-    chips: set[int] = set()
-    for tensor in space.tensors:
-        if not {"sign", "exponent"} <= set(tensor.format.fields):
-            return ()
-        sign, exponent, mantissa = (int(tensor.format.fields[name][0]) for name in ("sign", "exponent", "mantissa"))
-        high = sign | exponent | (mantissa & ~mantissa >> 3)
-        per = tensor.format.width // CHIP_BITS
-        chips |= {chip for chip in range(DATA_CHIPS) if int(high) >> (CHIP_BITS * (chip % per)) & 15}
-    return tuple(sorted(chips))
-
-
-class _Layout:
-    """Tensors of a space in memory: where each begins, in 64-bit words.
-
-    Attributes:
-        words: of all.
-    """
-
-    def __init__(self, space: AddressSpace) -> None:
-        self._space = space
-        sizes = [one.size * one.format.dtype.itemsize for one in space.tensors]
-        self._ends = np.cumsum([LINE * -(-size // (LINE * WORD // 8)) for size in sizes])
-        self.words = int(self._ends[-1]) if len(sizes) else 0
-
-    def by_tensor(self, address: np.ndarray) -> Iterator[tuple[int, slice, int]]:
-        """For each tensor that some words (ascending) lie in: its index, these words, and its first word."""
-        bounds = np.searchsorted(address, [0, *self._ends]).tolist()
-        for index, (start, end) in enumerate(pairwise(bounds)):
-            if end > start:
-                yield index, slice(start, end), int(self._ends[index - 1]) if index else 0
-
-    def located(self, address: np.ndarray, wrong: np.ndarray, chip: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Tensor index, word and mask of the wrong bits of a chip, without empty masks; ascending as addresses are."""
-        n, found = int(np.count_nonzero(wrong)), 0
-        tensors, words, masks = np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n, np.uint64)
-        for index, inside, first in self.by_tensor(address):
-            eligible = self._space.eligible[index]
-            width = eligible.tensor.format.width
-            per, shift = divmod(CHIP_BITS * chip, width)
-            for start in range(inside.start, inside.stop, _BLOCK):
-                block = slice(start, min(start + _BLOCK, inside.stop))
-                hit = np.flatnonzero(wrong[block])
-                word = (address[block][hit] - first) * (WORD // width) + per
-                word = word[: np.searchsorted(word, eligible.tensor.size)]  # the tensor's last line may not be full
-                mask = wrong[block][hit[: len(word)]].astype(np.uint64) << np.uint64(shift)
-                if not eligible.everything or eligible.tensor.rows is not None or eligible.tensor.format.period > 1:
-                    mask &= eligible.mask_of(word)
-                    word, mask = word[mask != 0], mask[mask != 0]
-                part = slice(found, found + len(word))
-                tensors[part], words[part], masks[part] = index, word, mask
-                found = part.stop
-        return tensors[:found], words[:found], masks[:found]
 
 
 def _bernoulli(random: np.random.Generator, n: int, density: float) -> np.ndarray:

@@ -1,17 +1,15 @@
 """A user's own metrics: functions of labels, scores, scores without errors, and users, or objects of torchmetrics."""
 
 import copy
-import hashlib
 import inspect
-import json
 import math
 import pickle
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
 
+from drsrobust.introspection.code_digest import code_digest
 from drsrobust.metrics.names import CLICK
 
 
@@ -28,8 +26,7 @@ class OwnMetric:
 
     Attributes:
         name, function: as given.
-        identity: what the metric is, for JSON: "module:name" of a function, with a hash of its source and of the plain values
-            that it takes from outside where Python knows them; class and plain settings of an object.
+        code: the digest of the function, with all that it names, or of the object.
 
     Raises:
         ValueError: a built-in name, or one with a slash.
@@ -54,7 +51,7 @@ class OwnMetric:
                 "object of torchmetrics"
             )
         self.name, self.function = name, copy.deepcopy(function) if _updates(function) else function
-        self.identity = _identity(self.function)  # now, since an object may note things about the scores it sees
+        self.code = code_digest(self.function)  # now, since an object may note things about the scores it sees
 
     def __call__(self, labels: Any, scores: np.ndarray, golden_scores: np.ndarray, users: np.ndarray | None) -> float:
         """The metric of scores.
@@ -151,43 +148,3 @@ def _read_only(value: Any) -> Any:
     view = np.asarray(value).view()
     view.setflags(write=False)
     return view
-
-
-def _identity(function: Any) -> Any:
-    if isinstance(function, partial):
-        return {
-            "partial": _identity(function.func),
-            "args": _plain(function.args),
-            "keywords": _plain(function.keywords),
-        }
-    if hasattr(function, "__qualname__"):
-        return f"{function.__module__}:{function.__qualname__}{_code(function)}"
-    kind = type(function)
-    settings = {
-        name: value
-        for name, value in getattr(function, "__dict__", {}).items()
-        if not name.startswith("_") and (value is None or isinstance(value, bool | int | float | str))
-    }
-    return {"class": f"{kind.__module__}:{kind.__qualname__}", "settings": settings}
-
-
-def _code(function: Any) -> str:
-    """A hash of a function's source and of the plain values that it takes from outside; nothing if they are unknown."""
-    try:
-        source, outside = inspect.getsource(function), inspect.getclosurevars(function)
-    except (OSError, TypeError, ValueError):  # built-in, typed into a console, or not yet complete
-        return ""
-    values = _plain({**outside.globals, **outside.nonlocals})
-    content = json.dumps([source, values], sort_keys=True)
-    return f" {hashlib.sha256(content.encode()).hexdigest()[:16]}"
-
-
-def _plain(value: Any) -> Any:
-    """Numbers, text and containers of them as they are for JSON; of anything else the name of its type."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Mapping):
-        return {str(name): _plain(one) for name, one in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    return type(value).__qualname__

@@ -123,6 +123,11 @@ class Mitigation(ABC):
         """
         return error_map
 
+    def check(self, model: nn.Module) -> None:
+        """Raises ValueError for a model that it cannot protect, before any trial. Its computation side is attached once."""
+        with self.attach(model):
+            pass
+
     def register_hooks(self, model: nn.Module, active: "ActiveMitigation") -> Iterator[Handle]:
         """Registers hooks and yields each handle at once; none unless overridden.
 
@@ -254,6 +259,10 @@ class Composed(Mitigation):
         for part in self.parts:
             error_map = part.screen(error_map, model, seed=seed)
         return error_map
+
+    def check(self, model: nn.Module) -> None:
+        for part in self.parts:
+            part.check(model)
 
     def cost(self, model: nn.Module) -> Cost:
         return reduce(add, (part.cost(model) for part in self.parts), Cost())

@@ -1,7 +1,8 @@
 """Scores of many rows; a row's score does not depend on the other rows of its batch.
 
 Matrix products give the same bits for a row in every batch whose size is a multiple of 32, from 64 up (measured on CPUs with
-AVX2; elsewhere scores are equal within a few float32 roundings). So batches are padded to such a size.
+AVX2; elsewhere scores are equal within a few float32 roundings). So batches are padded to such a size; not those of a model
+whose rows affect each other (`drsrobust.evaluation.affected`).
 """
 
 import hashlib
@@ -158,8 +159,13 @@ def score(
 
 def state_digest(model: nn.Module) -> str:
     """SHA-256 (hex) of all parameters and buffers: names, dtypes, shapes and bytes."""
+    return tensors_digest(named_tensors(model, buffers=True))
+
+
+def tensors_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
+    """`state_digest` of a model with these tensors."""
     total = hashlib.sha256()
-    for part in _state(model):
+    for part in _state(tensors):
         total.update(part)
     return total.hexdigest()
 
@@ -167,12 +173,12 @@ def state_digest(model: nn.Module) -> str:
 def state_checksum(model: nn.Module) -> int:
     """CRC-32 of the bytes that `state_digest` hashes: five times as fast, enough to detect an accidental change."""
     total = 0
-    for part in _state(model):
+    for part in _state(named_tensors(model, buffers=True)):
         total = zlib.crc32(part, total)
     return total
 
 
-def _state(model: nn.Module) -> Iterator[bytes | np.ndarray]:
-    for name, tensor in sorted(named_tensors(model, buffers=True)):
+def _state(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[bytes | np.ndarray]:
+    for name, tensor in sorted(tensors):
         yield f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode()
         yield tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()

@@ -8,12 +8,12 @@ from functools import cached_property
 
 import numpy as np
 
-from drsrobust.campaign.conditions import Condition, Stratum
+from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.stratified import strata_of
 from drsrobust.campaign.trial import trial_seed
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, Target, resolve
-from drsrobust.injection.critical_bits import CriticalBits
+from drsrobust.injection.critical_bits import CriticalBits, Stratum
 from drsrobust.mitigation import Mitigation
 from drsrobust.planning.simultaneous import Uncertainty, uncertainty
 from drsrobust.statistics.columns import NONE

@@ -1,5 +1,6 @@
 """`plan`: the protection of each tensor that loses least within budgets of memory and time."""
 
+import hashlib
 import json
 import math
 from collections.abc import Iterable, Sequence
@@ -13,13 +14,13 @@ import numpy as np
 from torch import nn
 
 from drsrobust._environment import check_choice
-from drsrobust._files import new_file
+from drsrobust._files import expanded, new_file
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import ErrorModel, Target, resolve
 from drsrobust.injection.error_models import check_whole
 from drsrobust.mitigation import Composed, Mitigation
-from drsrobust.models import padded_batches
+from drsrobust.models import padded_batches, state_digest
 from drsrobust.planning.choice import Choice, InfeasibleBudget, cheapest, choose
 from drsrobust.planning.costs import WHOLE, cost_arrays, tensor_costs
 from drsrobust.planning.losses import Losses, measure, strata_for
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 ADDITIVE = ("refuse", "warn")
 BATCH, BATCHES = 2048, 4  # of timed passes
-_FORMAT = 1  # of saved files
+_FORMAT = 2  # of saved files
 PLAN, BY_MEANS, UNIFORM = "plan", "plan by means", "uniform"  # kinds of protection in a table of trials
 _BUDGETS, _SPENT = ("budget_bits", "budget_time"), ("stored_percent", "time_percent")
 _ABOUT = ("kind", *_SPENT)
@@ -54,6 +55,7 @@ class Plan:
         robust: whether it minimises the simultaneous upper bound, in which unseen losses are spread over tensors
             (`Uncertainty.spread`); else the mean loss.
         seed: of its error maps.
+        model: SHA-256 (hex) of the state of the model that it is for; None: of any model with such tensors.
     """
 
     losses: Losses
@@ -65,6 +67,7 @@ class Plan:
     required: frozenset[str] = frozenset()
     robust: bool = True
     seed: int = 0
+    model: str | None = None
 
     def __post_init__(self) -> None:
         _check_budgets(self.budget_bits, self.budget_time)
@@ -186,12 +189,17 @@ class Plan:
         nothing.
 
         Raises:
-            ValueError: the model lacks a tensor of the plan, or has one of another size.
+            ValueError: the model lacks a tensor of the plan, has one of another size, or other values.
         """
         found = {tensor.name: tensor.size for tensor in resolve(model, "everything").tensors}
         for name, words in zip(self.places["tensor"], self.places["words"], strict=True):
             if found.get(name) != words:
                 raise ValueError(f"the plan is for {name!r} of {words} words; this model has {found.get(name, 'none')}")
+        if self.model is not None and self.model != (state := state_digest(model)):
+            raise ValueError(
+                f"the plan is for the model whose state has SHA-256 {self.model[:12]}; this model's has {state[:12]}. Load "
+                "that model, or make a plan for this one"
+            )
         parts = []
         for number, candidate in enumerate(self.candidates, 1):
             own = [
@@ -299,14 +307,15 @@ class Plan:
         return table[[*order, *table.columns.drop(order)]].sort_values("auc_drop", kind="stable", ignore_index=True)
 
     def save(self, path: str | Path) -> None:
-        """Writes losses, costs and budgets as JSON, complete or not at all; `load` takes the candidates again."""
+        """Writes losses, costs, budgets and the model's SHA-256 as JSON, complete or not at all, with their own SHA-256. `load`
+        takes the candidates again."""
         found = self.losses
         about = {"format": _FORMAT, "candidates": [one.identity() for one in self.candidates]}
-        about |= {name: getattr(self, name) for name in (*_BUDGETS, "robust", "seed")}
+        about |= {name: getattr(self, name) for name in (*_BUDGETS, "robust", "seed", "model")}
         about |= {"required": sorted(self.required), "losses": _listed(found)}
         about |= {name: getattr(self, name).to_dict("list") for name in ("costs", "places")}
-        with new_file(Path(path).expanduser()) as part:
-            part.write_text(json.dumps(about) + "\n", encoding="utf-8")
+        with new_file(expanded("path", path)) as part:
+            part.write_text(json.dumps(about | {"sha256": _sha256(about)}) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path, candidates: Sequence[Mitigation]) -> "Plan":
@@ -317,18 +326,25 @@ class Plan:
             candidates: those of the plan, in its order: fitted to the same model, they have the same identity.
 
         Raises:
-            ValueError: no file of a plan, or other candidates.
+            ValueError: no file of a plan, one that was edited or damaged, or other candidates.
         """
         import pandas as pd
 
-        candidates = tuple(candidates)
+        candidates, path = tuple(candidates), expanded("path", path)
         try:
-            about = json.loads(Path(path).expanduser().read_text(encoding="utf-8"))
-            names, identities = about["losses"]["options"][1:], about.pop("candidates")
-            if about.pop("format") != _FORMAT:
-                raise KeyError("format")
-        except (AttributeError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            about = json.loads(path.read_text(encoding="utf-8"))
+            if about["format"] != _FORMAT:
+                raise ValueError(f"format {about['format']}")
+            written = about.pop("sha256")
+            sha256 = _sha256(about)
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is no plan of this version") from error
+        if sha256 != written:
+            raise ValueError(
+                f"{path} was edited or is damaged: its SHA-256 is {sha256[:12]}, and it says {str(written)[:12]}; make it again"
+            )
+        names, identities = about["losses"]["options"][1:], about.pop("candidates")
+        del about["format"]
         if len(candidates) != len(names):
             raise ValueError(f"{path} has {len(names)} candidates, {', '.join(names)}; {len(candidates)} were given")
         for name, known, given in zip(names, identities, candidates, strict=True):
@@ -434,7 +450,16 @@ def plan(
         )
         costs = tensor_costs(model, columns["tensor"], candidates, batches)
     budgets = {"budget_bits": budget_bits, "budget_time": budget_time, "required": frozenset(must)}
-    found = Plan(losses, costs, tuple(candidates), pd.DataFrame(columns), **budgets, robust=robust, seed=int(seed))
+    found = Plan(
+        losses,
+        costs,
+        tuple(candidates),
+        pd.DataFrame(columns),
+        **budgets,
+        robust=robust,
+        seed=int(seed),
+        model=evaluator.checkpoint,
+    )
     _ = found.choice  # raises
     return found
 
@@ -443,6 +468,11 @@ def _check_budgets(*budgets: float) -> None:
     for name, value in zip(_BUDGETS, budgets, strict=True):
         if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= value < math.inf:
             raise ValueError(f"{name} must be a share, 0 or more, as 0.05 for 5 %, got {value!r}")
+
+
+def _sha256(about: dict[str, Any]) -> str:
+    """SHA-256 (hex) of a file's content; numbers have as many digits as identify them, and are the same after reading."""
+    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
 
 
 def _listed(losses: Losses) -> dict[str, Any]:

@@ -4,6 +4,7 @@ import json
 import os
 import sys
 import textwrap
+from contextlib import suppress
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -130,9 +131,35 @@ def _with_dataset(sentence: str, data: "pd.DataFrame") -> str:
     return f"{name}: {sentence}" if len(names) == 1 and name not in sentence else sentence
 
 
+def write_csv(table: "pd.DataFrame", path: Path, digits: int | None = 6) -> None:
+    """Writes a table as CSV, complete or not at all.
+
+    A text that begins as a formula (=, +, -, @, tabulator or carriage return) gets a single quote before it, since spreadsheets
+    would compute it (https://owasp.org/www-community/attacks/CSV_Injection). Numbers stay numbers, also those in texts.
+
+    Args:
+        table: the table.
+        path: of the file.
+        digits: of numbers; None: as many as identify each.
+    """
+    table = table.rename(columns=_no_formula)
+    for name in table.select_dtypes(["object", "string", "category"]):
+        table[name] = table[name].astype(object).map(_no_formula)
+    with new_file(path) as part:
+        table.to_csv(part, index=False, float_format=digits and f"%.{digits}g", lineterminator="\n")
+
+
+def _no_formula(value: Any) -> Any:
+    if not isinstance(value, str) or not value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        return value
+    with suppress(ValueError):
+        float(value)
+        return value
+    return f"'{value}"
+
+
 def _write(path: Path, table: "pd.DataFrame", words: dict[str, Any]) -> None:
-    with new_file(path.parent / f"{path.name}.csv") as part:
-        table.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
+    write_csv(table, path.parent / f"{path.name}.csv")
     with new_file(path.parent / f"{path.name}.json") as part:
         part.write_text(json.dumps(words, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from drsrobust._files import new_file
+from drsrobust._files import expanded, new_file
 from drsrobust.plots import read_words
 
 if TYPE_CHECKING:
@@ -24,11 +24,11 @@ def write(
     campaign: "Campaign", folder: str | PathLike, *, bounds: Mapping[str, tuple[float, float]] | None = None
 ) -> Path:
     """Writes a report of a campaign's finished trials: a page with messages, figures and intervals, the figures as SVG, PNG and
-    CSV, the trials (`trials.csv`) and their summary (`summary.csv`).
+    CSV, the trials (`trials.csv`, all digits, so that `summarise` gives the same of it) and their summary (`summary.csv`).
 
     Args:
         campaign: with at least one finished trial.
-        folder: made if it is missing; files of an earlier report are replaced.
+        folder: made if it is missing. Files of an earlier report there are replaced or deleted, others stay.
         bounds: of own metrics, as of `summarise`.
 
     Returns:
@@ -36,10 +36,11 @@ def write(
 
     Raises:
         ValueError: no trial is finished, or a campaign of rankings has no metrics.
+        FileExistsError: the folder holds a file of such a name that is not as a report left it; then nothing was written.
     """
     from drsrobust.report.campaign import write_campaign
 
-    return write_campaign(campaign, Path(folder), bounds)
+    return write_campaign(campaign, expanded("folder", folder), bounds)
 
 
 def write_page(figures: Path, page: Path, title: str, names: list[str] | None = None) -> None:

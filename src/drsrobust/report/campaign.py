@@ -8,8 +8,10 @@ from drsrobust._environment import versions
 from drsrobust._files import new_file
 from drsrobust.campaign import Campaign
 from drsrobust.plots import curves, save
+from drsrobust.plots.save import write_csv
 from drsrobust.plots.style import new_panels
 from drsrobust.report import figure_entries, templates
+from drsrobust.report.own_files import PAGE, report_files
 from drsrobust.statistics import recovery, summarise
 from drsrobust.statistics.columns import NONE
 
@@ -32,14 +34,26 @@ def write_campaign(campaign: Campaign, folder: Path, bounds: Mapping[str, tuple[
     main = "auc_drop" if click else campaign.metrics[0]
     summary = summarise(table, metrics, bounds=bounds)
     recovered = recovery(table) if click and table["mitigation"].nunique() > 1 else None
+    with report_files(folder) as part:
+        _write(campaign, table, summary, recovered, main, part)
+    return folder / PAGE
+
+
+def _write(
+    campaign: Campaign,
+    table: "pd.DataFrame",
+    summary: "pd.DataFrame",
+    recovered: "pd.DataFrame | None",
+    main: str,
+    folder: Path,
+) -> None:
     figures = folder / "figures"
     names = []
     for name, ax, data, caption in _figures(summary, recovered, main):
         save(ax, name, data, caption, folder=figures)
         names.append(name)
-    for name, frame in (("trials", table), ("summary", summary)):
-        with new_file(folder / f"{name}.csv") as part:
-            frame.to_csv(part, index=False, float_format="%.6g", lineterminator="\n")
+    write_csv(table, folder / "trials.csv", digits=None)
+    write_csv(summary, folder / "summary.csv")
     evaluator = campaign.evaluator
     others = [name for name in campaign.metrics if name != main and summary[name].notna().any()]
     page = (
@@ -50,7 +64,7 @@ def write_campaign(campaign: Campaign, folder: Path, bounds: Mapping[str, tuple[
             opening=_opening(campaign, table),
             cards=_cards(summary, recovered, main),
             figures=figure_entries(figures, names),
-            caption=f"{main}: mean over trials with its interval ({summary['interval'].iloc[0]})",
+            caption=f"{main}: mean over trials with its interval ({'; '.join(summary['interval'].unique())})",
             heads=[*_SHOWN, main, "low", "high", *others],
             rows=[
                 [_cell(row[name]) for name in (*_SHOWN, main, f"{main}_low", f"{main}_high", *others)]
@@ -59,9 +73,8 @@ def write_campaign(campaign: Campaign, folder: Path, bounds: Mapping[str, tuple[
             facts=_facts(campaign).items(),
         )
     )
-    with new_file(folder / "index.html") as part:
-        part.write_text(page)
-    return folder / "index.html"
+    with new_file(folder / PAGE) as part:
+        part.write_text(page, encoding="utf-8")
 
 
 def _opening(campaign: Campaign, table: "pd.DataFrame") -> str:

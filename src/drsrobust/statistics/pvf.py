@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import FIXED, identifying
-from drsrobust.statistics.intervals import CONFIDENCE, mean_interval, wilson
+from drsrobust.statistics.columns import FIXED, PRECISION, STOPPING, identifying
+from drsrobust.statistics.intervals import CONFIDENCE, wilson
 from drsrobust.statistics.stopping import UNIT
-from drsrobust.statistics.strata import Strata
+from drsrobust.statistics.strata import Strata, check_repeated
 
 if TYPE_CHECKING:
     import pandas as pd
 
-# Definitions of an incorrect output; each is a column, the share of incorrect outputs in a trial.
+# Definitions of an incorrect output; each is a metric, the share of incorrect outputs in a trial.
 DEFINITIONS = {
     "decision_changed": "rows whose decision at the threshold changes",
     "list_changed": "users whose top-k list changes",
@@ -24,15 +24,17 @@ DEFINITIONS = {
 
 
 def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: float = CONFIDENCE) -> "pd.DataFrame":
-    """PVF of each group of trials, by three definitions of an incorrect output.
+    """PVF of each group of trials, by up to three definitions of an incorrect output: those of the table's columns.
 
     `pvf` is the source's D / N: the share of injections that made at least one output incorrect, with its Wilson interval. It
     grows with the number of outputs, so `incorrect` is the mean share of outputs that an injection makes incorrect, with an
-    interval by `mean_interval`. A trial whose model raised counts as incorrect in all outputs.
+    interval by `Strata.mean_interval`, as in `summarise`: Stringer's where few injections make outputs incorrect. A trial whose
+    model raised counts as incorrect in all outputs.
 
     Args:
-        table: of a campaign, one row per trial, with columns `outcome`, `decision_changed`, `list_changed` and `score_changed`
-            (shares in [0, 1]; null where the model raised or the definition does not apply, as without users).
+        table: of a campaign, one row per trial, with columns `outcome` and any of `decision_changed`, `list_changed` and
+            `score_changed`, also as `list_changed@10` or `decision_changed/<task>` (shares in [0, 1]; null where the model
+            raised or the definition does not apply, as without users).
         by: columns to group by; `mitigation` adds `mitigation_id`, if the table has it.
         confidence: of the intervals.
 
@@ -42,7 +44,8 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
         that did not raise, it is null here, and n is 0.
 
     Raises:
-        ValueError: columns that the table does not have; shares outside of [0, 1]; a group of several stratified conditions.
+        ValueError: columns that the table does not have, or no column of a definition; a trial that it holds twice; shares
+            outside of [0, 1]; a group of several stratified conditions.
 
     Example:
         >>> import pandas as pd
@@ -57,14 +60,22 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
     import pandas as pd
 
     by = identifying(table, by) if "mitigation" in by else list(by)
-    missing = [column for column in (*by, "outcome", *DEFINITIONS) if column not in table]
+    missing = [column for column in (*by, "outcome") if column not in table]
     if missing or not by:
         raise ValueError(f"PVF needs columns {', '.join(missing) or 'to group by'}; there are: {', '.join(table)}")
-    defined = {name: bool(table[name].notna().any()) for name in DEFINITIONS}
+    definitions = {name: text for base, text in DEFINITIONS.items() for name in table if _base(name) == base}
+    if not definitions:
+        raise ValueError(
+            f"PVF needs one or more of the columns {', '.join(DEFINITIONS)}, as of "
+            f"Campaign(..., metrics=['decision_changed']); there are: {', '.join(table)}"
+        )
+    check_repeated(table)
+    defined = {name: bool(table[name].notna().any()) for name in definitions}
     rows = []
     for group, trials in table.groupby(by, sort=False, dropna=False):
-        raised, strata = (trials["outcome"] == "raised").to_numpy(), Strata.of(trials)
-        for name in DEFINITIONS:
+        raised = (trials["outcome"] == "raised").to_numpy()
+        adaptive = STOPPING in trials and (trials[STOPPING] == PRECISION).any()
+        for name in definitions:
             shares = pd.to_numeric(trials[name]).to_numpy(np.float64, na_value=np.nan).copy()
             # Where all trials of a group raised, the other groups show whether the definition applies.
             applies = not np.isnan(shares[~raised]).all() if (~raised).any() else defined[name]
@@ -76,14 +87,12 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
                 )
             row = dict(zip(by, group, strict=True)) | {"definition": name, "n": len(known)}
             share = mean = (float("nan"),) * 3
-            if len(known) == len(shares) and strata.stratified:
-                share, mean = (
-                    strata.share(shares > 0, confidence),
-                    strata.mean_interval(shares, UNIT, FIXED, confidence),
-                )
-            elif len(known):
+            if len(known):
+                strata = Strata.of(trials.assign(auc_drop=shares))  # trials with incorrect outputs are the harmed ones
+                mean = strata.mean_interval(shares, UNIT, PRECISION if adaptive else FIXED, confidence)
                 share = wilson(int((known > 0).sum()), len(known), confidence)
-                mean = mean_interval(known, confidence, UNIT)
+                if len(known) == len(shares):
+                    share = strata.share(shares > 0, confidence)
             row |= zip(("pvf", "pvf_low", "pvf_high"), share, strict=True)
             row |= zip(("incorrect", "incorrect_low", "incorrect_high"), mean, strict=True)
             rows.append(row)
@@ -91,7 +100,12 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
     result.attrs = {
         "pvf": f"share of trials with an incorrect output, or that raised; {confidence:.0%} Wilson interval",
         "incorrect": f"mean share of incorrect outputs per trial; {confidence:.0%} interval by Student's t "
-        "(where all trials agree, what they may have missed)",
-        **DEFINITIONS,
+        "(Stringer's bound where few trials have incorrect outputs; where all trials agree, what they may have missed)",
+        **definitions,
     }
     return result
+
+
+def _base(column: str) -> str:
+    """The metric of a column, without the length of its list and its task: of `list_changed@10` and `decision_changed/buy`."""
+    return column.partition("/")[0].partition("@")[0]

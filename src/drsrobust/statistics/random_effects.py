@@ -66,6 +66,7 @@ def across_models(
         if len(group) > 1:
             numbers = group.drop(columns=keys).select_dtypes("number")
             row |= numbers.mean().to_dict() | {"n": int(group["n"].sum())}
+            row |= {"interval": "Student's t over models"} if "interval" in group else {}
             for name in values:
                 row |= _interval(group, name, confidence)
         rows.append(row)

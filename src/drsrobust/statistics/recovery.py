@@ -7,7 +7,7 @@ import numpy as np
 from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, NONE, identifying
 from drsrobust.statistics.intervals import CONFIDENCE, stringer_interval
 from drsrobust.statistics.stopping import UNIT
-from drsrobust.statistics.strata import DROP, FEW, STRATUM, WEIGHT, Strata
+from drsrobust.statistics.strata import DROP, FEW, STRATUM, WEIGHT, Strata, check_repeated
 from drsrobust.statistics.summary import stopping_of
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
     """
     import pandas as pd
 
+    check_repeated(table)
     rows = []
     for condition, group in table.groupby(_SAME, sort=False, dropna=False):
         about = dict(zip(_SAME, condition, strict=True))
@@ -86,9 +87,6 @@ def _by_seed(about: dict, group: "pd.DataFrame") -> "dict[tuple, pd.DataFrame]":
         raise ValueError(
             f"{text} has no unprotected trials to compare {', '.join(names)} with; give the campaign mitigations=[None, ...]"
         )
-    for (name, *_), here in trials.items():
-        if not here.index.is_unique:
-            raise ValueError(f"{text}: trials with mitigation {name} are in the table twice; drop the duplicates")
     return trials
 
 

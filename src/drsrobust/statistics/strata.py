@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import FIXED, NONE
+from drsrobust.statistics.columns import CONDITION, FIXED, NONE
 from drsrobust.statistics.intervals import CONFIDENCE, bounded_interval, mean_interval, stringer_interval, wilson
 from drsrobust.statistics.stopping import stopping_interval
 
@@ -21,15 +21,23 @@ if TYPE_CHECKING:
 STRATUM, WEIGHT = "stratum", "weight"  # columns of a stratified table; the weights of a condition's trials sum to 1
 ALL = "all"  # the stratum of plain maps
 # Strata whose values are taken to lie within those seen: without critical flips; of faults in chips that hold no bit of the
-# data, or only bits that move a number by under an eighth of itself, unless a protection may put their errors elsewhere.
-UNHIT, SMALL = "0", ("check chips", "mantissa chips")
-CONTAINING = (NONE, "OnDieECC", "Chipkill", "SelectiveChipkill")  # kinds of mitigations that do not
+# data, or only bits that move a number by under an eighth of itself, and of faults of a bit or a word that change no critical
+# bit, under kinds of mitigations that put their errors nowhere else. (A range check may set numbers of a whole row to 0 that a
+# fault of mantissas moves out of range.)
+UNHIT, CHECK_CHIPS, MANTISSA_CHIPS, NOT_CRITICAL = "0", "check chips", "mantissa chips", ", not critical"
+_CONTAINING = (NONE, "OnDieECC", "Chipkill", "SelectiveChipkill")
+_OF_WORDS = (*_CONTAINING, "WeightRange")
+CONTAINED = {CHECK_CHIPS: _OF_WORDS, MANTISSA_CHIPS: _CONTAINING, NOT_CRITICAL: _OF_WORDS}  # end of the name -> kinds
 DROP = 0.001  # AUC: a trial that loses more is harmed
 FEW, RARE = (
     12,
     0.25,
 )  # trials, and their share: if fewer of both are harmed, or carry the mean, Student's t is too narrow
 LARGE = 0.25  # of the largest loss: trials that lose more carry the mean
+# How the interval of a stratum is made, as summaries name it.
+STUDENT, STRINGER, BETTING, RULE_OF_THREE = METHOD_NAMES = "Student's t", "Stringer's bound", "betting", "rule of three"
+AS_SEEN, UNKNOWN = "values as seen", ""
+METHODS = dict(zip(METHOD_NAMES, (mean_interval, stringer_interval, stopping_interval, mean_interval), strict=True))
 
 
 @dataclass(frozen=True)
@@ -62,6 +70,7 @@ class Strata:
         names = np.full(len(trials), ALL) if plain else trials[STRATUM].astype(str).to_numpy()
         weight = np.full(len(trials), 1 / len(trials)) if plain else trials[WEIGHT].to_numpy(np.float64)
         if not plain and not abs(weight.sum() - 1) < 1e-9:
+            check_repeated(trials)
             raise ValueError(
                 f"the weights of {len(trials)} trials sum to {weight.sum():g}, not to 1: they are of several conditions, or "
                 "some trials of one are missing"
@@ -69,12 +78,13 @@ class Strata:
         harmed = np.ones(len(trials), bool)
         if "auc_drop" in trials and "outcome" in trials:
             harmed = ((trials["auc_drop"] > DROP) | (trials["outcome"] == "raised")).to_numpy(bool)
-        contained = "mitigation_kind" in trials and trials["mitigation_kind"].isin(CONTAINING).all()
+        kinds = set(trials["mitigation_kind"]) if "mitigation_kind" in trials else {None}
+        contained = tuple(end for end, among in CONTAINED.items() if kinds <= set(among))
         found = tuple(dict.fromkeys(names.tolist()))
         members = np.array([names == name for name in found])
         known = "auc_drop" in trials
         losses = trials["auc_drop"].to_numpy(float, na_value=np.nan) if known else harmed.astype(float)
-        bounded = [name == UNHIT or (contained and name.endswith(SMALL)) for name in found]
+        bounded = [name == UNHIT or name.endswith(contained) for name in found]
         few = [
             _few(losses[member], None if one else harmed[member]) for one, member in zip(bounded, members, strict=True)
         ]
@@ -126,20 +136,33 @@ class Strata:
         least, greatest = bounds or (-np.inf, np.inf)
         return mean, float(max(low, least)), float(min(high, greatest))
 
+    def methods(self, values: np.ndarray, bounds: tuple[float, float] | None, stopping: str = FIXED) -> str:
+        """How `mean_interval` makes the intervals of the strata: `Student's t`, `Stringer's bound`, `rule of three` (all trials
+        agree), `betting`, or several of these; empty where there is no interval."""
+        each = [self._method(number, part, bounds, stopping) for number, part in self._parts(values)[1].items()]
+        return "" if UNKNOWN in each else ", ".join(sorted({*each} - {AS_SEEN}) or [AS_SEEN] * bool(each))
+
+    def _method(self, number: int, values: np.ndarray, bounds: tuple[float, float] | None, stopping: str) -> str:
+        with np.errstate(invalid="ignore"):  # of infinite values
+            alike = np.ptp(values) <= 1e-12 * abs(values).max()  # but for rounding
+        if self.bounded[number] and values.min() == values.max():
+            return AS_SEEN
+        known = bounds is not None and (self.bounded[number] or bool(np.isfinite(bounds).all()))
+        if stopping == FIXED and alike:
+            return RULE_OF_THREE if bounds is not None else UNKNOWN
+        if stopping == FIXED and not self.few_harmful[number]:
+            return STUDENT
+        return (STRINGER if stopping == FIXED else BETTING) if known else UNKNOWN
+
     def _stratum(self, number: int, values: np.ndarray, bounds, stopping: str, confidence: float) -> tuple:
         """Mean of a stratum, and how far the ends of its interval lie from it."""
-        if self.bounded[number]:
-            bounds = (values.min(), values.max())
-            if bounds[0] == bounds[1]:
-                return float(values[0]), 0.0, 0.0
-        bounded = bounds is not None and bool(np.isfinite(bounds).all())
-        method = stopping_interval if stopping != FIXED else stringer_interval
-        if stopping == FIXED and (not self.few_harmful[number] or np.ptp(values) <= 1e-12 * abs(values).max()):
-            mean, low, high = mean_interval(values, confidence, bounds)
-        elif bounded:
-            mean, low, high = method(values, bounds, confidence)
-        else:
-            return float(values.mean()), float("nan"), float("nan")
+        method = self._method(number, values, bounds, stopping)
+        if method == AS_SEEN:
+            return float(values[0]), 0.0, 0.0
+        if method == UNKNOWN:
+            return mean_interval(values)[0], float("nan"), float("nan")
+        bounds = (values.min(), values.max()) if self.bounded[number] else bounds
+        mean, low, high = METHODS[method](values, bounds=bounds, confidence=confidence)
         return float(mean), float(mean - low), float(high - mean)
 
     def ratio(
@@ -212,6 +235,22 @@ class Strata:
         parts = {number: values[member & known] for number, member in enumerate(self.members) if (member & known).any()}
         weights = np.array([self.weights[n] * len(part) / self.members[n].sum() for n, part in parts.items()])
         return weights / weights.sum(), parts
+
+
+def check_repeated(table: "pd.DataFrame") -> None:
+    """Raises ValueError for a trial that a table holds twice: with one trial number and seed in one condition of one trained
+    model and set of rows. A table without seeds is not checked."""
+    keys = [*CONDITION, "mitigation_id", "checkpoint", "data", STRATUM, "seed", "trial"]
+    if "seed" not in table:
+        return
+    again = table.duplicated([key for key in keys if key in table]).to_numpy()
+    if again.any():
+        first = table.iloc[int(again.argmax())]
+        about = ", ".join(f"{key} {first[key]}" for key in ("trial", *keys[:-2]) if key in table and key != "ber")
+        raise ValueError(
+            f"the table holds {int(again.sum()):,} trials twice, which would narrow intervals: the first is {about} (seed "
+            f"{first['seed']}); give each campaign's table once, or drop_duplicates()"
+        )
 
 
 def _few(losses: np.ndarray, harmed: np.ndarray | None) -> bool:

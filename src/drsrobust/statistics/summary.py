@@ -10,7 +10,7 @@ from drsrobust._environment import unknown
 from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, PRECISION, STOPPING, STRUCTURED, identifying
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.stopping import UNIT
-from drsrobust.statistics.strata import DROP, Strata
+from drsrobust.statistics.strata import DROP, UNKNOWN, Strata, check_repeated
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ INTERVALS = {FIXED: INTERVAL, PRECISION: ADAPTIVE}
 # Kind of a code -> the mode of memory faults of which it corrects every one.
 ANY_MODE = "any"
 CORRECTING = {"Chipkill": ANY_MODE, "ECC": "bit", "OnDieECC": "bit"}
-METHODS = {FIXED: "Student's t", PRECISION: "betting"}
+EXACT = "exact"
 # Least and greatest possible value of each metric; of `auc_drop` they depend on the AUC without errors.
 BOUNDS = dict.fromkeys(
     ("auc", "detected", "repaired", "ndcg", "hit_rate", "recall", "overlap", "list_changed", "users_harmed"), UNIT
@@ -66,7 +66,8 @@ def summarise(
 
     Returns:
         the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), the structured
-        columns, `interval` (method of the intervals) and `confidence`, `few_harmful` (so few trials were harmed that rare
+        columns, `interval` (the method of the intervals, as `Student's t` or `Stringer's bound`, several of strata; with the
+        metrics in brackets where they differ) and `confidence`, `few_harmful` (so few trials were harmed that rare
         larger losses may be missing among them: intervals are Stringer's then, and blank for metrics without two bounds. Harm
         is a loss of AUC; for metrics in `bounds` it is a distance from their median too. Where there is no AUC, as of rankings,
         it is the latter for all metrics), `share_<outcome>`, `nan_rows` and `inf_rows` (mean per trial); of each metric its
@@ -80,9 +81,10 @@ def summarise(
         describe the intervals.
 
     Raises:
-        ValueError: a metric that the table does not have, or with a value outside its bounds, or whose columns the summary has
-            already; bounds of a column that the table does not have or of a built-in metric, or that are no range; a table
-            without the column `stopping`; trials of several trained models, sets of rows or ways of stopping in one condition.
+        ValueError: a trial that the table holds twice; a metric that the table does not have, or with a value outside its
+            bounds, or whose columns the summary has already; bounds of a column that the table does not have or of a built-in
+            metric, or that are no range; a table without the column `stopping`; trials of several trained models, sets of rows
+            or ways of stopping in one condition.
     """
     import pandas as pd
 
@@ -90,6 +92,7 @@ def summarise(
         if metric not in table:
             raise unknown("metric", metric, table.columns)
     bounds = _checked_bounds(bounds or {}, table)
+    check_repeated(table)
     rows = []
     columns = identifying(table, CONDITION)
     for condition, group in table.groupby(columns, sort=False, dropna=False):
@@ -108,29 +111,32 @@ def summarise(
             strata = Strata.of(group if has_auc else group.drop(columns="auc_drop"))
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
-        row |= {
-            "interval": METHODS[row[STOPPING]],
-            "confidence": CONFIDENCE,
-            "few_harmful": bool(strata.few_harmful.any()),
-        }
+        row |= {"interval": "", "confidence": CONFIDENCE, "few_harmful": bool(strata.few_harmful.any())}
         outcomes = group["outcome"].to_numpy()
         row |= {f"share_{outcome}": strata.mean((outcomes == outcome).astype(float)) for outcome in OUTCOMES}
         row |= {
             column: strata.mean(group[column].to_numpy(float, na_value=np.nan)) for column in ("nan_rows", "inf_rows")
         }
+        methods: dict[str, list[str]] = {}
         for metric in metrics:
             values = group[metric].to_numpy(float, na_value=np.nan)
             judged = strata if has_auc and metric not in bounds else _judged(strata, group, values)
             row["few_harmful"] |= bool(judged.few_harmful.any())
-            mean, low, high = _interval(judged, values, metric, bounds.get(metric), row)
+            mean, low, high, method = _interval(judged, values, metric, bounds.get(metric), row)
             if metric in bounds and 0 < np.isnan(values).sum() < len(values):
                 filled = [np.where(np.isnan(values), end, values) for end in bounds[metric]]
                 worst = [_interval(_judged(strata, group, one), one, metric, bounds[metric], row) for one in filled]
                 low, high = np.fmin(low, worst[0][1]), np.fmax(high, worst[1][2])
             elif metric != "auc_drop" and not known_bounds(metric) and 0 < np.isnan(values).sum() < len(values):
                 low = high = np.nan  # the values that are missing may be any
+                method = UNKNOWN
+            if method:
+                methods.setdefault(method, []).append(metric)
             _add(row, metric, zip(ENDS, (mean, low, high), strict=True))
             _add(row, metric, [(f"_q{quantile}", strata.quantile(values, quantile / 100)) for quantile in (10, 90)])
+        row["interval"] = "; ".join(
+            f"{method} ({', '.join(of)})" if len(methods) > 1 else method for method, of in methods.items()
+        )
         if "auc_drop" in metrics:
             losses = group["auc_drop"].to_numpy(float, na_value=golden)
             bound = strata.upper_bound(losses, (golden - 1, golden), CONFIDENCE) if has_auc else np.nan
@@ -158,7 +164,7 @@ def corrected_exactly(
         summary: as `summarise` returns it.
         trials: that it is of, with `bits_left`, `mitigation_kind` and `error_mode`.
         keys: columns that identify a condition in both.
-        metrics: whose intervals are changed.
+        metrics: whose intervals are changed; all that the summary has.
     """
     import pandas as pd
 
@@ -169,7 +175,7 @@ def corrected_exactly(
     ends = {
         f"{metric}{end}": summary[f"{metric}{end}"].where(wrong, summary[metric]) for metric in metrics for end in ENDS
     }
-    return summary.assign(**ends)
+    return summary.assign(interval=summary["interval"].where(wrong, EXACT), **ends)
 
 
 def stopping_of(trials: "pd.DataFrame", where: str) -> str:
@@ -216,13 +222,13 @@ def _judged(strata: Strata, group: "pd.DataFrame", values: np.ndarray) -> Strata
 
 def _interval(
     strata: Strata, values: np.ndarray, metric: str, bounds: tuple[float, float] | None, row: dict
-) -> tuple[float, float, float]:
-    """Mean and interval of a metric over the trials of one condition; at a rate of 0 the value is exact."""
+) -> tuple[float, float, float, str]:
+    """Mean and interval of a metric over the trials of one condition, and how it is made; at a rate of 0 the value is exact."""
     golden = row["auc_golden"]
     if bounds is None:
         bounds = (golden - 1, golden) if metric == "auc_drop" else known_bounds(metric)
     if row["ber"] == 0 and len(set(values)) == 1:
-        return (float(values[0]),) * 3
+        return *(float(values[0]),) * 3, EXACT
     try:
         mean, low, high = strata.mean_interval(values, bounds, row[STOPPING])
         if metric in ("auc", "auc_drop") and row["share_raised"] and not np.isnan(golden):
@@ -231,7 +237,7 @@ def _interval(
             low, high = (np.fmin(low, worst[1]), high) if metric == "auc" else (low, np.fmax(high, worst[2]))
     except ValueError as error:
         raise ValueError(f"column {metric!r}: {error}") from error
-    return mean, float(low), float(high)
+    return mean, float(low), float(high), strata.methods(values, bounds, row[STOPPING])
 
 
 def _add(row: dict, name: str, numbers: Iterable[tuple[str, float]]) -> None:

@@ -16,7 +16,7 @@ from drsrobust.statistics.columns import CONDITION, ENDS, MITIGATION, identifyin
 from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
 from drsrobust.statistics.summary import corrected_exactly, summarise
 from drsrobust.study.components import stratified_loss
-from drsrobust.study.findings import interval, ratio, with_verdicts
+from drsrobust.study.findings import interval, number, ratio, with_verdicts
 from drsrobust.study.thirds import by_thirds
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 HOURS = 8766.0  # of a year
 ANY = "any"  # in place of a mode: a fault of any mode, by their rates
+FULL = "a full memory"  # as the size of a model
 
 
 def mixed(table: "pd.DataFrame", rates: Mapping[str, float]) -> "pd.DataFrame":
@@ -70,7 +71,7 @@ def expected_loss(table: "pd.DataFrame", hits: Mapping[str, float]) -> "pd.DataF
 
     both = table, mixed(table, hits)
     found = pd.concat([summarise(trials, ["auc", "auc_drop"]) for trials in both], ignore_index=True)
-    found = corrected_exactly(found, pd.concat(both), ["error_mode", *MITIGATION], ["auc_drop"])
+    found = corrected_exactly(found, pd.concat(both), ["error_mode", *MITIGATION], ["auc", "auc_drop"])
     yearly = found["error_mode"].map({**hits, ANY: sum(hits.values())}).astype(float) * HOURS
     ends = {f"per_year{end}": found[f"auc_drop{end}"] * yearly for end in ENDS}
     return found.assign(hits_per_year=yearly, **ends)
@@ -82,21 +83,24 @@ def understatement(
     strata: "pd.DataFrame",
     rows: Split,
     fit: Mapping[str, float],
-    hits: Mapping[str, float],
+    hits: Mapping[str, Mapping[str, float]],
 ) -> "pd.DataFrame":
     """Findings on claim C12: how many times the loss is that of a model in which every fault is one wrong bit.
+
+    A fault of one bit reaches a large model more often than a small one, and a fault of a whole chip in all ranks as often. So
+    the loss by all faults of a memory depends on the size of the model; losses per fault are those of the trials' model.
 
     Args:
         faults: trials of `MemoryFault(mode)` without mitigation, of all modes with a rate.
         flips: trials of `single_errors(strata)`, one flipped bit each.
         strata: as `layer_strata` gives them.
         rows: that were scored.
-        fit: mode -> failure rate of a device, in any unit.
-        hits: mode -> faults per hour that reach the model.
+        fit: mode -> failure rate of a device, in any unit; faults that reach a model which fills the memory come by these.
+        hits: size of a model, in words -> mode -> faults per hour that reach it. The first is the model of the trials.
 
     Returns:
-        on all trials and on thirds, two rows: `reading` `fault`: per fault that reaches the model, modes weighted by `fit`;
-        `memory`: per hour in this memory, where large faults also reach the model more often. `value`, `low`, `high` (`ratio`),
+        on all trials and on thirds: one row with `reading` `fault`, of a fault that reaches the model; and rows with `memory`,
+        by all faults of the memory, one for each `size` and for a model that fills it. `value`, `low`, `high` (`ratio`),
         `detail`, `reason`, `verdict` (over 1).
     """
     import pandas as pd
@@ -104,16 +108,21 @@ def understatement(
     def find(faults: "pd.DataFrame", flips: "pd.DataFrame") -> "pd.DataFrame":
         (flip,) = stratified_loss(flips, strata, rows, by=()).to_dict("records")
         bit = [flip[f"auc_drop{end}"] * DATA_CHIPS / CHIPS for end in ENDS]  # a wrong check bit does no harm
-        bits = sum(fit.values()) / fit["bit"] * hits["bit"] / sum(hits.values())  # per fault that reaches the model
-        found = []
-        for reading, rates, scale in (("fault", fit, 1.0), ("memory", hits, bits)):
+        found: list[dict] = []
+        for size, rates in (hits | {FULL: fit}).items():
             (mean,) = summarise(mixed(faults, rates), ["auc", "auc_drop"]).to_dict("records")
-            loss = [mean[f"auc_drop{end}"] for end in ENDS]
-            row = {"reading": reading, "model": mean["model"], "dataset": mean["dataset"], "n": mean["n"] + flip["n"]}
-            single = [end * scale for end in bit]
-            row |= ratio(loss, single) | {"reason": ""}
-            row["detail"] = f"{interval(*loss)} AUC a fault, {interval(*single)} if it were one wrong bit"
-            found.append(row)
+            loss, most = [mean[f"auc_drop{end}"] for end in ENDS], max(rates, key=lambda mode: rates[mode])
+            about = {"model": mean["model"], "dataset": mean["dataset"], "n": mean["n"] + flip["n"], "reason": ""}
+            if not found:
+                share = f"{100 * rates[most] / sum(rates.values()):.0f} % of such faults are of mode {most!r}"
+                detail = f"{interval(*loss)} AUC a fault, {interval(*bit)} if it were one wrong bit; {share}"
+                found.append({"reading": "fault", "size": size} | about | ratio(loss, bit) | {"detail": detail})
+            # As many faults of the memory as these are, each one wrong bit: how many of them reach the model.
+            bits = sum(fit.values()) / fit["bit"] * rates["bit"] / sum(rates.values())
+            times = ratio(loss, [end * bits for end in bit])
+            some = number(float(f"{times['value']:.1g}"))
+            detail = f"some {some} times at {size}"
+            found.append({"reading": "memory", "size": size} | about | times | {"detail": detail})
         return with_verdicts(pd.DataFrame(found), "above", bound=1.0)
 
     return by_thirds(find, faults, flips)

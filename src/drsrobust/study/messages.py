@@ -4,13 +4,26 @@ from typing import TYPE_CHECKING
 
 from drsrobust.plots.curves import mitigation_label
 from drsrobust.plots.names import display_name
-from drsrobust.statistics.columns import NONE
+from drsrobust.statistics.columns import ENDS, NONE
 from drsrobust.study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LOSS = 0.001  # of AUC, that a protection may leave
+
+
+def _clear(value: float, low: float, high: float, scale: float = 1.0) -> str:
+    """A number of a title, times `scale`; where its interval holds 0 or spans a factor of over 10, the ends instead."""
+    if (
+        low == high
+        or not low <= high
+        or max(low, -high) > 0
+        and max(abs(low), abs(high)) <= 10 * min(abs(low), abs(high))
+    ):
+        return number(float(f"{scale * value:.3g}"))
+    ends = [number(float(f"{scale * end:.2g}")) for end in (low, high)]
+    return f"{ends[0]} to {ends[1]}" if low > 0 else f"at most {ends[1]}"
 
 
 def bits(data: "pd.DataFrame") -> str:
@@ -182,12 +195,14 @@ def one_flip(data: "pd.DataFrame", bit: int) -> str:
 
 def memory_faults(expected: "pd.DataFrame") -> str:
     """Of `expected_loss`: what a fault of any mode costs without protection, and what codes leave of that."""
-    total = expected[expected["error_mode"] == "any"].set_index("mitigation")["auc_drop"]
-    if not total.get("none", 0.0) > 0:
+    total = expected[expected["error_mode"] == "any"].set_index("mitigation")[[f"auc_drop{end}" for end in ENDS]]
+    if "none" not in total.index or not total.loc["none", "auc_drop"] > 0:
         return "AUC lost to faults of a memory chip, by mode."
-    left = (total.drop("none") / total["none"]).clip(lower=0)
-    parts = [f"{mitigation_label(name)} {100 * round(share, 2):.3g} %" for name, share in left.items()]
-    return f"A fault that reaches the model costs {number(total['none'])} AUC; codes leave of it: {', '.join(parts)}."
+    left = (total.drop("none") / total.loc["none", "auc_drop"]).clip(lower=0).round(2)
+    parts = [f"{mitigation_label(name)} {_clear(*ends, scale=100)} %" for name, *ends in left.itertuples()]
+    return (
+        f"A fault that reaches the model costs {_clear(*total.loc['none'])} AUC; codes leave of it: {', '.join(parts)}."
+    )
 
 
 def ranking(data: "pd.DataFrame") -> str:
@@ -199,17 +214,21 @@ def ranking(data: "pd.DataFrame") -> str:
     change = (known["faults"] - known["flips"]).abs()
     most = known.loc[change.idxmax()]
     name = mitigation_label(most["mitigation"])
-    moved = f"{name} goes from {100 * most['flips']:.0f} to {100 * most['faults']:.0f} %"
+    before, after = (
+        _clear(*(round(most[f"{kind}{end}"], 2) for end in ENDS), scale=100) for kind in ("flips", "faults")
+    )
+    moved = f"{name} goes from {before} to {after} %"
     holds = "keep" if order > 0.8 else "lose"
     return f"Under faults of chips protections {holds} their order under random flips (rank correlation {order:.2f}): {moved}."
 
 
 def assumptions(data: "pd.DataFrame") -> str:
     """Of `fault_assumptions_data`: the least and the greatest loss to any fault."""
-    total = data[data["error_mode"] == "any"].set_index("assumption")["auc_drop"]
-    if total.empty or not total.max() > 0:
+    total = data[data["error_mode"] == "any"].set_index("assumption")[[f"auc_drop{end}" for end in ENDS]]
+    if total.empty or not total["auc_drop"].max() > 0:
         return "AUC lost to a fault, by assumption."
-    ends = [f"{number(total[name])} ({name})" for name in (total.idxmin(), total.idxmax())]
+    least, greatest = total["auc_drop"].idxmin(), total["auc_drop"].idxmax()
+    ends = [f"{_clear(*total.loc[name])} ({name})" for name in (least, greatest)]
     return f"A fault costs {' to '.join(ends)} AUC on average, by what is assumed."
 
 

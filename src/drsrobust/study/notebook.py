@@ -2,6 +2,7 @@
 
 import ast
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -148,12 +149,30 @@ _MAY_BE_EMPTY = ("leave_out", "reseeded", "int8_sizes")
 def mismatch(name: str, value: Any, annotation: Any) -> str:
     """The message for a parameter of another type."""
     text = f"parameter {name!r} is {value!r} ({type(value).__name__}); it must be {type_name(annotation)}"
-    if isinstance(value, str) and annotation is not str:
-        text += (
-            ". In YAML write 1.0e-5, not 1e-5; `papermill -p` passes lists as text: use "
-            f"`python -m reproduce NOTEBOOK '{name}=...'`"
-        )
+    texts = [leaf for leaf in _leaves(value) if isinstance(leaf, str)]
+    if texts and annotation is not str and (isinstance(value, str) or "str" not in type_name(annotation)):
+        number = _as_number(texts[0]) if "float" in type_name(annotation) else None
+        text += f". In YAML {texts[0]} is text; write {number}" if number else ". In YAML write 1.0e-5, not 1e-5"
+        if isinstance(value, str):
+            text += f"; `papermill -p` passes lists as text: use `python -m reproduce NOTEBOOK '{name}=...'`"
     return text
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _as_number(text: str) -> str | None:
+    """A number in scientific notation as YAML reads it: 1e-6 as 1.0e-6, 2.5e6 as 2.5e+6; None for other text."""
+    match = re.fullmatch(r"([+-]?\d+)(\.\d+)?[eE]([+-]?)(\d+)", text)
+    if match is None:
+        return None
+    whole, fraction, sign, power = match.groups()
+    return f"{whole}{fraction or '.0'}e{sign or '+'}{power}"
 
 
 def provenance(evaluator: "Evaluator | None" = None) -> str:

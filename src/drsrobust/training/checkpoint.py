@@ -70,7 +70,7 @@ def read_checkpoint(folder: Path, identity: dict[str, Any] | None = None) -> nn.
         expected, schema = manifest["sha256"], manifest["schema"]
         if manifest.pop("manifest_sha256") != digest(manifest):
             raise ValueError("its SHA-256 is wrong")
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, RecursionError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder / MANIFEST} is damaged ({error}); {_remedy(folder)}") from error
     for key, value in json.loads(json.dumps(identity or {})).items():
         if manifest.get(key) != value:
@@ -119,7 +119,7 @@ def read_snapshot(path: Path, identity: str) -> tuple[dict[str, torch.Tensor], d
         if header["identity"] != identity:
             raise ValueError("it is of another training run")
         return tensors, header["progress"]
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, RecursionError, TypeError, ValueError) as error:
         warnings.warn(f"ignoring snapshot {path} ({error}); training restarts from epoch 0", stacklevel=3)
         return None
 

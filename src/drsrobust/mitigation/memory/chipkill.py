@@ -10,7 +10,7 @@ from torch import nn
 from drsrobust._environment import check_choice
 from drsrobust.injection import ErrorMapMismatch, Target
 from drsrobust.injection.address_space import WordView
-from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, DATA_CHIPS, WORD
+from drsrobust.injection.memory_map import CHIP_BITS, CHIPS, DATA_CHIPS, WORD
 from drsrobust.mitigation.memory.check_memory import BITS, CheckBits
 from drsrobust.mitigation.memory.ecc import ACTIONS, CORRECTED, UNCORRECTABLE, DecodedBlocks, counted
 from drsrobust.mitigation.memory.protected_words import (

@@ -7,7 +7,7 @@ import numpy as np
 
 from drsrobust.injection import Target
 from drsrobust.injection.error_models import check_whole
-from drsrobust.injection.memory_faults import CHIP_BITS, DATA_CHIPS, LINE, WORD
+from drsrobust.injection.memory_map import CHIP_BITS, DATA_CHIPS, LINE, WORD
 from drsrobust.mitigation.memory.check_memory import CheckBits
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,

@@ -71,6 +71,12 @@ class ZeroSpaceECC(StorageProtection):
     def settings(self) -> Any:
         return {**super().settings(), "uncorrectable": self.uncorrectable}
 
+    def check(self, model: nn.Module) -> None:
+        """Raises ValueError for a model without room for the check bits in each block."""
+        for blocks in self.protected(model):
+            block = np.arange(blocks.blocks)
+            _check_room(blocks, block, blocks.read(blocks.places(block).ravel()).reshape(-1, 8))
+
     def protected(self, model: nn.Module) -> "list[Blocks]":
         """The int8 tensors of the target.
 
@@ -223,7 +229,7 @@ def _check_room(blocks: Blocks, block: np.ndarray, values: np.ndarray) -> None:
         span = "[64, 191]" if blocks.inverse else "[-64, 63]"
         raise ValueError(
             f"{blocks.name}: block {block[wrong[0]]} holds the bytes {values[wrong[0]].tolist()}; the first 7 must be in "
-            f"{span} to leave room for check bits. Call reserve_bits(model) first"
+            f"{span} to leave room for check bits. Call drsrobust.mitigation.reserve_bits(model) first"
         )
 
 

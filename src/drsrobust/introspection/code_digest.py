@@ -1,0 +1,362 @@
+"""A digest of code and settings: what a model, a function or another object does beyond the values in its state.
+
+Functions and classes of the user's files, notebooks and scripts count by their bytecode, and with them everything that they
+name: constants, defaults, closures, globals, helpers in modules of the user. Code of installed distributions and of Python
+counts by name and version. File names, line numbers, comments and docstrings of functions do not count, nor does anything in a
+file that is not named. Objects count by class and attributes.
+"""
+
+import dis
+import functools
+import hashlib
+import importlib.util
+import inspect
+import sys
+import sysconfig
+import types
+from collections.abc import Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+# Set by Python or by a decorator, and no code: names, places and documentation.
+_NO_CODE = {
+    *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__type_params__"),
+    *("__orig_bases__", "__parameters__", "__abstractmethods__", "_abc_impl", "__dataclass_fields__"),
+    *("__dataclass_params__", "__match_args__", "__slots__", "__slotnames__", "__firstlineno__"),
+    "__static_attributes__",
+}
+# Attributes of modules that decide nothing: the mode, which evaluation sets; how a checkpoint was made; what is attached now; a
+# number that FBGEMM draws for each of its modules.
+_NO_SETTINGS = {"training", "manifest", "_attached_mitigations", "_compiled_call_impl", "uuid"}
+_PLAIN = (type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes)
+_NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype)
+_LRU_CACHE = type(functools.lru_cache(len))
+_GLOBALS = {"LOAD_GLOBAL", "LOAD_NAME"}
+_ATTRIBUTES = {"LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM"}
+
+
+class CodeDigest(NamedTuple):
+    """A digest of code.
+
+    Attributes:
+        text: SHA-256 (hex).
+        missing: the path of the first object that cannot be digested, and why; None if everything is in the digest.
+    """
+
+    text: str
+    missing: str | None
+
+
+def code_digest(value: Any, state: Iterable[torch.Tensor] = ()) -> CodeDigest:
+    """The digest of a value: equal in every process, on every machine with the same versions, for equal code and settings.
+
+    Args:
+        value: a module, function or any object.
+        state: tensors that count by dtype and shape alone, as those of a model's checkpoint.
+
+    Example:
+        >>> def scaled(value, by=2):
+        ...     return value * by
+        >>> before = code_digest(scaled)
+        >>> scaled.__defaults__ = (3,)
+        >>> code_digest(scaled).text == before.text
+        False
+    """
+    walk = _Walk({id(tensor) for tensor in state})
+    try:
+        walk.add(value, type(value).__name__)
+    except RecursionError:
+        walk.missing = walk.missing or "it is nested too deep"
+    return CodeDigest(walk.total.hexdigest(), walk.missing)
+
+
+class _Walk:
+    """One pass over an object and all that it names."""
+
+    def __init__(self, state: set[int]) -> None:
+        self.total, self.missing = hashlib.sha256(), None
+        self._state = state
+        self._seen: dict[int, int] = {}  # number of each mutable object, by id
+        self._alive: list[Any] = []  # so that no id is used twice
+
+    def _write(self, *parts: Any) -> None:
+        for part in parts:
+            content = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogatepass")
+            self.total.update(b"%d:" % len(content))
+            self.total.update(content)
+
+    def add(self, value: Any, path: str) -> None:
+        """Adds a value; `path` names it for messages."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return self._write(kind.__name__, value if kind is bytes else repr(value))
+        if kind in (tuple, list):
+            if kind is list and self._again(value):
+                return None
+            self._write(kind.__name__, len(value))
+            return self._each(value, path)
+        if kind in (set, frozenset):
+            return self._write(kind.__name__, *sorted(self._alone(item, path) for item in value))
+        if isinstance(value, types.CodeType):
+            return self._code(value, path)
+        if isinstance(value, _NAMED):
+            return self._write(kind.__name__, value)
+        if self._again(value):
+            return None
+        if isinstance(value, type):
+            return self._class(value, path)
+        if isinstance(value, types.FunctionType):
+            return self._function(value, path)
+        if isinstance(value, types.ModuleType):
+            return self._write("module", *_origin(value.__name__))
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value, path)
+        if isinstance(value, np.ndarray | np.generic):
+            return self._array(value, path)
+        if kind in (dict, types.MappingProxyType):
+            self._write(kind.__name__, len(value))
+            return self._each((part for item in value.items() for part in item), path)
+        if kind is types.MethodType:
+            return self._each(("method", value.__func__, value.__self__), path)
+        if kind is functools.partial:
+            return self._each(("partial", value.func, value.args, value.keywords), path)
+        if isinstance(value, staticmethod | classmethod):
+            return self._each((kind.__name__, value.__func__), path)
+        if isinstance(value, property):
+            return self._each(("property", value.fget, value.fset, value.fdel), path)
+        if isinstance(value, functools.cached_property):
+            return self._each(("property", value.func), path)
+        if isinstance(value, _LRU_CACHE):
+            return self._each(("function", value.__wrapped__), path)
+        return self._object(value, path)
+
+    def _again(self, value: Any) -> bool:
+        """Writes the number of an object that was added before."""
+        if id(value) in self._seen:
+            self._write("again", self._seen[id(value)])
+            return True
+        self._seen[id(value)] = len(self._seen)
+        self._alive.append(value)
+        return False
+
+    def _each(self, values: Iterable[Any], path: str) -> None:
+        for value in values:
+            self.add(value, path)
+
+    def _alone(self, value: Any, path: str) -> str:
+        """The digest of an element of a set, which has no place among the others."""
+        walk = _Walk(self._state)
+        walk.add(value, path)
+        self.missing = self.missing or walk.missing
+        return walk.total.hexdigest()
+
+    def _function(self, function: types.FunctionType, path: str) -> None:
+        code, module = function.__code__, function.__globals__.get("__name__", "")
+        path = f"{function.__module__}:{function.__qualname__}"
+        self._write("function")
+        if _installed(module):
+            self._write(*_origin(module), code.co_qualname)
+        else:
+            documentation = function.__doc__ if code.co_consts[:1] == (function.__doc__,) else None
+            self._code(code, path, documentation)
+            for name, value in _named(code, function.__globals__):
+                self._write("global", name)
+                self.add(value, f"{path} uses {name}")
+        self._each((function.__defaults__, function.__kwdefaults__), path)
+        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+            self._write("closure", name)
+            try:
+                self.add(cell.cell_contents, f"{path} uses {name}")
+            except ValueError:  # an empty cell
+                self._write("empty")
+        self._attributes({name: part for name, part in vars(function).items() if name not in _NO_CODE}, path)
+
+    def _code(self, code: types.CodeType, path: str, documentation: str | None = None) -> None:
+        flags = code.co_flags & ~inspect.CO_NESTED  # where it was defined
+        self._write("code", code.co_code, code.co_exceptiontable, flags, code.co_name)
+        self._write(code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
+        self._each((code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars), path)
+        constants = code.co_consts if documentation is None else (None, *code.co_consts[1:])
+        self._write(len(constants))
+        self._each(constants, path)
+
+    def _class(self, kind: type, path: str) -> None:
+        self._write("class", kind.__qualname__)
+        if _installed(kind.__module__):
+            return self._write(*_origin(kind.__module__))
+        self._each((kind.__bases__, type(kind)), path)
+        members = {name: value for name, value in vars(kind).items() if name not in _NO_CODE}
+        return self._attributes(members, f"{kind.__module__}:{kind.__qualname__}")
+
+    def _attributes(self, attributes: Mapping[str, Any], path: str) -> None:
+        self._write(len(attributes))
+        for name in sorted(attributes, key=str):
+            self._write(name)
+            self.add(attributes[name], f"{path}.{name}")
+
+    def _object(self, value: Any, path: str) -> None:
+        kind = type(value)
+        if kind in (types.MemberDescriptorType, types.GetSetDescriptorType):
+            return self._write("slot", value.__name__)
+        self.add(kind, path)
+        if (said := _said(value)) is not None:
+            return self._write("said", said)
+        if isinstance(value, nn.Module) and "_orig_mod" in value._modules:  # compiled: what was compiled counts
+            return self.add(value._orig_mod, path)
+        if isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule):
+            return self._attributes(_module_settings(value), path)
+        try:
+            reduced = value.__reduce_ex__(4)
+        except Exception as error:
+            if callable(value) and _installed(kind.__module__) and hasattr(value, "__name__"):
+                return self._write(
+                    "callable", getattr(value, "__module__", ""), value.__name__
+                )  # of a compiled extension
+            self.missing = self.missing or f"{path} ({error})"
+            return None
+        self._alive.append(reduced)
+        if isinstance(reduced, str):
+            return self._write("global", *_origin(getattr(value, "__module__", None) or kind.__module__), reduced)
+        function, arguments, settings, *items = (*reduced, *(None,) * (5 - len(reduced)))[:5]
+        self._each((function, arguments), path)
+        for part in settings if isinstance(settings, tuple) else (settings,):
+            if type(part) is dict:
+                cached = {
+                    name for name in part if isinstance(getattr(kind, str(name), None), functools.cached_property)
+                }
+                self._attributes({name: content for name, content in part.items() if name not in cached}, path)
+            else:
+                self.add(part, path)
+        for more in items:
+            self.add(None if more is None else list(more), path)
+        return None
+
+    def _tensor(self, tensor: torch.Tensor, path: str) -> None:
+        self._write("tensor", tensor.dtype, list(tensor.shape), tensor.layout)
+        if id(tensor) in self._state or tensor.is_meta:
+            return
+        try:
+            for part in _strided(tensor.detach()):
+                self._write(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        except (RuntimeError, TypeError, AttributeError) as error:
+            self.missing = self.missing or f"{path} ({error})"
+
+    def _array(self, array: Any, path: str) -> None:
+        self._write("array", array.dtype, array.shape)
+        if array.dtype.hasobject:
+            self.add(array.tolist(), path)
+        else:
+            self._write(array.tobytes())
+
+
+def _said(value: Any) -> str | None:
+    """The digest that an object of this package has of itself: a mitigation's identity, the fingerprint of rows. A combination
+    has none, since its parts may be of the user's classes."""
+    if type(value).__module__.partition(".")[0] != __name__.partition(".")[0] or hasattr(value, "parts"):
+        return None
+    if isinstance(said := getattr(value, "fingerprint", None), str):
+        return said
+    identity = getattr(value, "identity", None)
+    return identity() if callable(identity) else None
+
+
+def _module_settings(module: nn.Module) -> dict[str, Any]:
+    """Attributes of a module. Hooks have their order in place of their handles' numbers, which count through the process."""
+    settings = {name: value for name, value in vars(module).items() if name not in _NO_SETTINGS}
+    numbers = sorted({key for name, value in settings.items() if name.endswith("_hooks") and value for key in value})
+    order = {number: place for place, number in enumerate(numbers)}
+    for name, value in settings.items():
+        if "_hooks" in name and isinstance(value, Mapping):
+            settings[name] = {order.get(key, key): hook for key, hook in value.items()}
+    return settings
+
+
+def _strided(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Strided tensors with the content of a tensor."""
+    if tensor.layout is torch.strided:
+        return (tensor,)
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+        return tensor.indices(), tensor.values()
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
+    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
+
+
+def _named(code: types.CodeType, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Globals that a function's code names, and what it takes from modules of the user, by name."""
+    names, attributes, imports = _names(code)
+    found = {name: namespace[name] for name in names if name in namespace}
+    package = namespace.get("__package__") or ""
+    for name, level in imports:
+        try:
+            name = importlib.util.resolve_name("." * level + name, package) if level else name
+        except ImportError:
+            continue
+        if name in sys.modules:
+            found[name] = sys.modules[name]
+    pending = list(found.items())
+    for name, value in pending:
+        if isinstance(value, types.ModuleType) and not _installed(value.__name__):
+            inner = {f"{name}.{part}": vars(value)[part] for part in attributes if part in vars(value)}
+            pending += [item for item in inner.items() if item[0] not in found]
+            found |= inner
+    return iter(sorted(found.items()))
+
+
+@functools.lru_cache(maxsize=4096)
+def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozenset[tuple[str, int]]]:
+    """Names of globals, of attributes, and of modules that are imported (with the level of relative imports)."""
+    names, attributes, imports, level = set(), set(), set(), 0
+    constants: list[Any] = []
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in _GLOBALS:
+            names.add(instruction.argval)
+        elif instruction.opname in _ATTRIBUTES:
+            attributes.add(instruction.argval)
+        elif instruction.opname == "IMPORT_NAME":  # after two constants: the level, and the names
+            level = next((value for value in constants[-2:] if isinstance(value, int)), 0)
+            imports.add((instruction.argval, level))
+        constants.append(instruction.argval if instruction.opname == "LOAD_CONST" else None)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            for known, more in zip((names, attributes, imports), _names(constant), strict=True):
+                known |= more
+    return frozenset(names), frozenset(attributes), frozenset(imports)
+
+
+_PLACES = tuple(
+    {sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    | {f"{place}/" for place in sys.path if place.endswith(("site-packages", "dist-packages"))}
+)
+
+
+@functools.lru_cache(maxsize=4096)
+def _installed(module: str) -> bool:
+    """Whether a module belongs to Python, an installed distribution or this package, and not to the user."""
+    if module.partition(".")[0] == __name__.partition(".")[0]:
+        return True
+    if module == "__main__" or module not in sys.modules:
+        return False
+    file = getattr(sys.modules[module], "__file__", None)
+    if file is None:  # a namespace package, or compiled into Python
+        return not hasattr(sys.modules[module], "__path__")
+    return file.startswith(_PLACES)
+
+
+@functools.cache
+def _origin(module: str) -> tuple[str, str]:
+    """A module's name, and the version of its distribution; the name alone of a module of Python or of the user."""
+    if not _installed(module):
+        return module, ""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return module, ""
+    try:
+        return module, version(top)
+    except PackageNotFoundError:
+        return module, ", ".join(f"{name} {version(name)}" for name in packages_distributions().get(top, ()))
