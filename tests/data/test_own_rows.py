@@ -134,22 +134,57 @@ def test_a_split_is_drawn_and_every_row_is_in_one_part(frame):
     assert not np.array_equal(other.test.rows, data.test.rows)
 
 
-def test_a_cached_data_set_is_mapped_and_found_again(frame, empty_cache):
-    data = from_frame(frame, **COLUMNS, cache=True)
-    files = sorted(path.stat().st_mtime_ns for path in empty_cache.rglob("*") if path.is_file())
-    again = from_frame(frame, **COLUMNS, cache=True)
-    assert files and files == sorted(path.stat().st_mtime_ns for path in empty_cache.rglob("*") if path.is_file())
-    assert again.test.fingerprint == data.test.fingerprint
-    assert again.test.labels.tolist() == [1, 0, 1, 0] and not again.test.labels.flags.writeable
+def test_rows_are_never_cached(frame):
+    """A cache knew rows by their numbers alone: another split's prior, and arrays that had changed, came back."""
+    with pytest.raises(TypeError, match=r"from_frame\(\) got an unexpected keyword argument 'cache'"):
+        from_frame(frame, **COLUMNS, cache=True)
+    with pytest.raises(TypeError, match=r"from_tensors\(\) got an unexpected keyword argument 'cache'"):
+        from_tensors(label=np.array([0, 1]), cache=True)
+    many = pd.concat([frame] * 50, ignore_index=True)
+    priors = {}
+    for split in ((0.1, 0.8, 0.1), (0.9, 0.0, 0.1)):  # the same test rows
+        data = from_frame(many, **COLUMNS, split=split)
+        priors[split] = data.test.prior
+        assert data.test.prior == data.train.labels.mean()
+    assert len(set(priors.values())) == 2
 
 
-def test_text_and_tasks_and_items(frame):
-    frame = frame.assign(item=["b", "a", None, "b"], bought=[0, 0, 1, 0], next=[[1, 4], [0], [2], []])
+def test_tasks_and_items(frame):
+    frame = frame.assign(bought=[0, 0, 1, 0], next=[[1, 4], [0], [2], []])
     data = from_frame(frame, label=["clicked", "bought"], sparse=["item"])
-    assert data.test.sparse["item"].values.tolist() == [2, 1, 0, 2] and data.schema.features[0].cardinality == 3
     assert data.test.labels.tolist() == [[1, 0], [0, 0], [1, 1], [0, 0]] and data.test.tasks == ("clicked", "bought")
     items = from_frame(frame, label="next", task="rank").test.labels
     assert items.values.tolist() == [1, 4, 0, 2] and items.lengths.tolist() == [2, 1, 1, 0]
+
+
+def test_columns_of_any_name(frame):
+    """Headerless frames, whole numbers as names, names that are attributes of frames, and an empty one."""
+    plain = from_frame(frame, **COLUMNS)
+    for names in (range(6), np.arange(10, 16), ["keys", "", "values", "item.title", "type", "columns"]):
+        renamed = frame.set_axis(list(names), axis=1)
+        label, price, age, item, tags, user = names
+        data = from_frame(renamed, label=label, dense=[price, age], sparse=[item, tags], user=user)
+        assert data.schema.dense == (str(price), str(age)) and list(data.test.sparse) == [str(item), str(tags)]
+        assert np.array_equal(data.test.dense, plain.test.dense) and np.array_equal(data.test.users, plain.test.users)
+        assert np.array_equal(data.test.sparse[str(tags)].values, plain.test.sparse["tags"].values)
+    data = from_frame(frame.set_axis(range(6), axis=1), label="0", sparse=[3], cardinalities={3: 9})
+    assert [(one.name, one.cardinality) for one in data.schema.features] == [("3", 9)]
+    data = from_frame(frame.set_axis(range(6), axis=1), label=[0], sparse=[3], vocabulary={3: [2, 3, 0]})
+    assert data.test.sparse["3"].values.tolist() == [1, 2, 0, 0]
+    assert from_tensors(label=np.array([0, 1]), sparse={7: np.array([1, 2])}).schema.features[0].name == "7"
+
+
+def test_a_column_that_the_frame_has_twice(frame):
+    for names in (["clicked", "a", "b", "item", "item", "user"], ["clicked", "a", "b", "7", 7, "user"]):
+        twice = frame.set_axis(names, axis=1)
+        with pytest.raises(ValueError, match=f"the frame has 2 columns of the name '{names[3]}'; rename all but one"):
+            from_frame(twice, label="clicked", sparse=[names[4]])
+        assert len(from_frame(twice, label="clicked", dense=["a"]).test) == 4  # it is not asked for
+    table = pa.table([[0, 1], [1, 2], [3, 4]], names=["y", "c", "c"])
+    with pytest.raises(ValueError, match="the frame has 2 columns of the name 'c'"):
+        from_frame(table, label="y", sparse=["c"])
+    with pytest.raises(ValueError, match="unknown column '9'.*known: 0, 1"):
+        from_frame(frame.set_axis(range(6), axis=1), label=0, sparse=[9])
 
 
 @pytest.mark.parametrize(
@@ -161,14 +196,22 @@ def test_text_and_tasks_and_items(frame):
         ({"dense": ["text"]}, "column 'text' is .*string; dense columns are numbers"),
         ({"dense": ["holes"]}, "column 'holes': 1 values are missing, the first in row 2; fill them"),
         ({"dense": ["endless"]}, "column 'endless' holds inf in row 1"),
-        ({"dense": [], "sparse": ["price"]}, "column 'price' is double; ids are whole numbers, lists of them, or text"),
-        ({"sparse": ["negative"]}, "'negative' holds id -1 at place 3"),
-        ({"sparse": ["long"]}, "'long' holds id 3000000000 at place 0"),
-        ({"cardinalities": {"item": 3}}, "'item' holds id 3 at place 0, and its cardinality is 3"),
+        ({"dense": [], "sparse": ["price"]}, "column 'price' holds 0.5 in row 0; ids are whole numbers, text"),
+        (
+            {"sparse": ["negative"]},
+            "column 'negative' holds id -1 in row 3; ids are 0 to 2147483647; vocabulary= numbers any values",
+        ),
+        (
+            {"sparse": ["long"]},
+            "column 'long' holds id 3000000000 in row 0; ids are 0 to 2147483647; vocabulary= numbers any",
+        ),
+        ({"cardinalities": {"item": 3}}, "column 'item' holds id 3 in row 0; its cardinality is 3"),
         ({"cardinalities": {"itm": 3}}, "unknown feature in cardinalities 'itm'; did you mean 'item'"),
+        ({"cardinalities": {"item": 0}}, "cardinality of 'item' must be at least 1, got 0"),
         ({"split": (0.5, 0.5)}, "it must be three shares that sum to 1"),
-        ({"user": "price"}, "column 'price' is double; users are whole numbers or text"),
+        ({"user": "price"}, "column 'price' holds 0.5 in row 0; users are whole numbers or text"),
         ({"sparse": "item"}, r"sparse is 'item'; it must be a list of columns"),
+        ({"dense": 3}, r"dense is 3; it must be a list of columns, as \[3\]"),
         ({"task": "clicks"}, "unknown task 'clicks'; did you mean 'click'"),
     ],
 )
@@ -202,7 +245,7 @@ def test_lengths_that_do_not_fit(lengths):
 def test_half_precision_and_negative_items():
     data = from_tensors(label=np.array([0, 1]), dense=torch.tensor([1.5, 2.5], dtype=torch.bfloat16))
     assert data.test.dense.tolist() == [[1.5], [2.5]]
-    with pytest.raises(ValueError, match="'label' holds id -1 at place 1"):
+    with pytest.raises(ValueError, match="label holds id -1 in row 1"):
         from_tensors(label=np.array([3, -1]), task="rank", dense=np.zeros(2))
 
 

@@ -2,7 +2,7 @@
 
 
 def test_python_runs(capsys, run_page):
-    names = run_page("your_model.md", blocks=7)
+    names = run_page("your_model.md", blocks=8)
     printed = capsys.readouterr().out
     assert len(names["table"]) == 3 * 3 * 20 and set(names["table"]["target"]) == {"all", "embedding", "top"}
     assert names["by_batch"].golden.auc == names["evaluator"].golden.auc > 0.7

@@ -265,15 +265,3 @@ def read_split(folder: Path) -> Split:
     if (folder / f"{_RELEVANT}.npy").exists():
         arrays["labels"] = Ids(arrays["labels"], mapped(_RELEVANT))
     return Split(sparse=sparse, **arrays, **facts | {"tasks": tuple(facts["tasks"])})
-
-
-def cached_split(split: Split) -> Split:
-    """The split in the cache, memory-mapped; written there if it is absent."""
-    folder = cache_folder("data", f"{split.dataset.replace('/', '-')}-{split.fingerprint[:16]}")
-    with exclusive(folder):
-        if not folder.exists():
-            part = folder.with_name(f".{folder.name}.part")
-            shutil.rmtree(part, ignore_errors=True)
-            write_split(split, part)
-            put_in_place(part, folder)
-    return read_split(folder)

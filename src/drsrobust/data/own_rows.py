@@ -1,8 +1,11 @@
 """A user's own rows as a data set: from a DataFrame, or from arrays and tensors."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
+from numbers import Integral
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -11,8 +14,8 @@ import pyarrow.compute as pc
 
 from drsrobust._environment import check_choice, unknown
 from drsrobust._hashing import digest
-from drsrobust.data.cache import cached_split
 from drsrobust.data.dataset import TASKS, Dataset, Feature, Ids, Schema, Split
+from drsrobust.data.id_columns import MISSING, alphabetical, encode_column, is_text, whole_numbers
 
 PARTS = ("train", "valid", "test")
 
@@ -20,65 +23,85 @@ PARTS = ("train", "valid", "test")
 def from_frame(
     frame: Any,
     *,
-    label: str | Sequence[str],
-    dense: Sequence[str] = (),
-    sparse: Sequence[str] = (),
-    user: str | None = None,
+    label: str | int | Sequence[str | int],
+    dense: Sequence[str | int] = (),
+    sparse: Sequence[str | int] = (),
+    user: str | int | None = None,
     task: str = "click",
-    cardinalities: Mapping[str, int] | None = None,
+    vocabulary: Mapping[str | int, Sequence[Any]] | None = None,
+    missing: str = "refuse",
+    cardinalities: Mapping[str | int, int] | None = None,
     split: tuple[float, float, float] | None = None,
     seed: int = 0,
     name: str = "rows",
-    cache: bool = False,
 ) -> Dataset:
-    """A data set of the rows of a frame.
+    """A data set of the rows of a frame. Columns are named by text or by whole numbers, which are text in the data set.
 
     Args:
         frame: of pandas, polars or Arrow, or anything with `__arrow_c_stream__`.
         label: a column of 0 and 1, or several, of as many tasks; with `task="rank"` a column of the relevant item, or of lists.
         dense: columns of numbers.
-        sparse: columns of ids. Whole numbers are ids as they are, lists of them several ids per row. Text becomes the ids
-            1, 2, ... of its sorted values, 0 where it is missing, which fits only models that are trained on this data set.
+        sparse: columns of ids, or of lists of several ids per row. Whole numbers, also as floats or booleans, are ids as they
+            are. Text is numbered from 1 in alphabetical order, categories from 0 in theirs; a warning says so.
         user: a column of whole numbers or text, for metrics by user.
         task: `click`, also for several tasks; or `rank`.
-        cardinalities: sizes of features' tables; else the largest id and 1.
+        vocabulary: sparse column (or, with `task="rank"`, label) -> its values, whose positions, from 0, are the ids.
+        missing: of sparse columns. `refuse` refuses missing values. `category` gives them an id that no other value has: 0
+            where text is numbered from 1; the one after the vocabulary or the categories; where whole numbers are ids, the last
+            one of `cardinalities`, else the one after the largest. A warning says which.
+        cardinalities: sizes of features' tables; else as many as the ids need.
         split: shares of training, validation and test rows, drawn at random; None: all are test rows, in their order.
         seed: of `split`.
         name: of the data set, in tables and figures.
-        cache: writes the rows into the cache, and maps them into memory from there.
 
     Raises:
-        TypeError: a frame or a column of another type.
-        ValueError: an unknown column, one that is named twice, missing or infinite values, labels other than 0 and 1, ids that
-            are negative or too large, shares that do not sum to 1.
+        TypeError: a frame or a column of another type, or a vocabulary that is no sequence.
+        ValueError: an unknown column, one that is named twice or that the frame has twice, missing or infinite values, labels
+            other than 0 and 1, values that are not in the vocabulary, ids that are negative, not whole or too large, shares
+            that do not sum to 1.
     """
     check_choice("task", task, TASKS)
     for what, given in (("dense", dense), ("sparse", sparse)):
-        if isinstance(given, str):
+        if isinstance(given, str | Integral):
             raise TypeError(f"{what} is {given!r}; it must be a list of columns, as [{given!r}]")
-    labels = [label] if isinstance(label, str) else list(label)
+    one_label = isinstance(label, str | Integral)
+    labels, dense, sparse = (
+        [str(column) for column in given] for given in ([label] if one_label else label, dense, sparse)
+    )
     named = [*labels, *dense, *sparse]
     columns = _columns(frame)
-    for column in (*named, *([user] if user is not None else ())):
-        if column not in columns:
-            raise unknown("column", column, columns)
+    get = {}
+    for column in (*named, *([] if user is None else [str(user)])):
+        same = [one for one in columns if str(one) == column]
+        if not same:
+            raise unknown("column", column, map(str, columns))
+        if len(same) > 1:
+            raise ValueError(f"the frame has {len(same)} columns of the name {column!r}; rename all but one")
+        get[column] = _column(frame, same[0])
     if twice := [column for column in named if named.count(column) > 1]:
         raise ValueError(f"column {twice[0]!r} is named twice; each is a label, dense or sparse")
-    get = {column: _column(frame, column) for column in (*named, *([user] if user is not None else ()))}
     if not (n := len(get[labels[0]])):
         raise ValueError("there are no rows")
+    given = _by_text(vocabulary, "vocabulary", [*sparse, *(labels if task == "rank" else ())])
+    features, ids, notes = _encoded({column: get[column] for column in sparse}, "column", given, cardinalities, missing)
+    if task == "rank":
+        if not one_label and len(labels) > 1:
+            raise ValueError(f"label is {labels}; task='rank' takes one column, of items or of lists of items")
+        targets = _items(get[labels[0]], f"column {labels[0]!r}", given.get(labels[0]), notes)
+    else:
+        targets = _labels({column: get[column] for column in labels})
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
     return _dataset(
         _matrix({column: get[column] for column in dense}, n),
-        tuple(dense),
-        {column: _ids(get[column], column) for column in sparse},
-        _labels({column: get[column] for column in labels}, task),
-        tuple(labels) if not isinstance(label, str) else (),
-        None if user is None else _users(get[user], user),
-        cardinalities or {},
+        Schema(tuple(dense), features),
+        ids,
+        targets,
+        () if one_label else tuple(labels),
+        None if user is None else _users(get[str(user)], f"column {str(user)!r}"),
         split=split,
         seed=seed,
         name=name,
-        cache=cache,
     )
 
 
@@ -90,11 +113,12 @@ def from_tensors(
     user: Any = None,
     task: str = "click",
     tasks: Sequence[str] = (),
+    vocabulary: Mapping[str, Sequence[Any]] | None = None,
+    missing: str = "refuse",
     cardinalities: Mapping[str, int] | None = None,
     split: tuple[float, float, float] | None = None,
     seed: int = 0,
     name: str = "rows",
-    cache: bool = False,
 ) -> Dataset:
     """A data set of n rows from tensors or arrays.
 
@@ -102,80 +126,85 @@ def from_tensors(
         label: [n] of 0 and 1, or [n, T]; with `task="rank"` [n] the relevant item, or (values, lengths [n]).
         dense: [n, D] or [n].
         sparse: feature -> ids [n], or (values, lengths [n]) of several ids per row.
-        user: whole numbers [n].
+        user: whole numbers or text [n].
         tasks: names of the T tasks; else `task_0`, `task_1`, ...
-        task, cardinalities, split, seed, name, cache: as of `from_frame`.
+        vocabulary, missing, cardinalities: as of `from_frame`, by feature; `label` in place of a label's column.
+        task, split, seed, name: as of `from_frame`.
 
     Raises:
         TypeError, ValueError: as `from_frame`; arrays of different numbers of rows.
     """
     check_choice("task", task, TASKS)
-    values = label[0] if isinstance(label, tuple) else label
-    values = _array(values)
+    values = _array(label[0] if isinstance(label, tuple) else label)
     n = len(label[1]) if isinstance(label, tuple) else len(values)
+    arrays = {str(feature): _id_array(ids, feature) for feature, ids in (sparse or {}).items()}
+    given = _by_text(vocabulary, "vocabulary", [*arrays, *(["label"] if task == "rank" else [])])
+    features, ids, notes = _encoded(arrays, "feature", given, cardinalities, missing)
     if task == "rank":
-        lengths = _whole(_array(label[1]), "label") if isinstance(label, tuple) else np.ones(n, np.int32)
-        _check_lengths(values, lengths, "label")
-        _small(_whole(values, "label"), "label")
-        labels: np.ndarray | Ids = Ids(_whole(values, "label").astype(np.int64), lengths.astype(np.int32))
-        tasks = ()
+        labels, tasks = _items(_id_array(label, "label"), "label", given.get("label"), notes), ()
     else:
         by_task = values.reshape(n, -1).T
         tasks = tuple(tasks) or tuple(f"task_{number}" for number in range(len(by_task)))
         if len(tasks) != len(by_task):
             raise ValueError(f"tasks has {len(tasks)} names for labels of shape {values.shape}")
-        labels = _labels(dict(zip(tasks, map(pa.array, by_task), strict=True)), task)
+        labels = _labels(dict(zip(tasks, map(pa.array, by_task), strict=True)))
         tasks = tasks if values.ndim == 2 and values.shape[1] > 1 else ()
     numbers = np.empty((n, 0), np.float32) if dense is None else _array(dense).reshape(len(dense), -1)
     names = tuple(f"dense_{number}" for number in range(numbers.shape[1]))
     matrix = _matrix(dict(zip(names, map(pa.array, numbers.T), strict=True)), len(numbers))
-    features = {}
-    for feature, ids in (sparse or {}).items():
-        parts = ids if isinstance(ids, tuple) else (ids,)
-        parts = [_whole(_array(part), feature) for part in parts]
-        if len(parts) > 1:
-            _check_lengths(*parts, feature)
-        features[feature] = Ids(_small(parts[0], feature), *(part.astype(np.int32) for part in parts[1:]))
-    users = None if user is None else _whole(_array(user), "user").astype(np.int64)
-    for what, array in (("dense", matrix), ("user", users), *((name, _rows(ids)) for name, ids in features.items())):
+    users = None if user is None else _users(_id_array(user, "user"), "user")
+    for what, array in (("dense", matrix), ("user", users), *arrays.items()):
         if array is not None and len(array) != n:
             raise ValueError(f"{what} has {len(array)} rows, and the label {n}")
-    return _dataset(
-        matrix,
-        names,
-        features,
-        labels,
-        tasks,
-        users,
-        cardinalities or {},
-        split=split,
-        seed=seed,
-        name=name,
-        cache=cache,
-    )
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return _dataset(matrix, Schema(names, features), ids, labels, tasks, users, split=split, seed=seed, name=name)
+
+
+def _by_text(given: Mapping[Any, Any] | None, what: str, known: Iterable[str]) -> dict[str, Any]:
+    """An argument by columns, with their names as text."""
+    found = {str(column): value for column, value in (given or {}).items()}
+    if wrong := [column for column in found if column not in known]:
+        raise unknown(f"feature in {what}", wrong[0], known)
+    return found
+
+
+def _encoded(
+    columns: Mapping[str, pa.Array],
+    kind: str,
+    vocabulary: Mapping[str, Sequence[Any]],
+    cardinalities: Mapping[Any, int] | None,
+    missing: str,
+) -> tuple[tuple[Feature, ...], dict[str, Ids], list[str]]:
+    """The sparse features of a schema, their ids, and how values were numbered."""
+    check_choice("missing", missing, MISSING)
+    sizes = {column: index(size) for column, size in _by_text(cardinalities, "cardinalities", columns).items()}
+    features, ids, notes = [], {}, []
+    for name, column in columns.items():
+        if sizes.get(name, 1) < 1:
+            raise ValueError(f"cardinality of {name!r} must be at least 1, got {sizes[name]}")
+        options = {"vocabulary": vocabulary.get(name), "cardinality": sizes.get(name), "missing": missing}
+        ids[name], size, note = encode_column(column, f"{kind} {name!r}", **options)
+        features.append(Feature(name, size, ids[name].lengths is not None))
+        notes += [note] if note else []
+    return tuple(features), ids, notes
 
 
 def _dataset(
     dense: np.ndarray,
-    names: tuple[str, ...],
+    schema: Schema,
     sparse: dict[str, Ids],
     labels: np.ndarray | Ids,
     tasks: tuple[str, ...],
     users: np.ndarray | None,
-    cardinalities: Mapping[str, int],
     *,
     split: tuple[float, float, float] | None,
     seed: int,
     name: str,
-    cache: bool,
 ) -> Dataset:
-    n = len(_rows(labels) if isinstance(labels, Ids) else labels)
+    n = len(labels.lengths if isinstance(labels, Ids) else labels)
     if not n:
         raise ValueError("there are no rows")
-    if wrong := [feature for feature in cardinalities if feature not in sparse]:
-        raise unknown("feature in cardinalities", wrong[0], sparse)
-    features = tuple(_feature(feature, ids, cardinalities.get(feature)) for feature, ids in sparse.items())
-    schema = Schema(names, features)
     sizes = _sizes(n, split)
     rows = np.arange(n) if split is None else np.random.default_rng(seed).permutation(n)
     fingerprint = _fingerprint(schema, dense, sparse, labels, users)
@@ -188,8 +217,7 @@ def _dataset(
     parts = {}
     for part, start, end in zip(PARTS, ends, ends[1:], strict=False):
         taken = whole if end - start == n and split is None else whole.take(rows[start:end])
-        taken = replace(taken, part=part, whole=end - start)
-        parts[part] = cached_split(taken) if cache and end > start else taken
+        parts[part] = replace(taken, part=part, whole=end - start)
     return Dataset(name, schema, **parts, fingerprint=fingerprint)
 
 
@@ -203,11 +231,11 @@ def _sizes(n: int, split: tuple[float, float, float] | None) -> tuple[int, int, 
     return train, valid, n - train - valid
 
 
-def _columns(frame: Any) -> list[str]:
+def _columns(frame: Any) -> list[Any]:
     """Names of a frame's columns."""
     for attribute in ("column_names", "columns"):
         names = getattr(frame, attribute, None)
-        if names is not None and not callable(names) and all(isinstance(one, str) for one in names):
+        if names is not None and not callable(names):
             return list(names)
     if hasattr(frame, "__arrow_c_stream__"):
         return pa.table(frame).column_names
@@ -216,7 +244,7 @@ def _columns(frame: Any) -> list[str]:
     )
 
 
-def _column(frame: Any, name: str) -> pa.Array:
+def _column(frame: Any, name: Any) -> pa.Array:
     """A column as one Arrow array."""
     if hasattr(frame, "column_names"):  # Arrow
         found = frame.column(name)
@@ -224,22 +252,27 @@ def _column(frame: Any, name: str) -> pa.Array:
         found = pa.table(frame).column(name)
     else:
         found = frame[name]
-        try:
-            found = found.to_arrow() if hasattr(found, "to_arrow") else pa.array(found, from_pandas=True)
-        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            raise TypeError(f"column {name!r} holds values of several types: {error}") from error
+        found = found.to_arrow() if hasattr(found, "to_arrow") else _arrow(found, f"column {name!r}")
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
-def _refuse_missing(column: pa.Array, name: str) -> None:
-    if column.null_count:
-        row = pc.index(column.is_null(), True).as_py()
-        raise ValueError(f"column {name!r}: {column.null_count} values are missing, the first in row {row}; fill them")
+def _arrow(values: Any, what: str) -> pa.Array:
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise TypeError(f"{what} holds values of several types, or numbers of over 64 bits: {error}") from error
+
+
+def _refuse_missing(column: pa.Array, what: str) -> None:
+    absent = column.is_null(nan_is_null=True)
+    if number := absent.true_count:
+        row = pc.index(absent, True).as_py()
+        raise ValueError(f"{what}: {number} values are missing, the first in row {row}; fill them")
 
 
 def _numbers(column: pa.Array, name: str) -> np.ndarray:
     """A dense column, float32 [n]."""
-    _refuse_missing(column, name)
+    _refuse_missing(column, f"column {name!r}")
     kind = column.type
     if not (
         pa.types.is_integer(kind)
@@ -264,15 +297,8 @@ def _matrix(columns: Mapping[str, pa.Array], n: int) -> np.ndarray:
     return found
 
 
-def _labels(columns: Mapping[str, pa.Array], task: str) -> np.ndarray | Ids:
-    """Labels float32 [n], [n, T] or, for ranking, items."""
-    if task == "rank":
-        ((name, column),) = columns.items() if len(columns) == 1 else [("", None)]
-        if column is None:
-            raise ValueError(f"label is {list(columns)}; task='rank' takes one column, of items or of lists of items")
-        ids = _ids(column, name)
-        lengths = np.ones(len(ids.values), np.int32) if ids.lengths is None else ids.lengths
-        return Ids(ids.values.astype(np.int64), lengths)
+def _labels(columns: Mapping[str, pa.Array]) -> np.ndarray:
+    """Labels float32 [n] or [n, T]."""
     found = []
     for name, column in columns.items():
         values = _numbers(column, name)
@@ -282,47 +308,26 @@ def _labels(columns: Mapping[str, pa.Array], task: str) -> np.ndarray | Ids:
     return found[0] if len(found) == 1 else np.stack(found, axis=1)
 
 
-def _ids(column: pa.Array, name: str) -> Ids:
-    """Ids of a sparse column."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.dictionary_decode()
-        kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind):
-        return Ids(_codes(column) + np.int32(1))
-    _refuse_missing(column, name)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        values, lengths = column.flatten(), pc.list_value_length(column)
-        _refuse_missing(values, f"{name} (inside of a list)")
-        if len(values) and not pa.types.is_integer(values.type):
-            raise TypeError(f"column {name!r} holds lists of {values.type}; ids are whole numbers")
-        return Ids(
-            _small(values.to_numpy(zero_copy_only=False), name), lengths.to_numpy(zero_copy_only=False).astype(np.int32)
-        )
-    if not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
-        raise TypeError(f"column {name!r} is {kind}; ids are whole numbers, lists of them, or text")
-    return Ids(_small(column.to_numpy(zero_copy_only=False), name))
+def _items(column: pa.Array, what: str, vocabulary: Sequence[Any] | None, notes: list[str]) -> Ids:
+    """The relevant items of each row; appends to `notes` how they were numbered."""
+    ids, _, note = encode_column(column, what, vocabulary=vocabulary, missing=None)
+    notes += [note] if note else []
+    lengths = np.ones(len(ids.values), np.int32) if ids.lengths is None else ids.lengths
+    return Ids(ids.values.astype(np.int64), lengths)
 
 
-def _codes(column: pa.Array) -> np.ndarray:
-    """The place of each text among the sorted different ones, int32; -1 where it is missing."""
-    encoded = column.dictionary_encode()
-    order = np.argsort(encoded.dictionary.to_numpy(zero_copy_only=False).astype(str), kind="stable")
-    place = np.empty(len(order), np.int32)
-    place[order] = np.arange(len(order), dtype=np.int32)
-    codes = encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    return np.where(codes < 0, -1, np.append(place, 0)[codes]).astype(np.int32)
-
-
-def _users(column: pa.Array, name: str) -> np.ndarray:
-    _refuse_missing(column, name)
+def _users(column: pa.Array, what: str) -> np.ndarray:
+    """Users int64 [n]; text is numbered."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    if pa.types.is_integer(column.type):
-        return column.to_numpy(zero_copy_only=False).astype(np.int64)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or pa.types.is_string_view(column.type):
-        return _codes(column).astype(np.int64)
-    raise TypeError(f"column {name!r} is {column.type}; users are whole numbers or text")
+    _refuse_missing(column, what)
+    if is_text(column.type):
+        return alphabetical(column)
+    users = whole_numbers(column, what, "users are whole numbers or text")
+    if users.dtype == np.uint64 and len(users) and users.max() >= 2**63:
+        row = int(np.argmax(users >= 2**63))
+        raise ValueError(f"{what} holds {users[row]} in row {row}; users are less than {2**63}, or text")
+    return users.astype(np.int64)
 
 
 def _array(value: Any) -> np.ndarray:
@@ -333,39 +338,26 @@ def _array(value: Any) -> np.ndarray:
     return (value.float() if value.is_floating_point() else value).numpy()  # NumPy has no bfloat16
 
 
-def _whole(values: np.ndarray, name: str) -> np.ndarray:
-    if values.ndim != 1 or values.dtype.kind not in "iub":
-        raise TypeError(f"{name} is {values.dtype} of shape {values.shape}; it must be whole numbers [n]")
-    return values
-
-
-def _check_lengths(values: np.ndarray, lengths: np.ndarray, name: str) -> None:
+def _id_array(given: Any, name: str) -> pa.Array:
+    """Ids [n], or (values, lengths [n]) as lists."""
+    values, *lengths = map(_array, given if isinstance(given, tuple) else (given,))
+    if values.ndim != 1:
+        raise TypeError(
+            f"{name} is {values.dtype} of shape {values.shape}; it must be ids [n], or (values, lengths [n])"
+        )
+    column = _arrow(values, name)
+    if not lengths:
+        return column
+    (lengths,) = lengths
+    if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
+        raise TypeError(
+            f"lengths of {name} are {lengths.dtype} of shape {lengths.shape}; they must be whole numbers [n]"
+        )
     if lengths.min(initial=0) < 0 or lengths.sum() != len(values):
         raise ValueError(
             f"{name} has {len(values)} values, and lengths that sum to {lengths.sum()} (least {lengths.min()})"
         )
-
-
-def _small(values: np.ndarray, name: str) -> np.ndarray:
-    """Ids as int32."""
-    if len(values) and (values.min() < 0 or values.max() >= 2**31):
-        wrong = int(np.flatnonzero((values < 0) | (values >= 2**31))[0])
-        raise ValueError(f"{name!r} holds id {values[wrong]} at place {wrong}; ids are 0 to {2**31 - 1}")
-    return values.astype(np.int32)
-
-
-def _rows(ids: Ids) -> np.ndarray:
-    return ids.values if ids.lengths is None else ids.lengths
-
-
-def _feature(name: str, ids: Ids, cardinality: int | None) -> Feature:
-    largest = int(ids.values.max()) if len(ids.values) else 0
-    if cardinality is not None and largest >= cardinality:
-        place = int(np.flatnonzero(ids.values >= cardinality)[0])
-        raise ValueError(
-            f"{name!r} holds id {ids.values[place]} at place {place}, and its cardinality is {cardinality}"
-        )
-    return Feature(name, largest + 1 if cardinality is None else cardinality, ids.lengths is not None)
+    return pa.LargeListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths, dtype=np.int64))), column)
 
 
 def _fingerprint(

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from drsrobust.injection.error_clock import scaled
 from drsrobust.injection.number_formats import Format, bit_set, plain, quantized_rows
+from drsrobust.introspection.embedding_modules import features_tables
 from drsrobust.introspection.tensors import component_of, listed, named_modules, named_tensors, span
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
@@ -148,8 +149,8 @@ class Stored:
 
 
 class Memory(dict[str, Stored]):
-    """The tensors of a model by name. `component` maps every name, also further names of tied tensors, to its component;
-    `first` maps these further names to the tensor's first one."""
+    """The tensors of a model by name. `component` maps every name, also further names (of tied tensors, and of tables by their
+    features), to its component; `first` maps these further names to the tensor's first one."""
 
     component: dict[str, str]
     first: dict[str, str]
@@ -171,6 +172,9 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
         rows = table and quantized_rows(table.values, table.dim, table.header, table.row_bytes)
         memory[name] = Stored(tensor, rows, parameter, embedding)
         memory.first |= dict.fromkeys(aliases, name)
+    for alias, name in features_tables(named_modules(model)).items():
+        if name in component and alias not in component:
+            memory.first[alias], component[alias] = memory.first.get(name, name), component[name]
     if optimizer is not None:
         for name, tensor in optimizer_states(model, optimizer).items():
             memory[name] = Stored(tensor)

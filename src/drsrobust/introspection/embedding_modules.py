@@ -6,7 +6,7 @@ PyTorch's module tree and show packed codes as wrappers without memory of their 
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import chain
 from types import ModuleType
@@ -118,6 +118,42 @@ def table_configs(module: nn.Module) -> list[Any] | None:
     return None
 
 
+def table_names(features: Sequence[str]) -> dict[str, str]:
+    """Feature -> the name of its table: the feature's own, unless PyTorch refuses it as the name of a module (an empty one,
+    a dot, an attribute of modules as `type` or `keys`). Then dots become `_`, and `_` is added until the name is free.
+
+    Example:
+        >>> table_names(["user", "type", "item.title", "item_title"])
+        {'user': 'user', 'type': 'type_', 'item.title': 'item_title_', 'item_title': 'item_title'}
+    """
+    names: dict[str, str] = {}
+    empty = nn.ModuleDict()
+    for feature in features:
+        name = feature.replace(".", "_")
+        taken = {*features, *names.values()} - {feature}
+        while not name or hasattr(empty, name) or name in taken:
+            name += "_"
+        names[feature] = name
+    return names
+
+
+def features_tables(modules: list[tuple[str, nn.Module]]) -> dict[str, str]:
+    """Tables of which `table_names` changed the name: the name with the feature's own -> the tensor's.
+
+    Args:
+        modules: as `model.named_modules()`.
+    """
+    names = {}
+    for prefix, module in modules:
+        configs = pooled_tables(module) or ()
+        expected = table_names([config.feature_names[0] for config in configs])
+        for config in configs:
+            feature = config.feature_names[0]
+            if config.name != feature and config.name == expected[feature]:
+                names[pooled_table_name(prefix, feature)] = pooled_table_name(prefix, config.name)
+    return names
+
+
 def sparse_type(value: Any) -> str | None:
     """`KeyedTensor`, `JaggedTensor` or `KeyedJaggedTensor` for a value of that TorchRec class, else None."""
     name = type(value).__name__
@@ -142,7 +178,7 @@ def pooled_tables(module: nn.Module) -> list[Any] | None:
 
 def pooled_table_name(collection: str, table: str) -> str:
     """The name of the weight of a pooling collection's table."""
-    return ".".join(filter(None, (collection, "embedding_bags", table, "weight")))
+    return f"{collection}{'.' * bool(collection)}embedding_bags.{table}.weight"
 
 
 def pooled_weight(collection: nn.Module, table: str) -> torch.Tensor | None:

@@ -13,10 +13,12 @@ import torch
 from torch import nn
 
 from drsrobust.data.dataset import Schema
-from drsrobust.introspection.embedding_modules import torchrec
+from drsrobust.introspection.embedding_modules import table_names, torchrec
 
 if TYPE_CHECKING:
     from torchrec import EmbeddingBagCollection, KeyedJaggedTensor
+
+LARGEST_TABLE = 16 << 30  # bytes: a larger one is mostly of ids that are no row numbers
 
 
 def check_sizes(**sizes: object) -> None:
@@ -71,7 +73,8 @@ def mlp(width: int, hidden: Sequence[int], dropout: float, *, project: bool = Tr
 def embedding_tables(
     schema: Schema, dim: int, std: float, *, multi_hot: str = "mean", weighted: bool = False
 ) -> "EmbeddingBagCollection":
-    """One table per feature, named like it, with rows from N(0, std). The forward gives values [B, features * dim].
+    """One table per feature, named like it (see `table_names`), with rows from N(0, std). The forward gives values
+    [B, features * dim].
 
     Args:
         schema: of the data.
@@ -79,12 +82,23 @@ def embedding_tables(
         std: standard deviation of the rows.
         multi_hot: pooling of a multi-hot feature's rows, `mean` or `sum`.
         weighted: whether each looked-up row is multiplied by the KeyedJaggedTensor's weight (then `sum` pools).
+
+    Raises:
+        ValueError: a table of over `LARGEST_TABLE` bytes.
     """
+    for feature in schema.features:
+        if (size := 4 * feature.cardinality * dim) > LARGEST_TABLE:
+            raise ValueError(
+                f"the table of feature {feature.name!r} has {feature.cardinality:,} rows of {dim} numbers, {size / 2**30:.1f} "
+                f"GiB; the most is {LARGEST_TABLE >> 30} GiB. Number its ids with vocabulary= of from_frame, or give "
+                "the number of its rows with cardinalities="
+            )
+    names = table_names([feature.name for feature in schema.features])
     pooling = torchrec().PoolingType
     return torchrec().EmbeddingBagCollection(
         tables=[
             torchrec().EmbeddingBagConfig(
-                name=feature.name,
+                name=names[feature.name],
                 embedding_dim=dim,
                 num_embeddings=feature.cardinality,
                 feature_names=[feature.name],

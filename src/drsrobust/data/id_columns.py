@@ -1,0 +1,218 @@
+"""Columns of ids as people have them (whole numbers, text, categories, lists of these) as row numbers of a table."""
+
+from collections.abc import Hashable, Mapping, Sequence, Set
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from drsrobust.data.dataset import Ids
+
+MISSING = ("refuse", "category")
+LARGEST = 2**31 - 1  # ids are int32
+_RIGHT = "ids are whole numbers, text, categories, or lists of these; vocabulary= takes other values"
+_DIGITS = {"halffloat": 11, "float": 24, "double": 53}  # floats hold every whole number below two to the power of these
+
+
+class Encoded(NamedTuple):
+    """The ids of a column, the number of rows of a table that they need, and how values were numbered (None: as they are)."""
+
+    ids: Ids
+    size: int
+    note: str | None
+
+
+def encode_column(
+    column: pa.Array,
+    what: str,
+    *,
+    vocabulary: Sequence[Hashable] | None = None,
+    cardinality: int | None = None,
+    missing: str | None = "refuse",
+) -> Encoded:
+    """The ids of a column of n rows.
+
+    Values of a vocabulary have their positions in it. Without it, categories have their codes, text is numbered from 1 in
+    alphabetical order, and whole numbers (whole floats and booleans, too) are ids as they are.
+
+    Args:
+        column: one value per row, or a list of values.
+        what: names the column in messages, as `column 'item'`.
+        vocabulary: all values, each once.
+        cardinality: rows of the table; None: as many as the ids need.
+        missing: `category` gives missing values an id of their own: 0 where text is numbered, the last one of the cardinality
+            where numbers are ids as they are, else the one after all others. `refuse` refuses them; so does None, which does
+            not offer the option.
+
+    Raises:
+        TypeError: values of another type, or a vocabulary that is no sequence.
+        ValueError: missing values, values that are not in the vocabulary, numbers that are no ids.
+    """
+    values, lengths, gaps = _flat(column)
+    absent = _absent(values)
+    n_missing = len(gaps) + (0 if absent is None else int(absent.sum()))
+    if n_missing and missing != "category":
+        rows = [*gaps[:1], *(() if absent is None else [row_of(int(np.argmax(absent)), lengths)])]
+        option = "" if missing is None else ", or take missing='category'"
+        raise ValueError(f"{what}: {n_missing} values are missing, the first in row {min(rows)}; fill them{option}")
+    reserved = missing == "category"  # a row of the table, even if no value is missing
+    numbered = None
+    if vocabulary is not None:
+        known = _checked(vocabulary, what)
+        if pa.types.is_floating(values.type):
+            _check_digits(values.to_numpy(zero_copy_only=False), values.type, what, lengths)
+        codes, size = _positions(values, known, what, lengths), len(known)
+        gap = size
+    elif pa.types.is_dictionary(values.type):
+        codes, size = values.indices.fill_null(0).to_numpy(zero_copy_only=False), len(values.dictionary)
+        numbered, gap = f"0 to {size - 1} in the order of its categories", size
+    elif is_text(values.type):
+        codes = alphabetical(values) + 1
+        size, gap = int(codes.max(initial=0)) + 1, 0
+        numbered = f"1 to {size - 1} in alphabetical order"
+    else:
+        codes = whole_numbers(values, what, _RIGHT, lengths)
+        right = f"ids are 0 to {LARGEST}; vocabulary= numbers any values"
+        _check(codes, LARGEST + (not n_missing), what, lengths, right)
+        size, reserved = int(codes.max(initial=0)) + 1, n_missing > 0
+        gap = size if cardinality is None else cardinality - 1
+        if n_missing:
+            _check(codes, gap, what, lengths, f"id {gap}, the last of its cardinality, is for missing values")
+    if absent is not None:
+        codes = np.where(absent, gap, codes)
+    if len(gaps):  # a missing list is one missing value
+        codes = np.insert(codes, (np.cumsum(lengths) - lengths)[gaps], gap)
+        lengths[gaps] = 1
+    if cardinality is not None:
+        _check(codes, cardinality, what, lengths, f"its cardinality is {cardinality}")
+        size = cardinality
+    elif reserved:
+        size = max(size, gap + 1)
+    notes = [f"numbered {numbered}; vocabulary= takes yours"] if numbered else []
+    notes += [f"{n_missing} missing values have id {gap}"] if n_missing else []
+    return Encoded(Ids(codes.astype(np.int32), lengths), size, f"{what}: {'; '.join(notes)}" if notes else None)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column is of text."""
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
+
+
+def row_of(place: int, lengths: np.ndarray | None) -> int:
+    """The row of a value, given the number of values of each row (None: one)."""
+    return place if lengths is None else int(np.searchsorted(np.cumsum(lengths), place, side="right"))
+
+
+def _flat(column: pa.Array) -> tuple[pa.Array, np.ndarray | None, np.ndarray]:
+    """The values, their number per row (None: one), and the rows whose list is missing."""
+    kind = column.type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+        return column, None, np.empty(0, np.int64)
+    lengths = pc.list_value_length(column).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int32)
+    return column.flatten(), lengths, np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))
+
+
+def _absent(values: pa.Array) -> np.ndarray | None:
+    """Where values are missing or NaN, bool [n]; None: nowhere."""
+    if pa.types.is_dictionary(values.type):
+        found = values.is_null() if not values.dictionary.null_count else values.dictionary_decode().is_null()
+    elif values.null_count or pa.types.is_floating(values.type):
+        found = values.is_null(nan_is_null=True)
+    else:
+        return None
+    found = found.to_numpy(zero_copy_only=False)
+    return found if found.any() else None
+
+
+def _checked(vocabulary: Any, what: str) -> dict[Hashable, int]:
+    """Value -> position."""
+    if isinstance(vocabulary, str | bytes | Mapping | Set) or not hasattr(vocabulary, "__iter__"):
+        kind = type(vocabulary).__name__
+        raise TypeError(f"vocabulary of {what} is a {kind}; it must be a sequence of values, in the order of their ids")
+    values = vocabulary.tolist() if hasattr(vocabulary, "tolist") else list(vocabulary)
+    known: dict[Hashable, int] = {}
+    for position, value in enumerate(values):
+        if value is None or value != value:
+            raise ValueError(f"vocabulary of {what} holds {value} at position {position}; missing= is for such values")
+        if value in known:
+            raise ValueError(f"vocabulary of {what} holds {value!r} at the positions {known[value]} and {position}")
+        known[value] = position
+    return known
+
+
+def _positions(values: pa.Array, known: Mapping[Hashable, int], what: str, lengths: np.ndarray | None) -> np.ndarray:
+    """The positions of values in a vocabulary, 0 where they are missing."""
+    if not pa.types.is_dictionary(values.type):
+        values = _plain(values).dictionary_encode()
+    distinct = values.dictionary.to_pylist()
+    places = np.array([known.get(value, -1) for value in distinct] or [0], np.int64)
+    codes = places[values.indices.fill_null(0).to_numpy(zero_copy_only=False)]
+    absent = _absent(values)
+    if absent is not None:
+        codes[absent] = 0
+    if len(wrong := np.flatnonzero(codes < 0)):
+        place, some = int(wrong[0]), ", ".join(map(repr, list(known)[:3])) or "none"
+        value, row = distinct[values.indices[place].as_py()], row_of(place, lengths)
+        size = f"{len(known)} values: {some}{', ...' * (len(known) > 3)}"
+        raise ValueError(f"{what} holds {value!r} in row {row}, which is not in its vocabulary of {size}")
+    return codes
+
+
+def _plain(values: pa.Array) -> pa.Array:
+    """Without views, which Arrow does not sort or number; NaN as a missing value."""
+    if pa.types.is_string_view(values.type):
+        return values.cast(pa.large_string())
+    if pa.types.is_floating(values.type):
+        return pc.if_else(values.is_null(nan_is_null=True), pa.scalar(None, values.type), values)
+    return values
+
+
+def alphabetical(column: pa.Array) -> np.ndarray:
+    """The position of each text among the sorted different ones, int64 [n]; -1 where it is missing."""
+    encoded = _plain(column).dictionary_encode()
+    places = np.empty(len(encoded.dictionary) + 1, np.int64)
+    places[pc.sort_indices(encoded.dictionary).to_numpy(zero_copy_only=False)] = np.arange(len(encoded.dictionary))
+    places[-1] = -1
+    return places[encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)]
+
+
+def whole_numbers(values: pa.Array, what: str, right: str, lengths: np.ndarray | None = None) -> np.ndarray:
+    """Whole numbers [n], int64 if they were no integers; 0 where they are missing.
+
+    Args:
+        right: what the column may hold, for messages.
+
+    Raises:
+        TypeError: a column that holds no numbers.
+        ValueError: a number that is not whole, or a float so large that a whole number may have been rounded to it.
+    """
+    kind = values.type
+    if pa.types.is_integer(kind):
+        return values.fill_null(0).to_numpy(zero_copy_only=False)
+    if pa.types.is_boolean(kind) or pa.types.is_null(kind):
+        return values.cast(pa.int8()).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if not pa.types.is_floating(kind):
+        raise TypeError(f"{what} is {kind}; {right}")
+    floats = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
+    floats = np.where(np.isnan(floats), 0.0, floats)
+    _check_digits(floats, kind, what, lengths)
+    if len(wrong := np.flatnonzero(~np.isfinite(floats) | (floats != np.trunc(floats)))):
+        raise ValueError(f"{what} holds {floats[wrong[0]]:g} in row {row_of(int(wrong[0]), lengths)}; {right}")
+    return floats.astype(np.int64)
+
+
+def _check_digits(floats: np.ndarray, kind: pa.DataType, what: str, lengths: np.ndarray | None) -> None:
+    """Raises ValueError for floats so large that whole numbers were rounded to them."""
+    limit = 2 ** _DIGITS[str(kind)]
+    if len(wrong := np.flatnonzero(np.isfinite(floats) & (np.abs(floats) >= limit))):
+        value, row = floats[wrong[0]], row_of(int(wrong[0]), lengths)
+        reason = f"{kind} does not hold all whole numbers from {limit}: read integers or text"
+        raise ValueError(f"{what} holds {value:.17g} in row {row}; {reason}")
+
+
+def _check(codes: np.ndarray, end: int, what: str, lengths: np.ndarray | None, reason: str) -> None:
+    """Raises ValueError for ids that are not from 0 to end - 1."""
+    if len(codes) and (codes.min() < 0 or codes.max() >= end):
+        wrong = int(np.flatnonzero((codes < 0) | (codes >= end))[0])
+        raise ValueError(f"{what} holds id {codes[wrong]} in row {row_of(wrong, lengths)}; {reason}")

@@ -1,0 +1,260 @@
+"""Ids as people have them: what they become in a data set, what is said of it, and what is refused."""
+
+import warnings
+from datetime import date
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import torch
+
+from drsrobust.data import from_frame, from_tensors
+
+
+def encoded(values, **options):
+    """(ids, lengths, cardinality, warnings) of a column named c."""
+    frame = values if isinstance(values, pa.Table) else pd.DataFrame({"y": np.arange(len(values)) % 2, "c": values})
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        data = from_frame(frame, label="y", sparse=["c"], **options)
+    assert all(one.filename == __file__ for one in said)
+    ids = data.test.sparse["c"]
+    lengths = None if ids.lengths is None else ids.lengths.tolist()
+    return ids.values.tolist(), lengths, data.schema.features[0].cardinality, [str(one.message) for one in said]
+
+
+YOURS = "; vocabulary= takes yours"
+ALPHABETICAL = "column 'c': numbered 1 to {} in alphabetical order" + YOURS
+BY_CATEGORY = "column 'c': numbered 0 to {} in the order of its categories" + YOURS
+TEXT, LISTS = ["tv", "book", "tv", "art"], [["tv", "art"], [], ["book"], ["art", "art"]]
+CATEGORIES = pd.Categorical(["tv", "book", "tv", None], categories=["tv", "radio", "book"])
+
+
+@pytest.mark.parametrize(
+    ("values", "ids", "lengths", "size", "said"),
+    [
+        (TEXT, [3, 2, 3, 1], None, 4, ALPHABETICAL.format(3)),
+        (LISTS, [3, 1, 2, 1, 1], [2, 0, 1, 2], 4, ALPHABETICAL.format(3)),
+        ([4.0, 0.0, 2.0, 4.0], [4, 0, 2, 4], None, 5, None),
+        (np.array([4, 0, 2, 4], np.float32), [4, 0, 2, 4], None, 5, None),
+        ([[4.0], [0.0, 2.0], [], []], [4, 0, 2], [1, 2, 0, 0], 5, None),
+        ([True, False, True, True], [1, 0, 1, 1], None, 2, None),
+        (np.array([4, 0, 2, 4], np.uint64), [4, 0, 2, 4], None, 5, None),
+        (pd.array([4, 0, 2, 4], "Int64"), [4, 0, 2, 4], None, 5, None),
+        (pd.Categorical(TEXT, ["tv", "book", "radio", "art"]), [0, 1, 0, 3], None, 4, BY_CATEGORY.format(3)),
+        (pd.Categorical([30, 10, 30, 20]), [2, 0, 2, 1], None, 3, BY_CATEGORY.format(2)),
+    ],
+)
+def test_what_columns_become(values, ids, lengths, size, said):
+    assert encoded(values) == (ids, lengths, size, [said] if said else [])
+
+
+def missing(number, gap):
+    return f"{number} missing values have id {gap}"
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "ids", "size", "said"),
+    [
+        ([3.0, None, 0.0, np.nan], {}, [3, 4, 0, 4], 5, f"column 'c': {missing(2, 4)}"),
+        (pd.array([3, None, 0, 1], "Int64"), {}, [3, 4, 0, 1], 5, f"column 'c': {missing(1, 4)}"),
+        ([3.0, None, 0.0, 1.0], {"cardinalities": {"c": 10}}, [3, 9, 0, 1], 10, f"column 'c': {missing(1, 9)}"),
+        ([True, None, False, True], {}, [1, 2, 0, 1], 3, f"column 'c': {missing(1, 2)}"),
+        (["tv", None, "art", "tv"], {}, [2, 0, 1, 2], 3, f"{ALPHABETICAL.format(2)}; {missing(1, 0)}"),
+        (CATEGORIES, {}, [0, 2, 0, 3], 4, f"{BY_CATEGORY.format(2)}; {missing(1, 3)}"),
+        ([[3, 1], None, [], [0, None]], {}, [3, 1, 4, 0, 4], 5, f"column 'c': {missing(2, 4)}"),
+        (
+            ["tv", None, "art", "tv"],
+            {"vocabulary": {"c": ["tv", "book", "art"]}},
+            [0, 3, 2, 0],
+            4,
+            f"column 'c': {missing(1, 3)}",
+        ),
+        (["tv", "tv", "art", "tv"], {"vocabulary": {"c": ["tv", "book", "art"]}}, [0, 0, 2, 0], 4, None),
+        ([3, 1, 0, 1], {}, [3, 1, 0, 1], 4, None),
+        ([None, None, None, None], {}, [1, 1, 1, 1], 2, f"column 'c': {missing(4, 1)}"),
+    ],
+)
+def test_missing_values_have_an_id_of_their_own(values, options, ids, size, said):
+    found = encoded(values, missing="category", **options)
+    assert (found[0], found[2], found[3]) == (ids, size, [said] if said else [])
+    if said and "missing" in said:
+        with pytest.raises(
+            ValueError, match=r"column 'c': \d values are missing, the first in row [013]; .*missing='cat"
+        ):
+            encoded(values, **options)
+
+
+def test_the_row_for_missing_values_holds_no_other():
+    with pytest.raises(
+        ValueError, match="column 'c' holds id 9 in row 0; id 9, the last of its cardinality, is for missing"
+    ):
+        encoded([9.0, None, 0.0, 1.0], missing="category", cardinalities={"c": 10})
+
+
+HASHES = [2**63 + 11, 7, 2**64 - 1, 7]
+
+
+@pytest.mark.parametrize(
+    ("values", "vocabulary", "ids"),
+    [
+        (TEXT, ["tv", "book", "game", "art"], [0, 1, 0, 3]),
+        (TEXT, np.array(["tv", "book", "game", "art"]), [0, 1, 0, 3]),
+        (TEXT, pd.Index(["tv", "book", "game", "art"]), [0, 1, 0, 3]),
+        (LISTS, ("art", "book", "tv"), [2, 0, 1, 0, 0]),
+        (np.array(HASHES, np.uint64), [7, 2**64 - 1, 2**63 + 11], [2, 0, 1, 0]),
+        (HASHES, [7, 2**64 - 1, 2**63 + 11], [2, 0, 1, 0]),
+        ([-(2**62), 5, 5, 2**40], [5, 2**40, -(2**62)], [2, 0, 0, 1]),
+        ([40.0, 0.0, 20.0, 40.0], [0, 20, 40], [2, 0, 1, 2]),
+        ([0.5, 2.5, 0.5, 0.5], [2.5, 0.5], [1, 0, 1, 1]),
+        (pd.Categorical(TEXT), ["tv", "book", "art"], [0, 1, 0, 2]),
+        ([date(2026, 1, 2), date(2026, 1, 1)], [date(2026, 1, 1), date(2026, 1, 2)], [1, 0]),
+    ],
+)
+def test_a_vocabulary_says_the_ids(values, vocabulary, ids):
+    found, _, size, said = encoded(values, vocabulary={"c": vocabulary})
+    assert (found, size, said) == (ids, len(vocabulary), [])
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "said"),
+    [
+        (
+            TEXT,
+            {"vocabulary": {"c": ["tv", "art"]}},
+            "column 'c' holds 'book' in row 1, which is not in its vocabulary of 2",
+        ),
+        (
+            LISTS,
+            {"vocabulary": {"c": ["tv", "art"]}},
+            "column 'c' holds 'book' in row 2, which is not in its vocabulary",
+        ),
+        (
+            [1, 2, 3, 4],
+            {"vocabulary": {"c": ["1", "2"]}},
+            "column 'c' holds 1 in row 0, which is not in its vocabulary of 2",
+        ),
+        (TEXT, {"vocabulary": {"c": ["tv", "book", "tv"]}}, "holds 'tv' at the positions 0 and 2"),
+        (TEXT, {"vocabulary": {"c": ["tv", None]}}, "holds None at position 1; missing= is for such values"),
+        (
+            TEXT,
+            {"vocabulary": {"c": {"tv": 1}}},
+            "vocabulary of column 'c' is a dict; it must be a sequence of values, in the order",
+        ),
+        (TEXT, {"vocabulary": {"c": "tv"}}, "vocabulary of column 'c' is a str"),
+        (TEXT, {"vocabulary": {"d": ["tv"]}}, "unknown feature in vocabulary 'd'"),
+        (TEXT, {"missing": "drop"}, "unknown missing 'drop'"),
+        (HASHES, {}, r"column 'c' holds id 9223372036854775819 in row 0; ids are 0 to 2147483647; vocabulary= numbers"),
+        (
+            [1.0, 2.0**53, 1.0, 0.0],
+            {},
+            "column 'c' holds 9007199254740992 in row 1; double does not hold all whole numbers",
+        ),
+        (np.array([2**24, 1], np.float32), {}, "column 'c' holds 16777216 in row 0; float does not hold all whole"),
+        (
+            [5.0, 2.0**60],
+            {"vocabulary": {"c": [5, 2**60]}},
+            "column 'c' holds 1.1529.* in row 1; double does not",
+        ),
+        ([2**70, 1], {}, "column 'c' holds values of several types, or numbers of over 64 bits"),
+        ([1.0, np.inf, 1.0, 0.0], {}, "column 'c' holds inf in row 1; ids are whole"),
+        ([[1.0], [], [2.0, 0.5], []], {}, "column 'c' holds 0.5 in row 2; ids are whole numbers"),
+        (pd.to_datetime(["2026-01-01"] * 2), {}, r"column 'c' is timestamp.*vocabulary= takes other values"),
+    ],
+)
+def test_what_is_refused(values, options, said):
+    with pytest.raises((ValueError, TypeError), match=said):
+        encoded(values, **options)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(TEXT, pa.string_view()),
+        pa.array(TEXT, pa.large_string()),
+        pa.chunked_array([TEXT[:2], TEXT[2:]]),
+        pa.chunked_array([pa.array(TEXT[:3]), pa.array(TEXT[3:])]).slice(0, 4),
+    ],
+)
+def test_every_kind_of_text_is_numbered_alike(column):
+    assert encoded(pa.table({"y": [0, 1, 0, 1], "c": column}))[0] == [3, 2, 3, 1]
+
+
+def test_lists_of_one_length_and_slices():
+    fixed = pa.array([[1, 2], None, [3, 0]], pa.list_(pa.int64(), 2))
+    found = encoded(pa.table({"y": [0, 1, 0], "c": fixed}), missing="category")
+    assert found[:3] == ([1, 2, 4, 3, 0], [2, 1, 2], 5)
+    sliced = pa.table({"y": [0, 1, 0, 1], "c": LISTS}).slice(2)
+    assert encoded(sliced)[:3] == ([2, 1, 1], [1, 2], 3)
+
+
+def test_tensors_follow_the_same_rules():
+    label = np.array([0, 1, 0])
+    data = from_tensors(
+        label=label,
+        sparse={"f": torch.tensor([2.0, 0.0, 1.0]), "h": np.array([7, 2**64 - 1, 7], np.uint64)},
+        vocabulary={"h": [2**64 - 1, 7]},
+        user=torch.tensor([5.0, 5.0, 6.0]),
+    )
+    assert data.test.sparse["f"].values.tolist() == [2, 0, 1] and data.test.users.tolist() == [5, 5, 6]
+    assert data.test.sparse["h"].values.tolist() == [1, 0, 1] and data.schema.features[1].cardinality == 2
+    for sparse, said in (
+        (
+            {"h": np.array([7, 2**64 - 1, 7], np.uint64)},
+            "feature 'h' holds id 18446744073709551615 in row 1.*vocabulary=",
+        ),
+        ({"h": (torch.tensor([1, 2, -5]), torch.tensor([2, 0, 1]))}, "feature 'h' holds id -5 in row 2"),
+        (
+            {"f": np.array([1.0, np.nan, 2.0])},
+            "feature 'f': 1 values are missing, the first in row 1.*missing='category'",
+        ),
+        ({"f": np.array([1.0, 0.5, 2.0])}, "feature 'f' holds 0.5 in row 1"),
+        (
+            {"f": np.zeros((3, 2), int)},
+            r"f is int64 of shape \(3, 2\); it must be ids \[n\], or \(values, lengths \[n\]\)",
+        ),
+    ):
+        with pytest.raises((ValueError, TypeError), match=said):
+            from_tensors(label=label, sparse=sparse)
+    with pytest.warns(UserWarning, match="feature 'f': 1 missing values have id 3"):
+        data = from_tensors(label=label, sparse={"f": np.array([1.0, np.nan, 2.0])}, missing="category")
+    assert data.test.sparse["f"].values.tolist() == [1, 3, 2]
+
+
+@pytest.mark.parametrize(
+    ("users", "said"),
+    [
+        (
+            np.array([1, 2**64 - 1], np.uint64),
+            "holds 18446744073709551615 in row 1; users are less than 9223372036854775808",
+        ),
+        (np.array([np.nan, 1.0]), "1 values are missing, the first in row 0; fill them"),
+        (np.array([1.0, 2.5]), "holds 2.5 in row 1; users are whole numbers or text"),
+        (np.array([1.0, np.inf]), "holds inf in row 1"),
+        (np.array([1.0, 2.0**53]), "double does not hold all whole numbers from 9007199254740992"),
+    ],
+)
+def test_users_that_would_become_others(users, said):
+    with pytest.raises(ValueError, match=f"column 'u'.*{said}"):
+        from_frame(pd.DataFrame({"y": [0, 1], "u": users}), label="y", user="u")
+    with pytest.raises(ValueError, match=f"user.*{said}"):
+        from_tensors(label=np.array([0, 1]), user=users)
+
+
+def test_users_keep_their_numbers():
+    for users in ([3.0, -1.0], np.array([3, 2**63 - 1], np.uint64), [True, False]):
+        found = from_frame(pd.DataFrame({"y": [0, 1], "u": users}), label="y", user="u").test.users
+        assert found.tolist() == list(map(int, users)) and found.dtype == np.int64
+
+
+def test_items_of_a_ranking_take_a_vocabulary():
+    frame = pd.DataFrame({"next": [["b"], ["a", "c"], []], "seen": ["a", "b", "c"]})
+    known = ["c", "b", "a"]
+    data = from_frame(frame, label="next", sparse=["seen"], task="rank", vocabulary={"next": known, "seen": known})
+    assert data.test.labels.values.tolist() == [1, 2, 0] and data.test.labels.lengths.tolist() == [1, 2, 0]
+    assert data.test.sparse["seen"].values.tolist() == [2, 1, 0]
+    with pytest.raises(ValueError, match="column 'next': 1 values are missing, the first in row 1; fill them$"):
+        from_frame(pd.DataFrame({"next": [1.0, None]}), label="next", task="rank", missing="category")
+    data = from_tensors(label=np.array(["b", "a"]), task="rank", vocabulary={"label": ["a", "b"]})
+    assert data.test.labels.values.tolist() == [1, 0]
