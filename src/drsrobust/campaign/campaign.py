@@ -30,6 +30,7 @@ from drsrobust.campaign.workers import run_in_processes, run_there, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
 from drsrobust.injection.critical_bits import CriticalBits
+from drsrobust.introspection.sharded import ranks
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING
@@ -87,7 +88,7 @@ class Campaign:
         ValueError: an empty axis, a number of trials under 1, a target that matches nothing, a bit that its words do not
             have, a duplicate condition (mitigations differ by `identity()`, not by label), an unknown metric or sampling, a
             precision that is not positive or with stratified sampling, or stratified sampling of a target without critical
-            bits.
+            bits, or a process group of over one rank.
         StoreError: `store` holds another campaign.
     """
 
@@ -109,6 +110,11 @@ class Campaign:
         sampling: str | CriticalBits = PLAIN,
         store: str | PathLike | None = None,
     ) -> None:
+        if (world := ranks()) > 1:
+            raise ValueError(
+                f"this process is one of {world} ranks, and each would compute and store the whole campaign; run it in a "
+                "process group of one rank, and with workers= or executor= in several processes"
+            )
         self._triples = condition_triples(errors, targets, mitigations, conditions)
         self._checkpoints = _checkpoints(trials, precision, max_trials)
         self.precision = precision

@@ -17,6 +17,7 @@ from drsrobust.data.dataset import Ids
 from drsrobust.evaluation.affected import CoupledRowsError, Reach
 from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.introspection.calling import Forward
+from drsrobust.introspection.sharded import refuse_sharded
 from drsrobust.metrics import log_loss, served
 from drsrobust.metrics.auc import auc_difference
 from drsrobust.metrics.log_loss import entropy
@@ -133,7 +134,8 @@ class Evaluator:
     Raises:
         TypeError: rows of another type, or batches that need `forward`.
         ValueError: scores or labels of a shape that the task does not take, rows of one class only, scores that are not finite
-            without errors, or that are no probabilities where `output` says so, or no amount of memory.
+            without errors, or that are no probabilities where `output` says so, no amount of memory, or a model that is
+            sharded over several ranks.
     """
 
     def __init__(
@@ -151,6 +153,7 @@ class Evaluator:
         epsilon: float = 1e-3,
         scores: str | None = None,
     ) -> None:
+        refuse_sharded(model)
         self.scoring = Scoring(forward, "logit" if output is None else output, task)
         scores = scores or ("logit" if task == "rank" else "probability")
         self._options: dict[str, Any] = {

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from drsrobust.injection.error_clock import scaled
 from drsrobust.injection.number_formats import Format, bit_set, plain, quantized_rows
+from drsrobust.introspection.sharded import refuse_sharded
 from drsrobust.introspection.tensors import component_of, listed, named_modules, named_tensors, span
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
@@ -160,9 +161,11 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
 
     Raises:
         TypeError: `model` is not a module.
+        ValueError: as `introspection.sharded.refuse_sharded`.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+    refuse_sharded(model)
     entries = listed(model)
     component = component_of(model, components, entries)
     memory = Memory()

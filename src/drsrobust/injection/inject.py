@@ -19,6 +19,7 @@ from drsrobust.injection.error_map import ErrorMap, Log, union
 from drsrobust.injection.error_models import ErrorModel, canonical_parts, drawing_order
 from drsrobust.injection.targets import Target, as_target
 from drsrobust.injection.transient import Draw, Hooks, Transient
+from drsrobust.introspection.sharded import refuse_sharded
 from drsrobust.introspection.tensors import span, unwrapped
 
 Pair = tuple[ErrorModel, str | Target | Transient]
@@ -61,7 +62,8 @@ def inject(
 
     Raises:
         TypeError: not an error model.
-        ValueError: a target that matches nothing, a bit that the targeted words do not have, a seed out of range.
+        ValueError: a target that matches nothing, a bit that the targeted words do not have, a seed out of range, or a model
+            that is sharded over several ranks.
 
     Example:
         >>> import torch
@@ -126,6 +128,7 @@ class Injection:
     ) -> None:
         if not pairs:
             raise ValueError("no (error model, target) pair was given")
+        refuse_sharded(model)
         resolved, n_transient = [], 0
         for error_model, target in pairs:
             if not isinstance(error_model, ErrorModel):

@@ -94,7 +94,8 @@ def resolve(
 
     Raises:
         ValueError: a target that matches nothing (with the names there are); a tensor that cannot be hit (complex, bool,
-            quantized, sparse, uninitialised, on the meta device, a wrapper); words that share memory.
+            quantized, sparse, uninitialised, on the meta device, a wrapper); words that share memory; a model that is
+            sharded over several ranks.
     """
     return as_target(target).resolve(model, components)
 

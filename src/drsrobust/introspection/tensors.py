@@ -254,6 +254,9 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
         parameters, as they are stored) and `share` (of all these bits). A component as a target means its parameters, or its
         buffers when it has no others.
 
+    Raises:
+        ValueError: a model that is sharded over several ranks.
+
     Example:
         >>> components(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))[["component", "parameters", "buffers"]].values
         array([['0', 8, 0],
@@ -261,6 +264,9 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
     """
     import pandas as pd
 
+    from drsrobust.introspection.sharded import refuse_sharded  # which imports this module
+
+    refuse_sharded(model)
     everything = listed(model)
     home = component_of(model, components, everything)
     rows = [
