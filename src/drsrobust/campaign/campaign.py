@@ -30,6 +30,7 @@ from drsrobust.campaign.workers import run_in_processes, run_there, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.injection import ErrorModel, Target, Transient, restore_leftovers
 from drsrobust.injection.critical_bits import CriticalBits
+from drsrobust.injection.targets import TargetLike
 from drsrobust.introspection.sharded import ranks
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
@@ -97,7 +98,7 @@ class Campaign:
         evaluator: Evaluator,
         *,
         errors: Iterable[ErrorModel] | None = None,
-        targets: Iterable[str | Target | Transient] = ("all",),
+        targets: Iterable[TargetLike | Transient] = ("all",),
         mitigations: Iterable[Mitigation | None] = (None,),
         conditions: Iterable[Any] | None = None,
         trials: int | None = None,

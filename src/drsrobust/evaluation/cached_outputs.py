@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from drsrobust.introspection.embedding_modules import table_configs
-from drsrobust.introspection.tensors import listed, named_modules
+from drsrobust.introspection.tensors import is_sparse, listed, named_modules
 from drsrobust.introspection.wrappers import Forward, evaluating, intercepted, is_compiled
 from drsrobust.models import Scoring
 
@@ -39,12 +39,14 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """The memory of a tensor, which its views share.
+    """The memory of a tensor, which its views share; of a sparse one that of its values.
 
     Raises:
-        TypeError: a sparse tensor, or a wrapper around others.
+        TypeError: a wrapper around other tensors.
     """
     try:
+        if is_sparse(tensor):
+            tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError) as error:
         raise TypeError(f"a {type(tensor).__name__} has no memory of its own") from error
@@ -407,6 +409,6 @@ def _memory(outputs: dict[str, list[Any]]) -> dict[int, int]:
     storages = {}
     for leaf in tree_leaves(list(outputs.values())):
         if isinstance(leaf, torch.Tensor):
-            storage = leaf.untyped_storage()
+            storage = storage_of(leaf)
             storages[storage.data_ptr()] = storage.nbytes()
     return storages

@@ -18,7 +18,7 @@ from torch import nn
 from drsrobust._environment import check_choice
 from drsrobust.data import Split
 from drsrobust.introspection.calling import Forward, call
-from drsrobust.introspection.tensors import named_tensors
+from drsrobust.introspection.tensors import is_sparse, named_tensors, sparse_parts
 from drsrobust.introspection.wrappers import evaluating
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def score(
 
 
 def state_digest(model: nn.Module) -> str:
-    """SHA-256 (hex) of all parameters and buffers: names, dtypes, shapes and bytes."""
+    """SHA-256 (hex) of all parameters and buffers: names, dtypes, shapes and bytes; of sparse ones indices and values."""
     total = hashlib.sha256()
     for part in _state(model):
         total.update(part)
@@ -229,4 +229,9 @@ def state_checksum(model: nn.Module) -> int:
 def _state(model: nn.Module) -> Iterator[bytes | np.ndarray]:
     for name, tensor in sorted(named_tensors(model, buffers=True)):
         yield f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode()
-        yield tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+        parts = [tensor.detach()]
+        if is_sparse(tensor):
+            parts = sparse_parts(tensor.detach())
+            yield f"{tensor.layout} {[f'{part.dtype} {list(part.shape)}' for part in parts]}\n".encode()
+        for part in parts:
+            yield part.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
