@@ -41,7 +41,9 @@ from drsrobust.injection import (
     restore_leftovers,
 )
 from drsrobust.injection.critical_bits import CriticalBits
+from drsrobust.injection.targets import TargetLike
 from drsrobust.introspection.code_digest import code_digest
+from drsrobust.introspection.sharded import ranks
 from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
@@ -101,7 +103,7 @@ class Campaign:
         ValueError: an empty axis, a number of trials under 1, a target that matches nothing, a bit that its words do not
             have, a duplicate condition (mitigations differ by `identity()`, not by label), an unknown metric or sampling, a
             precision that is not positive or with stratified sampling, or stratified sampling of a target without critical
-            bits.
+            bits, or a process group of over one rank.
         StoreError: `store` holds another campaign.
     """
 
@@ -110,7 +112,7 @@ class Campaign:
         evaluator: Evaluator,
         *,
         errors: Iterable[ErrorModel] | ErrorModel | None = None,
-        targets: Iterable[str | Target | Transient] | Target | Transient = ("all",),
+        targets: Iterable[TargetLike | Transient] | Target | Transient = ("all",),
         mitigations: Iterable[Mitigation | None] | Mitigation | None = (None,),
         conditions: Iterable[Any] | None = None,
         trials: int | None = None,
@@ -123,6 +125,11 @@ class Campaign:
         sampling: str | CriticalBits = PLAIN,
         store: str | PathLike | None = None,
     ) -> None:
+        if (world := ranks()) > 1:
+            raise ValueError(
+                f"this process is one of {world} ranks, and each would compute and store the whole campaign; run it in a "
+                "process group of one rank, and with workers= or executor= in several processes"
+            )
         self._triples = condition_triples(errors, targets, mitigations, conditions)
         self._checkpoints = _checkpoints(trials, precision, max_trials)
         self.precision = precision

@@ -73,6 +73,7 @@ class Reach:
         scores: of the golden run, [n], [n, T] or [n, items].
         all_rows: why errors in tables count as affecting every row; None if the affected rows are known.
         everything: why every rerun is a full run; None otherwise.
+        bounded: whether an operation with a bounded result, as a sigmoid, made the scores; None: unknown.
     """
 
     def __init__(self, model: nn.Module, rows: Split | Batches, budget: int, scoring: Scoring) -> None:
@@ -87,14 +88,14 @@ class Reach:
             first = _indexed(padded_batches(rows, rows=self._probed)[0])
         self.all_rows: str | None = None
         self._flow, tried = trace(model, first, scoring)
-        self.everything = self._flow.problem
+        self.everything, self.bounded = self._flow.problem, self._flow.bounded
         modules = dict(named_modules(model))
         keep = set() if self.everything else self._flow.worth_keeping() - {""}
         self.kept = KeptOutputs({name: modules[name] for name in keep}, budget)
         start = time.process_time()
         with self.kept.recording(self.batches) as batches, lookups.watched(batches) as watched:
             sizes = None if isinstance(rows, Split) else rows.sizes
-            self.scores = score(model, watched, self.n, scoring, sizes)
+            self.scores = score(model, watched, self.n, scoring, sizes, golden=True)
         self._full_run_s = time.process_time() - start
         self._unaudited_s = 0.0
         if tried is not None:

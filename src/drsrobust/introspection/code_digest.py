@@ -23,6 +23,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust.introspection.tensors import is_sparse, sparse_parts
+
 # Set by Python or by a decorator, and no code: names, places and documentation.
 _NO_CODE = {
     *("__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__type_params__"),
@@ -243,7 +245,7 @@ class _Walk:
         if id(tensor) in self._state or tensor.is_meta:
             return
         try:
-            for part in _strided(tensor.detach()):
+            for part in sparse_parts(tensor.detach()) if is_sparse(tensor) else (tensor.detach(),):
                 self._write(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         except (RuntimeError, TypeError, AttributeError) as error:
             self.missing = self.missing or f"{path} ({error})"
@@ -276,18 +278,6 @@ def _module_settings(module: nn.Module) -> dict[str, Any]:
         if "_hooks" in name and isinstance(value, Mapping):
             settings[name] = {order.get(key, key): hook for key, hook in value.items()}
     return settings
-
-
-def _strided(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Strided tensors with the content of a tensor."""
-    if tensor.layout is torch.strided:
-        return (tensor,)
-    if tensor.layout is torch.sparse_coo:
-        tensor = tensor.coalesce()
-        return tensor.indices(), tensor.values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
 
 
 def _named(code: types.CodeType, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
