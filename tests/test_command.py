@@ -111,6 +111,22 @@ def test_metrics_bounds_and_protections_that_act_together(folder):
     assert read_campaign_file(folder / "study.toml").report.ends() == {"high": (0, 1)}
 
 
+def test_ids_as_text_and_missing_ones(folder):
+    """The same scores, whether movies are numbers or titles in the order of a vocabulary."""
+    text = (folder / "study.toml").read_text()
+    numbers = dr.read_campaign(folder / "study.toml").evaluator.golden.scores
+    frame = pd.read_parquet(folder / "rows.parquet")
+    titles = [f"title {number % 7} of {number}" for number in range(50)]
+    frame["user"] = frame["user"].astype(float).where(frame["user"] < 99)  # user 99 is missing
+    frame.assign(movie=[titles[number] for number in frame["movie"]]).to_parquet(folder / "rows.parquet")
+    known = f"vocabulary = {{ movie = {titles} }}"
+    options = f'missing = "category"\ncardinalities = {{ user = 100 }}\n{known}'
+    (folder / "study.toml").write_text(text.replace('label = "clicked"', f'label = "clicked"\n{options}'))
+    with pytest.warns(UserWarning, match="column 'user': [0-9]+ missing values have id 99"):
+        campaign = dr.read_campaign(folder / "study.toml")
+    assert (campaign.evaluator.golden.scores == numbers).all()
+
+
 def test_a_model_and_rows_of_this_library(folder):
     (folder / "study.toml").write_text("""
         [model]
@@ -147,6 +163,7 @@ def test_a_model_and_rows_of_this_library(folder):
         ("own_towers:Towers", "own_towers", "model.make is 'own_towers'; it must be module:name"),
         ("own_towers:Towers", "no_such_module:Towers", "No module named 'no_such_module'"),
         ("users = 100", "users = 90", "size mismatch for user.weight"),
+        ('label = "clicked"', 'label = "clicked"\nmissing = "drop"', "unknown missing 'drop'"),
         ('label = "clicked"', 'label = "click"', "unknown column 'click'; did you mean 'clicked'"),
         ("rows.parquet", "rows.xls", "rows.file"),
         ('file = "rows.parquet"', "", r"\[rows\] has none of file, dataset, make; it needs one of them"),

@@ -57,8 +57,8 @@ class RowsSettings:
 
     Attributes:
         file: .parquet, .feather, .arrow or .csv.
-        label, dense, sparse, user, split: as `dr.data.from_frame`, of the file's columns; the task is the model's. A .csv has
-            no lists.
+        label, dense, sparse, user, vocabulary, missing, cardinalities, split: as `dr.data.from_frame`, of the file's columns;
+            the task is the model's. A .csv has no lists.
         dataset: a name as `dr.load_dataset` takes it, in place of a file.
         make: `module:name` of a function that returns a Dataset, a Split or Batches, in place of a file.
         head: evaluate on the first rows only.
@@ -69,6 +69,9 @@ class RowsSettings:
     dense: list[str] = field(default_factory=list)
     sparse: list[str] = field(default_factory=list)
     user: str | None = None
+    vocabulary: dict[str, list[Any]] = field(default_factory=dict)
+    missing: str = "refuse"
+    cardinalities: dict[str, int] = field(default_factory=dict)
     split: list[float] | None = None
     dataset: str | None = None
     make: str | None = None
@@ -177,7 +180,8 @@ class CampaignFile:
             return self._imported("rows.make", settings.make)()
         if settings.label is None:
             raise ValueError("rows.label is missing: the name of the column with labels")
-        given = {name: getattr(settings, name) for name in ("label", "dense", "sparse", "user", "split")}
+        columns = ("label", "dense", "sparse", "user", "vocabulary", "missing", "cardinalities", "split")
+        given = {name: getattr(settings, name) for name in columns}
         given["task"] = "rank" if self.model.task == "rank" else "click"
         return from_frame(_read_frame(self._path("rows.file", settings.file)), **given)
 

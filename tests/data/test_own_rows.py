@@ -142,6 +142,36 @@ def test_tasks_and_items(frame):
     assert items.values.tolist() == [1, 4, 0, 2] and items.lengths.tolist() == [2, 1, 1, 0]
 
 
+def test_columns_of_any_name(frame):
+    """Headerless frames, whole numbers as names, names that are attributes of frames, and an empty one."""
+    plain = from_frame(frame, **COLUMNS)
+    for names in (range(6), np.arange(10, 16), ["keys", "", "values", "item.title", "type", "columns"]):
+        renamed = frame.set_axis(list(names), axis=1)
+        label, price, age, item, tags, user = names
+        data = from_frame(renamed, label=label, dense=[price, age], sparse=[item, tags], user=user)
+        assert data.schema.dense == (str(price), str(age)) and list(data.test.sparse) == [str(item), str(tags)]
+        assert np.array_equal(data.test.dense, plain.test.dense) and np.array_equal(data.test.users, plain.test.users)
+        assert np.array_equal(data.test.sparse[str(tags)].values, plain.test.sparse["tags"].values)
+    data = from_frame(frame.set_axis(range(6), axis=1), label="0", sparse=[3], cardinalities={3: 9})
+    assert [(one.name, one.cardinality) for one in data.schema.features] == [("3", 9)]
+    data = from_frame(frame.set_axis(range(6), axis=1), label=[0], sparse=[3], vocabulary={3: [2, 3, 0]})
+    assert data.test.sparse["3"].values.tolist() == [1, 2, 0, 0]
+    assert from_tensors(label=np.array([0, 1]), sparse={7: np.array([1, 2])}).schema.features[0].name == "7"
+
+
+def test_a_column_that_the_frame_has_twice(frame):
+    for names in (["clicked", "a", "b", "item", "item", "user"], ["clicked", "a", "b", "7", 7, "user"]):
+        twice = frame.set_axis(names, axis=1)
+        with pytest.raises(ValueError, match=f"the frame has 2 columns of the name '{names[3]}'; rename all but one"):
+            from_frame(twice, label="clicked", sparse=[names[4]])
+        assert len(from_frame(twice, label="clicked", dense=["a"]).test) == 4  # it is not asked for
+    table = pa.table([[0, 1], [1, 2], [3, 4]], names=["y", "c", "c"])
+    with pytest.raises(ValueError, match="the frame has 2 columns of the name 'c'"):
+        from_frame(table, label="y", sparse=["c"])
+    with pytest.raises(ValueError, match="unknown column '9'.*known: 0, 1"):
+        from_frame(frame.set_axis(range(6), axis=1), label=0, sparse=[9])
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -166,6 +196,7 @@ def test_tasks_and_items(frame):
         ({"split": (0.5, 0.5)}, "it must be three shares that sum to 1"),
         ({"user": "price"}, "column 'price' holds 0.5 in row 0; users are whole numbers or text"),
         ({"sparse": "item"}, r"sparse is 'item'; it must be a list of columns"),
+        ({"dense": 3}, r"dense is 3; it must be a list of columns, as \[3\]"),
         ({"task": "clicks"}, "unknown task 'clicks'; did you mean 'click'"),
     ],
 )
