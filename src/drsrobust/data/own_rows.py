@@ -137,7 +137,7 @@ def from_tensors(
     check_choice("task", task, TASKS)
     values = _array(label[0] if isinstance(label, tuple) else label)
     n = len(label[1]) if isinstance(label, tuple) else len(values)
-    arrays = {str(feature): _id_array(ids, feature) for feature, ids in (sparse or {}).items()}
+    arrays = {name: _id_array(ids, name) for name, ids in _by_text(sparse, "sparse").items()}
     given = _by_text(vocabulary, "vocabulary", [*arrays, *(["label"] if task == "rank" else [])])
     features, ids, notes = _encoded(arrays, "feature", given, cardinalities, missing)
     if task == "rank":
@@ -161,10 +161,14 @@ def from_tensors(
     return _dataset(matrix, Schema(names, features), ids, labels, tasks, users, split=split, seed=seed, name=name)
 
 
-def _by_text(given: Mapping[Any, Any] | None, what: str, known: Iterable[str]) -> dict[str, Any]:
+def _by_text(given: Mapping[Any, Any] | None, what: str, known: Iterable[str] | None = None) -> dict[str, Any]:
     """An argument by columns, with their names as text."""
-    found = {str(column): value for column, value in (given or {}).items()}
-    if wrong := [column for column in found if column not in known]:
+    found: dict[str, Any] = {}
+    for column, value in (given or {}).items():
+        if str(column) in found:
+            raise ValueError(f"{what} has {str(column)!r} twice, as text and as a number")
+        found[str(column)] = value
+    if known is not None and (wrong := [column for column in found if column not in known]):
         raise unknown(f"feature in {what}", wrong[0], known)
     return found
 
