@@ -248,6 +248,23 @@ def test_users_keep_their_numbers():
         assert found.tolist() == list(map(int, users)) and found.dtype == np.int64
 
 
+def test_floats_of_tensors():
+    """A tensor's values are exact up to the digits of its own type, whatever NumPy has."""
+    data = from_tensors(
+        label=np.array([0, 1]),
+        sparse={"f": torch.tensor([255, 2]).bfloat16(), "d": torch.tensor([2**30 + 1, 0], dtype=torch.float64)},
+        user=torch.tensor([2**52 + 1, 3], dtype=torch.float64),
+    )
+    assert data.test.sparse["f"].values.tolist() == [255, 2] and data.test.sparse["d"].values.tolist() == [2**30 + 1, 0]
+    assert data.test.users.tolist() == [2**52 + 1, 3]
+    rounded = torch.tensor([2, 257]).bfloat16()  # 256 in this type
+    for given in ({"sparse": {"f": rounded}}, {"user": rounded}):
+        with pytest.raises(ValueError, match="holds 256 in row 1; bfloat16 does not hold all whole numbers from 256"):
+            from_tensors(label=np.array([0, 1]), **given)
+    with pytest.raises(ValueError, match="holds 2048 in row 2; float16 does not hold all whole numbers from 2048"):
+        from_tensors(label=np.zeros(3), sparse={"f": (torch.tensor([1, 2049]).half(), torch.tensor([1, 0, 1]))})
+
+
 def test_items_of_a_ranking_take_a_vocabulary():
     frame = pd.DataFrame({"next": [["b"], ["a", "c"], []], "seen": ["a", "b", "c"]})
     known = ["c", "b", "a"]
