@@ -144,6 +144,14 @@ def test_a_vocabulary_says_the_ids(values, vocabulary, ids):
         ),
         (TEXT, {"vocabulary": {"c": "tv"}}, "vocabulary of column 'c' is a str"),
         (TEXT, {"vocabulary": {"d": ["tv"]}}, "unknown feature in vocabulary 'd'"),
+        (TEXT, {"vocabulary": ["tv"]}, "vocabulary is a list; it must be a dictionary by column"),
+        (TEXT, {"cardinalities": [3]}, "cardinalities is a list; it must be a dictionary by column"),
+        (TEXT, {"vocabulary": {"c": np.array([["tv"]])}}, r"holds \['tv'\] at position 0; it must hold single values"),
+        (
+            ["tv", None],
+            {"vocabulary": {"c": ["tv", "art"]}, "missing": "category", "cardinalities": {"c": 2}},
+            "column 'c' holds id 2 in row 1; its cardinality is 2; id 2 is for missing values",
+        ),
         (TEXT, {"missing": "drop"}, "unknown missing 'drop'"),
         (HASHES, {}, r"column 'c' holds id 9223372036854775819 in row 0; ids are 0 to 2147483647; vocabulary= numbers"),
         (

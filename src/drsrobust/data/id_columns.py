@@ -86,7 +86,8 @@ def encode_column(
         codes = np.insert(codes, (np.cumsum(lengths) - lengths)[gaps], gap)
         lengths[gaps] = 1
     if cardinality is not None:
-        _check(codes, cardinality, what, lengths, f"its cardinality is {cardinality}")
+        reason = f"its cardinality is {cardinality}" + f"; id {gap} is for missing values" * bool(n_missing)
+        _check(codes, cardinality, what, lengths, reason)
         size = cardinality
     elif reserved:
         size = max(size, gap + 1)
@@ -199,6 +200,8 @@ def _checked(vocabulary: Any, what: str) -> dict[Hashable, int]:
     values = vocabulary.tolist() if hasattr(vocabulary, "tolist") else list(vocabulary)
     known: dict[Hashable, int] = {}
     for position, value in enumerate(values):
+        if not isinstance(value, Hashable):
+            raise TypeError(f"vocabulary of {what} holds {value!r} at position {position}; it must hold single values")
         if value is None or value != value:
             raise ValueError(f"vocabulary of {what} holds {value} at position {position}; missing= is for such values")
         if value in known:

@@ -171,8 +171,11 @@ def from_tensors(
 
 def _by_text(given: Mapping[Any, Any] | None, what: str, known: Iterable[str] | None = None) -> dict[str, Any]:
     """An argument by columns, with their names as text."""
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} is a {type(given).__name__}; it must be a dictionary by column")
     found: dict[str, Any] = {}
-    for column, value in (given or {}).items():
+    for column, value in given.items():
         if str(column) in found:
             raise ValueError(f"{what} has {str(column)!r} twice, as text and as a number")
         found[str(column)] = value
