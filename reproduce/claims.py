@@ -241,27 +241,39 @@ def _claim_row(claim: Claim, rows: list[dict]) -> dict:
 
 
 class _Told:
-    """The first number of a check in a claim's sentence: `{1}`, `{1:%}` per cent, `{1:x}` the number alone."""
+    """The numbers of a check in a claim's sentence: `{1}`, `{1:%}` per cent, `{1:x}` the number alone. Of a check with `by` it
+    is the range of all its numbers, or the number with the widest of their intervals where all are equal; `{1[SECDED]}` is of
+    those whose `where` is or begins with that name."""
 
-    def __init__(self, row: Mapping[str, Any]) -> None:
-        self.row, self.detail, self.verdict = row, row["detail"], row["verdict"]
+    def __init__(self, rows: list[dict]) -> None:
+        self.rows, self.detail = rows, "; ".join(dict.fromkeys(row["detail"] for row in rows))
+
+    def __getitem__(self, name: str) -> "_Told":
+        return _Told([row for row in self.rows if name in (row["where"], row["where"].partition(", ")[0])])
 
     def __format__(self, spec: str) -> str:
-        value, low, high = (self.row[key] * (100 if "%" in spec else 1) for key in ("value", "low", "high"))
-        if value != value:
+        known = [row for row in self.rows if row["value"] == row["value"]]
+        if not known:
             return "an unknown number of"
-        number_text, _, ends = interval(value, low, high).partition(" ")
-        return number_text + (" %" if "%" in spec else "") + (f" {ends}" if ends and "x" not in spec else "")
+        scale, unit = (100, " %") if "%" in spec else (1, "")
+        least, greatest = (number(scale * choose(row["value"] for row in known)) for choose in (min, max))
+        missing = (
+            f" (unknown in {len(self.rows) - len(known)} of {len(self.rows)})" if len(known) < len(self.rows) else ""
+        )
+        if least != greatest:
+            return f"{least} to {greatest}{unit}{missing}"
+        low, high = min(row["low"] for row in known), max(row["high"] for row in known)
+        _, _, ends = interval(scale * known[0]["value"], scale * low, scale * high).partition(" ")
+        return f"{least}{unit}" + (f" {ends}" if ends and "x" not in spec else "") + missing
 
 
 def _sentence(claim: Claim, rows: list[dict]) -> str:
     """The claim's sentence with the numbers of its checks; why not, where the main check has none."""
-    first: dict[int, dict] = {}
-    for row in rows:
-        first.setdefault(row["check"], row)
-    if first[1]["value"] != first[1]["value"]:
-        return f"Not testable here: {first[1]['reason']}."
-    return claim.sentence.format(None, *(_Told(first[number]) for number in sorted(first)))
+    main = rows[0]
+    if main["value"] != main["value"]:
+        return f"Not testable here: {main['reason']}."
+    by_check = [[row for row in rows if row["check"] == check] for check in range(1, len(claim.checks) + 1)]
+    return claim.sentence.format(None, *map(_Told, by_check))
 
 
 def _check_rows(check: Check, figures: Path, run: dict[str, Any]) -> list[dict]:

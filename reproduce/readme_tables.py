@@ -19,7 +19,7 @@ RESULT_BEGIN = f"<!-- result: from figures/data/{RECOVERY}, by make publish -->"
 RESULT_END = "<!-- end of the result -->"
 GALLERY_BEGIN, GALLERY_END = "<!-- gallery: by make publish -->", "<!-- end of the gallery -->"
 STRESS, GUARD = 1e-3, "range per tensor"  # the condition of the result
-SECDED, CHIPKILL = "SECDED (72,64)", "chipkill RS(18,16)"
+KEEP, RELOAD, CHIPKILL = "SECDED (72,64)", "SECDED (72,64), restore", "chipkill RS(18,16)"
 COLUMNS = 3  # of the gallery
 
 
@@ -46,8 +46,10 @@ def with_result(page: str, data: Path, run: dict[str, Any]) -> str:
     text = (
         f"**Independent random bit flips at the stress rate {number(STRESS)} take a {display_name(row['model'])} from "
         f"{golden:.2f} to {golden - lost:.2f} AUC; a two-number range check per tensor gives back {100 * share:.0f} % of that "
-        f"loss.** But memory fails in whole chips, too: of what that costs it gives back {faults[GUARD]:.0f} %, SECDED "
-        f"{max(0.0, faults[SECDED]):.0f} %, and a code over chips {faults[CHIPKILL]:.0f} %. Chosen flips pass it. "
+        f"loss.** But memory fails in whole chips, too: of what that costs the range check gives back {faults[GUARD]:.0f} %, "
+        f"SECDED {faults[KEEP]:.0f} % if the server keeps words that it cannot correct and {faults[RELOAD]:.0f} % if it "
+        "reloads them; if it stops, it serves hardly anything wrong, but stops for such a word anywhere in its memory. A code "
+        f"over chips gives back {faults[CHIPKILL]:.0f} %. Chosen flips pass the range check. "
         f"(The run behind all numbers of this page took {taken(run)}.)"
     )
     return _replaced(page, RESULT_BEGIN, RESULT_END, "\n".join(textwrap.wrap(text, 128)), "the result")

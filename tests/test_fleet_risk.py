@@ -26,6 +26,8 @@ def damage(changed=(0.2, 0.4), lost=(0.1, 0.3), modes=("row",), mitigation="none
     """Trials of each mode as a campaign has them."""
     each = {
         "decision_changed": list(changed),
+        "decision_changed_no_click": list(changed),
+        "nan_share": 0.0,
         "bits_left": 1,
         "auc_drop": list(lost),
         "outcome": "ok",
@@ -92,6 +94,98 @@ def test_what_a_code_cannot_repair_stops_the_host():
     assert one.table().equals(table[table["mitigation"] == "SECDED"].reset_index(drop=True))
 
 
+NAN = {"decision_changed_no_click": [0.15, 0.25], "nan_share": [0.1, 0.3]}  # of 0.2 and 0.4 wrong, if a NaN is wrong
+
+
+@pytest.mark.parametrize(
+    ("nonfinite", "wrong", "said"),
+    [
+        ("wrong", 0.3, "or NaN"),
+        ("no click", 0.2, "a NaN is no click"),
+        ("caught", 0.1, "a NaN is caught, and not served"),
+    ],
+)
+def test_what_a_nan_counts_as(nonfinite, wrong, said):
+    """The rule decides how many are wrong; how many have no number is counted apart, by every rule."""
+    fleet = dr.fleet(damage(**NAN), MODEL, rates=ROWS, nonfinite=nonfinite, **OPTIONS)
+    row, active = row_of(fleet.table()), ROW_HITS[0] * 0.5 + ROW_HITS[1] * 2
+    assert row["wrong_per_day"] == pytest.approx(active * 100 * wrong)
+    assert row["nan_per_day"] == pytest.approx(active * 100 * 0.2)
+    assert row["nan_per_day_low"] < row["nan_per_day"] < row["nan_per_day_high"]
+    assert row["nonfinite"] == fleet.nonfinite == nonfinite and said in fleet.assumptions
+    drawn = fleet.simulate(4000).iloc[0]
+    assert drawn[["wrong_per_day", "nan_per_day"]].tolist() == pytest.approx(
+        row[["wrong_per_day", "nan_per_day"]].tolist(), rel=0.05
+    )
+    if nonfinite == "wrong":  # a NaN that a stopped host would have served is none of these
+        stopped = dr.fleet(damage(**NAN, stopped=True), MODEL, rates=ROWS, **OPTIONS).table()
+        assert stopped[["wrong_per_day", "nan_per_day"]].to_numpy().tolist() == [[0.0, 0.0]]
+
+
+def test_hosts_stop_for_words_outside_of_the_model_too():
+    """10,000 hosts of 9,216 devices, 33.3 of 66.1 FIT of each of more than one bit: SECDED finds 74 such faults a day in all
+    memory, 0.08 in the model; without a code no host stops, and where trials have seen none, some may."""
+    trials = damage(modes=tuple(FIT))
+    larger = trials["error_mode"] != "bit"
+    code = trials.assign(mitigation="SECDED", mitigation_kind="ECC", stopped=larger, bits_left=larger.astype(int))
+    other = trials.assign(mitigation="other", stopped=False)
+    options = {"hosts": 10_000, "memory": "1TiB", "recommendations": 1e6}
+    table = dr.fleet(pd.concat([trials, code, other]), MODEL, **options).table().set_index("mitigation")
+    devices = 9216 * 10_000
+    assert table.loc["SECDED", "stops_anywhere_per_day"] == pytest.approx(devices * 33.3 * 24e-9)
+    assert table.loc["SECDED", "stops_per_day"] < 0.09
+    assert table.loc["SECDED", "stops_anywhere_per_day_low"] < 60
+    assert table.loc["none", ["stops_anywhere_per_day", "stops_anywhere_per_day_high"]].tolist() == pytest.approx(
+        table.loc["none", ["stops_per_day", "stops_per_day_high"]].tolist()
+    )
+    assert table.loc["other", "stops_anywhere_per_day"] == 0 < table.loc["other", "stops_anywhere_per_day_high"]
+    events = dr.fleet(code, MODEL, rates=EVENTS, **options).table().iloc[0]
+    assert events["stops_anywhere_per_day_high"] == 0  # each one wrong bit, which SECDED corrects
+
+
+def test_a_model_that_raises_stops_hosts_for_its_own_faults_alone():
+    raised = damage((None, 0.4), (None, 0.3), outcome=["raised", "ok"])
+    row = row_of(dr.fleet(raised, MODEL, rates=ROWS, **OPTIONS).table())
+    assert row["stops_anywhere_per_day"] == row["stops_per_day"] == pytest.approx(sum(ROW_HITS) / 2)
+
+
+def test_how_many_ranks_a_fault_reaches():
+    trials, options = damage(modes=tuple(FIT)), {"hosts": 10_000, "memory": "1TiB", "recommendations": 1e6}
+    four, two, one = (dr.fleet(trials, MODEL, ranks_reached=ranks, **options) for ranks in (None, 2, 1))
+    ranks = [fleet.modes.set_index("error_mode")["permanent"] for fleet in (four, two, one)]
+    assert (ranks[1] / ranks[0]).tolist() == pytest.approx([1, 1, 1, 1, 1, 1, 0.5])
+    assert (ranks[2] / ranks[0]).tolist() == pytest.approx([1, 1, 1, 1, 1, 1, 0.25])
+    assert four.faults_per_day == two.faults_per_day
+    lost = 1 - two.table()["wrong_per_day"][0] / four.table()["wrong_per_day"][0]
+    assert lost == pytest.approx(0.38, abs=0.01)  # of the active faults 77 % are of this mode
+    assert "a fault of mode 'ranks' reaches 4 of 4 ranks" in four.assumptions
+    assert "reaches 2 of 4 ranks" in two.assumptions
+    for wrong, says in (
+        (3, "ranks_reached is 3; it must divide the 4 ranks of the geometry"),
+        (0, "ranks_reached is 0; it must be a number of ranks, 1 or more"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            dr.fleet(trials, MODEL, ranks_reached=wrong, **options)
+    tiny = Geometry(ranks=4, banks=1, rows=1, columns=1024)  # a rank holds half of the model
+    with pytest.raises(
+        ValueError, match="ranks_reached is 1, and the model lies in 2 ranks; it must be as many at least"
+    ):
+        dr.fleet(trials, MODEL, ranks_reached=1, geometry=tiny, hosts=1, memory="1MiB", recommendations=1)
+
+
+@pytest.mark.parametrize(
+    ("times", "rates", "active"), [({"repair_time": 1e9}, FAULTS, "2,[0-9]{3},"), ({"push_interval": 1e9}, EVENTS, "")]
+)
+def test_a_fleet_that_would_be_larger_than_itself_is_refused(times, rates, active):
+    """2.6 million active faults on 10,000 hosts, and more wrong recommendations than served."""
+    trials, options = damage(modes=tuple(FIT)), {"hosts": 10_000, "memory": "1TiB", "recommendations": 1e6}
+    says = f"^{active}.* faults would be active at a time in the models of 10,000 hosts; it must be at most one a host"
+    with pytest.raises(ValueError, match=says):
+        dr.fleet(trials, MODEL, rates=rates, **options | times)
+    table = dr.fleet(trials, MODEL, rates=rates, **options).table()
+    assert (table["wrong_per_day_high"] <= 1e10).all()
+
+
 def test_strata_have_their_weights():
     strata = {"stratum": ["a", "a", "b", "b"], "weight": [0.45, 0.45, 0.05, 0.05]}
     fleet = dr.fleet(damage((0, 0, 0.4, 0.8), (0, 0, 0.2, 0.3), **strata), MODEL, rates=ROWS, **OPTIONS)
@@ -106,10 +200,11 @@ def test_the_simulation_agrees_with_the_closed_form():
     trials = damage((0.1, 0.2, 0.9), (0.0, 0.05, 0.3), ("row", "bank", "bit"))
     code = damage((0.1, 0.2, 0.9), (0.0, 0.05, 0.3), ("row", "bank", "bit"), mitigation="SECDED", mitigation_kind="ECC")
     code = code.assign(stopped=[True, False, False] * 3)
-    fleet = dr.fleet(pd.concat([trials, code]), MODEL, rates=rates, **OPTIONS | {"push_interval": 36.0})
+    both = pd.concat([trials, code]).assign(nan_share=[0.05, 0.1, 0.3] * 6)
+    fleet = dr.fleet(both, MODEL, rates=rates, **OPTIONS | {"push_interval": 36.0})
     table = fleet.table().set_index("mitigation")
     runs = [fleet.simulate(250, seed=seed).set_index("mitigation") for seed in range(40)]
-    for name, column in itertools.product(table.index, runs[0].columns[:5]):
+    for name, column in itertools.product(table.index, runs[0].columns[:6]):
         values = np.array([run.loc[name, column] for run in runs])
         error = values.std(ddof=1) / np.sqrt(len(values))
         assert abs(values.mean() - table.loc[name, column]) <= 4 * error, (name, column)
@@ -229,6 +324,7 @@ def test_of_a_campaign(evaluator, tmp_path):
         ({"value": "1"}, TypeError, "value is '1'; it must be a number, 0 or more"),
         ({"push_interval": None}, TypeError, "push_interval is None; it must be a number, more than 0"),
         ({"protection": "non"}, ValueError, "unknown protection 'non'; did you mean 'none'"),
+        ({"nonfinite": "ignored"}, ValueError, "unknown nonfinite 'ignored'.* wrong, no click, caught"),
         ({"target": "weight"}, ValueError, "damage holds trials of target all; target is 'weight'"),
     ],
 )

@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import nn
 
-from drsrobust._environment import unknown
+from drsrobust._environment import check_choice, unknown
 from drsrobust.evaluation.evaluator import amount
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.error_models import check_whole
 from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, MODES, WORD, Geometry, MemoryFault
 from drsrobust.injection.targets import Target, resolve
 from drsrobust.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit, fits_by_mode
-from drsrobust.statistics.columns import ENDS
+from drsrobust.statistics.columns import DECISIONS, ENDS
 from drsrobust.statistics.strata import Strata
 from drsrobust.statistics.summary import corrected_exactly, summarise
 
@@ -36,8 +36,14 @@ if TYPE_CHECKING:
 FIT_DAY = 24e-9  # failures a day of 1 FIT
 YEAR = 365  # days
 _NEEDED = ("error_model", "error_mode", "mitigation", "target", "n_bits", "outcome", "stopped", "bits_left", "auc_drop")
-_NEEDED += ("decision_changed",)
-MEASURED = ("decision_changed", "auc_drop", "stopped")
+_NEEDED += DECISIONS
+NONFINITE = {  # rule for a score that is NaN -> when a recommendation is wrong
+    "wrong": "wrong if its probability is on the other side of 0.5, or NaN",
+    "no click": "wrong if its probability is on the other side of 0.5, and a NaN is no click",
+    "caught": "wrong if its probability is on the other side of 0.5; a NaN is caught, and not served",
+}
+UNCORRECTABLE = "uncorrectable"
+MEASURED = ("decision_changed", "nan_share", "auc_drop", "stopped")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +58,15 @@ class Fleet:
         push_interval, repair_time: hours.
         accelerators: of a host.
         value: money of a wrong recommendation; None: unknown.
+        nonfinite: rule for scores that are NaN.
         faults_per_day: in all memory of all hosts, devices of check bits among them.
         modes: one row per mitigation and mode: `transient` and `permanent`, faults a day that reach the model of some host;
-            `active`, how many there are at a time, those that stop their host among them; `n` trials; means with `_low` and
-            `_high` of `decision_changed` (share of a host's recommendations), `auc_drop` and `stopped` (share of the faults).
-        trials: rows of the campaign, with `stopped` (1: the host stops, and neither recommendations nor AUC are lost) and
-            `hits`, the part of each in the faults a day of its mode.
+            `active`, how many there are at a time, those that stop their host among them; `anywhere`, faults a day in all
+            memory; `n` trials; means with `_low` and `_high` of `decision_changed` (wrong recommendations by `nonfinite`, as a
+            share of a host's), `nan_share` (of a host's recommendations), `auc_drop`, `stopped` and `uncorrectable` (shares of
+            the faults: of those that stop the host, and of those in which a code leaves a word that it cannot correct).
+        trials: rows of the campaign, with `decision_changed` by `nonfinite`, `stopped` (1: the host stops, and neither
+            recommendations nor AUC are lost) and `hits`, the part of each in the faults a day of its mode.
         assumptions: in sentences.
     """
 
@@ -69,6 +78,7 @@ class Fleet:
     repair_time: float
     accelerators: int
     value: float | None
+    nonfinite: str
     faults_per_day: float
     modes: "pd.DataFrame"
     trials: "pd.DataFrame"
@@ -78,22 +88,29 @@ class Fleet:
         """The whole fleet under each mitigation.
 
         Returns:
-            one row each: `kind`, `mitigation`, `faults_per_day`, `hits_per_day` (that reach a model), `active` (of them, at a
-            time); with `_low` and `_high` `wrong_per_day` (recommendations), `auc_days_per_day` (AUC that a host loses, times
-            days) and `stops_per_day` (of hosts); `loss_once_a_year` and `loss_once_in_ten_years` (`tail`); `cost_per_day` if
-            `value` is known. Intervals are those of the modes' means by recovered variances (`statistics.strata`); failure
-            rates have none.
+            one row each: `kind`, `mitigation`, `nonfinite`, `faults_per_day`, `hits_per_day` (that reach a model), `active` (of
+            them, at a time); with `_low` and `_high` `wrong_per_day` (recommendations, by the rule `nonfinite`), `nan_per_day`
+            (recommendations whose score is NaN: wrong, no clicks or caught by that rule), `auc_days_per_day` (AUC that a host
+            loses, times days), `stops_per_day` (of hosts, by faults that reach the model) and `stops_anywhere_per_day` (of
+            hosts that read all of their memory, as a patrol scrub does: with faults that miss the model, of which as many
+            leave an uncorrectable word); `loss_once_a_year` and `loss_once_in_ten_years` (`tail`); `cost_per_day` if `value` is
+            known. Intervals are those of the modes' means by recovered variances (`statistics.strata`); failure rates have
+            none.
         """
         import pandas as pd
 
         rows = []
         for name, modes, trials in self._by_mitigation():
             hits = modes["transient"] + modes["permanent"]
-            row = {"kind": self.kind, "mitigation": name, "faults_per_day": self.faults_per_day}
-            row |= {"hits_per_day": hits.sum(), "active": modes["active"].sum()}
+            row = {"kind": self.kind, "mitigation": name, "nonfinite": self.nonfinite}
+            row |= {"faults_per_day": self.faults_per_day, "hits_per_day": hits.sum(), "active": modes["active"].sum()}
             row |= _summed("wrong_per_day", self.recommendations * modes["active"], modes, "decision_changed")
+            row |= _summed("nan_per_day", self.recommendations * modes["active"], modes, "nan_share")
             row |= _summed("auc_days_per_day", modes["active"], modes, "auc_drop", least=-math.inf)
             row |= _summed("stops_per_day", hits, modes, "stopped")
+            missed = {f"stops{end}": modes[f"{UNCORRECTABLE}{end}"] * (modes["anywhere"] - hits) for end in ENDS}
+            stops = {f"stops{end}": missed[f"stops{end}"] + hits * modes[f"stopped{end}"] for end in ENDS}
+            row |= _summed("stops_anywhere_per_day", np.ones(len(modes)), modes.assign(**stops), "stops")
             row |= _once(trials["auc_drop"], YEAR * trials["hits"])
             if self.value is not None:
                 row |= {f"cost_per_day{end}": self.value * row[f"wrong_per_day{end}"] for end in ENDS}
@@ -140,7 +157,7 @@ class Fleet:
             seed: of all draws; mitigations meet the same faults.
 
         Returns:
-            one row per mitigation: `mitigation`, `hits_per_day`, `active`, `wrong_per_day`, `auc_days_per_day`,
+            one row per mitigation: `mitigation`, `hits_per_day`, `active`, `wrong_per_day`, `nan_per_day`, `auc_days_per_day`,
             `stops_per_day`, `loss_once_a_year` and `loss_once_in_ten_years`.
         """
         import pandas as pd
@@ -152,9 +169,10 @@ class Fleet:
             for mode in modes.itertuples():
                 own = trials[trials["error_mode"] == mode.error_mode]
                 faults.append(self._drawn(mode.transient * days, mode.permanent * days, own, random))
-            active, changed, loss, stopped = np.concatenate(faults).T
+            active, changed, without, loss, stopped = np.concatenate(faults).T
             row = {"mitigation": name, "hits_per_day": len(active) / days, "active": active.sum() / days}
             row |= {"wrong_per_day": self.recommendations * (active @ changed) / days}
+            row |= {"nan_per_day": self.recommendations * (active @ without) / days}
             row |= {"auc_days_per_day": active @ loss / days, "stops_per_day": stopped.sum() / days}
             rows.append(row | _once(loss, np.full(len(loss), YEAR / days)))
         return pd.DataFrame(rows)
@@ -162,7 +180,7 @@ class Fleet:
     def _drawn(
         self, transient: float, permanent: float, trials: "pd.DataFrame", random: np.random.Generator
     ) -> np.ndarray:
-        """Faults of a mode, by their expected numbers: days active and the columns MEASURED of a trial, float64 [n, 4]."""
+        """Faults of a mode, by their expected numbers: days active and the columns MEASURED of a trial, float64 [n, 5]."""
         cured, kept = random.poisson(transient), random.poisson(permanent)
         active = np.append(random.random(cured) * self.push_interval, np.full(kept, self.repair_time)) / 24
         chances = trials["hits"] / trials["hits"].sum()
@@ -187,6 +205,8 @@ def fleet(
     protection: str | None = None,
     push_interval: float = 24.0,
     repair_time: float = 168.0,
+    nonfinite: str = "wrong",
+    ranks_reached: int | None = None,
     geometry: Geometry | None = None,
     target: str | Target = "all",
     accelerators: int = 0,
@@ -194,13 +214,14 @@ def fleet(
 ) -> Fleet:
     """What errors of memory cost a fleet of hosts that each serve one copy of a model.
 
-    A host's memory is made of memories of one geometry, and the model lies in one of them; faults that miss it do no harm. A
-    fault in which a code finds a word that it cannot correct, and leaves it, stops its host, and so does a model that raises:
-    neither serves a wrong recommendation.
+    A host's memory is made of memories of one geometry, and the model lies in one of them; faults that miss it make no
+    recommendation wrong. A fault in which a code finds a word that it cannot correct, and leaves it, stops its host wherever
+    in memory it is, and so does a model that raises: neither serves a wrong recommendation.
 
     Args:
         damage: trials of a campaign with `errors=[MemoryFault(mode), ...]` and `metrics=["decision_changed"]`, stratified or
-            not, of one model and target.
+            not, of one model and target. Under a code with `uncorrectable="keep"` hosts stop, under one with "restore"
+            they reload the word.
         model: the one that they were run on.
         hosts: how many, 1 or more.
         memory: of a host, in bytes or as "1TiB" (2**40 bytes; "1TB" is 10**12).
@@ -211,6 +232,10 @@ def fleet(
         push_interval: hours between two times at which the model's words are written again with the right content: a push, a
             reload or a scrub, whichever is most frequent.
         repair_time: hours that a permanent fault stays, since no push cures it. The default, a week, is an assumption.
+        nonfinite: what a score that is NaN counts as: "wrong", "no click" (wrong where the decision without errors is a click),
+            or "caught" by a check and not served (`nan_per_day` alone counts it).
+        ranks_reached: how many ranks of a memory a fault of mode `ranks` reaches; None: all. Published rates do not say; the
+            model has to lie in as many.
         geometry: of a memory; None: `Geometry()`. The model has to fill the rows and banks that it filled in the trials.
         target: of the trials.
         accelerators: of a host, for `Fleet.compute`.
@@ -218,36 +243,46 @@ def fleet(
 
     Raises:
         TypeError: other rates, as faults and events at once.
-        ValueError: a number that is negative, missing or NaN; an unknown mode or one without rate; trials without a needed
-            column, of another target or protection, of several conditions of a mode, or none of a mode that happens; less
-            memory than the geometry has.
+        ValueError: a number that is negative, missing or NaN; an unknown mode, rule or protection; a mode without rate; trials
+            without a needed column, of another target, of several conditions of a mode, or none of a mode that happens; less
+            memory than the geometry has; ranks that do not divide the memory's, or that the model does not fit; more active
+            faults than hosts, since the formulas add faults up, and would give more wrong recommendations than served.
     """
     geometry, host = geometry or Geometry(), amount(memory)
     check_whole("hosts", hosts, 1, "a whole number")
     check_whole("accelerators", accelerators, 0, "a whole number")
     _check_numbers("more than 0", push_interval=push_interval, repair_time=repair_time)
     _check_numbers("0 or more", recommendations=recommendations, value=0 if value is None else value)
+    check_choice("nonfinite", nonfinite, NONFINITE)
     if host < (least := geometry.words * WORD // 8):
         raise ValueError(
             f"memory is {host:,} bytes; it must be at least the geometry's, {least:,} (Geometry(ranks=...))"
         )
     space = resolve(model, target)
-    hits, all_faults = _rates_of(rates, space, geometry, host / least)
+    reached = geometry.ranks if ranks_reached is None else ranks_reached
+    hits, anywhere = _rates_of(rates, space, geometry, host / least, reached)
     hits = {mode: Fit(hosts * fit.transient, hosts * fit.permanent) for mode, fit in hits.items() if fit.total}
-    trials = _silent(damage, str(target), protection)
+    anywhere = {mode: hosts * faults for mode, faults in anywhere.items()}
+    trials = _silent(damage, str(target), protection, nonfinite)
     _check_same(trials, space, geometry)
     names = tuple(dict.fromkeys(trials["mitigation"]))
     trials = _with_hits(trials[trials["error_mode"].isin(list(hits))], hits)
-    modes = _modes(trials, hits, push_interval / 48, repair_time / 24)
+    modes = _modes(trials, hits, anywhere, push_interval / 48, repair_time / 24)
     _check_complete(modes, names, hits)
+    if (most := modes.groupby("mitigation")["active"].sum().max()) > hosts:
+        raise ValueError(
+            f"{most:,.0f} faults would be active at a time in the models of {hosts:,} hosts; it must be at most one a host, "
+            "since faults are added up: give a shorter push_interval or repair_time, or lower rates"
+        )
     events = isinstance(rates, FieldRate) and rates.kind == "events"
     cured = "logged events, each of one bit" if events else f"transient faults, permanent ones stay {repair_time:g} h"
     capacity = geometry.banks * geometry.bank_words * CHIP_BITS / 2**30
     assumptions = (
         f"{hosts:,} hosts of {host / 2**30:,.0f} GiB, in memories of {geometry.ranks} ranks of {CHIPS} devices of "
         f"{capacity:g} Gb; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a day; a "
-        f"push every {push_interval:g} h cures {cured}; a word that a code cannot correct stops its host; a recommendation is "
-        "wrong if its probability is on the other side of 0.5"
+        f"push every {push_interval:g} h cures {cured}; "
+        + ("" if events else f"a fault of mode 'ranks' reaches {reached} of {geometry.ranks} ranks; ")
+        + f"a word that a code cannot correct stops its host; a recommendation is {NONFINITE[nonfinite]}"
     )
     return Fleet(
         "events" if events else "faults",
@@ -258,7 +293,8 @@ def fleet(
         repair_time,
         accelerators,
         value,
-        hosts * all_faults,
+        nonfinite,
+        sum(anywhere.values()),
         modes,
         trials,
         assumptions,
@@ -275,20 +311,42 @@ def _check_numbers(required: str, **numbers: float) -> None:
 
 
 def _rates_of(
-    rates: FieldRate | Mapping[str, Fit], space: AddressSpace, geometry: Geometry, memories: float
-) -> tuple[dict[str, Fit], float]:
-    """Errors of a host a day: those that reach the space, by mode, and all in its memories."""
+    rates: FieldRate | Mapping[str, Fit], space: AddressSpace, geometry: Geometry, memories: float, ranks: int
+) -> tuple[dict[str, Fit], dict[str, float]]:
+    """Errors of a host a day by mode: those that reach the space, and all in its memories. A fault of mode `ranks` reaches so
+    many ranks."""
     fault = MemoryFault(geometry=geometry, fit=dict.fromkeys(MODES, Fit(1.0, 0.0)))
     if isinstance(rates, FieldRate) and rates.kind == "events":
         _check_numbers("0 or more", **{"rates.low": rates.low})
         bit = rates.low * FIT_DAY / MBIT
         reached, all_bits = CHIPS * fault.places(space)["bit"], CHIPS * CHIP_BITS * geometry.words
-        return {"bit": Fit(bit * reached, 0.0)}, bit * all_bits * memories
+        return {"bit": Fit(bit * reached, 0.0)}, {"bit": bit * all_bits * memories}
     by_mode = _checked_modes(rates)
     an_hour = fault.hits_per_hour(space)  # at one failure in 10**9 hours
-    reached = {mode: Fit(*(24 * rate * an_hour[mode].transient for rate in one)) for mode, one in by_mode.items()}
-    total = sum(sum(one) for one in by_mode.values())
-    return reached, total * FIT_DAY * geometry.ranks * CHIPS * memories
+    share = {"ranks": _share_of_groups(fault, space, ranks)}  # of the memory's groups of so many ranks, the model's one
+    reached = {
+        mode: Fit(*(24 * rate * an_hour[mode].transient * share.get(mode, 1.0) for rate in one))
+        for mode, one in by_mode.items()
+    }
+    devices = geometry.ranks * CHIPS * memories
+    return reached, {mode: sum(one) * FIT_DAY * devices for mode, one in by_mode.items()}
+
+
+def _share_of_groups(fault: MemoryFault, space: AddressSpace, ranks: int) -> float:
+    """The part of a memory's groups of so many ranks that a model lies in, if that is one or all ranks are one group.
+
+    Raises:
+        ValueError: a number of ranks that does not divide the memory's, or a model that lies in several groups, since trials of
+            mode `ranks` change all of its words.
+    """
+    check_whole("ranks_reached", ranks, 1, "a number of ranks")
+    every = fault.geometry.ranks
+    if every % ranks:
+        raise ValueError(f"ranks_reached is {ranks}; it must divide the {every} ranks of the geometry")
+    filled = fault.places(space)["banks"]  # ranks that hold some of the model
+    if filled > ranks:
+        raise ValueError(f"ranks_reached is {ranks}, and the model lies in {filled} ranks; it must be as many at least")
+    return ranks / every
 
 
 def _checked_modes(rates: FieldRate | Mapping[str, Fit]) -> Mapping[str, Fit]:
@@ -299,8 +357,9 @@ def _checked_modes(rates: FieldRate | Mapping[str, Fit]) -> Mapping[str, Fit]:
     return by_mode
 
 
-def _silent(damage: "pd.DataFrame", target: str, protection: str | None) -> "pd.DataFrame":
-    """The trials of a protection with `stopped` as a number, and no damage where it is 1."""
+def _silent(damage: "pd.DataFrame", target: str, protection: str | None, nonfinite: str) -> "pd.DataFrame":
+    """The trials of a protection with `stopped` as a number, no damage where it is 1, decisions by the rule `nonfinite`, and
+    `uncorrectable`: whether a code left an uncorrectable word; NaN without a code."""
     if missing := [name for name in _NEEDED if name not in damage]:
         raise ValueError(
             f"damage has no columns {', '.join(missing)}; give the trials of a campaign of MemoryFault with "
@@ -311,11 +370,18 @@ def _silent(damage: "pd.DataFrame", target: str, protection: str | None) -> "pd.
     own = damage if protection is None else damage[damage["mitigation"] == protection]
     if others := sorted(set(own["target"]) - {target}):
         raise ValueError(f"damage holds trials of target {', '.join(others)}; target is {target!r}")
-    stopped = own["stopped"].fillna(False).astype(bool) | (own["outcome"] == "raised")
-    served = {name: own[name].astype(float).mask(stopped, 0.0) for name in ("decision_changed", "auc_drop")}
+    coded = own["stopped"].notna().groupby(own["mitigation"]).transform("any")
+    uncorrectable = own["stopped"].fillna(False).astype(bool)
+    stopped = uncorrectable | (own["outcome"] == "raised")
+    served = {name: own[name].astype(float).mask(stopped, 0.0) for name in (*DECISIONS, "auc_drop")}
     if empty := [name for name, values in served.items() if values.isna().any()]:
         raise ValueError(f"damage has no value of {', '.join(empty)} in some trials; they need rows with labels")
-    return own.assign(stopped=stopped.astype(float), **served)
+    if nonfinite == "caught":
+        served["decision_changed"] = (served["decision_changed"] - served["nan_share"]).clip(lower=0.0)  # of rounding
+    elif nonfinite == "no click":
+        served["decision_changed"] = served["decision_changed_no_click"]
+    counted = {UNCORRECTABLE: uncorrectable.astype(float).where(coded)}
+    return own.assign(stopped=stopped.astype(float), **served, **counted)
 
 
 def _check_same(trials: "pd.DataFrame", space: AddressSpace, geometry: Geometry) -> None:
@@ -340,17 +406,22 @@ def _with_hits(trials: "pd.DataFrame", hits: Mapping[str, Fit]) -> "pd.DataFrame
     return trials.assign(hits=found)
 
 
-def _modes(trials: "pd.DataFrame", hits: Mapping[str, Fit], cured: float, repaired: float) -> "pd.DataFrame":
+def _modes(
+    trials: "pd.DataFrame", hits: Mapping[str, Fit], anywhere: Mapping[str, float], cured: float, repaired: float
+) -> "pd.DataFrame":
     """`Fleet.modes`, from the mean days that transient and permanent faults are active."""
     import pandas as pd
 
-    found = trials
+    found, measured = trials, (*MEASURED, UNCORRECTABLE)
     if len(trials):
-        found = summarise(trials, MEASURED, bounds={"stopped": (0, 1)})
-        found = corrected_exactly(found, trials, ["mitigation", "error_mode"], MEASURED)
-    kept = ["mitigation", "error_mode", "n", *(f"{name}{end}" for name in MEASURED for end in ENDS)]
+        found = summarise(trials, measured, bounds=dict.fromkeys(("stopped", UNCORRECTABLE), (0, 1)))
+        found = corrected_exactly(found, trials, ["mitigation", "error_mode"], measured)
+        without = {f"{UNCORRECTABLE}{end}": found[f"{UNCORRECTABLE}{end}"].fillna(0.0) for end in ENDS}
+        found = found.assign(**without)  # where no code is, none leaves a word
+    kept = ["mitigation", "error_mode", "n", *(f"{name}{end}" for name in measured for end in ENDS)]
     rates = pd.DataFrame([hits[mode] for mode in found["error_mode"]], found.index, ["transient", "permanent"], float)
     rates["active"] = cured * rates["transient"] + repaired * rates["permanent"]
+    rates["anywhere"] = found["error_mode"].map(anywhere).astype(float)
     return found.reindex(columns=kept).join(rates)
 
 
@@ -362,10 +433,10 @@ def _check_complete(modes: "pd.DataFrame", names: Sequence[str], hits: Mapping[s
 
 
 def _summed(
-    name: str, weights: "pd.Series", modes: "pd.DataFrame", metric: str, least: float = 0.0
+    name: str, weights: "pd.Series | np.ndarray", modes: "pd.DataFrame", metric: str, least: float = 0.0
 ) -> dict[str, float]:
     """The weighted sum of a metric's means over modes, and its interval by recovered variances."""
-    weights, (mean, low, high) = weights.to_numpy(float), (modes[f"{metric}{end}"].to_numpy(float) for end in ENDS)
+    weights, (mean, low, high) = np.asarray(weights, float), (modes[f"{metric}{end}"].to_numpy(float) for end in ENDS)
     total = float(weights @ mean)
     below, above = (float(np.linalg.norm(weights * length)) for length in (mean - low, high - mean))
     return dict(zip((f"{name}{end}" for end in ENDS), (total, max(least, total - below), total + above), strict=True))

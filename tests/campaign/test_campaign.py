@@ -8,6 +8,7 @@ import torch
 from drsrobust.campaign import Campaign, StoreError, decades
 from drsrobust.campaign import trial as work
 from drsrobust.campaign.trial import SCHEMA
+from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, Injection, SingleBit, applied_maps, inject, resolve
 from tests.processes import start
 
@@ -42,6 +43,27 @@ def test_table(evaluator, tmp_path):
         len(untouched) and (untouched["auc"] == evaluator.golden.auc).all() and (untouched["rows_reached"] == 0).all()
     )
     assert applied_maps(evaluator.model) == ()
+
+
+def test_decisions_by_every_rule_for_nan(evaluator, tmp_path):
+    """A user who asks for wrong decisions gets them with NaN as wrong and as no click, and the share of NaN rows."""
+    threshold = float(np.median(evaluator.golden.probabilities))  # as many clicks as none
+    evaluator = Evaluator(evaluator.model, evaluator.rows, threshold=threshold)
+    grid = {"errors": [BitFlip(1e-3)], "targets": ["all"], "metrics": "decision_changed"}
+    table = campaign(evaluator, tmp_path / "s", **grid).run(progress=False)
+    rules = table[["decision_changed", "decision_changed_no_click", "nan_share"]]
+    assert rules["nan_share"].tolist() == (table["nan_rows"] / len(evaluator.rows)).tolist()
+    assert (rules["nan_share"] > 0).any()
+    # A NaN is wrong by the first rule, by the second in place of a click alone.
+    extra = rules["decision_changed"] - rules["decision_changed_no_click"]
+    assert (extra >= 0).all() and (extra <= rules["nan_share"] + 1e-12).all() and (extra > 0).any()
+    row = table[table["nan_rows"] > 0].iloc[0]
+    golden = evaluator.golden.probabilities > np.float32(threshold)
+    with inject(evaluator.model, BitFlip(1e-3), "all", seed=int(row["seed"])):
+        scores = evaluator.run().probabilities
+    changed = (scores > np.float32(threshold)) != golden
+    assert row["decision_changed"] == np.mean(np.isnan(scores) | changed)
+    assert row["decision_changed_no_click"] == np.mean(changed)
 
 
 def test_a_row_can_be_repeated_by_hand(evaluator, tmp_path):

@@ -74,6 +74,7 @@ def test_every_file_is_checked_before_any_is_loaded(batches, tmp_path, name):
             "model.pkl",
             "rows/batches.pt",
             "state.safetensors",
+            "sparse.pt",
             "golden.npy",
         }
         (spec.folder / name).write_bytes(harmful(tmp_path / "harm"))

@@ -1,12 +1,15 @@
 """Targets beyond names: dtypes, rows, unions, optimizer state, wrapped models."""
 
+import copy
+import warnings
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.injection import resolve
+from drsrobust.injection import FixedCount, Rows, inject, resolve
 from drsrobust.introspection.embedding_modules import torchrec
 from tests.injection.spaces import fused_collection
 
@@ -289,3 +292,99 @@ def test_autograd_is_not_told_of_errors_in_memory():
     with dr.inject(model, dr.BitFlip(1.0, bits="sign"), "weight", seed=1):
         y.backward()
     assert torch.equal(x.grad[0], -weight[0])
+
+
+class Mlp(nn.Module):
+    """Two embeddings in a ModuleDict, and an MLP with batch normalisation."""
+
+    def __init__(self):
+        super().__init__()
+        self.embeddings = nn.ModuleDict({"user_id": nn.Embedding(5, 4), "item_id": nn.Embedding(6, 4)})
+        self.mlp = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4), nn.Linear(4, 4), nn.Linear(4, 1))
+        self.scale = nn.BatchNorm1d(4, affine=False)
+
+
+def targeted(model, target):
+    return [tensor.name for tensor in resolve(model, target).tensors]
+
+
+def test_a_module_is_a_target():
+    model = Mlp()
+    assert targeted(model, "mlp.0") == ["mlp.0.bias", "mlp.0.weight"]
+    assert targeted(model, "mlp.1") == ["mlp.1.bias", "mlp.1.weight"]  # its parameters, as of a component
+    assert targeted(model, "scale") == ["scale.num_batches_tracked", "scale.running_mean", "scale.running_var"]
+    assert targeted(model, "embeddings.user_id") == ["embeddings.user_id.weight"]
+    assert targeted(model, "embeddings") == targeted(model, "embedding")
+    assert targeted(model, "mlp.2") == targeted(model, "mlp.2.*")
+    assert resolve(nn.Sequential(*(nn.Linear(1, 1) for _ in range(12))), "1").words == 2  # not 10 and 11
+
+
+def test_a_list_of_targets_is_their_union():
+    model = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Linear(3, 1))
+    both = resolve(model, ["0.*", "2.bias"])
+    assert [tensor.name for tensor in both.tensors] == ["0.bias", "0.weight", "2.bias"] and both.words == 13
+    assert targeted(model, ("2.bias", Rows("0.weight", [1]))) == ["0.weight", "2.bias"]
+    assert targeted(model, ["2", "2.bias"]) == ["2.bias", "2.weight"] and targeted(model, ["2"]) == targeted(model, "2")
+    with inject(model, FixedCount(13 * 32), ["0.*", "2.bias"], seed=0) as error_map:
+        assert error_map.counts("tensor").to_dict() == {"0.bias": 96, "0.weight": 288, "2.bias": 32}
+    with inject(model, [(FixedCount(5), ["0.*", "2.bias"])], seed=0) as error_map:
+        assert error_map.bits == 5
+    with pytest.raises(ValueError, match="target 'nine' matches nothing"):
+        resolve(model, ["0.*", "nine"])
+    for wrong in ([], [3], [["0.*"], 3]):
+        with pytest.raises(ValueError, match="target is .*; it must be .* or a list of these"):
+            resolve(model, wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "hint"),
+    [
+        ("mpl", "did you mean 'mlp'"),
+        ("mlp.9", r"did you mean .*'mlp.\d'"),
+        ("embeding", "did you mean 'embedding'"),
+        ("embeddings.usr_id", "did you mean 'embeddings.user_id'"),
+        ("mlp.0.wieght", "did you mean 'mlp.0.weight'"),
+    ],
+)
+def test_the_nearest_names_are_suggested(wrong, hint):
+    with pytest.raises(
+        ValueError, match=f"matches nothing.*; {hint}.* components: embedding, mlp, scale; 16 tensors"
+    ) as told:
+        resolve(Mlp(), wrong)
+    assert len(str(told.value)) < 250
+
+
+def test_weights_that_are_rounded_are_named_once():
+    """Hits of mantissas change nothing where forward rounds the weight to int8 codes."""
+    from torch.ao import quantization
+    from torch.nn.utils import parametrize
+
+    config = quantization.get_default_qat_qconfig("fbgemm")
+    layers = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)).train()
+    layers[0].qconfig = config
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        quantization.prepare_qat(layers, inplace=True)
+    layers(torch.randn(64, 4))
+    layers.eval()
+    parametrize.register_parametrization(layers[2], "weight", quantization.default_weight_fake_quant())
+    layers(torch.randn(64, 4))
+    with pytest.warns(
+        UserWarning, match="forward rounds 0.weight, 2.parametrizations.weight.original to codes"
+    ) as said:
+        resolve(layers)
+    assert len(said) == 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resolve(layers)  # once
+    layers.apply(quantization.disable_observer)  # the scale of the codes is learnt
+    rows = torch.randn(64, 4)
+    before = layers(rows)
+    with inject(layers, FixedCount(8, bits=range(8)), "0.weight", seed=0) as error_map:
+        assert len(error_map) > 0 and torch.equal(layers(rows), before)
+    activations = nn.Sequential(nn.Linear(4, 4), quantization.FakeQuantize())
+    off = copy.deepcopy(layers).apply(quantization.disable_fake_quant)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        resolve(activations)
+        resolve(off)

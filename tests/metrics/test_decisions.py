@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from drsrobust.metrics import decision_changed, score_changed
+from drsrobust.metrics import decision_changed, decision_changed_no_click, nan_share, score_changed
 
 
 def test_decisions_by_probability():
@@ -27,6 +27,8 @@ def test_decisions_without_a_number():
     nan, inf = math.nan, math.inf
     scores, golden = np.array([nan, nan, inf, -inf, inf, -inf]), np.array([1.0, -1.0, 1.0, 1.0, -1.0, -1.0])
     assert decision_changed(scores, golden) == 4 / 6
+    assert decision_changed_no_click(scores, golden) == 3 / 6  # the first NaN in place of a click
+    assert nan_share(scores) == 2 / 6  # so that a check for NaN leaves 4 / 6 - 2 / 6 wrong
     assert score_changed(scores, golden) == 1.0
     assert math.isnan(decision_changed(np.array([]), np.array([]))) and math.isnan(
         score_changed(np.array([]), np.array([]))

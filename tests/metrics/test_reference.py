@@ -19,15 +19,18 @@ def in_full(labels, golden, users, scores, compare="logit"):
     if compare == "probability":
         shown, golden_shown = metrics.served(scores), metrics.served(golden)
         decided = (shown > np.float32(THRESHOLD)) != (golden_shown > np.float32(THRESHOLD))
-        decisions = float(np.mean(decided | np.isnan(shown)))
+        decisions = float(np.mean(decided | np.isnan(shown))), float(np.mean(decided))
     else:
-        decisions = metrics.decision_changed(scores, golden, THRESHOLD)
+        rules = (metrics.decision_changed, metrics.decision_changed_no_click)
+        decisions = tuple(rule(scores, golden, THRESHOLD) for rule in rules)
     found = {
         "auc": metrics.auc(labels, shown),
         "log_loss": metrics.log_loss(labels, scores, PRIOR),
         "normalised_entropy": metrics.normalised_entropy(labels, scores, PRIOR),
         "calibration": metrics.calibration(labels, scores, PRIOR),
-        "decision_changed": decisions,
+        "decision_changed": decisions[0],
+        "decision_changed_no_click": decisions[1],
+        "nan_share": metrics.nan_share(scores),
         "score_changed": metrics.score_changed(scores, golden, EPSILON),
         "deviated_0.01": metrics.deviated(scores, golden, 0.01),
         "deviated_0.1": metrics.deviated(scores, golden, 0.1),

@@ -5,8 +5,11 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from drsrobust.study import messages
+from drsrobust.study.findings import number
 from reproduce.claims import evaluate_claims, load_claims, write_claims
 from reproduce.notebooks import all_notebooks
 from reproduce.readme_tables import claims_page, with_claims
@@ -85,6 +88,54 @@ def test_the_main_check_is_the_claim(made_up):
     assert [side.main for side in sides] == [False] * 3 and {side.sentence for side in sides} == {""}
     # Whatever side checks say, the claim's verdict is that of its main check.
     assert [side.verdict for side in sides] == ["reproduced", "not testable here", "seed-dependent"]
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("{2}", "0.3 to 0.5 (unknown in 1 of 3)"),  # not the first row of three
+        ("{2:%x}", "30 to 50 % (unknown in 1 of 3)"),
+        ("{2[a]:%}", "50 % [40, 60]"),
+        ("{2[c]:x}", "0.3"),
+        ("{2[b]}", "an unknown number of"),
+        ("{2[not run here]}", "an unknown number of"),
+        ("{2.detail}", "all of it; "),
+    ],
+)
+def test_a_sentence_says_all_numbers_of_a_check_or_names_one(made_up, written, said):
+    text = (CLAIM + SIDE).replace("It is {1}, {1:%} or {1:x}: {1.detail}.", f"{{1:x}}: {written}.")
+    assert made_up(text)["sentence"][0] == f"0.4: {said}."
+
+
+def test_equal_numbers_of_a_check_are_said_once(made_up):
+    """With the widest of their intervals."""
+    (made_up.folder / "figures" / "10_test_claims.csv").write_text("kind,value,low,high\na,1,0.8,1\nb,1,0.9,1\n")
+    text = (CLAIM + SIDE).replace("It is {1}, {1:%} or {1:x}: {1.detail}.", "{1:x}, {2:%}.")
+    assert made_up(text)["sentence"][0] == "0.4, 100 % [80, 100]."
+
+
+def published():
+    return json.loads((ROOT / "figures" / "run.json").read_text()), load_claims(all_notebooks())
+
+
+def test_sentences_of_the_published_run():
+    """C7 by the least of all cells of its CSV, C5 and C6 by all rows of a check, on the CSVs of the published run."""
+    run, claims = published()
+    table = evaluate_claims(claims, ROOT / "figures", run)
+    said = table[table["check"] == 0].set_index("claim")["sentence"]
+    assert not said.str.contains("unknown").any()
+    cells = pd.read_csv(ROOT / "figures" / "data" / "09_injection_speed.csv", comment="#")
+    times = cells.pivot(index=["panel", "parameters", "dtype", "rate"], columns="method", values="total_ms")
+    least = (times["dense error map"] / times["drsrobust"]).min()
+    assert f"drsrobust is at least {number(least)} times as fast" in said["C7"]
+    assert f" {number(least)} to " in messages.speed(cells)
+    checks = table.set_index(["claim", "check"]).sort_index()["value"]
+    for check in (3, 4):
+        values = 100 * checks["C5", check]
+        ends = " to ".join(dict.fromkeys([number(values.min()), number(values.max())]))
+        assert f" {ends} % of the " in said["C5"]
+    for value in checks["C6", 6]:
+        assert f"{number(value)} % (" in said["C6"]
 
 
 def test_verdicts_on_thirds(made_up):

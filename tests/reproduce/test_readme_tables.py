@@ -14,6 +14,8 @@ from reproduce.readme_tables import (
     PROTECTIONS_END,
     RANKING,
     RECOVERY,
+    RESULT_BEGIN,
+    RESULT_END,
     read_rows,
     taken,
     with_gallery,
@@ -70,6 +72,24 @@ def test_protections(tmp_path):
         "| clip 6 |  | 0.00 | 0.02 | under 0.01 % | 13 % |",
         "| chipkill |  | 0.50 | 1.00 | 12.5 % | none |",
     ]
+
+
+def test_the_result_names_what_a_server_does_with_words_that_secded_cannot_correct(tmp_path):
+    """What comes back is not rounded up to 0: SECDED adds wrong bits."""
+    (tmp_path / RECOVERY).write_text(
+        "model,mitigation,ber,auc_golden,lost,recovery\ndlrm,range per tensor,0.001,0.8,0.3,0.99\n"
+    )
+    shares = {"range per tensor": 0.4, "SECDED (72,64)": -0.024, "chipkill RS(18,16)": 1.0}
+    shares |= {"SECDED (72,64), restore": 0.55}
+    rows = [f'"{name}",{share}' for name, share in shares.items()]
+    (tmp_path / RANKING).write_text("\n".join(["mitigation,faults", *rows]))
+    run = {"seconds": 2400.0, "machine": {"cores": 2}}
+    said = " ".join(with_result(f"{RESULT_BEGIN}\n{RESULT_END}", tmp_path, run).split())
+    assert (
+        "the range check gives back 40 %, SECDED -2 % if the server keeps words that it cannot correct and 55 % if"
+        in said
+    )
+    assert "if it stops, it serves hardly anything wrong, but stops for such a word anywhere in its memory" in said
 
 
 def test_the_pages_hold_the_published_numbers():

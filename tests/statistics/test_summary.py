@@ -78,6 +78,20 @@ def test_further_metrics(table):
         summarise(table.assign(ndcg=0.1), metrics=("ndgc",))
 
 
+def test_decisions_come_with_every_rule_for_nan(table):
+    """What is wrong with NaN as wrong and as no click, and the share of NaN rows, whichever of these was asked for."""
+    rules = table.assign(decision_changed=0.5, decision_changed_no_click=0.4, nan_share=0.3)
+    for asked in ("decision_changed", "decision_changed_no_click", "nan_share"):
+        summary = summarise(rules, metrics=("auc", asked))
+        for name, value in {"decision_changed": 0.5, "decision_changed_no_click": 0.4, "nan_share": 0.3}.items():
+            assert summary[name].tolist() == pytest.approx([value] * 3)
+            assert (summary[f"{name}_low"] < value).all() and (summary[f"{name}_high"] > value).all()
+    tasks = rules.add_suffix("/buy").filter(like="/buy")[["decision_changed/buy", "nan_share/buy"]]
+    of_task = summarise(table.join(tasks), metrics=("decision_changed/buy",))  # a table of before has two of three
+    assert of_task["nan_share/buy"].tolist() == pytest.approx([0.3] * 3)
+    assert "nan_share" not in summarise(rules, metrics=("auc",))
+
+
 def test_the_realised_rate_of_a_campaign_is_what_its_error_model_asks_for(evaluator, tmp_path):
     from drsrobust import BitFlip, Campaign, MultiBit
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from drsrobust.campaign import Campaign
+from drsrobust.campaign import trial as running
 from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, inject
@@ -96,14 +97,18 @@ def test_as_released_errors_stay_from_batch_to_batch_and_rate_to_rate(tables):
     assert len(before) > 10
 
 
-def test_a_second_run_computes_nothing(tables, monkeypatch):
-    def computed(*_, **__):
-        raise AssertionError("a finished trial is computed again")
+def test_a_second_run_checks_one_trial_of_each_condition(tables, monkeypatch):
+    computed, real = [], running.run_trial
 
-    monkeypatch.setattr("drsrobust.campaign.trial.run_trial", computed)
+    def counted(evaluator, condition, trial, **options):
+        computed.append(trial)
+        return real(evaluator, condition, trial, **options)
+
+    monkeypatch.setattr(running, "run_trial", counted)
     for protocol, table in tables.items():
         again = dummy_trials([CELL], protocol=protocol, batch=128, **OPTIONS)
         pd.testing.assert_frame_equal(again, table)
+    assert set(computed) == {0}
 
 
 @pytest.mark.parametrize(

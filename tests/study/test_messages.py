@@ -1,12 +1,17 @@
 """Titles of figures: what they say follows from the numbers, and small runs have something to say too."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from drsrobust.study import messages
+from drsrobust.study.figures import injection_speed_data
+from drsrobust.study.findings import interval
 
 INF = np.inf
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
@@ -56,10 +61,22 @@ def test_protection():
     assert said == f"At a bit error rate of 0.001, {said_of_range}"
     assert "for 18 % more time" in messages.mitigations(points[2:], 1e-3)
     assert messages.mitigations(points.assign(recovery=np.nan), 1e-3) == "Recovery against cost, by mitigation."
-    summary = pd.DataFrame({"mitigation": ["none", "bits 30", "bits 23-31"], "auc_drop": [0.3, 0.02, 0.0002]})
-    assert messages.protected_bits(summary, pd.DataFrame({"value": [0.0]})) == (
-        "With bits 23-31 protected at most 2e-4 AUC is lost; the protection as first released changed nothing."
+
+
+def test_protected_bits():
+    """The number is that of claim C5, of many maps; as released, all data sets are meant."""
+    findings = pd.read_csv(ROOT / "figures" / "06_selective_bit_protection_claims.csv").query("third == 0")
+    losses, released = (findings[findings["reading"] == reading] for reading in ("loss", "released"))
+    claims = pd.read_csv(ROOT / "figures" / "claims.csv", comment="#").query("claim == 'C5' and check == 0")
+    (said,) = claims["sentence"]
+    (row,), title = losses.to_dict("records"), messages.protected_bits(losses, released)
+    number = interval(row["value"], row["low"], row["high"])
+    assert number in said and title == (
+        f"With bits 23-31 protected the mean loss is {number} AUC on MovieLens-1M (all features) ({row['detail']}); the "
+        "protection as first released changed nothing."
     )
+    some = messages.protected_bits(losses, released.assign(value=[0.0, 0.25]))
+    assert some.endswith("the protection as first released changed 0 to 25 % of the trials.")
 
 
 def test_places():
@@ -98,16 +115,23 @@ def test_checks_and_shapes():
 
 def test_speed_and_factors():
     rows = [
-        {"method": name, "parameters": 9, "dtype": "float32", "rate": rate, "cpu_ms": ms, "undo_cpu_ms": undo}
-        for name, rate, ms, undo in (
-            ("drsrobust", 1e-6, 0.5, 0.5),
-            ("dense error map", 1e-6, 900.0, np.nan),
-            ("drsrobust", 1e-3, 4.0, 1.0),
-            ("dense error map", 1e-3, 900.0, np.nan),
+        {"method": name, "parameters": size, "dtype": "float32", "rate": rate, "cpu_ms": ms, "undo_cpu_ms": undo}
+        for name, size, rate, ms, undo in (
+            ("drsrobust", 9, 1e-6, 0.5, 0.5),
+            ("dense error map", 9, 1e-6, 900.0, np.nan),
+            ("drsrobust", 9, 1e-3, 4.0, 1.0),
+            ("dense error map", 9, 1e-3, 900.0, np.nan),
+            ("drsrobust", 3125, 1e-2, 2.0, 0.5),  # 1,000 errors
+            ("dense error map", 3125, 1e-2, 100.0, np.nan),
+            ("drsrobust", 3125, 0.1, 9.0, 1.0),  # neither
+            ("dense error map", 3125, 0.1, 110.0, np.nan),
         )
     ]
-    assert messages.speed(pd.DataFrame(rows)) == "Sparse injection is 180 to 900 times as fast as a dense error map."
-    assert messages.speed(pd.DataFrame(rows[:1])) == "Time of one injection, by method."
+    table = pd.DataFrame(rows).assign(peak_mib=1.0, note="")
+    data = injection_speed_data(table, parameters=9)
+    assert data["panel"].tolist() == [*["none"] * 2, *["rate"] * 4, *["size"] * 2]
+    assert messages.speed(data) == "Sparse injection is 11 to 900 times as fast as a dense error map."
+    assert messages.speed(data[data["method"] == "drsrobust"]) == "Time of one injection, by method."
     trends = pd.DataFrame({"factor": ["width", "embedding_dim"], "at_least": [0.06, 0.1], "at_greatest": [0.3, 0.28]})
     said = messages.factors(trends, 1e-6)
     assert said == "Outputs changed at a bit error rate of 1e-6: 6 to 30 % by width, 10 to 28 % by embedding dimension."

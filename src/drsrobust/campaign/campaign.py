@@ -41,11 +41,13 @@ from drsrobust.injection import (
     restore_leftovers,
 )
 from drsrobust.injection.critical_bits import CriticalBits
+from drsrobust.injection.targets import TargetLike
 from drsrobust.introspection.code_digest import code_digest
+from drsrobust.introspection.sharded import ranks
 from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
-from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING
+from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING, with_nan_rules
 from drsrobust.statistics.stopping import checkpoints, stopping_interval
 from drsrobust.statistics.strata import STRATUM, WEIGHT
 from drsrobust.statistics.summary import summarise
@@ -83,8 +85,8 @@ class Campaign:
         max_trials: with `precision`, how many at most (default 4096).
         metrics: further columns of the table: names as of `Evaluation.metric`, as `["ndcg@10", "decision_changed"]`; or a
             mapping of names to functions `fn(labels, scores, golden_scores, users) -> float` or torchmetrics objects, and of
-            built-in names to None. Scores are what the evaluator's `scores` says. A function that workers cannot import runs in
-            this process alone, with a warning.
+            built-in names to None. `decision_changed` comes with `decision_changed_no_click` and `nan_share`. Scores are what
+            the evaluator's `scores` says. A function that workers cannot import runs in this process alone, with a warning.
         seed: all error maps follow from it.
         protocol: a label for the table (`corrected` or `as_released` in the study).
         coupled: trials of one number at different rates share nested error maps; False: all are independent.
@@ -101,7 +103,7 @@ class Campaign:
         ValueError: an empty axis, a number of trials under 1, a target that matches nothing, a bit that its words do not
             have, a duplicate condition (mitigations differ by `identity()`, not by label), an unknown metric or sampling, a
             precision that is not positive or with stratified sampling, or stratified sampling of a target without critical
-            bits.
+            bits, or a process group of over one rank.
         StoreError: `store` holds another campaign.
     """
 
@@ -110,7 +112,7 @@ class Campaign:
         evaluator: Evaluator,
         *,
         errors: Iterable[ErrorModel] | ErrorModel | None = None,
-        targets: Iterable[str | Target | Transient] | Target | Transient = ("all",),
+        targets: Iterable[TargetLike | Transient] | Target | Transient = ("all",),
         mitigations: Iterable[Mitigation | None] | Mitigation | None = (None,),
         conditions: Iterable[Any] | None = None,
         trials: int | None = None,
@@ -123,12 +125,17 @@ class Campaign:
         sampling: str | CriticalBits = PLAIN,
         store: str | PathLike | None = None,
     ) -> None:
+        if (world := ranks()) > 1:
+            raise ValueError(
+                f"this process is one of {world} ranks, and each would compute and store the whole campaign; run it in a "
+                "process group of one rank, and with workers= or executor= in several processes"
+            )
         self._triples = condition_triples(errors, targets, mitigations, conditions)
         self._checkpoints = _checkpoints(trials, precision, max_trials)
         self.precision = precision
         if callable(metrics):
             raise TypeError(f"metrics is {metrics!r}; it must be a list of names, or {{name: function}}")
-        self.metrics = (metrics,) if isinstance(metrics, str) else tuple(metrics)
+        self.metrics = tuple(with_nan_rules([metrics] if isinstance(metrics, str) else metrics))
         functions = (
             {name: one for name, one in metrics.items() if one is not None} if isinstance(metrics, Mapping) else {}
         )
@@ -542,7 +549,10 @@ def auc_under_errors(
     options = {"errors": [error], "targets": [target], "trials": trials, "seed": seed}
 
     def score(mitigation: Mitigation) -> float:
-        table = Campaign(evaluator, mitigations=[mitigation], **options).run(progress=False)
+        campaign = Campaign(evaluator, mitigations=[mitigation], **options)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=r"[\d,]+ of [\d,]+ trials raised")  # they count below
+            table = campaign.run(progress=False)
         return float(table["auc"].fillna(0.0).mean())
 
     return score

@@ -184,7 +184,7 @@ def condition_triples(
                 raise ValueError(f"{name} must be a list, as [{axis!r}], got the text {axis!r}")
         errors = [errors] if isinstance(errors, ErrorModel) else list(errors or ())
         mitigations = [mitigations] if isinstance(mitigations, Mitigation | None) else list(mitigations)
-        targets = [targets] if isinstance(targets, Target | Transient) else list(targets)
+        targets = [targets] if isinstance(targets, Target | Transient) else list(map(_target_of, targets))
         triples = [(error, target, one) for target, error, one in product(targets, errors, mitigations)]
         if not triples:
             raise ValueError(
@@ -204,13 +204,18 @@ def condition_triples(
     return triples
 
 
+def _target_of(target: Any) -> Any:
+    """A list of targets as their union; any other target as it is."""
+    return as_target(target) if isinstance(target, list | tuple) else target
+
+
 def _triple(entry: Any) -> tuple[ErrorModel, Any, Mitigation | None]:
     keys = ("error", "target", "mitigation")
     if isinstance(entry, Mapping):
         if "error" in entry and set(entry) <= set(keys):
-            return entry["error"], entry.get("target", "all"), entry.get("mitigation")
+            return entry["error"], _target_of(entry.get("target", "all")), entry.get("mitigation")
     elif isinstance(entry, tuple | list) and len(entry) in (2, 3):
-        return entry[0], entry[1], entry[2] if len(entry) == 3 else None
+        return entry[0], _target_of(entry[1]), entry[2] if len(entry) == 3 else None
     raise ValueError(
         f"conditions holds {entry!r}; each must be (error model, target), (error model, target, mitigation) or a mapping with "
         "error, target, mitigation"

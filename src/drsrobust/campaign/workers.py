@@ -34,10 +34,10 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected import BOUND
 from drsrobust.evaluation.evaluator import amount
 from drsrobust.injection import ErrorModel, Transient
-from drsrobust.introspection.tensors import listed
+from drsrobust.introspection.tensors import is_sparse, listed
 
 MAPPED = 4 << 20  # bytes: larger tables stay in the file that workers share; smaller tensors are copied
-_STATE, _MODEL, _ROWS, _GOLDEN = "state.safetensors", "model.pkl", "rows", "golden.npy"
+_STATE, _SPARSE, _MODEL, _ROWS, _GOLDEN = "state.safetensors", "sparse.pt", "model.pkl", "rows", "golden.npy"
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,12 @@ def worker_files(
     content = model_file(evaluator)
     with private_folder(store.with_name(f"{store.name}.workers")) as folder:
         with writing(folder):
-            state = {entry.name: entry.tensor.detach().cpu().contiguous().clone() for entry in listed(evaluator.model)}
-            save_file(state, folder / _STATE)
-            del state
+            tensors = {entry.name: entry.tensor.detach().cpu() for entry in listed(evaluator.model)}
+            sparse = {name: tensor for name, tensor in tensors.items() if is_sparse(tensor)}
+            strided = {name: tensors[name].contiguous().clone() for name in tensors.keys() - sparse.keys()}
+            save_file(strided, folder / _STATE)
+            del tensors, strided
+            torch.save(sparse, folder / _SPARSE)
             (folder / _MODEL).write_bytes(content)
             if isinstance(evaluator.rows, Split):
                 write_split(evaluator.rows, folder / _ROWS)
@@ -167,17 +170,19 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
 
     model, forward = read_model_file((folder / _MODEL).read_bytes())
     own = {entry.name: entry for entry in listed(model)}
+    sparse = torch.load(folder / _SPARSE, weights_only=True)
     with safe_open(folder / _STATE, framework="pt") as state, torch.no_grad():
-        if set(own) != set(state.keys()):
-            differing = sorted(set(own) ^ set(state.keys()))
+        if differing := sorted(set(own) ^ {*state.keys(), *sparse}):
             raise RuntimeError(f"the factory made another model: tensors {', '.join(differing)} are not in both")
         for name, entry in own.items():
-            saved, tensor = state.get_tensor(name), entry.tensor
-            if saved.shape != tensor.shape or saved.dtype != tensor.dtype:
-                raise RuntimeError(
-                    f"the factory made another model: {name} is {tensor.dtype} {list(tensor.shape)}, "
-                    f"it should be {saved.dtype} {list(saved.shape)}"
-                )
+            saved, tensor = sparse[name] if name in sparse else state.get_tensor(name), entry.tensor
+            kinds = [(one.layout, one.dtype, list(one.shape)) for one in (tensor, saved)]
+            if kinds[0] != kinds[1]:
+                is_kind, right = (" ".join(map(str, kind)).removeprefix("torch.strided ") for kind in kinds)
+                raise RuntimeError(f"the factory made another model: {name} is {is_kind}, it should be {right}")
+            if name in sparse:
+                tensor.data = saved.to(tensor.device)
+                continue
             alone = (
                 tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
             )

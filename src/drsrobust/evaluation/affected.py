@@ -14,7 +14,6 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from drsrobust.data import Batches, Split
@@ -74,6 +73,7 @@ class Reach:
         scores: of the golden run, [n], [n, T] or [n, items].
         all_rows: why errors in tables count as affecting every row; None if the affected rows are known.
         everything: why every rerun is a full run; None otherwise.
+        bounded: whether an operation with a bounded result, as a sigmoid, made the scores; None: unknown.
     """
 
     def __init__(self, model: nn.Module, rows: Split | Batches, budget: int, scoring: Scoring) -> None:
@@ -88,14 +88,14 @@ class Reach:
             first = _indexed(padded_batches(rows, rows=self._probed)[0])
         self.all_rows: str | None = None
         self._flow, tried = trace(model, first, scoring)
-        self.everything = self._flow.problem
+        self.everything, self.bounded = self._flow.problem, self._flow.bounded
         modules = dict(named_modules(model))
         keep = set() if self.everything else self._flow.worth_keeping() - {""}
         self.kept = KeptOutputs({name: modules[name] for name in keep}, budget)
         start = time.process_time()
         with self.kept.recording(self.batches) as batches, lookups.watched(batches) as watched:
             sizes = None if isinstance(rows, Split) else rows.sizes
-            self.scores = score(model, watched, self.n, scoring, sizes)
+            self.scores = score(model, watched, self.n, scoring, sizes, golden=True)
         self._full_run_s = time.process_time() - start
         self._unaudited_s = 0.0
         if tried is not None:
@@ -120,20 +120,18 @@ class Reach:
             self.everything = "its scores change from run to run"
 
     def _try_without_padding(self) -> None:
-        """Scores the last batch without its padding, and goes on with it so if its rows then have other scores: padding must
-        not take part in what a model computes over a batch, as a softmax over it."""
-        m = self.n - BATCH * (len(self.batches) - 1)
-        if len(self.batches[-1].labels) == m:
+        """Goes on with the last batch without its padding if rows of a batch depend on each other: padding must not take part
+        in what a model computes over a batch, as a softmax over it. Other padding shows whether they do."""
+        m, size = self.n - BATCH * (len(self.batches) - 1), len(self.batches[-1].labels)
+        if size == m:
             return
-        last = _indexed(self._split.batch(slice(self.n - m, self.n)))
-        bare, padded = self._scored([last], m), self.scores[-m:]
-        rounding = max(
-            (torch.finfo(part.dtype).eps for part in self._model.parameters() if part.is_floating_point()), default=0
-        )
-        if self.all_rows is None and _near(bare, padded, max(BOUND, 4 * rounding)):
-            return  # matrix products round otherwise in a batch of another size
+        rows = np.arange(self.n - m, self.n)
+        padded = self._split.batch(np.append(rows, np.arange(size - m) % self.n))  # of the same size: equal rounding
+        if self.all_rows is None and _near(self._scored([padded], m), self.scores[-m:]):
+            return
         self.all_rows = self.all_rows or COUPLED
-        self.batches[-1], self.scores[-m:] = last, bare
+        self.batches[-1] = _indexed(self._split.batch(slice(self.n - m, self.n)))
+        self.scores[-m:] = self._scored(self.batches[-1:], m)
         self.kept.drop(len(self.batches) - 1)
 
     def _scored(self, batches: Iterable[Any], n: int) -> np.ndarray:
@@ -269,11 +267,11 @@ class Reach:
             warnings.warn(text, ReachWarning, stacklevel=4)
 
 
-def _near(scores: np.ndarray, expected: np.ndarray, bound: float = BOUND) -> bool:
-    """Whether scores are the expected ones within a bound; NaN equals NaN."""
+def _near(scores: np.ndarray, expected: np.ndarray) -> bool:
+    """Whether scores are the expected ones within `BOUND`; NaN equals NaN."""
     if scores.tobytes() == expected.tobytes():
         return True
-    return np.allclose(scores, expected, rtol=bound, atol=bound, equal_nan=True)
+    return np.allclose(scores, expected, rtol=BOUND, atol=BOUND, equal_nan=True)
 
 
 def _indexed(batch: "Batch") -> "Batch":

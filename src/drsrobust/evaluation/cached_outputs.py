@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from drsrobust.introspection.embedding_modules import table_configs
-from drsrobust.introspection.tensors import listed, named_modules
+from drsrobust.introspection.tensors import is_sparse, listed, named_modules
 from drsrobust.introspection.wrappers import Forward, evaluating, intercepted, is_compiled
 from drsrobust.models import Scoring
 
@@ -39,12 +39,14 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
-    """The memory of a tensor, which its views share.
+    """The memory of a tensor, which its views share; of a sparse one that of its values.
 
     Raises:
-        TypeError: a sparse tensor, or a wrapper around others.
+        TypeError: a wrapper around other tensors.
     """
     try:
+        if is_sparse(tensor):
+            tensor = tensor._values() if tensor.layout is torch.sparse_coo else tensor.values()
         return tensor.untyped_storage()
     except (NotImplementedError, RuntimeError) as error:
         raise TypeError(f"a {type(tensor).__name__} has no memory of its own") from error
@@ -77,6 +79,23 @@ class Escapes(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+# Operations after which scores may be probabilities, and those whose results may have any value again.
+_BOUNDED = {"sigmoid", "hardsigmoid", "softmax", "exp", "tanh", "hardtanh", "clamp", "erf", "special_ndtr"}
+_UNBOUNDED = {
+    "mm",
+    "addmm",
+    "bmm",
+    "baddbmm",
+    "mv",
+    "addmv",
+    "dot",
+    "linear",
+    "convolution",
+    "log",
+    "logit",
+    "log_sigmoid",
+}
+
 _PLAIN = (int, float, bool, str, bytes, type(None), torch.dtype, torch.device)
 
 
@@ -91,6 +110,8 @@ class Dataflow:
         parents: module name -> modules that called it (None: the model's caller).
         elsewhere: tensors that an operation outside of the modules that own them reads.
         problem: why nothing is known; None otherwise.
+        bounded: whether an operation with a bounded result, as a sigmoid, made the scores, with no matrix product after it;
+            None: unknown.
     """
 
     number: dict[str, int]
@@ -99,6 +120,7 @@ class Dataflow:
     parents: dict[str, set[str | None]] = field(default_factory=dict)
     elsewhere: int = 0
     problem: str | None = None
+    bounded: bool | None = None
 
     def names(self, tensors: int) -> list[str]:
         """Names of a set of tensors."""
@@ -131,7 +153,7 @@ def trace(model: nn.Module, batch: Any, scoring: Scoring) -> tuple[Dataflow, np.
         with evaluating(model):
             with Escapes(seen.escaped), seen, intercepted(dict(modules), seen.around):
                 scores = scoring(model, batch)
-            flow.result = seen.depends(scores) | seen.control
+            flow.result, flow.bounded = seen.depends(scores) | seen.control, seen.is_bounded(scores)
     except Exception as error:  # an error of the model itself is raised again in the golden run
         flow.problem = f"its operations could not be traced ({type(error).__name__}: {error})"
         return flow, None
@@ -166,6 +188,7 @@ class _Dispatch(TorchDispatchMode):
         self.control = self.elsewhere = 0
         self.problem: str | None = None
         self._depends: dict[int, int] = {}  # storage -> tensors it depends on
+        self._bounded: set[int] = set()  # storages of values that follow a bounded operation
         self._made_in: dict[int, tuple[int, ...]] = {}  # storage -> calls that were open at its creation
         self._alive: list[Any] = []  # so that no two storages have the same address
         self._numbers = count()
@@ -195,6 +218,10 @@ class _Dispatch(TorchDispatchMode):
             found |= self._depends.get(self._key(tensor), 0)
         return found
 
+    def is_bounded(self, tensor: torch.Tensor) -> bool:
+        """Whether an operation with a bounded result made a tensor, with no matrix product after it."""
+        return self._key(tensor) in self._bounded
+
     def escaped(self, tensor: torch.Tensor) -> None:
         """Values of a tensor were read by Python."""
         self.control |= self.depends(tensor)
@@ -220,6 +247,9 @@ class _Dispatch(TorchDispatchMode):
         changed |= returned
         for key in changed:
             self._depends[key] = self._depends.get(key, 0) | mask
+        name = func.overloadpacket.__name__.strip("_")
+        if name in _BOUNDED or (name not in _UNBOUNDED and not inputs.isdisjoint(self._bounded)):
+            self._bounded |= changed
         return result
 
     def _read(self, key: int) -> None:
@@ -385,6 +415,6 @@ def _memory(outputs: dict[str, list[Any]]) -> dict[int, int]:
     storages = {}
     for leaf in tree_leaves(list(outputs.values())):
         if isinstance(leaf, torch.Tensor):
-            storage = leaf.untyped_storage()
+            storage = storage_of(leaf)
             storages[storage.data_ptr()] = storage.nbytes()
     return storages

@@ -17,8 +17,10 @@ from drsrobust.data.dataset import Ids
 from drsrobust.evaluation.affected import CoupledRowsError, Reach
 from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.introspection.calling import Forward
+from drsrobust.introspection.sharded import refuse_sharded
 from drsrobust.metrics import log_loss, served
 from drsrobust.metrics.auc import auc_difference
+from drsrobust.metrics.log_loss import entropy
 from drsrobust.metrics.own import OwnMetric
 from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
 from drsrobust.mitigation import Mitigation
@@ -71,9 +73,10 @@ class Evaluation:
 
     def metric(self, name: str) -> float | None:
         """A further metric of `drsrobust.metrics.NAMES`: `calibration`; of users' lists of k rows `ndcg`, `hit_rate`, `recall`,
-        and against golden lists `overlap`, `list_changed`, `users_harmed` (`ndcg@10` sets k); of rows `decision_changed`,
-        `score_changed`; against golden scores `deviated_0.01`, `deviated_0.1`, `median_change`, `spearman`. Of one of several
-        tasks: `ndcg/<task>`. None if the model raised or the data has no users.
+        and against golden lists `overlap`, `list_changed`, `users_harmed` (`ndcg@10` sets k); of rows `decision_changed`
+        and `decision_changed_no_click` (a NaN is wrong, or no click), `nan_share`, `score_changed`; against golden scores
+        `deviated_0.01`, `deviated_0.1`, `median_change`, `spearman`. Of one of several tasks: `ndcg/<task>`. None if the model
+        raised or the data has no users.
 
         Raises:
             ValueError: an unknown name.
@@ -103,7 +106,8 @@ class Evaluator:
         model: any module.
         rows: a Split, a Dataset (its test rows) or Batches (`dr.data.from_batches`).
         forward: forward(model, batch) -> the model's output; None: model(dense_features=..., sparse_features=...).
-        output: `logit`, or `probability` for outputs after a sigmoid.
+        output: `logit`, or `probability` for outputs after a sigmoid. None: `logit`, with a warning where the scores look like
+            probabilities.
         task: `click`: scores [B] or [B, 1], labels 0 or 1; `multi`: scores [B, T] (or a tuple of T columns, or a dictionary by
             the tasks' names) and labels [n, T]; `rank`: scores [B, items], labels are the relevant items of each row.
         factory: makes the same module, with any weights, in a campaign's worker process. Needed only for models that cannot be
@@ -125,12 +129,14 @@ class Evaluator:
             it.
 
     Warns:
-        UserWarning: the scores look like probabilities, and `output` is `logit`.
+        UserWarning: the scores look like probabilities, and `output` is None: all of them, or of a task, lie in [0, 1], and
+            they follow a sigmoid or a similar operation, or are better probabilities than the click rate is.
 
     Raises:
         TypeError: rows of another type, or batches that need `forward`.
         ValueError: scores or labels of a shape that the task does not take, rows of one class only, scores that are not finite
-            without errors, or no amount of memory.
+            without errors, or that are no probabilities where `output` says so, no amount of memory, or a model that is
+            sharded over several ranks.
     """
 
     def __init__(
@@ -139,7 +145,7 @@ class Evaluator:
         rows: Split | Dataset | Batches,
         *,
         forward: Forward | None = None,
-        output: str = "logit",
+        output: str | None = None,
         task: str = "click",
         factory: Callable[[], nn.Module] | None = None,
         memory: int | str = "2GB",
@@ -148,7 +154,8 @@ class Evaluator:
         epsilon: float = 1e-3,
         scores: str | None = None,
     ) -> None:
-        self.scoring = Scoring(forward, output, task)
+        refuse_sharded(model)
+        self.scoring = Scoring(forward, "logit" if output is None else output, task)
         scores = scores or ("logit" if task == "rank" else "probability")
         self._options: dict[str, Any] = {
             "memory": memory,
@@ -180,7 +187,7 @@ class Evaluator:
         self.full_run = self._reach.everything
         self._warned = False
         self.golden = self._evaluation(logits, None)
-        if (output, task) == ("logit", "click"):
+        if output is None and task != "rank":
             self._warn_of_probabilities()
 
     def _metrics(self, golden: np.ndarray) -> TaskMetrics:
@@ -199,19 +206,26 @@ class Evaluator:
         return MultiMetrics(rows.labels, golden, priors, rows.tasks, rows.users, compare=compare, **options)
 
     def _warn_of_probabilities(self) -> None:
-        """Warns if the golden scores lie in [0, 1] and are better probabilities than the click rate and than their sigmoid (the
-        logits of an untrained model may lie there too)."""
+        """Warns if the golden scores, or those of a task, look like probabilities. Logits may lie in [0, 1] too, as those of an
+        untrained model often do: then no sigmoid made them, and as probabilities they are worse than the click rate."""
         scores, labels = self._reach.scores.astype(np.float64), self.rows.labels
-        if scores.min() < 0 or scores.max() > 1:
+        tasks = self.rows.tasks or ("",)
+        suspected = {}
+        for task, values, clicks in zip(tasks, *(one.reshape(len(one), -1).T for one in (scores, labels)), strict=True):
+            low, high = values.min(), values.max()
+            if low >= 0 and high <= 1 and (self._reach.bounded is not False or _predict(values, clicks)):
+                suspected[task] = f"[{low:.3g}, {high:.3g}]"
+        if not suspected:
             return
-        with np.errstate(divide="ignore"):
-            as_probabilities = log_loss(labels, np.log(scores) - np.log1p(-scores), self.rows.prior)
-        if as_probabilities < min(self.golden.logloss, self.golden.logloss / self.golden.ne):
-            warnings.warn(
-                f"{self.name}: all scores lie in [{scores.min():.3g}, {scores.max():.3g}] and look like probabilities; pass "
-                "output='probability', else log loss, normalized entropy, threshold and epsilon are wrong",
-                stacklevel=3,
-            )
+        where = ", ".join(f"of {task!r} in {ends}" if task else f"in {ends}" for task, ends in suspected.items())
+        right = (
+            "pass output='probability'" if len(suspected) == len(tasks) else "let forward return logits of all tasks"
+        )
+        warnings.warn(
+            f"{self.name}: all scores lie {where} and look like probabilities; {right}, else log loss, normalized entropy, "
+            "threshold and epsilon are wrong (if they are logits: output='logit')",
+            stacklevel=3,
+        )
 
     @property
     def options(self) -> dict[str, Any]:
@@ -439,6 +453,14 @@ def _checked_rows(rows: Any, task: str) -> Split | Batches:
                 what = f"task {name!r}" if name else "the split"
                 raise ValueError(f"{what} has {clicks} clicks in {len(rows)} rows; AUC needs rows of both classes")
     return rows
+
+
+def _predict(values: np.ndarray, clicks: np.ndarray) -> bool:
+    """Whether values [n] in [0, 1] are better probabilities of clicks than their sigmoid, and than the click rate."""
+    rate = float(clicks.mean())
+    with np.errstate(divide="ignore"):
+        loss = log_loss(clicks, np.log(values) - np.log1p(-values), rate)
+    return loss < min(log_loss(clicks, values, rate), entropy(clicks > 0.5))
 
 
 def _non_finite_rows(scores: np.ndarray) -> tuple[int, int]:

@@ -5,23 +5,21 @@ the lowest. In this order bits have the positions 0 .. bits - 1. Words that have
 and so are rows of storage: fixed numbers of bytes that a tensor's words fill (if only some rows are targeted, the ones that
 hold a word of them)."""
 
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
-from weakref import WeakSet
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.utils._pytree import tree_leaves
 
 from drsrobust.injection.error_clock import scaled
 from drsrobust.injection.number_formats import Format, bit_set, plain, quantized_rows
 from drsrobust.introspection.embedding_modules import features_tables
+from drsrobust.introspection.sharded import refuse_sharded
 from drsrobust.introspection.tensors import component_of, listed, named_modules, named_tensors, span
 
 INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
@@ -109,7 +107,6 @@ def _word_addresses(tensor: torch.Tensor) -> np.ndarray:
 
 
 OPTIMIZER = "optimizer."  # prefix of the names of optimizer states
-_WARNED: WeakSet[nn.Module] = WeakSet()  # models of which `warn_of_hidden_words` has warned
 
 
 @dataclass(frozen=True)
@@ -161,9 +158,11 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
 
     Raises:
         TypeError: `model` is not a module.
+        ValueError: as `introspection.sharded.refuse_sharded`.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
+    refuse_sharded(model)
     entries = listed(model)
     component = component_of(model, components, entries)
     memory = Memory()
@@ -181,32 +180,6 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
             parameter = name.removeprefix(OPTIMIZER).rpartition(".")[0]
             component[name] = component.get(parameter, "optimizer")
     return memory
-
-
-def warn_of_hidden_words(model: nn.Module) -> None:
-    """Warns once of a model's modules with weights that no target can name: weights packed for a quantized kernel
-    (`torch.ao` keeps them in a script object), and parameters in a plain list or dict."""
-    if model in _WARNED:
-        return
-    _WARNED.add(model)
-    known = {id(parameter) for parameter in model.parameters()}
-
-    def is_hidden(value: Any) -> bool:
-        if isinstance(value, torch.ScriptObject) and not isinstance(value, torch._C.ScriptModule):
-            return ".fbgemm." not in value._type().qualified_name()  # counters of FBGEMM's look-ups are no weights
-        return isinstance(value, nn.Parameter) and id(value) not in known
-
-    hidden = []
-    for name, module in named_modules(model):
-        own = [value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")]
-        if any(map(is_hidden, tree_leaves(own))):
-            hidden.append(name or type(module).__name__)
-    if hidden:
-        warnings.warn(
-            f"errors cannot hit the weights of {', '.join(hidden)}: they are packed for a quantized kernel, or not registered "
-            "as parameters. No target holds them; shares and rates refer to the other words",
-            stacklevel=4,
-        )
 
 
 def optimizer_states(model: nn.Module, optimizer: Any) -> dict[str, torch.Tensor]:

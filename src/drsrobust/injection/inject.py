@@ -17,11 +17,12 @@ from drsrobust.injection.apply import OPEN, Application
 from drsrobust.injection.error_clock import check_seed
 from drsrobust.injection.error_map import ErrorMap, Log, union
 from drsrobust.injection.error_models import ErrorModel, canonical_parts, drawing_order
-from drsrobust.injection.targets import Target, as_target
+from drsrobust.injection.targets import TargetLike, as_target
 from drsrobust.injection.transient import Draw, Hooks, Transient
+from drsrobust.introspection.sharded import refuse_sharded
 from drsrobust.introspection.tensors import span, unwrapped
 
-Pair = tuple[ErrorModel, str | Target | Transient]
+Pair = tuple[ErrorModel, TargetLike | Transient]
 
 
 class Mitigation(Protocol):
@@ -36,7 +37,7 @@ class Mitigation(Protocol):
 def inject(
     model: nn.Module,
     error_model: ErrorModel | Sequence[Pair],
-    target: str | Target | Transient = "all",
+    target: TargetLike | Transient = "all",
     *,
     seed: int,
     components: Mapping[str, str] | None = None,
@@ -48,9 +49,9 @@ def inject(
     Args:
         model: any module.
         error_model: as `BitFlip(ber=1e-6)`; or several (error model, target) pairs at once.
-        target: what may be hit: `"all"` (parameters and quantized tables), `"everything"` (and buffers), a component, or a glob
-            on names; a `Target`, as `Rows(...)`, or a union of them with `|`; or, while the model runs, `Inputs(...)`,
-            `Activations(...)`, `Gradients(...)`.
+        target: what may be hit: `"all"` (parameters and quantized tables), `"everything"` (and buffers), a component, a module,
+            or a glob on names; a `Target`, as `Rows(...)`; a union of them with `|`, or as a list; or, while the model runs,
+            `Inputs(...)`, `Activations(...)`, `Gradients(...)`.
         seed: decides everything that is drawn.
         components: overrides of which tensor belongs to which component.
         mitigation: protects the model inside the block: its memory side removes errors, its compute side is attached.
@@ -61,7 +62,8 @@ def inject(
 
     Raises:
         TypeError: not an error model.
-        ValueError: a target that matches nothing, a bit that the targeted words do not have, a seed out of range.
+        ValueError: a target that matches nothing, a bit that the targeted words do not have, a seed out of range, or a model
+            that is sharded over several ranks.
 
     Example:
         >>> import torch
@@ -119,13 +121,14 @@ class Injection:
     def __init__(
         self,
         model: nn.Module,
-        pairs: Sequence[tuple[ErrorModel, str | Target | Transient | AddressSpace]],
+        pairs: Sequence[tuple[ErrorModel, TargetLike | Transient | AddressSpace]],
         *,
         seed: int,
         components: Mapping[str, str] | None = None,
     ) -> None:
         if not pairs:
             raise ValueError("no (error model, target) pair was given")
+        refuse_sharded(model)
         resolved, n_transient = [], 0
         for error_model, target in pairs:
             if not isinstance(error_model, ErrorModel):

@@ -1,12 +1,13 @@
 """Targets in memory: which of a model's stored words errors may hit.
 
-A target is a string (`"all"`, a component, a glob on tensor names) or one of the classes here; `a | b` is both. Targets while
-the model runs (inputs, activations, gradients) are in `transient`."""
+A target is a string (`"all"`, a component, a module, a glob on tensor names) or one of the classes here; `a | b` is both, and
+so is a list of them. Targets while the model runs (inputs, activations, gradients) are in `transient`."""
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import floor
 from typing import Any
@@ -26,12 +27,13 @@ from drsrobust.injection.address_space import (
     hittable,
     optimizer_states,
     stored,
-    warn_of_hidden_words,
 )
+from drsrobust.injection.hidden_words import warn_of_hidden_words
 from drsrobust.introspection.embedding_modules import table_configs
-from drsrobust.introspection.tensors import GROUPS, declared_groups, group_of, named_modules
+from drsrobust.introspection.tensors import GROUPS, declared_groups, group_of, is_sparse, named_modules
 
 LISTED = 20  # tensors in a message, at most
+NEAREST = 3  # names that a message suggests, at most
 Chosen = dict[str, np.ndarray | None]  # tensor name -> which of its rows (int64, ascending); None: all
 
 
@@ -53,7 +55,7 @@ class Target(ABC):
         """The address space of this target in a model.
 
         Warns:
-            UserWarning: once for a model with weights that no target can hold.
+            UserWarning: once for a model with weights that no target can hold, or that a fake-quantize module rounds.
 
         Raises:
             TypeError, ValueError: as `drsrobust.injection.resolve`.
@@ -69,38 +71,41 @@ class Target(ABC):
             hit[name] = chosen.tensor
         space = AddressSpace(tensors)
         if not space.tensors:
-            raise ValueError(f"target {str(self)!r} matches nothing with any element; {_names_in(model, memory)}")
+            raise ValueError(f"target {str(self)!r} matches nothing with any element{_known(str(self), model, memory)}")
         distinct_spans(hit)
         return space
 
-    def __or__(self, other: "Target | str") -> "Target":
+    def __or__(self, other: "TargetLike") -> "Target":
         return Union((self, as_target(other)))
 
-    def __ror__(self, other: str) -> "Target":
+    def __ror__(self, other: "TargetLike") -> "Target":
         return Union((as_target(other), self))
 
 
-def resolve(
-    model: nn.Module, target: "str | Target" = "all", components: Mapping[str, str] | None = None
-) -> AddressSpace:
+TargetLike = str | Target | Sequence[str | Target]
+
+
+def resolve(model: nn.Module, target: TargetLike = "all", components: Mapping[str, str] | None = None) -> AddressSpace:
     """The address space of a target in a model.
 
     Args:
         model: any module.
         target: `"all"` (parameters), `"everything"` (and buffers), a component (its parameters; its buffers if it has no
-            parameters), a group (`mlp`: the components whose names end in `_mlp`), else a glob on names of parameters and
-            buffers; or a `Target`, as `Rows`.
+            parameters), a group (`mlp`: the components whose names end in `_mlp`), a module (`"mlp.0"`; its
+            parameters or buffers as of a component), else a glob on names of parameters and buffers; or a `Target`, as `Rows`;
+            or a list of these, for all of them.
         components: overrides of which tensor belongs to which component, as in `components()`.
 
     Raises:
         ValueError: a target that matches nothing (with the names there are); a tensor that cannot be hit (complex, bool,
-            quantized, sparse, uninitialised, on the meta device, a wrapper); words that share memory.
+            quantized, sparse, uninitialised, on the meta device, a wrapper); words that share memory; a model that is
+            sharded over several ranks.
     """
     return as_target(target).resolve(model, components)
 
 
-def as_target(target: "Target | str") -> Target:
-    """A target from a string; a `Target` is returned as it is.
+def as_target(target: TargetLike) -> Target:
+    """A target from a string or a list of targets; a `Target` is returned as it is.
 
     Raises:
         ValueError: anything else.
@@ -109,25 +114,39 @@ def as_target(target: "Target | str") -> Target:
         return Named(target)
     if isinstance(target, Target):
         return target
+    if isinstance(target, list | tuple) and target:
+        return as_target(target[0]) if len(target) == 1 else Union(tuple(map(as_target, target)))
     raise ValueError(
-        f"target is {target!r}; it must be 'all', 'everything', a component, a glob on tensor names or a target as Rows(...)"
+        f"target is {target!r}; it must be 'all', 'everything', a component, a module, a glob on tensor names, a target as "
+        "Rows(...) or a list of these"
     )
 
 
-def _names_in(model: nn.Module, memory: Memory) -> str:
+def _known(text: str, model: nn.Module, memory: Memory) -> str:
+    """The end of a message on a target that matches nothing: the nearest names, and those that there are."""
     components = {memory.component[name] for name in memory}
     groups = {group for group in GROUPS if any(group in group_of(component) for component in components)}
     groups = sorted(groups | set(declared_groups(model)))
-    known = f"components: {', '.join([*sorted(components), *groups])}; "
-    if len(memory) > LISTED:
-        return f"{known}{len(memory)} tensors, named as {min(memory)!r}"
-    return f"{known}tensors: {', '.join(sorted(memory))}"
+    known = [*sorted(components), *groups]
+    near = get_close_matches(text, dict.fromkeys([*known, *_modules(memory), *memory]), n=NEAREST)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
+    tensors = f"tensors: {', '.join(sorted(memory))}"
+    if near or len(memory) > LISTED:
+        tensors = f"{len(memory)} tensors, named as {min(memory)!r}"
+    return f"{hint} components: {', '.join(known)}; {tensors}"
+
+
+def _modules(names: Iterable[str]) -> list[str]:
+    """The modules that hold some tensors, by the tensors' names."""
+    parts = (name.split(".") for name in names)
+    return list(dict.fromkeys(".".join(path[:end]) for path in parts for end in range(1, len(path))))
 
 
 @dataclass(frozen=True)
 class Named(Target):
     """A target given as a string: `all` (parameters and quantized tables), `everything` (and buffers, except complex and bool
-    ones), a tensor's name, a component, a group (of all models, or one that this model declares), else a glob on names."""
+    ones), a tensor's name, a component, a group (of all models, or one that this model declares), a module, else a glob on
+    names. All but a tensor's name leave sparse tensors out."""
 
     text: str
 
@@ -138,20 +157,25 @@ class Named(Target):
         text = self.text
         if text in ("all", "everything"):
             in_model = [(name, entry) for name, entry in memory.items() if not name.startswith(OPTIMIZER)]
-            return {n: None for n, e in in_model if e.parameter or (text == "everything" and hittable(e.tensor))}
+            chosen = [n for n, e in in_model if e.parameter or (text == "everything" and hittable(e.tensor))]
+            return dict.fromkeys(n for n in chosen if not is_sparse(memory[n].tensor))
         # All names, also further ones of tied tensors.
         first = {name: memory.first.get(name, name) for name in memory.component if not name.startswith(OPTIMIZER)}
         if text in first:
             return {first[text]: None}
         parameters = {name for name in first if memory[first[name]].parameter}
         own = {name for name in first if memory.component[name] == text}
-        own = own & parameters or own  # a component that has only buffers means these
+        own = own & parameters or own  # a component, or module, that has only buffers means these
         own = own or {name for name in parameters if text in group_of(memory.component[name])}
         if not own:
             globs = declared_groups(model).get(text, ())
             own = {name for name in parameters if any(fnmatchcase(name, glob) for glob in globs)}
+        if not own:
+            own = {name for name in first if name.startswith(f"{text}.")}
+            own = own & parameters or own
         own = own or {name for name in first if fnmatchcase(name, text)}
-        return dict.fromkeys(first[name] for name in own)
+        dense = {name for name in own if not is_sparse(memory[first[name]].tensor)}
+        return dict.fromkeys(first[name] for name in dense or own)
 
 
 @dataclass(frozen=True)
@@ -235,7 +259,7 @@ class Union(Target):
         for part in self.parts:
             chosen = part.choose(model, memory)
             if not chosen:
-                raise ValueError(f"target {str(part)!r} matches nothing; {_names_in(model, memory)}")
+                raise ValueError(f"target {str(part)!r} matches nothing{_known(str(part), model, memory)}")
             for name, rows in chosen.items():
                 known = union.get(name, rows)
                 union[name] = None if rows is None or known is None else np.union1d(known, rows)

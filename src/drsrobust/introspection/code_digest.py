@@ -14,6 +14,7 @@ import inspect
 import sys
 import sysconfig
 import types
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import nn
+
+from drsrobust.introspection.tensors import is_sparse, sparse_parts
 
 # Set by Python or by a decorator, and no code: names, places and documentation.
 _NO_CODE = {
@@ -130,6 +133,8 @@ class _Walk:
             return self._each(("property", value.fget, value.fset, value.fdel), path)
         if isinstance(value, functools.cached_property):
             return self._each(("property", value.func), path)
+        if isinstance(value, weakref.ReferenceType):  # as nn.RNN holds of its weights
+            return self._each(("reference", value()), path)
         if isinstance(value, _LRU_CACHE):
             return self._each(("function", value.__wrapped__), path)
         return self._object(value, path)
@@ -240,7 +245,7 @@ class _Walk:
         if id(tensor) in self._state or tensor.is_meta:
             return
         try:
-            for part in _strided(tensor.detach()):
+            for part in sparse_parts(tensor.detach()) if is_sparse(tensor) else (tensor.detach(),):
                 self._write(part.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         except (RuntimeError, TypeError, AttributeError) as error:
             self.missing = self.missing or f"{path} ({error})"
@@ -273,18 +278,6 @@ def _module_settings(module: nn.Module) -> dict[str, Any]:
         if "_hooks" in name and isinstance(value, Mapping):
             settings[name] = {order.get(key, key): hook for key, hook in value.items()}
     return settings
-
-
-def _strided(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Strided tensors with the content of a tensor."""
-    if tensor.layout is torch.strided:
-        return (tensor,)
-    if tensor.layout is torch.sparse_coo:
-        tensor = tensor.coalesce()
-        return tensor.indices(), tensor.values()
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
 
 
 def _named(code: types.CodeType, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -42,6 +42,15 @@ _PLAIN = (torch.Tensor, nn.Parameter, nn.Buffer)
 _LOOKUP = "TableBatchedEmbedding"  # in the names of FBGEMM's modules
 _COLLECTION = re.compile(f"Embedding(Bag)?Collection|{_LOOKUP}")  # TorchRec's and FBGEMM's modules
 
+# Methods of sparse tensors that give their indices.
+_INDICES = {
+    torch.sparse_coo: ("indices",),
+    torch.sparse_csr: ("crow_indices", "col_indices"),
+    torch.sparse_csc: ("ccol_indices", "row_indices"),
+    torch.sparse_bsr: ("crow_indices", "col_indices"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices"),
+}
+
 # Attributes in which wrappers (torch.compile, TorchRec's DistributedModelParallel, FSDP, checkpointing) keep the module they
 # wrap. Names leave them out, so that a tensor has one name whether its model is wrapped or not.
 _WRAPPERS = {"_orig_mod", "_dmp_wrapped_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
@@ -132,6 +141,18 @@ def address(tensor: torch.Tensor) -> int | None:
     if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
         return None
     return tensor.data_ptr() or None
+
+
+def is_sparse(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is stored as indices and values: COO, CSR, CSC, BSR or BSC."""
+    return tensor.layout in _INDICES
+
+
+def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The indices and, as the last one, the values of a sparse tensor. COO entries of the same place are added up first."""
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.coalesce()
+    return [getattr(tensor, part)() for part in (*_INDICES[tensor.layout], "values")]
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:
@@ -250,9 +271,12 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
     """The components of a model with their sizes.
 
     Returns:
-        columns `component`, `parameters` (quantized tables among them) and `buffers` (how many numbers), `bits` (of the
-        parameters, as they are stored) and `share` (of all these bits). A component as a target means its parameters, or its
-        buffers when it has no others.
+        columns `component`, `parameters` (quantized tables among them) and `buffers` (how many numbers; of sparse
+        tensors their values), `bits` (of the parameters, as they are stored) and `share` (of all these bits). A component as a
+        target means its parameters, or its buffers when it has no others.
+
+    Raises:
+        ValueError: a model that is sharded over several ranks.
 
     Example:
         >>> components(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))[["component", "parameters", "buffers"]].values
@@ -261,17 +285,22 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
     """
     import pandas as pd
 
+    from drsrobust.introspection.sharded import refuse_sharded  # which imports this module
+
+    refuse_sharded(model)
     everything = listed(model)
     home = component_of(model, components, everything)
-    rows = [
-        {
-            "component": home[name],
-            "parameters": (tensor.shape[0] * table.dim if table else tensor.numel()) * parameter,
-            "buffers": tensor.numel() * (not parameter),
-            "bits": 8 * tensor.numel() * tensor.element_size() * parameter,
-        }
-        for name, tensor, parameter, table, *_ in everything
-    ]
+    rows = []
+    for name, tensor, parameter, table, *_ in everything:
+        numbers = sparse_parts(tensor)[-1].numel() if is_sparse(tensor) else tensor.numel()
+        rows.append(
+            {
+                "component": home[name],
+                "parameters": (tensor.shape[0] * table.dim if table else numbers) * parameter,
+                "buffers": numbers * (not parameter),
+                "bits": 8 * numbers * tensor.element_size() * parameter,
+            }
+        )
     frame = pd.DataFrame(rows).groupby("component", sort=False, as_index=False).sum()
     return frame.assign(share=frame["bits"] / frame["bits"].sum())
 

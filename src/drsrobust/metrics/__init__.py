@@ -2,14 +2,24 @@
 
 Functions take logits or what a server returns (`served`); infinities keep their order. A NaN carries no information: in AUC
 every pair it is in counts 1/2; in log loss, normalised entropy and calibration it predicts the click rate of the training rows;
-in a user's top-k list it is never shown; as a decision it is incorrect; its distance from the golden score is infinite; in a
+in a user's top-k list it is never shown; as a decision it is incorrect (or "no click", in
+`decision_changed_no_click`); its distance from the golden score is infinite; in a
 rank correlation it ties with every other row.
 `BaselineMetrics` computes all metrics of scores that differ from the golden ones in few rows; `ClickMetrics`, `MultiMetrics`
 and `RankMetrics` do so for the tasks of an evaluator, and `OwnMetric` is a user's function.
 """
 
 from drsrobust.metrics.auc import auc
-from drsrobust.metrics.changes import DEVIATIONS, decision_changed, deviated, median_change, score_changed, spearman
+from drsrobust.metrics.changes import (
+    DEVIATIONS,
+    decision_changed,
+    decision_changed_no_click,
+    deviated,
+    median_change,
+    nan_share,
+    score_changed,
+    spearman,
+)
 from drsrobust.metrics.incremental import BaselineMetrics
 from drsrobust.metrics.log_loss import P_MIN, calibration, log_loss, normalised_entropy, probabilities, served
 from drsrobust.metrics.names import NAMES
@@ -32,12 +42,14 @@ __all__ = [
     "calibration",
     "deviated",
     "decision_changed",
+    "decision_changed_no_click",
     "users_harmed",
     "hit_rate",
     "known_bounds",
     "log_loss",
     "median_change",
     "score_changed",
+    "nan_share",
     "ndcg",
     "normalised_entropy",
     "own_metrics",

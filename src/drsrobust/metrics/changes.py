@@ -21,7 +21,7 @@ def decision_changed(scores: np.ndarray, golden: np.ndarray, threshold: float = 
     """Share of rows whose click decision, probability > threshold, is not the golden one; NaN without rows.
 
     Logits are compared with log(threshold / (1 - threshold)), so that no sigmoid rounds. A score that is NaN is an incorrect
-    decision always.
+    decision always; `decision_changed_no_click` has another rule, and less `nan_share` this metric leaves out NaN.
 
     Args:
         scores, golden: logits [n] each.
@@ -36,6 +36,32 @@ def decision_changed(scores: np.ndarray, golden: np.ndarray, threshold: float = 
     """
     scores, golden = columns(scores=scores, golden=golden)
     return _share(is_flipped(scores, golden, cut(threshold)))
+
+
+def decision_changed_no_click(scores: np.ndarray, golden: np.ndarray, threshold: float = THRESHOLD) -> float:
+    """As `decision_changed`, but a score that is NaN is the decision "no click", since NaN > threshold is false: incorrect
+    where the golden decision is a click.
+
+    Example:
+        >>> decision_changed_no_click(np.array([1.0, -1.0, np.nan, 5.0]), np.array([2.0, 2.0, -2.0, 0.1]))
+        0.25
+    """
+    scores, golden = columns(scores=scores, golden=golden)
+    return _share(is_flipped(scores, golden, cut(threshold), nan_wrong=False))
+
+
+def nan_share(scores: np.ndarray) -> float:
+    """Share of rows whose score is NaN; NaN without rows.
+
+    Args:
+        scores: [n].
+
+    Example:
+        >>> nan_share(np.array([1.0, np.inf, np.nan, 5.0]))
+        0.25
+    """
+    (scores,) = columns(scores=scores)
+    return _share(np.isnan(scores))
 
 
 def score_changed(scores: np.ndarray, golden: np.ndarray, epsilon: float = EPSILON) -> float:
@@ -79,11 +105,12 @@ def checked_epsilon(epsilon: float) -> float:
     return float(epsilon)
 
 
-def is_flipped(scores: np.ndarray, golden: np.ndarray, at: np.floating) -> np.ndarray:
-    """Rows, bool [n], on the other side of `at` than golden, or NaN. Logits are compared in float64, so that the threshold is
-    exact."""
+def is_flipped(scores: np.ndarray, golden: np.ndarray, at: np.floating, *, nan_wrong: bool = True) -> np.ndarray:
+    """Rows, bool [n], on the other side of `at` than golden, or NaN; without `nan_wrong` a NaN is not over `at`. Logits are
+    compared in float64, so that the threshold is exact."""
     with np.errstate(invalid="ignore"):
-        return ((scores > at) != (golden > at)) | np.isnan(scores) | np.isnan(golden)
+        flipped = (scores > at) != (golden > at)
+    return flipped | np.isnan(scores) | np.isnan(golden) if nan_wrong else flipped
 
 
 def is_moved(scores: np.ndarray, golden: np.ndarray, epsilon: float) -> np.ndarray:

@@ -19,7 +19,7 @@ from drsrobust.metrics.auc import share_won, twice_won
 from drsrobust.metrics.changes import DEVIATIONS, EPSILON, THRESHOLD, checked_epsilon, cut, is_flipped, is_moved
 from drsrobust.metrics.list_metrics import ListMetrics
 from drsrobust.metrics.log_loss import entropy, factors, mean_log, over_clicks, probabilities, served
-from drsrobust.metrics.names import LISTS, split_name
+from drsrobust.metrics.names import DECISIONS, LISTS, split_name
 from drsrobust.metrics.ranking import UserLists
 
 
@@ -251,11 +251,13 @@ class BaselineMetrics:
         return scores, distinct_rows(changed, n)
 
     def _share(self, name: str, scores: np.ndarray, rows: np.ndarray | None) -> float:
-        """Share of rows that are flipped or moved; a row with its golden score, which is finite, is neither."""
+        """Share of rows that are flipped, moved or NaN; a row with its golden score, which is finite, is none of these."""
         rows = slice(None) if rows is None else rows
-        if name == "decision_changed":
+        if name == "nan_share":
+            found = np.isnan(scores[rows])
+        elif name in DECISIONS:
             scores = scores[rows] if self._compare == "logit" else served(scores[rows])
-            found = is_flipped(scores, self._compared[rows], self._cut)
+            found = is_flipped(scores, self._compared[rows], self._cut, nan_wrong=name == "decision_changed")
         else:
             found = is_moved(scores[rows], self.golden[rows], self._epsilon)
         return float(np.count_nonzero(found) / len(self.golden)) if len(self.golden) else float("nan")

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 from drsrobust._environment import unknown
 from drsrobust.metrics.changes import DEVIATED, DEVIATIONS
+from drsrobust.statistics.columns import DECISIONS
 
 HEADLINE = ("auc", "logloss", "ne")  # columns of every campaign
 LISTS = ("ndcg", "hit_rate", "recall", "overlap", "list_changed", "users_harmed")
-NAMES = ("calibration", *LISTS, "decision_changed", "score_changed", *DEVIATIONS)
+NAMES = ("calibration", *LISTS, *DECISIONS, "score_changed", *DEVIATIONS)
 CLICK = (*HEADLINE, *NAMES)
 RANK = (*HEADLINE, *LISTS, "score_changed", *DEVIATED, "median_change")
 

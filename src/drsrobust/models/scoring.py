@@ -19,13 +19,14 @@ from torch import nn
 from drsrobust._environment import check_choice
 from drsrobust.data import Split
 from drsrobust.introspection.calling import Forward, call
-from drsrobust.introspection.tensors import named_tensors
+from drsrobust.introspection.tensors import is_sparse, named_tensors, sparse_parts
 from drsrobust.introspection.wrappers import evaluating
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
 
 BATCH = 2048  # rows; a multiple of 32
+ROUNDING = 1e-6  # by which probabilities may pass 0 and 1, as sums of a softmax in float32 do
 OUTPUTS = ("logit", "probability")
 TASKS = ("click", "multi", "rank")
 
@@ -71,6 +72,18 @@ class Scoring:
         """Scores of one batch, on the model's device: [B], or [B, T] or [B, items].
 
         Raises:
+            ValueError: as `outputs`.
+        """
+        return self.logits(self.outputs(model, batch))
+
+    def logits(self, outputs: torch.Tensor) -> torch.Tensor:
+        """The scores of outputs: their logits if they are probabilities, else the outputs."""
+        return _logit(outputs) if self.output == "probability" else outputs
+
+    def outputs(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """The model's outputs for one batch, in the shape of scores.
+
+        Raises:
             ValueError: an output of another shape; the message has the shape, and those that tasks take.
         """
         found = call(model, batch, self.forward)
@@ -87,8 +100,27 @@ class Scoring:
         if not fits or rows not in (None, len(found)):
             seen = f"a tensor {list(found.shape)}" + ("" if rows is None else f" for {rows} rows")
             raise ValueError(f"the model gave {seen}; {self._wanted()}")
-        scores = found.reshape(-1) if self.task == "click" else found
-        return scores if self.output == "logit" else _logit(scores)
+        return found.reshape(-1) if self.task == "click" else found
+
+    def check_probabilities(self, outputs: torch.Tensor) -> None:
+        """Refuses outputs [n], [n, T] or [n, items] that `output="probability"` does not take. NaN and infinite values pass.
+
+        Raises:
+            ValueError: values outside of [0, 1] by more than `ROUNDING`; the message says what they look like.
+        """
+        if self.output != "probability":
+            return
+        columns = outputs.T if self.task == "multi" else outputs[None]
+        for number, column in enumerate(columns):
+            values = column[column.isfinite()].double()
+            if not len(values) or (values.min() >= -ROUNDING and values.max() <= 1 + ROUNDING):
+                continue
+            low, high = values.min().item(), values.max().item()
+            of_task = f" for task {self.tasks[number]!r}" if self.tasks else ""
+            raise ValueError(
+                f"output='probability' takes values from 0 to 1, and the model without errors gives values from {low:.4g} to "
+                f"{high:.4g}{of_task}: they look like {_seems(low, high)}"
+            )
 
     def _by_name(self, outputs: Mapping[str, Any]) -> list[Any]:
         """The outputs of the tasks; in their own order if the tasks have no names of their own."""
@@ -123,6 +155,17 @@ def _kind(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
+def _seems(low: float, high: float) -> str:
+    """What outputs that are no probabilities most likely are, and what would be right."""
+    if low >= 0 and high <= 100:
+        return "percent, of which forward returns a hundredth, or logits: output='logit'"
+    if low >= -1 - ROUNDING and high <= 1 + ROUNDING:
+        return "a tanh, of which forward returns (1 + output) / 2, or logits: output='logit'"
+    if high <= ROUNDING:
+        return "logarithms of probabilities, of which forward returns .exp(), or logits: output='logit'"
+    return "logits: output='logit'"
+
+
 def _logit(probability: torch.Tensor) -> torch.Tensor:
     """Logits of probabilities, float32 (float64 if they are); those of 0 and 1 are finite, and 1 comes back as 1 in float32.
     Other infinities and NaN stay."""
@@ -133,19 +176,28 @@ def _logit(probability: torch.Tensor) -> torch.Tensor:
 
 
 def score(
-    model: nn.Module, batches: Iterable[Any], n: int, scoring: Scoring = CLICK, sizes: Sequence[int] | None = None
+    model: nn.Module,
+    batches: Iterable[Any],
+    n: int,
+    scoring: Scoring = CLICK,
+    sizes: Sequence[int] | None = None,
+    *,
+    golden: bool = False,
 ) -> np.ndarray:
     """Scores of the first n rows of the batches, [n], [n, T] or [n, items], float32 (float64 if the model's are), in evaluation
     mode; afterwards each module has its previous mode.
 
     Args:
         sizes: rows of each batch, if they are known.
+        golden: the model has no errors: outputs must be probabilities where `scoring` says so.
 
     Raises:
-        ValueError: as `Scoring`, fewer scores than n, or another number of a batch than its rows.
+        ValueError: as `Scoring`, fewer scores than n, or another number of a batch than its rows; in a golden run also as
+            `Scoring.check_probabilities`.
     """
     with evaluating(model):
-        parts = [scoring(model, batch) for batch in batches]
+        outputs = [scoring.outputs(model, batch) for batch in batches]
+    parts = [scoring.logits(output) for output in outputs]
     for number, (part, rows) in enumerate(zip(parts, () if sizes is None else sizes, strict=False)):
         if len(part) != rows:
             raise ValueError(f"batch {number} has {rows} labels, and the model gave {len(part)} scores for it")
@@ -154,11 +206,13 @@ def score(
     joined = torch.cat(parts)
     if len(joined) < n:
         raise ValueError(f"the model gave {len(joined)} scores for {n} rows")
+    if golden:
+        scoring.check_probabilities(torch.cat(outputs)[:n])
     return joined.to("cpu", torch.promote_types(joined.dtype, torch.float32)).numpy()[:n]
 
 
 def state_digest(model: nn.Module) -> str:
-    """SHA-256 (hex) of all parameters and buffers: names, dtypes, shapes and bytes."""
+    """SHA-256 (hex) of all parameters and buffers: names, dtypes, shapes and bytes; of sparse ones indices and values."""
     return tensors_digest(named_tensors(model, buffers=True))
 
 
@@ -181,4 +235,9 @@ def state_checksum(model: nn.Module) -> int:
 def _state(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[bytes | np.ndarray]:
     for name, tensor in sorted(tensors):
         yield f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode()
-        yield tensor.detach().contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+        parts = [tensor.detach()]
+        if is_sparse(tensor):
+            parts = sparse_parts(tensor.detach())
+            yield f"{tensor.layout} {[f'{part.dtype} {list(part.shape)}' for part in parts]}\n".encode()
+        for part in parts:
+            yield part.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()

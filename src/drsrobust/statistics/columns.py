@@ -18,7 +18,25 @@ MITIGATION = ("mitigation", "mitigation_id")  # its label, and a hash of its set
 # campaigns of both kinds share a store.
 STOPPING = "stopping"
 FIXED, PRECISION = "fixed", "precision"
+# Wrong decisions with NaN as wrong and as no click, and the share of NaN rows: together they give every rule for NaN.
+DECISIONS = ("decision_changed", "decision_changed_no_click", "nan_share")
 ENDS = ("", "_low", "_high")  # suffixes of a value and the ends of its interval
+
+
+def with_nan_rules(names: Sequence[str]) -> list[str]:
+    """The names, each of a decision metric followed by those of `DECISIONS` that are missing: what the number would be by
+    another rule for NaN, and how many rows it is about.
+
+    Example:
+        >>> with_nan_rules(["decision_changed/buy", "auc"])
+        ['decision_changed/buy', 'decision_changed_no_click/buy', 'nan_share/buy', 'auc']
+    """
+    every: dict[str, None] = {}
+    for name in names:
+        base, slash, task = str(name).partition("/")
+        others = DECISIONS if base in DECISIONS else ()
+        every |= dict.fromkeys([name, *(one + slash + task for one in others if one + slash + task not in names)])
+    return list(every)
 
 
 def identifying(table: "pd.DataFrame", columns: Sequence[str]) -> list[str]:

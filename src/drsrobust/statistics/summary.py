@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust._environment import unknown
-from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, PRECISION, STOPPING, STRUCTURED, identifying
+from drsrobust.statistics.columns import (
+    CONDITION,
+    DECISIONS,
+    ENDS,
+    FIXED,
+    PRECISION,
+    STOPPING,
+    STRUCTURED,
+    identifying,
+    with_nan_rules,
+)
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.stopping import UNIT
 from drsrobust.statistics.strata import DROP, UNKNOWN, Strata, check_repeated
@@ -32,7 +42,7 @@ EXACT = "exact"
 BOUNDS = dict.fromkeys(
     ("auc", "detected", "repaired", "ndcg", "hit_rate", "recall", "overlap", "list_changed", "users_harmed"), UNIT
 )
-BOUNDS |= dict.fromkeys(("decision_changed", "score_changed", "deviated_0.01", "deviated_0.1"), UNIT)
+BOUNDS |= dict.fromkeys((*DECISIONS, "score_changed", "deviated_0.01", "deviated_0.1"), UNIT)
 BOUNDS |= {"spearman": (-1.0, 1.0)}
 BOUNDS |= dict.fromkeys(("logloss", "ne", "calibration", "median_change"), (0.0, float("inf")))
 
@@ -60,6 +70,8 @@ def summarise(
     Args:
         table: of one or more campaigns, one row per trial; stratified ones are weighted by their column `weight`.
         metrics: columns to average over trials; also further ones, as `ndcg@10`, or own ones. One without values gives NaN.
+            A decision metric comes with the other rules for NaN and the share of NaN rows (`columns.DECISIONS`), as far as the
+            table has them.
         bounds: least and greatest possible value of own metrics, as {"mine": (0, 1)}. Of an own metric without bounds the
             interval is Student's t, which may leave the range of the metric; it is blank where all trials agree, where few were
             harmed, where values are missing, and where trials were stopped by precision.
@@ -91,6 +103,7 @@ def summarise(
     for metric in metrics:
         if metric not in table:
             raise unknown("metric", metric, table.columns)
+    metrics = [name for name in with_nan_rules(metrics) if name in table]
     bounds = _checked_bounds(bounds or {}, table)
     check_repeated(table)
     rows = []

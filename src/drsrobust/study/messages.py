@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 from drsrobust.plots.curves import mitigation_label
 from drsrobust.plots.names import display_name
 from drsrobust.statistics.columns import ENDS, NONE
-from drsrobust.study.findings import number
+from drsrobust.study.findings import interval, number
 
 if TYPE_CHECKING:
     import pandas as pd
 
 LOSS = 0.001  # of AUC, that a protection may leave
+_NAN = {"wrong": "as wrong", "no click": "as no click", "caught": "caught"}
 
 
 def _clear(value: float, low: float, high: float, scale: float = 1.0) -> str:
@@ -103,15 +104,13 @@ def clipping(claims: "pd.DataFrame") -> str:
     return f"{released}; with errors everywhere, bounds learnt from data up to {learnt}."
 
 
-def protected_bits(summary: "pd.DataFrame", released: "pd.DataFrame") -> str:
-    """Of `summarise` with ideal protection, the least of it first, and the finding on C5 as released."""
-    worst = summary[summary["mitigation"] != "none"].groupby("mitigation", sort=False)["auc_drop"].max()
-    if worst.empty:
-        return "AUC with protected bits."
-    enough, row = worst[worst <= LOSS], released.iloc[0]
-    best = enough.index[0] if len(enough) else worst.idxmin()
-    text = "changed nothing" if row["value"] == 0 else f"changed {100 * row['value']:.0f} % of the trials"
-    return f"With {best} protected at most {number(worst[best])} AUC is lost; the protection as first released {text}."
+def protected_bits(losses: "pd.DataFrame", released: "pd.DataFrame") -> str:
+    """Of the findings on C5 by `worst_loss` and, as released, by `released_gain`: the claim's own number."""
+    row, shares = losses.loc[losses["value"].idxmax()], sorted({released["value"].min(), released["value"].max()})
+    changed = f"changed {' to '.join(f'{100 * share:.0f}' for share in shares)} % of the trials"
+    text = "changed nothing" if shares == [0] else changed
+    loss = f"{interval(row['value'], row['low'], row['high'])} AUC on {display_name(row['dataset'])} ({row['detail']})"
+    return f"With {row['code']} protected the mean loss is {loss}; the protection as first released {text}."
 
 
 def detection(claims: "pd.DataFrame", part: str) -> str:
@@ -160,15 +159,14 @@ def places(data: "pd.DataFrame") -> str:
     return f"Of the AUC lost at {number(data['ber'].iloc[0])}, mitigations give back up to {', '.join(parts)}."
 
 
-def speed(table: "pd.DataFrame") -> str:
-    """Of `injection_speed`: the least and the greatest ratio to the dense error map at equal sizes and rates."""
-    keys = ["parameters", "dtype", "rate"]
-    times = table.assign(total=table["cpu_ms"] + table["undo_cpu_ms"].fillna(0)).dropna(subset=["cpu_ms"])
-    ours, dense = (times[times["method"] == name].set_index(keys)["total"] for name in ("drsrobust", "dense error map"))
-    ratios = (dense / ours).dropna()
+def speed(data: "pd.DataFrame") -> str:
+    """Of `injection_speed_data`: the least and the greatest ratio to the dense error map at equal sizes and rates."""
+    keys = ["panel", "parameters", "dtype", "rate"]
+    ours, dense = (data[data["method"] == name].set_index(keys) for name in ("drsrobust", "dense error map"))
+    ratios = (dense["total_ms"] / ours["total_ms"]).dropna()
     if ratios.empty:
         return "Time of one injection, by method."
-    ends = [number(float(f"{end:.2g}")) for end in (ratios.min(), ratios.max())]
+    ends = [number(end) for end in (ratios.min(), ratios.max())]
     return f"Sparse injection is {' to '.join(dict.fromkeys(ends))} times as fast as a dense error map."
 
 
@@ -233,20 +231,30 @@ def assumptions(data: "pd.DataFrame") -> str:
 
 
 def fleet_risk(data: "pd.DataFrame", hosts: int) -> str:
-    """Of `fleet_risk_data`, its first rate: wrong recommendations without protection, and what is in their place."""
-    rows = data[data["rate"] == data["rate"].iloc[0]]
-    plain, protected = (rows[(rows["mitigation"] == NONE) == alone] for alone in (True, False))
-    text = f"{rows['kind'].iloc[0].capitalize()} in the memory of {hosts:,} hosts"
+    """Of `fleet_risk_data`, its first rate, which is named: wrong recommendations without protection by each rule for NaN,
+    and how many hosts a code stops in their place. Of a wide interval both ends are given."""
+    own = data[data["rate"] == data["rate"].iloc[0]]
+    text = f"{own['kind'].iloc[0].capitalize()} in the memory of {hosts:,} hosts ({own['rate'].iloc[0]})"
+    plain, protected = (own[(own["mitigation"] == NONE) == alone] for alone in (True, False))
     if plain.empty or not plain["wrong_per_day"].iloc[0] > 0:
         return f"{text}: wrong recommendations a day."
-    text += f" make {number(float(f'{plain.wrong_per_day.iloc[0]:.2g}'))} recommendations a day wrong"
+    text += f" make {_estimate(plain.iloc[0], 'wrong_per_day')} recommendations a day wrong"
+    others = [f"{_estimate(row, 'wrong_per_day')} with NaN {_NAN[row['nonfinite']]}" for _, row in plain[1:].iterrows()]
+    text += f" ({', '.join(others)})" if others else ""
+    protected = protected[protected["nonfinite"] == plain["nonfinite"].iloc[0]]
     few = protected["wrong_per_day"] < 0.01 * plain["wrong_per_day"].iloc[0]
-    stopping = protected[few & (protected["stops_per_day"] > 0)]
-    if stopping.empty:
-        return f"{text} without protection."
-    code, wrong, stops = stopping.iloc[0][["mitigation", "wrong_per_day", "stops_per_day"]]
-    left = f"{number(float(f'{wrong:.1g}'))}" if wrong else "none in these trials"
-    return f"{text}; with {code} {left}, and {number(float(f'{stops:.2g}'))} hosts stop a day."
+    for _, row in protected[few & (protected["stops_anywhere_per_day"] > 0)].iterrows():
+        stops, left = (_estimate(row, name) for name in ("stops_anywhere_per_day", "wrong_per_day"))
+        text += f"; where {row['mitigation']} stops the host instead, {stops} hosts stop a day and {left} stay wrong"
+    return f"{text}."
+
+
+def _estimate(row: "pd.Series", name: str) -> str:
+    """A count with two digits; the ends of its interval where these are further apart than a factor of 2."""
+    value, low, high = (float(f"{row[f'{name}{end}']:.2g}") for end in ENDS)
+    if high <= 2 * low:
+        return number(value)
+    return f"{number(low)} to {number(high)}" if low >= 1 else f"up to {number(high)}"
 
 
 def fleet_tail(tail: "pd.DataFrame") -> str:

@@ -15,19 +15,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _TITLES = {"faults": "distinct faults", "events": "logged events, one bit each"}
-_LABELS = {"wrong_per_day": "wrong recommendations a day", "stops_per_day": "hosts that stop a day"}
+_LABELS = {
+    "wrong_per_day": "wrong recommendations a day",
+    "stops_per_day": "hosts that stop a day for a word of the model",
+    "stops_anywhere_per_day": "hosts that stop a day for any word",
+}
+_QUANTITIES = ("wrong_per_day", "nan_per_day", "auc_days_per_day", "stops_per_day", "stops_anywhere_per_day")
 _LEAST = 1e-3  # of a value: where a bar to 0 ends on a logarithmic axis
 _RANGE = 1e-6  # of the largest value: what is less is off the axis, but for its bar
 
 
 def fleet_risk_data(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
-    """What `fleet_risk` draws: one row per failure rate and mitigation.
+    """What `fleet_risk` draws: one row per failure rate, rule for NaN and mitigation.
 
     Args:
-        tables: name of a failure rate -> `Fleet.table()` with it.
+        tables: name of a failure rate -> `Fleet.table()` with it, or several of these with other rules for NaN as one table.
     """
-    quantities = [f"{name}{end}" for name in ("wrong_per_day", "auc_days_per_day", "stops_per_day") for end in ENDS]
-    columns = ["rate", "kind", "mitigation", "faults_per_day", "hits_per_day", "active", *quantities]
+    quantities = [f"{name}{end}" for name in _QUANTITIES for end in ENDS]
+    columns = ["rate", "kind", "nonfinite", "mitigation", "faults_per_day", "hits_per_day", "active", *quantities]
     parts = [table.assign(rate=name) for name, table in tables.items()]
     return pd.concat(parts, ignore_index=True)[[*columns, "loss_once_a_year", "loss_once_in_ten_years"]]
 
@@ -36,15 +41,16 @@ def fleet_risk_data(tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
 def fleet_risk(
     data: pd.DataFrame, ax: "Axes | None" = None, *, kind: str = "faults", quantity: str = "wrong_per_day"
 ) -> "Axes":
-    """A quantity a day with its interval: a row per mitigation, a series per failure rate. An open triangle is the upper end
-    where no trial had any; "never" is written where there is no upper end either.
+    """A quantity a day with its interval: a row per mitigation, a series per failure rate, by the first rule for NaN. An open
+    triangle is the upper end where no trial had any; "never" is written where there is no upper end either.
 
     Args:
         data: `fleet_risk_data`.
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
         kind: of the failure rates that are drawn, `faults` or `events`.
-        quantity: `wrong_per_day` or `stops_per_day`.
+        quantity: `wrong_per_day`, `stops_per_day` or `stops_anywhere_per_day`.
     """
+    data = data[data["nonfinite"].isin(data["nonfinite"].head(1))]
     drawn, names, rates = [], list(dict.fromkeys(data["mitigation"])), list(dict.fromkeys(data["rate"]))
     styles = {rate: series_style(index) | {"linestyle": "none"} for index, rate in enumerate(rates)}
     for index, rate in enumerate(rates):

@@ -31,7 +31,8 @@ def injection_speed_data(
     table: "pd.DataFrame", *, parameters: int = 16_462_609, counts: Sequence[int] = (1_000, 100_000)
 ) -> "pd.DataFrame":
     """What `injection_speed` draws: rows of panel `rate` (one model, all rates) and of panel `size` (all models, at the rates
-    with equal expected numbers of errors), sorted, without methods that never ran.
+    with equal expected numbers of errors), sorted, without methods that never ran. What was measured and is in neither is of
+    panel `none`.
 
     Args:
         table: one row per method, model and rate, with null where a method was not run.
@@ -51,6 +52,8 @@ def injection_speed_data(
     for count in counts:
         near = (table["expected_errors"] / count - 1).abs() < 1e-3
         parts.append(table[ran & near].assign(panel="size", expected_errors=float(count)))
+    drawn = {place for part in parts for place in part.index}
+    parts.append(table[ran & ~table.index.isin(list(drawn))].assign(panel="none"))
     order = {method: index for index, method in enumerate(table["method"].unique())}
     data = pd.concat(parts).sort_values(
         ["panel", "method", "expected_errors", "parameters", "rate"],
