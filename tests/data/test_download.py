@@ -9,14 +9,15 @@ import threading
 import time
 import zipfile
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from drsrobust._files import exclusive
 from drsrobust.data import download as module
-from drsrobust.data.download import ARCHIVES, Archive, DownloadError, download, main
-from drsrobust.data.registry import BY_HAND
+from drsrobust.data.download import ARCHIVES, DownloadError, download, main
+from drsrobust.data.registry import BY_HAND, SOURCES, find_files
 
 
 @pytest.fixture(autouse=True)
@@ -92,15 +93,19 @@ def full_disk(size):
 
 
 FILES = {"ml-1m": {"ratings.dat": b"1::2::3::4\n" * 5000, "users.dat": b"u", "movies.dat": b"m", "README": b"terms"}}
-FILES["ml-20m"] = FILES["ml-latest-small"] = {"ratings.csv": b"r" * 1000, "movies.csv": b"m"}
+FILES |= dict.fromkeys(("ml-20m", "ml-25m", "ml-latest-small"), {"ratings.csv": b"r" * 1000, "movies.csv": b"m"})
+FILES |= {
+    "ml-100k": {"u.data": b"d", "u.user": b"u", "u.item": b"i"},
+    "ml-10m": {"ratings.dat": b"r", "movies.dat": b"m"},
+}
 
 
 def zipped(name, files=None, extra=()):
-    out = io.BytesIO()
+    out, top = io.BytesIO(), "ml-10M100K" if name == "ml-10m" else name
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr(f"{name}/", b"")
+        archive.writestr(f"{top}/", b"")
         for file, content in (FILES[name] if files is None else files).items():
-            archive.writestr(f"{name}/{file}", content)
+            archive.writestr(f"{top}/{file}", content)
         for entry, content in extra:
             archive.writestr(entry, content)
     return out.getvalue()
@@ -114,7 +119,7 @@ def grouplens(server, monkeypatch):
     def publish():
         for name, archive in ARCHIVES.items():
             md5 = archive.md5 and hashlib.md5(server.archives[name]).hexdigest()
-            monkeypatch.setitem(ARCHIVES, name, Archive(archive.files, md5))
+            monkeypatch.setitem(ARCHIVES, name, replace(archive, md5=md5))
 
     def serve(request):
         name, _, kind = request.path.removeprefix("/").partition(".zip")
@@ -196,6 +201,16 @@ def test_what_is_asked_for_is_there(grouplens, tmp_path, capsys):
     assert "criteo" not in captured.out and captured.err == ""
 
 
+def test_every_archive_lands_where_its_data_set_is_read(grouplens, tmp_path, capsys):
+    assert run(grouplens, tmp_path, *ARCHIVES) == 0
+    out = capsys.readouterr().out
+    for name in SOURCES:
+        if name.startswith("movielens"):
+            assert all(path.parent.parent == tmp_path for path in find_files(f"{name}/full", tmp_path)), name
+            assert f"{tmp_path}/{SOURCES[name].folder} is new" in out
+    assert run(grouplens, tmp_path, "ml-10m") == 0 and "ml-10M100K exists" in capsys.readouterr().out
+
+
 def test_sets_for_a_person(grouplens, tmp_path, capsys):
     assert run(grouplens, tmp_path, "criteo", "avazu") == 1
     captured = capsys.readouterr()
@@ -234,7 +249,7 @@ def test_one_failure_leaves_the_others(grouplens, tmp_path, capsys):
     [
         (
             ["ml-2m"],
-            "data: unknown data set 'ml-2m'; did you mean 'ml-20m'? known: ml-1m, ml-20m, ml-latest-small, criteo",
+            "data: unknown data set 'ml-2m'; did you mean 'ml-25m'? known: ml-1m, ml-100k, ml-10m, ml-20m, ml-25m,",
         ),
         (
             ["--mirror", "ftp://there", "ml-1m"],

@@ -144,6 +144,14 @@ def test_a_vocabulary_says_the_ids(values, vocabulary, ids):
         ),
         (TEXT, {"vocabulary": {"c": "tv"}}, "vocabulary of column 'c' is a str"),
         (TEXT, {"vocabulary": {"d": ["tv"]}}, "unknown feature in vocabulary 'd'"),
+        (TEXT, {"vocabulary": ["tv"]}, "vocabulary is a list; it must be a dictionary by column"),
+        (TEXT, {"cardinalities": [3]}, "cardinalities is a list; it must be a dictionary by column"),
+        (TEXT, {"vocabulary": {"c": np.array([["tv"]])}}, r"holds \['tv'\] at position 0; it must hold single values"),
+        (
+            ["tv", None],
+            {"vocabulary": {"c": ["tv", "art"]}, "missing": "category", "cardinalities": {"c": 2}},
+            "column 'c' holds id 2 in row 1; its cardinality is 2; id 2 is for missing values",
+        ),
         (TEXT, {"missing": "drop"}, "unknown missing 'drop'"),
         (HASHES, {}, r"column 'c' holds id 9223372036854775819 in row 0; ids are 0 to 2147483647; vocabulary= numbers"),
         (
@@ -246,6 +254,23 @@ def test_users_keep_their_numbers():
     for users in ([3.0, -1.0], np.array([3, 2**63 - 1], np.uint64), [True, False]):
         found = from_frame(pd.DataFrame({"y": [0, 1], "u": users}), label="y", user="u").test.users
         assert found.tolist() == list(map(int, users)) and found.dtype == np.int64
+
+
+def test_floats_of_tensors():
+    """A tensor's values are exact up to the digits of its own type, whatever NumPy has."""
+    data = from_tensors(
+        label=np.array([0, 1]),
+        sparse={"f": torch.tensor([255, 2]).bfloat16(), "d": torch.tensor([2**30 + 1, 0], dtype=torch.float64)},
+        user=torch.tensor([2**52 + 1, 3], dtype=torch.float64),
+    )
+    assert data.test.sparse["f"].values.tolist() == [255, 2] and data.test.sparse["d"].values.tolist() == [2**30 + 1, 0]
+    assert data.test.users.tolist() == [2**52 + 1, 3]
+    rounded = torch.tensor([2, 257]).bfloat16()  # 256 in this type
+    for given in ({"sparse": {"f": rounded}}, {"user": rounded}):
+        with pytest.raises(ValueError, match="holds 256 in row 1; bfloat16 does not hold all whole numbers from 256"):
+            from_tensors(label=np.array([0, 1]), **given)
+    with pytest.raises(ValueError, match="holds 2048 in row 2; float16 does not hold all whole numbers from 2048"):
+        from_tensors(label=np.zeros(3), sparse={"f": (torch.tensor([1, 2049]).half(), torch.tensor([1, 0, 1]))})
 
 
 def test_items_of_a_ranking_take_a_vocabulary():

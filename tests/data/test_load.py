@@ -110,3 +110,122 @@ def test_every_data_set_has_its_line():
     lines = describe().splitlines()
     assert len(lines) == len(SOURCES) and all(line.partition(": ")[2] for line in lines)
     assert "movielens-1m/ids|full: 1,000,209 ratings: user and movie; full: all attributes of both" in lines
+
+
+def write(folder, files):
+    folder.mkdir()
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return folder
+
+
+def flags(*genres):
+    return "|".join(str(int(number in genres)) for number in range(19))
+
+
+def item(number, *genres):
+    """A line of u.item, Latin-1; as movie 267, number 19 has neither a year nor dates nor an address."""
+    if number == 19:
+        return f"19|unknown||||{flags(*genres)}\n".encode()
+    return f"{number}|Amélie {number} ({1980 + number})|01-Jan-1995||http://us.imdb.com/{number}|{flags(*genres)}\n".encode(
+        "latin-1"
+    )
+
+
+@pytest.fixture
+def hundred(tmp_path, ratings):
+    """A folder in the form of ml-100k, with ratings 1 to 5."""
+    stars = [(user, movie, 1 + half % 5) for user, movie, half in ratings]
+    users = "".join(f"{u}|{20 + u}|{'MF'[u % 2]}|{'artist' if u % 3 else 'other'}|V{u:04}\n" for u in range(1, 30))
+    files = {
+        "u.data": "".join(f"{u}\t{m}\t{r}\t881250949\n" for u, m, r in stars).encode(),
+        "u.user": users.encode(),
+        "u.item": b"".join(item(m, 0) if m == 19 else item(m, 8, 1 + m % 3) for m in range(1, 20)),
+    }
+    return write(tmp_path / "ml-100k", files), stars
+
+
+def test_movielens_100k(tmp_path, hundred):
+    _, stars = hundred
+    ids, full = load_dataset("movielens-100k", tmp_path), load_dataset("movielens-100k/full", tmp_path)
+    assert [f.name for f in ids.schema.features] == ["user", "movie"]
+    names = ["user", "movie", "gender", "age", "occupation", "zip", "year", "genres"]
+    assert [f.name for f in full.schema.features] == names and len(full.schema.dense) == 4
+    assert ids.train.labels.tolist() == [float(stars[row][2] > 3) for row in ids.train.rows]
+    assert np.array_equal(ids.train.rows, full.train.rows)
+    genders = full.train.sparse["gender"].values  # in alphabetical order: F 1, M 2
+    assert genders.tolist() == [1 if stars[row][0] % 2 else 2 for row in full.train.rows]
+    genres = full.train.sparse["genres"]
+    assert genres.lengths.tolist() == [1 if stars[row][1] == 19 else 2 for row in full.train.rows]
+    assert {f.name: f.cardinality for f in full.schema.features}["genres"] == 6  # four of them, unknown, and none
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "line", "fault"),
+    [
+        ("u.data", b"1\t2\t3.5\t0\n", 201, r"field 3 \(rating\): '3.5' is not a rating of 1 to 5"),
+        ("u.data", b"1::2::3::0\n", 201, r"1 fields where 4 are expected \(separated by '\\t'\)"),
+        ("u.user", b"30|x|M|artist|12345\n", 30, r"field 2 \(age\): 'x' is not an integer"),
+        ("u.user", b"30|20|M|artist\n", 30, "4 fields where 5 are expected"),
+        ("u.item", item(20), 20, r"no field of a genre \(unknown to Western\) is 1"),
+        ("u.item", item(20, 3)[:-3] + b"\n", 20, "23 fields where 24 are expected"),
+        ("u.item", item(20, 3)[:-2] + b"2\n", 20, r"field 24 \(Western\): '2' is not 0 or 1"),
+    ],
+)
+def test_bad_lines_of_movielens_100k(hundred, file, text, line, fault):
+    folder, _ = hundred
+    good = load_dataset("movielens-100k/full", path=folder)
+    with open(folder / file, "ab") as handle:
+        handle.write(text)
+    with pytest.raises(DataError, match=f"{file}, line {line}[:,] {fault}"):
+        load_dataset("movielens-100k/full", path=folder)
+    with pytest.warns(
+        UserWarning, match=f"bad lines skipped: 1, rows kept: 200; the first: {file}, line {line}: {fault}"
+    ):
+        skipped = load_dataset("movielens-100k/full", path=folder, bad_lines="skip")
+    assert skipped.fingerprint == good.fingerprint
+
+
+def test_movielens_10m(tmp_path, ratings):
+    """Half stars in the form of 1M, titles in UTF-8, no attributes of users."""
+    lines = [f"{u}::{m}::{f'{r / 2:g}'}::838985046\n" for u, m, r in ratings]
+    movies = "".join(
+        f"{m}::Amélie: {m} ({1980 + m})::{'Drama|War' if m % 2 else '(no genres listed)'}\n" for m in range(1, 20)
+    )
+    folder = write(tmp_path / "ml-10M100K", {"ratings.dat": "".join(lines).encode(), "movies.dat": movies.encode()})
+    ids, full = load_dataset("movielens-10m", tmp_path), load_dataset("movielens-10m/full", tmp_path)
+    assert [f.name for f in full.schema.features] == ["user", "movie", "year", "genres"]
+    assert ids.train.labels.tolist() == [float(ratings[row][2] > 6) for row in ids.train.rows]
+    (folder / "ratings.dat").write_text("".join([*lines[:5], "30::1::3.7::0\n", *lines[5:]]))
+    (folder / "movies.dat").write_bytes(movies.encode() + "20::Am\xe9lie::Drama\n".encode("latin-1"))
+    with pytest.raises(
+        DataError, match=r"ratings.dat, line 6, field 3 \(rating\): '3.7' is not a rating of 0.5 to 5.0"
+    ):
+        load_dataset("movielens-10m", tmp_path)
+    with pytest.warns(UserWarning, match="bad lines skipped: 2"):
+        skipped = load_dataset("movielens-10m/full", tmp_path, bad_lines="skip")
+    assert skipped.skipped[0][:2] == ("movies.dat", 20) and "not utf-8" in skipped.skipped[0][2]
+    assert skipped.skipped[1][:2] == ("ratings.dat", 6) and skipped.fingerprint == full.fingerprint
+
+
+def test_movielens_25m(tmp_path, ratings):
+    text = "userId,movieId,rating,timestamp\n" + "".join(f"{u},{m},{r / 2},1147880044\n" for u, m, r in ratings)
+    movies = "movieId,title,genres\n" + "".join(f'{m},"Film, A ({1990 + m})",Drama|War\n' for m in range(1, 20))
+    folder = write(tmp_path / "ml-25m", {"ratings.csv": text.encode(), "movies.csv": movies.encode()})
+    ids, full = load_dataset("movielens-25m", tmp_path), load_dataset("movielens-25m/full", tmp_path)
+    assert ids.train.labels.tolist() == [float(ratings[row][2] > 6) for row in ids.train.rows]
+    assert [f.name for f in full.schema.features] == ["user", "movie", "year", "genres"]
+    with open(folder / "ratings.csv", "a") as handle:
+        handle.write("1,2,6.0,0\n")
+    with pytest.raises(
+        DataError, match=r"ratings.csv, line 202, field 3 \(rating\): '6.0' is not a rating of 0.5 to 5.0"
+    ):
+        load_dataset("movielens-25m", tmp_path)
+
+
+@pytest.mark.parametrize("size", ["100k", "10m", "25m"])
+def test_movielens_schemas_and_missing_files(tmp_path, size):
+    with pytest.raises(ValueError, match=f"unknown schema of movielens-{size} 'fields'.* known: ids, full"):
+        load_dataset(f"movielens-{size}/fields", tmp_path)
+    with pytest.raises(FileNotFoundError, match=f"Get MovieLens {size.upper()}, ml-{size}.zip from GroupLens"):
+        load_dataset(f"movielens-{size}", tmp_path)

@@ -55,6 +55,8 @@ def test_tasks_and_items():
 
 def test_users():
     """Whole-valued floats are ids, as a column with gaps has them; text is numbered."""
+    booleans = from_batches(pairs(1), user=lambda batch: [True, False, True, True]).users
+    assert booleans.tolist() == [1, 0, 1, 1] and booleans.flags.writeable
     for given in ([5, 1, 5, 2**53 - 1], np.array([5, 1, 5, 2.0**53 - 1]), np.array([5, 1, 5, 2**53 - 1], np.uint64)):
         found = from_batches(pairs(1), user=lambda batch, given=given: given).users
         assert found.dtype == np.int64 and found.tolist() == [5, 1, 5, 2**53 - 1]
@@ -220,17 +222,33 @@ def test_other_processes_read_the_same(tmp_path):
             r"labels of batches have the shapes \[\[2, 2\], \[2, 3\]\]",
         ),
         (pairs(1), {"user": lambda batch: [1]}, "user gives 1 users for 4 rows of batch 0"),
-        (pairs(1), users(0.5, 1, 2, 3), "user gives 0.5 in row 0 of batch 0; users are text, or whole numbers below"),
-        (pairs(1), users(1, 2, np.nan, 3), "user gives nan in row 2 of batch 0"),
+        (pairs(1), users(0.5, 1, 2, 3), "user of batch 0 holds 0.5 in row 0; users are whole numbers or text"),
+        (pairs(1), users(1, 2, np.nan, 3), "user of batch 0: 1 values are missing, the first in row 2; fill them"),
         (
             pairs(1),
             {"user": lambda batch: np.array([1, 2, 3, 2**64 - 1], np.uint64)},
-            "user gives 18446744073709551615 in row 3",
+            "user of batch 0 holds 18446744073709551615 in row 3; users are less than 9223372036854775808",
         ),
-        (pairs(1), users(1, 2, 3, 2.0**53), "user gives 9007199254740992.0 in row 3"),
-        (pairs(1), {"user": lambda batch: torch.tensor([1, 2, 3, 256]).bfloat16()}, "user gives 256.0 in row 3"),
-        (pairs(1), {"user": lambda batch: [1, 2, 3, None]}, r"user gives None in batch 0 \(object\); users are whole"),
-        (pairs(1), {"user": lambda batch: [True] * 4}, r"user gives True in batch 0 \(bool\)"),
+        (
+            pairs(1),
+            users(1, 2, 3, 2.0**53),
+            "user of batch 0 holds 9007199254740992 in row 3; double does not hold all",
+        ),
+        (
+            pairs(1),
+            {"user": lambda batch: torch.tensor([1, 2, 3, 256]).bfloat16()},
+            "user of batch 0 holds 256 in row 3; bfloat16 does not hold all whole numbers from 256",
+        ),
+        (
+            pairs(1),
+            {"user": lambda batch: [1, 2, 3, None]},
+            "user of batch 0: 1 values are missing, the first in row 3",
+        ),
+        (
+            pairs(1),
+            users(*[datetime.date(2026, 1, 1)] * 4),
+            "user of batch 0 is date32.*; users are whole numbers or text",
+        ),
         ([(0, torch.tensor([0, 2]))], {"task": "click"}, "labels hold 2; they must be 0 or 1"),
         (pairs(1), {"task": "ranks"}, "unknown task 'ranks'; did you mean 'rank'"),
         (pairs(1) * 2, {}, r"batches 0 and 1 have batch\[0\] in the same memory"),

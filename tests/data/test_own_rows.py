@@ -171,7 +171,10 @@ def test_columns_of_any_name(frame):
     assert [(one.name, one.cardinality) for one in data.schema.features] == [("3", 9)]
     data = from_frame(frame.set_axis(range(6), axis=1), label=[0], sparse=[3], vocabulary={3: [2, 3, 0]})
     assert data.test.sparse["3"].values.tolist() == [1, 2, 0, 0]
-    assert from_tensors(label=np.array([0, 1]), sparse={7: np.array([1, 2])}).schema.features[0].name == "7"
+    ids = np.array([1, 2])
+    assert from_tensors(label=np.array([0, 1]), sparse={7: ids}).schema.features[0].name == "7"
+    with pytest.raises(ValueError, match="sparse has '7' twice, as text and as a number"):
+        from_tensors(label=np.array([0, 1]), sparse={7: ids, "7": ids})
 
 
 def test_a_column_that_the_frame_has_twice(frame):

@@ -10,6 +10,7 @@ from drsrobust.data import Feature, Schema
 from drsrobust.introspection.embedding_modules import table_names
 from drsrobust.models import build_model
 from drsrobust.models.registry import MODELS
+from drsrobust.training import Settings, fit
 
 ODD = ["type", "keys", "values", "train", "forward", "items", "item.title", "", "0", "weight", "requires_grad_", "a b"]
 
@@ -17,9 +18,9 @@ ODD = ["type", "keys", "values", "train", "forward", "items", "item.title", "", 
 @pytest.fixture(scope="module")
 def data():
     random = np.random.default_rng(0)
-    frame = pd.DataFrame({name: random.integers(5, size=200) for name in ODD} | {"y": random.integers(2, size=200)})
-    frame["price.net"] = random.normal(size=200)
-    return dr.data.from_frame(frame, label="y", dense=["price.net"], sparse=ODD)
+    frame = pd.DataFrame({name: random.integers(5, size=1000) for name in ODD} | {"y": random.integers(2, size=1000)})
+    frame["price.net"] = random.normal(size=1000)
+    return dr.data.from_frame(frame, label="y", dense=["price.net"], sparse=ODD, split=(0.6, 0.2, 0.2))
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -34,6 +35,26 @@ def test_every_model_takes_them(data, name):
             assert np.array_equal(evaluator.rerun(error_map).scores, evaluator.run().scores)
         (table,) = error_map.fingerprint
         assert table.component == "embedding" and table_names(ODD)[feature] == table.name.split(".")[-2]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_trains_on_them(data, name, empty_cache):
+    settings = Settings(epochs=1, batch_size=32)
+    model = build_model(name, data.schema)
+    start = {key: value.clone() for key, value in model.state_dict().items() if "embedding_bags" in key}
+    fit(model, data, settings, progress=False)
+    assert len(start) >= len(ODD) and all((model.state_dict()[key] != value).any() for key, value in start.items())
+    made, read = (dr.load_model(name, data, settings=settings, progress=False) for _ in range(2))  # read: a checkpoint
+    assert np.array_equal(dr.Evaluator(made, data).golden.scores, dr.Evaluator(read, data).golden.scores)
+
+
+def test_tables_and_messages_have_the_users_names(data):
+    model = build_model("fm", data.schema)
+    targets = [dr.Rows("type", [1, 2]), dr.Rows("", [0]), "fields.*.item.title.weight"]
+    campaign = dr.Campaign(dr.Evaluator(model, data), errors=[dr.FixedCount(1)], targets=targets, trials=2)
+    assert set(campaign.run()["target"]) == {"Rows(type, [1, 2])", "Rows(, [0])", "fields.*.item.title.weight"}
+    with pytest.raises(ValueError, match=r"unknown table 'titel'.*embedding_bags\.item\.title\.weight"):
+        dr.resolve(model, dr.Rows("titel", [1]))
 
 
 def test_a_model_scores_as_with_plain_names(data):

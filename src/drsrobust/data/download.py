@@ -33,10 +33,12 @@ class DownloadError(RuntimeError):
 
 @dataclass(frozen=True)
 class Archive:
-    """A zip file: the files that it must hold, and its MD5 (None: GroupLens changes it, so its server is asked)."""
+    """A zip file: the files that it must hold, its MD5 (None: GroupLens changes it, so its server is asked), and the folder of
+    the files (empty: named as the zip file)."""
 
     files: tuple[str, ...]
     md5: str | None
+    folder: str = ""
 
     def missing(self, folder: Path) -> list[str]:
         """The files that `folder` lacks, plain and as .gz."""
@@ -45,14 +47,17 @@ class Archive:
 
 ARCHIVES = {
     "ml-1m": Archive(("ratings.dat", "users.dat", "movies.dat"), "c4d9eecfca2ab87c1945afe126590906"),
+    "ml-100k": Archive(("u.data", "u.user", "u.item"), "0e33842e24a9c977be4e0107933c0723"),
+    "ml-10m": Archive(("ratings.dat", "movies.dat"), "ce571fd55effeba0271552578f2648bd", "ml-10M100K"),
     "ml-20m": Archive(("ratings.csv", "movies.csv"), "cd245b17a1ae2cc31bb14903e1204af3"),
+    "ml-25m": Archive(("ratings.csv", "movies.csv"), "6b51fb2759a8657d3bfcbfc42b592ada"),
     "ml-latest-small": Archive(("ratings.csv", "movies.csv"), None),
 }
 
 
 def download(name: str, root: Path, base: str = BASE) -> bool:
-    """Makes the folder `root/name`, complete or not at all. If `root/<name>.zip` exists, it is checked, unpacked and deleted
-    instead of downloaded.
+    """Makes the folder `root/name` (`root/ml-10M100K` of ml-10m), complete or not at all. If `root/<name>.zip` exists, it is
+    checked, unpacked and deleted instead of downloaded.
 
     Args:
         name: one of `ARCHIVES`.
@@ -64,9 +69,9 @@ def download(name: str, root: Path, base: str = BASE) -> bool:
 
     Raises:
         DownloadError: the server does not deliver the archive, its MD5 or contents are wrong, another process is downloading
-            it, or `root/name` holds other files or cannot be written.
+            it, or the folder holds other files or cannot be written.
     """
-    folder, archive = root / name, ARCHIVES[name]
+    folder, archive = _folder(name, root), ARCHIVES[name]
     missing = archive.missing(folder)
     if not missing:
         return False
@@ -84,6 +89,10 @@ def download(name: str, root: Path, base: str = BASE) -> bool:
     except OSError as error:
         raise DownloadError(f"{name}: {root} cannot be written to: {error}") from error
     return True
+
+
+def _folder(name: str, root: Path) -> Path:
+    return root / (ARCHIVES[name].folder or name)
 
 
 def _fetch(name: str, root: Path, work: Path, base: str) -> Path:
@@ -178,7 +187,10 @@ def _provide(name: str, root: Path, mirror: str) -> bool:
     except DownloadError as error:
         print(f"data: {error}", file=sys.stderr)
         return False
-    print(f"{name}: {root / name} " + (f"is new, from {mirror}/{name}.zip, checksum as published" if new else "exists"))
+    print(
+        f"{name}: {_folder(name, root)} "
+        + (f"is new, from {mirror}/{name}.zip, checksum as published" if new else "exists")
+    )
     return True
 
 

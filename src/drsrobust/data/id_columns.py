@@ -1,4 +1,4 @@
-"""Columns of ids as people have them (whole numbers, text, categories, lists of these) as row numbers of a table."""
+"""Columns of ids as people have them (whole numbers, text, categories, lists of these) as row numbers of a table, and users."""
 
 from collections.abc import Hashable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import torch
 
 from drsrobust.data.dataset import Ids
 
@@ -61,7 +62,7 @@ def encode_column(
     if vocabulary is not None:
         known = _checked(vocabulary, what)
         if pa.types.is_floating(values.type):
-            _check_digits(values.to_numpy(zero_copy_only=False), values.type, what, lengths)
+            _check_digits(values.to_numpy(zero_copy_only=False), str(values.type), what, lengths)
         codes, size = _positions(values, known, what, lengths), len(known)
         gap = size
     elif pa.types.is_dictionary(values.type):
@@ -85,13 +86,79 @@ def encode_column(
         codes = np.insert(codes, (np.cumsum(lengths) - lengths)[gaps], gap)
         lengths[gaps] = 1
     if cardinality is not None:
-        _check(codes, cardinality, what, lengths, f"its cardinality is {cardinality}")
+        reason = f"its cardinality is {cardinality}" + f"; id {gap} is for missing values" * bool(n_missing)
+        _check(codes, cardinality, what, lengths, reason)
         size = cardinality
     elif reserved:
         size = max(size, gap + 1)
     notes = [f"numbered {numbered}; vocabulary= takes yours"] if numbered else []
     notes += [f"{n_missing} missing values have id {gap}"] if n_missing else []
     return Encoded(Ids(codes.astype(np.int32), lengths), size, f"{what}: {'; '.join(notes)}" if notes else None)
+
+
+def id_column(values: Any, what: str, lengths: np.ndarray | None = None) -> pa.Array:
+    """Ids or users of a tensor, an array or a sequence [n] as a column, of lists if `lengths` says their number per row.
+
+    Raises:
+        TypeError: values of several types, or numbers of over 64 bits.
+        ValueError: a float so large that a whole number may have been rounded to it.
+    """
+    array = as_array(values)
+    if isinstance(values, torch.Tensor) and values.is_floating_point():  # the array may have a wider type
+        _check_digits(array.astype(np.float64), str(values.dtype).removeprefix("torch."), what, lengths)
+    column = arrow_column(array, what)
+    if lengths is None:
+        return column
+    return pa.LargeListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths, dtype=np.int64))), column)
+
+
+def user_column(column: pa.Array, what: str) -> pa.Array:
+    """Users [n]: whole numbers as int64, or text.
+
+    Raises:
+        TypeError: a column of another type.
+        ValueError: users that are missing, no whole numbers, 2**63 or more, or not exact in their type.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    refuse_missing(column, what)
+    if is_text(column.type):
+        return column.cast(pa.large_string())
+    users = whole_numbers(column, what, "users are whole numbers or text")
+    if users.dtype == np.uint64 and len(users) and users.max() >= 2**63:
+        row = int(np.argmax(users >= 2**63))
+        raise ValueError(f"{what} holds {users[row]} in row {row}; users are less than {2**63}, or text")
+    return pa.array(users.astype(np.int64))
+
+
+def user_numbers(users: pa.Array) -> np.ndarray:
+    """The users of `user_column` as int64 [n]; text is numbered from 0 in alphabetical order."""
+    return alphabetical(users) if is_text(users.type) else np.array(users)
+
+
+def as_array(value: Any) -> np.ndarray:
+    """A tensor, also a sparse one, or anything else as an array. Floats of under 32 bits are float32: NumPy has no bfloat16."""
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value)
+    value = value.detach().cpu()
+    value = value if value.layout is torch.strided else value.to_dense()
+    return (value.float() if value.is_floating_point() and value.itemsize < 4 else value).numpy()
+
+
+def arrow_column(values: Any, what: str) -> pa.Array:
+    """Values as a column; NaN is a missing value. Raises TypeError for several types and for numbers of over 64 bits."""
+    try:
+        return pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+        raise TypeError(f"{what} holds values of several types, or numbers of over 64 bits: {error}") from error
+
+
+def refuse_missing(column: pa.Array, what: str) -> None:
+    """Raises ValueError for a column with missing values or NaN."""
+    absent = column.is_null(nan_is_null=True)
+    if number := absent.true_count:
+        row = pc.index(absent, True).as_py()
+        raise ValueError(f"{what}: {number} values are missing, the first in row {row}; fill them")
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -133,6 +200,8 @@ def _checked(vocabulary: Any, what: str) -> dict[Hashable, int]:
     values = vocabulary.tolist() if hasattr(vocabulary, "tolist") else list(vocabulary)
     known: dict[Hashable, int] = {}
     for position, value in enumerate(values):
+        if not isinstance(value, Hashable):
+            raise TypeError(f"vocabulary of {what} holds {value!r} at position {position}; it must hold single values")
         if value is None or value != value:
             raise ValueError(f"vocabulary of {what} holds {value} at position {position}; missing= is for such values")
         if value in known:
@@ -196,15 +265,15 @@ def whole_numbers(values: pa.Array, what: str, right: str, lengths: np.ndarray |
         raise TypeError(f"{what} is {kind}; {right}")
     floats = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
     floats = np.where(np.isnan(floats), 0.0, floats)
-    _check_digits(floats, kind, what, lengths)
+    _check_digits(floats, str(kind), what, lengths)
     if len(wrong := np.flatnonzero(~np.isfinite(floats) | (floats != np.trunc(floats)))):
         raise ValueError(f"{what} holds {floats[wrong[0]]:g} in row {row_of(int(wrong[0]), lengths)}; {right}")
     return floats.astype(np.int64)
 
 
-def _check_digits(floats: np.ndarray, kind: pa.DataType, what: str, lengths: np.ndarray | None) -> None:
+def _check_digits(floats: np.ndarray, kind: str, what: str, lengths: np.ndarray | None) -> None:
     """Raises ValueError for floats so large that whole numbers were rounded to them."""
-    limit = 2 ** _DIGITS[str(kind)]
+    limit = 2 ** _DIGITS[kind] if kind in _DIGITS else round(2 / torch.finfo(getattr(torch, kind)).eps)
     if len(wrong := np.flatnonzero(np.isfinite(floats) & (np.abs(floats) >= limit))):
         value, row = floats[wrong[0]], row_of(int(wrong[0]), lengths)
         reason = f"{kind} does not hold all whole numbers from {limit}: read integers or text"

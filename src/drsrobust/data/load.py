@@ -141,13 +141,14 @@ def _click_log(name: str, options: dict, table: Table, files: list[Path]) -> Dat
 
 
 def _ratings(name: str, options: dict, files: list[Path]) -> Dataset:
-    bad = BadLines(options["bad_lines"])
+    bad, ten = BadLines(options["bad_lines"]), name.startswith("movielens-10m/")
 
     def make() -> Columns:
         side = None
         if name.endswith("/full"):
-            users = files[1] if len(files) == 3 else None  # only the 1M set describes users
-            side = movielens.read_side(users, files[-1], bad)
-        return movielens.encode(movielens.read_ratings(files[0], bad), side, options["seed"], bad)
+            users = files[1] if len(files) == 3 else None  # only the 100K and 1M sets describe users
+            side = movielens.read_side(users, files[-1], bad, encoding="utf-8" if ten else "latin-1")
+        ratings = movielens.read_ratings(files[0], bad, half_stars=ten)
+        return movielens.encode(ratings, side, options["seed"], bad)
 
     return cached_columns(name, options, make, bad.skipped, stacklevel=4)

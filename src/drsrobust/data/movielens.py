@@ -1,11 +1,11 @@
-"""MovieLens: files of GroupLens (1M; 20M and the later CSV sets) and Kaggle's copies; the schemas `ids` and `full`.
+"""MovieLens: files of GroupLens (100K, 1M, 10M; 20M and the later CSV sets) and Kaggle's copies; the schemas `ids` and `full`.
 
 Source: F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Context", ACM TiiS 5(4), 2015. A row is one
 rating; it is positive if the rating is over 3, as in arXiv:2307.10244.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -33,11 +33,18 @@ from drsrobust.data.text_files import (
 # Arrow takes one character as delimiter, so '::' is an empty field between two ':'.
 _DAT_FIELDS = {"user": ID, "gap 1": NOTHING, "movie": ID, "gap 2": NOTHING, "rating": RATING, "gap 3": NOTHING}
 _DAT = LineFormat(_DAT_FIELDS | {"timestamp": SECONDS}, ":")
+_DAT_HALF_STARS = LineFormat(_DAT_FIELDS | {"rating": HALF_STARS, "timestamp": SECONDS}, ":")
+_TAB = LineFormat({"user": ID, "movie": ID, "rating": RATING, "timestamp": SECONDS}, "\t")
 _CSV_FIELDS = {"user": ID, "movie": ID, "rating": HALF_STARS, "timestamp": SECONDS}
 _CSV = LineFormat(_CSV_FIELDS, ",", ("userId", "movieId", "rating", "timestamp"), quoted=True)
 _NUMBER = CheckedText("an integer", rb"[0-9]{1,18}")
 _USER_FIELDS = {"id": _NUMBER, "gender": CheckedText("F or M", rb"[FM]"), "age": _NUMBER, "occupation": _NUMBER}
-_USERS = LineFormat(_USER_FIELDS | {"zip code": CheckedText("a zip code", rb"\S+")}, "::")
+_ZIP = {"zip code": CheckedText("a zip code", rb"\S+")}
+_USERS = LineFormat(_USER_FIELDS | _ZIP, "::")
+_USERS_100K = LineFormat(
+    {name: _USER_FIELDS[name] for name in ("id", "age", "gender")} | {"occupation": CheckedText("text", rb".+")} | _ZIP,
+    "|",
+)
 _MOVIE_FIELDS = {
     "id": _NUMBER,
     "title": CheckedText("a title", rb".+"),
@@ -45,6 +52,28 @@ _MOVIE_FIELDS = {
 }
 _MOVIES = LineFormat(_MOVIE_FIELDS, "::")
 _MOVIES_CSV = LineFormat(_MOVIE_FIELDS, ",", ("movieId", "title", "genres"), quoted=True)
+_GENRES_100K = (  # of the 0/1 fields of u.item, as in u.genre
+    *(
+        "unknown",
+        "Action",
+        "Adventure",
+        "Animation",
+        "Children's",
+        "Comedy",
+        "Crime",
+        "Documentary",
+        "Drama",
+        "Fantasy",
+    ),
+    *("Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western"),
+)
+_ANY, _FLAG = CheckedText("text", rb".*"), CheckedText("0 or 1", rb"[01]")
+_MOVIES_100K = LineFormat(
+    {name: _MOVIE_FIELDS[name] for name in ("id", "title")}
+    | dict.fromkeys(("release date", "video release date", "address"), _ANY)
+    | dict.fromkeys(_GENRES_100K, _FLAG),
+    "|",
+)
 _YEAR = re.compile(r"\((\d{4})\)\s*$")
 
 RATE_WEIGHT = 10.0  # weight of the overall click rate, in rows, in each user's and movie's rate
@@ -84,22 +113,24 @@ class Side:
     files: tuple[str, str] = ("users.dat", "movies.dat")  # their names
 
 
-def read_ratings(path: Path, bad: BadLines = STRICT) -> Ratings:
+def read_ratings(path: Path, bad: BadLines = STRICT, *, half_stars: bool = False) -> Ratings:
     """Parses ratings in any format, plain or .gz.
 
     Args:
-        path: `*.dat`: `UserID::MovieID::Rating::Timestamp`, ratings 1..5. Any other: CSV with the header
-            `userId,movieId,rating,timestamp`, ratings 0.5..5.0 in steps of a half, times in epoch seconds (GroupLens) or
-            as `YYYY-MM-DD HH:MM:SS` (Kaggle); header and fields may be in double quotes. Times in seconds are 0 (unknown) or
-            from 1995 to 2100, which excludes a time that lost digits.
+        path: `*.dat`: `UserID::MovieID::Rating::Timestamp`, ratings 1..5. `*.data`: the same, separated by tabs. Any other: CSV
+            with the header `userId,movieId,rating,timestamp`, ratings 0.5..5.0 in steps of a half, times in epoch seconds
+            (GroupLens) or as `YYYY-MM-DD HH:MM:SS` (Kaggle); header and fields may be in double quotes. Times in seconds are 0
+            (unknown) or from 1995 to 2100, which excludes a time that lost digits.
         bad: how to treat bad lines.
+        half_stars: whether ratings of a `*.dat` are 0.5..5 in steps of a half (10M).
 
     Raises:
         DataError: another header, or (`strict`) a malformed line, or one that rates a movie again for the same user.
     """
     before = len(bad.skipped)
-    if _is_dat(path):
-        form, liked, first_line = _DAT, 4, 1
+    if _ends(path, ".dat", ".data"):
+        form = _TAB if _ends(path, ".data") else _DAT_HALF_STARS if half_stars else _DAT
+        liked, first_line = 7 if half_stars else 4, 1
     else:
         form, liked, first_line = _CSV, 7, 2  # half stars
         start = next(blocks(path))[: 1 << 16]
@@ -134,32 +165,52 @@ def _small(values: np.ndarray) -> np.ndarray:
     return values.astype(np.int32) if fits else values
 
 
-def read_side(users: Path | None, movies: Path, bad: BadLines = STRICT) -> Side:
+def read_side(users: Path | None, movies: Path, bad: BadLines = STRICT, *, encoding: str = "latin-1") -> Side:
     """Parses the attributes of users and movies.
 
     Args:
-        users: `users.dat` (`UserID::Gender::Age::Occupation::Zip-code`), or None: the CSV sets do not describe users.
-        movies: `*.dat` (`MovieID::Title::Genres`, Latin-1), or CSV with the header `movieId,title,genres` (UTF-8).
-            `(no genres listed)` counts as a genre.
+        users: `users.dat` (`UserID::Gender::Age::Occupation::Zip-code`), `u.user` (`id|age|gender|occupation|zip`), or None,
+            since the other sets do not describe users.
+        movies: `*.dat` (`MovieID::Title::Genres`), `u.item` (`id|title|`, two dates, an address, 19 genres as 0 or 1; Latin-1),
+            or CSV with the header `movieId,title,genres` (UTF-8). `(no genres listed)` counts as a genre.
         bad: how to treat bad lines.
+        encoding: of a `*.dat` of movies; that of 10M is UTF-8.
 
     Raises:
         DataError: another header, or a malformed line (`strict`).
     """
     user = None
     if users is not None:
-        rows = _by_id(users, read_rows(users, "ascii", _USERS, bad), bad)
-        user = {key: (gender, age, job, code[:3]) for key, (gender, age, job, code) in rows.items()}
-    encoding, form = ("latin-1", _MOVIES) if _is_dat(movies) else ("utf-8", _MOVIES_CSV)
+        form = _USERS_100K if _ends(users, ".user") else _USERS
+        places = [list(form.fields).index(name) - 1 for name in ("gender", "age", "occupation", "zip code")]
+        user = {}
+        for key, row in _by_id(users, read_rows(users, "ascii", form, bad), bad).items():
+            gender, age, job, code = (row[place] for place in places)
+            user[key] = gender, age, job, code[:3]
     movie = {}
-    for key, (title, genres) in _by_id(movies, read_rows(movies, encoding, form, bad), bad).items():
+    for key, (title, genres) in _by_id(movies, _movie_rows(movies, encoding, bad), bad).items():
         year = _YEAR.search(title)
         movie[key] = tuple(genres.split("|")), int(year[1]) if year else 0
     return Side(user, movie, (users.name if users is not None else "", movies.name))
 
 
-def _is_dat(path: Path) -> bool:
-    return path.name.removesuffix(".gz").endswith(".dat")
+def _movie_rows(movies: Path, encoding: str, bad: BadLines) -> Iterator[tuple[int, list[str]]]:
+    """(line number, [id, title, genres]) of the good lines; genres are separated by `|`."""
+    if not _ends(movies, ".item"):
+        dat = _ends(movies, ".dat")
+        yield from read_rows(movies, encoding if dat else "utf-8", _MOVIES if dat else _MOVIES_CSV, bad)
+        return
+    for line, (key, title, _, _, _, *flags) in read_rows(movies, "latin-1", _MOVIES_100K, bad):
+        genres = [genre for genre, flag in zip(_GENRES_100K, flags, strict=True) if flag == "1"]
+        if genres:
+            yield line, [key, title, "|".join(genres)]
+        else:
+            bad.add(movies, line, f"no field of a genre ({_GENRES_100K[0]} to {_GENRES_100K[-1]}) is 1")
+
+
+def _ends(path: Path, *ends: str) -> bool:
+    """Whether a file, plain or .gz, has one of these endings."""
+    return path.name.removesuffix(".gz").endswith(ends)
 
 
 def _by_id(path: Path, rows: Iterable[tuple[int, list[str]]], bad: BadLines) -> dict[int, list[str]]:

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from drsrobust._environment import check_choice, machine
 from drsrobust.data.batch_parts import Copies, digest, shared_rows
 from drsrobust.data.dataset import TASKS, Ids
+from drsrobust.data.id_columns import as_array, id_column, user_column, user_numbers
 
 FILE = "batches.pt"
 MOST = 100_000  # batches of an iterable that may be endless
@@ -162,7 +164,7 @@ def _labels(batch: Any, label: Callable[[Any], Any] | None) -> Any:
     labels = (label or _label_of)(batch)
     if isinstance(labels, list | tuple) and any(isinstance(row, list | tuple) for row in labels):
         return [_items(row) for row in labels]
-    array = _array(labels)
+    array = as_array(labels)
     if array.ndim not in (1, 2):
         raise ValueError(f"labels of a batch have the shape {list(array.shape)}; they must be [B] or [B, T]")
     if array.dtype.kind not in "biuf":
@@ -198,52 +200,21 @@ def _joined(given: list[Any], task: str | None) -> tuple[np.ndarray | Ids, np.nd
     raise ValueError(f"labels hold {wrong:g}; they must be 0 or 1, or for ranking whole numbers of items")
 
 
-def _users(given: Any, batch: int, rows: int) -> np.ndarray:
-    """Users of one batch, int64 or text [B].
-
-    Raises:
-        TypeError: neither numbers nor text.
-        ValueError: another number of users than rows; numbers that are missing, no whole ones, or not exact in their type.
-    """
-    users = _array(given).reshape(-1)
-    if len(users) != rows:
-        raise ValueError(f"user gives {len(users)} users for {rows} rows of batch {batch}")
-    if users.dtype.kind == "O" and all(isinstance(name, str) for name in users):
-        users = users.astype(str)
-    kind = users.dtype.kind
-    if kind not in "iufU":
-        wrong = next((value for value in users.tolist() if not isinstance(value, int | str)), users.tolist()[0])
-        raise TypeError(f"user gives {wrong!r} in batch {batch} ({users.dtype}); users are whole numbers or text")
-    if kind == "f":
-        exact = 2 / (torch.finfo(given.dtype) if isinstance(given, torch.Tensor) else np.finfo(users.dtype)).eps
-        fits = (np.floor(users) == users) & (np.abs(users) < exact)
-    else:
-        fits = users < 2**63 if users.dtype == np.uint64 else np.ones(rows, bool)
-    if not fits.all():
-        row = int(np.argmin(fits))
-        raise ValueError(
-            f"user gives {users[row]} in row {row} of batch {batch}; users are text, or whole numbers below 2**63 (as floats "
-            "below the first one that is not exact)"
-        )
-    return users if kind == "U" else users.astype(np.int64)
+def _users(given: Any, batch: int, rows: int) -> pa.Array:
+    """Users [B] of one batch."""
+    what = f"user of batch {batch}"
+    values = given if isinstance(given, torch.Tensor) else np.asarray(given)
+    column = id_column(values.reshape(-1), what)
+    if len(column) != rows:
+        raise ValueError(f"user gives {len(column)} users for {rows} rows of batch {batch}")
+    return user_column(column, what)
 
 
-def _joined_users(parts: list[np.ndarray]) -> np.ndarray:
-    """Users of all batches, int64 [n]; text is numbered in alphabetical order."""
-    if len(kinds := {part.dtype.kind for part in parts}) > 1:
+def _joined_users(parts: list[pa.Array]) -> np.ndarray:
+    """Users of all batches, int64 [n]."""
+    if len({part.type for part in parts}) > 1:
         raise TypeError("user gives whole numbers for some batches and text for others")
-    users = np.concatenate(parts)
-    return users if kinds == {"i"} else np.unique(users, return_inverse=True)[1].astype(np.int64)
-
-
-def _array(value: Any) -> np.ndarray:
-    if not isinstance(value, torch.Tensor):
-        return np.asarray(value)
-    value = value.detach().cpu()
-    value = value if value.layout is torch.strided else value.to_dense()
-    return (
-        value.float() if value.is_floating_point() and value.itemsize < 4 else value
-    ).numpy()  # NumPy has no bfloat16
+    return user_numbers(pa.concat_arrays(parts))
 
 
 def write_batches(rows: Batches, folder: Path) -> None:

@@ -10,12 +10,20 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from drsrobust._environment import check_choice, unknown
 from drsrobust._hashing import digest
 from drsrobust.data.dataset import TASKS, Dataset, Feature, Ids, Schema, Split
-from drsrobust.data.id_columns import MISSING, alphabetical, encode_column, is_text, whole_numbers
+from drsrobust.data.id_columns import (
+    MISSING,
+    arrow_column,
+    as_array,
+    encode_column,
+    id_column,
+    refuse_missing,
+    user_column,
+    user_numbers,
+)
 
 PARTS = ("train", "valid", "test")
 
@@ -98,7 +106,7 @@ def from_frame(
         ids,
         targets,
         () if one_label else tuple(labels),
-        None if user is None else _users(get[str(user)], f"column {str(user)!r}"),
+        None if user is None else user_numbers(user_column(get[str(user)], f"column {str(user)!r}")),
         split=split,
         seed=seed,
         name=name,
@@ -135,9 +143,9 @@ def from_tensors(
         TypeError, ValueError: as `from_frame`; arrays of different numbers of rows.
     """
     check_choice("task", task, TASKS)
-    values = _array(label[0] if isinstance(label, tuple) else label)
+    values = as_array(label[0] if isinstance(label, tuple) else label)
     n = len(label[1]) if isinstance(label, tuple) else len(values)
-    arrays = {str(feature): _id_array(ids, feature) for feature, ids in (sparse or {}).items()}
+    arrays = {name: _id_array(ids, name) for name, ids in _by_text(sparse, "sparse").items()}
     given = _by_text(vocabulary, "vocabulary", [*arrays, *(["label"] if task == "rank" else [])])
     features, ids, notes = _encoded(arrays, "feature", given, cardinalities, missing)
     if task == "rank":
@@ -149,10 +157,10 @@ def from_tensors(
             raise ValueError(f"tasks has {len(tasks)} names for labels of shape {values.shape}")
         labels = _labels(dict(zip(tasks, map(pa.array, by_task), strict=True)))
         tasks = tasks if values.ndim == 2 and values.shape[1] > 1 else ()
-    numbers = np.empty((n, 0), np.float32) if dense is None else _array(dense).reshape(len(dense), -1)
+    numbers = np.empty((n, 0), np.float32) if dense is None else as_array(dense).reshape(len(dense), -1)
     names = tuple(f"dense_{number}" for number in range(numbers.shape[1]))
     matrix = _matrix(dict(zip(names, map(pa.array, numbers.T), strict=True)), len(numbers))
-    users = None if user is None else _users(_id_array(user, "user"), "user")
+    users = None if user is None else user_numbers(user_column(_id_array(user, "user"), "user"))
     for what, array in (("dense", matrix), ("user", users), *arrays.items()):
         if array is not None and len(array) != n:
             raise ValueError(f"{what} has {len(array)} rows, and the label {n}")
@@ -161,10 +169,17 @@ def from_tensors(
     return _dataset(matrix, Schema(names, features), ids, labels, tasks, users, split=split, seed=seed, name=name)
 
 
-def _by_text(given: Mapping[Any, Any] | None, what: str, known: Iterable[str]) -> dict[str, Any]:
+def _by_text(given: Mapping[Any, Any] | None, what: str, known: Iterable[str] | None = None) -> dict[str, Any]:
     """An argument by columns, with their names as text."""
-    found = {str(column): value for column, value in (given or {}).items()}
-    if wrong := [column for column in found if column not in known]:
+    given = {} if given is None else given
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} is a {type(given).__name__}; it must be a dictionary by column")
+    found: dict[str, Any] = {}
+    for column, value in given.items():
+        if str(column) in found:
+            raise ValueError(f"{what} has {str(column)!r} twice, as text and as a number")
+        found[str(column)] = value
+    if known is not None and (wrong := [column for column in found if column not in known]):
         raise unknown(f"feature in {what}", wrong[0], known)
     return found
 
@@ -252,27 +267,13 @@ def _column(frame: Any, name: Any) -> pa.Array:
         found = pa.table(frame).column(name)
     else:
         found = frame[name]
-        found = found.to_arrow() if hasattr(found, "to_arrow") else _arrow(found, f"column {name!r}")
+        found = found.to_arrow() if hasattr(found, "to_arrow") else arrow_column(found, f"column {name!r}")
     return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
-
-
-def _arrow(values: Any, what: str) -> pa.Array:
-    try:
-        return pa.array(values, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-        raise TypeError(f"{what} holds values of several types, or numbers of over 64 bits: {error}") from error
-
-
-def _refuse_missing(column: pa.Array, what: str) -> None:
-    absent = column.is_null(nan_is_null=True)
-    if number := absent.true_count:
-        row = pc.index(absent, True).as_py()
-        raise ValueError(f"{what}: {number} values are missing, the first in row {row}; fill them")
 
 
 def _numbers(column: pa.Array, name: str) -> np.ndarray:
     """A dense column, float32 [n]."""
-    _refuse_missing(column, f"column {name!r}")
+    refuse_missing(column, f"column {name!r}")
     kind = column.type
     if not (
         pa.types.is_integer(kind)
@@ -316,39 +317,17 @@ def _items(column: pa.Array, what: str, vocabulary: Sequence[Any] | None, notes:
     return Ids(ids.values.astype(np.int64), lengths)
 
 
-def _users(column: pa.Array, what: str) -> np.ndarray:
-    """Users int64 [n]; text is numbered."""
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    _refuse_missing(column, what)
-    if is_text(column.type):
-        return alphabetical(column)
-    users = whole_numbers(column, what, "users are whole numbers or text")
-    if users.dtype == np.uint64 and len(users) and users.max() >= 2**63:
-        row = int(np.argmax(users >= 2**63))
-        raise ValueError(f"{what} holds {users[row]} in row {row}; users are less than {2**63}, or text")
-    return users.astype(np.int64)
-
-
-def _array(value: Any) -> np.ndarray:
-    """A tensor or array as an array."""
-    if not hasattr(value, "detach"):
-        return np.asarray(value)
-    value = value.detach().cpu()
-    return (value.float() if value.is_floating_point() else value).numpy()  # NumPy has no bfloat16
-
-
 def _id_array(given: Any, name: str) -> pa.Array:
     """Ids [n], or (values, lengths [n]) as lists."""
-    values, *lengths = map(_array, given if isinstance(given, tuple) else (given,))
+    given, lengths = given if isinstance(given, tuple) else (given, None)
+    values = as_array(given)
     if values.ndim != 1:
         raise TypeError(
             f"{name} is {values.dtype} of shape {values.shape}; it must be ids [n], or (values, lengths [n])"
         )
-    column = _arrow(values, name)
-    if not lengths:
-        return column
-    (lengths,) = lengths
+    if lengths is None:
+        return id_column(given, name)
+    lengths = as_array(lengths)
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
         raise TypeError(
             f"lengths of {name} are {lengths.dtype} of shape {lengths.shape}; they must be whole numbers [n]"
@@ -357,7 +336,7 @@ def _id_array(given: Any, name: str) -> pa.Array:
         raise ValueError(
             f"{name} has {len(values)} values, and lengths that sum to {lengths.sum()} (least {lengths.min()})"
         )
-    return pa.LargeListArray.from_arrays(pa.array(np.append(0, np.cumsum(lengths, dtype=np.int64))), column)
+    return id_column(given, name, lengths)
 
 
 def _fingerprint(

@@ -45,6 +45,22 @@ SOURCES = {
         ("bad_lines",),
         "MovieLens 1M, ml-1m.zip from GroupLens (grouplens.org/datasets/movielens/1m)",
     ),
+    "movielens-100k": Source(
+        "100,000 ratings: user and movie; full: all attributes of both",
+        ("ids", "full"),
+        "ml-100k",
+        ("u.data", "u.user", "u.item"),
+        ("bad_lines",),
+        "MovieLens 100K, ml-100k.zip from GroupLens (grouplens.org/datasets/movielens/100k)",
+    ),
+    "movielens-10m": Source(
+        "10,000,054 ratings; full: genres and year too",
+        ("ids", "full"),
+        "ml-10M100K",
+        ("ratings.dat", "movies.dat"),
+        ("bad_lines",),
+        "MovieLens 10M, ml-10m.zip from GroupLens (grouplens.org/datasets/movielens/10m)",
+    ),
     "movielens-20m": Source(
         "20 million ratings; full: genres and year too",
         ("ids", "full"),
@@ -52,6 +68,14 @@ SOURCES = {
         ("ratings.csv or rating.csv", "movies.csv or movie.csv"),
         ("bad_lines",),
         "MovieLens 20M, ml-20m.zip from GroupLens (grouplens.org/datasets/movielens/20m) or its copy on Kaggle",
+    ),
+    "movielens-25m": Source(
+        "25 million ratings, in the same format",
+        ("ids", "full"),
+        "ml-25m",
+        ("ratings.csv", "movies.csv"),
+        ("bad_lines",),
+        "MovieLens 25M, ml-25m.zip from GroupLens (grouplens.org/datasets/movielens/25m)",
     ),
     "movielens-latest-small": Source(
         "100,836 ratings, in the same format",

@@ -389,7 +389,7 @@ def _table(table: str, memory: Memory) -> str:
         return matches.pop()
     if matches:
         raise ValueError(f"table {table!r} could be {', '.join(sorted(matches))}; name one of them")
-    raise unknown("table", table, sorted(name for name in memory if memory[name].tensor.dim() > 1))
+    raise unknown("table", table, sorted(name for name in first if memory[first[name]].tensor.dim() > 1))
 
 
 def _features_of(name: str, model: nn.Module, features: Mapping[str, Any]) -> list[str]:

@@ -10,7 +10,8 @@ _NAMES = {
     **{"corrected": "errors in all parameters", "as_released": "errors as in the published scripts"},
 }
 _SETS = {
-    **{"movielens-1m": "MovieLens-1M", "movielens-20m": "MovieLens-20M", "criteo-sample": "Criteo sample"},
+    **{f"movielens-{size}": f"MovieLens-{size.upper()}" for size in ("100k", "1m", "10m", "20m", "25m")},
+    **{"criteo-sample": "Criteo sample"},
     **{"criteo-kaggle": "Criteo Kaggle", "avazu": "Avazu", "synthetic-movielens": "generated MovieLens"},
     **{"synthetic-criteo": "generated Criteo", "synthetic-dummy": "generated inputs"},
 }
