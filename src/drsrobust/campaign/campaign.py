@@ -75,7 +75,7 @@ class Campaign:
     Args:
         evaluator: the evaluator.
         errors: error models, as `[BitFlip(b) for b in decades(1e-9, 1e-2)]`, or one.
-        targets: as in `inject`; texts in a list.
+        targets: a list of targets as in `inject`, or one `Target`; a list in the list is the union of its targets.
         mitigations: a list or one; None: no mitigation. All meet the same error maps.
         conditions: replaces these axes: a list of (error model, target), (error model, target, mitigation), or mappings
             with the keys error, target, mitigation.
