@@ -90,11 +90,17 @@ SELF_TOP = "`return self.top(torch.cat((dense, self.user(user)), dim=1))`: "
             items,
             IndexError,
             SELF_TOP,
-            "index out of range in self; rows of the model's tables: user 5; largest ids: user_id 4, item_id 8$",
+            "IndexError: index out of range in self; rows of the model's tables: user 5; largest ids: user_id 4, item_id 8$",
         ),
-        (Pairs(), lambda m, b: ids_of(b, "usr"), KeyError, "`return batch.sparse_features[name].values()`: ", "usr"),
+        (
+            Pairs(),
+            lambda m, b: ids_of(b, "usr"),
+            KeyError,
+            "`return batch.sparse_features[name].values()`: ",
+            "KeyError: 'usr'$",
+        ),
         (Pairs(), assertion, AssertionError, "`raise AssertionError`: ", "AssertionError$"),
-        (Pairs(), two_parts, RuntimeError, '`raise TwoParts("a", 3)`: ', r"\('a', 3\)$"),
+        (Pairs(), two_parts, RuntimeError, '`raise TwoParts("a", 3)`: ', r"TwoParts: \('a', 3\)$"),
     ],
 )
 def test_the_message_has_the_batch_and_the_line(rows, model, forward, kind, line, said):
@@ -126,7 +132,9 @@ def test_a_model_with_other_arguments_has_the_fields_of_the_batch(rows):
 )
 def test_batches_of_other_kinds(batch, seen):
     rows = dr.data.from_batches([batch], label=lambda batch: torch.tensor([0.0, 1, 0, 1]), name="same")
-    with pytest.raises(ZeroDivisionError, match=f"the first batch, which has {seen}, in .*: division by zero"):
+    with pytest.raises(
+        ZeroDivisionError, match=f"the first batch, which has {seen}, in .*: ZeroDivisionError: division by zero"
+    ):
         dr.Evaluator(Pairs(), rows, forward=lambda model, batch: 1 / 0)
 
 

@@ -78,6 +78,13 @@ def _by_keywords(dense: Any, sparse: Any, model: nn.Module, batch: Any) -> Any:
         ) from error
 
 
+class _Text(str):
+    """A text that a KeyError shows as it is, and not as a key in quotes."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
 def _explained(error: Exception, model: nn.Module, batch: Any, number: int) -> Exception:
     """An error of `forward` with what the batch has and the user's line, of its type where that is made of one text."""
     try:
@@ -85,12 +92,12 @@ def _explained(error: Exception, model: nn.Module, batch: Any, number: int) -> E
     except Exception:
         seen = type(batch).__name__
     text = f"forward failed on {f'batch {number}' if number else 'the first batch'}, which has {seen}"
-    text += f"{_line(error)}: {str(error) or type(error).__name__}"
+    text += f"{_line(error)}: {type(error).__name__}: {error}".rstrip(": ")
     dtypes = {str(one.dtype).removeprefix("torch.") for one in model.parameters() if one.is_floating_point()}
     if _OTHER_DTYPE.search(str(error)) and set(re.findall(r"b?float\d+", seen)) - dtypes:
         text += f"; parameters are {', '.join(sorted(dtypes))}: forward must cast, as x.to(torch.{min(dtypes)})"
     try:
-        made = type(error)(text)
+        made = type(error)(_Text(text))
     except Exception:
         return RuntimeError(text)
     return made if made.args == (text,) else RuntimeError(text)
