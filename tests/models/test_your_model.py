@@ -1,6 +1,9 @@
 """The Python of docs/your_model.md runs as written, one block after the other."""
 
+import pytest
 
+
+@pytest.mark.filterwarnings("ignore:column 'section'")  # the page shows what is said of its numbering
 def test_python_runs(capsys, run_page):
     names = run_page("your_model.md", blocks=8)
     printed = capsys.readouterr().out
