@@ -3,7 +3,7 @@
 import pytest
 
 
-@pytest.mark.filterwarnings("ignore:column 'section'")  # the page shows what is said of its numbering
+@pytest.mark.filterwarnings("ignore:column '(section|shelf)'")  # the page shows what is said of its numbering
 def test_python_runs(capsys, run_page):
     names = run_page("your_model.md", blocks=8)
     printed = capsys.readouterr().out
