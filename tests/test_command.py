@@ -123,6 +123,13 @@ def test_metrics_bounds_and_protections_that_act_together(folder):
     assert read_campaign_file(folder / "study.toml").report.ends() == {"high": (0, 1)}
 
 
+def test_a_list_of_targets_is_their_union(folder):
+    text = (folder / "study.toml").read_text()
+    (folder / "study.toml").write_text(text.replace('"all", "embedding"', '"all", ["embedding", "top.0.bias"]'))
+    found = dr.read_campaign(folder / "study.toml").run(progress=False)
+    assert found["target"].drop_duplicates().tolist()[:2] == ["all", "embedding | top.0.bias"]
+
+
 def test_ids_as_text_and_missing_ones(folder):
     """The same scores, whether movies are numbers or titles in the order of a vocabulary."""
     text = (folder / "study.toml").read_text()
@@ -208,7 +215,7 @@ def test_a_model_and_rows_of_this_library(folder):
         ),
         ('store = "trials"', 'store = "towers.pt"', "towers.pt is a file; it must be a folder. Pass another store="),
         ('folder = "out"', 'folder = "out"\nbounds = { high = [0] }', r"report.bounds.high is \[0\]; it must be"),
-        ("own_towers:forward", "own_towers:wrong", r"KeyError: 'reader' \(.*own_towers.py, line \d+\)"),
+        ("own_towers:forward", "own_towers:wrong", r"own_towers.py:\d+ `return .*`: KeyError: 'reader'\n"),
         (
             'forward = "own_towers:forward"',
             'task = "rank"',

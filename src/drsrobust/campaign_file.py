@@ -86,7 +86,7 @@ class CampaignSettings:
 
     Attributes:
         errors: tables with `kind`, a class as `BitFlip`, and its arguments; a list for a number makes several errors.
-        targets: components, groups and globs.
+        targets: components, groups, modules and globs; a list of these is their union.
         mitigations: `none`, a class as `WeightRange`, a table with `kind` and its arguments, or a list of these that act
             together. What has to be fitted is fitted on the training rows, or on all rows without them.
         metrics: names, or a table of names with `module:name` of functions.
@@ -95,7 +95,7 @@ class CampaignSettings:
     """
 
     errors: list[dict[str, Any]]
-    targets: list[str] = field(default_factory=lambda: ["all"])
+    targets: list[str | list[str]] = field(default_factory=lambda: ["all"])
     mitigations: list[Any] = field(default_factory=lambda: [_NONE])
     metrics: list[str] | dict[str, str] = field(default_factory=list)
     trials: int | None = None

@@ -206,6 +206,17 @@ def test_explicit_conditions(evaluator, tmp_path):
         Campaign(evaluator, conditions=[])
 
 
+def test_a_list_in_the_axis_of_targets_is_a_union(evaluator, tmp_path):
+    union = ["embedding", "over_mlp"]
+    grid = {"errors": [FixedCount(200)], "trials": 2}
+    table = Campaign(evaluator, **grid, targets=["all", union], store=tmp_path / "s").run(progress=False)
+    assert table["target"].drop_duplicates().tolist() == ["all", "embedding | over_mlp"]
+    campaign = Campaign(evaluator, conditions=[(FixedCount(200), union)], trials=2, store=tmp_path / "t")
+    pd.testing.assert_frame_equal(campaign.run(progress=False), table[2:].reset_index(drop=True))
+    with pytest.raises(ValueError, match="duplicate"):
+        Campaign(evaluator, **grid, targets=[union, union[::-1]])
+
+
 def test_precision(evaluator, tmp_path):
     """Every condition stops at the first look at which its interval is narrow enough, and those on the same maps together."""
     grid = {"errors": [BitFlip(1e-6), BitFlip(1e-3)], "targets": ["all"], "mitigations": [None, Clamped(3.0)]}

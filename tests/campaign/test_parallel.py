@@ -217,7 +217,7 @@ def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch)
 
 def test_an_interrupt_keeps_what_is_finished(evaluator, expected, tmp_path, monkeypatch):
     """Ctrl-C while workers compute: chunks that came are stored, no process is left, the next run goes on."""
-    from drsrobust.campaign.campaign import CampaignProgress
+    from drsrobust.campaign.progress import CampaignProgress
 
     updates = iter(range(1000))
 

@@ -3,7 +3,7 @@
 import pyarrow as pa
 
 from drsrobust.campaign import Campaign
-from drsrobust.campaign.campaign import CampaignProgress
+from drsrobust.campaign.progress import CampaignProgress
 from drsrobust.campaign.queue import Schedule
 from drsrobust.injection import BitFlip
 

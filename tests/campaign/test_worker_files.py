@@ -66,7 +66,9 @@ def test_a_campaign_does_not_run_a_swapped_model(evaluator, tmp_path):
     assert not (tmp_path / "harm").exists() and not list(tmp_path.glob("wk.workers*"))
 
 
-@pytest.mark.parametrize("name", ["model.pkl", "rows/batches.pt", "state.safetensors", "golden.npy", "rows/more.npy"])
+@pytest.mark.parametrize(
+    "name", ["model.pkl", "rows/batches.pt", "state.safetensors", "sparse.pt", "golden.npy", "rows/more.npy"]
+)
 def test_every_file_is_checked_before_any_is_loaded(batches, tmp_path, name):
     with spec_of(batches, tmp_path / "wk") as spec:
         workers.unpacked(spec)

@@ -239,7 +239,8 @@ def test_torchrec_dlrm_has_the_components_of_the_readme(data):
     by_batch = dr.Evaluator(wrapped, data.test.head(500), forward=lambda model, batch: model(batch)[1][1])
     assert by_batch.golden.auc == evaluator.golden.auc
     with pytest.raises(
-        ValueError, match="components: dense_mlp, embedding, interaction, over_mlp, mlp; tensors: dense"
+        ValueError,
+        match="did you mean 'over_mlp' or 'mlp'. components: dense_mlp, embedding, interaction, over_mlp, mlp; 19 tensors",
     ):
         dr.resolve(model, "top_mlp")
     with pytest.raises(ValueError, match="; 22 tensors, named as '0.bias'"):

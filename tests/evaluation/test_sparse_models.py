@@ -102,6 +102,44 @@ def _other():
     return LightGCN(torch.eye(USERS + ITEMS).to_sparse_coo())
 
 
+class Propagation(nn.Module):
+    """The adjacency comes with the batch."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(3)
+        self.nodes = nn.Embedding(USERS + ITEMS, 8)
+
+    def forward(self, adjacency, user, item):
+        nodes = self.nodes.weight + adjacency @ self.nodes.weight
+        return 3 * (nodes[user] * nodes[USERS + item]).sum(dim=1)
+
+
+def by_batch(model, batch):
+    return model(batch["adjacency"], batch["user"], batch["item"])
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_batches_hold_a_sparse_adjacency(rows, dense, layout, tmp_path):
+    ids = {name: torch.as_tensor(rows.test.sparse[name].values).long() for name in ("user", "item")}
+    labels, evaluators = torch.as_tensor(rows.test.labels), []
+    for adjacency in (dense, LAYOUTS[layout](dense)):
+        parts = [slice(start, start + 128) for start in range(0, N, 128)]
+        batches = [
+            {"adjacency": adjacency, "label": labels[part], **{name: ids[name][part] for name in ids}} for part in parts
+        ]
+        evaluators.append(dr.Evaluator(Propagation(), dr.data.from_batches(iter(batches)), forward=by_batch))
+    plain, evaluator = evaluators
+    np.testing.assert_allclose(evaluator.golden.scores, plain.golden.scores, rtol=1e-5, atol=1e-6)
+    tables = []
+    for workers in (1, 2):
+        campaign = dr.Campaign(evaluator, errors=[dr.BitFlip(1e-3)], trials=4, store=tmp_path / str(workers))
+        tables.append(campaign.run(workers=workers, progress=False))
+    assert tables[0]["auc"].equals(tables[1]["auc"]) and tables[0]["auc"].nunique() > 2
+    assert plain.rows.fingerprint != evaluator.rows.fingerprint
+    evaluator.verify()
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_state_holds_indices_and_values(dense, layout):
     make = LAYOUTS[layout]

@@ -38,7 +38,8 @@ def _rank(number, world, check, folder):
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     limit = datetime.timedelta(seconds=SECONDS // 2)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/group", rank=number, world_size=world, timeout=limit)
+    place = (folder / "group").as_uri()
+    dist.init_process_group("gloo", init_method=place, rank=number, world_size=world, timeout=limit)
     try:
         check(folder)
     except BaseException:

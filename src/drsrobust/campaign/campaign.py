@@ -2,7 +2,6 @@
 
 import shutil
 import tempfile
-import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,12 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import nn
 
-from drsrobust._environment import check_choice, commit, cores, count_done, machine, progress_bar, versions
+from drsrobust._environment import check_choice, commit, cores, machine, versions
 from drsrobust._files import cache_folder, expanded
 from drsrobust._hashing import digest
 from drsrobust._html import facts
 from drsrobust.campaign.conditions import Condition, condition_triples, grid, sharing_maps
 from drsrobust.campaign.model_file import NotPicklable, model_file
+from drsrobust.campaign.progress import CampaignProgress
 from drsrobust.campaign.queue import Schedule
 from drsrobust.campaign.repeat import check_first_trials
 from drsrobust.campaign.store import Store
@@ -48,7 +48,7 @@ from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING, with_nan_rules
-from drsrobust.statistics.stopping import checkpoints, stopping_interval
+from drsrobust.statistics.stopping import checkpoints
 from drsrobust.statistics.strata import STRATUM, WEIGHT
 from drsrobust.statistics.summary import summarise
 
@@ -75,7 +75,7 @@ class Campaign:
     Args:
         evaluator: the evaluator.
         errors: error models, as `[BitFlip(b) for b in decades(1e-9, 1e-2)]`, or one.
-        targets: as in `inject`; texts in a list.
+        targets: a list of targets as in `inject`, or one `Target`; a list in the list is the union of its targets.
         mitigations: a list or one; None: no mitigation. All meet the same error maps.
         conditions: replaces these axes: a list of (error model, target), (error model, target, mitigation), or mappings
             with the keys error, target, mitigation.
@@ -94,7 +94,7 @@ class Campaign:
             harm, and the table has columns `stratum` and `weight`; **its plain means are wrong**: use `summary()`, `summarise`,
             `recovery` or `pvf`. Of `BitFlip` by the number of critical flips, which narrows intervals at low rates; rates at
             which plain maps hold many critical flips, and mitigations that remove these from memory, have plain maps. Of
-            `MemoryFault` by the chip that fails. Or `CriticalBits`: stratified by these.
+            `MemoryFault` by the chip that fails, in modes `bit` and `word` by critical bits too. Or `CriticalBits`: by these.
         store: folder of the results; None: one in the cache, named by the definition, code included; where part of the code
             cannot be compared with that of a later run, one that is deleted with the campaign, with a warning.
 
@@ -556,57 +556,3 @@ def auc_under_errors(
         return float(table["auc"].fillna(0.0).mean())
 
     return score
-
-
-class CampaignProgress:
-    """A progress bar of trials, with finished conditions, the widest interval of a mean AUC (with a precision) and the time
-    left."""
-
-    def __init__(self, schedule: Schedule, name: str, n_conditions: int, precision: float | None) -> None:
-        self._schedule, self._conditions, self._precision = schedule, n_conditions, precision
-        self._bar = progress_bar(schedule.total, name, progress=True)
-        self._since, self._before, self._looked = time.monotonic(), schedule.computed, 0.0
-        self._counted = 0  # of trials, those of earlier runs as well
-
-    def __enter__(self) -> "CampaignProgress":
-        count_done("stored", self._before)  # of the trials
-        self.update()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.close()
-
-    def update(self) -> None:
-        count_done("trials", self._schedule.computed - self._counted)
-        self._counted = self._schedule.computed
-        if self._bar.disable:
-            return
-        self._bar.total = self._schedule.total
-        self._bar.update(self._schedule.computed - self._bar.n)
-        now = time.monotonic()
-        if now - self._looked > 0.5:
-            self._looked = now
-            self._bar.set_postfix_str(self.text(now - self._since), refresh=False)
-
-    def text(self, elapsed: float) -> str:
-        """As `3/12 conditions, ±0.0041, 2:10 left`."""
-        parts = [f"{self._schedule.conditions_done}/{self._conditions} conditions"]
-        if self._precision is not None and (width := self._widest()) is not None:
-            parts.append(f"±{width:.2g}")
-        left = self._schedule.seconds_left()
-        computed = self._schedule.computed - self._before
-        if left is not None and computed and elapsed:
-            # Several workers run at a time.
-            left /= max(self._schedule.seconds_since() / elapsed, 0.1)
-            parts.append(f"{int(left // 60)}:{int(left % 60):02d} left")
-        return ", ".join(parts)
-
-    def _widest(self) -> float | None:
-        """The largest half-width of an interval of an unfinished condition."""
-        widths = []
-        for condition in self._schedule.unfinished():
-            values = self._schedule.values(condition, self._schedule.limit(condition))
-            if len(values) > 1:
-                _, low, high = stopping_interval(values)
-                widths.append((high - low) / 2)
-        return max(widths, default=None)

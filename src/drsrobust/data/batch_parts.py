@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch.overrides import TorchFunctionMode
 
+from drsrobust.introspection.tensors import is_sparse, sparse_parts
+
 _SCALARS = (type(None), bool, int, float, complex, str, bytes)
 _NAMED = (torch.dtype, torch.layout, torch.memory_format, np.dtype)
 _FUNCTIONS = (FunctionType, BuiltinFunctionType, MethodType, type, ModuleType)
@@ -29,12 +31,6 @@ _JAGGED = (
     ),
     "inverse_indices_or_none",
 )
-_COMPRESSED = {
-    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
-    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
-    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
-}
 
 
 class Copies(TorchFunctionMode):
@@ -194,10 +190,8 @@ class _Digests:
             parts = list(tensor.unbind())
         elif tensor.is_quantized:
             parts = [tensor.int_repr(), tensor.dequantize()]
-        elif tensor.layout is torch.sparse_coo:
-            parts = [tensor.coalesce().indices(), tensor.coalesce().values()]
         else:
-            parts = [getattr(tensor, name)() for name in _COMPRESSED.get(tensor.layout, ())]
+            parts = sparse_parts(tensor) if is_sparse(tensor) else []
         if not tensor.is_nested:
             total.update(f"{list(tensor.shape)}\n".encode())
         if not parts and not tensor.is_meta:

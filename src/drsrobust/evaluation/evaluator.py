@@ -174,7 +174,7 @@ class Evaluator:
         try:
             self._reach = Reach(model, rows, budget, self.scoring)
         except IndexError as error:
-            raise IndexError(f"{error}; {_ids_and_tables(model, rows)}") from error
+            raise IndexError(f"{error}; {_ids_and_tables(model, rows)}") from error.__cause__ or error
         logits = self._reach.scores
         logits.flags.writeable = False
         nan_rows, inf_rows = _non_finite_rows(logits)

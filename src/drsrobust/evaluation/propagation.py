@@ -96,7 +96,7 @@ def trace(model: nn.Module, batch: Any, error_map: ErrorMap, forward: Forward | 
     def compare(key: Call, output: list[torch.Tensor]) -> None:
         rows[key] = {"outputs": _size(output)} | _changes(golden.pop(key, None), output)
 
-    _run(model, batch, forward, modules, keep)
+    _run(model, batch, forward, modules, keep, 0)
     if not golden:
         raise ValueError(
             f"no module of the {type(model).__name__} was called, so there is nothing to compare; forward must call the model "
@@ -150,8 +150,10 @@ def _run(
     forward: Forward | None,
     modules: Mapping[str, nn.Module],
     seen: Callable[[Call, list[torch.Tensor]], None],
+    number: int | None = None,
 ) -> None:
-    """Runs the model and calls `seen` with the output of each call of a module, after the module's other hooks."""
+    """Runs the model and calls `seen` with the output of each call of a module, after the module's other hooks. `number` as of
+    `introspection.calling.call`."""
     calls: Counter[str] = Counter()
 
     def watch(name: str) -> Callable:
@@ -168,7 +170,7 @@ def _run(
             block.enter_context(torch.compiler.set_stance("force_eager"))  # compiled code runs no new hooks
         for name, module in modules.items():
             block.callback(module.register_forward_hook(watch(name)).remove)
-        call(model, batch, forward)
+        call(model, batch, forward, number)
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:

@@ -163,7 +163,7 @@ class _Walk:
         code, module = function.__code__, function.__globals__.get("__name__", "")
         path = f"{function.__module__}:{function.__qualname__}"
         self._write("function")
-        if _installed(module):
+        if is_installed(module):
             self._write(*_origin(module), code.co_qualname)
         else:
             documentation = function.__doc__ if code.co_consts[:1] == (function.__doc__,) else None
@@ -191,7 +191,7 @@ class _Walk:
 
     def _class(self, kind: type, path: str) -> None:
         self._write("class", kind.__qualname__)
-        if _installed(kind.__module__):
+        if is_installed(kind.__module__):
             return self._write(*_origin(kind.__module__))
         self._each((kind.__bases__, type(kind)), path)
         members = {name: value for name, value in vars(kind).items() if name not in _NO_CODE}
@@ -217,7 +217,7 @@ class _Walk:
         try:
             reduced = value.__reduce_ex__(4)
         except Exception as error:
-            if callable(value) and _installed(kind.__module__) and hasattr(value, "__name__"):
+            if callable(value) and is_installed(kind.__module__) and hasattr(value, "__name__"):
                 return self._write(
                     "callable", getattr(value, "__module__", ""), value.__name__
                 )  # of a compiled extension
@@ -294,7 +294,7 @@ def _named(code: types.CodeType, namespace: Mapping[str, Any]) -> Iterator[tuple
             found[name] = sys.modules[name]
     pending = list(found.items())
     for name, value in pending:
-        if isinstance(value, types.ModuleType) and not _installed(value.__name__):
+        if isinstance(value, types.ModuleType) and not is_installed(value.__name__):
             inner = {f"{name}.{part}": vars(value)[part] for part in attributes if part in vars(value)}
             pending += [item for item in inner.items() if item[0] not in found]
             found |= inner
@@ -329,7 +329,7 @@ _PLACES = tuple(
 
 
 @functools.lru_cache(maxsize=4096)
-def _installed(module: str) -> bool:
+def is_installed(module: str) -> bool:
     """Whether a module belongs to Python, an installed distribution or this package, and not to the user."""
     if module.partition(".")[0] == __name__.partition(".")[0]:
         return True
@@ -344,7 +344,7 @@ def _installed(module: str) -> bool:
 @functools.cache
 def _origin(module: str) -> tuple[str, str]:
     """A module's name, and the version of its distribution; the name alone of a module of Python or of the user."""
-    if not _installed(module):
+    if not is_installed(module):
         return module, ""
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:

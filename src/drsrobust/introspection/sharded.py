@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from drsrobust.introspection.tensors import named_modules, plain_name
+from drsrobust.introspection.wrappers import named_modules, plain_name
 
 _SHARDS = {"ShardedTensor", "DTensor"}
 

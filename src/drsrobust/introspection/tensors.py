@@ -16,6 +16,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_tables
+from drsrobust.introspection.sharded import refuse_sharded
+from drsrobust.introspection.wrappers import named_modules, plain_name, unwrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,33 +52,6 @@ _INDICES = {
     torch.sparse_bsr: ("crow_indices", "col_indices"),
     torch.sparse_bsc: ("ccol_indices", "row_indices"),
 }
-
-# Attributes in which wrappers (torch.compile, TorchRec's DistributedModelParallel, FSDP, checkpointing) keep the module they
-# wrap. Names leave them out, so that a tensor has one name whether its model is wrapped or not.
-_WRAPPERS = {"_orig_mod", "_dmp_wrapped_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside `torch.compile`, DistributedModelParallel, DistributedDataParallel or DataParallel."""
-    while True:
-        inner = next((model._modules[name] for name in _WRAPPERS if name in model._modules), None)
-        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
-            inner = model.module
-        if inner is None:
-            return model
-        model = inner
-
-
-def plain_name(name: str) -> str:
-    """A tensor's or module's name without the attributes of wrappers."""
-    if "_orig_mod" not in name and "_wrapped_module" not in name:
-        return name
-    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
-
-
-def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """All modules with their names, as if nothing were wrapped."""
-    return [(plain_name(name), module) for name, module in unwrapped(model).named_modules()]
 
 
 class TensorEntry(NamedTuple):
@@ -284,8 +259,6 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
                ['1', 4, 5]], dtype=object)
     """
     import pandas as pd
-
-    from drsrobust.introspection.sharded import refuse_sharded  # which imports this module
 
     refuse_sharded(model)
     everything = listed(model)

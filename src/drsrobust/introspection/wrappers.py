@@ -1,4 +1,4 @@
-"""Evaluation mode for a block, replaced forwards for a block, compiled modules."""
+"""Wrapped models and the names of what is inside; evaluation mode and replaced forwards for a block."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -6,6 +6,33 @@ from typing import Any
 
 import torch
 from torch import nn
+
+# Attributes in which wrappers (torch.compile, TorchRec's DistributedModelParallel, FSDP, checkpointing) keep the module they
+# wrap. Names leave them out, so that a tensor has one name whether its model is wrapped or not.
+_WRAPPERS = {"_orig_mod", "_dmp_wrapped_module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside `torch.compile`, DistributedModelParallel, DistributedDataParallel or DataParallel."""
+    while True:
+        inner = next((model._modules[name] for name in _WRAPPERS if name in model._modules), None)
+        if isinstance(model, nn.parallel.DistributedDataParallel | nn.DataParallel):
+            inner = model.module
+        if inner is None:
+            return model
+        model = inner
+
+
+def plain_name(name: str) -> str:
+    """A tensor's or module's name without the attributes of wrappers."""
+    if "_orig_mod" not in name and "_wrapped_module" not in name:
+        return name
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
+
+
+def named_modules(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """All modules with their names, as if nothing were wrapped."""
+    return [(plain_name(name), module) for name, module in unwrapped(model).named_modules()]
 
 
 @contextmanager

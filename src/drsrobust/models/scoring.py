@@ -80,13 +80,13 @@ class Scoring:
         """The scores of outputs: their logits if they are probabilities, else the outputs."""
         return _logit(outputs) if self.output == "probability" else outputs
 
-    def outputs(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """The model's outputs for one batch, in the shape of scores.
+    def outputs(self, model: nn.Module, batch: Any, number: int | None = None) -> torch.Tensor:
+        """The model's outputs for one batch, in the shape of scores; `number` as in `introspection.calling.call`.
 
         Raises:
             ValueError: an output of another shape; the message has the shape, and those that tasks take.
         """
-        found = call(model, batch, self.forward)
+        found = call(model, batch, self.forward, number)
         if self.task == "multi" and isinstance(found, Mapping | list | tuple):
             parts = self._by_name(found) if isinstance(found, Mapping) else list(found)
             if parts and all(isinstance(part, torch.Tensor) and _is_column(part) for part in parts):
@@ -189,14 +189,16 @@ def score(
 
     Args:
         sizes: rows of each batch, if they are known.
-        golden: the model has no errors: outputs must be probabilities where `scoring` says so.
+        golden: the model has no errors: outputs must be probabilities where `scoring` says so, and what it raises names the
+            batch.
 
     Raises:
         ValueError: as `Scoring`, fewer scores than n, or another number of a batch than its rows; in a golden run also as
             `Scoring.check_probabilities`.
     """
     with evaluating(model):
-        outputs = [scoring.outputs(model, batch) for batch in batches]
+        numbered = enumerate(batches)
+        outputs = [scoring.outputs(model, batch, number if golden else None) for number, batch in numbered]
     parts = [scoring.logits(output) for output in outputs]
     for number, (part, rows) in enumerate(zip(parts, () if sizes is None else sizes, strict=False)):
         if len(part) != rows:

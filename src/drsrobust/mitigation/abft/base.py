@@ -210,6 +210,6 @@ def run(model: nn.Module, rows: Any, forward: Forward | None = None) -> Iterator
     """
     batches = getattr(rows, "batches", rows)
     with evaluating(model):
-        for batch in batches(BATCH) if callable(batches) else batches:
-            call(model, batch, forward)
+        for number, batch in enumerate(batches(BATCH) if callable(batches) else batches):
+            call(model, batch, forward, number)
             yield

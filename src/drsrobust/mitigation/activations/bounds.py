@@ -191,7 +191,7 @@ def _observe(
     """Runs a model on the first rows of a split under observers; returns how many rows these were."""
     n_rows = 0
     with evaluating(model), hooked_sites(model, {site: each.observe for site, each in observers.items()}):
-        for number, batch in batches(split, min(rows, len(split))):
-            call(model, batch, forward)
-            n_rows += number
+        for number, (size, batch) in enumerate(batches(split, min(rows, len(split)))):
+            call(model, batch, forward, number)
+            n_rows += size
     return n_rows
