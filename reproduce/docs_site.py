@@ -28,7 +28,7 @@ GUIDES = (
     ),
     *("library", "extending", "glossary"),
 )
-PAGES = ("CONTRIBUTING", "CHANGELOG")  # of the project's top folder
+PAGES = ("CONTRIBUTING", "SECURITY", "CHANGELOG")  # of the project's top folder
 SETTINGS = {
     "project": "drsrobust",
     "author": "The drsrobust authors",
