@@ -1,5 +1,6 @@
 """The report of a campaign: its numbers are the campaign's, its links lead to files, it loads nothing from elsewhere."""
 
+import copy
 import csv
 import hashlib
 import json
@@ -235,3 +236,28 @@ def test_quoted_texts(tmp_path):
         "'=head", "'=1+1", "'+cmd", "'-cmd", "'@SUM(A1)", "'\t=1", "plain", "1+", "-0.1", ""
     ]  # fmt: skip
     assert {row[1] for row in rows[1:]} == {"-0.1"}
+
+
+@pytest.mark.parametrize("rate", [0.1, 1e-4])
+def test_trials_that_raised_are_said(data, trained, tmp_path, rate):
+    """Also where all of them did, so that there is no number."""
+
+    class Picky(type(trained)):
+        def forward(self, dense_features, sparse_features):
+            logits = super().forward(dense_features, sparse_features)
+            if not logits.abs().max() < 20:  # NaN too
+                raise ArithmeticError("too <large>")
+            return logits
+
+    picky = copy.deepcopy(trained)
+    picky.__class__ = Picky
+    campaign = dr.Campaign(
+        dr.Evaluator(picky, data.test), errors=[dr.BitFlip(rate)], trials=12, store=tmp_path / "trials"
+    )
+    with pytest.warns(UserWarning, match="of 12 trials raised, and have no scores; the first: BitFlip in all, trial"):
+        campaign.run(progress=False)
+    n = len(campaign.raised())
+    assert n == 12 if rate == 0.1 else 0 < n < 12
+    text = dr.report.write(campaign, tmp_path / "out").read_text()
+    assert f"{n} of 12 trials raised, and have no scores; the first: BitFlip in all, trial " in text
+    assert "ArithmeticError: too &lt;large&gt;" in text

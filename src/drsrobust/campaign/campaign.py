@@ -319,13 +319,8 @@ class Campaign:
                 self.evaluator.use_full_runs(str(coupled))
                 self.store.restart(str(coupled))
                 self._compute(workers, executor, progress)
-        if len(raised := self.raised()):
-            n, first = len(self._stored(["trial"])), raised.iloc[0]
-            warnings.warn(
-                f"{len(raised):,} of {n:,} trials raised, and have no scores; the first: {first['error_model']} in "
-                f"{first['target']}, trial {first['trial']}: {first['error']}",
-                stacklevel=2,
-            )
+        if text := raised_trials(self):
+            warnings.warn(text, stacklevel=2)
         return self.table()
 
     def _compute(self, workers: int | None, executor: Executor | None, progress: bool) -> None:
@@ -529,6 +524,17 @@ def _frame(table: pa.Table) -> "pd.DataFrame":
 
     types = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
     return table.to_pandas(types_mapper=types.get)
+
+
+def raised_trials(campaign: Campaign) -> str:
+    """How many finished trials raised, and the first of them; an empty text if none did."""
+    if not len(raised := campaign.raised()):
+        return ""
+    first = raised.iloc[0]
+    return (
+        f"{len(raised):,} of {len(campaign.timings()):,} trials raised, and have no scores; the first: "
+        f"{first['error_model']} in {first['target']}, trial {first['trial']}: {first['error']}"
+    )
 
 
 def auc_under_errors(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from drsrobust._environment import versions
 from drsrobust._files import new_file
 from drsrobust.campaign import Campaign
+from drsrobust.campaign.campaign import raised_trials
 from drsrobust.plots import curves, save
 from drsrobust.plots.save import write_csv
 from drsrobust.plots.style import new_panels
@@ -62,7 +63,7 @@ def _write(
         .render(
             title=f"What bit errors do to {evaluator.name} on {evaluator.rows.dataset}",
             opening=_opening(campaign, table),
-            cards=_cards(summary, recovered, main),
+            cards=[*_cards(summary, recovered, main), *_raised(campaign)],
             figures=figure_entries(figures, names),
             caption=f"{main}: mean over trials with its interval ({'; '.join(summary['interval'].unique())})",
             heads=[*_SHOWN, main, "low", "high", *others],
@@ -103,6 +104,11 @@ def _cards(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str)
         text = f"In {few} of {len(summary)} conditions too few trials show harm; their intervals are bounds. Run more trials."
         cards.append({"head": "Not yet sure", "text": text})
     return cards
+
+
+def _raised(campaign: Campaign) -> list[dict[str, str]]:
+    text = raised_trials(campaign)
+    return [{"head": "Without scores", "text": f"{text}."}] if text else []
 
 
 def _where(row: Mapping[str, Any]) -> str:
