@@ -25,7 +25,6 @@ from .injection import BitFlip as BitFlip
 from .injection import Burst as Burst
 from .injection import Dtype as Dtype
 from .injection import ErrorMap as ErrorMap
-from .injection import FieldMixture as FieldMixture
 from .injection import FixedCount as FixedCount
 from .injection import Gradients as Gradients
 from .injection import Inputs as Inputs
@@ -37,7 +36,6 @@ from .injection import RandomWord as RandomWord
 from .injection import RowError as RowError
 from .injection import Rows as Rows
 from .injection import SingleBit as SingleBit
-from .injection import Strided as Strided
 from .injection import StuckAt as StuckAt
 from .injection import inject as inject
 from .injection import resolve as resolve

@@ -98,9 +98,7 @@ class CampaignSettings:
     targets: list[str | list[str]] = field(default_factory=lambda: ["all"])
     mitigations: list[Any] = field(default_factory=lambda: [_NONE])
     metrics: list[str] | dict[str, str] = field(default_factory=list)
-    trials: int | None = None
-    precision: float | None = None
-    max_trials: int | None = None
+    trials: int = 100
     seed: int = 0
     sampling: str = "plain"
     store: str | None = None
@@ -172,7 +170,7 @@ class CampaignFile:
             mitigations=[_mitigation(one, model, clean, forward) for one in settings.mitigations],
             metrics=metrics,
             store=None if settings.store is None else self.folder / expanded("campaign.store", settings.store),
-            **{name: getattr(settings, name) for name in ("trials", "precision", "max_trials", "seed", "sampling")},
+            **{name: getattr(settings, name) for name in ("trials", "seed", "sampling")},
         )
 
     @property

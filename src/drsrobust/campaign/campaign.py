@@ -47,8 +47,7 @@ from drsrobust.introspection.sharded import ranks
 from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
-from drsrobust.statistics.columns import FIXED, MITIGATION, PRECISION, STOPPING, with_nan_rules
-from drsrobust.statistics.stopping import checkpoints
+from drsrobust.statistics.columns import MITIGATION, with_nan_rules
 from drsrobust.statistics.strata import STRATUM, WEIGHT
 from drsrobust.statistics.summary import summarise
 
@@ -58,9 +57,6 @@ if TYPE_CHECKING:
 PLAIN, STRATIFIED = SAMPLING = ("plain", "stratified")
 FORMAT = 8  # of what a trial computes and stores: raise it when that changes
 SOON = 60.0  # seconds: starting processes, which takes some ten, is not worthwhile for campaigns that end sooner
-# With a precision: trials at the first and at the last check of the interval, and the growth from check to check. The interval
-# holds at all checks, so frequent checks cost nothing and save trials.
-FIRST, MAX, GROWTH = 32, 4096, 1.25
 _SCHEDULED = ["condition", "trial", "auc", "seconds"]
 _KEY = ["error_model", "rate", "target", *MITIGATION, "trial"]
 
@@ -79,10 +75,7 @@ class Campaign:
         mitigations: a list or one; None: no mitigation. All meet the same error maps.
         conditions: replaces these axes: a list of (error model, target), (error model, target, mitigation), or mappings
             with the keys error, target, mitigation.
-        trials: how many for each condition (default 100); with `precision`, how many at least (default 32).
-        precision: trials are added until the 95 % interval of every condition's mean AUC has at most this half-width (see
-            `drsrobust.statistics.stopping`). Conditions on the same maps stop together.
-        max_trials: with `precision`, how many at most (default 4096).
+        trials: how many for each condition.
         metrics: further columns of the table: names as of `Evaluation.metric`, as `["ndcg@10", "decision_changed"]`; or a
             mapping of names to functions `fn(labels, scores, golden_scores, users) -> float` or torchmetrics objects, and of
             built-in names to None. `decision_changed` comes with `decision_changed_no_click` and `nan_share`. Scores are what
@@ -101,9 +94,8 @@ class Campaign:
     Raises:
         TypeError: something else in place of an error model or a mitigation.
         ValueError: an empty axis, a number of trials under 1, a target that matches nothing, a bit that its words do not
-            have, a duplicate condition (mitigations differ by `identity()`, not by label), an unknown metric or sampling, a
-            precision that is not positive or with stratified sampling, or stratified sampling of a target without critical
-            bits, or a process group of over one rank.
+            have, a duplicate condition (mitigations differ by `identity()`, not by label), an unknown metric or sampling,
+            stratified sampling of a target without critical bits, or a process group of over one rank.
         StoreError: `store` holds another campaign.
     """
 
@@ -115,9 +107,7 @@ class Campaign:
         targets: Iterable[TargetLike | Transient] | Target | Transient = ("all",),
         mitigations: Iterable[Mitigation | None] | Mitigation | None = (None,),
         conditions: Iterable[Any] | None = None,
-        trials: int | None = None,
-        precision: float | None = None,
-        max_trials: int | None = None,
+        trials: int = 100,
         metrics: Sequence[str] | Mapping[str, Any] = (),
         seed: int = 0,
         protocol: str = "corrected",
@@ -131,8 +121,9 @@ class Campaign:
                 "process group of one rank, and with workers= or executor= in several processes"
             )
         self._triples = condition_triples(errors, targets, mitigations, conditions)
-        self._checkpoints = _checkpoints(trials, precision, max_trials)
-        self.precision = precision
+        if (trials := index(trials)) < 1:
+            raise ValueError(f"trials must be at least 1, got {trials}")
+        self.trials = trials
         if callable(metrics):
             raise TypeError(f"metrics is {metrics!r}; it must be a list of names, or {{name: function}}")
         self.metrics = tuple(with_nan_rules([metrics] if isinstance(metrics, str) else metrics))
@@ -149,13 +140,9 @@ class Campaign:
             )
         for metric in self.own_metrics.values():
             evaluator.check_own_metric(metric)
-        if precision is not None and evaluator.golden.auc is None:
-            raise ValueError(
-                f"precision={precision:g} is of the mean AUC, which task='rank' does not have; set trials="
-            )
         restore_leftovers(evaluator.model)
         self.evaluator, self.seed, self.protocol, self.coupled = evaluator, index(seed), protocol, bool(coupled)
-        self._critical_bits = _critical_bits(sampling, precision)
+        self._critical_bits = _critical_bits(sampling)
         self.conditions = self._grid()
         _check_distinct(self.conditions)
         for condition in self.conditions:
@@ -238,9 +225,8 @@ class Campaign:
         return definition, missing[0] if missing else None
 
     def __repr__(self) -> str:
-        amount = f"{self._checkpoints[0]} trials" if self.precision is None else f"precision {self.precision:g}"
         name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
-        return f"<Campaign {name}: {len(self.conditions)} conditions, {amount}, in {self.store.folder}>"
+        return f"<Campaign {name}: {len(self.conditions)} conditions, {self.trials} trials, in {self.store.folder}>"
 
     def _repr_html_(self) -> str:
         schedule = self._schedule()
@@ -253,7 +239,6 @@ class Campaign:
                 "targets": ", ".join(kinds),
                 "mitigations": ", ".join(dict.fromkeys(condition.protection for condition in self.conditions)),
                 "sampling": PLAIN if self._critical_bits is None else f"{STRATIFIED} by {self._critical_bits}",
-                "precision": self.precision,
                 "trials": f"{schedule.computed:,} of {schedule.total:,} finished",
                 "stored in": self.store.folder,
             },
@@ -330,7 +315,7 @@ class Campaign:
         check_first_trials(self.store, runner, names, sorted(set(range(len(names))) - self._checked))
         self._checked = set(range(len(names)))
         name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
-        report = CampaignProgress(schedule, name, len(self.conditions), self.precision) if progress else None
+        report = CampaignProgress(schedule, name, len(self.conditions)) if progress else None
 
         def finished(table: pa.Table) -> None:
             self.store.write(table)
@@ -365,21 +350,18 @@ class Campaign:
     def _schedule(self, stored: pa.Table | None = None) -> Schedule:
         groups = sharing_maps(self.conditions)
         if self._critical_bits is None:
-            schedule = Schedule(groups, self._checkpoints, self.precision)
+            schedule = Schedule(groups, self.trials)
         else:
             strata = [self.conditions[group[0]].stratum for group in groups]
-            schedule = StratifiedSchedule(groups, strata, list(families(self.conditions, groups)), self._checkpoints[0])
+            schedule = StratifiedSchedule(groups, strata, list(families(self.conditions, groups)), self.trials)
         schedule.add(self.store.read(_SCHEDULED) if stored is None else stored)
         return schedule
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. It may be read while
-        another process computes. The column `stopping` says how the number of trials was chosen: `fixed`, or by `precision`."""
+        another process computes."""
         stored = self._stored([*SCHEMA.names, "condition", *self.metrics])
         conditions = pa.Table.from_pylist([condition.description for condition in self.conditions], DESCRIPTION)
-        conditions = conditions.append_column(
-            STOPPING, [[FIXED if self.precision is None else PRECISION] * len(conditions)]
-        )
         described = conditions.take(stored["condition"])
         columns = {name: part[name] for part in (stored, described) for name in part.column_names}
         table = _frame(
@@ -459,30 +441,13 @@ class _SwitchToProcesses:
         return True
 
 
-def _checkpoints(trials: int | None, precision: float | None, max_trials: int | None) -> list[int]:
-    """The numbers of trials at which the intervals are checked; with a fixed number of trials that one."""
-    for name, value in (("trials", trials), ("max_trials", max_trials)):
-        if value is not None and index(value) < 1:
-            raise ValueError(f"{name} must be at least 1, got {value!r}")
-    if precision is None:
-        if max_trials is not None:
-            raise ValueError(f"max_trials={max_trials} needs precision=; without it, set trials=")
-        return [100 if trials is None else index(trials)]
-    if not precision > 0:
-        raise ValueError(f"precision must be a half-width of an interval of the mean AUC, as 0.005, got {precision!r}")
-    first, last = (FIRST if trials is None else index(trials)), (MAX if max_trials is None else index(max_trials))
-    return checkpoints(first, last, growth=GROWTH)
-
-
-def _critical_bits(sampling: str | CriticalBits, precision: float | None) -> CriticalBits | None:
+def _critical_bits(sampling: str | CriticalBits) -> CriticalBits | None:
     """The bits by which trials are stratified; None: plain maps."""
     if not isinstance(sampling, CriticalBits):
         check_choice("sampling", sampling, SAMPLING)
         if sampling == PLAIN:
             return None
         sampling = CriticalBits()
-    if precision is not None:
-        raise ValueError(f"precision={precision:g} needs sampling={PLAIN!r}; stratified campaigns have trials=")
     return sampling
 
 

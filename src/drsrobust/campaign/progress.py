@@ -4,15 +4,13 @@ import time
 
 from drsrobust._environment import count_done, progress_bar
 from drsrobust.campaign.queue import Schedule
-from drsrobust.statistics.stopping import stopping_interval
 
 
 class CampaignProgress:
-    """A progress bar of trials, with finished conditions, the widest interval of a mean AUC (with a precision) and the time
-    left."""
+    """A progress bar of trials, with finished conditions and the time left."""
 
-    def __init__(self, schedule: Schedule, name: str, n_conditions: int, precision: float | None) -> None:
-        self._schedule, self._conditions, self._precision = schedule, n_conditions, precision
+    def __init__(self, schedule: Schedule, name: str, n_conditions: int) -> None:
+        self._schedule, self._conditions = schedule, n_conditions
         self._bar = progress_bar(schedule.total, name, progress=True)
         self._since, self._before, self._looked = time.monotonic(), schedule.computed, 0.0
         self._counted = 0  # of trials, those of earlier runs as well
@@ -38,10 +36,8 @@ class CampaignProgress:
             self._bar.set_postfix_str(self.text(now - self._since), refresh=False)
 
     def text(self, elapsed: float) -> str:
-        """As `3/12 conditions, ±0.0041, 2:10 left`."""
+        """As `3/12 conditions, 2:10 left`."""
         parts = [f"{self._schedule.conditions_done}/{self._conditions} conditions"]
-        if self._precision is not None and (width := self._widest()) is not None:
-            parts.append(f"±{width:.2g}")
         left = self._schedule.seconds_left()
         computed = self._schedule.computed - self._before
         if left is not None and computed and elapsed:
@@ -49,13 +45,3 @@ class CampaignProgress:
             left /= max(self._schedule.seconds_since() / elapsed, 0.1)
             parts.append(f"{int(left // 60)}:{int(left % 60):02d} left")
         return ", ".join(parts)
-
-    def _widest(self) -> float | None:
-        """The largest half-width of an interval of an unfinished condition."""
-        widths = []
-        for condition in self._schedule.unfinished():
-            values = self._schedule.values(condition, self._schedule.limit(condition))
-            if len(values) > 1:
-                _, low, high = stopping_interval(values)
-                widths.append((high - low) / 2)
-        return max(widths, default=None)

@@ -6,8 +6,6 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from drsrobust.statistics.stopping import required_trials
-
 
 class Chunk(NamedTuple):
     """Trials of one condition (its number in the grid) that are computed together."""
@@ -20,26 +18,22 @@ CHUNK_TRIALS, CHUNK_SECONDS = 1024, 3.0  # a chunk ends when either is reached
 
 
 class Schedule:
-    """The trials of all conditions, checkpoint by checkpoint.
-
-    Conditions with the same error maps stop together. The number of their trials depends only on the first trials, not on the
-    process or the order that computed them.
+    """The trials of all conditions.
 
     Args:
-        groups: numbers of the conditions that stop together.
-        checkpoints: ascending numbers of trials at which the interval is checked; with a fixed number of trials that one.
-        precision: half-width of the mean AUC's interval at which a group stops; None: at the last checkpoint.
+        groups: numbers of the conditions with the same error maps.
+        trials: of each condition.
     """
 
-    def __init__(self, groups: Sequence[Sequence[int]], checkpoints: Sequence[int], precision: float | None) -> None:
-        self._groups, self._checkpoints, self._precision = groups, checkpoints, precision
+    def __init__(self, groups: Sequence[Sequence[int]], trials: int) -> None:
+        self._groups = groups
         self._group_of = {condition: number for number, group in enumerate(groups) for condition in group}
         self._auc: dict[int, dict[int, float]] = {condition: {} for condition in self._group_of}
         self._seconds: dict[int, list[float]] = {condition: [0.0, 0] for condition in self._group_of}
         self._new = 0.0  # seconds of the trials after the first addition, which is the store's
         self._additions = 0
         self._given: dict[int, set[int]] = {condition: set() for condition in self._group_of}
-        self._limit = [checkpoints[0]] * len(groups)
+        self._limit = [trials] * len(groups)
         self._finished = [False] * len(groups)
 
     def add(self, table: pa.Table) -> None:
@@ -57,19 +51,8 @@ class Schedule:
             self._advance(number)
 
     def _advance(self, number: int) -> None:
-        """Raises a group's limit, or finishes it, when all trials below its limit are computed."""
-        group = self._groups[number]
-        while not self._finished[number]:
-            limit = self._limit[number]
-            if not self._complete(number):
-                return
-            if self._precision is None:
-                self._finished[number] = True
-                return
-            values = [self.values(condition, limit) for condition in group]
-            needed = required_trials(values, self._checkpoints, self._precision)
-            self._limit[number] = needed
-            self._finished[number] = needed <= limit
+        """Finishes a group when all its trials are computed."""
+        self._finished[number] = self._complete(number)
 
     def _complete(self, number: int) -> bool:
         """Whether all trials of a group below its limit are computed."""
@@ -146,7 +129,3 @@ class Schedule:
     def seconds_since(self) -> float:
         """Seconds of the trials after the first addition."""
         return self._new
-
-    def unfinished(self) -> list[int]:
-        """Conditions with missing trials."""
-        return [c for number, group in enumerate(self._groups) if not self._finished[number] for c in group]

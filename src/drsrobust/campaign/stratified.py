@@ -114,7 +114,7 @@ class StratifiedSchedule(Schedule):
     def __init__(
         self, groups: Sequence[Sequence[int]], strata: Sequence[Stratum], families: Sequence[Sequence[int]], trials: int
     ) -> None:
-        super().__init__(groups, [trials], None)
+        super().__init__(groups, trials)
         self._strata, self._trials = strata, trials
         self._family = {number: family for family in families for number in family}
         self._allocated = {number: len(family) == 1 for number, family in self._family.items()}

@@ -8,13 +8,10 @@ from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import BitFlip, ErrorModel, FixedCount, SingleBit, StuckAt, Sum
 from drsrobust.injection.field_errors import (
     Burst,
-    FieldMixture,
     MultiBit,
-    Pattern,
     RandomValue,
     RandomWord,
     RowError,
-    Strided,
 )
 from drsrobust.injection.inject import Injection, inject
 from drsrobust.injection.memory_faults import MemoryFault
@@ -34,7 +31,6 @@ __all__ = [
     "ErrorMap",
     "ErrorMapMismatch",
     "ErrorModel",
-    "FieldMixture",
     "FixedCount",
     "Geometry",
     "Gradients",
@@ -44,13 +40,11 @@ __all__ = [
     "MemoryFault",
     "MultiBit",
     "OptimizerState",
-    "Pattern",
     "RandomValue",
     "RandomWord",
     "RowError",
     "Rows",
     "SingleBit",
-    "Strided",
     "StuckAt",
     "Sum",
     "Target",

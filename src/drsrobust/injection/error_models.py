@@ -5,9 +5,8 @@ An error model is a frozen dataclass with one verb, `sample`. Models of several 
 import hashlib
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -27,9 +26,6 @@ from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap, Fingerprint, Source, first_of_runs, union
 from drsrobust.injection.number_formats import Bits, bit_set
 from drsrobust.statistics.strata import ALL
-
-Before = Mapping[str, int]  # canonical form -> number of models
-NO_MODELS: Before = MappingProxyType({})
 
 
 class ErrorModel(ABC):
@@ -58,14 +54,14 @@ class ErrorModel(ABC):
         """
 
     @abstractmethod
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         """The error map of one trial. For one seed, the map at a lower rate or count is part of the map at a higher one.
 
         Args:
             space: what may be hit.
             seed: 0 .. 2**64 - 1; decides everything.
-            before: how many models of each canonical form draw before this one in the same trial, so that equal models draw
-                from streams of their own.
+            copy: how many equal models draw before this one in the same trial, so that each draws from streams of its own.
+                `a + b` and `inject` count them.
 
         Raises:
             ValueError: the model cannot hit this space, or a seed out of range.
@@ -83,6 +79,10 @@ class ErrorModel(ABC):
             ValueError: a target without critical bits, of a model that needs them.
         """
         return []
+
+    def summands(self) -> Sequence["ErrorModel"]:
+        """The models of a sum; the model alone otherwise."""
+        return (self,)
 
     def __add__(self, other: "ErrorModel") -> "ErrorModel":
         return Sum((self, other)) if isinstance(other, ErrorModel) else NotImplemented
@@ -111,12 +111,11 @@ class ErrorModel(ABC):
         names = (field.name for field in fields(self) if field.name not in (self.RATE, self.COUNT))
         return canonical_json({"error_model": type(self).__name__, **{name: getattr(self, name) for name in names}})
 
-    def clock(self, places: int, seed: int, before: Before = NO_MODELS, stream: str = "") -> ErrorClock:
+    def clock(self, places: int, seed: int, copy: int = 0, stream: str = "") -> ErrorClock:
         """The error clock of this model. Its summand is the first 4 bytes (big-endian) of SHA-256 over the canonical form and
         the name of a further stream, plus the number of equal models before it, modulo 2**32."""
-        canonical = self.canonical()
-        number = int.from_bytes(hashlib.sha256((canonical + stream).encode()).digest()[:4], "big")
-        return ErrorClock(places, seed=seed, summand=(number + before.get(canonical, 0)) % 2**32)
+        number = int.from_bytes(hashlib.sha256((self.canonical() + stream).encode()).digest()[:4], "big")
+        return ErrorClock(places, seed=seed, summand=(number + copy) % 2**32)
 
 
 def from_bits(
@@ -183,7 +182,7 @@ def from_sorted_words(
 
 
 def draw_words(
-    model: ErrorModel, space: AddressSpace, seed: int, before: Before, raw_words: int, first: int | None = None
+    model: ErrorModel, space: AddressSpace, seed: int, copy: int, raw_words: int, first: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, int]]:
     """The words at which errors of a rate per word begin.
 
@@ -195,7 +194,7 @@ def draw_words(
         tensor index (int32) and flat word index (int64) [n], raw words uint64 [n, first], and the error map's `n_sites` and
         `n_events`.
     """
-    clock = model.clock(space.words, seed, before)
+    clock = model.clock(space.words, seed, copy)
     position, order = clock.arrivals(model.rate)
     raw = clock.values(order, raw_words, first=first)
     return *space.locate_words(position), raw, {"n_sites": clock.n, "n_events": len(position)}
@@ -241,10 +240,10 @@ class Sum(ErrorModel):
     parts: tuple[ErrorModel, ...]
 
     def __post_init__(self) -> None:
-        summands = [part for parts in self.parts for part in (parts.parts if isinstance(parts, Sum) else (parts,))]
-        for part in summands:
+        for part in self.parts:
             if not isinstance(part, ErrorModel):
                 raise TypeError(f"each part of a sum must be an error model, got {part!r}")
+        summands = [summand for part in self.parts for summand in part.summands()]
         if not summands:
             raise ValueError("a sum needs at least 1 error model, got 0")
         self._set(parts=tuple(sorted(summands, key=drawing_order)))
@@ -253,6 +252,9 @@ class Sum(ErrorModel):
     def label(self) -> str:
         """The summands with their rates, for which tables have no column."""
         return " + ".join(repr(part) for part in self.parts)
+
+    def summands(self) -> Sequence[ErrorModel]:
+        return self.parts
 
     def __str__(self) -> str:
         return " + ".join(str(part) for part in self.parts)
@@ -271,19 +273,26 @@ class Sum(ErrorModel):
         for part in self.parts:
             part.expected_share(space)
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         """The union of the summands' maps."""
-        drawn_before = Counter(before)
-        maps = []
-        for part in self.parts:
-            maps.append(part.sample(space, seed=seed, before=drawn_before))
-            drawn_before.update(canonical_parts(part))
+        copies = Copies()
+        maps = [part.sample(space, seed=seed, copy=copy + copies.before(part)) for part in self.parts]
         return replace(union(maps), error_model=self.label, eligible_bits=self.eligible(space).bits)
 
 
-def canonical_parts(model: ErrorModel) -> Iterator[str]:
-    """The canonical forms of a sum's parts, else of the model."""
-    return (part.canonical() for part in (model.parts if isinstance(model, Sum) else (model,)))
+class Copies:
+    """Counts equal error models of one trial, which draw from streams of their own."""
+
+    def __init__(self) -> None:
+        self._count: Counter[str] = Counter()
+
+    def before(self, model: ErrorModel) -> int:
+        """The `copy` of the next model: how many equal models came before it; of a sum, before any of its parts."""
+        forms = [part.canonical() for part in model.summands()]
+        copy = max(self._count[form] for form in forms)
+        for form in forms:
+            self._count[form] = max(self._count[form], copy) + 1
+        return copy
 
 
 def drawing_order(model: ErrorModel) -> tuple[str, float, float]:
@@ -378,14 +387,14 @@ class BitFlip(_ChosenBits):
             for count, probability in counts.items()
         ] or [Stratum(ALL, 1.0, self)]
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)
-        positions = self.clock(eligible.bits, seed, before).until_in_parts(self.ber)
+        positions = self.clock(eligible.bits, seed, copy).until_in_parts(self.ber)
         drawn = from_bits(self, eligible, positions, seed, requested_rate=self.ber, n_sites=eligible.bits)
         if self.critical is None:
             return drawn
         critical = self.critical_bits.among(eligible)
-        clock = self.clock(critical.bits, seed, before, "critical")
+        clock = self.clock(critical.bits, seed, copy, "critical")
         count = draw_count(self.critical, critical.bits, self.ber, clock.values(np.zeros(1, np.int64), 1)[0, 0])
         index = np.array([space.tensors.index(tensor) for tensor in critical.tensors], np.int32)
         tensor, word, mask = critical.locate_masks(clock.first(count))
@@ -432,10 +441,10 @@ class FixedCount(_ChosenBits):
             raise ValueError(f"k is {self.k}; it must be from 0 to {eligible}, the number of eligible bits")
         return self.k / eligible
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)
         about = {"requested_rate": self.expected_share(space), "n_sites": eligible.bits, "n_events": self.k}
-        return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first_in_parts(self.k), seed, **about)
+        return from_bits(self, eligible, self.clock(eligible.bits, seed, copy).first_in_parts(self.k), seed, **about)
 
 
 @dataclass(frozen=True)
@@ -463,10 +472,10 @@ class SingleBit(ErrorModel):
         """One over the number of eligible bits."""
         return 1 / self.eligible(space).bits
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)
         about = {"requested_rate": 1 / eligible.bits, "n_sites": eligible.bits, "n_events": 1}
-        return from_bits(self, eligible, self.clock(eligible.bits, seed, before).first_in_parts(1), seed, **about)
+        return from_bits(self, eligible, self.clock(eligible.bits, seed, copy).first_in_parts(1), seed, **about)
 
 
 @dataclass(frozen=True)
@@ -499,9 +508,9 @@ class StuckAt(_ChosenBits):
         """None: it depends on how many bits hold the other value."""
         self.eligible(space)
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)
-        stuck = self.clock(eligible.bits, seed, before).until(self.rate)
+        stuck = self.clock(eligible.bits, seed, copy).until(self.rate)
         tensor, word, bit = eligible.locate(stuck)
         held = (eligible.read(tensor, word) >> bit.astype(np.uint64)) & np.uint64(1)
         drawn = from_bits(self, eligible, [stuck[held != self.value]], seed, n_sites=eligible.bits, n_events=len(stuck))

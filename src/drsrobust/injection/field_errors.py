@@ -1,20 +1,16 @@
-"""Error models of several bits: within one word, in neighbouring bits, in a row of storage, in words at a fixed distance."""
+"""Error models of several bits: within one word, in neighbouring bits, in a row of storage."""
 
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
 
 from drsrobust._hashing import canonical_json
-from drsrobust.injection.address_space import INTEGERS, AddressSpace, EligibleBits, eligible_bits
+from drsrobust.injection.address_space import INTEGERS, AddressSpace
 from drsrobust.injection.error_clock import scaled, uniform
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import (
-    NO_MODELS,
-    Before,
     ErrorModel,
     check_rate,
     check_whole,
@@ -22,7 +18,6 @@ from drsrobust.injection.error_models import (
     from_bits,
     from_words,
 )
-from drsrobust.injection.number_formats import Bits, bit_set
 
 
 @dataclass(frozen=True)
@@ -57,9 +52,9 @@ class MultiBit(ErrorModel):
                 )
         return self.rate * self.bits_per_word * space.words / space.bits
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         share = self.expected_share(space)
-        tensor, word, raw, about = draw_words(self, space, seed, before, self.bits_per_word)
+        tensor, word, raw, about = draw_words(self, space, seed, copy, self.bits_per_word)
         mask = np.zeros(len(word), np.uint64)
         for eligible, entries in space.by_tensor(tensor):
             mask[entries] = eligible.subset(word[entries], raw[entries])
@@ -87,8 +82,8 @@ class RandomWord(ErrorModel):
         """rate / 2."""
         return self.rate / 2
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
-        tensor, word, raw, about = draw_words(self, space, seed, before, 1)
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
+        tensor, word, raw, about = draw_words(self, space, seed, copy, 1)
         mask = raw[:, 0]
         for eligible, entries in space.by_tensor(tensor):
             mask[entries] &= eligible.mask_of(word[entries])
@@ -149,9 +144,9 @@ class RandomValue(ErrorModel):
                     f"{self.high}"
                 )
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         self.expected_share(space)
-        tensor, word, raw, about = draw_words(self, space, seed, before, 1)
+        tensor, word, raw, about = draw_words(self, space, seed, copy, 1)
         mask = space.read(tensor, word)
         for eligible, entries in space.by_tensor(tensor):
             mask[entries] ^= self._draw(eligible.tensor.format.dtype, raw[entries, 0])
@@ -170,122 +165,6 @@ class RandomValue(ErrorModel):
             value = torch.from_numpy((offset + np.uint64(low % 2**64)).view(np.int64)).to(dtype)
         integers = value.view(INTEGERS[dtype.itemsize]).numpy()
         return integers.view(f"uint{8 * dtype.itemsize}").astype(np.uint64)
-
-
-class Pattern(NamedTuple):
-    """One way in which a word goes wrong: its share of all hits (any positive scale), how many bits flip (None: each with
-    probability 1/2), and among which (numbers and fields; None: all)."""
-
-    share: float
-    bits_per_word: int | None
-    bits: Bits = None
-
-
-@dataclass(frozen=True)
-class FieldMixture(ErrorModel):
-    """A word is hit with probability `rate`, independently, and goes wrong by a pattern drawn from a given distribution.
-
-    A pattern whose bits a word does not have (a field of another format, too few of them) does not change the word. An arrival
-    of the error clock owns 1 + m raw words, m the largest number of bits of any pattern (at least 1). The first, r, picks the
-    first pattern whose cumulative share exceeds (r >> 11) * 2**-53, else the last; from the others `EligibleBits.subset`
-    chooses k bits, or the second one's bits at the eligible places are the mask. In the canonical form a pattern is the array
-    of its share (of the sum of shares), bits per word and bits.
-
-    Args:
-        rate: per word. In quantized rows of integers a word is a byte.
-        patterns: (share, bits per word, bits) each, as `Pattern`.
-
-    Example:
-        >>> FieldMixture(1e-6, [(3, 1, "mantissa"), (1, 2, None)]).patterns
-        (Pattern(share=0.75, bits_per_word=1, bits=('mantissa',)), Pattern(share=0.25, bits_per_word=2, bits=None))
-    """
-
-    RATE = "rate"
-
-    rate: float
-    patterns: tuple[Pattern, ...]
-
-    def __post_init__(self) -> None:
-        self._set(rate=check_rate("rate", self.rate))
-        is_list = isinstance(self.patterns, Iterable) and not isinstance(self.patterns, str)
-        patterns = list(self.patterns) if is_list else []
-        if not patterns or not all(
-            isinstance(pattern, tuple | list) and len(pattern) in (2, 3) for pattern in patterns
-        ):
-            raise ValueError(f"patterns is {self.patterns!r}; it must be a list of (share, bits per word, bits)")
-        patterns = [Pattern(*pattern) for pattern in patterns]
-        for share, _, _ in patterns:
-            if not (_is_finite(share) and share > 0):
-                raise ValueError(f"the share of a pattern is {share!r}; it must be a positive number")
-        total = sum(pattern.share for pattern in patterns)
-        checked = []
-        for share, count, bits in patterns:
-            count = None if count is None else check_whole("bits_per_word", count, 1, "a number of bits")
-            checked.append(Pattern(float(share / total), count, bit_set(bits)))
-        self._set(patterns=tuple(checked))
-
-    @classmethod
-    def gpu(cls, rate: float) -> "FieldMixture":
-        """A mixture after arXiv:2605.04213, which simulates gate-level stuck-at faults in a data-centre GPU: single-bit flips
-        are less than 40 % of the events in which bits flip.
-
-        Here 40 % of hits flip one bit. The abstract gives no distribution of the others: 30 % two bits, 15 % three or four,
-        15 % any (each with probability 1/2) are assumptions, as are uniform positions in a word. NaN and infinities (1.01 % of
-        outcomes there) are not imposed; for periodic addresses see `Strided`. The source measures results that a faulty GPU
-        computes, not stored bits.
-        """
-        return cls(
-            rate, (Pattern(0.40, 1), Pattern(0.30, 2), Pattern(0.075, 3), Pattern(0.075, 4), Pattern(0.15, None))
-        )
-
-    @property
-    def label(self) -> str:
-        """The mixture without its rate: share of each pattern, its number of bits and where they lie."""
-        return f"FieldMixture({self._pattern_text()})"
-
-    def __str__(self) -> str:
-        return f"FieldMixture(rate={self.rate!r}, {self._pattern_text()})"
-
-    def _pattern_text(self) -> str:
-        return ", ".join(
-            f"{share:g}: {'any' if k is None else k} of {bits or 'all'}" for share, k, bits in self.patterns
-        )
-
-    def expected_share(self, space: AddressSpace) -> float:
-        """Sum over patterns of share * rate * (bits that flip), over all words, by bits."""
-        flips = 0.0
-        for pattern in self.patterns:
-            for eligible in self._eligible(space, pattern.bits):
-                flips += pattern.share * eligible.expected_flips(pattern.bits_per_word)
-        if not flips:
-            formats = ", ".join(sorted({tensor.format.name for tensor in space.tensors}))
-            raise ValueError(f"no pattern of {self} can hit any word of the targeted formats: {formats}")
-        return self.rate * flips / space.bits
-
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
-        share = self.expected_share(space)
-        most = max(pattern.bits_per_word or 1 for pattern in self.patterns)
-        tensor, word, raw, about = draw_words(self, space, seed, before, 1 + most)
-        ends = np.cumsum([pattern.share for pattern in self.patterns])
-        picked = np.searchsorted(ends[:-1], uniform(raw[:, 0]), side="right")
-        index = {entry.name: number for number, entry in enumerate(space.tensors)}
-        mask = np.zeros(len(word), np.uint64)
-        for number, pattern in enumerate(self.patterns):
-            for eligible in self._eligible(space, pattern.bits):
-                entries = np.flatnonzero((tensor == index[eligible.tensor.name]) & (picked == number))
-                if pattern.bits_per_word is None:
-                    mask[entries] = raw[entries, 1] & eligible.mask_of(word[entries])
-                    continue
-                entries = entries[eligible.count(word[entries]) >= pattern.bits_per_word]
-                mask[entries] = eligible.subset(word[entries], raw[entries, 1 : 1 + pattern.bits_per_word])
-        return from_words(self, space, tensor, word, mask, seed, requested_rate=share, **about)
-
-    @staticmethod
-    def _eligible(space: AddressSpace, bits: tuple[int | str, ...] | None) -> list[EligibleBits]:
-        """These bits of each tensor that has some of them."""
-        if bits is None:
-            return space.eligible
-        return [eligible for eligible in eligible_bits(space.tensors, bits) if eligible.bits]
 
 
 def _is_finite(value: object) -> bool:
@@ -330,8 +209,8 @@ class Burst(ErrorModel):
         flips = ramp[np.minimum(runs, length)] + np.maximum(runs - length, 0) * hit[-1]
         return float(flips.sum() / space.bits)
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
-        starts = self.clock(space.bits, seed, before).until(self.rate)
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
+        starts = self.clock(space.bits, seed, copy).until(self.rate)
         about = {"requested_rate": self.expected_share(space), "n_sites": space.bits, "n_events": len(starts)}
         return from_bits(self, space, [space.extend(starts, self.length)], seed, **about)
 
@@ -373,8 +252,8 @@ class RowError(ErrorModel):
         """rate * density."""
         return self.rate * self.density
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
-        clock = self.clock(space.rows(self.row_bytes), seed, before)
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
+        clock = self.clock(space.rows(self.row_bytes), seed, copy)
         places, orders = clock.arrivals(self.rate)
         bits = 8 * self.row_bytes
         columns = [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))]
@@ -391,59 +270,3 @@ class RowError(ErrorModel):
         tensor, word, mask = (np.concatenate(column) for column in zip(*columns, strict=True))
         about = {"requested_rate": self.rate * self.density, "n_sites": clock.n, "n_events": len(places)}
         return from_words(self, space, tensor, word, mask, seed, **about)
-
-
-@dataclass(frozen=True)
-class Strided(ErrorModel):
-    """From every word a strided error starts with probability `rate`, independently: in `count` words of its tensor, `period`
-    words apart, one eligible bit flips. Words beyond the tensor's end, and words that are not targeted, are skipped. Bits hit
-    twice flip once. An arrival of the error clock owns `count` raw words, the j-th for the j-th word (skipped ones too): of b
-    eligible bits, number floor(raw_j * b / 2**64) from the lowest flips.
-
-    Source: addresses of corrupted results are periodic, aligned with warps of threads (arXiv:2605.04213).
-
-    Args:
-        rate: per start word.
-        period: distance in words.
-        count: number of words.
-    """
-
-    RATE = "rate"
-
-    rate: float
-    period: int
-    count: int
-
-    def __post_init__(self) -> None:
-        period = check_whole("period", self.period, 1, "a number of words")
-        count = check_whole("count", self.count, 1, "a number of words")
-        self._set(rate=check_rate("rate", self.rate), period=period, count=count)
-
-    def expected_share(self, space: AddressSpace) -> float | None:
-        """The mean over eligible bits of 1 - (1 - rate / bits of the word)^(words from which an error reaches it); None where
-        some rows, bits or padding are not eligible, a case that is not counted."""
-        flips = 0.0
-        for eligible in space.eligible:
-            width, size = eligible.tensor.format.width, eligible.tensor.size
-            if eligible.bits != size * width:
-                return None
-            count = min(self.count, -(-size // self.period))
-            starts, period = np.arange(1, count + 1), min(self.period, size)  # words from which a word can be reached
-            words = np.minimum(starts * period, size) - np.minimum((starts - 1) * period, size)
-            words[-1] += size - min(count * period, size)
-            flips += float((words * width * -np.expm1(starts * np.log1p(-self.rate / width))).sum())
-        return flips / space.bits
-
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
-        largest = max(tensor.size for tensor in space.tensors)
-        count = min(self.count, -(-largest // self.period))  # further words lie beyond every tensor's end
-        start_tensor, start, raw, about = draw_words(self, space, seed, before, self.count, first=count)
-        raw = raw.ravel()
-        tensor = np.repeat(start_tensor, count)
-        word = (start[:, None] + min(self.period, largest) * np.arange(count)).ravel()
-        mask = np.zeros(len(word), np.uint64)
-        for eligible, entries in space.by_tensor(tensor):
-            inside = np.flatnonzero(entries)[word[entries] < eligible.tensor.size]
-            inside = inside[eligible.mask_of(word[inside]) != 0]
-            mask[inside] = eligible.subset(word[inside], raw[inside][:, None])
-        return from_words(self, space, tensor, word, mask, seed, requested_rate=self.expected_share(space), **about)

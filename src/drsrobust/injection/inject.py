@@ -1,11 +1,10 @@
 """`inject`: draws errors and applies them for the length of a `with` block; `Injection` is the same in single steps."""
 
+import copy
 import hashlib
 import warnings
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from copy import copy
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -16,7 +15,7 @@ from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor
 from drsrobust.injection.apply import OPEN, Application
 from drsrobust.injection.error_clock import check_seed
 from drsrobust.injection.error_map import ErrorMap, Log, union
-from drsrobust.injection.error_models import ErrorModel, canonical_parts, drawing_order
+from drsrobust.injection.error_models import Copies, ErrorModel, drawing_order
 from drsrobust.injection.targets import TargetLike, as_target
 from drsrobust.injection.transient import Draw, Hooks, Transient
 from drsrobust.introspection.sharded import refuse_sharded
@@ -139,23 +138,20 @@ class Injection:
                 target = as_target(target).resolve(model, components)
             resolved.append((error_model, target))
             n_transient += isinstance(target, Transient)
-        drawn_before: Counter[str] = Counter()
         if len(resolved) > 1:  # equal models draw from streams of their own, and the order of the pairs does not matter
             resolved.sort(key=lambda pair: (pair[0].canonical(), _identity(pair[1]), *drawing_order(pair[0])))
-        log = Log(n_transient) if n_transient else None
+        log, copies = Log(n_transient) if n_transient else None, Copies()
         maps: list[ErrorMap] = []
         hooks: list[Hooks] = []
         in_memory: list[tuple[ErrorModel, AddressSpace]] = []
         memory: dict[str, Stored] = {}
         for error_model, target in resolved:
-            before = Counter(drawn_before)
-            if len(resolved) > 1:
-                drawn_before.update(canonical_parts(error_model))
+            number = copies.before(error_model)
             if isinstance(target, Transient):
                 check_seed(seed)
-                hooks.append(Hooks(model, target, Draw(error_model, int(seed), before, log)))
+                hooks.append(Hooks(model, target, Draw(error_model, int(seed), number, log)))
                 continue
-            maps.append(error_model.sample(target, seed=seed, before=before))
+            maps.append(error_model.sample(target, seed=seed, copy=number))
             in_memory.append((error_model, target))
             for tensor in target.tensors:
                 memory[tensor.name] = tensor.stored
@@ -174,7 +170,7 @@ class Injection:
 
     def replaced(self, error_map: ErrorMap) -> "Injection":
         """The same with another map in memory, as protected storage leaves it; hooks stay."""
-        other = copy(self)
+        other = copy.copy(self)
         other.error_map = error_map
         other._changes = [
             Application(error_map, change.memory, change.model) if isinstance(change, Application) else change

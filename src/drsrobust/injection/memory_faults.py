@@ -13,7 +13,7 @@ from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.critical_bits import CriticalBits, Stratum
 from drsrobust.injection.error_clock import VALUE, check_seed
 from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.error_models import NO_MODELS, Before, ErrorModel, check_rate, from_sorted_words
+from drsrobust.injection.error_models import ErrorModel, check_rate, from_sorted_words
 from drsrobust.injection.memory_map import (
     CHIP_BITS,
     CHIPS,
@@ -249,13 +249,13 @@ class MemoryFault(ErrorModel):
         share = {mode: reached[mode] / whole[mode] * devices * 1e-9 for mode in MODES}
         return {mode: Fit(*(one * share[mode] for one in rates)) for mode, rates in self.fit}
 
-    def extent(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> Extent:
+    def extent(self, space: AddressSpace, *, seed: int, copy: int = 0) -> Extent:
         """The fault of a trial.
 
         Raises:
             ValueError: `critical` of a target without critical bits, or of one in which such a fault was not found.
         """
-        random = self._random(seed, before)
+        random = self._random(seed, copy)
         if self.critical is not None:
             return self._with_condition(space, random)
         mode = self.mode
@@ -329,23 +329,23 @@ class MemoryFault(ErrorModel):
         for index, inside, first in Layout(space).by_tensor(extent.address):
             yield space.tensors[index], inside, first
 
-    def wrong_bits(self, extent: Extent, *, seed: int, before: Before = NO_MODELS) -> np.ndarray:
+    def wrong_bits(self, extent: Extent, *, seed: int, copy: int = 0) -> np.ndarray:
         """The wrong bits of the chip (uint8 [n], 4 bits each) in the words of an extent."""
         if extent.mask is not None:
             return np.array([extent.mask], np.uint8)
-        random = self._random(seed, before, "bits")
+        random = self._random(seed, copy, "bits")
         n = len(extent.address)
         failing = np.bitwise_or.reduce(1 << random.permutation(CHIP_BITS)[: self.lines])
         packed = _bernoulli(random, ceil(n / 2), self.density) & np.uint8(failing * 17)  # two words per byte
         return np.stack((packed & np.uint8(15), packed >> np.uint8(4)), axis=1).ravel()[:n]
 
-    def _random(self, seed: int, before: Before, stream: str = "") -> np.random.Generator:
+    def _random(self, seed: int, copy: int, stream: str = "") -> np.random.Generator:
         check_seed(seed)
-        return np.random.Generator(self.clock(1, seed, before, stream)._stream(VALUE))
+        return np.random.Generator(self.clock(1, seed, copy, stream)._stream(VALUE))
 
-    def sample(self, space: AddressSpace, *, seed: int, before: Before = NO_MODELS) -> ErrorMap:
-        extent = self.extent(space, seed=seed, before=before)
-        address, wrong = extent.address, self.wrong_bits(extent, seed=seed, before=before)
+    def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
+        extent = self.extent(space, seed=seed, copy=copy)
+        address, wrong = extent.address, self.wrong_bits(extent, seed=seed, copy=copy)
         about = {"n_sites": self.n_chips * self.places(space)[extent.mode], "n_events": 1}
         if extent.chip >= DATA_CHIPS:
             address = address[:0]

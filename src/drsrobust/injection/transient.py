@@ -23,7 +23,7 @@ from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor
 from drsrobust.injection.apply import OPEN, Change
 from drsrobust.injection.error_clock import HOOK
 from drsrobust.injection.error_map import Hit, Log
-from drsrobust.injection.error_models import Before, ErrorModel
+from drsrobust.injection.error_models import ErrorModel
 from drsrobust.injection.number_formats import plain
 from drsrobust.introspection.embedding_modules import is_collection, sparse_type, table_configs, with_values
 from drsrobust.introspection.tensors import listed, named_modules, unwrapped
@@ -53,8 +53,8 @@ class Transient(ABC):
 class Draw:
     """Draws and logs the errors of each call, for one pair of an error model and a transient target."""
 
-    def __init__(self, error_model: ErrorModel, seed: int, before: Before, log: Log) -> None:
-        self.error_model, self.seed, self.before, self.log = error_model, seed, before, log
+    def __init__(self, error_model: ErrorModel, seed: int, copy: int, log: Log) -> None:
+        self.error_model, self.seed, self.copy, self.log = error_model, seed, copy, log
         self.active = False  # a hook that an interrupt left behind does nothing
         self.begin()
 
@@ -100,7 +100,7 @@ class Draw:
             try:
                 check(site, tensor)
                 target = TargetTensor(site, site, shape or (1,), plain(tensor.dtype), None, Stored(memory))
-                drawn = self.error_model.sample(AddressSpace([target]), seed=seed, before=self.before)
+                drawn = self.error_model.sample(AddressSpace([target]), seed=seed, copy=self.copy)
             except ValueError as error:
                 raise InjectionError(f"{self.error_model} cannot hit {site}: {error}") from error
             self.log.count(drawn)

@@ -14,10 +14,6 @@ STRUCTURED = (
 )
 NONE = "none"  # the value of `mitigation` without any
 MITIGATION = ("mitigation", "mitigation_id")  # its label, and a hash of its settings
-# How the number of trials was chosen: beforehand, or from the trials' AUC (`Campaign(precision=...)`). Not stored, since
-# campaigns of both kinds share a store.
-STOPPING = "stopping"
-FIXED, PRECISION = "fixed", "precision"
 # Wrong decisions with NaN as wrong and as no click, and the share of NaN rows: together they give every rule for NaN.
 DECISIONS = ("decision_changed", "decision_changed_no_click", "nan_share")
 ENDS = ("", "_low", "_high")  # suffixes of a value and the ends of its interval

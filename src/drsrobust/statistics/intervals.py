@@ -7,6 +7,7 @@ from functools import lru_cache
 import numpy as np
 
 CONFIDENCE = 0.95
+UNIT = (0.0, 1.0)  # least and greatest possible value of an AUC and of a share
 FRACTIONS = 2.0 ** -np.arange(8)  # of the most that may be bet; `bounded_interval` averages over them
 
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import FIXED, PRECISION, STOPPING, identifying
-from drsrobust.statistics.intervals import CONFIDENCE, wilson
-from drsrobust.statistics.stopping import UNIT
-from drsrobust.statistics.strata import Strata, check_repeated
+from drsrobust.statistics.columns import identifying
+from drsrobust.statistics.intervals import CONFIDENCE, UNIT, wilson
+from drsrobust.statistics.strata import Strata, check_trials
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -69,12 +68,11 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
             f"PVF needs one or more of the columns {', '.join(DEFINITIONS)}, as of "
             f"Campaign(..., metrics=['decision_changed']); there are: {', '.join(table)}"
         )
-    check_repeated(table)
+    check_trials(table)
     defined = {name: bool(table[name].notna().any()) for name in definitions}
     rows = []
     for group, trials in table.groupby(by, sort=False, dropna=False):
         raised = (trials["outcome"] == "raised").to_numpy()
-        adaptive = STOPPING in trials and (trials[STOPPING] == PRECISION).any()
         for name in definitions:
             shares = pd.to_numeric(trials[name]).to_numpy(np.float64, na_value=np.nan).copy()
             # Where all trials of a group raised, the other groups show whether the definition applies.
@@ -89,7 +87,7 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
             share = mean = (float("nan"),) * 3
             if len(known):
                 strata = Strata.of(trials.assign(auc_drop=shares))  # trials with incorrect outputs are the harmed ones
-                mean = strata.mean_interval(shares, UNIT, PRECISION if adaptive else FIXED, confidence)
+                mean = strata.mean_interval(shares, UNIT, confidence)
                 share = wilson(int((known > 0).sum()), len(known), confidence)
                 if len(known) == len(shares):
                     share = strata.share(shares > 0, confidence)

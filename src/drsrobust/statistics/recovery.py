@@ -4,11 +4,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import CONDITION, ENDS, FIXED, NONE, identifying
-from drsrobust.statistics.intervals import CONFIDENCE, stringer_interval
-from drsrobust.statistics.stopping import UNIT
-from drsrobust.statistics.strata import DROP, FEW, STRATUM, WEIGHT, Strata, check_repeated
-from drsrobust.statistics.summary import stopping_of
+from drsrobust.statistics.columns import CONDITION, ENDS, NONE, identifying
+from drsrobust.statistics.intervals import CONFIDENCE, UNIT, stringer_interval
+from drsrobust.statistics.strata import DROP, FEW, STRATUM, WEIGHT, Strata, check_trials
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,8 +23,7 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
     the harmed trials (over 0.001 AUC lost without the mitigation) keep over half of their loss, more such trials may have been
     missed: the low end is then at most that of Stringer's bound over the harmed trials, in which a missed one loses as much as
     the worst trial. The high end is widened in the same way where fewer than 12 regain half of their loss. Recovery is blank
-    (NaN) where the mean loss is under 0.001 AUC or not clearly over 0; its interval, for trials stopped by their AUC
-    (`precision=`).
+    (NaN) where the mean loss is under 0.001 AUC or not clearly over 0.
 
     Args:
         table: of one or more campaigns with `mitigations=[None, ...]`, one row per trial.
@@ -48,7 +45,7 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
     """
     import pandas as pd
 
-    check_repeated(table)
+    check_trials(table)
     rows = []
     for condition, group in table.groupby(_SAME, sort=False, dropna=False):
         about = dict(zip(_SAME, condition, strict=True))
@@ -57,8 +54,7 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
             if key[0] != NONE:
                 both = _paired(about, key, trials)
                 row = about | dict(zip(identifying(table, ["mitigation"]), key, strict=True))
-                stopping = stopping_of(group, _text(about))
-                rows.append(row | _numbers(both, stopping, confidence))
+                rows.append(row | _numbers(both, confidence))
     if not rows:
         raise ValueError("the table holds no protected trials; give the campaign mitigations=[None, ...]")
     found = pd.DataFrame(rows)
@@ -106,7 +102,7 @@ def _paired(about: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd
     return both.astype(dict.fromkeys(numbers, float))
 
 
-def _numbers(both: "pd.DataFrame", stopping: str, confidence: float) -> dict:
+def _numbers(both: "pd.DataFrame", confidence: float) -> dict:
     golden = float(both["auc_golden"].iloc[0])
     if np.isnan(golden):
         raise ValueError("recovery is of AUC, which these trials do not have, as those of task='rank'")
@@ -119,16 +115,16 @@ def _numbers(both: "pd.DataFrame", stopping: str, confidence: float) -> dict:
     worst = _values(both.fillna({"auc": 0.0, "auc_faulty": 0.0})) | {"gained": least["gained"]}
     values = _values(both.assign(auc_faulty=both["auc_faulty"].mask(raised), auc=both["auc"].mask(raised)))
     for name, bound in bounds.items():
-        mean, low, high = strata.mean_interval(values[name], bound, stopping, confidence)
+        mean, low, high = strata.mean_interval(values[name], bound, confidence)
         if row["raised"]:
-            _, lowest, highest = strata.mean_interval(worst[name], bound, stopping, confidence)
+            _, lowest, highest = strata.mean_interval(worst[name], bound, confidence)
             low, high = (low, np.fmax(high, highest)) if name == "lost" else (np.fmin(low, lowest), high)
         row |= zip((f"{name}{end}" for end in ENDS), (mean, float(low), float(high)), strict=True)
     share = (float("nan"),) * 3
     if row["lost"] >= DROP and row["lost_low"] > 0:
-        share = _share(strata, values, stopping, confidence)
+        share = _share(strata, values, confidence)
         if row["raised"] and strata.mean(least["lost"]) > 0:
-            share = (share[0], float(np.fmin(share[1], _share(strata, least, stopping, confidence)[1])), share[2])
+            share = (share[0], float(np.fmin(share[1], _share(strata, least, confidence)[1])), share[2])
     row |= zip((f"recovery{end}" for end in ENDS), share, strict=True)
     for name, column in (("trials_harmed", "auc"), ("trials_harmed_faulty", "auc_faulty")):
         harmed = ~(both["auc_golden"] - both[column] <= DROP)  # NaN of a raised trial counts as harmed
@@ -142,14 +138,10 @@ def _values(both: "pd.DataFrame") -> dict[str, np.ndarray]:
     return {"lost": golden - faulty, "auc_faulty": faulty, "auc": protected, "gained": protected - faulty}
 
 
-def _share(
-    strata: Strata, values: dict[str, np.ndarray], stopping: str, confidence: float
-) -> tuple[float, float, float]:
+def _share(strata: Strata, values: dict[str, np.ndarray], confidence: float) -> tuple[float, float, float]:
     """Recovery and its interval."""
     gained, lost = values["gained"], values["lost"]
     share, low, high = strata.ratio(gained, lost, confidence)
-    if stopping != FIXED:
-        return share, float("nan"), float("nan")
     harmed = lost > DROP  # NaN is not
     if harmed.sum() < 2:
         return share, float("nan"), float("nan")

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import CONDITION, FIXED, NONE
+from drsrobust.statistics.columns import CONDITION, NONE
 from drsrobust.statistics.intervals import CONFIDENCE, bounded_interval, mean_interval, stringer_interval, wilson
-from drsrobust.statistics.stopping import stopping_interval
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,9 +34,9 @@ FEW, RARE = (
 )  # trials, and their share: if fewer of both are harmed, or carry the mean, Student's t is too narrow
 LARGE = 0.25  # of the largest loss: trials that lose more carry the mean
 # How the interval of a stratum is made, as summaries name it.
-STUDENT, STRINGER, BETTING, RULE_OF_THREE = METHOD_NAMES = "Student's t", "Stringer's bound", "betting", "rule of three"
+STUDENT, STRINGER, RULE_OF_THREE = METHOD_NAMES = "Student's t", "Stringer's bound", "rule of three"
 AS_SEEN, UNKNOWN = "values as seen", ""
-METHODS = dict(zip(METHOD_NAMES, (mean_interval, stringer_interval, stopping_interval, mean_interval), strict=True))
+METHODS = dict(zip(METHOD_NAMES, (mean_interval, stringer_interval, mean_interval), strict=True))
 
 
 @dataclass(frozen=True)
@@ -70,7 +69,7 @@ class Strata:
         names = np.full(len(trials), ALL) if plain else trials[STRATUM].astype(str).to_numpy()
         weight = np.full(len(trials), 1 / len(trials)) if plain else trials[WEIGHT].to_numpy(np.float64)
         if not plain and not abs(weight.sum() - 1) < 1e-9:
-            check_repeated(trials)
+            check_trials(trials)
             raise ValueError(
                 f"the weights of {len(trials)} trials sum to {weight.sum():g}, not to 1: they are of several conditions, or "
                 "some trials of one are missing"
@@ -109,7 +108,6 @@ class Strata:
         self,
         values: np.ndarray,
         bounds: tuple[float, float] | None,
-        stopping: str = FIXED,
         confidence: float = CONFIDENCE,
     ) -> tuple[float, float, float]:
         """The mean of values [trials] and its interval.
@@ -120,7 +118,6 @@ class Strata:
         Args:
             values: NaN where a trial has no value.
             bounds: least and greatest possible value; None: unknown.
-            stopping: `fixed`, or `precision`: of trials that were stopped by their AUC, by `stopping_interval`.
             confidence: of the interval.
 
         Raises:
@@ -129,34 +126,34 @@ class Strata:
         weights, parts = self._parts(values)
         if not parts:
             return (float("nan"),) * 3
-        found = [self._stratum(number, part, bounds, stopping, confidence) for number, part in parts.items()]
+        found = [self._stratum(number, part, bounds, confidence) for number, part in parts.items()]
         means, below, above = np.array(found).T
         mean = float(weights @ means)
         low, high = mean - np.linalg.norm(weights * below), mean + np.linalg.norm(weights * above)
         least, greatest = bounds or (-np.inf, np.inf)
         return mean, float(max(low, least)), float(min(high, greatest))
 
-    def methods(self, values: np.ndarray, bounds: tuple[float, float] | None, stopping: str = FIXED) -> str:
+    def methods(self, values: np.ndarray, bounds: tuple[float, float] | None) -> str:
         """How `mean_interval` makes the intervals of the strata: `Student's t`, `Stringer's bound`, `rule of three` (all trials
-        agree), `betting`, or several of these; empty where there is no interval."""
-        each = [self._method(number, part, bounds, stopping) for number, part in self._parts(values)[1].items()]
+        agree), or several of these; empty where there is no interval."""
+        each = [self._method(number, part, bounds) for number, part in self._parts(values)[1].items()]
         return "" if UNKNOWN in each else ", ".join(sorted({*each} - {AS_SEEN}) or [AS_SEEN] * bool(each))
 
-    def _method(self, number: int, values: np.ndarray, bounds: tuple[float, float] | None, stopping: str) -> str:
+    def _method(self, number: int, values: np.ndarray, bounds: tuple[float, float] | None) -> str:
         with np.errstate(invalid="ignore"):  # of infinite values
             alike = np.ptp(values) <= 1e-12 * abs(values).max()  # but for rounding
         if self.bounded[number] and values.min() == values.max():
             return AS_SEEN
         known = bounds is not None and (self.bounded[number] or bool(np.isfinite(bounds).all()))
-        if stopping == FIXED and alike:
+        if alike:
             return RULE_OF_THREE if bounds is not None else UNKNOWN
-        if stopping == FIXED and not self.few_harmful[number]:
+        if not self.few_harmful[number]:
             return STUDENT
-        return (STRINGER if stopping == FIXED else BETTING) if known else UNKNOWN
+        return STRINGER if known else UNKNOWN
 
-    def _stratum(self, number: int, values: np.ndarray, bounds, stopping: str, confidence: float) -> tuple:
+    def _stratum(self, number: int, values: np.ndarray, bounds, confidence: float) -> tuple:
         """Mean of a stratum, and how far the ends of its interval lie from it."""
-        method = self._method(number, values, bounds, stopping)
+        method = self._method(number, values, bounds)
         if method == AS_SEEN:
             return float(values[0]), 0.0, 0.0
         if method == UNKNOWN:
@@ -237,9 +234,14 @@ class Strata:
         return weights / weights.sum(), parts
 
 
-def check_repeated(table: "pd.DataFrame") -> None:
+def check_trials(table: "pd.DataFrame") -> None:
     """Raises ValueError for a trial that a table holds twice: with one trial number and seed in one condition of one trained
-    model and set of rows. A table without seeds is not checked."""
+    model and set of rows (a table without seeds is not checked); and for trials whose number followed from their AUC."""
+    if "stopping" in table and (table["stopping"] == "precision").any():
+        raise ValueError(
+            "the table holds trials of Campaign(precision=...), whose number followed from their AUC (column 'stopping'); no "
+            "interval here is for them: run the campaign with trials="
+        )
     keys = [*CONDITION, "mitigation_id", "checkpoint", "data", STRATUM, "seed", "trial"]
     if "seed" not in table:
         return

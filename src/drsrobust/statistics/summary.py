@@ -11,16 +11,12 @@ from drsrobust.statistics.columns import (
     CONDITION,
     DECISIONS,
     ENDS,
-    FIXED,
-    PRECISION,
-    STOPPING,
     STRUCTURED,
     identifying,
     with_nan_rules,
 )
-from drsrobust.statistics.intervals import CONFIDENCE
-from drsrobust.statistics.stopping import UNIT
-from drsrobust.statistics.strata import DROP, UNKNOWN, Strata, check_repeated
+from drsrobust.statistics.intervals import CONFIDENCE, UNIT
+from drsrobust.statistics.strata import DROP, UNKNOWN, Strata, check_trials
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,10 +26,6 @@ INTERVAL = (
     f"{CONFIDENCE:.0%} interval of the mean over error maps "
     "(Student's t; Stringer's bound where few trials are harmed; where all trials agree, what they may have missed)"
 )
-ADAPTIVE = (
-    f"{CONFIDENCE:.0%} interval of the mean over error maps, whatever the number of trials (betting, bounded values)"
-)
-INTERVALS = {FIXED: INTERVAL, PRECISION: ADAPTIVE}
 # Kind of a code -> the mode of memory faults of which it corrects every one.
 ANY_MODE = "any"
 CORRECTING = {"Chipkill": ANY_MODE, "ECC": "bit", "OnDieECC": "bit"}
@@ -74,10 +66,10 @@ def summarise(
             table has them.
         bounds: least and greatest possible value of own metrics, as {"mine": (0, 1)}. Of an own metric without bounds the
             interval is Student's t, which may leave the range of the metric; it is blank where all trials agree, where few were
-            harmed, where values are missing, and where trials were stopped by precision.
+            harmed, and where values are missing.
 
     Returns:
-        the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), `stopping` (as in the table), the structured
+        the condition's columns, `mitigation_id`, `auc_golden`, `n` (trials), the structured
         columns, `interval` (the method of the intervals, as `Student's t` or `Stringer's bound`, several of strata; with the
         metrics in brackets where they differ) and `confidence`, `few_harmful` (so few trials were harmed that rare
         larger losses may be missing among them: intervals are Stringer's then, and blank for metrics without two bounds. Harm
@@ -95,8 +87,8 @@ def summarise(
     Raises:
         ValueError: a trial that the table holds twice; a metric that the table does not have, or with a value outside its
             bounds, or whose columns the summary has already; bounds of a column that the table does not have or of a built-in
-            metric, or that are no range; a table without the column `stopping`; trials of several trained models, sets of rows
-            or ways of stopping in one condition.
+            metric, or that are no range; trials of several trained models or sets of rows in one condition, or trials that
+            were stopped by their AUC (column `stopping` of versions before 0.5).
     """
     import pandas as pd
 
@@ -105,7 +97,7 @@ def summarise(
             raise unknown("metric", metric, table.columns)
     metrics = [name for name in with_nan_rules(metrics) if name in table]
     bounds = _checked_bounds(bounds or {}, table)
-    check_repeated(table)
+    check_trials(table)
     rows = []
     columns = identifying(table, CONDITION)
     for condition, group in table.groupby(columns, sort=False, dropna=False):
@@ -118,7 +110,7 @@ def summarise(
                 )
         golden = group["auc_golden"].to_numpy(float, na_value=np.nan)[0]
         has_auc = not np.isnan(golden)
-        row |= {"auc_golden": golden, "n": len(group), STOPPING: stopping_of(group, where)}
+        row |= {"auc_golden": golden, "n": len(group)}
         row |= {column: group[column].iloc[0] for column in STRUCTURED if column in group}
         try:
             strata = Strata.of(group if has_auc else group.drop(columns="auc_drop"))
@@ -160,7 +152,7 @@ def summarise(
         rows.append(row)
     summary = pd.DataFrame(rows)
     summary.attrs = {
-        "interval": "; ".join(INTERVALS[one] for one in summary[STOPPING].unique()),
+        "interval": INTERVAL,
         "realised": "events over sites of all trials; central 99.9 % range of Binomial(sites, rate)",
         "trials_harmed": f"share of trials that lost over {DROP} AUC or raised; {CONFIDENCE:.0%} Wilson interval",
     }
@@ -189,25 +181,6 @@ def corrected_exactly(
         f"{metric}{end}": summary[f"{metric}{end}"].where(wrong, summary[metric]) for metric in metrics for end in ENDS
     }
     return summary.assign(interval=summary["interval"].where(wrong, EXACT), **ends)
-
-
-def stopping_of(trials: "pd.DataFrame", where: str) -> str:
-    """How the number of trials of a condition was chosen: `fixed` or `precision`.
-
-    Raises:
-        ValueError: no column `stopping`, another value, or both; the message begins with `where`.
-    """
-    if STOPPING not in trials:
-        raise ValueError(
-            f"the table has no column {STOPPING!r}, on which intervals depend; add it: {FIXED!r} if the number of trials was "
-            f"chosen beforehand, {PRECISION!r} if it followed from Campaign(precision=...)"
-        )
-    found = trials[STOPPING].unique().tolist()
-    if len(found) != 1 or found[0] not in INTERVALS:
-        raise ValueError(
-            f"{where}: column {STOPPING!r} holds {found}; it must be {FIXED!r} or {PRECISION!r} in all trials"
-        )
-    return found[0]
 
 
 def _checked_bounds(bounds: Mapping[str, tuple[float, float]], table: "pd.DataFrame") -> dict[str, tuple[float, float]]:
@@ -243,14 +216,14 @@ def _interval(
     if row["ber"] == 0 and len(set(values)) == 1:
         return *(float(values[0]),) * 3, EXACT
     try:
-        mean, low, high = strata.mean_interval(values, bounds, row[STOPPING])
+        mean, low, high = strata.mean_interval(values, bounds)
         if metric in ("auc", "auc_drop") and row["share_raised"] and not np.isnan(golden):
             lost = bounds[0] if metric == "auc" else bounds[1]
-            worst = strata.mean_interval(np.where(np.isnan(values), lost, values), bounds, row[STOPPING])
+            worst = strata.mean_interval(np.where(np.isnan(values), lost, values), bounds)
             low, high = (np.fmin(low, worst[1]), high) if metric == "auc" else (low, np.fmax(high, worst[2]))
     except ValueError as error:
         raise ValueError(f"column {metric!r}: {error}") from error
-    return mean, float(low), float(high), strata.methods(values, bounds, row[STOPPING])
+    return mean, float(low), float(high), strata.methods(values, bounds)
 
 
 def _add(row: dict, name: str, numbers: Iterable[tuple[str, float]]) -> None:

@@ -9,10 +9,9 @@ import numpy as np
 from drsrobust._environment import machine, unknown, versions
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
-from drsrobust.statistics.columns import FIXED, STOPPING
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.pvf import DEFINITIONS
-from drsrobust.statistics.summary import INTERVALS
+from drsrobust.statistics.summary import INTERVAL
 from drsrobust.study.model_factors import FACTORS
 
 if TYPE_CHECKING:
@@ -79,10 +78,7 @@ def _data(split: Split | str, own: "pd.DataFrame | None", summary: "pd.DataFrame
 
 
 def _intervals(summary: "pd.DataFrame") -> str:
-    if "interval" in summary.attrs:
-        return summary.attrs["interval"]
-    kinds = summary[STOPPING].unique() if STOPPING in summary else [FIXED]  # after `concat`, which drops attrs
-    return "; ".join(INTERVALS[kind] for kind in kinds)
+    return summary.attrs.get("interval", INTERVAL)
 
 
 def single_error_details(

@@ -135,9 +135,6 @@ class BitProtection(StorageProtection):
     def units(self, protected: "ProtectedBits", words: np.ndarray) -> np.ndarray:
         return distinct(protected.subset.ends(words).ravel() // protected.code.data_bits)
 
-    def content(self, protected: "ProtectedBits", unit: np.ndarray) -> np.ndarray:
-        return protected.code.encode(protected.read_chosen(unit))
-
     def stored_tensors(self, protected: "ProtectedBits", rows: np.ndarray | None) -> Iterator[TargetTensor]:
         copies = (1, 2) if self.code == "tmr" and not self.released else ()
         yield from (copy_tensor(protected, number, rows, protected.subset.masks) for number in copies)
@@ -162,16 +159,6 @@ class ProtectedBits(ProtectedWords):
         masks = self.subset.masks
         per_word = int(np.bitwise_count(masks[0])) if len(masks) == 1 else 1
         return secded(64 // per_word * per_word)
-
-    def read_chosen(self, code_word: np.ndarray) -> np.ndarray:
-        """The data bits (uint64 [n]) of code words."""
-        size = self.code.data_bits
-        position = code_word[:, None] * size + np.arange(size)
-        exists = position < self.subset.bits
-        word, bit = self.subset.locate(position[exists])
-        values = np.zeros(position.shape, np.uint64)
-        values[exists] = (self.read(word) >> bit.astype(np.uint64)) & np.uint64(1)
-        return np.bitwise_or.reduce(values << np.arange(size, dtype=np.uint64), axis=1)
 
 
 def _vote(protected: ProtectedBits, errors: Errors, stored: Mapping[str, Errors]) -> Decoded:

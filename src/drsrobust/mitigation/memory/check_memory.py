@@ -5,17 +5,15 @@ raw word of `PCG64(SeedSequence(seed, spawn_key=(s, 4)))`, s the first 4 bytes (
 label. So these errors are nested over rates as well, and settings that are not in the label see the same errors.
 
 - Only memory of targeted tensors and rows is hit (and check bits in the same word).
-- `FixedCount(k)` is drawn over N data bits and C check bits together: k' errors fall on data, a hypergeometric share (the first
-  k arrivals of a clock over N + C places). They are the first k' of the map's k; the others are removed from the map.
-- Error models that name bits (`bits=`, `SingleBit`) mean bits of the data: check bits stay clean. They also stay clean under a
-  loaded map, which has no error model, and under models that cannot hit words of check bits.
+- Counted errors (`FixedCount`), stuck bits, and error models that name bits (`bits=`, `SingleBit`) are errors of the data:
+  check bits stay clean. They also stay clean under a loaded map, which has no error model, and under models that cannot hit
+  words of check bits.
 - `MemoryFault` hits check bits where its fault lies in a chip of check bits, of codes with 8 check bits for 64 bits of data
   (`ECC` over 64 bits, `Chipkill`); memory of other protections stays clean.
-- `StuckAt` flips a check bit whose right value is not the stuck one. `RandomValue` has no numbers to put into check bits and
-  becomes `RandomWord` of the same rate. In copies both act as in data."""
+- `RandomValue` has no numbers to put into check bits and becomes `RandomWord` of the same rate. In copies it acts as in data,
+  as `StuckAt` does."""
 
 import hashlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
@@ -35,6 +33,7 @@ from drsrobust.injection import (
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.error_clock import SCREEN
 from drsrobust.injection.error_map import Source
+from drsrobust.injection.error_models import Copies
 from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, DATA_CHIPS, WORD, MemoryFault
 from drsrobust.injection.number_formats import Format, format_named
 from drsrobust.mitigation.memory.protected_words import (
@@ -79,17 +78,6 @@ class CheckBits(NamedTuple):
         used = place < self.units * self.bits
         return merge(place[used] // self.bits, bit_mask(place[used] % self.bits))
 
-    def packed(
-        self, protected: ProtectedWords, word: np.ndarray, content: Callable[[np.ndarray], np.ndarray]
-    ) -> np.ndarray:
-        """Words of that tensor (uint64 [n]), computed from the check bits of its units."""
-        place = word[:, None] * protected.width + np.arange(protected.width)
-        unit = np.minimum(place // self.bits, self.units - 1)
-        needed = distinct(np.sort(unit.ravel()))
-        values = content(needed)[np.searchsorted(needed, unit)] >> (place % self.bits).astype(np.uint64)
-        values = np.where(place < self.units * self.bits, values & np.uint64(1), np.uint64(0))
-        return np.bitwise_or.reduce(values << np.arange(protected.width, dtype=np.uint64), axis=1)
-
 
 def copy_name(protected: ProtectedWords, number: int) -> str:
     """The tensor name of a further copy, 1 and up."""
@@ -130,7 +118,6 @@ def label_stream(seed: int, label: str) -> np.random.PCG64:
     return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(summand, SCREEN)))
 
 
-CheckContent = Callable[[str, np.ndarray], np.ndarray]  # (name of a tensor of check bits, its words) -> their values
 Hits = tuple[np.ndarray, np.ndarray, np.ndarray]  # tensor index (ascending), word, mask [n]
 _NOTHING: Hits = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
 BITS = CHIP_BITS * (CHIPS - DATA_CHIPS)  # of the check chips for a 64-bit word
@@ -139,56 +126,50 @@ BITS = CHIP_BITS * (CHIPS - DATA_CHIPS)  # of the check chips for a 64-bit word
 def check_errors(
     error_map: ErrorMap,
     memory: Callable[[Mapping[str, np.ndarray | None]], Iterable[TargetTensor]],
-    content: CheckContent,
     *,
     seed: int,
     label: str,
-) -> tuple[ErrorMap, dict[str, Errors]]:
+) -> dict[str, Errors]:
     """Draws the errors in a protection's own memory.
 
     Args:
         error_map: errors in the data.
         memory: targeted tensors and rows -> the tensors that hold their check bits (without memory in the model) and copies.
-        content: true values of words of check bits.
         seed: of the trial.
         label: of the protection.
 
     Returns:
-        the errors in the data (fewer for `FixedCount`), and the errors in each of these tensors by name, by word.
+        the errors in each of these tensors by name, by word.
     """
     own_seed = int(label_stream(seed, label).random_raw())
     parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-    seen: Counter[str] = Counter()
+    copies = Copies()
     for source in error_map.sources:
-        model, before = source.error_model, Counter(seen)
-        seen[model.canonical()] += 1
-        if isinstance(model, SingleBit) or getattr(model, "bits", None) is not None:
+        model, copy = source.error_model, copies.before(source.error_model)
+        if isinstance(model, SingleBit | FixedCount) or getattr(model, "bits", None) is not None:
             continue
         space = AddressSpace(list(memory(source.rows)))
         if not space.bits:
             continue
         if isinstance(model, MemoryFault):
-            hits = _draw_fault(model, error_map, source, space, before)
-        elif isinstance(model, FixedCount):
-            error_map, hits = _draw_count(error_map, source, space, own_seed, before)
+            hits = _draw_fault(model, error_map, source, space, copy)
         else:
-            hits = _draw_rate(model, space, content, own_seed, before)
+            hits = _draw_rate(model, space, own_seed, copy)
         tensor, word, mask = hits
         ends = np.searchsorted(tensor, np.arange(len(space.tensors)), side="right").tolist()
         for target, start, end in zip(space.tensors, [0, *ends], ends, strict=False):
             if end > start:
                 parts.setdefault(target.name, []).append((word[start:end], mask[start:end]))
-    errors = {name: merge(*map(np.concatenate, zip(*hits, strict=True))) for name, hits in parts.items()}
-    return error_map, errors
+    return {name: merge(*map(np.concatenate, zip(*hits, strict=True))) for name, hits in parts.items()}
 
 
-def _draw_fault(model: MemoryFault, error_map: ErrorMap, source: Source, space: AddressSpace, before: Counter) -> Hits:
+def _draw_fault(model: MemoryFault, error_map: ErrorMap, source: Source, space: AddressSpace, copy: int) -> Hits:
     """The errors of the trial's fault if it lies in a chip of check bits, which hold 8 bits for each 64 bits of data."""
     data = _data_space(error_map, source)
-    extent = model.extent(data, seed=error_map.seed, before=before)
+    extent = model.extent(data, seed=error_map.seed, copy=copy)
     if extent.chip < DATA_CHIPS:
         return _NOTHING
-    wrong = model.wrong_bits(extent, seed=error_map.seed, before=before).astype(np.uint64)
+    wrong = model.wrong_bits(extent, seed=error_map.seed, copy=copy).astype(np.uint64)
     mask = wrong << np.uint64(CHIP_BITS * (extent.chip - DATA_CHIPS))
     number = {tensor.name: index for index, tensor in enumerate(space.tensors)}
     parts = [_NOTHING]
@@ -204,29 +185,18 @@ def _draw_fault(model: MemoryFault, error_map: ErrorMap, source: Source, space: 
     return tuple(map(np.concatenate, zip(*sorted(parts, key=lambda part: part[0][:1].tolist()), strict=True)))
 
 
-def _draw_rate(model: ErrorModel, space: AddressSpace, content: CheckContent, seed: int, before: Counter) -> Hits:
+def _draw_rate(model: ErrorModel, space: AddressSpace, seed: int, copy: int) -> Hits:
     if not all(tensor.memory is not None for tensor in space.tensors):
         if isinstance(model, StuckAt):
-            return _draw_stuck(model, space, content, seed, before)
+            return _NOTHING
         if isinstance(model, RandomValue):
             model = RandomWord(model.rate)
     try:
         model.expected_share(space)
     except ValueError:  # such as more bits per word than these words have
         return _NOTHING
-    drawn = model.sample(space, seed=seed, before=before)
+    drawn = model.sample(space, seed=seed, copy=copy)
     return drawn.tensor, drawn.word, drawn.mask
-
-
-def _draw_stuck(model: StuckAt, space: AddressSpace, content: CheckContent, seed: int, before: Counter) -> Hits:
-    tensor, word, bit = space.locate(model.clock(space.bits, seed, before).until(model.rate))
-    bit = bit.astype(np.uint64)
-    wrong = np.zeros(len(word), bool)
-    for index in np.unique(tensor):
-        in_tensor = np.flatnonzero(tensor == index)
-        values = content(space.tensors[index].name, word[in_tensor])
-        wrong[in_tensor] = ((values >> bit[in_tensor]) & np.uint64(1)) != model.value
-    return tensor[wrong], word[wrong], bit_mask(bit[wrong])
 
 
 def _data_space(error_map: ErrorMap, source: Source) -> AddressSpace:
@@ -236,33 +206,3 @@ def _data_space(error_map: ErrorMap, source: Source) -> AddressSpace:
         for entry in error_map.fingerprint
         if entry.name in source.rows
     )
-
-
-def _draw_count(
-    error_map: ErrorMap, source: Source, space: AddressSpace, seed: int, before: Counter
-) -> tuple[ErrorMap, Hits]:
-    """The errors of a fixed count that fall on check bits, and the map without as many of its last errors."""
-    model = source.error_model
-    data = _data_space(error_map, source)
-    places = model.clock(data.bits + space.bits, seed, before).first(model.k)
-    on_checks = places[places >= data.bits] - data.bits
-    if len(on_checks):
-        clock = model.clock(data.bits, error_map.seed, before)
-        last = np.setdiff1d(clock.first(model.k), clock.first(model.k - len(on_checks)), assume_unique=True)
-        tensor, word, bit = data.locate(last)
-        numbers = np.array([error_map.targets.index(target.name) for target in data.tensors])
-        error_map = _without(error_map, numbers[tensor], word, bit_mask(bit))
-    tensor, word, bit = space.locate(on_checks)
-    return error_map, (tensor, word, bit_mask(bit))
-
-
-def _without(error_map: ErrorMap, tensor: np.ndarray, word: np.ndarray, mask: np.ndarray) -> ErrorMap:
-    """A map without some flips, where it has them."""
-    kept = error_map.mask.copy()
-    for number, entries in error_map.by_tensor():
-        removed = merge(word[tensor == number], mask[tensor == number])
-        place = np.searchsorted(error_map.word[entries], removed.index)
-        place = np.minimum(place, entries.stop - entries.start - 1)
-        present = error_map.word[entries][place] == removed.index
-        kept[entries.start + place[present]] &= ~removed.mask[present]
-    return error_map.remaining(error_map.tensor, error_map.word, kept)

@@ -86,13 +86,6 @@ class Chipkill(StorageProtection):
     def units(self, protected: ProtectedWords, words: np.ndarray) -> np.ndarray:
         return units_of(words, protected.width, WORD)
 
-    def content(self, protected: ProtectedWords, unit: np.ndarray) -> np.ndarray:
-        pairs = np.stack([protected.read_blocks(unit // 2 * 2 + half, WORD) for half in (0, 1)], axis=1)
-        symbols = CODE.check_symbols(*CODE.syndromes(_symbols(pairs, np.zeros_like(pairs))))
-        shift = (CHIP_BITS * (unit % 2)).astype(np.uint64)
-        first, last = ((symbol.astype(np.uint64) >> shift) & _NIBBLE for symbol in symbols)
-        return first | last << np.uint64(CHIP_BITS)
-
 
 class SelectiveChipkill(StorageProtection):
     """A symbol code over the chips that hold signs and exponents of float32, with no extra memory.

@@ -266,6 +266,3 @@ class ECC(StorageProtection):
 
     def units(self, protected: ProtectedWords, words: np.ndarray) -> np.ndarray:
         return units_of(words, protected.width, self.code.data_bits)
-
-    def content(self, protected: ProtectedWords, unit: np.ndarray) -> np.ndarray:
-        return self.code.encode(protected.read_blocks(unit, self.code.data_bits))

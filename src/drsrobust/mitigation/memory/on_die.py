@@ -96,12 +96,6 @@ class OnDieECC(StorageProtection):
         block = distinct(np.sort(self._places(units_of(words, protected.width, WORD))[0]))
         return (block[:, None] * DATA_CHIPS + np.arange(DATA_CHIPS)).ravel()
 
-    def content(self, protected: ProtectedWords, unit: np.ndarray) -> np.ndarray:
-        words = self._word((unit // DATA_CHIPS)[:, None], np.arange(WORDS))
-        held = protected.read_blocks(words.ravel(), WORD).reshape(words.shape)
-        nibbles = (held >> (CHIP_BITS * (unit % DATA_CHIPS)).astype(np.uint64)[:, None]) & np.uint64(15)
-        return np.bitwise_xor.reduce(_SYNDROMES[np.arange(WORDS), nibbles.astype(np.int64)], axis=1).astype(np.uint64)
-
     def _places(self, word: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The code word of 64-bit words (the same number in all chips), and their place in it."""
         line, within = np.divmod(word, LINE)

@@ -53,6 +53,3 @@ class ParityZero(StorageProtection):
 
     def units(self, protected: ProtectedWords, words: np.ndarray) -> np.ndarray:
         return words
-
-    def content(self, protected: ProtectedWords, unit: np.ndarray) -> np.ndarray:
-        return (np.bitwise_count(protected.read(unit)) & 1).astype(np.uint64)

@@ -4,7 +4,6 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from copy import copy
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,7 +54,7 @@ class StorageProtection(Mitigation):
     """A protection of words in memory; the computation is unchanged.
 
     A subclass implements `decode` (the errors that remain in one tensor). With check bits it also implements `check_bits` (how
-    many), `units` (which belong to some words) and `content` (their values); with copies, `stored_tensors` and `extra_bits`.
+    many), `units` (which belong to some words); with copies, `stored_tensors` and `extra_bits`.
 
     Args:
         target: protected tensors: `"all"`, a component, a glob on tensor names or a `Target`.
@@ -90,7 +89,7 @@ class StorageProtection(Mitigation):
         data, stored = error_map, {}
         if in_map:
             by_name = {protected.name: protected for protected in in_map.values()}
-            data, stored = self._draw_stored(error_map, by_name, seed)
+            stored = self._draw_stored(error_map, by_name, seed)
         trial = DrawContext(seed, error_map.sources)
         columns, results = [], []
         entries = dict(data.by_tensor())
@@ -149,10 +148,6 @@ class StorageProtection(Mitigation):
         """The units of check bits that belong to some words (ascending numbers)."""
         raise NotImplementedError(f"{type(self).__name__} has no check bits")
 
-    def content(self, protected: ProtectedWords, unit: np.ndarray) -> np.ndarray:
-        """The check bits (uint64 [n]) of units without errors."""
-        raise NotImplementedError(f"{type(self).__name__} has no check bits")
-
     def stored_tensors(self, protected: ProtectedWords, rows: np.ndarray | None) -> Iterator[TargetTensor]:
         """The tensors of its own memory that belong to some rows of the protected tensor (None: all)."""
         if checks := self.check_bits(protected):
@@ -190,8 +185,8 @@ class StorageProtection(Mitigation):
 
     def _draw_stored(
         self, error_map: ErrorMap, by_name: Mapping[str, ProtectedWords], seed: int
-    ) -> tuple[ErrorMap, dict[str, dict[str, Errors]]]:
-        """The errors in the data and, by protected tensor and stored tensor, those in its own memory."""
+    ) -> dict[str, dict[str, Errors]]:
+        """The errors in its own memory, by protected tensor and stored tensor."""
         owner: dict[str, str] = {}
 
         def memory(rows: Mapping[str, np.ndarray | None]) -> Iterator[TargetTensor]:
@@ -200,17 +195,13 @@ class StorageProtection(Mitigation):
                     owner[tensor.name] = name
                     yield tensor
 
-        def content(name: str, word: np.ndarray) -> np.ndarray:
-            protected = by_name[name]
-            return self.check_bits(protected).packed(protected, word, partial(self.content, protected))
-
-        data, drawn = check_errors(error_map, memory, content, seed=seed, label=self.label)
+        drawn = check_errors(error_map, memory, seed=seed, label=self.label)
         stored: dict[str, dict[str, Errors]] = {}
         for name, errors in drawn.items():
             if name in by_name:
                 errors = self.check_bits(by_name[name]).unpacked(by_name[name], errors)
             stored.setdefault(owner[name], {})[name] = errors
-        return data, stored
+        return stored
 
     def _in_map(self, error_map: ErrorMap, model: nn.Module) -> dict[int, ProtectedWords]:
         """The protected words of the map's tensors, by tensor number."""
