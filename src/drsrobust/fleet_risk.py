@@ -35,7 +35,10 @@ if TYPE_CHECKING:
 
 FIT_DAY = 24e-9  # failures a day of 1 FIT
 YEAR = 365  # days
-_NEEDED = ("error_model", "error_mode", "mitigation", "target", "n_bits", "outcome", "stopped", "bits_left", "auc_drop")
+_NEEDED = (
+    *("error_model", "error_mode", "error_chips", "error_mapping", "mitigation", "corrects_mode", "target", "n_bits"),
+    *("outcome", "stopped", "bits_left", "auc_drop"),
+)
 _NEEDED += DECISIONS
 NONFINITE = {  # rule for a score that is NaN -> when a recommendation is wrong
     "wrong": "wrong if its probability is on the other side of 0.5, or NaN",
@@ -390,12 +393,10 @@ def _check_same(trials: "pd.DataFrame", space: AddressSpace, geometry: Geometry)
         raise ValueError("damage has no trials")
     if (others := set(trials["n_bits"].dropna())) - {space.bits}:
         raise ValueError(f"damage holds trials of {max(others):,} bits; the model has {space.bits:,} in this target")
-    labels = trials["error_model"].astype(str)  # the only place where a table names chips and address map
-    if (chosen := labels[labels.str.contains("chips=")]).any():
-        raise ValueError(f"damage holds {chosen.iloc[0]}; give faults of any chip, MemoryFault(mode)")
-    other = labels[labels.str.contains("mapping=") != (geometry.mapping != Geometry().mapping)]
-    if len(other):
-        raise ValueError(f"damage holds {other.iloc[0]}; geometry maps words {geometry.mapping!r}")
+    if len(chosen := trials[trials["error_chips"].notna()]):
+        raise ValueError(f"damage holds {chosen['error_model'].iloc[0]}; give faults of any chip, MemoryFault(mode)")
+    if len(other := trials[trials["error_mapping"] != geometry.mapping]):
+        raise ValueError(f"damage holds {other['error_model'].iloc[0]}; geometry maps words {geometry.mapping!r}")
 
 
 def _with_hits(trials: "pd.DataFrame", hits: Mapping[str, Fit]) -> "pd.DataFrame":

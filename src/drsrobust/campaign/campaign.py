@@ -48,7 +48,7 @@ from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import MITIGATION, with_nan_rules
-from drsrobust.statistics.strata import STRATUM, WEIGHT
+from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT
 from drsrobust.statistics.summary import summarise
 
 if TYPE_CHECKING:
@@ -84,10 +84,11 @@ class Campaign:
         protocol: a label for the table (`corrected` or `as_released` in the study).
         coupled: trials of one number at different rates share nested error maps; False: all are independent.
         sampling: `plain`: each trial's error map is drawn by the error model alone. `stratified`: trials are drawn by what does
-            harm, and the table has columns `stratum` and `weight`; **its plain means are wrong**: use `summary()`, `summarise`,
-            `recovery` or `pvf`. Of `BitFlip` by the number of critical flips, which narrows intervals at low rates; rates at
-            which plain maps hold many critical flips, and mitigations that remove these from memory, have plain maps. Of
-            `MemoryFault` by the chip that fails, in modes `bit` and `word` by critical bits too. Or `CriticalBits`: by these.
+            harm, and the table has columns `stratum`, `weight` and `loss_is_bounded`; **its plain means are wrong**: use
+            `summary()`, `summarise`, `recovery` or `pvf`. Of `BitFlip` by the number of critical flips, which narrows intervals
+            at low rates; rates at which plain maps hold many critical flips, and mitigations that remove these from memory,
+            have plain maps. Of `MemoryFault` by the chip that fails, in modes `bit` and `word` by critical bits too. Or
+            `CriticalBits`: by these.
         store: folder of the results; None: one in the cache, named by the definition, code included; where part of the code
             cannot be compared with that of a later run, one that is deleted with the campaign, with a warning.
 
@@ -374,9 +375,9 @@ class Campaign:
         condition = stored["condition"].to_numpy()
         probabilities = np.array([one.stratum.probability for one in self.conditions])
         weights = probabilities / np.maximum(1, np.bincount(condition, minlength=len(probabilities)))
-        return StratifiedTable(
-            table.assign(**{STRATUM: stored[STRATUM].to_pandas(), WEIGHT: weights[condition]}).copy()
-        )
+        bounded = np.array([one.loss_is_bounded for one in self.conditions])
+        columns = {STRATUM: stored[STRATUM].to_pandas(), WEIGHT: weights[condition]}
+        return StratifiedTable(table.assign(**columns, **{LOSS_IS_BOUNDED: bounded[condition]}).copy())
 
     def summary(
         self,

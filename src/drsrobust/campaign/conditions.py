@@ -13,22 +13,18 @@ from torch import nn
 
 from drsrobust.injection import (
     AddressSpace,
-    BitFlip,
     Dtype,
     ErrorModel,
-    FixedCount,
     Gradients,
     Injection,
-    MemoryFault,
     Rows,
-    SingleBit,
     Target,
     Transient,
     as_target,
     resolve,
 )
 from drsrobust.injection.address_space import Memory
-from drsrobust.injection.critical_bits import Stratum
+from drsrobust.injection.critical_bits import SPREAD, Stratum
 from drsrobust.injection.number_formats import bit_classes
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import NONE
@@ -77,22 +73,26 @@ class Condition:
     def ber(self) -> float | None:
         """Expected share of eligible bits that flip; None if it depends on the run."""
         if isinstance(self.hits, Transient):
-            return self.error_model.rate if isinstance(self.error_model, BitFlip) else None
+            return self.error_model.transient_share()
         return self.error_model.expected_share(self.hits)
+
+    @property
+    def loss_is_bounded(self) -> bool:
+        """Whether no map of its stratum is taken to lose more than those that are drawn."""
+        spread = SPREAD[0] if self.mitigation is None else self.mitigation.spread
+        return self.stratum is not None and self.stratum.is_bounded(spread)
 
     @property
     def description(self) -> dict[str, Any]:
         """The columns of `table.DESCRIPTION`: what figures group by, so that no label is parsed."""
         rows = self.target if isinstance(self.target, Rows) else None
         return {
-            "error_kind": type(self.error_model).__name__,
-            "error_bit": self.error_model.bit if isinstance(self.error_model, SingleBit) else None,
-            "error_count": self.error_model.k if isinstance(self.error_model, FixedCount) else None,
-            "error_mode": self.error_model.mode if isinstance(self.error_model, MemoryFault) else None,
+            **self.error_model.columns(),
             "target_table": rows and rows.table,
             "target_rows": rows and rows.order,
             "target_share": rows and rows.share,
             "mitigation_kind": NONE if self.mitigation is None else type(self.mitigation).__name__,
+            "corrects_mode": None if self.mitigation is None else self.mitigation.corrects_mode,
             "n_bits": self.hits.bits if isinstance(self.hits, AddressSpace) else None,
         }
 

@@ -13,9 +13,9 @@ from torch import nn
 
 from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.queue import Schedule
-from drsrobust.injection import AddressSpace, BitFlip, ErrorModel
+from drsrobust.injection import AddressSpace, ErrorModel
 from drsrobust.injection.critical_bits import CriticalBits, Stratum
-from drsrobust.statistics.strata import ALL, CHECK_CHIPS, NOT_CRITICAL, UNHIT
+from drsrobust.statistics.strata import ALL
 
 PILOT = 16  # trials of each stratum from which the others are allocated
 LEAST = 0.2, 0.1  # share of the trials without critical flips at least, and of every other stratum
@@ -53,17 +53,17 @@ def stratified(conditions: Sequence[Condition], model: nn.Module, critical_bits:
             found = strata.setdefault(maps, strata_of(condition.error_model, condition.hits, critical_bits))
         except ValueError as error:
             raise ValueError(f"{condition.error_model} in {condition.target}: {error}") from error
-        if len(found) > 1 and type(condition.error_model) is BitFlip and _removes(condition, model, critical_bits):
+        if len(found) > 1 and _removes(condition, model, critical_bits):
             strata[maps] = [Stratum(ALL, 1.0, condition.error_model)]
     return [replace(condition, stratum=one) for condition in conditions for one in strata[condition.key[:3]]]
 
 
 def _removes(condition: Condition, model: nn.Module, critical_bits: CriticalBits) -> bool:
-    """Whether the mitigation removes a single critical flip from the memory."""
-    if condition.mitigation is None:
+    """Whether the mitigation removes a single critical error from the memory."""
+    probe = condition.error_model.critical_probe(critical_bits)
+    if condition.mitigation is None or probe is None:
         return False
-    single = replace(condition.error_model, ber=0.0, critical=1, critical_bits=critical_bits)
-    maps = (single.sample(condition.hits, seed=seed) for seed in range(PROBES))
+    maps = (probe.sample(condition.hits, seed=seed) for seed in range(PROBES))
     return any(condition.mitigation.screen(one, model, seed=one.seed).bits < one.bits for one in maps)
 
 
@@ -140,8 +140,7 @@ class StratifiedSchedule(Schedule):
         model raised counts as 0."""
         n = self._limit[number]
         spreads = [np.nan_to_num(self.values(condition, n)).var() for condition in self._groups[number]]
-        name = self._strata[number].name
-        unseen = 0.0 if name in (UNHIT, CHECK_CHIPS) or name.endswith(NOT_CRITICAL) else UNSEEN**2 / n
+        unseen = 0.0 if self._strata[number].is_bounded("word") else UNSEEN**2 / n
         return float(np.sqrt(max(spreads) + unseen))
 
 

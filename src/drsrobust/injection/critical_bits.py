@@ -22,6 +22,11 @@ MOST = 3  # flips that have a stratum of their own, at least so many share the l
 _AT_LEAST = re.compile(r"(\d+)\+")
 
 
+# How far a mitigation may move errors: within the chip that they lie in, within a word (as a range check, which sets a word to
+# 0), or anywhere.
+SPREAD = ("chip", "word", "anywhere")
+
+
 @dataclass(frozen=True)
 class Stratum:
     """A part of the error maps of an error model.
@@ -30,11 +35,18 @@ class Stratum:
         name: the number of critical flips, as `0` or `2+`; the chips of a memory fault; `all` for plain maps.
         probability: that a plain map belongs to it.
         error_model: that draws its maps.
+        bounded_within: the largest `SPREAD` of a mitigation under which no map of it is taken to lose more than those that
+            were drawn; None: there may always be worse ones.
     """
 
     name: str
     probability: float
     error_model: Any
+    bounded_within: str | None = None
+
+    def is_bounded(self, spread: str) -> bool:
+        """Whether its losses are taken to be bounded by those seen under a mitigation that moves errors so far."""
+        return self.bounded_within is not None and SPREAD.index(spread) <= SPREAD.index(self.bounded_within)
 
 
 def check_count(count: int | str) -> int | str:

@@ -27,16 +27,23 @@ from drsrobust.injection.error_map import ErrorMap, Fingerprint, Source, first_o
 from drsrobust.injection.number_formats import Bits, bit_set
 from drsrobust.statistics.strata import ALL
 
+UNITS = ("bit", "word", "row")  # from the smallest
+
 
 class ErrorModel(ABC):
     """A rule for how stored bits go wrong. `a + b` is both: the union of their flips.
 
     To write one: derive a frozen dataclass, name in `RATE` (or `COUNT`) the field that sets how many errors there are, and
-    define `rate` (None for models of a fixed count), `expected_share` and `sample`.
+    define `rate` (None for models of a fixed count), `expected_share` and `sample`. Further methods say how it draws in check
+    bits, which strata it has, and what tables hold of it; their defaults suit errors of whole words at a rate.
+
+    Attributes:
+        unit: what goes wrong at one time: a `bit`, a `word`, or a `row` (neighbouring words).
     """
 
     RATE: ClassVar[str | None] = None
     COUNT: ClassVar[str | None] = None
+    unit: ClassVar[str] = "word"
 
     if TYPE_CHECKING:
         rate: float | None
@@ -67,6 +74,35 @@ class ErrorModel(ABC):
             ValueError: the model cannot hit this space, or a seed out of range.
         """
 
+    def sample_check_bits(
+        self, checks: AddressSpace, data: AddressSpace, *, seed: int, data_seed: int, copy: int = 0
+    ) -> ErrorMap | None:
+        """The errors of the same trial in the memory of a protection (check bits, checksums, copies): by default those that
+        `sample` draws there. None: that memory stays clean, as under models that cannot hit its words.
+
+        Args:
+            checks: that memory. Copies have tensors in memory, check bits have not.
+            data: what the errors of the data were drawn over, with `data_seed`.
+            seed: for errors in `checks`.
+            data_seed: of the trial.
+            copy: as of `sample`.
+        """
+        try:
+            self.expected_share(checks)
+        except ValueError:  # such as more bits per word than these words have
+            return None
+        return self.sample(checks, seed=seed, copy=copy)
+
+    def transient_share(self) -> float | None:
+        """Expected share of bits that flip in values that exist only while the model runs; None (the default): it depends on
+        their shape or contents."""
+        return None
+
+    def columns(self) -> dict[str, Any]:
+        """What a campaign's table says of this model, so that no label is parsed: `error_kind`, and those that apply of
+        `error_bit`, `error_count`, `error_mode`, `error_chips` and `error_mapping`."""
+        return {"error_kind": type(self).__name__}
+
     def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
         """The parts of this model's maps that have trials of their own in a stratified campaign; their probabilities sum to 1.
         One stratum `all` where plain maps do as well; none (the default) if the model cannot be stratified.
@@ -79,6 +115,15 @@ class ErrorModel(ABC):
             ValueError: a target without critical bits, of a model that needs them.
         """
         return []
+
+    def critical_probe(self, critical_bits: CriticalBits) -> "ErrorModel | None":
+        """A model whose maps hold one critical error alone. Where a mitigation removes such errors from memory, plain maps
+        replace the strata. None (the default): strata hold under every mitigation.
+
+        Args:
+            critical_bits: that the strata count.
+        """
+        return None
 
     def summands(self) -> Sequence["ErrorModel"]:
         """The models of a sum; the model alone otherwise."""
@@ -256,6 +301,11 @@ class Sum(ErrorModel):
     def summands(self) -> Sequence[ErrorModel]:
         return self.parts
 
+    @property
+    def unit(self) -> str:
+        """The largest unit of its summands."""
+        return max((part.unit for part in self.parts), key=UNITS.index)
+
     def __str__(self) -> str:
         return " + ".join(str(part) for part in self.parts)
 
@@ -302,7 +352,9 @@ def drawing_order(model: ErrorModel) -> tuple[str, float, float]:
 
 
 class _ChosenBits(ErrorModel):
-    """An error model with the field `bits`."""
+    """An error model with the field `bits`, of the data: check bits stay clean where it is set."""
+
+    unit = "bit"
 
     def __post_init__(self) -> None:
         if self.bits is not None:
@@ -310,6 +362,13 @@ class _ChosenBits(ErrorModel):
 
     def eligible(self, space: AddressSpace) -> AddressSpace:
         return space.only(self.bits)
+
+    def sample_check_bits(
+        self, checks: AddressSpace, data: AddressSpace, *, seed: int, data_seed: int, copy: int = 0
+    ) -> ErrorMap | None:
+        if self.bits is not None:
+            return None
+        return super().sample_check_bits(checks, data, seed=seed, data_seed=data_seed, copy=copy)
 
 
 @dataclass(frozen=True, repr=False)
@@ -383,9 +442,20 @@ class BitFlip(_ChosenBits):
             return []
         counts = count_strata(critical_bits.among(self.eligible(space)).bits, self.ber)
         return [
-            Stratum(str(count), probability, replace(self, critical=count, critical_bits=critical_bits))
+            Stratum(
+                str(count),
+                probability,
+                replace(self, critical=count, critical_bits=critical_bits),
+                bounded_within=None if count else "anywhere",
+            )
             for count, probability in counts.items()
         ] or [Stratum(ALL, 1.0, self)]
+
+    def critical_probe(self, critical_bits: CriticalBits) -> ErrorModel:
+        return replace(self, ber=0.0, critical=1, critical_bits=critical_bits)
+
+    def transient_share(self) -> float:
+        return self.ber
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)
@@ -446,6 +516,12 @@ class FixedCount(_ChosenBits):
         about = {"requested_rate": self.expected_share(space), "n_sites": eligible.bits, "n_events": self.k}
         return from_bits(self, eligible, self.clock(eligible.bits, seed, copy).first_in_parts(self.k), seed, **about)
 
+    def sample_check_bits(self, checks: AddressSpace, data: AddressSpace, **_: int) -> None:
+        """None: all k errors lie in the data."""
+
+    def columns(self) -> dict[str, Any]:
+        return {**super().columns(), "error_count": self.k}
+
 
 @dataclass(frozen=True)
 class SingleBit(ErrorModel):
@@ -457,6 +533,7 @@ class SingleBit(ErrorModel):
     """
 
     rate = None
+    unit = "bit"
 
     bit: int
 
@@ -476,6 +553,12 @@ class SingleBit(ErrorModel):
         eligible = self.eligible(space)
         about = {"requested_rate": 1 / eligible.bits, "n_sites": eligible.bits, "n_events": 1}
         return from_bits(self, eligible, self.clock(eligible.bits, seed, copy).first_in_parts(1), seed, **about)
+
+    def sample_check_bits(self, checks: AddressSpace, data: AddressSpace, **_: int) -> None:
+        """None: the error lies in the data."""
+
+    def columns(self) -> dict[str, Any]:
+        return {**super().columns(), "error_bit": self.bit}
 
 
 @dataclass(frozen=True)
@@ -507,6 +590,14 @@ class StuckAt(_ChosenBits):
     def expected_share(self, space: AddressSpace) -> None:
         """None: it depends on how many bits hold the other value."""
         self.eligible(space)
+
+    def sample_check_bits(
+        self, checks: AddressSpace, data: AddressSpace, *, seed: int, data_seed: int, copy: int = 0
+    ) -> ErrorMap | None:
+        """In copies alone, whose words are known; check bits stay clean."""
+        if any(tensor.memory is None for tensor in checks.tensors):
+            return None
+        return super().sample_check_bits(checks, data, seed=seed, data_seed=data_seed, copy=copy)
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)

@@ -154,6 +154,14 @@ class RandomValue(ErrorModel):
         drawn = from_words(self, space, tensor, word, mask, seed, **about)
         return replace(drawn, original=space.read(drawn.tensor, drawn.word))
 
+    def sample_check_bits(
+        self, checks: AddressSpace, data: AddressSpace, *, seed: int, data_seed: int, copy: int = 0
+    ) -> ErrorMap | None:
+        """In copies as in data; check bits hold no numbers, so a hit word of them becomes random (`RandomWord`)."""
+        if any(tensor.memory is None for tensor in checks.tensors):
+            return RandomWord(self.rate).sample(checks, seed=seed, copy=copy)
+        return super().sample_check_bits(checks, data, seed=seed, data_seed=data_seed, copy=copy)
+
     def _draw(self, dtype: torch.dtype, raw: np.ndarray) -> np.ndarray:
         """The drawn numbers as words, uint64."""
         if dtype.is_floating_point:
@@ -192,6 +200,7 @@ class Burst(ErrorModel):
     """
 
     RATE = "rate"
+    unit = "row"
 
     rate: float
     length: int
@@ -233,6 +242,7 @@ class RowError(ErrorModel):
     """
 
     RATE = "rate"
+    unit = "row"
 
     rate: float
     row_bytes: int = 8192

@@ -13,8 +13,9 @@ from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.critical_bits import CriticalBits, Stratum
 from drsrobust.injection.error_clock import VALUE, check_seed
 from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.error_models import ErrorModel, check_rate, from_sorted_words
+from drsrobust.injection.error_models import ErrorModel, check_rate, from_sorted_words, from_words
 from drsrobust.injection.memory_map import (
+    CHECK_BITS,
     CHIP_BITS,
     CHIPS,
     DATA_CHIPS,
@@ -24,7 +25,7 @@ from drsrobust.injection.memory_map import (
     exponent_chips,
 )
 from drsrobust.rates import FIT, FieldRate, Fit, fits_by_mode
-from drsrobust.statistics.strata import ALL, CHECK_CHIPS, MANTISSA_CHIPS, NOT_CRITICAL
+from drsrobust.statistics.strata import ALL
 
 _DRAWS = 10_000  # of a fault, until one has critical bits, or none, as it should
 
@@ -196,17 +197,29 @@ class MemoryFault(ErrorModel):
         if not top and not chance.any():
             return [Stratum(ALL, 1.0, self)]
         others = [chip for chip in range(DATA_CHIPS) if chip not in top]
-        groups = {MANTISSA_CHIPS if top else "data chips": others, "exponent chips": [*top]}
-        groups[CHECK_CHIPS] = list(range(DATA_CHIPS, CHIPS))
+        # Mantissa chips move a number by under an eighth of itself, unless a range check then sets it to 0.
+        groups = {"mantissa chips" if top else "data chips": (others, "chip" if top else None)}
+        groups |= {"exponent chips": ([*top], None), "check chips": (list(range(DATA_CHIPS, CHIPS)), "word")}
         strata, about = [], {"critical_bits": critical_bits}
-        for name, chips in groups.items():
-            if name == CHECK_CHIPS or not chance.any():
-                strata.append((name, len(chips) / CHIPS, {"chips": chips}))
+        for name, (chips, bounded_within) in groups.items():
+            if name == "check chips" or not chance.any():
+                strata.append((name, len(chips) / CHIPS, {"chips": chips}, bounded_within))
             else:
                 rest = float((1 - chance[chips]).sum()) / CHIPS
-                strata.append((name + NOT_CRITICAL, rest, {"chips": chips, "critical": 0} | about))
-        strata.append(("critical bits", float(chance.sum()) / CHIPS, {"critical": "1+"} | about))
-        return [Stratum(name, share, replace(self, **settings)) for name, share, settings in strata if share > 0]
+                strata.append((f"{name}, not critical", rest, {"chips": chips, "critical": 0} | about, "word"))
+        strata.append(("critical bits", float(chance.sum()) / CHIPS, {"critical": "1+"} | about, None))
+        return [
+            Stratum(name, share, replace(self, **new), bounded) for name, share, new, bounded in strata if share > 0
+        ]
+
+    def columns(self) -> dict[str, Any]:
+        chips = None if self.chips is None else ", ".join(map(str, self.chips))
+        return {
+            **super().columns(),
+            "error_mode": self.mode,
+            "error_chips": chips,
+            "error_mapping": self.geometry.mapping,
+        }
 
     def _critical_chance(self, space: AddressSpace, critical_bits: CriticalBits) -> np.ndarray:
         """The probability that a fault of one bit or word in each of the data chips makes a critical bit wrong (0 for other
@@ -338,6 +351,33 @@ class MemoryFault(ErrorModel):
         failing = np.bitwise_or.reduce(1 << random.permutation(CHIP_BITS)[: self.lines])
         packed = _bernoulli(random, ceil(n / 2), self.density) & np.uint8(failing * 17)  # two words per byte
         return np.stack((packed & np.uint8(15), packed >> np.uint8(4)), axis=1).ravel()[:n]
+
+    def sample_check_bits(
+        self, checks: AddressSpace, data: AddressSpace, *, seed: int, data_seed: int, copy: int = 0
+    ) -> ErrorMap | None:
+        """The wrong bits of a fault in a chip of check bits, of codes that hold 8 of these for 64 bits of data. Memory of other
+        protections lies elsewhere, and stays clean."""
+        extent = self.extent(data, seed=data_seed, copy=copy)
+        if extent.chip < DATA_CHIPS:
+            return None
+        wrong = self.wrong_bits(extent, seed=data_seed, copy=copy).astype(np.uint64)
+        wrong <<= np.uint64(CHIP_BITS * (extent.chip - DATA_CHIPS))
+        number = {tensor.name: index for index, tensor in enumerate(checks.tensors)}
+        parts = [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))]
+        for tensor, inside, first in self.tensors_of(data, extent):
+            index = number.get(tensor.name)
+            units = -(-tensor.size * tensor.format.width // WORD)
+            if index is None:
+                continue
+            per = checks.tensors[index].format.width // CHECK_BITS
+            if checks.tensors[index].size != -(-units // per):
+                continue
+            unit = extent.address[inside] - first
+            exists = unit < units
+            word, shift = np.divmod(unit[exists], per)
+            mask = wrong[inside][exists] << (CHECK_BITS * shift).astype(np.uint64)
+            parts.append((np.full(len(word), index, np.int32), word, mask & checks.eligible[index].mask_of(word)))
+        return from_words(self, checks, *map(np.concatenate, zip(*parts, strict=True)), data_seed)
 
     def _random(self, seed: int, copy: int, stream: str = "") -> np.random.Generator:
         check_seed(seed)

@@ -17,6 +17,7 @@ from drsrobust.injection.error_models import check_whole
 
 WORD, LINE = 64, 8  # bits of a memory word; words of a line of 64 bytes
 DATA_CHIPS, CHIPS, CHIP_BITS = 16, 18, 4
+CHECK_BITS = CHIP_BITS * (CHIPS - DATA_CHIPS)  # of a word
 MAPS = ("in order", "spread")
 _BLOCK = 1 << 16  # words at a time, whose copies stay in the processor's cache
 

@@ -98,12 +98,18 @@ class Mitigation(ABC):
 
     Attributes:
         name: label in tables and legends. Several settings may share it; conditions, stores and tables use `identity`.
+        corrects_mode: the mode of memory faults of which it corrects every single one, or `any`; None: it does not.
+        spread: how far a repair may move errors (`injection.critical_bits.SPREAD`).
         ordered: whether its effect on a sample depends on earlier batches (repair of weights, a check of every n-th batch).
             Evaluators then score all rows in order.
+        reports_only: whether it detects errors and changes nothing.
     """
 
     name: str
+    corrects_mode: str | None = None
+    spread: str = "anywhere"
     ordered: bool = False
+    reports_only: bool = False
 
     @abstractmethod
     def settings(self) -> Any:

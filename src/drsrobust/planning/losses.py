@@ -13,11 +13,11 @@ from drsrobust.campaign.stratified import strata_of
 from drsrobust.campaign.trial import trial_seed
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, Target, resolve
-from drsrobust.injection.critical_bits import CriticalBits, Stratum
+from drsrobust.injection.critical_bits import SPREAD, CriticalBits, Stratum
 from drsrobust.mitigation import Mitigation
 from drsrobust.planning.simultaneous import Uncertainty, uncertainty
 from drsrobust.statistics.columns import NONE
-from drsrobust.statistics.strata import ALL, DROP, STRATUM, WEIGHT, Strata
+from drsrobust.statistics.strata import ALL, DROP, LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
 
 FACTOR = 2.0  # between predicted and measured loss, over which losses do not add up
 
@@ -32,6 +32,7 @@ class Losses:
         whole: float64 [maps], lost to all errors of a map, without protection.
         stratum: names [maps].
         weight: float64 [maps], which sum to 1.
+        bounded: bool [maps], of strata whose losses are bounded by those seen under every protection.
         golden: AUC without errors.
     """
 
@@ -41,6 +42,7 @@ class Losses:
     whole: np.ndarray
     stratum: tuple[str, ...]
     weight: np.ndarray
+    bounded: np.ndarray
     golden: float
 
     @cached_property
@@ -48,8 +50,8 @@ class Losses:
         """The strata of the maps."""
         import pandas as pd
 
-        columns = {STRATUM: self.stratum, WEIGHT: self.weight, "auc_drop": self.whole, "outcome": "ok"}
-        return Strata.of(pd.DataFrame(columns))
+        columns = {STRATUM: self.stratum, WEIGHT: self.weight, LOSS_IS_BOUNDED: self.bounded}
+        return Strata.of(pd.DataFrame(columns | {"auc_drop": self.whole, "outcome": "ok"}))
 
     @cached_property
     def uncertainty(self) -> Uncertainty:
@@ -146,7 +148,8 @@ def measure(
             values[:, number, option] = _losses(evaluator, golden, candidate, name, own, known)
     weight = np.array([one.probability / counts[one.name] for one in strata])
     names = (NONE, *(candidate.name for candidate in candidates))
-    return Losses(tensors, names, values, whole, tuple(one.name for one in strata), weight, golden)
+    bounded = np.array([one.is_bounded(SPREAD[-1]) for one in strata])
+    return Losses(tensors, names, values, whole, tuple(one.name for one in strata), weight, bounded, golden)
 
 
 def _draw(

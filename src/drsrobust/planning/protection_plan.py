@@ -18,6 +18,7 @@ from drsrobust._files import expanded, new_file
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import ErrorModel, Target, resolve
+from drsrobust.injection.critical_bits import SPREAD
 from drsrobust.injection.error_models import check_whole
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import padded_batches, state_digest
@@ -25,7 +26,7 @@ from drsrobust.planning.choice import Choice, InfeasibleBudget, cheapest, choose
 from drsrobust.planning.costs import WHOLE, cost_arrays, tensor_costs
 from drsrobust.planning.losses import Losses, measure, strata_for
 from drsrobust.statistics.columns import ENDS, NONE
-from drsrobust.statistics.strata import STRATUM, WEIGHT, Strata
+from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
 from drsrobust.statistics.summary import summarise
 
 if TYPE_CHECKING:
@@ -276,7 +277,10 @@ class Plan:
         for stratum in strata:
             grid = {"errors": [stratum.error_model], "targets": [target], "mitigations": [None, *distinct]}
             table = Campaign(evaluator, **grid, trials=count, seed=seed).run(workers=1)
-            tables.append(table.assign(**{STRATUM: stratum.name, WEIGHT: stratum.probability / count}))
+            bounded = {one.name: stratum.is_bounded(one.spread) for one in distinct}
+            bounded = table["mitigation"].map({NONE: stratum.is_bounded(SPREAD[0]), **bounded})
+            new = {STRATUM: stratum.name, WEIGHT: stratum.probability / count, LOSS_IS_BOUNDED: bounded}
+            tables.append(table.assign(**new))
         found = pd.concat(tables, ignore_index=True)
         kinds = [about.get(name, (NONE, 0.0, 0.0)) for name in found["mitigation"]]
         found[list(_ABOUT)] = pd.DataFrame(kinds, found.index)
@@ -352,6 +356,7 @@ class Plan:
                 raise ValueError(f"{path}: its candidate {name!r} is not among the given ones at its place")
         arrays = {name: np.array(about["losses"][name], float) for name in ("values", "whole", "weight")}
         named = {name: tuple(about["losses"][name]) for name in ("tensors", "options", "stratum")}
+        arrays["bounded"] = np.array(about["losses"]["bounded"], bool)
         losses = Losses(**named, **arrays, golden=about.pop("losses")["golden"])
         frames = {name: pd.DataFrame(about.pop(name)) for name in ("costs", "places")}
         about["required"] = frozenset(about["required"])

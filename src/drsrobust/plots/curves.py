@@ -60,9 +60,9 @@ def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
     Raises:
         ValueError: a table of trials, which has no means and intervals.
     """
-    columns = [*_KEYS, *_NUMBERS, "error_kind"]
+    columns = [*_KEYS, *_NUMBERS, "rate"]
     missing = [name for name in columns if name not in summary]
-    data = picked(summary[summary["error_kind"] == "BitFlip"], columns, *missing[:1])
+    data = picked(summary if missing else summary[summary["rate"] == summary["ber"]], columns, *missing[:1])
     return data.sort_values([*_KEYS, "ber"], ignore_index=True)
 
 

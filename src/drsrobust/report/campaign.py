@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SHOWN = ("target", "mitigation", "error_model", "rate", "n")
-_BIT_FLIP = "BitFlip"  # error models of this name differ in their rate alone
 
 
 def write_campaign(campaign: Campaign, folder: Path, bounds: Mapping[str, tuple[float, float]] | None) -> Path:
@@ -112,7 +111,7 @@ def _raised(campaign: Campaign) -> list[dict[str, str]]:
 
 
 def _where(row: Mapping[str, Any]) -> str:
-    rate = f" at {row['rate']:.2g}" if row["error_model"] == _BIT_FLIP else ""
+    rate = f" at {row['rate']:.2g}" if row["rate"] == row["rate"] else ""
     return f"{row['error_model']}{rate} in {row['target']}"
 
 
@@ -126,7 +125,7 @@ def _interval(row: Mapping[str, Any], name: str, form: str = ".3g") -> str:
 
 def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str) -> Any:
     """Name, axes, data and caption of each figure."""
-    is_rate = (summary["error_model"] == _BIT_FLIP) & (summary["ber"] > 0)
+    is_rate = (summary["rate"] == summary["ber"]) & (summary["ber"] > 0)
     if main != "auc_drop" or summary["ber"][is_rate].nunique() < 2:
         is_rate &= False
     rates, others = summary[is_rate], summary[~is_rate]
@@ -134,13 +133,15 @@ def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: st
         data = curves.auc_vs_ber_data(plain)
         yield "auc", curves.auc_vs_ber(data), data, "AUC against the bit error rate, without protection."
     if recovered is not None:
-        for number, (target, rows) in enumerate(rates.groupby("target", sort=False)):
+        of_rates = recovered[recovered["rate"] == recovered["ber"]]
+        for number, (errors, rows) in enumerate(rates.groupby(["error_model", "target"], sort=False)):
+            where = " in ".join(errors)
             data = curves.mitigated_auc_data(rows)
-            yield f"protected_{number}", curves.mitigated_auc(data), data, f"AUC under protections, errors in {target}."
-            back = recovered[(recovered["target"] == target) & (recovered["error_model"] == _BIT_FLIP)]
+            yield f"protected_{number}", curves.mitigated_auc(data), data, f"AUC under protections, {where}."
+            back = of_rates[(of_rates[["error_model", "target"]] == errors).all(axis=1)]
             if back["recovery_low"].notna().any():
                 data = curves.recovery_vs_ber_data(back)
-                yield f"recovery_{number}", curves.recovery_vs_ber(data), data, f"Recovered AUC, errors in {target}."
+                yield f"recovery_{number}", curves.recovery_vs_ber(data), data, f"Recovered AUC, {where}."
     if len(data := others[[*_SHOWN, main, f"{main}_low", f"{main}_high"]].dropna(subset=[main])):
         (ax,) = new_panels()
         ax.figure.set_size_inches(7, 1.2 + 0.3 * len(data))

@@ -9,8 +9,8 @@ if TYPE_CHECKING:
 CONDITION = ("model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation")
 # What a condition is made of, the same in all its trials: class names, settings, shares.
 STRUCTURED = (
-    *("error_kind", "error_bit", "error_count", "error_mode", "target_table", "target_rows", "target_share"),
-    *("mitigation_kind", "n_bits"),
+    *("error_kind", "error_bit", "error_count", "error_mode", "error_chips", "error_mapping"),
+    *("target_table", "target_rows", "target_share", "mitigation_kind", "corrects_mode", "n_bits"),
 )
 NONE = "none"  # the value of `mitigation` without any
 MITIGATION = ("mitigation", "mitigation_id")  # its label, and a hash of its settings

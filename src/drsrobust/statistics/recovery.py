@@ -6,7 +6,7 @@ import numpy as np
 
 from drsrobust.statistics.columns import CONDITION, ENDS, NONE, identifying
 from drsrobust.statistics.intervals import CONFIDENCE, UNIT, stringer_interval
-from drsrobust.statistics.strata import DROP, FEW, STRATUM, WEIGHT, Strata, check_trials
+from drsrobust.statistics.strata import DROP, FEW, LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata, check_trials
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -96,7 +96,7 @@ def _paired(about: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd
             f"and {alone} of them have no partner with the same seed; run both to the same number of trials, with one seed"
         )
     kept = ["auc", "auc_golden", *(name for name in (STRATUM, WEIGHT) if name in plain)]
-    own = ["auc", *(name for name in ["mitigation_kind"] if name in protected)]
+    own = ["auc", *(name for name in [LOSS_IS_BOUNDED] if name in protected)]
     both = plain[kept].rename(columns={"auc": "auc_faulty"}).join(protected[own]).sort_index()
     numbers = ["auc", "auc_faulty", "auc_golden"]
     return both.astype(dict.fromkeys(numbers, float))

@@ -11,22 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust.statistics.columns import CONDITION, NONE
+from drsrobust.statistics.columns import CONDITION
 from drsrobust.statistics.intervals import CONFIDENCE, bounded_interval, mean_interval, stringer_interval, wilson
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STRATUM, WEIGHT = "stratum", "weight"  # columns of a stratified table; the weights of a condition's trials sum to 1
+# Columns of a stratified table: the weights of a condition's trials sum to 1; in strata with a bounded loss no error map is
+# taken to lose more than those that were drawn.
+STRATUM, WEIGHT, LOSS_IS_BOUNDED = "stratum", "weight", "loss_is_bounded"
 ALL = "all"  # the stratum of plain maps
-# Strata whose values are taken to lie within those seen: without critical flips; of faults in chips that hold no bit of the
-# data, or only bits that move a number by under an eighth of itself, and of faults of a bit or a word that change no critical
-# bit, under kinds of mitigations that put their errors nowhere else. (A range check may set numbers of a whole row to 0 that a
-# fault of mantissas moves out of range.)
-UNHIT, CHECK_CHIPS, MANTISSA_CHIPS, NOT_CRITICAL = "0", "check chips", "mantissa chips", ", not critical"
-_CONTAINING = (NONE, "OnDieECC", "Chipkill", "SelectiveChipkill")
-_OF_WORDS = (*_CONTAINING, "WeightRange")
-CONTAINED = {CHECK_CHIPS: _OF_WORDS, MANTISSA_CHIPS: _CONTAINING, NOT_CRITICAL: _OF_WORDS}  # end of the name -> kinds
 DROP = 0.001  # AUC: a trial that loses more is harmed
 FEW, RARE = (
     12,
@@ -77,13 +71,14 @@ class Strata:
         harmed = np.ones(len(trials), bool)
         if "auc_drop" in trials and "outcome" in trials:
             harmed = ((trials["auc_drop"] > DROP) | (trials["outcome"] == "raised")).to_numpy(bool)
-        kinds = set(trials["mitigation_kind"]) if "mitigation_kind" in trials else {None}
-        contained = tuple(end for end, among in CONTAINED.items() if kinds <= set(among))
         found = tuple(dict.fromkeys(names.tolist()))
         members = np.array([names == name for name in found])
         known = "auc_drop" in trials
         losses = trials["auc_drop"].to_numpy(float, na_value=np.nan) if known else harmed.astype(float)
-        bounded = [name == UNHIT or name.endswith(contained) for name in found]
+        is_bounded = np.zeros(len(trials), bool)
+        if LOSS_IS_BOUNDED in trials:
+            is_bounded = trials[LOSS_IS_BOUNDED].eq(True).to_numpy(bool)  # null beside plain trials, after `concat`
+        bounded = [bool(is_bounded[member].all()) for member in members]
         few = [
             _few(losses[member], None if one else harmed[member]) for one, member in zip(bounded, members, strict=True)
         ]

@@ -26,9 +26,6 @@ INTERVAL = (
     f"{CONFIDENCE:.0%} interval of the mean over error maps "
     "(Student's t; Stringer's bound where few trials are harmed; where all trials agree, what they may have missed)"
 )
-# Kind of a code -> the mode of memory faults of which it corrects every one.
-ANY_MODE = "any"
-CORRECTING = {"Chipkill": ANY_MODE, "ECC": "bit", "OnDieECC": "bit"}
 EXACT = "exact"
 # Least and greatest possible value of each metric; of `auc_drop` they depend on the AUC without errors.
 BOUNDS = dict.fromkeys(
@@ -163,18 +160,17 @@ def corrected_exactly(
     summary: "pd.DataFrame", trials: "pd.DataFrame", keys: Sequence[str], metrics: Sequence[str]
 ) -> "pd.DataFrame":
     """A summary of single memory faults whose intervals end at the mean where a code corrects all faults of a mode by its
-    construction (`CORRECTING`), and no wrong bit was left in any trial: trials have missed nothing there.
+    construction (`corrects_mode`), and no wrong bit was left in any trial: trials have missed nothing there.
 
     Args:
         summary: as `summarise` returns it.
-        trials: that it is of, with `bits_left`, `mitigation_kind` and `error_mode`.
+        trials: that it is of, with `bits_left`, `corrects_mode` and `error_mode`.
         keys: columns that identify a condition in both.
         metrics: whose intervals are changed; all that the summary has.
     """
     import pandas as pd
 
-    kinds, modes = trials["mitigation_kind"], trials["error_mode"]
-    proven = kinds.map(lambda kind: CORRECTING.get(kind) == ANY_MODE) | (kinds.map(CORRECTING) == modes)
+    proven = (trials["corrects_mode"] == "any") | (trials["corrects_mode"] == trials["error_mode"])
     left = trials["bits_left"].where(proven, 1).groupby([trials[key] for key in keys], dropna=False).max()
     wrong = (left.reindex(pd.MultiIndex.from_frame(summary[list(keys)])) != 0).to_numpy(bool)
     ends = {

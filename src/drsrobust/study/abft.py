@@ -16,12 +16,11 @@ from drsrobust.data.synthetic import planted
 from drsrobust.evaluation import Evaluator, ReachWarning
 from drsrobust.injection import ErrorMap, SingleBit, resolve
 from drsrobust.introspection.wrappers import evaluating
-from drsrobust.mitigation import ABFTLinear, Composed, Mitigation
-from drsrobust.mitigation.abft.base import ABFT
+from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import model_name
 from drsrobust.statistics.intervals import wilson
 from drsrobust.study.findings import with_verdicts
-from drsrobust.study.mitigations import LARGE, Case, bag_checks, checks, with_int8_tables
+from drsrobust.study.mitigations import LARGE, Case, bag_checks, checks, layer_checks, with_int8_tables
 from drsrobust.study.rounding import beyond_rounding
 from drsrobust.study.thirds import THIRD
 
@@ -109,7 +108,7 @@ def in_layers(case: Case, injections: int, *, rows: int, seed: int = 0, progress
     Returns:
         the columns `COLUMNS`.
     """
-    mitigations = [check for check in checks(case) if isinstance(check, ABFTLinear)]
+    mitigations = layer_checks(case)
     errors = _errors(case, mitigations, injections, "mlp", rows, seed, progress)
     limit = errors["mitigation"].map({check.name: MOVED[check.mode] for check in mitigations})
     return by_bit(errors, errors["moved"] > limit, _test_alarms(case, mitigations))
@@ -217,8 +216,8 @@ def _single_maps(model: nn.Module, injections: int, targets: Sequence[str], seed
 
 def _in_one_pass(mitigations: Sequence[Mitigation]) -> list[list[Mitigation]]:
     """Checks that only report detect the same together as alone; each other mitigation has a pass of its own."""
-    reporting = [one for one in mitigations if isinstance(one, ABFT) and one.action == "report" and not one.ordered]
-    return ([reporting] if reporting else []) + [[one] for one in mitigations if one not in reporting]
+    reporting = [mitigation for mitigation in mitigations if mitigation.reports_only and not mitigation.ordered]
+    return ([reporting] if reporting else []) + [[other] for other in mitigations if other not in reporting]
 
 
 def _detections(

@@ -59,7 +59,7 @@ def rate_at_loss(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES) -> "
     losses = [float(loss) for loss in losses]
     if not losses or losses[0] <= 0 or (np.diff(losses) <= 0).any():
         raise ValueError(f"losses must ascend from above 0, as [0.001, 0.01], got {losses!r}")
-    summary = summary[summary["error_model"].str.startswith("BitFlip") & (summary["ber"] > 0)]
+    summary = summary[(summary["rate"] == summary["ber"]) & (summary["ber"] > 0)]
     if summary.empty:
         raise ValueError("summary must hold BitFlip at a rate above 0, got none")
     rows = []

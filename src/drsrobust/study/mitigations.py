@@ -27,7 +27,6 @@ from drsrobust.mitigation import (
     Scrubbing,
     WeightRange,
 )
-from drsrobust.mitigation.abft.base import ABFT
 from drsrobust.models import build_model
 from drsrobust.timing import overhead
 from drsrobust.training import Settings, load_model
@@ -140,11 +139,15 @@ def clipping(case: Case) -> list[Mitigation]:
 
 
 def checks(case: Case) -> list[Mitigation]:
-    """Checksums of linear layers, if there are any, by both thresholds, and of tables."""
+    """Checksums of linear layers and of tables."""
+    return [*layer_checks(case), *bag_checks(case)]
+
+
+def layer_checks(case: Case) -> list[ABFTLinear]:
+    """Checksums of linear layers, if there are any, by both thresholds."""
     if not any(isinstance(module, nn.Linear) for module in case.model.modules()):
-        return bag_checks(case)
-    calibrated = ABFTLinear.fit(case.model, case.train.head(ROWS), mode="calibrated")
-    return [ABFTLinear.fit(case.model), calibrated, *bag_checks(case)]
+        return []
+    return [ABFTLinear.fit(case.model), ABFTLinear.fit(case.model, case.train.head(ROWS), mode="calibrated")]
 
 
 def bag_checks(case: Case) -> list[Mitigation]:
@@ -194,8 +197,8 @@ def time_cost(
     with progress_bar(len(cases) * len(batches), "inference time", progress=progress) as bar:
         for case in cases:
             mitigations = bag_checks(case) if case.int8 else checks(case) if checks_only else in_computation(case)
-            scopes = [(one, None) for one in mitigations]
-            scopes += [(one, one.covered) for one in mitigations if isinstance(one, ABFT)]
+            scopes = [(mitigation, None) for mitigation in mitigations]
+            scopes += [(mitigation, mitigation.covered) for mitigation in mitigations if hasattr(mitigation, "covered")]
             bits = resolve(case.model, "all").bits  # int8 rows are no parameters
             for size in batches:
                 for mitigation, modules in scopes:

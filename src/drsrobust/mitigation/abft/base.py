@@ -96,7 +96,7 @@ class ABFT(Mitigation):
     ) -> None:
         check_options(action, every)
         self.checks, self.action, self.every, self.golden = dict(checks), action, every, golden
-        self.ordered = action == "restore" or every > 1
+        self.ordered, self.reports_only = action == "restore" or every > 1, action == "report"
         self._digest: str | None = None
         options = options + ([] if action == "report" else [action]) + ([] if every == 1 else [f"every {every}"])
         self.name = f"{kind} ({', '.join(options)})" if options else kind

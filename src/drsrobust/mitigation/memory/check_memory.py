@@ -4,14 +4,9 @@ The trial's error model is drawn over that memory too, by the same clock from a 
 raw word of `PCG64(SeedSequence(seed, spawn_key=(s, 4)))`, s the first 4 bytes (big-endian) of SHA-256 over the protection's
 label. So these errors are nested over rates as well, and settings that are not in the label see the same errors.
 
-- Only memory of targeted tensors and rows is hit (and check bits in the same word).
-- Counted errors (`FixedCount`), stuck bits, and error models that name bits (`bits=`, `SingleBit`) are errors of the data:
-  check bits stay clean. They also stay clean under a loaded map, which has no error model, and under models that cannot hit
-  words of check bits.
-- `MemoryFault` hits check bits where its fault lies in a chip of check bits, of codes with 8 check bits for 64 bits of data
-  (`ECC` over 64 bits, `Chipkill`); memory of other protections stays clean.
-- `RandomValue` has no numbers to put into check bits and becomes `RandomWord` of the same rate. In copies it acts as in data,
-  as `StuckAt` does."""
+Only memory of targeted tensors and rows is hit, and check bits in the same word. How an error model draws there, or that it
+leaves this memory clean, is said by its `sample_check_bits`. It stays clean under a loaded map, which has no error model.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
@@ -20,21 +15,11 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from drsrobust.injection import (
-    AddressSpace,
-    ErrorMap,
-    ErrorModel,
-    FixedCount,
-    RandomValue,
-    RandomWord,
-    SingleBit,
-    StuckAt,
-)
+from drsrobust.injection import AddressSpace, ErrorMap
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.error_clock import SCREEN
 from drsrobust.injection.error_map import Source
 from drsrobust.injection.error_models import Copies
-from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, DATA_CHIPS, WORD, MemoryFault
 from drsrobust.injection.number_formats import Format, format_named
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -44,7 +29,6 @@ from drsrobust.mitigation.memory.protected_words import (
     distinct,
     merge,
     ones,
-    regroup,
     wrong_bits,
 )
 
@@ -118,11 +102,6 @@ def label_stream(seed: int, label: str) -> np.random.PCG64:
     return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(summand, SCREEN)))
 
 
-Hits = tuple[np.ndarray, np.ndarray, np.ndarray]  # tensor index (ascending), word, mask [n]
-_NOTHING: Hits = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
-BITS = CHIP_BITS * (CHIPS - DATA_CHIPS)  # of the check chips for a 64-bit word
-
-
 def check_errors(
     error_map: ErrorMap,
     memory: Callable[[Mapping[str, np.ndarray | None]], Iterable[TargetTensor]],
@@ -146,57 +125,19 @@ def check_errors(
     copies = Copies()
     for source in error_map.sources:
         model, copy = source.error_model, copies.before(source.error_model)
-        if isinstance(model, SingleBit | FixedCount) or getattr(model, "bits", None) is not None:
-            continue
         space = AddressSpace(list(memory(source.rows)))
         if not space.bits:
             continue
-        if isinstance(model, MemoryFault):
-            hits = _draw_fault(model, error_map, source, space, copy)
-        else:
-            hits = _draw_rate(model, space, own_seed, copy)
-        tensor, word, mask = hits
+        data = _data_space(error_map, source)
+        drawn = model.sample_check_bits(space, data, seed=own_seed, data_seed=error_map.seed, copy=copy)
+        if drawn is None:
+            continue
+        tensor, word, mask = drawn.tensor, drawn.word, drawn.mask
         ends = np.searchsorted(tensor, np.arange(len(space.tensors)), side="right").tolist()
         for target, start, end in zip(space.tensors, [0, *ends], ends, strict=False):
             if end > start:
                 parts.setdefault(target.name, []).append((word[start:end], mask[start:end]))
     return {name: merge(*map(np.concatenate, zip(*hits, strict=True))) for name, hits in parts.items()}
-
-
-def _draw_fault(model: MemoryFault, error_map: ErrorMap, source: Source, space: AddressSpace, copy: int) -> Hits:
-    """The errors of the trial's fault if it lies in a chip of check bits, which hold 8 bits for each 64 bits of data."""
-    data = _data_space(error_map, source)
-    extent = model.extent(data, seed=error_map.seed, copy=copy)
-    if extent.chip < DATA_CHIPS:
-        return _NOTHING
-    wrong = model.wrong_bits(extent, seed=error_map.seed, copy=copy).astype(np.uint64)
-    mask = wrong << np.uint64(CHIP_BITS * (extent.chip - DATA_CHIPS))
-    number = {tensor.name: index for index, tensor in enumerate(space.tensors)}
-    parts = [_NOTHING]
-    for tensor, inside, first in model.tensors_of(data, extent):
-        checks = space.tensors[number[tensor.name]] if tensor.name in number else None
-        units = -(-tensor.size * tensor.format.width // WORD)
-        if checks is None or checks.size != -(-units * BITS // checks.format.width):
-            continue  # another protection's memory, which lies elsewhere
-        unit = extent.address[inside] - first
-        own = regroup(merge(unit[unit < units], mask[inside][unit < units]), BITS, checks.format.width)
-        kept = own.mask & space.eligible[number[tensor.name]].mask_of(own.index)
-        parts.append((np.full(len(own.index), number[tensor.name], np.int32), own.index, kept))
-    return tuple(map(np.concatenate, zip(*sorted(parts, key=lambda part: part[0][:1].tolist()), strict=True)))
-
-
-def _draw_rate(model: ErrorModel, space: AddressSpace, seed: int, copy: int) -> Hits:
-    if not all(tensor.memory is not None for tensor in space.tensors):
-        if isinstance(model, StuckAt):
-            return _NOTHING
-        if isinstance(model, RandomValue):
-            model = RandomWord(model.rate)
-    try:
-        model.expected_share(space)
-    except ValueError:  # such as more bits per word than these words have
-        return _NOTHING
-    drawn = model.sample(space, seed=seed, copy=copy)
-    return drawn.tensor, drawn.word, drawn.mask
 
 
 def _data_space(error_map: ErrorMap, source: Source) -> AddressSpace:

@@ -10,8 +10,8 @@ from torch import nn
 from drsrobust._environment import check_choice
 from drsrobust.injection import ErrorMapMismatch, Target
 from drsrobust.injection.address_space import WordView
-from drsrobust.injection.memory_map import CHIP_BITS, CHIPS, DATA_CHIPS, WORD
-from drsrobust.mitigation.memory.check_memory import BITS, CheckBits
+from drsrobust.injection.memory_map import CHECK_BITS, CHIP_BITS, CHIPS, DATA_CHIPS, WORD
+from drsrobust.mitigation.memory.check_memory import CheckBits
 from drsrobust.mitigation.memory.ecc import ACTIONS, CORRECTED, UNCORRECTABLE, DecodedBlocks, counted
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -50,6 +50,7 @@ class Chipkill(StorageProtection):
     """
 
     label = "chipkill RS(18,16)"
+    corrects_mode, spread = "any", "chip"
 
     def __init__(self, uncorrectable: str = "keep", target: str | Target = "all") -> None:
         super().__init__(target)
@@ -81,7 +82,7 @@ class Chipkill(StorageProtection):
         return _result(protected, DecodedBlocks(index, left, given_up, counts), self.uncorrectable)
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
-        return CheckBits(-(-protected.words * protected.width // WORD), BITS)
+        return CheckBits(-(-protected.words * protected.width // WORD), CHECK_BITS)
 
     def units(self, protected: ProtectedWords, words: np.ndarray) -> np.ndarray:
         return units_of(words, protected.width, WORD)
@@ -104,6 +105,7 @@ class SelectiveChipkill(StorageProtection):
     """
 
     label = "selective chipkill"
+    spread = "chip"
 
     def __init__(self, nibbles: Sequence[int] = (5, 6, 7), target: str | Target = "all") -> None:
         super().__init__(target)

@@ -232,6 +232,8 @@ class ECC(StorageProtection):
         (3160, 215, 122)
     """
 
+    corrects_mode = "bit"
+
     def __init__(self, data_bits: int = 64, uncorrectable: str = "keep", target: str | Target = "all") -> None:
         super().__init__(target)
         if data_bits not in (32, 64):

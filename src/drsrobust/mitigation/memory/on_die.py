@@ -54,6 +54,7 @@ class OnDieECC(StorageProtection):
     """
 
     detects = False
+    corrects_mode, spread = "bit", "chip"
 
     def __init__(self, banks: int = 1, target: str | Target = "all") -> None:
         super().__init__(target)

@@ -9,9 +9,10 @@ import numpy as np
 
 from drsrobust._environment import check_choice
 from drsrobust._hashing import splitmix64
-from drsrobust.injection import BitFlip, Burst, FixedCount, RowError, SingleBit, StuckAt, Target
+from drsrobust.injection import Target
 from drsrobust.injection.error_clock import uniform
 from drsrobust.injection.error_map import Source
+from drsrobust.injection.error_models import UNITS
 from drsrobust.mitigation.memory.check_memory import CheckBits, label_stream
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -38,9 +39,9 @@ class Scrubbing(StorageProtection):
     scrubber's position in its round is drawn per trial and tensor). Errors younger than A are still present: the share
     E[min(A, H)] / H, that is T / (2 H) for T <= H and 1 - H / (2 T) for T >= H (`exposure`). T = 0: every use is checked.
 
-    Bits that err independently (`BitFlip`, `FixedCount`, `StuckAt`, a loaded map) arrive independently, the bits of a word
-    together where words are hit, the bits of a checked unit together for `Burst` and `RowError`. (One burst over several units
-    arrives at several times.) An arrival is a hash of its place, so the errors that remain are nested over rates.
+    Bits arrive together by the `unit` of the error model: each bit by itself (as of `BitFlip` and of a loaded map), the bits of
+    a word, or those of a checked unit (as of `RowError`; one burst over several units arrives at several times). An arrival is
+    a hash of its place, so the errors that remain are nested over rates.
 
     - `"crc32"`: the probability 2^-32 that a wrong unit has the same CRC is neglected.
     - `"sum"` of the words modulo 2^32 (64-bit words in halves): which patterns escape is computed exactly from the words, such
@@ -175,11 +176,8 @@ class Scrubbing(StorageProtection):
 
 
 def _arriving_together(sources: tuple[Source, ...]) -> str:
-    """The group of bits that arrive at one time: `bit`, `word` or (checked) `unit`."""
-    models = [source.error_model for source in sources]
-    if all(isinstance(model, BitFlip | FixedCount | SingleBit | StuckAt) for model in models):
-        return "bit"
-    return "unit" if any(isinstance(model, Burst | RowError) for model in models) else "word"
+    """The bits that arrive at one time: a `bit`, a `word`, or a `row`, which is a checked unit here."""
+    return max((source.error_model.unit for source in sources), key=UNITS.index, default="bit")
 
 
 def _old(
@@ -188,7 +186,7 @@ def _old(
     """The masks (uint64 [n]) of errors that arrived before the last visit."""
     limit = last_visit(unit)
     if together != "bit":
-        place = unit if together == "unit" else errors.index
+        place = unit if together == "row" else errors.index
         return np.where(_age(place, 0, key) >= limit, errors.mask, np.uint64(0))
     old = np.zeros_like(errors.mask)
     for bit in range(int(np.bitwise_or.reduce(errors.mask)).bit_length() if len(old) else 0):

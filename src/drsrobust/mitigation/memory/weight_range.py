@@ -53,6 +53,8 @@ class WeightRange(Mitigation):
         unchecked: names of tensors that are not checked.
     """
 
+    spread = "word"
+
     def __init__(
         self, ranges: Mapping[str, Range], *, per: str, margin: float, repair: str, unchecked: tuple[str, ...]
     ) -> None:
@@ -109,7 +111,7 @@ class WeightRange(Mitigation):
         return {"per": self.per, "margin": self.margin, "repair": self.repair, "ranges": total.hexdigest()}
 
     def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap:
-        """The errors that remain: a word out of range now differs from the original by its repair. WordView without a range
+        """The errors that remain: a word out of range now differs from the original by its repair. Words without a range
         (optimizer states, `unchecked`) stay as they are.
 
         The map says whether a word was out of range (`detected`), and whether all such words have their original value now

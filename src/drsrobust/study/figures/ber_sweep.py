@@ -37,7 +37,7 @@ def model_curves_data(summary: "pd.DataFrame") -> "pd.DataFrame":
         summary: `dr.summarise` of campaigns of `BitFlip` over rates.
     """
     picked(summary, [])
-    data = summary[summary["error_kind"] == "BitFlip"]
+    data = summary[summary["rate"] == summary["ber"]]
     numbers = {model: number for number, model in enumerate(dict.fromkeys(data["model"]))}
     columns = [*_KEYS, "series", "ber", "n", *_AUC, "share_nonfinite", "share_raised"]
     return picked(data.assign(series=data["model"].map(numbers)), columns)
