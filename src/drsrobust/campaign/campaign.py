@@ -345,7 +345,7 @@ class Campaign:
     def _grid(self) -> list[Condition]:
         conditions = grid(self.evaluator.model, self._triples)
         if self._critical_bits is not None:
-            conditions = stratified(conditions, self.evaluator.model, self._critical_bits)
+            conditions = stratified(conditions, self._critical_bits)
         return conditions
 
     def _schedule(self, stored: pa.Table | None = None) -> Schedule:
@@ -478,7 +478,7 @@ def _check_mitigations(conditions: Sequence[Condition], model: nn.Module) -> Non
             if condition.identity not in {identity for identity, _ in checked}:
                 condition.mitigation.check(model)
             if isinstance(condition.hits, AddressSpace):
-                condition.mitigation.screen(FixedCount(1).sample(condition.hits, seed=0), model, seed=0)
+                condition.mitigation.screen(FixedCount(1).sample(condition.hits, seed=0), condition.hits, seed=0)
         except ValueError as error:
             raise ValueError(f"mitigation {condition.protection!r} in {condition.target}: {error}") from error
         checked.add(key)

@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from torch import nn
 
 from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.queue import Schedule
 from drsrobust.injection import AddressSpace, ErrorModel
 from drsrobust.injection.critical_bits import CriticalBits, Stratum
+from drsrobust.mitigation import Screened
 from drsrobust.statistics.strata import ALL
 
 PILOT = 16  # trials of each stratum from which the others are allocated
@@ -39,7 +39,7 @@ def strata_of(error_model: ErrorModel, hits: AddressSpace, critical_bits: Critic
     return found
 
 
-def stratified(conditions: Sequence[Condition], model: nn.Module, critical_bits: CriticalBits) -> list[Condition]:
+def stratified(conditions: Sequence[Condition], critical_bits: CriticalBits) -> list[Condition]:
     """Each condition once for each of its strata. Conditions on the same error maps have the same strata; if a mitigation of
     one of them removes critical flips from the memory, all of them have plain maps, since these flips then decide nothing.
 
@@ -53,18 +53,19 @@ def stratified(conditions: Sequence[Condition], model: nn.Module, critical_bits:
             found = strata.setdefault(maps, strata_of(condition.error_model, condition.hits, critical_bits))
         except ValueError as error:
             raise ValueError(f"{condition.error_model} in {condition.target}: {error}") from error
-        if len(found) > 1 and _removes(condition, model, critical_bits):
+        if len(found) > 1 and _removes(condition, critical_bits):
             strata[maps] = [Stratum(ALL, 1.0, condition.error_model)]
     return [replace(condition, stratum=one) for condition in conditions for one in strata[condition.key[:3]]]
 
 
-def _removes(condition: Condition, model: nn.Module, critical_bits: CriticalBits) -> bool:
+def _removes(condition: Condition, critical_bits: CriticalBits) -> bool:
     """Whether the mitigation removes a single critical error from the memory."""
     probe = condition.error_model.critical_probe(critical_bits)
     if condition.mitigation is None or probe is None:
         return False
     maps = (probe.sample(condition.hits, seed=seed) for seed in range(PROBES))
-    return any(condition.mitigation.screen(one, model, seed=one.seed).bits < one.bits for one in maps)
+    screened = ((drawn, Screened.by(condition.mitigation, drawn, condition.hits, seed=drawn.seed)) for drawn in maps)
+    return any(result.remaining.bits < drawn.bits for drawn, result in screened)
 
 
 def allocate(probabilities: np.ndarray, deviations: np.ndarray, trials: int, pilot: int = 0) -> np.ndarray:

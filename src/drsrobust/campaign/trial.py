@@ -18,7 +18,7 @@ from drsrobust.evaluation import CoupledRowsError, Evaluation, Evaluator
 from drsrobust.injection import ErrorMap, Injection
 from drsrobust.injection.error_models import drawing_order
 from drsrobust.metrics.own import OwnMetric
-from drsrobust.mitigation.base import CombinedDetection
+from drsrobust.mitigation.base import CombinedDetection, Detection, Screened
 
 Finished = Callable[[pa.Table], None]  # stores trials and adds them to the schedule
 VERIFY_EVERY = 50  # the evaluator is verified when trials have taken so many times the duration of a verification
@@ -131,17 +131,17 @@ def run_trial(
     start = time.perf_counter()
     drawn_from = trial_seed(evaluator, condition, trial, seed=seed, coupled=coupled)
     injection = Injection(evaluator.model, [(condition.drawn_from, condition.hits)], seed=drawn_from)
-    drawn, detected, repaired = injection.error_map, None, None
+    drawn = injection.error_map
+    screened, detection = Screened(drawn), Detection()
     if guarded is None:
-        result, left = _evaluated(evaluator, condition, injection), drawn
+        result = _evaluated(evaluator, condition, injection)
     else:
-        left = condition.mitigation.screen(drawn, evaluator.model, seed=drawn_from)
-        if left is not drawn:
-            injection = injection.replaced(left)
-        with condition.mitigation.attach(evaluator.model) as watch:
+        screened = Screened.by(condition.mitigation, drawn, injection.space, seed=drawn_from)
+        if screened.remaining is not drawn:
+            injection = injection.replaced(screened.remaining)
+        with condition.mitigation.attach(evaluator.model) as in_computation:
             result = _evaluated(guarded, condition, injection)
-        detection = CombinedDetection([left, watch])  # in memory, and while the model computed
-        detected, repaired = detection.detected, detection.repaired
+        detection = CombinedDetection([screened, in_computation])
     found = drawn if drawn.log is None else drawn.log
     golden = evaluator.golden.auc
     row = dict.fromkeys(SCHEMA.names)
@@ -160,7 +160,7 @@ def run_trial(
         "bits_flipped": found.bits,
         "words_hit": found.words,
         "realised_rate": found.realised_rate,
-        "bits_left": found.bits if left is drawn else left.bits,
+        "bits_left": found.bits if screened.remaining is drawn else screened.remaining.bits,
         "auc": result.auc,
         "auc_golden": golden,
         "auc_drop": None if result.auc is None else golden - result.auc,
@@ -169,13 +169,13 @@ def run_trial(
         "nan_rows": result.nan_rows,
         "inf_rows": result.inf_rows,
         "rows_reached": result.rows_reached,
-        "detected": detected,
-        "repaired": repaired,
+        "detected": detection.detected,
+        "repaired": detection.repaired,
         "checkpoint": evaluator.checkpoint,
         "data": evaluator.rows.fingerprint,
         "n_sites": found.n_sites,
         "n_events": found.n_events,
-        "stopped": None if left is drawn else left.stopped,
+        "stopped": screened.stopped,
         "mitigation_id": condition.mitigation_id,
     }
     row |= result.metrics([name for name in metrics if name not in own_metrics])

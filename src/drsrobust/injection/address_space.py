@@ -5,8 +5,8 @@ the lowest. In this order bits have the positions 0 .. bits - 1. Words that have
 and so are rows of storage: fixed numbers of bytes that a tensor's words fill (if only some rows are targeted, the ones that
 hold a word of them)."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from math import prod
 from typing import Any
@@ -446,6 +446,8 @@ class AddressSpace:
         self._ends = np.cumsum([eligible.bits for eligible in self.eligible], dtype=np.int64)
         self._word_ends = np.cumsum([eligible.words for eligible in self.eligible], dtype=np.int64)
         self.bits, self.words = (int(ends[-1]) if len(ends) else 0 for ends in (self._ends, self._word_ends))
+        self._of_model: tuple[nn.Module, Memory] | None = None
+        self._once: dict[Any, Any] = {}
         if self.tensors and not self.bits:
             formats = sorted({tensor.format.name for tensor in self.tensors})
             raise ValueError(f"bits {list(chosen or ())} exist in none of the targeted formats: {', '.join(formats)}")
@@ -453,6 +455,34 @@ class AddressSpace:
     def __repr__(self) -> str:
         names = ", ".join(tensor.name for tensor in self.tensors[:3]) + (", ..." if len(self.tensors) > 3 else "")
         return f"<AddressSpace: {self.bits:,} bits in {self.words:,} words of {len(self.tensors)} tensors: {names}>"
+
+    def in_model(self, model: nn.Module, memory: Memory) -> "AddressSpace":
+        """This space, with the model that its tensors are listed from."""
+        self._of_model = model, memory
+        return self
+
+    def like(self, other: "AddressSpace") -> "AddressSpace":
+        """This space, with the model of another one."""
+        self._of_model = other._of_model
+        return self
+
+    def once(self, owner: Any, make: Callable[[], Any]) -> Any:
+        """What `make` returns, made once for this space and `owner`. So protections resolve their targets once, not in every
+        trial, and a model whose tensors move gets new spaces."""
+        if owner not in self._once:
+            self._once[owner] = make()
+        return self._once[owner]
+
+    def targeted_by(self, target: Any) -> list[TargetTensor]:
+        """The tensors of this space that another target (of type `Target`) holds too, with the rows of that target.
+
+        Raises:
+            ValueError: the space was made without a model, or the target matches nothing in the model.
+        """
+        if self._of_model is None:
+            raise ValueError(f"an address space without a model has no target {str(target)!r}; use drsrobust.resolve")
+        chosen = target.chosen(*self._of_model)
+        return [replace(tensor, rows=chosen[tensor.name]) for tensor in self.tensors if tensor.name in chosen]
 
     def rows(self, row_bytes: int) -> int:
         """How many storage rows of `row_bytes` there are; each tensor begins with a new row.

@@ -107,7 +107,7 @@ class Log:
 _FORMAT = 2  # of saved files
 # The attributes that are saved, with their types; null where None is allowed.
 _ARRAYS = {"tensor": np.int32, "word": np.int64, "mask": np.uint64, "original": np.uint64, "depends": np.bool_}
-_NUMBERS = {"eligible_bits": int, "requested_rate": float, "n_sites": int, "n_events": int, "drawn_bits": int}
+_NUMBERS = {"eligible_bits": int, "requested_rate": float, "n_sites": int, "n_events": int}
 _BY = ("component", "tensor", "row", "bit", "field")
 
 
@@ -148,10 +148,7 @@ class ErrorMap:
         original: uint64 [n], the words that masks were made from (`StuckAt`, `RandomValue`); else None.
         depends: bool [n], which masks depend on `original`; None: all.
         log: transient errors by call; None without transient targets.
-        sources: how it was drawn, one for each summand; empty for a loaded map.
-        detected, repaired: whether a protection of the memory detected errors, and repaired all that it detected (see
-            `with_detection`); None where no protection can tell. Neither they nor `sources` are saved.
-        stopped: whether a code found a word that it cannot correct, and left it: a server stops there. None without a code.
+        sources: how it was drawn, one for each summand; not saved, so empty for a loaded map.
     """
 
     tensor: np.ndarray
@@ -168,11 +165,6 @@ class ErrorMap:
     depends: np.ndarray | None = None
     log: Log | None = None
     sources: tuple[Source, ...] = field(default=(), repr=False)
-    detected: bool | None = None
-    repaired: bool | None = None
-    stopped: bool | None = None
-    drawn_bits: int | None = field(default=None, repr=False)
-    _drawn: "ErrorMap | None" = field(default=None, repr=False)
 
     def __len__(self) -> int:
         """How many words are hit (in memory; for transient errors see `log`)."""
@@ -194,17 +186,11 @@ class ErrorMap:
         return int(np.bitwise_count(self.mask).sum())
 
     @property
-    def drawn(self) -> "ErrorMap":
-        """The map that this one was made from by `restrict`, `drop` or a protection; otherwise itself. (A loaded map has only
-        kept that map's rate.)"""
-        return self if self._drawn is None else self._drawn
-
-    @property
     def realised_rate(self) -> float | None:
-        """Flipped bits of the drawn map over eligible bits; None where the latter are not known."""
+        """Flipped bits over eligible bits; None where the latter are not known."""
         if not self.eligible_bits:
             return None if self.eligible_bits is None else 0.0
-        return (self.bits if self.drawn_bits is None else self.drawn_bits) / self.eligible_bits
+        return self.bits / self.eligible_bits
 
     def __repr__(self) -> str:
         text = f"<ErrorMap {self.error_model}, seed {self.seed}: "
@@ -326,23 +312,15 @@ class ErrorMap:
 
     def _part(self, kept: np.ndarray, mask: np.ndarray) -> "ErrorMap":
         arrays = {name: getattr(self, name) for name in _ARRAYS} | {"mask": mask}
-        return self._derived(**{name: None if array is None else array[kept] for name, array in arrays.items()})
+        return replace(self, **{name: None if array is None else array[kept] for name, array in arrays.items()})
 
-    def _derived(self, **changes: Any) -> "ErrorMap":
-        """A copy with changes that keeps this map as `drawn`, with its rate."""
-        drawn_bits = self.bits if self.drawn_bits is None else self.drawn_bits
-        return replace(self, **changes, drawn_bits=drawn_bits, _drawn=self.drawn)
-
-    def remaining(self, tensor: np.ndarray, word: np.ndarray, mask: np.ndarray) -> "ErrorMap":
-        """The errors that protected memory leaves; its code may have miscorrected words that were right.
+    def with_words(self, tensor: np.ndarray, word: np.ndarray, mask: np.ndarray) -> "ErrorMap":
+        """The same map with other errors, as protected memory leaves them; a code may miscorrect words that were right.
 
         Args:
             tensor: int32 [n], index into `targets`.
             word: int64 [n], flat index; entries in any order, one per word.
             mask: uint64 [n]; entries with 0 are dropped.
-
-        Returns:
-            a map that keeps this one as `drawn`, with its rate.
         """
         ascending = (tensor[1:] > tensor[:-1]) | ((tensor[1:] == tensor[:-1]) & (word[1:] > word[:-1]))
         if not ascending.all():
@@ -350,23 +328,7 @@ class ErrorMap:
             tensor, word, mask = tensor[order], word[order], mask[order]
         kept = mask != 0
         tensor, word, mask = tensor[kept].astype(np.int32), word[kept].astype(np.int64), mask[kept].astype(np.uint64)
-        return self._derived(tensor=tensor, word=word, mask=mask, original=None, depends=None)
-
-    def with_detection(
-        self, *, detected: bool, repaired: bool | None = None, stopped: bool | None = None
-    ) -> "ErrorMap":
-        """The same errors with the detection of one more protection of the memory.
-
-        Args:
-            detected: whether it detected any error.
-            repaired: whether it repaired all that it detected; None: it detected nothing, or does not repair.
-            stopped: whether a code left a word that it cannot correct; None: no code.
-        """
-        if self.repaired is not None:
-            repaired = self.repaired if repaired is None else self.repaired and repaired
-        if self.stopped is not None:
-            stopped = self.stopped or bool(stopped)
-        return self._derived(detected=bool(self.detected) or detected, repaired=repaired, stopped=stopped)
+        return replace(self, tensor=tensor, word=word, mask=mask, original=None, depends=None)
 
     def __or__(self, other: "ErrorMap") -> "ErrorMap":
         """The errors of either map: the union of their flips.
@@ -424,6 +386,7 @@ class ErrorMap:
                 about = json.loads(file["about"].tobytes())
                 if (version := about.pop("format")) != _FORMAT:
                     raise ValueError(f"format {version}; this version reads format {_FORMAT}")
+                about.pop("drawn_bits", None)  # of versions before 0.5
                 about["fingerprint"] = tuple(Fingerprint(n, tuple(s), f, c) for n, s, f, c in about["fingerprint"])
                 names = about.pop("arrays")
                 if set(file.files) != {"about", *names}:
@@ -504,7 +467,7 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
     # Where targets overlap, bits that are eligible in both would count twice.
     targets = [name for error_map in maps for name in error_map.targets]
     sizes = [error_map.eligible_bits for error_map in maps]
-    joined = ErrorMap(
+    return ErrorMap(
         tensor,
         word,
         mask,
@@ -517,10 +480,6 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
         log=next((error_map.log for error_map in maps if error_map.log is not None), None),
         sources=tuple(source for error_map in maps for source in error_map.sources),
     )
-    if any(error_map.drawn is not error_map for error_map in maps):
-        drawn = union([error_map.drawn for error_map in maps])
-        return replace(joined, drawn_bits=drawn.bits, _drawn=drawn)
-    return joined
 
 
 def first_of_runs(tensor: np.ndarray, word: np.ndarray) -> np.ndarray:

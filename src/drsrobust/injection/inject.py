@@ -3,7 +3,7 @@
 import copy
 import hashlib
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol
@@ -27,7 +27,7 @@ Pair = tuple[ErrorModel, TargetLike | Transient]
 class Mitigation(Protocol):
     """The part of `drsrobust.mitigation.Mitigation` that `inject` uses."""
 
-    def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap: ...
+    def screen(self, error_map: ErrorMap, space: AddressSpace, *, seed: int) -> Any: ...
 
     def attach(self, model: nn.Module) -> AbstractContextManager[Any]: ...
 
@@ -56,8 +56,8 @@ def inject(
         mitigation: protects the model inside the block: its memory side removes errors, its compute side is attached.
 
     Yields:
-        the error map that was applied; with a mitigation, the errors that remain (`.drawn` is the map before it). Its `log`
-        holds the errors of each call while the model runs.
+        the error map that was applied; with a mitigation, the errors that it leaves in memory (`mitigation.screen` says what it
+        did). Its `log` holds the errors of each call while the model runs.
 
     Raises:
         TypeError: not an error model.
@@ -75,7 +75,8 @@ def inject(
     pairs = [(error_model, target)] if isinstance(error_model, ErrorModel) else _checked_pairs(error_model, target)
     injection = Injection(model, pairs, seed=seed, components=components)
     if mitigation is not None:
-        injection = injection.replaced(mitigation.screen(injection.error_map, model, seed=injection.error_map.seed))
+        screened = mitigation.screen(injection.error_map, injection.space, seed=injection.error_map.seed)
+        injection = injection.replaced(screened if isinstance(screened, ErrorMap) else screened.remaining)
     with nullcontext() if mitigation is None else mitigation.attach(model):
         try:
             injection.apply()
@@ -112,6 +113,7 @@ class Injection:
 
     Attributes:
         error_map: what was drawn; transient errors are added to its `log` later.
+        space: the address space of what it may hit in memory.
 
     Raises:
         TypeError, ValueError: as `inject`.
@@ -156,6 +158,7 @@ class Injection:
             for tensor in target.tensors:
                 memory[tensor.name] = tensor.stored
         self._changes: list[Application | Hooks] = hooks
+        self.space = in_memory[0][1] if len(in_memory) == 1 else _joined(space for _, space in in_memory)
         if maps:
             joined = maps[0]
             if len(maps) > 1:
@@ -206,6 +209,20 @@ class Injection:
     def unreached(self) -> list[str]:
         """Sites of transient targets that were never called, so that nothing could be hit there."""
         return [site for change in self._changes if isinstance(change, Hooks) for site in change.unreached()]
+
+
+def _joined(spaces: Iterable[AddressSpace]) -> AddressSpace:
+    """The space of all words of some spaces of one model; empty without any."""
+    tensors: dict[str, TargetTensor] = {}
+    joined = AddressSpace(())
+    for space in spaces:
+        joined = space
+        for tensor in space.tensors:
+            other = tensors.setdefault(tensor.name, tensor)
+            if other.rows is not None and other is not tensor:
+                rows = None if tensor.rows is None else np.union1d(other.rows, tensor.rows)
+                tensors[tensor.name] = replace(tensor, rows=rows)
+    return AddressSpace(tensors.values()).like(joined)
 
 
 def _check_space(space: AddressSpace, model: nn.Module) -> None:

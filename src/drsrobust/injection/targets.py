@@ -63,17 +63,27 @@ class Target(ABC):
         memory = stored(model, self.optimizer, components)
         warn_of_hidden_words(model)
         tensors, hit = [], {}
-        for name, rows in sorted(self.choose(model, memory).items()):
-            chosen = memory[name]
-            check(name, chosen.tensor)
-            shape = tuple(chosen.tensor.shape)
-            tensors.append(TargetTensor(name, memory.component[name], shape, chosen.format, rows, chosen))
-            hit[name] = chosen.tensor
-        space = AddressSpace(tensors)
+        for name, rows in sorted(self.chosen(model, memory).items()):
+            entry = memory[name]
+            check(name, entry.tensor)
+            shape = tuple(entry.tensor.shape)
+            tensors.append(TargetTensor(name, memory.component[name], shape, entry.format, rows, entry))
+            hit[name] = entry.tensor
+        space = AddressSpace(tensors).in_model(model, memory)
         if not space.tensors:
             raise ValueError(f"target {str(self)!r} matches nothing with any element{_known(str(self), model, memory)}")
         distinct_spans(hit)
         return space
+
+    def chosen(self, model: nn.Module, memory: Memory) -> Chosen:
+        """As `choose`.
+
+        Raises:
+            ValueError: it chooses nothing.
+        """
+        if chosen := self.choose(model, memory):
+            return chosen
+        raise ValueError(f"target {str(self)!r} matches nothing{_known(str(self), model, memory)}")
 
     def __or__(self, other: "TargetLike") -> "Target":
         return Union((self, as_target(other)))
@@ -257,10 +267,7 @@ class Union(Target):
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         union: Chosen = {}
         for part in self.parts:
-            chosen = part.choose(model, memory)
-            if not chosen:
-                raise ValueError(f"target {str(part)!r} matches nothing{_known(str(part), model, memory)}")
-            for name, rows in chosen.items():
+            for name, rows in part.chosen(model, memory).items():
                 known = union.get(name, rows)
                 union[name] = None if rows is None or known is None else np.union1d(known, rows)
         return union

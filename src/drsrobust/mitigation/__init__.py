@@ -5,7 +5,7 @@ from drsrobust.mitigation.abft.linear import ABFTLinear
 from drsrobust.mitigation.activations.clipping import ActivationClipping
 from drsrobust.mitigation.activations.nan_guard import NaNGuard
 from drsrobust.mitigation.activations.sites import KINDS, clip_sites
-from drsrobust.mitigation.base import Composed, Cost, Detection, Mitigation
+from drsrobust.mitigation.base import Composed, Cost, Detection, Mitigation, Screened
 from drsrobust.mitigation.memory.bit_protection import BitProtection
 from drsrobust.mitigation.memory.chipkill import Chipkill, SelectiveChipkill
 from drsrobust.mitigation.memory.ecc import ECC, SECDED
@@ -33,6 +33,7 @@ __all__ = [
     "OnDieECC",
     "ParityZero",
     "Replication",
+    "Screened",
     "Scrubbing",
     "SelectiveChipkill",
     "StorageProtection",

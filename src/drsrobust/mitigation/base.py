@@ -4,9 +4,10 @@ Also sums of mitigations, and which mitigations are attached to a model."""
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field
 from functools import reduce
 from operator import add
 from typing import Any, Protocol
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from drsrobust._hashing import digest
-from drsrobust.injection import ErrorMap
+from drsrobust.injection import AddressSpace, ErrorMap
 
 BATCH = 2048  # rows per batch when a mitigation learns from a split
 
@@ -50,23 +51,61 @@ class CombinedDetection(Detection):
     """The detections of several sources as one.
 
     Args:
-        sources: objects with `detected` and `repaired`, such as a `Detection` or an `ErrorMap`.
+        sources: each a `Detection` or a `Screened`.
     """
 
-    def __init__(self, sources: Sequence[Any]) -> None:
+    def __init__(self, sources: Sequence["Detection | Screened"]) -> None:
         self._sources = sources
 
     @property
     def detected(self) -> bool | None:
         """True if any source detected an error, None if none can detect."""
-        values = [source.detected for source in self._sources if source.detected is not None]
-        return any(values) if values else None
+        return _known(any, (source.detected for source in self._sources))
 
     @property
     def repaired(self) -> bool | None:
         """True if every source that tried to repair succeeded, None if none tried."""
-        values = [source.repaired for source in self._sources if source.repaired is not None]
-        return all(values) if values else None
+        return _known(all, (source.repaired for source in self._sources))
+
+
+def _known(rule: Callable[[list[bool]], bool], values: Iterable[bool | None]) -> bool | None:
+    """`any` or `all` of the values that are not None; None if all are."""
+    known = [value for value in values if value is not None]
+    return rule(known) if known else None
+
+
+@dataclass(frozen=True)
+class Screened:
+    """What protected memory made of errors.
+
+    Attributes:
+        remaining: the errors that it leaves: an `ErrorMap`; of the words of one tensor, `Errors`.
+        detected: whether it detected any error; None: it cannot tell.
+        repaired: whether it repaired all that it detected; None: it detected nothing, or does not repair.
+        stopped: whether a code left a word that it cannot correct: a server stops there. None without a code.
+        counts: of events, as `corrected`; each protection names its own.
+    """
+
+    remaining: Any
+    detected: bool | None = None
+    repaired: bool | None = None
+    stopped: bool | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def by(cls, mitigation: "Mitigation", error_map: ErrorMap, space: AddressSpace, *, seed: int) -> "Screened":
+        """What a mitigation makes of errors, whose `screen` may return only the errors that remain."""
+        screened = mitigation.screen(error_map, space, seed=seed)
+        return cls(screened) if isinstance(screened, ErrorMap) else screened
+
+    @classmethod
+    def joined(cls, remaining: Any, parts: Sequence["Screened"]) -> "Screened":
+        """The same for several tensors, or for protections one after the other."""
+        counts: Counter[str] = Counter()
+        for part in parts:
+            counts.update(part.counts)
+        detected, stopped = (_known(any, (getattr(part, name) for part in parts)) for name in ("detected", "stopped"))
+        return cls(remaining, detected, _known(all, (part.repaired for part in parts)), stopped, counts)
 
 
 @dataclass(frozen=True)
@@ -119,12 +158,13 @@ class Mitigation(ABC):
         """SHA-256 (hex) of class and settings."""
         return digest([type(self).__name__, self.settings()])
 
-    def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap:
-        """The errors that remain behind protected memory; all of them unless overridden.
+    def screen(self, error_map: ErrorMap, space: AddressSpace, *, seed: int) -> "ErrorMap | Screened":
+        """What protected memory makes of errors: those that remain, alone or with what it detected. All remain unless
+        overridden.
 
         Args:
             error_map: the drawn errors, not applied.
-            model: without these errors.
+            space: what they could hit, with the tensors in the model's memory, which hold no errors.
             seed: of the trial, for errors in the check bits.
         """
         return error_map
@@ -261,10 +301,11 @@ class Composed(Mitigation):
     def __repr__(self) -> str:
         return " + ".join(map(repr, self.parts))
 
-    def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap:
+    def screen(self, error_map: ErrorMap, space: AddressSpace, *, seed: int) -> Screened:
+        steps = [Screened(error_map)]
         for part in self.parts:
-            error_map = part.screen(error_map, model, seed=seed)
-        return error_map
+            steps.append(Screened.by(part, steps[-1].remaining, space, seed=seed))
+        return Screened.joined(steps[-1].remaining, steps)
 
     def check(self, model: nn.Module) -> None:
         for part in self.parts:

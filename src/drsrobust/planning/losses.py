@@ -14,7 +14,7 @@ from drsrobust.campaign.trial import trial_seed
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, Target, resolve
 from drsrobust.injection.critical_bits import SPREAD, CriticalBits, Stratum
-from drsrobust.mitigation import Mitigation
+from drsrobust.mitigation import Mitigation, Screened
 from drsrobust.planning.simultaneous import Uncertainty, uncertainty
 from drsrobust.statistics.columns import NONE
 from drsrobust.statistics.strata import ALL, DROP, LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
@@ -140,7 +140,9 @@ def measure(
     whole = np.array([_loss(evaluator, golden, one) for one in maps])
     known: dict[tuple, float] = {}
     for option, candidate in enumerate((None, *candidates)):
-        screened = [one if candidate is None else candidate.screen(one, evaluator.model, seed=one.seed) for one in maps]
+        screened = maps
+        if candidate is not None:
+            screened = [Screened.by(candidate, drawn, space, seed=drawn.seed).remaining for drawn in maps]
         parts = [{name: part for name, part in _by_tensor(one)} for one in screened]
         for number in np.flatnonzero(covered[:, option]):
             name = tensors[number]

@@ -14,7 +14,7 @@ from drsrobust._environment import progress_bar
 from drsrobust.data import Split
 from drsrobust.data.synthetic import planted
 from drsrobust.evaluation import Evaluator, ReachWarning
-from drsrobust.injection import ErrorMap, SingleBit, resolve
+from drsrobust.injection import AddressSpace, ErrorMap, SingleBit, resolve
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import model_name
@@ -180,7 +180,7 @@ def single_errors(
         one is not finite), `detected`, `repaired` (None: no repair was tried), `moved_left` (as `moved`, with the mitigation,
         against its own clean scores).
     """
-    evaluator, name = Evaluator(model, split), model_name(model)
+    evaluator, name, space = Evaluator(model, split), model_name(model), resolve(model, list(targets))
     maps = list(_single_maps(model, injections, targets, seed))
     plain, rows = [], []
     with progress_bar(len(maps) * (1 + len(mitigations)), "single errors", progress=progress) as bar:
@@ -194,7 +194,7 @@ def single_errors(
             with evaluator.under(Composed(group)) as guarded, warnings.catch_warnings():
                 warnings.simplefilter("ignore", ReachWarning)  # the embedding check reads rows itself
                 for number, (error_map, about) in enumerate(zip(maps, plain, strict=True)):
-                    rows += _detections(guarded, group, error_map, {"model": name} | about, seed + number)
+                    rows += _detections(guarded, group, error_map, space, {"model": name} | about, seed + number)
                     bar.update(len(group))
     return pd.DataFrame(rows)
 
@@ -221,18 +221,22 @@ def _in_one_pass(mitigations: Sequence[Mitigation]) -> list[list[Mitigation]]:
 
 
 def _detections(
-    guarded: Evaluator, group: Sequence[Mitigation], error_map: ErrorMap, about: dict[str, Any], seed: int
+    guarded: Evaluator,
+    group: Sequence[Mitigation],
+    error_map: ErrorMap,
+    space: AddressSpace,
+    about: dict[str, Any],
+    seed: int,
 ) -> list[dict[str, Any]]:
     """A row of `single_errors` for each mitigation of a group."""
-    model, remaining = guarded.model, error_map
-    for mitigation in group:
-        remaining = mitigation.screen(remaining, model, seed=seed)
+    screened = Composed(group).screen(error_map, space, seed=seed)
+    model, remaining = guarded.model, screened.remaining
     with remaining.applied(model), ExitStack() as stack:
         detections = [stack.enter_context(mitigation.attach(model)) for mitigation in group]
         result = guarded.rerun(remaining) if len(remaining) else guarded.golden
     rows, moved = [], _moved(guarded, result)
     for mitigation, detection in zip(group, detections, strict=True):
-        noticed = any(one.detected for one in (detection, remaining) if one.detected is not None)
+        noticed = any(one.detected for one in (detection, screened) if one.detected is not None)
         outcome = {"detected": noticed, "repaired": detection.repaired, "moved_left": moved}
         rows.append({"mitigation": mitigation.name} | about | outcome)
     return rows

@@ -1,6 +1,7 @@
 """Selective bit protection: some bits of each word are protected, by ideal cells or by a code."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property, reduce
 from operator import or_
 from typing import Any
@@ -12,6 +13,7 @@ from drsrobust._environment import check_choice
 from drsrobust.injection import Target, as_target
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.number_formats import bit_set
+from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.check_memory import CheckBits, copy_errors, copy_tensor
 from drsrobust.mitigation.memory.ecc import SECDED, decode_errors, secded
 from drsrobust.mitigation.memory.protected_words import (
@@ -26,7 +28,7 @@ from drsrobust.mitigation.memory.protected_words import (
     wrong_bits,
 )
 from drsrobust.mitigation.memory.replication import majority
-from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
+from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 CODES = ("ideal", "tmr", "secded")
 Bits = Iterable[int | str] | str
@@ -50,15 +52,17 @@ class BitProtection(StorageProtection):
         target: protected tensors, unless `bits` names them.
         code: `"ideal"`, `"tmr"` or `"secded"`.
 
-    `report` counts, with TMR, `corrected` and `outvoted` bits; with SECDED as `ECC`.
+    `counts` of `screen`: with TMR of `corrected` and `outvoted` bits, with SECDED as of `ECC`.
 
     Example:
         >>> import drsrobust as dr
         >>> from torch import nn
         >>> layer = nn.Linear(64, 64)
-        >>> with dr.inject(layer, dr.BitFlip(1e-3), seed=1, mitigation=BitProtection(("sign", "exponent"))) as remaining:
-        ...     print(remaining.counts("field").to_dict(), remaining.drawn.counts("field").to_dict())
-        {'mantissa': 91} {'exponent': 37, 'mantissa': 91, 'sign': 9}
+        >>> for protection in (None, BitProtection(("sign", "exponent"))):
+        ...     with dr.inject(layer, dr.BitFlip(1e-3), seed=1, mitigation=protection) as remaining:
+        ...         print(remaining.counts("field").to_dict())
+        {'exponent': 37, 'mantissa': 91, 'sign': 9}
+        {'mantissa': 91}
         >>> [round(BitProtection(range(23, 32), code=code).cost(layer).stored_bits / 4160 / 32, 4) for code in CODES]
         [0.0, 0.5625, 0.0358]
     """
@@ -99,15 +103,20 @@ class BitProtection(StorageProtection):
         parts = [[str(target), list(bits)] for target, bits in self._parts]
         return {"bits": parts, "code": self.code, "released": self.released}
 
-    def protected(self, model: nn.Module) -> Iterator["ProtectedBits"]:
+    def protected(self, model: nn.Module) -> list["ProtectedBits"]:
         """The protected words of a model, tensor by tensor.
 
         Raises:
             ValueError: bits that no tensor of their target has, or a tensor of two targets.
         """
+        for target, bits in self._parts:
+            target.resolve(model).only(bits)
+        return super().protected(model)
+
+    def words_of(self, tensors_of: Callable[[Target], Iterable[TargetTensor]]) -> Iterator["ProtectedBits"]:
         seen: dict[str, Target] = {}
         for target, bits in self._parts:
-            for tensor in target.resolve(model).only(bits).tensors:
+            for tensor in tensors_of(target):
                 if tensor.name in seen:
                     raise ValueError(f"{tensor.name} is protected twice: as {seen[tensor.name]} and as {target}")
                 seen[tensor.name] = target
@@ -115,16 +124,16 @@ class BitProtection(StorageProtection):
 
     def decode(
         self, protected: "ProtectedBits", errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
-    ) -> Decoded:
+    ) -> Screened:
         if self.released:
-            return Decoded(errors)
+            return Screened(errors)
         masks = protected.subset.masks
         chosen = masks[errors.index % len(masks)]
         inside, outside = merge(errors.index, errors.mask & chosen), merge(errors.index, errors.mask & ~chosen)
         if self.code == "ideal":
-            return Decoded(outside)
+            return Screened(outside)
         result = (_vote if self.code == "tmr" else _decode_secded)(protected, inside, stored)
-        return result._replace(errors=merge(*map(np.append, result.errors, outside)))
+        return replace(result, remaining=merge(*map(np.append, result.remaining, outside)))
 
     def check_bits(self, protected: "ProtectedBits") -> CheckBits | None:
         if self.released or self.code != "secded":
@@ -161,16 +170,16 @@ class ProtectedBits(ProtectedWords):
         return secded(64 // per_word * per_word)
 
 
-def _vote(protected: ProtectedBits, errors: Errors, stored: Mapping[str, Errors]) -> Decoded:
+def _vote(protected: ProtectedBits, errors: Errors, stored: Mapping[str, Errors]) -> Screened:
     word, *masks = align(errors, copy_errors(protected, 1, stored), copy_errors(protected, 2, stored))
     remaining = majority(masks)
     differ = (masks[0] ^ masks[1]) | (masks[0] ^ masks[2])
     corrected, outvoted = int(np.bitwise_count(differ & ~remaining).sum()), int(np.bitwise_count(remaining).sum())
     counts = {"corrected": corrected, "outvoted": outvoted}
-    return Decoded(merge(word, remaining), bool(differ.any()), not (differ & remaining).any(), counts)
+    return Screened(merge(word, remaining), bool(differ.any()), not (differ & remaining).any(), counts=counts)
 
 
-def _decode_secded(protected: ProtectedBits, errors: Errors, stored: Mapping[str, Errors]) -> Decoded:
+def _decode_secded(protected: ProtectedBits, errors: Errors, stored: Mapping[str, Errors]) -> Screened:
     subset, size = protected.subset, protected.code.data_bits
     position = subset.positions(errors)
     data = merge(position // size, bit_mask(position % size))

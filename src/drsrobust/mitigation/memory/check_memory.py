@@ -10,6 +10,7 @@ leaves this memory clean, is said by its `sample_check_bits`. It stays clean und
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -18,9 +19,8 @@ import torch
 from drsrobust.injection import AddressSpace, ErrorMap
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.error_clock import SCREEN
-from drsrobust.injection.error_map import Source
 from drsrobust.injection.error_models import Copies
-from drsrobust.injection.number_formats import Format, format_named
+from drsrobust.injection.number_formats import Format
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
     Errors,
@@ -104,6 +104,7 @@ def label_stream(seed: int, label: str) -> np.random.PCG64:
 
 def check_errors(
     error_map: ErrorMap,
+    space: AddressSpace,
     memory: Callable[[Mapping[str, np.ndarray | None]], Iterable[TargetTensor]],
     *,
     seed: int,
@@ -113,6 +114,7 @@ def check_errors(
 
     Args:
         error_map: errors in the data.
+        space: what they could hit.
         memory: targeted tensors and rows -> the tensors that hold their check bits (without memory in the model) and copies.
         seed: of the trial.
         label: of the protection.
@@ -125,25 +127,23 @@ def check_errors(
     copies = Copies()
     for source in error_map.sources:
         model, copy = source.error_model, copies.before(source.error_model)
-        space = AddressSpace(list(memory(source.rows)))
-        if not space.bits:
+        checks = AddressSpace(memory(source.rows))
+        if not checks.bits:
             continue
-        data = _data_space(error_map, source)
-        drawn = model.sample_check_bits(space, data, seed=own_seed, data_seed=error_map.seed, copy=copy)
+        data = _drawn_over(space, source.rows)
+        drawn = model.sample_check_bits(checks, data, seed=own_seed, data_seed=error_map.seed, copy=copy)
         if drawn is None:
             continue
         tensor, word, mask = drawn.tensor, drawn.word, drawn.mask
-        ends = np.searchsorted(tensor, np.arange(len(space.tensors)), side="right").tolist()
-        for target, start, end in zip(space.tensors, [0, *ends], ends, strict=False):
+        ends = np.searchsorted(tensor, np.arange(len(checks.tensors)), side="right").tolist()
+        for target, start, end in zip(checks.tensors, [0, *ends], ends, strict=False):
             if end > start:
                 parts.setdefault(target.name, []).append((word[start:end], mask[start:end]))
     return {name: merge(*map(np.concatenate, zip(*hits, strict=True))) for name, hits in parts.items()}
 
 
-def _data_space(error_map: ErrorMap, source: Source) -> AddressSpace:
-    """The space that a source of an error map drew from."""
-    return AddressSpace(
-        TargetTensor(entry.name, entry.component, entry.shape, format_named(entry.format), source.rows[entry.name])
-        for entry in error_map.fingerprint
-        if entry.name in source.rows
-    )
+def _drawn_over(space: AddressSpace, rows: Mapping[str, np.ndarray | None]) -> AddressSpace:
+    """The part of a space with these tensors and rows; mostly all of it."""
+    if len(rows) == len(space.tensors) and all(rows.get(tensor.name, rows) is tensor.rows for tensor in space.tensors):
+        return space
+    return AddressSpace(replace(tensor, rows=rows[tensor.name]) for tensor in space.tensors if tensor.name in rows)

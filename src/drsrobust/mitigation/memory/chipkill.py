@@ -1,6 +1,6 @@
 """Chipkill: symbol codes that correct whatever one chip of a memory returns, over all chips or over those of exponents."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +9,9 @@ from torch import nn
 
 from drsrobust._environment import check_choice
 from drsrobust.injection import ErrorMapMismatch, Target
-from drsrobust.injection.address_space import WordView
+from drsrobust.injection.address_space import TargetTensor, WordView
 from drsrobust.injection.memory_map import CHECK_BITS, CHIP_BITS, CHIPS, DATA_CHIPS, WORD
+from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.check_memory import CheckBits
 from drsrobust.mitigation.memory.ecc import ACTIONS, CORRECTED, UNCORRECTABLE, DecodedBlocks, counted
 from drsrobust.mitigation.memory.protected_words import (
@@ -23,7 +24,7 @@ from drsrobust.mitigation.memory.protected_words import (
     regroup,
     units_of,
 )
-from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
+from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.symbol_code import symbol_code
 
 _NIBBLE = np.uint64(15)
@@ -45,7 +46,7 @@ class Chipkill(StorageProtection):
         >>> from torch import nn
         >>> layer = nn.Linear(1000, 100)
         >>> drawn = dr.MemoryFault("bank").sample(dr.resolve(layer), seed=3)
-        >>> drawn.bits > 10_000, Chipkill().report(drawn, layer, seed=3).remaining.bits
+        >>> drawn.bits > 10_000, Chipkill().screen(drawn, dr.resolve(layer), seed=3).remaining.bits
         (True, 0)
     """
 
@@ -63,7 +64,7 @@ class Chipkill(StorageProtection):
 
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
-    ) -> Decoded:
+    ) -> Screened:
         words, wrong, own = align(regroup(errors, protected.width, WORD), stored.get(protected.name, NO_ERRORS))
         pairs = distinct(words // 2)
         data, check = np.zeros((2, len(pairs), 2), np.uint64)
@@ -139,7 +140,7 @@ class SelectiveChipkill(StorageProtection):
             True
         """
         protection = cls(nibbles, target)
-        covered = list(protection.protected(model))
+        covered = protection.protected(model)
         if not covered:
             raise ValueError(
                 f"target {str(target)!r} has no tensor of float32, whose mantissas could hold check symbols"
@@ -159,12 +160,12 @@ class SelectiveChipkill(StorageProtection):
             view.write(torch.from_numpy(protected.flat(np.arange(protected.words))).to(view.device), view.masks(halves))
         return protection
 
-    def protected(self, model: nn.Module) -> Iterator[ProtectedWords]:
-        return (words for words in super().protected(model) if words.format.dtype == torch.float32)
+    def words_of(self, tensors_of: Callable[[Target], Iterable[TargetTensor]]) -> Iterator[ProtectedWords]:
+        return (words for words in super().words_of(tensors_of) if words.format.dtype == torch.float32)
 
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
-    ) -> Decoded:
+    ) -> Screened:
         words, wrong = regroup(errors, protected.width, WORD)
         for syndrome in self._syndromes(protected.read_blocks(words, WORD)):
             bad = (syndrome != 0) & (words < protected.words // 2)
@@ -221,6 +222,6 @@ def _beyond(protected: ProtectedWords, index: np.ndarray, left: np.ndarray) -> n
     return ((index > last) & (left != 0)) | ((index == last) & (left >> np.uint64(bits) != 0))
 
 
-def _result(protected: ProtectedWords, blocks: DecodedBlocks, uncorrectable: str = "keep") -> Decoded:
+def _result(protected: ProtectedWords, blocks: DecodedBlocks, uncorrectable: str = "keep") -> Screened:
     errors = regroup(merge(blocks.index, blocks.mask), WORD, protected.width)
     return blocks.result(errors, uncorrectable)

@@ -9,6 +9,7 @@ import numpy as np
 
 from drsrobust._environment import check_choice
 from drsrobust.injection import Target
+from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.check_memory import CheckBits
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -20,7 +21,7 @@ from drsrobust.mitigation.memory.protected_words import (
     regroup,
     units_of,
 )
-from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
+from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 CLEAN, CORRECTED, UNCORRECTABLE = range(3)
 ACTIONS = ("keep", "zero", "restore")
@@ -161,12 +162,12 @@ class DecodedBlocks(NamedTuple):
     given_up: np.ndarray
     counts: dict[str, int]
 
-    def result(self, errors: Errors, uncorrectable: str = "keep") -> Decoded:
+    def result(self, errors: Errors, uncorrectable: str = "keep") -> Screened:
         """The errors that remain, with what the decoder detected."""
         detected = any(self.counts[name] for name in ("corrected", "uncorrectable", "miscorrected"))
         lost = self.counts["uncorrectable"] if uncorrectable != "restore" else 0
         stopped = uncorrectable == "keep" and lost > 0
-        return Decoded(errors, detected, self.counts["miscorrected"] + lost == 0, self.counts, stopped)
+        return Screened(errors, detected, self.counts["miscorrected"] + lost == 0, stopped, self.counts)
 
 
 def decode_errors(code: SECDED, data: Errors, check: Errors, size: int) -> DecodedBlocks:
@@ -220,15 +221,17 @@ class ECC(StorageProtection):
             `"restore"` loads them from a golden copy (into sound memory, where bits are stuck).
         target: protected tensors.
 
-    `report` counts code words: `corrected`, `uncorrectable`, `miscorrected`, `unnoticed` (errors that form a code word).
+    `counts` of `screen`, of code words: `corrected`, `uncorrectable`, `miscorrected`, `unnoticed` (errors that form a code
+    word).
 
     Example:
         >>> import drsrobust as dr
         >>> from torch import nn
         >>> layer = nn.Linear(1000, 100)
-        >>> drawn = dr.BitFlip(1e-3).sample(dr.resolve(layer), seed=1)
-        >>> remaining, counts = ECC().report(drawn, layer, seed=1)
-        >>> drawn.bits, remaining.bits, counts["uncorrectable"]
+        >>> space = dr.resolve(layer)
+        >>> drawn = dr.BitFlip(1e-3).sample(space, seed=1)
+        >>> screened = ECC().screen(drawn, space, seed=1)
+        >>> drawn.bits, screened.remaining.bits, screened.counts["uncorrectable"]
         (3160, 215, 122)
     """
 
@@ -252,7 +255,7 @@ class ECC(StorageProtection):
 
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
-    ) -> Decoded:
+    ) -> Screened:
         size = self.code.data_bits
         data, check = regroup(errors, protected.width, size), stored.get(protected.name, NO_ERRORS)
         blocks = decode_errors(self.code, data, check, protected.words * protected.width)

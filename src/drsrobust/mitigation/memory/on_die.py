@@ -8,6 +8,7 @@ import numpy as np
 from drsrobust.injection import Target
 from drsrobust.injection.error_models import check_whole
 from drsrobust.injection.memory_map import CHIP_BITS, DATA_CHIPS, LINE, WORD
+from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.check_memory import CheckBits
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -20,7 +21,7 @@ from drsrobust.mitigation.memory.protected_words import (
     regroup,
     units_of,
 )
-from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
+from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 WORDS = 32  # 64-bit words with 128 bits in each chip
 CHECK_BITS = 8
@@ -48,8 +49,10 @@ class OnDieECC(StorageProtection):
         >>> import drsrobust as dr
         >>> from torch import nn
         >>> table = nn.Embedding(1000, 16)
-        >>> maps = [dr.MemoryFault(mode).sample(dr.resolve(table), seed=2) for mode in ("bit", "row")]
-        >>> [len(OnDieECC().screen(error_map, table, seed=2)) for error_map in maps], [len(error_map) for error_map in maps]
+        >>> space = dr.resolve(table)
+        >>> maps = [dr.MemoryFault(mode).sample(space, seed=2) for mode in ("bit", "row")]
+        >>> left = [OnDieECC().screen(error_map, space, seed=2).remaining for error_map in maps]
+        >>> list(map(len, left)), list(map(len, maps))
         ([0, 1926], [1, 1924])
     """
 
@@ -70,7 +73,7 @@ class OnDieECC(StorageProtection):
 
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
-    ) -> Decoded:
+    ) -> Screened:
         words, wrong = regroup(errors, protected.width, WORD)
         check = stored.get(protected.name, NO_ERRORS)
         block, place = self._places(words)
@@ -87,7 +90,7 @@ class OnDieECC(StorageProtection):
                 flips.append(merge(word[inside], bit_mask(bit[inside] % CHIP_BITS + CHIP_BITS * chip)))
         index, *masks = align(*flips)
         left = np.bitwise_xor.reduce(masks)
-        return Decoded(regroup(merge(index, left), WORD, protected.width))
+        return Screened(regroup(merge(index, left), WORD, protected.width))
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         lines = -(-protected.words * protected.width // (LINE * WORD))

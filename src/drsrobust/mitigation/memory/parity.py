@@ -5,9 +5,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from drsrobust.injection import Target
+from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.check_memory import CheckBits
 from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, align, merge
-from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
+from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 
 class ParityZero(StorageProtection):
@@ -20,7 +21,7 @@ class ParityZero(StorageProtection):
     In quantized rows of integers a word is a byte, and a code of 0 means the row's bias; scale and bias are set to 0 byte by
     byte.
 
-    `report` counts words: `zeroed` (`sound` of them had no error), `unnoticed`.
+    `counts` of `screen`, of words: `zeroed` (`sound` of them had no error), `unnoticed`.
 
     Args:
         target: protected tensors.
@@ -28,9 +29,9 @@ class ParityZero(StorageProtection):
     Example:
         >>> import torch, drsrobust as dr
         >>> layer = torch.nn.Linear(1000, 100)
-        >>> with dr.inject(layer, dr.FixedCount(3), seed=1, mitigation=ParityZero()) as remaining:
-        ...     print((layer.weight == 0).sum().item(), remaining.detected, remaining.repaired)
-        3 True False
+        >>> with dr.inject(layer, dr.FixedCount(3), seed=1, mitigation=ParityZero()):
+        ...     print((layer.weight == 0).sum().item())
+        3
     """
 
     def __init__(self, target: str | Target = "all") -> None:
@@ -39,14 +40,14 @@ class ParityZero(StorageProtection):
 
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
-    ) -> Decoded:
+    ) -> Screened:
         word, mask, parity = align(errors, stored.get(protected.name, NO_ERRORS))
         odd = (np.bitwise_count(mask) ^ parity) & 1 == 1
         zeroed = word[odd]
         counts = {"zeroed": len(zeroed), "sound": int((mask[odd] == 0).sum()), "unnoticed": int((~odd).sum())}
         mask = mask.copy()
         mask[odd] = protected.read(zeroed)
-        return Decoded(merge(word, mask), bool(len(zeroed)), not mask[odd].any(), counts)
+        return Screened(merge(word, mask), bool(len(zeroed)), not mask[odd].any(), counts=counts)
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         return CheckBits(protected.words, 1)

@@ -9,9 +9,10 @@ from drsrobust._environment import check_choice
 from drsrobust.injection import Target
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.number_formats import Format
+from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.check_memory import copy_errors, copy_tensor
 from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, align, merge, ones
-from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
+from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 VOTES = ("median", "majority")
 
@@ -26,7 +27,7 @@ class Replication(StorageProtection):
 
     The median compares words as numbers of their format; of quantized rows of integers as bytes. NaN counts as beyond infinity.
 
-    `report` counts words: `hit` (in any copy) and `outvoted` (wrong after the vote).
+    `counts` of `screen`, of words: `hit` (in any copy) and `outvoted` (wrong after the vote).
 
     Args:
         copies: 3, 5, ...
@@ -37,9 +38,10 @@ class Replication(StorageProtection):
         >>> import drsrobust as dr
         >>> from torch import nn
         >>> layer = nn.Linear(1000, 100)
-        >>> drawn = dr.BitFlip(1e-3).sample(dr.resolve(layer), seed=1)
-        >>> remaining = Replication(vote="majority").screen(drawn, layer, seed=1)
-        >>> drawn.realised_rate, remaining.bits / drawn.eligible_bits
+        >>> space = dr.resolve(layer)
+        >>> drawn = dr.BitFlip(1e-3).sample(space, seed=1)
+        >>> remaining = Replication(vote="majority").screen(drawn, space, seed=1).remaining
+        >>> drawn.realised_rate, remaining.realised_rate
         (0.0009865..., 2.4975...e-06)
     """
 
@@ -56,7 +58,7 @@ class Replication(StorageProtection):
 
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
-    ) -> Decoded:
+    ) -> Screened:
         copies = [copy_errors(protected, number, stored) for number in range(1, self.copies)]
         word, *masks = align(errors, *copies)
         remaining = np.zeros(len(word), np.uint64)
@@ -71,7 +73,7 @@ class Replication(StorageProtection):
         # A vote does not detect copies that are all wrong in the same way.
         alike = np.logical_and.reduce([mask == masks[0] for mask in masks])
         counts = {"hit": len(word), "outvoted": int((remaining != 0).sum())}
-        return Decoded(merge(word, remaining), bool((~alike).any()), not remaining[~alike].any(), counts)
+        return Screened(merge(word, remaining), bool((~alike).any()), not remaining[~alike].any(), counts=counts)
 
     def stored_tensors(self, protected: ProtectedWords, rows: np.ndarray | None) -> Iterator[TargetTensor]:
         for number in range(1, self.copies):

@@ -13,6 +13,7 @@ from drsrobust.injection import Target
 from drsrobust.injection.error_clock import uniform
 from drsrobust.injection.error_map import Source
 from drsrobust.injection.error_models import UNITS
+from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.check_memory import CheckBits, label_stream
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -23,7 +24,7 @@ from drsrobust.mitigation.memory.protected_words import (
     merge,
     ones,
 )
-from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
+from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 CHECKSUMS = ("crc32", "sum")
 _BITS = 32
@@ -57,15 +58,16 @@ class Scrubbing(StorageProtection):
         checksum: `"crc32"` or `"sum"`.
         target: protected tensors.
 
-    `report` counts units: `reloaded` (`sound` of them had errors only in the checksum), `escaped`.
+    `counts` of `screen`, of units: `reloaded` (`sound` of them had errors only in the checksum), `escaped`.
 
     Example:
         >>> import drsrobust as dr
         >>> from torch import nn
         >>> table = nn.EmbeddingBag(10_000, 16)
-        >>> drawn = dr.BitFlip(1e-3).sample(dr.resolve(table), seed=1)
+        >>> space = dr.resolve(table)
+        >>> drawn = dr.BitFlip(1e-3).sample(space, seed=1)
         >>> scrubbing = Scrubbing(period=1, window=10)
-        >>> remaining = scrubbing.screen(drawn, table, seed=1)
+        >>> remaining = scrubbing.screen(drawn, space, seed=1).remaining
         >>> scrubbing.exposure, round(remaining.bits / drawn.bits, 3), scrubbing.cost(table).stored_bits
         (0.05, 0.053, 320000)
     """
@@ -111,7 +113,7 @@ class Scrubbing(StorageProtection):
 
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
-    ) -> Decoded:
+    ) -> Screened:
         size, stream = self._unit_words(protected), label_stream(trial.seed, f"{self.label} {protected.name}")
         phase, key, check_key = (int(raw) for raw in stream.random_raw(3))
 
@@ -134,7 +136,7 @@ class Scrubbing(StorageProtection):
         reloaded = unit[fails]
         remaining = np.where(np.isin(errors_unit, reloaded), errors.mask & ~old, errors.mask)
         counts = {"reloaded": len(reloaded), "sound": int((data[fails] == 0).sum()), "escaped": int((~fails).sum())}
-        return Decoded(merge(errors.index, remaining), bool(len(reloaded)), True, counts)
+        return Screened(merge(errors.index, remaining), bool(len(reloaded)), True, counts=counts)
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         return CheckBits(self._n_units(protected), _BITS)

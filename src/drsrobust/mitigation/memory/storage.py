@@ -1,21 +1,20 @@
 """`StorageProtection`, the base class of protections of memory, and `storage_overhead`."""
 
 from abc import abstractmethod
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
-from types import MappingProxyType
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from torch import nn
 
 from drsrobust._hashing import digest
-from drsrobust.injection import ErrorMap, ErrorMapMismatch, Target, as_target
+from drsrobust.injection import AddressSpace, ErrorMap, ErrorMapMismatch, Target, as_target
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.error_map import Source
 from drsrobust.introspection.tensors import listed
-from drsrobust.mitigation.base import Cost, Mitigation, confined_name, tensor_names
+from drsrobust.mitigation.base import Cost, Mitigation, Screened, confined_name, tensor_names
 from drsrobust.mitigation.memory.check_memory import CheckBits, check_errors
 from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords
 
@@ -23,31 +22,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class ScreenReport(NamedTuple):
-    """The errors that remain of an error map, and counts of events such as `corrected`."""
-
-    remaining: ErrorMap
-    counts: dict[str, int]
-
-
 class DrawContext(NamedTuple):
     """The seed of a trial and the error models that its map was drawn from."""
 
     seed: int
     sources: tuple[Source, ...]
-
-
-class Decoded(NamedTuple):
-    """The errors that remain in the protected words of one tensor, and what the protection detected.
-
-    `repaired` is false if a detected error remains; `stopped` is true if a code left a word that it cannot correct, and None
-    without a code."""
-
-    errors: Errors
-    detected: bool = False
-    repaired: bool = True
-    counts: Mapping[str, int] = MappingProxyType({})
-    stopped: bool | None = None
 
 
 class StorageProtection(Mitigation):
@@ -78,59 +57,55 @@ class StorageProtection(Mitigation):
         identity = super().identity()
         return identity if self.only is None else digest([identity, sorted(self.only)])
 
-    def screen(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ErrorMap:
-        return self.report(error_map, model, seed=seed).remaining
+    def screen(self, error_map: ErrorMap, space: AddressSpace, *, seed: int) -> Screened:
+        """The errors that remain, whether it detected errors and repaired them all, and counts of events.
 
-    def report(self, error_map: ErrorMap, model: nn.Module, *, seed: int) -> ScreenReport:
-        """As `screen`, with counts of events."""
+        Raises:
+            ErrorMapMismatch: the map hits a tensor that the space does not have, or that has another shape or format there.
+        """
         if not error_map.fingerprint:  # transient errors only
-            return ScreenReport(error_map, {})
-        in_map = self._in_map(error_map, model)
-        data, stored = error_map, {}
-        if in_map:
-            by_name = {protected.name: protected for protected in in_map.values()}
-            stored = self._draw_stored(error_map, by_name, seed)
+            return Screened(error_map)
+        in_map = self._in_map(error_map, space)
+        by_name = {protected.name: protected for protected in in_map.values()}
+        stored = self._draw_stored(error_map, space, by_name, seed) if by_name else {}
         trial = DrawContext(seed, error_map.sources)
-        columns, results = [], []
-        entries = dict(data.by_tensor())
+        columns, results, entries = [], [], dict(error_map.by_tensor())
         hit = {number for number, protected in in_map.items() if number in entries or protected.name in stored}
         for number in sorted({*entries, *hit}):
             part = entries.get(number, slice(0, 0))
-            errors = Errors(data.word[part], data.mask[part])
+            errors = Errors(error_map.word[part], error_map.mask[part])
             if number in hit:
                 protected = in_map[number]
                 local, inside = protected.local(errors.index)
                 outside = None
                 if inside is None or inside.all():
-                    own = Errors(local, errors.mask)
+                    wrong = Errors(local, errors.mask)
                 else:
-                    own = Errors(local[inside], errors.mask[inside])
+                    wrong = Errors(local[inside], errors.mask[inside])
                     outside = Errors(errors.index[~inside], errors.mask[~inside])
-                result = self.decode(protected, own, stored.get(protected.name, {}), trial)
+                result = self.decode(protected, wrong, stored.get(protected.name, {}), trial)
                 results.append(result)
-                errors = Errors(protected.flat(result.errors.index), result.errors.mask)
+                errors = Errors(protected.flat(result.remaining.index), result.remaining.mask)
                 if outside is not None:
                     errors = Errors(*map(np.append, errors, outside))
             columns.append((np.full(len(errors.index), number, np.int32), *errors))
+        remaining = error_map
         if columns:
-            remaining = tuple(map(np.concatenate, zip(*columns, strict=True)))
-            if not all(map(np.array_equal, remaining, (data.tensor, data.word, data.mask))):
-                data = data.remaining(*remaining)
-        if self.detects:
-            detected = any(result.detected for result in results)
-            repaired = all(result.repaired for result in results) if detected else None
-            stops = [result.stopped for result in results if result.stopped is not None]
-            data = data.with_detection(detected=detected, repaired=repaired, stopped=any(stops) if stops else None)
-        counts: Counter[str] = Counter()
-        for result in results:
-            counts.update(result.counts)
-        return ScreenReport(data, dict(counts))
+            joined = tuple(map(np.concatenate, zip(*columns, strict=True)))
+            if not all(map(np.array_equal, joined, (error_map.tensor, error_map.word, error_map.mask))):
+                remaining = error_map.with_words(*joined)
+        screened = Screened.joined(remaining, results)
+        if not self.detects:
+            return replace(screened, detected=None, repaired=None, stopped=None)
+        detected = bool(screened.detected)
+        return replace(screened, detected=detected, repaired=screened.repaired if detected else None)
 
     @abstractmethod
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
-    ) -> Decoded:
-        """The errors that remain in protected words.
+    ) -> Screened:
+        """What it makes of errors in protected words; `remaining` are `Errors`, and `repaired` is false if a detected error
+        remains.
 
         Args:
             protected: words of one tensor; read where their contents matter.
@@ -161,10 +136,12 @@ class StorageProtection(Mitigation):
 
     def cost(self, model: nn.Module) -> Cost:
         """Stored bits only, see `Cost`."""
-        return Cost(stored_bits=sum(self.extra_bits(protected) for protected in self._confined(model)))
+        return Cost(
+            stored_bits=sum(self.extra_bits(protected) for protected in self._confined(self.protected(model)).values())
+        )
 
     def covers(self, model: nn.Module) -> set[str]:
-        return {protected.name for protected in self._confined(model)}
+        return set(self._confined(self.protected(model)))
 
     def on(self, tensors: Iterable[str]) -> "StorageProtection":
         confined = copy(self)
@@ -172,19 +149,32 @@ class StorageProtection(Mitigation):
         confined.name = confined_name(self.name, confined.only)
         return confined
 
-    def protected(self, model: nn.Module) -> Iterator[ProtectedWords]:
-        """The protected words of a model, tensor by tensor."""
-        return (ProtectedWords(tensor) for tensor in self.target.resolve(model).tensors)
+    def check(self, model: nn.Module) -> None:
+        """Raises ValueError for a model without the protected tensors or bits."""
+        super().check(model)
+        self.protected(model)
 
-    def _confined(self, model: nn.Module) -> Iterator[ProtectedWords]:
-        return (words for words in self.protected(model) if self.only is None or words.name in self.only)
+    def protected(self, model: nn.Module) -> list[ProtectedWords]:
+        """The protected words of a model, tensor by tensor.
+
+        Raises:
+            ValueError: there are none.
+        """
+        return list(self.words_of(lambda target: target.resolve(model).tensors))
+
+    def words_of(self, tensors_of: Callable[[Target], Iterable[TargetTensor]]) -> Iterator[ProtectedWords]:
+        """The protected words of the tensors that its targets hold."""
+        return map(ProtectedWords, tensors_of(self.target))
+
+    def _confined(self, words: Iterable[ProtectedWords]) -> dict[str, ProtectedWords]:
+        return {each.name: each for each in words if self.only is None or each.name in self.only}
 
     def target_suffix(self) -> str:
         """The end of its name: the target, unless it is everything."""
         return "" if str(self.target) == "all" else f" of {self.target}"
 
     def _draw_stored(
-        self, error_map: ErrorMap, by_name: Mapping[str, ProtectedWords], seed: int
+        self, error_map: ErrorMap, space: AddressSpace, by_name: Mapping[str, ProtectedWords], seed: int
     ) -> dict[str, dict[str, Errors]]:
         """The errors in its own memory, by protected tensor and stored tensor."""
         owner: dict[str, str] = {}
@@ -195,25 +185,28 @@ class StorageProtection(Mitigation):
                     owner[tensor.name] = name
                     yield tensor
 
-        drawn = check_errors(error_map, memory, seed=seed, label=self.label)
         stored: dict[str, dict[str, Errors]] = {}
-        for name, errors in drawn.items():
+        for name, errors in check_errors(error_map, space, memory, seed=seed, label=self.label).items():
             if name in by_name:
                 errors = self.check_bits(by_name[name]).unpacked(by_name[name], errors)
             stored.setdefault(owner[name], {})[name] = errors
         return stored
 
-    def _in_map(self, error_map: ErrorMap, model: nn.Module) -> dict[int, ProtectedWords]:
+    def _in_map(self, error_map: ErrorMap, space: AddressSpace) -> dict[int, ProtectedWords]:
         """The protected words of the map's tensors, by tensor number."""
-        number = {entry.name: index for index, entry in enumerate(error_map.fingerprint)}
-        in_map = {number[words.name]: words for words in self._confined(model) if words.name in number}
-        for index, words in in_map.items():
-            expected = error_map.fingerprint[index]
-            if (words.tensor.shape, words.format.name) != (expected.shape, expected.format):
+        present = space.once(TargetTensor, lambda: {tensor.name: tensor for tensor in space.tensors})
+        protected = space.once(self, lambda: self._confined(self.words_of(space.targeted_by)))
+        in_map = {}
+        for number, expected in enumerate(error_map.fingerprint):
+            tensor = present.get(expected.name)
+            if tensor is None or (tensor.shape, tensor.format.name) != (expected.shape, expected.format):
+                present_as = f"it is {list(tensor.shape)} {tensor.format.name}" if tensor else "it is not targeted"
                 raise ErrorMapMismatch(
-                    f"the error map was made for {expected.name!r} of {list(expected.shape)} {expected.format}; in this model "
-                    f"it is {list(words.tensor.shape)} {words.format.name}"
+                    f"the error map was made for {expected.name!r} of {list(expected.shape)} {expected.format}; "
+                    f"here {present_as}"
                 )
+            if expected.name in protected:
+                in_map[number] = protected[expected.name]
         return in_map
 
 

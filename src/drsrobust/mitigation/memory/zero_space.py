@@ -1,6 +1,6 @@
 """Zero-space ECC: SECDED for int8 tables in bits that small values do not need, without extra memory."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,9 +12,10 @@ from drsrobust._environment import check_choice
 from drsrobust.injection import Target, as_target
 from drsrobust.injection.address_space import TargetTensor, WordView
 from drsrobust.injection.number_formats import Format
+from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.ecc import ACTIONS, decode_errors, secded
 from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, merge
-from drsrobust.mitigation.memory.storage import Decoded, DrawContext, StorageProtection
+from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 _DATA_BITS = 57  # of a block: 7 bytes without their second highest bit, and a whole one
 _FREE, _TOP = np.uint64(6), np.uint64(7)  # bit numbers: the free bit of a byte, and the bit it repeats
@@ -40,7 +41,7 @@ class ZeroSpaceECC(StorageProtection):
             `ECC`.
         target: protected tensors.
 
-    `report` counts blocks, as `ECC` counts code words.
+    `counts` of `screen`, of blocks: as of `ECC`.
 
     Example:
         >>> import warnings
@@ -73,6 +74,7 @@ class ZeroSpaceECC(StorageProtection):
 
     def check(self, model: nn.Module) -> None:
         """Raises ValueError for a model without room for the check bits in each block."""
+        super().check(model)
         for blocks in self.protected(model):
             block = np.arange(blocks.blocks)
             _check_room(blocks, block, blocks.read(blocks.places(block).ravel()).reshape(-1, 8))
@@ -85,7 +87,10 @@ class ZeroSpaceECC(StorageProtection):
         """
         return _int8_blocks(self.target, model)
 
-    def decode(self, protected: "Blocks", errors: Errors, stored: Mapping[str, Errors], trial: DrawContext) -> Decoded:
+    def words_of(self, tensors_of: Callable[[Target], Iterable[TargetTensor]]) -> "Iterator[Blocks]":
+        return (Blocks(tensor) for tensor in tensors_of(self.target) if tensor.format.name.startswith("int8"))
+
+    def decode(self, protected: "Blocks", errors: Errors, stored: Mapping[str, Errors], trial: DrawContext) -> Screened:
         number = protected.number(errors.index)
         inside = number >= 0
         block, place = number[inside] // 8, (number[inside] % 8).astype(np.uint64)
