@@ -1,9 +1,11 @@
 """The conditions of a campaign (error model, target, mitigation) as a grid, from axes or from a list; strata of bits."""
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from inspect import signature
 from itertools import product
 from math import log10
 from typing import TYPE_CHECKING, Any
@@ -201,7 +203,19 @@ def condition_triples(
             raise TypeError(f"errors holds {error!r}; each must be an error model, as BitFlip(ber=1e-6)")
         if mitigation is not None and not isinstance(mitigation, Mitigation):
             raise TypeError(f"mitigations holds {mitigation!r}; each must be a mitigation or None")
+        _check_signature(error, "sample", "(self, space, *, seed, copy=0)")
+        if mitigation is not None:
+            _check_signature(mitigation, "screen", "(self, error_map, space, *, seed)")
     return triples
+
+
+def _check_signature(thing: ErrorModel | Mitigation, method: str, expected: str) -> None:
+    """Raises TypeError for a method of one's own class that takes other arguments, as before version 0.5."""
+    arguments = signature(getattr(thing, method)).parameters.values()
+    names = {argument.name for argument in arguments} | {"self"}
+    if not set(re.findall(r"[a-z_]+", expected)) <= names and all(one.kind != one.VAR_KEYWORD for one in arguments):
+        found = ", ".join(argument.name for argument in arguments)
+        raise TypeError(f"{type(thing).__name__}.{method}(self, {found}) must be {method}{expected}")
 
 
 def _target_of(target: Any) -> Any:
