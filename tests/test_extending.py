@@ -1,34 +1,163 @@
-"""The Python of docs/extending.md runs as written; what it adds behaves as what is there."""
+"""Own error models and mitigations need no other file, and none is told apart by its class."""
+
+import ast
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
-import torch
+import pytest
+from torch import nn
 
 import drsrobust as dr
+from drsrobust.injection import ErrorModel
+from drsrobust.injection.critical_bits import Stratum
+from drsrobust.injection.error_models import from_bits
+from drsrobust.mitigation import ECC, Chipkill, Mitigation, Scrubbing, WeightRange
+
+SOURCES = Path(dr.__file__).parent
+STUDY = SOURCES.parent / "drsrobust_study"
 
 
-def test_what_the_page_adds(run_page, monkeypatch):
-    monkeypatch.setitem(dr.models.MODELS, "tables_and_top", None)  # so that what the page adds is gone afterwards
-    page = run_page("extending.md", blocks=3)
+@dataclass(frozen=True)
+class RowInverted(ErrorModel):
+    """Every row of four words is inverted with probability `rate`: an error model of one's own."""
 
-    model, evaluator = page["model"], page["evaluator"]
-    assert dr.models.model_name(model) == "tables_and_top" and model.manifest["sizes"]["width"] == 4
-    assert dr.components(model)["component"].tolist() == ["embedding", "top_mlp"]
+    RATE = "rate"
+    unit = "row"
 
-    few, many = (page["ByteInverted"](rate).sample(dr.resolve(model), seed=3) for rate in (1e-3, 1e-2))
-    assert set(many.mask.astype("<u8").view(np.uint8)) == {0x00, 0xFF}
-    of_few, of_many = (dict(zip(zip(m.tensor, m.word, strict=True), m.mask, strict=True)) for m in (few, many))
-    assert of_few and all(of_many[word] & mask == mask for word, mask in of_few.items())
-    with dr.inject(model, page["both"], seed=1) as error_map:
-        assert np.array_equal(evaluator.rerun(error_map).scores, evaluator.run().scores, equal_nan=True)
+    rate: float
+    top: bool | None = None  # whether the first row is hit; None: by chance
 
-    table = page["table"].set_index(["mitigation", "trial"])
-    plain, sound = table.loc["none"], table.loc["sound scores"]
-    assert (plain["bits_flipped"] == sound["bits_flipped"]).all()
-    assert sound["bits_left"].sum() < 0.8 * plain["bits_left"].sum() and set(sound["repaired"].dropna()) <= {False}
-    batch = next(page["data"].test.batches(64))
-    with torch.no_grad(), page["sound"].attach(model) as watch:
-        model(batch.dense_features, batch.sparse_features)
-        assert watch.detected is False
-        model.top[-1].bias.data += 1e9
-        assert model(batch.dense_features, batch.sparse_features).max() <= page["sound"].high + 1e-6
-        assert watch.detected and watch.repaired is False
+    def columns(self):
+        return {**super().columns(), "error_mode": "row"}
+
+    def expected_share(self, space):
+        return self.rate
+
+    def strata(self, space, critical_bits):
+        chosen = ((True, self.rate, None), (False, 1 - self.rate, "chip"))
+        return [Stratum(f"first {top}", share, replace(self, top=top), bounded) for top, share, bounded in chosen]
+
+    def sample(self, space, *, seed, copy=0):
+        rows = self.clock(space.bits // 128, seed, copy).until(self.rate)
+        if self.top is not None:
+            rows = np.append(np.zeros(int(self.top), np.int64), rows[rows > 0])
+        bits = (128 * rows[:, None] + np.arange(128)).ravel()
+        return from_bits(self, space, [bits], seed, n_sites=space.bits // 128, n_events=len(rows))
+
+
+class Doubled(Chipkill):
+    """Chipkill under another name: a mitigation of one's own."""
+
+    label = "doubled"
+
+
+def subclasses(kind):
+    for other in kind.__subclasses__():
+        yield from (other, *subclasses(other))
+
+
+def test_no_error_model_or_mitigation_is_told_apart_outside_its_module():
+    """No isinstance, no comparison of types and no class name as a string, outside of the class's own module."""
+    homes = {}
+    for kind in (ErrorModel, Mitigation):
+        homes |= {
+            each.__name__: each.__module__ for each in subclasses(kind) if each.__module__.startswith("drsrobust")
+        }
+    assert {"BitFlip", "Sum", "ECC", "ABFTLinear", "StorageProtection"} <= homes.keys()
+    found = []
+    for file in [*SOURCES.rglob("*.py"), *STUDY.rglob("*.py")]:
+        module = ".".join(file.relative_to(SOURCES.parent).with_suffix("").parts)
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = set()
+            if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("isinstance", "issubclass"):
+                names = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
+            elif isinstance(node, ast.Compare) and "type(" in ast.unparse(node):
+                names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+            elif isinstance(node, ast.Constant) and file.name != "__init__.py":
+                names = {node.value} if isinstance(node.value, str) else set()
+            found += [f"{module}:{node.lineno} {name}" for name in names & homes.keys() if homes[name] != module]
+    assert not found
+
+
+@pytest.fixture(scope="module")
+def campaign(trained, data, tmp_path_factory):
+    evaluator = dr.Evaluator(trained, data.test.head(256))
+    mitigations = [None, ECC(), Chipkill(), Doubled(), Scrubbing(period=1, window=1), WeightRange.fit(trained)]
+    grid = {"errors": [RowInverted(1e-3)], "mitigations": mitigations, "sampling": "stratified", "trials": 40}
+    campaign = dr.Campaign(evaluator, **grid, store=tmp_path_factory.mktemp("own") / "store")
+    campaign.run(progress=False, workers=1)
+    return campaign
+
+
+def test_an_own_error_model_in_a_campaign(campaign):
+    table = campaign.table()
+    assert set(table["error_kind"]) == {"RowInverted"} and set(table["error_mode"]) == {"row"}
+    assert set(table["stratum"]) == {"first True", "first False"}
+    none = table[table["mitigation"] == "none"]
+    assert none[none["stratum"] == "first True"]["bits_flipped"].min() >= 128
+    weights = none.groupby("stratum")["weight"].sum()
+    assert weights.to_dict() == pytest.approx({"first True": 1e-3, "first False": 1 - 1e-3})
+
+
+def test_a_subclass_of_a_code_keeps_its_interval(campaign):
+    """Of what the class corrects and how far it moves errors; the range check moves them further."""
+    table = campaign.table()
+    bounded = table[table["stratum"] == "first False"].groupby("mitigation")["loss_is_bounded"].all()
+    assert bounded[["none", "doubled", "chipkill RS(18,16)"]].all() and not bounded.filter(like="range").any()
+    modes = table.groupby("mitigation")["corrects_mode"].first()
+    assert modes["doubled"] == "any" and modes["SECDED (72,64)"] == "bit" and modes.isna()["none"]
+    summary = campaign.summary(["auc_drop"]).set_index("mitigation")
+    ends = ["auc_drop", "auc_drop_low", "auc_drop_high"]
+    assert summary.loc["doubled", ends].tolist() == pytest.approx(summary.loc["chipkill RS(18,16)", ends].tolist())
+
+
+def test_check_bits_take_errors_of_an_own_model():
+    layer = nn.Linear(512, 64)
+    space = dr.resolve(layer)
+    drawn = RowInverted(0.02).sample(space, seed=3)
+    counts = ECC().screen(drawn, space, seed=3).counts
+    words = len(np.unique(drawn.word // 2))
+    assert sum(counts.values()) > words  # code words that are wrong in their check bits alone
+
+
+def test_bits_of_an_own_models_unit_arrive_together():
+    """A row of storage is right or wrong as a whole after a scrubber's visit."""
+    table = nn.EmbeddingBag(4000, 4)
+    space = dr.resolve(table)
+    drawn = RowInverted(0.05).sample(space, seed=1)
+    remaining = Scrubbing(period=1, window=2).screen(drawn, space, seed=1).remaining
+    assert 0 < remaining.bits < drawn.bits
+    assert (
+        set(np.bincount(remaining.word // 4)[remaining.word // 4]) == {4}
+        and remaining.bits == 128 * len(remaining) // 4
+    )
+
+
+def test_a_report_of_own_classes(campaign, tmp_path):
+    page = dr.report.write(campaign, tmp_path / "report")
+    text = page.read_text()
+    assert "RowInverted" in text and "doubled" in text
+
+
+@dataclass(frozen=True)
+class OldSample(RowInverted):
+    def sample(self, space, *, seed, before=()):
+        return super().sample(space, seed=seed)
+
+
+class OldScreen(Doubled):
+    def screen(self, error_map, model, *, seed):
+        return error_map
+
+
+def test_methods_of_earlier_versions_are_refused(trained, data):
+    evaluator = dr.Evaluator(trained, data.test.head(64))
+    with pytest.raises(
+        TypeError, match=r"OldSample\.sample\(self, space, seed, before\) must be sample\(self, space, "
+    ):
+        dr.Campaign(evaluator, errors=[OldSample(0.1)])
+    with pytest.raises(
+        TypeError, match=r"OldScreen\.screen\(.*model.*\) must be screen\(self, error_map, space, \*, seed\)"
+    ):
+        dr.Campaign(evaluator, errors=[dr.BitFlip(0.1)], mitigations=[OldScreen()])
