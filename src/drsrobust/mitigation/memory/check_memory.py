@@ -9,17 +9,14 @@ leaves this memory clean, is said by its `sample_check_bits`. It stays clean und
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from drsrobust.injection import AddressSpace, ErrorMap
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.error_clock import SCREEN
-from drsrobust.injection.error_models import Copies
 from drsrobust.injection.number_formats import Format
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -100,50 +97,3 @@ def label_stream(seed: int, label: str) -> np.random.PCG64:
     """The stream of raw words that belongs to a label in a trial."""
     summand = int.from_bytes(hashlib.sha256(label.encode()).digest()[:4], "big")
     return np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(summand, SCREEN)))
-
-
-def check_errors(
-    error_map: ErrorMap,
-    space: AddressSpace,
-    memory: Callable[[Mapping[str, np.ndarray | None]], Iterable[TargetTensor]],
-    *,
-    seed: int,
-    label: str,
-) -> dict[str, Errors]:
-    """Draws the errors in a protection's own memory.
-
-    Args:
-        error_map: errors in the data.
-        space: what they could hit.
-        memory: targeted tensors and rows -> the tensors that hold their check bits (without memory in the model) and copies.
-        seed: of the trial.
-        label: of the protection.
-
-    Returns:
-        the errors in each of these tensors by name, by word.
-    """
-    own_seed = int(label_stream(seed, label).random_raw())
-    parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
-    copies = Copies()
-    for source in error_map.sources:
-        model, copy = source.error_model, copies.before(source.error_model)
-        checks = AddressSpace(memory(source.rows))
-        if not checks.bits:
-            continue
-        data = _drawn_over(space, source.rows)
-        drawn = model.sample_check_bits(checks, data, seed=own_seed, data_seed=error_map.seed, copy=copy)
-        if drawn is None:
-            continue
-        tensor, word, mask = drawn.tensor, drawn.word, drawn.mask
-        ends = np.searchsorted(tensor, np.arange(len(checks.tensors)), side="right").tolist()
-        for target, start, end in zip(checks.tensors, [0, *ends], ends, strict=False):
-            if end > start:
-                parts.setdefault(target.name, []).append((word[start:end], mask[start:end]))
-    return {name: merge(*map(np.concatenate, zip(*hits, strict=True))) for name, hits in parts.items()}
-
-
-def _drawn_over(space: AddressSpace, rows: Mapping[str, np.ndarray | None]) -> AddressSpace:
-    """The part of a space with these tensors and rows; mostly all of it."""
-    if len(rows) == len(space.tensors) and all(rows.get(tensor.name, rows) is tensor.rows for tensor in space.tensors):
-        return space
-    return AddressSpace(replace(tensor, rows=rows[tensor.name]) for tensor in space.tensors if tensor.name in rows)

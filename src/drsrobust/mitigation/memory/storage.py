@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,10 +14,11 @@ from drsrobust._hashing import digest
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorMapMismatch, Target, as_target
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.error_map import Source
+from drsrobust.injection.error_models import Copies
 from drsrobust.introspection.tensors import listed
 from drsrobust.mitigation.base import Cost, Mitigation, Screened, confined_name, tensor_names
-from drsrobust.mitigation.memory.check_memory import CheckBits, check_errors
-from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords
+from drsrobust.mitigation.memory.check_memory import CheckBits, label_stream
+from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, merge
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -174,23 +176,42 @@ class StorageProtection(Mitigation):
         return "" if str(self.target) == "all" else f" of {self.target}"
 
     def _draw_stored(
-        self, error_map: ErrorMap, space: AddressSpace, by_name: Mapping[str, ProtectedWords], seed: int
+        self, error_map: ErrorMap, space: AddressSpace, protected: Mapping[str, ProtectedWords], seed: int
     ) -> dict[str, dict[str, Errors]]:
         """The errors in its own memory, by protected tensor and stored tensor."""
-        owner: dict[str, str] = {}
-
-        def memory(rows: Mapping[str, np.ndarray | None]) -> Iterator[TargetTensor]:
-            for name, protected in by_name.items():
-                for tensor in self.stored_tensors(protected, rows[name]) if name in rows else ():
-                    owner[tensor.name] = name
-                    yield tensor
-
+        own_seed, copies = int(label_stream(seed, self.label).random_raw()), Copies()
+        hits: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
+        for source in error_map.sources:
+            copy, data = copies.before(source.error_model), _drawn_over(space, source.rows)
+            make = partial(self._own_memory, protected, source.rows)
+            memory, owner = space.once((self, "own memory"), make) if data is space else make()
+            if not memory.bits:
+                continue
+            drawn = source.error_model.sample_check_bits(
+                memory, data, seed=own_seed, data_seed=error_map.seed, copy=copy
+            )
+            for number, entries in drawn.by_tensor() if drawn else ():
+                name = memory.tensors[number].name
+                hits.setdefault((owner[name], name), []).append((drawn.word[entries], drawn.mask[entries]))
         stored: dict[str, dict[str, Errors]] = {}
-        for name, errors in check_errors(error_map, space, memory, seed=seed, label=self.label).items():
-            if name in by_name:
-                errors = self.check_bits(by_name[name]).unpacked(by_name[name], errors)
-            stored.setdefault(owner[name], {})[name] = errors
+        for (tensor, name), parts in hits.items():
+            errors = merge(*map(np.concatenate, zip(*parts, strict=True)))
+            if name == tensor:
+                errors = self.check_bits(protected[tensor]).unpacked(protected[tensor], errors)
+            stored.setdefault(tensor, {})[name] = errors
         return stored
+
+    def _own_memory(
+        self, protected: Mapping[str, ProtectedWords], rows: Mapping[str, np.ndarray | None]
+    ) -> tuple[AddressSpace, dict[str, str]]:
+        """Check bits and copies of some tensors and rows, and the protected tensor of each."""
+        owner = {
+            tensor: words.tensor.name
+            for name, words in protected.items()
+            if name in rows
+            for tensor in self.stored_tensors(words, rows[name])
+        }
+        return AddressSpace(owner), {tensor.name: name for tensor, name in owner.items()}
 
     def _in_map(self, error_map: ErrorMap, space: AddressSpace) -> dict[int, ProtectedWords]:
         """The protected words of the map's tensors, by tensor number."""
@@ -222,3 +243,10 @@ def storage_overhead(model: nn.Module, mitigations: Iterable[Mitigation]) -> "pd
     stored = [(mitigation.name, mitigation.cost(model).stored_bits) for mitigation in mitigations]
     rows = [(name, extra, 100 * extra / bits) for name, extra in stored]
     return pd.DataFrame(rows, columns=["mitigation", "stored_bits", "stored_percent"])
+
+
+def _drawn_over(space: AddressSpace, rows: Mapping[str, np.ndarray | None]) -> AddressSpace:
+    """The part of a space with these tensors and rows; mostly all of it."""
+    if len(rows) == len(space.tensors) and all(rows.get(tensor.name, rows) is tensor.rows for tensor in space.tensors):
+        return space
+    return AddressSpace(replace(tensor, rows=rows[tensor.name]) for tensor in space.tensors if tensor.name in rows)
