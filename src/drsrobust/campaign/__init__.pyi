@@ -1,7 +1,7 @@
 from .campaign import Campaign as Campaign
 from .campaign import auc_under_errors as auc_under_errors
+from .conditions import bit_partition as bit_partition
 from .conditions import decades as decades
-from .conditions import strata as strata
 from .model_file import NotPicklable as NotPicklable
 from .store import Store as Store
 from .store import StoreError as StoreError

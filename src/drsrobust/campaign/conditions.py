@@ -1,4 +1,4 @@
-"""The conditions of a campaign (error model, target, mitigation) as a grid, from axes or from a list; strata of bits."""
+"""The conditions of a campaign (error model, target, mitigation) as a grid, from axes or from a list; a partition of bits."""
 
 import hashlib
 import re
@@ -260,12 +260,12 @@ def sharing_maps(conditions: list[Condition]) -> list[list[int]]:
     return list(groups.values())
 
 
-def strata(
+def bit_partition(
     model: "nn.Module", target: "str | Target" = "all", components: Mapping[str, str] | None = None
 ) -> "pd.DataFrame":
     """Components times number formats times classes of bits: a partition of the bits that errors may hit.
 
-    A trial of a stratum is `FixedCount(1, bits=bits)` in its `target`.
+    A trial of a part is `FixedCount(1, bits=bits)` in its `target`.
 
     Args:
         model: any module.
@@ -273,7 +273,7 @@ def strata(
         components: overrides, as in `components()`.
 
     Returns:
-        one row per stratum: `component`, `format` (`float32`, `int8 rows`), `bit_class`, `bits` (a tuple), `target` (string
+        one row per part: `component`, `format` (`float32`, `int8 rows`), `bit_class`, `bits` (a tuple), `target` (string
         or Target), `eligible` (bits), `weight` (their share of all).
 
     Raises:
@@ -282,7 +282,7 @@ def strata(
     Example:
         >>> from torch import nn
         >>> model = nn.ModuleDict({"bottom": nn.Linear(4, 8), "top": nn.Linear(8, 1)})
-        >>> strata(model)[["component", "bit_class", "eligible", "weight"]].head(3)
+        >>> bit_partition(model)[["component", "bit_class", "eligible", "weight"]].head(3)
           component      bit_class  eligible    weight
         0    bottom           sign        40  0.025510
         1    bottom   exponent_top        40  0.025510
@@ -296,10 +296,10 @@ def strata(
         parts.setdefault((tensor.component, tensor.format.name.partition(":")[0]), []).append(tensor)
     rows = []
     for (component, kind), tensors in sorted(parts.items()):
-        stratum = _target(model, target, component, tensors, components)
+        part = _target(model, target, component, tensors, components)
         for name, bits in bit_classes(tensors[0].format).items():
             eligible = AddressSpace(tensors, bits).bits
-            rows.append({"component": component, "format": kind, "bit_class": name, "bits": bits, "target": stratum})
+            rows.append({"component": component, "format": kind, "bit_class": name, "bits": bits, "target": part})
             rows[-1] |= {"eligible": eligible, "weight": eligible / whole.bits}
     return pd.DataFrame(rows)
 

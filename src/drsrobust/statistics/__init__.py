@@ -11,7 +11,6 @@ from drsrobust.statistics.intervals import (
 from drsrobust.statistics.pvf import pvf
 from drsrobust.statistics.random_effects import across_models
 from drsrobust.statistics.recovery import recovery
-from drsrobust.statistics.stratified import stratified_mean, stratified_proportion
 from drsrobust.statistics.summary import summarise
 
 __all__ = [
@@ -22,8 +21,6 @@ __all__ = [
     "pvf",
     "quantile_interval",
     "recovery",
-    "stratified_mean",
-    "stratified_proportion",
     "summarise",
     "rule_of_three",
     "wilson",

@@ -1,9 +1,11 @@
-"""Estimates from trials of one condition, plain or stratified by the number of critical flips.
+"""Estimates from trials of one condition, plain or stratified: by the number of critical flips, by chips, or by parts of the
+bits that have trials of their own.
 
 The mean of a stratified condition is sum_h W_h m_h, with the probability W_h of stratum h and the mean m_h of its trials. Its
 interval is made of the strata's intervals (l_h, u_h) by recovered variances: from m - sqrt(sum_h W_h^2 (m_h - l_h)^2) to
 m + sqrt(sum_h W_h^2 (u_h - m_h)^2) (G. Y. Zou, W. Huang, X. Zhang, Computational Statistics & Data Analysis 53, 2009). A plain
-condition is one stratum of weight 1.
+condition is one stratum of weight 1. Strata are after A. Ruospo et al., "Assessing convolutional neural networks reliability
+through statistical fault injections", DATE 2023, and W. G. Cochran, Sampling Techniques, 3rd ed., 1977, chapter 5.
 """
 
 from dataclasses import dataclass
@@ -29,6 +31,7 @@ FEW, RARE = (
 LARGE = 0.25  # of the largest loss: trials that lose more carry the mean
 # How the interval of a stratum is made, as summaries name it.
 STUDENT, STRINGER, RULE_OF_THREE = METHOD_NAMES = "Student's t", "Stringer's bound", "rule of three"
+Bounds = tuple[float, float] | tuple[np.ndarray, np.ndarray]
 AS_SEEN, UNKNOWN = "values as seen", ""
 METHODS = dict(zip(METHOD_NAMES, (mean_interval, stringer_interval, mean_interval), strict=True))
 
@@ -102,7 +105,7 @@ class Strata:
     def mean_interval(
         self,
         values: np.ndarray,
-        bounds: tuple[float, float] | None,
+        bounds: Bounds | None,
         confidence: float = CONFIDENCE,
     ) -> tuple[float, float, float]:
         """The mean of values [trials] and its interval.
@@ -112,7 +115,7 @@ class Strata:
 
         Args:
             values: NaN where a trial has no value.
-            bounds: least and greatest possible value; None: unknown.
+            bounds: least and greatest possible value, of all strata or [strata] each; None: unknown.
             confidence: of the interval.
 
         Raises:
@@ -125,36 +128,42 @@ class Strata:
         means, below, above = np.array(found).T
         mean = float(weights @ means)
         low, high = mean - np.linalg.norm(weights * below), mean + np.linalg.norm(weights * above)
-        least, greatest = bounds or (-np.inf, np.inf)
+        least, greatest = (weights @ ends for ends in np.transpose([self._bounds(number, bounds) for number in parts]))
         return mean, float(max(low, least)), float(min(high, greatest))
 
-    def methods(self, values: np.ndarray, bounds: tuple[float, float] | None) -> str:
+    def _bounds(self, number: int, bounds: Bounds | None) -> tuple[float, float]:
+        """The bounds of a stratum."""
+        if bounds is None:
+            return -np.inf, np.inf
+        return tuple(float(np.broadcast_to(end, self.weights.shape)[number]) for end in bounds)
+
+    def methods(self, values: np.ndarray, bounds: Bounds | None) -> str:
         """How `mean_interval` makes the intervals of the strata: `Student's t`, `Stringer's bound`, `rule of three` (all trials
         agree), or several of these; empty where there is no interval."""
         each = [self._method(number, part, bounds) for number, part in self._parts(values)[1].items()]
         return "" if UNKNOWN in each else ", ".join(sorted({*each} - {AS_SEEN}) or [AS_SEEN] * bool(each))
 
-    def _method(self, number: int, values: np.ndarray, bounds: tuple[float, float] | None) -> str:
+    def _method(self, number: int, values: np.ndarray, bounds: Bounds | None) -> str:
         with np.errstate(invalid="ignore"):  # of infinite values
             alike = np.ptp(values) <= 1e-12 * abs(values).max()  # but for rounding
         if self.bounded[number] and values.min() == values.max():
             return AS_SEEN
-        known = bounds is not None and (self.bounded[number] or bool(np.isfinite(bounds).all()))
+        known = bounds is not None and (self.bounded[number] or bool(np.isfinite(self._bounds(number, bounds)).all()))
         if alike:
             return RULE_OF_THREE if bounds is not None else UNKNOWN
         if not self.few_harmful[number]:
             return STUDENT
         return STRINGER if known else UNKNOWN
 
-    def _stratum(self, number: int, values: np.ndarray, bounds, confidence: float) -> tuple:
+    def _stratum(self, number: int, values: np.ndarray, bounds: Bounds | None, confidence: float) -> tuple:
         """Mean of a stratum, and how far the ends of its interval lie from it."""
         method = self._method(number, values, bounds)
         if method == AS_SEEN:
             return float(values[0]), 0.0, 0.0
         if method == UNKNOWN:
             return mean_interval(values)[0], float("nan"), float("nan")
-        bounds = (values.min(), values.max()) if self.bounded[number] else bounds
-        mean, low, high = METHODS[method](values, bounds=bounds, confidence=confidence)
+        ends = (values.min(), values.max()) if self.bounded[number] else bounds and self._bounds(number, bounds)
+        mean, low, high = METHODS[method](values, bounds=ends, confidence=confidence)
         return float(mean), float(mean - low), float(high - mean)
 
     def ratio(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from drsrobust.campaign.conditions import strata
+from drsrobust.campaign import bit_partition
 from drsrobust.data import Split
 from drsrobust.injection import AddressSpace, FixedCount, Target, as_target, resolve
 from drsrobust.injection.number_formats import bit_classes
@@ -20,7 +20,7 @@ from drsrobust.statistics.columns import ENDS, MITIGATION
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.pvf import DEFINITIONS
 from drsrobust.statistics.random_effects import across_models
-from drsrobust.statistics.stratified import stratified_mean, stratified_proportion
+from drsrobust.statistics.strata import STRATUM, WEIGHT, Strata
 from drsrobust.study.findings import interval, number, ratio, with_verdicts
 from drsrobust.study.thirds import by_thirds
 
@@ -64,17 +64,17 @@ def layer_names(model: nn.Module) -> dict[str, str]:
 
 
 def layer_strata(model: nn.Module, target: str | Target = "all") -> "pd.DataFrame":
-    """Layers and tables times classes of bits: a partition of the eligible bits, finer than `strata`.
+    """Layers and tables times classes of bits: a partition of the eligible bits, finer than `bit_partition`.
 
     Args:
         model: any module.
         target: whole tensors.
 
     Returns:
-        the columns of `strata` with `layer` after `component`; `weight` is the share of all the target's bits.
+        the columns of `bit_partition` with `layer` after `component`; `weight` is the share of all the target's bits.
 
     Raises:
-        ValueError: as `strata`, or a target that takes some rows of a tensor.
+        ValueError: as `bit_partition`, or a target that takes some rows of a tensor.
 
     Example:
         >>> model = nn.ModuleDict({"bottom": nn.Linear(4, 8), "top": nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))})
@@ -92,7 +92,7 @@ def layer_strata(model: nn.Module, target: str | Target = "all") -> "pd.DataFram
         union: str | Target = tensors[0]
         for other in tensors[1:]:
             union = as_target(union) | other
-        frame = strata(model, union)
+        frame = bit_partition(model, union)
         frame.insert(1, "layer", layer)
         frames.append(frame)
     found = pd.concat(frames, ignore_index=True)
@@ -113,7 +113,7 @@ def mlp_parts(strata: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def single_errors(strata: "pd.DataFrame") -> list[tuple[FixedCount, str | Target]]:
-    """The conditions of a campaign with one error per trial in each stratum of `strata` or `layer_strata`."""
+    """The conditions of a campaign with one error per trial in each part of `bit_partition` or `layer_strata`."""
     return [(FixedCount(1, bits=row.bits), row.target) for row in strata.itertuples()]
 
 
@@ -126,13 +126,13 @@ def stratified_pvf(
 ) -> "pd.DataFrame":
     """PVF of one random error in each part of a model, by three definitions of an incorrect output (see `pvf`).
 
-    `pvf` has the interval of `stratified_proportion`, `incorrect` that of `stratified_mean`. In a stratum whose trials all
-    agree, an error that was not seen may make as many rows (or users) incorrect as any trial of its target reached.
+    Intervals are those of `Strata.share` and `Strata.mean_interval`. An error that was not seen may make as many rows (or
+    users) incorrect as any trial of its target reached.
 
     Args:
         table: of a campaign over `single_errors(strata)`, of one model, with columns `decision_changed`, `list_changed` and
             `score_changed`.
-        strata: as `strata` or `layer_strata` returns it.
+        strata: as `bit_partition` or `layer_strata` returns it.
         split: the rows that were scored.
         by: columns of `strata` to group by, as component, layer, bit_class; none: one error anywhere.
         confidence: of the intervals.
@@ -142,7 +142,7 @@ def stratified_pvf(
         (trials), `pvf` and `incorrect` with `_low` and `_high`; null (n 0) where the data have none of these outputs.
 
     Raises:
-        ValueError: a stratum without trials (two, but for `pvf` alone, are needed), or several models in one table.
+        ValueError: a stratum without trials, or several models in one table.
     """
     import pandas as pd
 
@@ -152,22 +152,24 @@ def stratified_pvf(
     reach = _reach(table, strata, len(split))
     rows = []
     for part, numbers, weights in _parts(table, strata, by):
+        joined = _weighted([trials[number] for number in numbers], weights)
         for name in DEFINITIONS:
-            values = [_shares(trials[number], name) for number in numbers]
-            row = part | {"definition": name, "n": sum(map(len, values))}
+            # All outputs of a model that raised are incorrect.
+            values = joined[name].astype(float).mask(joined["outcome"] == "raised", 1.0).to_numpy()
+            row = part | {"definition": name, "n": int((~np.isnan(values)).sum())}
             estimates = (float("nan"),) * 6
             if row["n"] and sizes[name]:
-                counts, ns = [(shares > 0).sum() for shares in values], [len(shares) for shares in values]
                 most = np.minimum(1.0, reach[numbers] / sizes[name])
-                estimates = stratified_proportion(weights, counts, ns, confidence)
-                estimates += _mean(weights, values, confidence, (np.zeros(len(most)), most))
+                found = Strata.of(joined.assign(auc_drop=values))  # trials with incorrect outputs are the harmed ones
+                estimates = found.share(values > 0, confidence)
+                estimates += found.mean_interval(_within(found, values, 0.0, most), (0.0, most), confidence)
             rows.append(
                 row | dict(zip([f"{c}{end}" for c in ("pvf", "incorrect") for end in ENDS], estimates, strict=True))
             )
     found = pd.DataFrame(rows)
     found.attrs = {
         "pvf": f"share of errors with an incorrect output; {confidence:.0%} interval recovered from strata's Wilson intervals",
-        "incorrect": f"mean share of incorrect outputs per error; {confidence:.0%} interval of a stratified mean",
+        "incorrect": f"mean share of incorrect outputs per error; {confidence:.0%} interval recovered from strata's intervals",
         **DEFINITIONS,
     }
     return found
@@ -182,9 +184,9 @@ def stratified_loss(
 ) -> "pd.DataFrame":
     """Mean AUC loss of one random error in each part of a model. Arguments as in `stratified_pvf`.
 
-    Trials whose model raised are in no mean; the high end counts them as an AUC of 0. In a stratum whose trials all agree, an
-    error that was not seen may change AUC as much as r changed rows can: r over the rows of the rarer class, where r is as many
-    as any trial of its target reached (all rows if none reached any).
+    Trials whose model raised are in no mean; the high end counts them as an AUC of 0. An error that was not seen may change AUC
+    as much as r changed rows can: r over the rows of the rarer class, where r is as many as any trial of its target reached
+    (all rows if none reached any).
 
     Returns:
         one row per part: `model`, `dataset`, the columns of `by`, `share` (of all bits), `bits`, `n`, `auc_drop` with `_low`
@@ -198,18 +200,18 @@ def stratified_loss(
     golden = float(table["auc_golden"].iloc[0])
     rows = []
     for part, numbers, weights in _parts(table, strata, by):
-        drops = [trials[number]["auc_drop"].to_numpy(float, na_value=np.nan) for number in numbers]
-        values, raised = [drop[~np.isnan(drop)] for drop in drops], np.array([np.isnan(drop).any() for drop in drops])
-        bounds = -np.minimum(1 - golden, most[numbers]), np.minimum(golden, most[numbers])
-        mean, low, high = _mean(weights, values, confidence, bounds)
-        if raised.any():
-            worst = [np.nan_to_num(drop, nan=golden) for drop in drops]
-            highest = _mean(weights, worst, confidence, (bounds[0], np.where(raised, golden, bounds[1])))[2]
-            high = float(np.fmax(high, highest))
-        row = part | {"bits": int(strata["eligible"].to_numpy()[numbers].sum()), "n": sum(map(len, values))}
+        joined = _weighted([trials[number] for number in numbers], weights)
+        values, found = joined["auc_drop"].to_numpy(float, na_value=np.nan), Strata.of(joined)
+        least, greatest = -np.minimum(1 - golden, most[numbers]), np.minimum(golden, most[numbers])
+        mean, low, high = found.mean_interval(_within(found, values, least, greatest), (least, greatest), confidence)
+        if (raised := np.isnan(values)).any():
+            greatest = np.where((found.members & raised).any(axis=1), golden, greatest)
+            worst = _within(found, np.where(raised, golden, values), least, greatest)
+            high = float(np.fmax(high, found.mean_interval(worst, (least, greatest), confidence)[2]))
+        row = part | {"bits": int(strata["eligible"].to_numpy()[numbers].sum()), "n": int((~raised).sum())}
         rows.append(row | {"auc_drop": mean, "auc_drop_low": low, "auc_drop_high": high})
     found = pd.DataFrame(rows)
-    found.attrs = {"auc_drop": f"mean over errors; {confidence:.0%} interval of a stratified mean"}
+    found.attrs = {"auc_drop": f"mean over errors; {confidence:.0%} interval recovered from strata's intervals"}
     return found
 
 
@@ -257,27 +259,26 @@ def _parts(
         yield names, numbers, eligible[numbers] / eligible[numbers].sum()
 
 
-def _shares(trials: "pd.DataFrame", name: str) -> np.ndarray:
-    """Known shares of incorrect outputs; all outputs of a model that raised are incorrect."""
-    values = trials[name].astype(float).mask(trials["outcome"] == "raised", 1.0)
-    return values.dropna().to_numpy()
+def _weighted(trials: "list[pd.DataFrame]", weights: np.ndarray) -> "pd.DataFrame":
+    """The trials of several strata as one table, with `stratum` and `weight`."""
+    import pandas as pd
+
+    strata = enumerate(zip(trials, weights, strict=True))
+    return pd.concat(
+        [own.assign(**{STRATUM: str(number), WEIGHT: weight / len(own)}) for number, (own, weight) in strata]
+    )
+
+
+def _within(strata: Strata, values: np.ndarray, least: np.ndarray | float, greatest: np.ndarray) -> np.ndarray:
+    """Values [trials] that rounding has moved out of the bounds [strata], moved back."""
+    low, high = (np.broadcast_to(end, greatest.shape) @ strata.members for end in (least, greatest))
+    return np.clip(values, low, high)
 
 
 def _reach(table: "pd.DataFrame", strata: "pd.DataFrame", rows: int) -> np.ndarray:
     """Rows that any trial of each stratum's target reached: float64 [strata]; all `rows` if none reached one, or all raised."""
     most = table.groupby("target")["rows_reached"].max().replace(0, rows).fillna(rows)
     return np.array([float(most[str(target)]) for target in strata["target"]])
-
-
-def _mean(
-    weights: np.ndarray, values: list[np.ndarray], confidence: float, bounds: tuple[np.ndarray, np.ndarray]
-) -> tuple[float, float, float]:
-    if min(map(len, values)) < 2:
-        return (float("nan"),) * 3
-    means, ns = np.array([one.mean() for one in values]), [len(one) for one in values]
-    # Rounding must neither make a variance where all values agree, nor move a mean out of its bounds.
-    variances = [0.0 if one.min() == one.max() else one.var(ddof=1) for one in values]
-    return stratified_mean(weights, np.clip(means, *bounds), variances, ns, confidence, bounds)
 
 
 def placed(campaign: "Campaign") -> "pd.DataFrame":
