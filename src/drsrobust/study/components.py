@@ -20,7 +20,7 @@ from drsrobust.statistics.columns import ENDS, MITIGATION
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.pvf import DEFINITIONS
 from drsrobust.statistics.random_effects import across_models
-from drsrobust.statistics.strata import STRATUM, WEIGHT, Strata
+from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
 from drsrobust.study.findings import interval, number, ratio, with_verdicts
 from drsrobust.study.thirds import by_thirds
 
@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from drsrobust.campaign.campaign import Campaign
 
 
+# Classes of bits whose flips are taken to lose no more than those that were drawn: all but the highest exponent bit, as in
+# stratified campaigns of `BitFlip`.
+BOUNDED = ("sign", "exponent_high", "exponent_low", "mantissa")
 WRONG = 0.004  # share of wrong inferences at one flip in the worst part, of arXiv:2405.01741
 
 
@@ -152,7 +155,7 @@ def stratified_pvf(
     reach = _reach(table, strata, len(split))
     rows = []
     for part, numbers, weights in _parts(table, strata, by):
-        joined = _weighted([trials[number] for number in numbers], weights)
+        joined = _weighted([trials[number] for number in numbers], strata.iloc[numbers], weights)
         for name in DEFINITIONS:
             # All outputs of a model that raised are incorrect.
             values = joined[name].astype(float).mask(joined["outcome"] == "raised", 1.0).to_numpy()
@@ -200,7 +203,7 @@ def stratified_loss(
     golden = float(table["auc_golden"].iloc[0])
     rows = []
     for part, numbers, weights in _parts(table, strata, by):
-        joined = _weighted([trials[number] for number in numbers], weights)
+        joined = _weighted([trials[number] for number in numbers], strata.iloc[numbers], weights)
         values, found = joined["auc_drop"].to_numpy(float, na_value=np.nan), Strata.of(joined)
         least, greatest = -np.minimum(1 - golden, most[numbers]), np.minimum(golden, most[numbers])
         mean, low, high = found.mean_interval(_within(found, values, least, greatest), (least, greatest), confidence)
@@ -259,13 +262,15 @@ def _parts(
         yield names, numbers, eligible[numbers] / eligible[numbers].sum()
 
 
-def _weighted(trials: "list[pd.DataFrame]", weights: np.ndarray) -> "pd.DataFrame":
-    """The trials of several strata as one table, with `stratum` and `weight`."""
+def _weighted(trials: "list[pd.DataFrame]", strata: "pd.DataFrame", weights: np.ndarray) -> "pd.DataFrame":
+    """The trials of several strata as one table, with the columns of a stratified campaign."""
     import pandas as pd
 
-    strata = enumerate(zip(trials, weights, strict=True))
+    bounded = strata["bit_class"].isin(BOUNDED)
+    strata = enumerate(zip(trials, weights, bounded, strict=True))
     return pd.concat(
-        [own.assign(**{STRATUM: str(number), WEIGHT: weight / len(own)}) for number, (own, weight) in strata]
+        own.assign(**{STRATUM: str(number), WEIGHT: weight / len(own), LOSS_IS_BOUNDED: is_bounded})
+        for number, (own, weight, is_bounded) in strata
     )
 
 
