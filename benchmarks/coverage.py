@@ -13,11 +13,11 @@ from torch import nn
 
 from benchmarks.common import Result, about, default_dataset, generated_remark, text
 from drsrobust._environment import progress_bar
-from drsrobust.campaign.stratified import PILOT, UNSEEN, allocate, strata_of
+from drsrobust.campaign.sampling import PILOT_TRIALS, UNSEEN_LOSS, allocate, strata_of
 from drsrobust.data import Split, load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, inject, resolve
-from drsrobust.injection.critical_bits import MOST, CriticalBits, Stratum, count_probability
+from drsrobust.injection.critical_bits import MAX_SEPARATE_FLIPS, CriticalBits, Stratum, count_probability
 from drsrobust.statistics.intervals import mean_interval
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.strata import ALL, UNHIT, Strata
@@ -83,8 +83,8 @@ def real_population(model: nn.Module, rows: Split, ber: float, maps: int = MAPS)
     """The losses of a trained model, by AUC of served probabilities."""
     evaluator = Evaluator(model, rows, scores="probability")
     space, losses = resolve(model, "all"), []
-    counts, name = [*range(MOST), f"{MOST}+"], f"{evaluator.name} on {rows.dataset}"
-    with progress_bar(MOST * maps + maps // 3, f"{name} at {ber:g}") as bar:
+    counts, name = [*range(MAX_SEPARATE_FLIPS), f"{MAX_SEPARATE_FLIPS}+"], f"{evaluator.name} on {rows.dataset}"
+    with progress_bar(MAX_SEPARATE_FLIPS * maps + maps // 3, f"{name} at {ber:g}") as bar:
         for count in counts:
             drawn = []
             for seed in range(maps if isinstance(count, int) else maps // 3):
@@ -111,9 +111,9 @@ def made_up(outside: float, critical: float = 0.01, n: int = 200_000) -> Populat
 
 def stratified_sample(population: Population, trials: int, random: np.random.Generator) -> pd.DataFrame:
     """Trials as a stratified campaign draws them."""
-    strata, pilot = population.strata, min(PILOT, trials // len(population.strata))
+    strata, pilot = population.strata, min(PILOT_TRIALS, trials // len(population.strata))
     parts = [population.draw(one.name, pilot, random) for one in strata]
-    unseen = np.array([0.0 if one.name == UNHIT else UNSEEN**2 / pilot for one in strata])
+    unseen = np.array([0.0 if one.name == UNHIT else UNSEEN_LOSS**2 / pilot for one in strata])
     deviations = np.sqrt(np.array([part.var() for part in parts]) + unseen)
     probabilities = np.array([one.probability for one in strata])
     counts = allocate(probabilities, deviations, trials, pilot)

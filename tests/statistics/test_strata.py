@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.campaign.stratified import allocate
+from drsrobust.campaign.sampling import allocate
 from drsrobust.statistics.intervals import bounded_interval, mean_interval, stringer_interval, wilson
 from drsrobust.statistics.pvf import pvf
 from drsrobust.statistics.recovery import recovery

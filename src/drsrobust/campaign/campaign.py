@@ -26,8 +26,8 @@ from drsrobust.campaign.model_file import NotPicklable, model_file
 from drsrobust.campaign.progress import CampaignProgress
 from drsrobust.campaign.queue import Schedule
 from drsrobust.campaign.repeat import check_first_trials
+from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, families, stratified
 from drsrobust.campaign.store import Store
-from drsrobust.campaign.stratified import StratifiedSchedule, families, stratified
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.trial import LocalRunner, run_here
 from drsrobust.campaign.workers import run_in_processes, run_there, worker_files
@@ -370,8 +370,6 @@ class Campaign:
         )
         if self._critical_bits is None:
             return table
-        from drsrobust.campaign.stratified_table import StratifiedTable
-
         condition = stored["condition"].to_numpy()
         probabilities = np.array([one.stratum.probability for one in self.conditions])
         weights = probabilities / np.maximum(1, np.bincount(condition, minlength=len(probabilities)))

@@ -16,9 +16,9 @@ from drsrobust.injection.address_space import AddressSpace, EligibleBits
 from drsrobust.injection.error_clock import uniform
 from drsrobust.injection.number_formats import TOP, Bits, bit_set
 
-FEWEST = 0.1  # plain maps take over where at most 3 critical flips have a smaller probability
-REST = 0.05  # strata end where more flips have less than this share of the last stratum
-MOST = 3  # flips that have a stratum of their own, at least so many share the last one
+MAX_SEPARATE_FLIPS = 3  # critical flips whose numbers are strata of their own; at least so many share the last stratum
+MIN_STRATIFIED_PROBABILITY = 0.1  # of at most so many critical flips; under it plain maps take over
+MAX_TAIL_SHARE = 0.05  # of the last stratum, that more flips may have
 _AT_LEAST = re.compile(r"(\d+)\+")
 
 
@@ -158,10 +158,12 @@ def mean_count(count: int | str, n: int, ber: float) -> float:
 def count_strata(n: int, ber: float) -> dict[int | str, float]:
     """Numbers of critical flips that are strata of their own, of n critical bits, and their probabilities; empty where plain
     maps do as well."""
-    least = [count_probability(f"{k}+", n, ber) for k in range(MOST + 2)]
-    if 1 - least[-1] < FEWEST or not least[1]:
+    least = [count_probability(f"{k}+", n, ber) for k in range(MAX_SEPARATE_FLIPS + 2)]
+    if 1 - least[-1] < MIN_STRATIFIED_PROBABILITY or not least[1]:
         return {}
-    last = next((k for k in range(1, MOST) if least[k + 1] <= REST * least[k]), MOST)
+    last = next(
+        (k for k in range(1, MAX_SEPARATE_FLIPS) if least[k + 1] <= MAX_TAIL_SHARE * least[k]), MAX_SEPARATE_FLIPS
+    )
     return {k: count_probability(k, n, ber) for k in range(last)} | {f"{last}+": least[last]}
 
 

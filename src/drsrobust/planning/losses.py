@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from drsrobust.campaign.conditions import Condition
-from drsrobust.campaign.stratified import strata_of
+from drsrobust.campaign.sampling import strata_of
 from drsrobust.campaign.trial import trial_seed
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, Target, resolve

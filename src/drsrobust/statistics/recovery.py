@@ -6,7 +6,7 @@ import numpy as np
 
 from drsrobust.statistics.columns import CONDITION, ENDS, NONE, identifying
 from drsrobust.statistics.intervals import CONFIDENCE, UNIT, stringer_interval
-from drsrobust.statistics.strata import DROP, FEW, LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata, check_trials
+from drsrobust.statistics.strata import DROP, FEW_TRIALS, LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata, check_trials
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,11 +147,11 @@ def _share(strata: Strata, values: dict[str, np.ndarray], confidence: float) -> 
         return share, float("nan"), float("nan")
     left, worst, mean = (lost - gained)[harmed], np.nanmax(lost), lost[harmed].mean()
     failed = left > lost[harmed] / 2
-    if failed.sum() < FEW:
+    if failed.sum() < FEW_TRIALS:
         low = min(
             low, 1 - stringer_interval(np.minimum(left, worst), (min(0.0, left.min()), worst), confidence)[2] / mean
         )
-    if (~failed).sum() < FEW:
+    if (~failed).sum() < FEW_TRIALS:
         gains = np.minimum(gained[harmed], worst)
         high = max(high, stringer_interval(gains, (min(0.0, gains.min()), worst), confidence)[2] / mean)
     return share, float(low), float(high)

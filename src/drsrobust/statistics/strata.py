@@ -24,11 +24,9 @@ if TYPE_CHECKING:
 STRATUM, WEIGHT, LOSS_IS_BOUNDED = "stratum", "weight", "loss_is_bounded"
 ALL = "all"  # the stratum of plain maps
 DROP = 0.001  # AUC: a trial that loses more is harmed
-FEW, RARE = (
-    12,
-    0.25,
-)  # trials, and their share: if fewer of both are harmed, or carry the mean, Student's t is too narrow
-LARGE = 0.25  # of the largest loss: trials that lose more carry the mean
+# Student's t is too narrow where fewer trials, and a smaller share of them, are harmed or carry the mean.
+FEW_TRIALS, FEW_SHARE = 12, 0.25
+LARGE_LOSS = 0.25  # of the largest loss: trials that lose more carry the mean
 # How the interval of a stratum is made, as summaries name it.
 STUDENT, STRINGER, RULE_OF_THREE = METHOD_NAMES = "Student's t", "Stringer's bound", "rule of three"
 Bounds = tuple[float, float] | tuple[np.ndarray, np.ndarray]
@@ -262,5 +260,7 @@ def check_trials(table: "pd.DataFrame") -> None:
 def _few(losses: np.ndarray, harmed: np.ndarray | None) -> bool:
     """Whether few trials are harmed (None: that does not matter), or few lose more than a quarter of the largest loss."""
     losses = losses[~np.isnan(losses)]
-    large = losses > LARGE * losses.max(initial=0.0)
-    return any(one is not None and one.sum() < FEW and one.sum() < RARE * len(one) for one in (harmed, large))
+    large = losses > LARGE_LOSS * losses.max(initial=0.0)
+    return any(
+        one is not None and one.sum() < FEW_TRIALS and one.sum() < FEW_SHARE * len(one) for one in (harmed, large)
+    )

@@ -8,6 +8,7 @@ import numpy as np
 from torch import nn
 
 from drsrobust._hashing import digest
+from drsrobust.campaign.sampling import StratifiedTable
 from drsrobust.data import Dataset, Split
 from drsrobust.data.dataset import Ids
 from drsrobust.injection.memory_faults import CHIPS, DATA_CHIPS
@@ -40,8 +41,6 @@ def mixed(table: "pd.DataFrame", rates: Mapping[str, float]) -> "pd.DataFrame":
     Raises:
         ValueError: a mode with a rate has no trials.
     """
-    from drsrobust.campaign.stratified_table import StratifiedTable
-
     rates = {mode: rate for mode, rate in rates.items() if rate > 0}
     if missing := [mode for mode in rates if mode not in set(table["error_mode"])]:
         raise ValueError(f"the table has no trials of {', '.join(missing)}")

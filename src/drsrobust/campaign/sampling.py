@@ -9,18 +9,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 
 from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.queue import Schedule
 from drsrobust.injection import AddressSpace, ErrorModel
 from drsrobust.injection.critical_bits import CriticalBits, Stratum
 from drsrobust.mitigation import Screened
-from drsrobust.statistics.strata import ALL
+from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
 
-PILOT = 16  # trials of each stratum from which the others are allocated
-LEAST = 0.2, 0.1  # share of the trials without critical flips at least, and of every other stratum
-UNSEEN = 0.1  # AUC: a loss that the pilot of a stratum with critical flips is taken to have shown once more
+PILOT_TRIALS = 16  # of each stratum, from which the others are allocated
+MIN_SHARE_UNHIT, MIN_SHARE = 0.2, 0.1  # of the trials: of the stratum without critical flips, and of every other one
+UNSEEN_LOSS = 0.1  # AUC: a loss that the pilot of a stratum with critical flips is taken to have shown once more
 PROBES = 8  # single critical flips that show whether a mitigation removes them from memory
+NOTE = (
+    "stratified trials: the mean of a condition is the sum of weight * value, not the plain mean; use summarise(), recovery() "
+    "or pvf()"
+)
 
 
 def strata_of(error_model: ErrorModel, hits: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
@@ -86,7 +91,7 @@ def allocate(probabilities: np.ndarray, deviations: np.ndarray, trials: int, pil
     """
     need = probabilities * deviations
     shares = need / need.sum() if need.any() else probabilities
-    least = np.where(np.arange(len(shares)) == 0, *LEAST)
+    least = np.where(np.arange(len(shares)) == 0, MIN_SHARE_UNHIT, MIN_SHARE)
     low = shares < least
     while low.any() and not low.all():  # raise the low ones, at the cost of the others
         shares = np.where(low, least, shares * (1 - least[low].sum()) / shares[~low].sum())
@@ -121,7 +126,7 @@ class StratifiedSchedule(Schedule):
         self._allocated = {number: len(family) == 1 for number, family in self._family.items()}
         for family in families:
             for number in family if len(family) > 1 else ():
-                self._limit[number] = max(2, min(PILOT, trials // len(family)))
+                self._limit[number] = max(2, min(PILOT_TRIALS, trials // len(family)))
 
     def _advance(self, number: int) -> None:
         family = self._family[number]
@@ -141,8 +146,27 @@ class StratifiedSchedule(Schedule):
         model raised counts as 0."""
         n = self._limit[number]
         spreads = [np.nan_to_num(self.values(condition, n)).var() for condition in self._groups[number]]
-        unseen = 0.0 if self._strata[number].is_bounded("word") else UNSEEN**2 / n
+        unseen = 0.0 if self._strata[number].is_bounded("word") else UNSEEN_LOSS**2 / n
         return float(np.sqrt(max(spreads) + unseen))
+
+
+class StratifiedTable(pd.DataFrame):
+    """Trials with the columns `stratum` and `weight`; the weights of a condition's trials sum to 1."""
+
+    @property
+    def _constructor(self) -> type:
+        return StratifiedTable
+
+    def __repr__(self) -> str:
+        return f"{super().__repr__()}\n{NOTE}" if self._is_stratified else super().__repr__()
+
+    def _repr_html_(self) -> str | None:
+        html = super()._repr_html_()
+        return f"{html}<p><b>{NOTE}</b></p>" if html and self._is_stratified else html
+
+    @property
+    def _is_stratified(self) -> bool:
+        return {STRATUM, WEIGHT} <= set(self.columns)
 
 
 def families(conditions: Sequence[Condition], groups: Sequence[Sequence[int]]) -> Iterator[list[int]]:
