@@ -60,7 +60,7 @@ def test_pages_name_what_exists():
                 value = getattr(value, name)
     models = (ROOT / "docs" / "injection.md").read_text().split("## Error models")[1].split("##")[0]
     shown = dict(re.findall(r"^\| `(\w+)\(([^`]*)\)`", models, re.MULTILINE))
-    assert {"BitFlip", "RowError", "FieldMixture"} < set(shown)
+    assert {"BitFlip", "RowError", "MemoryFault"} < set(shown)
     for name, arguments in shown.items():
         assert [a.split("=")[0] for a in arguments.split(", ")] == list(inspect.signature(getattr(dr, name)).parameters)
     derived = set(_public_subclasses(dr.injection.ErrorModel))

@@ -180,12 +180,6 @@ def sample(model, memories, seed, occurrence=0):
         places = [(m, word) for m in memories for word in m.targeted]
     if not places or getattr(model, "k", 0) > len(places):
         raise ValueError("not so many eligible bits")
-    if kind == "FieldMixture" and not any(
-        len(memory.eligible(pattern.bits)) >= (pattern.bits_per_word or 1)
-        for memory in memories
-        for pattern in model.patterns
-    ):
-        raise ValueError("no pattern fits any word")
     ticking = clock(model, len(places), seed, occurrence)
     if kind in ("FixedCount", "SingleBit"):
         reached = ticking.reached(k=getattr(model, "k", 1))
@@ -276,22 +270,6 @@ def _random_value(model, drawn, place, brought):
     drawn.flip(memory, word, [bit for bit in memory.eligible() if (new ^ memory.words[word]) >> bit & 1])
 
 
-def _mixture(model, drawn, place, brought):
-    memory, word = place
-    which, *values = brought(1 + max(pattern.bits_per_word or 1 for pattern in model.patterns))
-    share, until, chosen = (which >> 11) * 2.0**-53, 0.0, model.patterns[-1]
-    for pattern in model.patterns[:-1]:
-        until += pattern.share
-        if share < until:
-            chosen = pattern
-            break
-    bits = memory.eligible(chosen.bits)
-    if chosen.bits_per_word is None:
-        drawn.flip(memory, word, [bit for bit in bits if values[0] >> bit & 1])
-    elif chosen.bits_per_word <= len(bits):
-        drawn.flip(memory, word, some_of(bits, values[: chosen.bits_per_word]))
-
-
 def _row(model, drawn, place, brought):
     memory, row = place
     bits, wide = 8 * model.row_bytes, width(memory.form)
@@ -299,14 +277,6 @@ def _row(model, drawn, place, brought):
         word, bit = divmod(row * bits + number, wide)
         if (value >> 11) * 2.0**-53 < model.density and word in memory.targeted:
             drawn.flip(memory, word, [bit])
-
-
-def _strided(model, drawn, place, brought):
-    memory, word = place
-    for number, value in enumerate(brought(model.count)):
-        here = word + number * model.period
-        if here in memory.targeted:
-            drawn.flip(memory, here, some_of(memory.eligible(), [value]))
 
 
 _EFFECTS = {
@@ -318,9 +288,7 @@ _EFFECTS = {
     "MultiBit": _multi_bit,
     "RandomWord": _random_word,
     "RandomValue": _random_value,
-    "FieldMixture": _mixture,
     "RowError": _row,
-    "Strided": _strided,
 }
 
 

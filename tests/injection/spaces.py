@@ -69,8 +69,6 @@ COUNTED = {  # models whose events are counted, with the width in bits of what t
     "MultiBit": (lambda rate: dr.MultiBit(rate, 3), 16),
     "RandomWord": (dr.RandomWord, 16),
     "RandomValue": (lambda rate: dr.RandomValue(rate, 1, 2), 16),
-    "FieldMixture": (dr.FieldMixture.gpu, 16),
     "Burst": (lambda rate: dr.Burst(rate, 5), 1),
     "RowError": (lambda rate: dr.RowError(rate, row_bytes=8), 64),
-    "Strided": (lambda rate: dr.Strided(rate, 3, 2), 16),
 }

@@ -38,13 +38,10 @@ def models_for(form):
         dr.RandomWord(0.4),
         dr.RandomWord(1),
         dr.RandomValue(0.5, low, high),
-        dr.FieldMixture(0.6, [(1, 2, field), (2, 1, last), (1, None, None), (0.5, 3, (0, last))]),
-        dr.FieldMixture.gpu(0.7),
         dr.Burst(0.02, 11),
         dr.Burst(0.4, 200),
         dr.RowError(0.5, row_bytes=8, density=0.4),
         dr.RowError(0.4, row_bytes=16, density=1),
-        dr.Strided(0.2, period=4, count=3),
         dr.BitFlip(0.1) + dr.BitFlip(0.1) + dr.MultiBit(0.3, 2) + dr.StuckAt(1, 0.1),
         dr.BitFlip(0.1, critical=2, critical_bits=CriticalBits("exponent_top" if form in FLOATS else (0, top))),
         dr.BitFlip(0.1, critical=0, critical_bits=CriticalBits((0, top))) + dr.MultiBit(0.1, 1),
@@ -63,7 +60,7 @@ def agree(model, error_model, target, held, seed):
     assert words(model) == before
 
 
-@pytest.mark.parametrize("number", range(25), ids=lambda number: str(models_for("float32")[number])[:40])
+@pytest.mark.parametrize("number", range(22), ids=lambda number: str(models_for("float32")[number])[:40])
 @pytest.mark.parametrize("form", FORMATS)
 def test_against_the_oracle(form, number):
     model, error_model = one_format(form), models_for(form)[number]
@@ -77,7 +74,6 @@ bit_sets = st.one_of(
     st.sampled_from(["sign", "exponent", "mantissa", "value"]),
     st.sets(st.one_of(st.integers(0, 7), st.sampled_from(["sign", "mantissa"])), min_size=1).map(tuple),
 )
-patterns = st.lists(st.tuples(st.floats(0.1, 5), st.one_of(st.none(), st.integers(1, 9)), bit_sets), min_size=1)
 kinds = {  # of each model, all but its rate
     "BitFlip": st.builds(lambda bits: partial(dr.BitFlip, bits=bits), bit_sets),
     "FixedCount": st.builds(lambda bits: lambda rate: dr.FixedCount(round(6 * rate), bits=bits), bit_sets),
@@ -87,12 +83,10 @@ kinds = {  # of each model, all but its rate
     "RandomValue": st.builds(
         lambda low, more: lambda rate: dr.RandomValue(rate, low, low + more), st.integers(0, 60), st.integers(1, 60)
     ),
-    "FieldMixture": st.builds(lambda given: lambda rate: dr.FieldMixture(rate, [*given, (0.1, 1, None)]), patterns),
     "Burst": st.builds(lambda length: lambda rate: dr.Burst(rate, length), st.integers(1, 150)),
     "RowError": st.builds(
         lambda size, density: lambda rate: dr.RowError(rate, 8 * size, density), st.integers(1, 4), st.floats(0, 1)
     ),
-    "Strided": st.builds(lambda p, n: lambda rate: dr.Strided(rate, p, n), st.integers(1, 9), st.integers(1, 9)),
 }
 any_kind = st.one_of(*kinds.values())
 half = st.builds(lambda size: lambda rate: dr.RowError(rate, 8 * size), st.integers(1, 4))
@@ -113,7 +107,7 @@ def test_words_of_different_widths_against_the_oracle(kind, rate, seed, rows, ch
     try:
         oracle.sample(error_model, held, seed)
     except ValueError:
-        says = "exist in none of the targeted formats|the number of eligible bits|can hit any word"
+        says = "exist in none of the targeted formats|the number of eligible bits"
         with pytest.raises(ValueError, match=says):
             error_model.sample(resolve(model, target), seed=seed)
     else:
@@ -144,17 +138,11 @@ def test_words_of_different_widths_against_the_oracle(kind, rate, seed, rows, ch
             dr.RandomValue(0.4, -1.5, 2.5),
             {"a": {1: 0x7C59}, "b": {0: 0x3F82FFCB, 3: 0xFF012B44}, "c": {0: 0xFF, 1: 0xFF, 3: 0xFE}},
         ),
-        (
-            dr.FieldMixture(0.5, [(3, 1, "exponent"), (1, 2, None), (2, None, (0, 1, 2, 3))]),
-            {"a": {0: 0x400, 2: 0x88}, "b": {0: 0x4000000, 3: 0x6}, "c": {0: 0xB}},
-        ),
-        (dr.FieldMixture.gpu(0.3), {"a": {0: 0x20, 1: 0x400}, "c": {0: 0x1}}),
         (dr.Burst(0.01, 5), {"b": {1: 0x3E}}),
         (
             dr.RowError(0.5, row_bytes=8, density=0.1),
             {"b": {0: 0x80000, 1: 0x20200804}, "c": {0: 0x80, 1: 0x40, 2: 0x40, 3: 0x4}},
         ),
-        (dr.Strided(0.4, period=2, count=3), {"a": {2: 0x4000}, "b": {3: 0x100}}),
         (
             dr.BitFlip(0.01) + dr.MultiBit(0.2, 2) + dr.BitFlip(0.01),
             {"a": {0: 0x4008, 1: 0x8000}, "b": {0: 0x400, 1: 0x100, 2: 0x24000}, "c": {0: 0x82, 2: 0x4B, 3: 0x2}},
@@ -243,7 +231,7 @@ SINGLE = [model for model in models_for("float32") if type(model) is not Sum]
 @pytest.mark.parametrize("error_model", SINGLE, ids=lambda model: str(model)[:30])
 def test_a_model_twice_is_two_independent_draws(error_model):
     space, twice = resolve(one_format("float32"), "everything"), error_model + error_model
-    drawn = [error_model.sample(space, seed=5, before={error_model.canonical(): number}) for number in (0, 1)]
+    drawn = [error_model.sample(space, seed=5, copy=number) for number in (0, 1)]
     both = twice.sample(space, seed=5)
     assert entries(both) == masks(*drawn)
     if error_model not in (dr.BitFlip(1), dr.MultiBit(1, 32)):

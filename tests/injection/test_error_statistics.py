@@ -13,7 +13,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.injection import ErrorMapMismatch, resolve
 from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor
-from tests.injection.spaces import COUNTED, filled, holder, one_format, space_of
+from tests.injection.spaces import COUNTED, filled, holder, space_of
 
 NEARLY_SURE = [0.00005, 0.99995]
 
@@ -51,8 +51,6 @@ def shared_space():
         dr.SingleBit(7),
         dr.MultiBit(0.2, 3),
         dr.RandomWord(0.3),
-        dr.FieldMixture(0.4, [(1, 2, "mantissa"), (2, 9, None), (1, None, "value"), (1, 1, ("sign", 3))]),
-        dr.FieldMixture.gpu(0.2),
         dr.Burst(0.01, 5),
         dr.Burst(0.01, 100),
         dr.RowError(0.3, row_bytes=8, density=0.3),
@@ -67,14 +65,6 @@ def test_expected_share_is_the_mean(error_model):
     expected = error_model.expected_share(space.only(error_model.bits) if hasattr(error_model, "bits") else space)
     assert abs(shares.mean() - expected) <= 4 * shares.std() / math.sqrt(len(shares)) + 1e-12
     assert error_model.sample(space, seed=0).requested_rate == expected
-
-
-@pytest.mark.parametrize(("period", "count"), [(1, 4), (3, 3), (2, 40)])
-def test_expected_share_of_strided_errors(period, count):
-    error_model, space = dr.Strided(0.3, period, count), resolve(one_format("float16"), "everything")
-    shares = np.array([error_model.sample(space, seed=seed).bits / space.bits for seed in range(250)])
-    assert abs(shares.mean() - error_model.expected_share(space)) <= 4 * shares.std() / math.sqrt(len(shares))
-    assert error_model.expected_share(shared_space()) is None  # some rows alone
 
 
 def test_what_depends_on_the_memory_has_no_expected_share():
@@ -112,31 +102,6 @@ def test_sets_of_bits_are_uniform():
     assert uniform(bits_of(three.mask, 64), scale=1 - 2 / 63) > 1e-4
     words = np.bincount(dr.MultiBit(0.02, 1).sample(space_of((200_000,)), seed=1).word // 5000, minlength=40)
     assert uniform(words) > 1e-4
-
-
-@pytest.mark.parametrize("period", [49, 50, 10**6, 2**40, 2**62, 2**63])
-def test_strides_longer_than_the_tensor(period):
-    """The first word alone is hit."""
-    error_map = dr.Strided(0.9, period, count=3).sample(space_of((7, 7)), seed=1)
-    assert len(error_map) == error_map.bits == error_map.n_events and set(error_map.word.tolist()) <= set(range(49))
-
-
-def test_patterns_come_by_their_shares():
-    given_patterns = [(5, 1, "sign"), (3, 1, "exponent"), (8, 2, "mantissa"), (4, 5, (0, 1, 2))]
-    error_map = dr.FieldMixture(1, given_patterns).sample(space_of((20_000,)), seed=1)
-    counts = [
-        int((error_map.mask == 1 << 31).sum()),
-        int(((error_map.mask >= 1 << 23) & (error_map.mask < 1 << 31)).sum()),
-        int((error_map.mask < 1 << 23).sum()),
-        20_000 - len(error_map),  # five bits of three: the word stays right
-    ]
-    assert chisquare(counts, [5000, 3000, 8000, 4000]).pvalue > 1e-4
-    preset = dr.FieldMixture.gpu(1).sample(space_of((20_000,)), seed=2)
-    sizes = np.bincount(np.bitwise_count(preset.mask), minlength=33)
-    expected = 0.15 * binom.pmf(np.arange(33), 32, 0.5) + np.pad([0, 0.4, 0.3, 0.075, 0.075], (0, 28))
-    rest = [sizes[1:5], [sizes[5:].sum()]], [expected[1:5], [expected[5:].sum()]]
-    found, wanted = (np.concatenate(parts) for parts in rest)
-    assert chisquare(found, wanted / wanted.sum() * found.sum()).pvalue > 1e-4
 
 
 @pytest.mark.parametrize("error_model", [dr.StuckAt(1, 0.05), dr.RandomValue(0.5, -1, 1)], ids=str)
@@ -183,5 +148,3 @@ def test_long_bursts_and_rows_cost_what_is_there():
     assert burst.bits == space.bits - first
     row = dr.RowError(1, row_bytes=2**40, density=1).sample(space, seed=1)
     assert row.bits == space.bits and row.n_events == 1
-    few = dr.Strided(1e-3, 1000, 10**12).sample(space, seed=1)
-    assert 0 < len(few) <= 5 * few.n_events

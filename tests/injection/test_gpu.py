@@ -21,8 +21,6 @@ ERROR_MODELS = [
     dr.StuckAt(1, 0.02),
     dr.Burst(0.002, 20),
     dr.RowError(0.3, row_bytes=128),
-    dr.Strided(0.01, 7, 4),
-    dr.FieldMixture.gpu(0.05),
     dr.BitFlip(0.01) + dr.StuckAt(0, 0.01),
 ]
 

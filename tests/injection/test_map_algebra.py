@@ -133,14 +133,12 @@ def test_drop(a, random):
     assert fits(left) and set(entries(left)) == {p for p, gone in zip(places, out, strict=True) if not gone}
     assert entries(left | rest) == entries(a) and left.bits + rest.bits == a.bits
     assert len(a.drop(np.ones(len(a), bool))) == 0 and entries(a.drop(np.zeros(len(a), bool))) == entries(a)
-    assert left.realised_rate == a.realised_rate and (left.drawn is a or not len(a))
 
 
-def test_what_is_left_knows_what_was_drawn():
+def test_what_is_left_knows_how_it_was_drawn():
     drawn = dr.BitFlip(0.05).sample(SPACE, seed=1)
     left = drawn.restrict(("mantissa", "value")).drop(np.arange(len(drawn.restrict(("mantissa", "value")))) % 2 == 0)
-    assert 0 < left.bits < drawn.bits and left.drawn is drawn and drawn.drawn is drawn
-    assert left.realised_rate == drawn.realised_rate == drawn.bits / SPACE.bits
+    assert 0 < left.bits < drawn.bits and left.realised_rate == left.bits / SPACE.bits
     assert (left.seed, left.n_sites, left.n_events, left.requested_rate) == (1, SPACE.bits, drawn.bits, 0.05)
 
 
@@ -225,9 +223,7 @@ def test_counts_by_component():
 
 FLIPS, STUCK = dr.BitFlip(0.03).sample(SPACE, seed=3), dr.StuckAt(1, 0.05).sample(SPACE, seed=4)
 KEPT = {str(kind): kind.sample(SPACE, seed=2**64 - 1) for kind in KINDS} | {
-    "any pattern": dr.FieldMixture.gpu(0.3).sample(SPACE, seed=1),
     "rows": dr.RowError(0.2, 16).sample(SPACE, seed=1),
-    "strided": dr.Strided(0.1, 2, 2).sample(SPACE, seed=1),
     "some rows": dr.BitFlip(0.2).sample(SPACES[2], seed=1),
     "union": FLIPS | STUCK,
     "union of targets": dr.BitFlip(0.2).sample(SPACES[2], seed=1) | STUCK,

@@ -183,9 +183,7 @@ def test_components_count_values_not_bytes():
     assert frame.loc["embedding", "parameters"] == 120 * 16 and frame.loc["embedding", "bits"] == 120 * 32 * 8
 
 
-@pytest.mark.parametrize(
-    "error_model", [dr.MultiBit(0.1, 3), dr.RandomWord(0.1), dr.Burst(0.01, 9), dr.Strided(0.02, 5, 4)]
-)
+@pytest.mark.parametrize("error_model", [dr.MultiBit(0.1, 3), dr.RandomWord(0.1), dr.Burst(0.01, 9)])
 def test_patterns_leave_padding_alone(error_model):
     model = quantized(torch.int8)
     error_map = error_model.sample(resolve(model, "embedding"), seed=1)
