@@ -21,16 +21,13 @@ LONGEST = (
     "reproduce/test_runner.py",
     "campaign/test_parallel.py",
     "reproduce/test_parallel_notebooks.py",
+    "benchmarks/test_benchmarks.py",
     "evaluation/test_cached_outputs.py",
-    "benchmarks/test_worker.py",
     "evaluation/test_affected.py",
-    "benchmarks/test_training_speed.py",
     "campaign/test_campaign.py",
     "data/test_kill_and_resume.py",
     "training/test_several.py",
-    "benchmarks/test_mitigation_cost.py",
     "training/test_training.py",
-    "benchmarks/test_campaign_cost.py",
 )
 
 

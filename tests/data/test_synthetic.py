@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from drsrobust.data import load_dataset, synthetic
+from drsrobust.data.synthetic import log_uniform, planted
 
 
 @pytest.mark.parametrize(
@@ -38,3 +39,17 @@ def test_ids_have_a_long_tail():
 def test_one_test_row_has_no_best_auc(name):
     data = load_dataset(name, rows=10)
     assert len(data.test) == 1 and data.facts["best_auc"] is None and 0 < data.facts["click_rate"] < 1
+
+
+def test_planted_rows():
+    schema, train, valid, best = planted(1003, 5000, 1000, seed=4)
+    assert sum(feature.cardinality for feature in schema.features) == 1003 and len(schema.features) == 26
+    assert len(train) == 5000 and len(valid) == 1000 and 0.75 < best < 0.95
+    for feature in schema.features:
+        assert train.sparse[feature.name].values.max() < feature.cardinality
+        assert valid.sparse[feature.name].values.min() >= 0
+    again = planted(1003, 5000, 1000, seed=4)
+    assert np.array_equal(again[1].labels, train.labels) and again[3] == best
+    ids = log_uniform(np.random.default_rng(0), 999, 20_000)
+    assert ids.min() == 0 and ids.max() <= 998
+    assert (ids == 0).mean() == pytest.approx(np.log(2) / np.log(1000), abs=0.01)
