@@ -19,14 +19,14 @@ ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
     "reproduce/test_reproduce.py",
     "reproduce/test_runner.py",
-    "campaign/test_parallel.py",
+    "campaign/test_workers.py",
     "reproduce/test_parallel_notebooks.py",
     "benchmarks/test_benchmarks.py",
     "evaluation/test_cached_outputs.py",
     "evaluation/test_affected.py",
     "campaign/test_campaign.py",
     "data/test_kill_and_resume.py",
-    "training/test_several.py",
+    "training/test_load_models.py",
     "training/test_training.py",
 )
 
