@@ -1,6 +1,5 @@
 """SECDED codes by enumeration of errors; memory under them against a decoder of one code word at a time."""
 
-import pickle
 from collections import Counter
 from functools import reduce
 from itertools import combinations
@@ -161,14 +160,6 @@ def test_stuck_bits():
     assert 0 < left.bits < drawn.bits / 2
     with left.applied(layer):
         pass
-
-
-def test_names_settings_and_pickle():
-    every = [ECC(), ECC(32), ECC(64, "zero"), ECC(64, "restore"), ECC(target="mlp")]
-    assert [one.name for one in every][:3] == ["SECDED (72,64)", "SECDED (39,32)", "SECDED (72,64), zero"]
-    assert len({one.name for one in every}) == len({one.identity() for one in every}) == 5
-    again = pickle.loads(pickle.dumps(every[2]))
-    assert again.identity() == every[2].identity()
 
 
 def test_mistakes():
