@@ -114,6 +114,14 @@ def test_too_little_memory_is_noted(monkeypatch):
         assert [row["note"] for row in rows[1:]] == ["not run: too little memory at 30,000 parameters, rate 0.002"] * 2
 
 
+def test_a_model_that_does_not_fit_is_noted(monkeypatch):
+    def model(parameters, *_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(speed, "study_model", model)
+    assert [row["note"] for row in run()] == ["not run: too little memory at 30,000 parameters, rate 1e-05"] * 2
+
+
 def test_errors_of_ours_are_errors_and_those_of_published_tools_are_noted(monkeypatch):
     monkeypatch.setitem(METHODS, "broken", Broken)
     monkeypatch.setattr(Broken, "error", ValueError("Invalid error rate"))
