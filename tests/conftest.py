@@ -19,18 +19,15 @@ ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
     "reproduce/test_reproduce.py",
     "reproduce/test_runner.py",
-    "campaign/test_parallel.py",
+    "campaign/test_workers.py",
     "reproduce/test_parallel_notebooks.py",
+    "benchmarks/test_benchmarks.py",
     "evaluation/test_cached_outputs.py",
-    "benchmarks/test_worker.py",
     "evaluation/test_affected.py",
-    "benchmarks/test_training_speed.py",
     "campaign/test_campaign.py",
     "data/test_kill_and_resume.py",
-    "training/test_several.py",
-    "benchmarks/test_mitigation_cost.py",
+    "training/test_load_models.py",
     "training/test_training.py",
-    "benchmarks/test_campaign_cost.py",
 )
 
 

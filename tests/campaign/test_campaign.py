@@ -145,30 +145,6 @@ def test_another_campaign_is_refused(evaluator, tmp_path):
         campaign(evaluator, tmp_path / "s").table()
 
 
-def test_damaged_chunks_are_refused(evaluator, tmp_path):
-    campaign(evaluator, tmp_path / "s").run(progress=False)
-    chunk = sorted((tmp_path / "s").glob("*.parquet"))[2]
-    whole = chunk.read_bytes()
-    chunk.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(StoreError, match=f"{chunk.name} is damaged .*delete it and its trials are computed again"):
-        campaign(evaluator, tmp_path / "s").run(progress=False)
-    flipped = bytearray(whole)
-    flipped[len(whole) // 4] ^= 1
-    chunk.write_bytes(flipped)
-    with pytest.raises(StoreError, match=f"{chunk.name} is damaged"):
-        campaign(evaluator, tmp_path / "s").table()
-    chunk.write_bytes(whole)
-    (tmp_path / "s" / f"x{chunk.name}").write_bytes(whole)
-    with pytest.raises(StoreError, match=f"x{chunk.name} was renamed or copied: it holds trials 0 to 5 of condition 2"):
-        campaign(evaluator, tmp_path / "s").table()
-    (tmp_path / "s" / f"x{chunk.name}").unlink()
-    chunk.unlink()
-    assert len(campaign(evaluator, tmp_path / "s").run(progress=False)) == 36
-    (tmp_path / "s" / "manifest.json").write_text("{")
-    with pytest.raises(StoreError, match="manifest.json is damaged"):
-        campaign(evaluator, tmp_path / "s")
-
-
 def test_errors_by_tensor_and_bit(evaluator, tmp_path):
     runner = campaign(evaluator, tmp_path / "s")
     table, errors = runner.run(progress=False), runner.errors()
@@ -184,14 +160,6 @@ def test_errors_by_tensor_and_bit(evaluator, tmp_path):
     for by in ("component", "tensor"):
         counts = drawn.counts(by)
         assert here.groupby(by)["count"].sum().to_dict() == counts[counts > 0].to_dict()
-
-
-def test_one_writer(evaluator, tmp_path, monkeypatch):
-    monkeypatch.setattr("drsrobust.campaign.store.PATIENCE", 0.1)
-    one, two = campaign(evaluator, tmp_path / "s", trials=1), campaign(evaluator, tmp_path / "s", trials=1)
-    with one.store.writing(), pytest.raises(StoreError, match="is in use: another process is writing to it"):
-        two.run(progress=False)
-    assert len(two.run(progress=False)) == 6
 
 
 def test_bad_grids(evaluator):

@@ -4,8 +4,6 @@ import warnings
 
 import numpy as np
 import pytest
-import torch
-import torchmetrics
 
 import drsrobust as dr
 from drsrobust.metrics import recall
@@ -45,21 +43,6 @@ def test_it_sees_logits_where_the_evaluator_compares_them(trained, data):
     assert table["most"].iloc[0] == logits.golden.scores.max() != logits.golden.probabilities.max()
 
 
-def test_an_object_of_torchmetrics(evaluator):
-    table = dr.Campaign(evaluator, metrics={"brier": torchmetrics.MeanSquaredError()}, **errors()).run(progress=False)
-    with dr.inject(evaluator.model, dr.BitFlip(1e-3), seed=int(table["seed"].iloc[0])):
-        found = evaluator.run().probabilities
-    expected = torch.mean((torch.tensor(found) - torch.tensor(evaluator.rows.labels)) ** 2).item()
-    assert table["brier"].iloc[0] == pytest.approx(expected, rel=1e-6, nan_ok=True)
-
-
-def test_bounds_say_the_range(evaluator):
-    campaign = dr.Campaign(evaluator, metrics={"mean_score": mean_score}, **errors())
-    table = campaign.run(progress=False)
-    bounded = dr.summarise(table, ["mean_score"], bounds={"mean_score": (0, 1)})
-    assert bounded["mean_score_low"].min() >= 0 and bounded["mean_score_high"].max() <= 1
-
-
 def test_a_metric_that_cannot_take_nan_is_missing_where_scores_are_and_widens_its_interval(evaluator):
     def strict(labels, scores, golden_scores, users):
         if not np.isfinite(scores).all():
@@ -84,18 +67,9 @@ def test_a_metric_that_cannot_take_nan_is_missing_where_scores_are_and_widens_it
         dr.Campaign(evaluator, metrics={"broken": broken}, errors=[dr.BitFlip(1e-4)], trials=3).run(progress=False)
 
 
-@pytest.mark.parametrize(
-    ("function", "error", "said"),
-    [
-        (lambda *_: 1 / 0, ValueError, "metric 'mine'.*ZeroDivisionError"),
-        (lambda *_: float("nan"), ValueError, "metric 'mine'.*nan"),
-        (lambda *_: "high", TypeError, "metric 'mine'.*str"),
-        (lambda *_: None, TypeError, "metric 'mine'.*NoneType"),
-    ],
-)
-def test_a_metric_that_fails_ends_the_campaign_before_any_trial(evaluator, tmp_path, function, error, said):
-    with pytest.raises(error, match=said):
-        dr.Campaign(evaluator, metrics={"mine": function}, store=tmp_path / "s", **errors())
+def test_a_metric_that_fails_ends_the_campaign_before_any_trial(evaluator, tmp_path):
+    with pytest.raises(ValueError, match="metric 'mine'.*ZeroDivisionError"):
+        dr.Campaign(evaluator, metrics={"mine": lambda *_: 1 / 0}, store=tmp_path / "s", **errors())
     assert not (tmp_path / "s").exists()
 
 
@@ -104,14 +78,6 @@ def test_names_that_are_taken(evaluator):
         dr.Campaign(evaluator, metrics={"auc": mean_score}, **errors())
     with pytest.raises(ValueError, match="'ndgc'.*'ndcg'"):
         dr.Campaign(evaluator, metrics=["ndgc"], **errors())
-
-
-def test_another_metric_is_another_campaign(evaluator):
-    def other(labels, scores, golden_scores, users):
-        return float(np.nanmax(scores))
-
-    one = dr.Campaign(evaluator, metrics={"mine": mean_score}, **errors())
-    assert one.store.folder != dr.Campaign(evaluator, metrics={"mine": other}, **errors()).store.folder
 
 
 def test_workers_compute_what_they_can_import(evaluator, tmp_path):

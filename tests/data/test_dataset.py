@@ -90,6 +90,9 @@ def test_unknown_names_are_told():
 def test_numbers_of_numpy_will_do():
     data = load_dataset("synthetic-movielens", rows=np.int64(500), seed=np.int64(1))
     assert data.fingerprint == load_dataset("synthetic-movielens", rows=500, seed=1).fingerprint
+    assert repr(data).startswith(
+        "<Dataset synthetic-movielens/ids: train 400, valid 50, test 50 rows; 0 dense; ids: user "
+    )
 
 
 @pytest.mark.parametrize(

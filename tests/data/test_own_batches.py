@@ -241,11 +241,6 @@ def test_other_processes_read_the_same(tmp_path):
         ),
         (
             pairs(1),
-            {"user": lambda batch: [1, 2, 3, None]},
-            "user of batch 0: 1 values are missing, the first in row 3",
-        ),
-        (
-            pairs(1),
             users(*[datetime.date(2026, 1, 1)] * 4),
             "user of batch 0 is date32.*; users are whole numbers or text",
         ),
@@ -258,7 +253,6 @@ def test_other_processes_read_the_same(tmp_path):
         ([(0, torch.tensor(1))], {}, r"labels of a batch have the shape \[\]; they must be \[B\] or \[B, T\]"),
         ([(0, np.array([2**64 - 1], np.uint64))], {}, "labels hold 1.84467e"),
         (pairs(1), {"rows": 0}, "rows must be a whole number, at least 1, got 0"),
-        (pairs(1), {"rows": 1.5}, "rows must be a whole number, at least 1, got 1.5"),
         (pairs(1), {"label": "y"}, "label is 'y'; it must be a function of a batch"),
         (pairs(1), {"tasks": ("a", "b")}, "tasks has 2 names, and there are labels of 1"),
     ],

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 import torch
 
-import drsrobust as dr
 from drsrobust.data import from_frame, from_tensors
 
 COLUMNS = {"label": "clicked", "dense": ["price", "age"], "sparse": ["item", "tags"], "user": "user"}
@@ -134,21 +133,6 @@ def test_a_split_is_drawn_and_every_row_is_in_one_part(frame):
     assert not np.array_equal(other.test.rows, data.test.rows)
 
 
-def test_rows_are_never_cached(frame):
-    """A cache knew rows by their numbers alone: another split's prior, and arrays that had changed, came back."""
-    with pytest.raises(TypeError, match=r"from_frame\(\) got an unexpected keyword argument 'cache'"):
-        from_frame(frame, **COLUMNS, cache=True)
-    with pytest.raises(TypeError, match=r"from_tensors\(\) got an unexpected keyword argument 'cache'"):
-        from_tensors(label=np.array([0, 1]), cache=True)
-    many = pd.concat([frame] * 50, ignore_index=True)
-    priors = {}
-    for split in ((0.1, 0.8, 0.1), (0.9, 0.0, 0.1)):  # the same test rows
-        data = from_frame(many, **COLUMNS, split=split)
-        priors[split] = data.test.prior
-        assert data.test.prior == data.train.labels.mean()
-    assert len(set(priors.values())) == 2
-
-
 def test_tasks_and_items(frame):
     frame = frame.assign(bought=[0, 0, 1, 0], next=[[1, 4], [0], [2], []])
     data = from_frame(frame, label=["clicked", "bought"], sparse=["item"])
@@ -250,15 +234,6 @@ def test_half_precision_and_negative_items():
     assert data.test.dense.tolist() == [[1.5], [2.5]]
     with pytest.raises(ValueError, match="label holds id -1 in row 1"):
         from_tensors(label=np.array([3, -1]), task="rank", dense=np.zeros(2))
-
-
-def test_an_evaluator_and_a_library_model_take_them():
-    random = np.random.default_rng(0)
-    frame = pd.DataFrame({"item": random.integers(9, size=500), "user": random.integers(20, size=500)})
-    data = from_frame(frame.assign(clicked=frame["item"] % 2), label="clicked", sparse=["item", "user"], user="user")
-    evaluator = dr.Evaluator(dr.models.build_model("deepfm", data.schema), data)
-    with dr.inject(evaluator.model, dr.FixedCount(3), target="embedding", seed=1) as error_map:
-        assert np.array_equal(evaluator.rerun(error_map).scores, evaluator.run().scores)
 
 
 BIG = """

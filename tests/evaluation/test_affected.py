@@ -255,16 +255,6 @@ def test_foreign_models(habit, splits):
     assert (reached == len(data.test)) == (habit in ("hashed", "norm"))
 
 
-def test_a_tied_table_reaches_the_readers_of_all_its_names(splits):
-    data = splits["full"]
-    model = Foreign(data.schema, "tied")
-    evaluator = Evaluator(model, data.test)
-    hit = resolve(model, "tables.0.weight").tensors[0].name
-    with inject(model, FixedCount(1), hit, seed=1) as error_map:
-        assert equal(evaluator.rerun(error_map), evaluator.run())
-        assert evaluator.rerun(error_map).rows_reached < len(data.test)
-
-
 @pytest.mark.parametrize(
     ("habit", "said"),
     [

@@ -10,8 +10,7 @@ from torch import nn
 from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, inject
-from drsrobust.introspection.tensors import components
-from drsrobust.models import MODELS, build_model, state_digest
+from drsrobust.models import state_digest
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
 TRIALS = 3
@@ -132,17 +131,6 @@ def trials(evaluator, target, error_models=ERRORS):
 def made(schema, habit=""):
     torch.manual_seed(3)
     return Late(schema, habit)
-
-
-@pytest.mark.parametrize("name", [name for name in MODELS if name != "dummy"])
-def test_all_models_and_components(name, data):
-    torch.manual_seed(1)
-    model = build_model(name, data.schema, **SMALL.get(name, {}))
-    evaluator = Evaluator(model, data.test)
-    for target in ("all", *components(model).query("parameters > 0")["component"]):
-        trials(evaluator, target, (BitFlip(3e-2), FixedCount(3)))
-    assert evaluator.full_run is None
-    evaluator.verify()
 
 
 HABITS = [

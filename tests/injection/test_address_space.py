@@ -161,6 +161,7 @@ def test_reprs_say_what_a_thing_is():
     space = resolve(nn.Linear(4, 2))
     assert repr(space) == "<AddressSpace: 320 bits in 10 words of 2 tensors: bias, weight>"
     assert str(BitFlip(1e-3)) == "BitFlip(ber=0.001)" and BitFlip(1e-3).label == "BitFlip"
+    assert BitFlip(0.1, bits=(31, 30)).label == "BitFlip(bits=[30, 31])"
     assert str(MultiBit(1e-6, 2)) == "MultiBit(rate=1e-06, bits_per_word=2)"
     assert str(BitFlip(1e-3, bits=(30,)) + FixedCount(2)) == "BitFlip(ber=0.001, bits=[30]) + FixedCount(k=2)"
     injection = Injection(nn.Linear(4, 2), [(FixedCount(2), "all")], seed=1)

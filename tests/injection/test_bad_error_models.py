@@ -97,6 +97,9 @@ def test_models_that_cannot_hit_a_space(error_model, space, says):
 
 
 def test_no_error_model():
+    for wrong in ("value", "BitFlip", 1e-6, None, dr.BitFlip, (dr.BitFlip(0.1),), {"ber": 1e-6}):
+        with pytest.raises(TypeError, match="it must be an error model, as BitFlip"):
+            dr.inject(nn.Linear(2, 2), wrong, seed=1).__enter__()
     with pytest.raises(TypeError, match="unsupported operand"):
         dr.BitFlip(0.1) + 3
     with pytest.raises(TypeError, match="each part of a sum must be an error model, got 3"):

@@ -84,15 +84,6 @@ def bits_of(mask, wide):
     return [int(((mask >> np.uint64(bit)) & np.uint64(1)).sum()) for bit in range(wide)]
 
 
-def test_bit_flips_are_uniform():
-    space, hits = space_of((8, 5), "float16"), np.zeros((40, 16))
-    for seed in range(1000):
-        error_map = dr.BitFlip(0.01).sample(space, seed=seed)
-        for word, mask in zip(error_map.word, error_map.mask.tolist(), strict=True):
-            hits[word] += [mask >> bit & 1 for bit in range(16)]
-    assert min(uniform(hits.ravel()), uniform(hits.sum(0)), uniform(hits.sum(1))) > 1e-4
-
-
 def test_sets_of_bits_are_uniform():
     """MultiBit: every set of two bits of a byte, every bit of three, and every word."""
     error_map = dr.MultiBit(1, 2).sample(space_of((6000,), "uint8"), seed=1)

@@ -65,12 +65,6 @@ def test_bad_rows(table, rows, says):
         resolve(small(), dr.Rows(table, rows))
 
 
-def test_an_ambiguous_name_outside_of_tables():
-    layers = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
-    with pytest.raises(ValueError, match=r"table '\*.weight' could be 0.weight, 1.weight; name one of them"):
-        resolve(layers, dr.Rows("*.weight", [1]))
-
-
 class Reads:
     """What `Rows.hot` needs of a split: features with (values, lengths)."""
 
@@ -261,21 +255,6 @@ def test_components_of_wrapped_models(trained):
     compiled = torch.compile(trained, backend="eager")
     assert dr.components(compiled).equals(dr.components(trained))
     assert dr.components(nn.DataParallel(trained)).equals(dr.components(trained))
-
-
-def test_models_made_or_used_in_inference_mode():
-    with torch.inference_mode():
-        made = nn.Linear(5, 4)
-    before = made.weight.clone()
-    with dr.inject(made, dr.BitFlip(1.0, bits="sign"), seed=1):
-        assert torch.equal(made.weight, -before)
-    assert torch.equal(made.weight, before)
-    plain = nn.Linear(5, 4)
-    before = plain.weight.detach().clone()
-    with torch.inference_mode(), dr.inject(plain, dr.BitFlip(1.0, bits="sign"), seed=1):
-        assert torch.equal(plain.weight, -before)
-    assert torch.equal(plain.weight.detach(), before) and not plain.weight.is_inference()
-    plain(torch.randn(2, 5)).sum().backward()
 
 
 def test_frozen_and_trained_weights_alike():

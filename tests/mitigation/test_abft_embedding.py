@@ -289,22 +289,6 @@ def test_evaluators_look_at_reached_rows_only(data, trained):
         assert watch.detected and 0 < few.rows_reached < len(data.test) and few.auc == guarded.run().auc
 
 
-def test_composed_and_nested(data, trained):
-    from drsrobust.mitigation.abft.linear import ABFTLinear
-
-    both = ABFTLinear.fit(trained, action="restore") + ABFTEmbeddingBag.fit(trained, action="restore")
-    evaluator = Evaluator(trained, data.test)
-    with evaluator.under(both) as guarded:
-        for seed in range(3):
-            with (
-                dr.inject(trained, dr.BitFlip(1e-3, bits="exponent"), seed=seed) as error_map,
-                both.attach(trained) as watch,
-            ):
-                assert np.allclose(guarded.rerun(error_map).scores, evaluator.golden.scores, atol=1e-3)
-            assert watch.detected and watch.repaired
-    evaluator.verify()
-
-
 def test_what_is_not_covered_and_mistakes():
     tables = nn.ModuleDict(
         {

@@ -1,7 +1,5 @@
 """Protected bits in every format: ideal, voted and coded, against a computation bit by bit; their cost."""
 
-import pickle
-
 import numpy as np
 import pytest
 from torch import nn
@@ -149,18 +147,6 @@ def test_composed():
     turned = (ecc + bits).screen(drawn, layer, seed=1)
     assert turned.restrict("exponent").bits == 0 < both.restrict("exponent").bits  # miscorrected ones
     assert both.drawn is drawn and turned.detected and (bits + ecc).cost(layer) == ecc.cost(layer)
-
-
-def test_settings():
-    every = [
-        BitProtection({30}),
-        BitProtection((28, 29, 30, 31)),
-        BitProtection("sign", code="tmr"),
-        BitProtection(("sign", 22)),
-    ]
-    assert [one.name for one in every] == ["bits 30", "bits 28-31", "bits sign, TMR", "bits 22+sign"]
-    assert len({one.identity() for one in every}) == 4
-    assert pickle.loads(pickle.dumps(every[2])).identity() == every[2].identity()
 
 
 def test_mistakes():

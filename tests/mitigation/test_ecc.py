@@ -1,14 +1,19 @@
-"""SECDED memory against a decoder of one code word at a time, and against the binomial distribution."""
+"""SECDED codes by enumeration of errors; memory under them against a decoder of one code word at a time."""
 
-import pickle
+from collections import Counter
+from functools import reduce
+from itertools import combinations
+from operator import xor
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.stats import binom
 
 import drsrobust as dr
-from drsrobust.mitigation.memory.ecc import ECC, SECDED
+from drsrobust.mitigation.memory.ecc import CLEAN, CORRECTED, ECC, SECDED, UNCORRECTABLE
 from tests.mitigation.plain import (
     TRIAL,
     WIDTHS,
@@ -109,9 +114,7 @@ def test_how_often_two_and_more_bits_of_a_code_word_are_wrong(data_bits, ber):
     assert abs(lost - expected) < 5 * np.sqrt(expected) + 1
 
 
-def test_the_figures_of_the_docstring():
-    shares = [binom.sf(1, 72, ber) for ber in (1e-5, 1e-4, 1e-3, 1e-2)]
-    assert [f"{share:.2g}" for share in shares] == ["2.6e-07", "2.5e-05", "0.0024", "0.16"]
+def test_what_it_costs():
     layer = table(64)
     assert ECC(64).cost(layer).stored_bits == 64 * 16 * 32 // 8
     assert ECC(32).cost(layer).stored_bits == 64 * 16 * 7
@@ -159,14 +162,6 @@ def test_stuck_bits():
         pass
 
 
-def test_names_settings_and_pickle():
-    every = [ECC(), ECC(32), ECC(64, "zero"), ECC(64, "restore"), ECC(target="mlp")]
-    assert [one.name for one in every][:3] == ["SECDED (72,64)", "SECDED (39,32)", "SECDED (72,64), zero"]
-    assert len({one.name for one in every}) == len({one.identity() for one in every}) == 5
-    again = pickle.loads(pickle.dumps(every[2]))
-    assert again.identity() == every[2].identity()
-
-
 def test_mistakes():
     with pytest.raises(ValueError, match="must be 32"):
         ECC(16)
@@ -196,3 +191,95 @@ def test_transient_errors_are_not_in_memory():
     ):
         layer(torch.ones(2, 4))
     assert left.detected is None and left.log is not None
+
+
+SIZES = [1, 8, 32, 57, 63, 64]
+
+
+@pytest.mark.parametrize(
+    ("data", "check"), [(1, 3), (8, 5), (26, 6), (27, 7), (32, 7), (57, 7), (58, 8), (63, 8), (64, 8)]
+)
+def test_sizes(data, check):
+    code = SECDED(data)
+    columns = code.columns.tolist()
+    assert (code.data_bits, code.check_bits, code.bits) == (data, check, data + check) == (data, check, len(columns))
+    assert len(set(columns)) == len(columns) and all(column.bit_count() % 2 for column in columns)
+    assert columns[data:] == [1 << row for row in range(check)]
+    assert max(columns) < 1 << check
+
+
+def test_hsiaos_codes_have_few_and_balanced_ones():
+    """Ones of the check matrix as in Hsiao's paper: 3 per column where there are enough, rows as equal as can be."""
+    for data, total in ((32, 32 * 3), (64, 56 * 3 + 8 * 5)):
+        code = SECDED(data)
+        rows = [sum(column >> row & 1 for column in code.columns[:data].tolist()) for row in range(code.check_bits)]
+        assert sum(rows) == total and max(rows) - min(rows) <= 1
+
+
+@pytest.mark.parametrize("data", SIZES)
+def test_encoding_is_the_sum_of_columns(data):
+    code = SECDED(data)
+    words = np.random.default_rng(1).integers(0, 2**64, 200, np.uint64) >> np.uint64(64 - data)
+    columns = code.columns.tolist()
+    for word, check in zip(words.tolist(), code.encode(words).tolist(), strict=True):
+        assert check == reduce(xor, (columns[bit] for bit in range(data) if word >> bit & 1), 0)
+
+
+@pytest.mark.parametrize("data", SIZES)
+def test_every_single_and_double_error(data):
+    code = SECDED(data)
+    word = np.uint64(0x9E3779B97F4A7C15 >> (64 - data))
+    right = np.array([word]), code.encode(np.array([word]))
+    for count, status in ((0, CLEAN), (1, CORRECTED), (2, UNCORRECTABLE)):
+        sets = list(combinations(range(code.bits), count))
+        wrong = [sum(1 << bit for bit in bits) for bits in sets]
+        data_mask = np.array([mask & ((1 << data) - 1) for mask in wrong], np.uint64)
+        check_mask = np.array([mask >> data for mask in wrong], np.uint64)
+        decoded = code.decode(right[0] ^ data_mask, right[1] ^ check_mask)
+        assert (decoded.status == status).all()
+        if count < 2:
+            assert (decoded.words == right[0]).all() and (decoded.check == right[1]).all()
+        else:  # given back as they came
+            assert (decoded.words == right[0] ^ data_mask).all() and (decoded.check == right[1] ^ check_mask).all()
+
+
+@pytest.mark.parametrize(("data", "share"), [(32, 0.5), (57, 1.0), (64, 0.5)])
+def test_triple_errors_are_miscorrected_as_often_as_there_are_code_words_of_weight_4(data, share):
+    code = SECDED(data)
+    columns = code.columns.tolist()
+    pairs = Counter(one ^ other for one, other in combinations(columns, 2))
+    weight_4 = sum(count * (count - 1) // 2 for count in pairs.values()) // 3
+    triples = np.array(list(combinations(range(code.bits), 3)))
+    masks = np.zeros((len(triples), 2), np.uint64)
+    for bit in range(3):
+        inside = triples[:, bit] < data
+        place = np.where(inside, triples[:, bit], triples[:, bit] - data).astype(np.uint64)
+        masks[np.arange(len(triples)), (~inside).astype(int)] |= np.uint64(1) << place
+    decoded = code.decode(masks[:, 0], masks[:, 1])
+    miscorrected = decoded.status == CORRECTED
+    assert (decoded.status != CLEAN).all() and miscorrected.sum() == 4 * weight_4
+    assert (np.bitwise_count(decoded.words) + np.bitwise_count(decoded.check))[miscorrected].tolist() == [4] * (
+        4 * weight_4
+    )
+    assert miscorrected.mean() == pytest.approx(share, abs=0.1)
+
+
+@given(st.integers(1, 64), st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), st.integers(0, 255))
+def test_errors_alone_are_decoded_as_in_a_word(data, word, mask, own):
+    code = SECDED(data)
+    word, mask, own = word >> (64 - data), mask >> (64 - data), own & ((1 << code.check_bits) - 1)
+    word, mask, own = (np.array([one], np.uint64) for one in (word, mask, own))
+    check = code.encode(word)
+    there, alone = code.decode(word ^ mask, check ^ own), code.decode(mask, own)
+    assert there.words == word ^ alone.words and there.check == check ^ alone.check and there.status == alone.status
+
+
+def test_mistakes_of_a_code():
+    for wrong in (0, 65, True, 3.0):
+        with pytest.raises(ValueError, match="from 1 to 64"):
+            SECDED(wrong)
+    with pytest.raises(ValueError, match="more than 32 bits"):
+        SECDED(32).encode(np.array([1 << 32], np.uint64))
+    with pytest.raises(ValueError, match="more than 7 check bits"):
+        SECDED(32).decode(np.array([1], np.uint64), np.array([128]))
+    assert SECDED(64).encode(np.empty(0, np.uint64)).shape == (0,)

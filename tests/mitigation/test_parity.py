@@ -1,7 +1,5 @@
 """Parity: odd numbers of errors set a word to 0, even ones pass; the parity bit errs too."""
 
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -76,9 +74,3 @@ def test_an_error_in_a_word_that_is_0_already_is_put_right():
     drawn = dr.BitFlip(1e-4, bits=range(32)).sample(dr.resolve(layer), seed=1)
     left = ParityZero().screen(drawn, layer, seed=1)
     assert drawn.bits and not left.bits and (left.detected, left.repaired) == (True, True)
-
-
-def test_names_and_pickle():
-    assert (ParityZero().name, ParityZero("mlp").name) == ("parity, zero", "parity, zero of mlp")
-    assert ParityZero().identity() != ParityZero("mlp").identity()
-    assert pickle.loads(pickle.dumps(ParityZero())).identity() == ParityZero().identity()

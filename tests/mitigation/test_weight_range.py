@@ -177,6 +177,15 @@ def test_identity_names_and_cost():
     assert cost.stored_bits == (7 + 1) * 2 * 32 and cost.multiply_adds == cost.bytes_touched == 0
 
 
+def test_words_outside_of_their_range(trained):
+    check = WeightRange.fit(trained, per="row")
+    assert check.outside(trained) == {}
+    with inject(trained, FixedCount(3, bits=(30,)), "over_mlp", seed=0) as error_map:
+        assert sum(check.outside(trained).values()) == len(error_map)
+    with pytest.raises(ValueError, match="which this model lacks"):
+        check.outside(nn.Linear(2, 2))
+
+
 def test_mistakes():
     linear = nn.Linear(5, 7)
     for options, message in (

@@ -82,10 +82,3 @@ def test_nothing_and_one_row(table, panel, quantity, tmp_path, monkeypatch):
     for rows in (data, data.iloc[:0], data[data["panel"] != panel]):
         plots.save(figures.injection_speed(rows, panel=panel, quantity=quantity), "figure", rows, "caption")
         assert (tmp_path / "figure.svg").stat().st_size > 5000
-
-
-def test_drawing_on_given_axes_and_leaving_settings_alone(table):
-    before = dict(mpl.rcParams)
-    _, ax = plt.subplots()
-    assert figures.injection_speed(figures.injection_speed_data(table, parameters=31250, counts=[]), ax) is ax
-    assert dict(mpl.rcParams) == before

@@ -274,6 +274,15 @@ def test_saved_and_loaded(name, tmp_path):
             loaded.apply(other)
 
 
+def test_a_saved_map_is_as_large_as_its_errors(tmp_path):
+    """A million parameters: one error takes a few hundred bytes of file, not the model's megabytes."""
+    big, sizes = nn.Linear(1000, 1000), []
+    for k in (1, 100, 10_000):
+        dr.FixedCount(k).sample(resolve(big), seed=1).save(tmp_path / "map.npz")
+        sizes.append((tmp_path / "map.npz").stat().st_size)
+    assert sizes[0] < 2000 and sizes[1] < 4000 and sizes[2] < 130_000
+
+
 def edited(path, arrays, about):
     """The file with some arrays and entries of its description changed (None: left out)."""
     with np.load(path) as file:

@@ -1,7 +1,8 @@
-"""The benchmark's functions: single errors, counts by bit, false alarms; and repair within a campaign."""
+"""Single errors, counts by bit, false alarms, errors beyond rounding; and repair within a campaign."""
 
 import copy
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -11,8 +12,7 @@ from drsrobust.injection import BitFlip, FixedCount
 from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
 from drsrobust.mitigation.abft.linear import ABFTLinear
 from drsrobust.models import padded_batches
-from drsrobust.study.abft import COLUMNS, by_bit, false_alarms, single_errors
-from drsrobust.timing import overhead
+from drsrobust.study.abft import COLUMNS, beyond_rounding, by_bit, false_alarms, single_errors
 
 
 @pytest.fixture(scope="module")
@@ -77,10 +77,23 @@ def test_repair_in_a_campaign(data, trained, tmp_path):
     evaluator.verify()
 
 
-def test_overhead_of_the_model_and_of_the_operators(data, trained, both):
-    batches = list(data.train.batches(512))[:4]
-    model = overhead(trained, batches, both[0], turns=3)
-    layers = overhead(trained, batches, both[0], modules=both[0].covered, turns=3)
-    assert (model["scope"], layers["scope"], model["batch"]) == ("model", "operator", 512)
-    assert 0 < layers["plain_ms"] < model["plain_ms"] and layers["overhead_percent"] > 0
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in trained.modules())
+def test_beyond_rounding_by_hand(data, trained):
+    """What float64 pooling of the rows says: an error of half the bound is none, one of twice the bound is."""
+    check = ABFTEmbeddingBag.fit(trained)
+    errors = single_errors(trained, data.test, [check], 64, targets=["embedding"], progress=False)
+    tables = {name: p.detach().double() for name, p in trained.named_parameters() if "embedding_bags" in name}
+    for name in errors["tensor"].unique():
+        table, ids = tables[name], data.test.sparse[name.split(".")[-2].removeprefix("t_")]
+        lengths = np.ones(len(ids.values), int) if ids.lengths is None else ids.lengths
+        bag = np.repeat(np.arange(len(lengths)), lengths)
+        pooled = np.bincount(bag, table.abs().sum(1).numpy()[ids.values], len(lengths))
+        terms = table.shape[1] + 3 * (lengths + 2) + 3
+        row = int(ids.values[0])
+        least = (terms * 2.0**-24 * pooled)[bag][ids.values == row].min()
+        pair = errors[errors["tensor"] == name].iloc[[0, 0]]
+        pair = pair.assign(word=row * table.shape[1], change=[least / 2, 2 * least])
+        assert beyond_rounding(trained, data.test, pair).tolist() == [False, True]
+        unread = np.setdiff1d(np.arange(len(table)), ids.values)
+        if len(unread):
+            pair = pair.assign(word=int(unread[0]) * table.shape[1], change=1e30)
+            assert not beyond_rounding(trained, data.test, pair).any()

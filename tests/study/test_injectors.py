@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from drsrobust.study.injection_speed import STUDY_SIZE, flipped_bits, study_model
+from drsrobust.study.injection_speed import flipped_bits, study_model
 from drsrobust.study.injectors import METHODS, OURS, cannot
 
 SIZE = 30_000
@@ -21,9 +21,9 @@ def golden_of(model):
     return [parameter.detach().clone() for parameter in model.parameters()]
 
 
-def injected(name, rate, *, dtype="float32", seed=3, size=SIZE):
-    """The method, what it gave, and the parameters as they were."""
-    model = study_model(size, dtype)
+def injected(name, rate, *, dtype="float32", seed=3):
+    """The method, the model with errors, and the parameters as they were."""
+    model = study_model(SIZE, dtype)
     golden = golden_of(model)
     method = METHODS[name](model)
     return method, method.inject(rate, seed), golden
@@ -33,44 +33,8 @@ def band(bits, rate):
     return binom.ppf([0.0005, 0.9995], bits, rate)
 
 
-@pytest.mark.parametrize("parameters", [28_017, 100_000, 925_217, 925_218, 1_000_000])
-def test_models_have_the_size_that_is_asked_for(parameters):
-    model = study_model(parameters)
-    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
-    assert len({table.num_embeddings for table in model.tables}) <= 2
-
-
-def test_the_study_size_is_the_study_s_model():
-    with torch.device("meta"):
-        wide = study_model(1_000_000)
-    assert [layer.out_features for layer in wide.bottom if hasattr(layer, "out_features")] == [512, 256, 16]
-    assert [layer.out_features for layer in wide.top if hasattr(layer, "out_features")] == [512, 256, 1]
-    mlps = sum(parameter.numel() for part in (wide.bottom, wide.top) for parameter in part.parameters())
-    assert mlps + 16 * 1_000_000 == STUDY_SIZE
-
-
-def test_models_of_one_seed_are_equal_and_run():
-    one, other = study_model(SIZE, seed=1), study_model(SIZE, seed=1)
-    assert flipped_bits(one, golden_of(other)) == 0 and flipped_bits(one, golden_of(study_model(SIZE, seed=2))) > 0
-    assert one(torch.randn(5, 39)).isfinite().all() and one(torch.randn(5, 39)).shape == (5,)
-    assert study_model(SIZE, "int8").spare.dtype == torch.int8
-    with pytest.raises(ValueError, match=r"parameters must be at least 28,017"):
-        study_model(20_000)
-
-
-def test_flipped_bits_are_counted():
-    for dtype, width in (("float32", 32), ("int8", 8)):
-        model = study_model(SIZE, dtype)
-        golden = golden_of(model)
-        with torch.no_grad():
-            words = model.tables[3].weight.view(-1).view({32: torch.int32, 8: torch.int8}[width])
-            words[7] ^= 0b101
-            words[9] ^= -1
-        assert flipped_bits(model, golden) == 2 + width
-
-
 @pytest.mark.parametrize("name", WRITTEN)
-@pytest.mark.parametrize("rate", [1e-3, 9e-4, 7e-3])  # at 9e-4 and 7e-3 a map that cuts rate * (1 / rate) is empty
+@pytest.mark.parametrize("rate", [1e-3, 7e-3])  # at 7e-3 a map that cuts rate * (1 / rate) is empty
 def test_the_realised_rate_is_the_asked_one(name, rate):
     _, faulted, golden = injected(name, rate)
     low, high = band(32 * SIZE, rate)
@@ -97,17 +61,16 @@ def test_all_bits_of_all_tensors_are_hit_alike(name):
 @pytest.mark.parametrize("name", WRITTEN)
 def test_a_seed_gives_the_same_errors_again_and_global_streams_are_left_alone(name):
     state = torch.random.get_rng_state()
-    _, one, _ = injected(name, 1e-3, seed=5)
+    _, first, _ = injected(name, 1e-3, seed=5)
     _, again, _ = injected(name, 1e-3, seed=5)
     _, other, _ = injected(name, 1e-3, seed=6)
-    assert flipped_bits(one, golden_of(again)) == 0 and flipped_bits(one, golden_of(other)) > 0
+    assert flipped_bits(first, golden_of(again)) == 0 and flipped_bits(first, golden_of(other)) > 0
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
 def test_the_dense_map_is_what_it_flips():
     method, faulted, golden = injected("dense error map", 1e-3)
-    names = [name for name, _ in faulted.named_parameters()]
-    assert list(method.masks) == names
+    assert list(method.masks) == [name for name, _ in faulted.named_parameters()]
     for parameter, before, mask in zip(faulted.parameters(), golden, method.masks.values(), strict=True):
         now = parameter.detach().view(-1).view(torch.int32)
         assert mask.dtype == torch.int32 and torch.equal(now ^ before.view(-1).view(torch.int32), mask)
@@ -118,14 +81,6 @@ def test_int8_words():
         _, faulted, golden = injected(name, 1e-2, dtype="int8")
         low, high = band(8 * SIZE, 1e-2)
         assert low <= flipped_bits(faulted, golden) <= high
-    assert cannot("dense error map", "int8") == "it hits float32 only"
-
-
-def test_ours_undoes_what_it_did():
-    method, faulted, golden = injected(OURS, 1e-2)
-    assert flipped_bits(faulted, golden) > 0
-    method.undo()
-    assert flipped_bits(faulted, golden) == 0
 
 
 @pytest.mark.parametrize("name", INSTALLED)
@@ -133,9 +88,3 @@ def test_ours_undoes_what_it_did():
 def test_published_tools_inject_about_what_is_asked(name):
     _, faulted, golden = injected(name, 1e-3)
     assert 0.9 * 32 * SIZE * 1e-3 < flipped_bits(faulted, golden) < 1.1 * 32 * SIZE * 1e-3
-
-
-def test_a_tool_that_is_not_there(monkeypatch):
-    monkeypatch.setattr("drsrobust.study.injectors.find_spec", lambda name: None)
-    assert cannot("MRFI", "float32") == "not installed (pip install -e '.[benchmark]')"
-    assert cannot(OURS, "float32") is None

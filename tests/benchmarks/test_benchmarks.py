@@ -1,0 +1,217 @@
+"""Every benchmark with its smallest sizes, by its command: documented columns and finite ratios."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks import campaign, coverage, encoding, injection, mitigation, quality, training
+from benchmarks.__main__ import main, write
+from benchmarks.common import LAST, OURS, large_case
+from drsrobust.study import abft, injection_speed, mitigations
+from drsrobust.training import Settings
+
+SIZES = {"dense_mlp": [16, 16], "over_mlp": [16, 1]}
+QUICK = Settings(epochs=1, batch_size=256)
+
+
+@pytest.fixture
+def bench(monkeypatch, tmp_path, capsys):
+    """Runs a benchmark whose functions get other arguments; checks the columns of its tables; returns them and the text."""
+
+    def run(module, columns, **functions):
+        for name, arguments in functions.items():
+            monkeypatch.setattr(module, name, partial(getattr(module, name), **arguments))
+        assert main([module.__name__.removeprefix("benchmarks."), "--out", str(tmp_path)]) == 0
+        tables = {path.stem: pd.read_csv(path) for path in tmp_path.glob("*.csv")}
+        assert {name: tuple(table.columns) for name, table in tables.items()} == columns
+        return tables, capsys.readouterr().out
+
+    return run
+
+
+def positive(values):
+    return bool((np.isfinite(values) & (values > 0)).all(axis=None))
+
+
+def test_injection(bench, monkeypatch):
+    monkeypatch.setattr(injection, "STUDY_SIZE", 30_000)
+    small = {"sizes": [30_000, 60_000], "int8_sizes": [], "rates": [1e-3], "counts": [1000], "progress": False}
+    tables, text = bench(
+        injection,
+        {"injection": injection_speed.COLUMNS},
+        injection_speed=small | {"methods": [OURS, "dense error map"]},
+        ratios={"parameters": 30_000},
+        growth={"counts": [1000], "smallest": 0},
+    )
+    assert len(tables["injection"]) == 8 and positive(tables["injection"][["errors", "cpu_ms"]])
+    assert "dense error map_ratio" in text and "1,000 errors: growth of time" in text and "nan" not in text
+
+
+def test_encoding(bench):
+    tables, text = bench(
+        encoding, {"encoding": encoding.COLUMNS}, encoding_memory={"lines": (1000, 3000), "progress": False}
+    )
+    table = tables["encoding"].set_index(["method", "lines"])
+    assert len(table) == 4 and positive(table[["peak_rss_mib", "seconds", "lines_per_s", "vocabulary_rows"]])
+    ours = table.loc[OURS]
+    assert (ours["parse_seconds"] + ours["encode_seconds"]).to_numpy() == pytest.approx(ours["seconds"], rel=1e-4)
+    assert ours["peak_anon_mib"].between(20, 2000).all() and "for the 45,840,617 lines of the Kaggle file: " in text
+
+
+def test_training(bench, monkeypatch):
+    monkeypatch.setattr(training, "cores", lambda: 1)  # more threads slow tiny models down
+    monkeypatch.setattr(training, "SIZES", SIZES)
+    small = {
+        "large": {"table_rows": 1300, "rows": 20_100, "valid": 4000, "batch": 256},
+        "small": {"models": ["fm"], "steps": 2, "scored": 500, "settings": Settings(batch_size=128), "repeats": 1},
+        **{"dataset": "synthetic-movielens/ids", "table_rows": 1300, "parts_of": ("fm",), "progress": False},
+    }
+    columns = {"training": training.COLUMNS, "training_auc": training.AUC_COLUMNS}
+    tables, text = bench(training, columns, training_speed=small)
+    speeds, areas = tables["training"], tables["training_auc"].set_index("method")["valid_auc"]
+    assert positive(speeds["rows_per_s"]) and {OURS, training.Plain.name, training.Fused.name} <= set(speeds["method"])
+    assert positive(training.ratios(speeds).xs("dlrm")["best"])
+    # The same kernels from the same weights on the same rows: what differs is how they are called.
+    assert areas[OURS] == pytest.approx(areas[training.Fused.name], abs=2e-3) and areas.min() > 0.55
+    assert "Scoring 2,048 rows: fm" in text and "look-ups" in text
+
+
+def test_quality(bench, tmp_path):
+    """The label of these lines hangs on I1 and C1, which logistic regression on hashed features has to find."""
+    random, lines = np.random.default_rng(0), []
+    for _ in range(3000):
+        counts, ids = random.integers(-1, 50, 13).tolist(), random.integers(0, 20, 26).tolist()
+        click = random.random() < 1 / (1 + np.exp(4.0 - 0.1 * counts[0] - 0.5 * (ids[0] % 7)))
+        lines.append("\t".join([str(int(click)), *map(str, counts), *(f"{value:08x}" for value in ids)]))
+    path = tmp_path / "criteo_sample.txt"
+    path.write_text("\n".join(lines) + "\n")
+    tables, text = bench(
+        quality,
+        {"quality": quality.COLUMNS, "quality_delong": quality.DIFFERENCES},
+        against_torchfm={"dataset": "synthetic-movielens/ids", "models": ["fm"], "settings": QUICK},
+        against_linear={"models": ["fm"], "splits": [0], "path": path, "settings": QUICK},
+        quality={"progress": False},
+    )
+    table = tables["quality"].set_index(["dataset", "method"])
+    assert positive(table[["auc_valid", "auc", "logloss", "seconds"]])
+    assert table.loc[("criteo-sample/fields", quality.LINEAR), "auc"] > 0.6
+    assert "The best, fm, is" in text and ("torchfm not run" in text) is not quality.installed()
+
+
+def test_campaign(bench):
+    made = partial(large_case, 700, 1300, SIZES)
+    small = {"cases": [lambda: [made()]], "rates": [1e-6], "targets": ["embedding", LAST], "make": lambda *_: made()}
+    small |= {"seconds": 0.01, "loop_trials": 1, "growth_rows": [700], "growth_table_rows": [1300], "progress": False}
+    columns = {
+        "campaign": campaign.COLUMNS,
+        "campaign_growth": campaign.GROWTH_COLUMNS,
+        "campaign_profile": campaign.PROFILE_COLUMNS,
+    }
+    tables, text = bench(campaign, columns, campaign_cost=small | {"workers": [1], "workers_seconds": 0.1})
+    table = tables["campaign"]
+    ours = table[table["method"] == OURS]
+    assert positive(table[["ms_per_trial", "forward_ms", "auc_ms"]]) and positive(ours[["over_sum", "over_loop"]])
+    assert ours["over_late"].notna().tolist() == [False, False, True, True]
+    assert positive(tables["campaign_growth"]["wall_ms_per_trial"])
+    shares = tables["campaign_profile"].fillna({"rate": 0}).groupby(["target", "error_model", "rate"])["share"].sum()
+    assert shares.to_numpy() == pytest.approx(1) and "Targets" in text and "Where the time goes" in text
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
+def test_mitigation(bench):
+    datasets = {"datasets": ["synthetic-movielens/full"], "models": ["dlrm"], "rows": 4000}
+    small = {
+        "make_large": partial(mitigations.large, 1300, 400, SIZES),
+        "make_trained": partial(mitigations.trained, **datasets, settings=QUICK, progress=False),
+        **{"batches": [64], "turns": 1, "injections": 320, "int8_injections": 96, "test_rows": 300},
+        **{"generated_rows": 2048, "trials": 3, "progress": False},
+    }
+    columns = {
+        "mitigation": mitigations.COLUMNS,
+        "detection": abft.COLUMNS,
+        "mitigation_repair": mitigation.REPAIR_COLUMNS,
+        "mitigation_clean": ("mitigation", "model", "data", "auc", "difference", "low", "high", "bit_equal"),
+        "mitigation_storage": ("mitigation", "model", "stored_bits_percent", "scrub_ms"),
+    }
+    tables, text = bench(mitigation, columns, mitigation_cost=small)
+    time, detection, clean = tables["mitigation"], tables["detection"], tables["mitigation_clean"]
+    assert positive(time[["plain_ms", "protected_ms"]]) and "Targets" in text
+    assert not time.duplicated(["mitigation", "model", "scope", "batch"]).any()
+    # Numbers of docs/protection.md: what is detected, without false alarms, repaired, and left as it was.
+    assert (detection["false_alarms"] == 0).all()
+    high = detection[~detection["mitigation"].eq("ABFT EmbeddingBag") | (detection["bit"] >= 23)]
+    assert (high["significant_detected"] == high["significant"]).all() and high["significant"].sum() > 100
+    assert (tables["mitigation_repair"]["largest_difference"] < 1e-4).all()
+    exact = clean["mitigation"].str.startswith(("ABFT", "NaN"))
+    assert clean[exact]["bit_equal"].all() and (clean[exact]["difference"] == 0).all()
+    assert (clean["low"] <= clean["difference"]).all() and (clean["difference"] <= clean["high"]).all()
+    stored = tables["mitigation_storage"].set_index(["model", "mitigation"])["stored_bits_percent"]
+    assert stored[("dlrm", "SECDED (72,64)")] == pytest.approx(12.5, abs=0.1)
+
+
+def test_coverage(bench, monkeypatch, trained, data):
+    monkeypatch.setattr(coverage, "CASES", (("dlrm", "full", 1e-5),))
+    monkeypatch.setattr(coverage, "load_dataset", lambda name: data)
+    monkeypatch.setattr(coverage, "load_models", lambda models: [trained])
+    shares = coverage.recovery_coverage
+    monkeypatch.setattr(coverage, "recovery_coverage", lambda *about: shares(*about[:3], resamples=2))
+    tables, text = bench(
+        coverage,
+        {
+            "coverage": (*coverage.COLUMNS, "mean", "error"),
+            "coverage_recovery": ("harmed", "recovered", "trials", "given", "coverage"),
+        },
+        real_population={"maps": 6},
+        coverage={"resamples": 8},
+    )
+    table = tables["coverage"]
+    assert len(table) == 9 and table["coverage"].between(0, 1).all() and positive(table["half_width"])
+    assert "Mean losses" in text and positive(table["plain_trials"].dropna())
+
+
+def test_memory_faults(bench, monkeypatch):
+    from benchmarks import memory_faults
+
+    monkeypatch.setattr(memory_faults, "PARAMETERS", 64_000)
+    columns = ("mode", "mapping", "words", "first_ms", "ms", "dense_ms")
+    tables, text = bench(memory_faults, {"memory_faults": columns})
+    assert len(tables["memory_faults"]) == 6 and positive(tables["memory_faults"].drop(columns=["mode", "mapping"]))
+    assert "bank: draw, apply, undo" in text
+
+
+def test_planning(bench, monkeypatch):
+    from benchmarks import planning
+
+    monkeypatch.setattr(planning, "SIZES", ((8, 3),))
+    tables, text = bench(planning, {"planning": ("tensors", "options", "seconds", "loss", "gap", "greedy_gap")})
+    table = tables["planning"]
+    assert positive(table[["seconds", "loss"]]) and (table["gap"] >= 0).all()
+    assert (table["greedy_gap"] >= table["gap"] - 1e-12).all() and "8 tensors, 3 options" in text
+
+
+def test_an_unknown_benchmark_data_that_are_absent_and_an_interrupt(tmp_path, capsys, monkeypatch):
+    assert main(["injektion", "--out", str(tmp_path)]) == 2
+    assert "bench: unknown benchmark 'injektion'; did you mean 'injection'? known: injection, encoding" in (
+        capsys.readouterr().err
+    )
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    assert main(["quality", "--out", str(tmp_path)]) == 2 and "DRSROBUST_DATA" in capsys.readouterr().err
+
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(injection, "run", interrupted)
+    assert main(["injection", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err.endswith("\nbench: stopped; nothing was written\n") and not list(tmp_path.iterdir())
+
+
+def test_a_csv_is_whole_or_absent(tmp_path):
+    path = tmp_path / "bench" / "table.csv"
+    write(pd.DataFrame({"errors": [7], "undo_cpu_ms": [None], "rate": [1e-3]}), path)
+    assert path.read_text() == "errors,undo_cpu_ms,rate\n7,,0.001\n"
+    with pytest.raises(AttributeError):
+        write(None, path)
+    assert [file.name for file in path.parent.iterdir()] == ["table.csv"]
+    assert path.read_text() == "errors,undo_cpu_ms,rate\n7,,0.001\n"

@@ -1,0 +1,248 @@
+"""The model, the measuring (rows, limits, memory), the grid and the claim. Nothing here depends on how fast this machine is."""
+
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+from drsrobust.study import injection_speed as speed
+from drsrobust.study.captions import speed_details
+from drsrobust.study.injection_speed import COLUMNS, STUDY_SIZE, flipped_bits, injection_speed, study_model
+from drsrobust.study.injectors import METHODS, Sparse, cannot
+
+SIZE = 30_000
+
+
+def run(method="drsrobust", rates=(1e-3, 1e-5), **options):
+    return list(speed.measure(method, [(SIZE, "float32", rates)], **{"seed": 0, "limit": math.inf} | options))
+
+
+def golden_of(model):
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("parameters", [28_017, 925_217, 925_218])
+def test_models_have_the_size_that_is_asked_for(parameters):
+    model = study_model(parameters)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    assert len({table.num_embeddings for table in model.tables}) <= 2
+
+
+def test_the_study_size_is_the_study_s_model():
+    with torch.device("meta"):
+        wide = study_model(1_000_000)
+    assert [layer.out_features for layer in wide.bottom if hasattr(layer, "out_features")] == [512, 256, 16]
+    assert [layer.out_features for layer in wide.top if hasattr(layer, "out_features")] == [512, 256, 1]
+    mlps = sum(parameter.numel() for part in (wide.bottom, wide.top) for parameter in part.parameters())
+    assert mlps + 16 * 1_000_000 == STUDY_SIZE
+
+
+def test_models_of_one_seed_are_equal_and_run():
+    model, again = study_model(SIZE, seed=1), study_model(SIZE, seed=1)
+    assert flipped_bits(model, golden_of(again)) == 0 < flipped_bits(model, golden_of(study_model(SIZE, seed=2)))
+    assert model(torch.randn(5, 39)).isfinite().all() and model(torch.randn(5, 39)).shape == (5,)
+    with pytest.raises(ValueError, match=r"parameters must be at least 28,017"):
+        study_model(20_000)
+
+
+def test_flipped_bits_are_counted():
+    for dtype, width in (("float32", 32), ("int8", 8)):
+        model = study_model(SIZE, dtype)
+        golden = golden_of(model)
+        with torch.no_grad():
+            words = model.tables[3].weight.view(-1).view({32: torch.int32, 8: torch.int8}[width])
+            words[7] ^= 0b101
+            words[9] ^= -1
+        assert flipped_bits(model, golden) == 2 + width
+
+
+def test_rows():
+    rows = run()
+    assert [set(row) for row in rows] == [set(COLUMNS)] * 2
+    assert [row["rate"] for row in rows] == [1e-5, 1e-3] and rows[1]["errors"] > rows[0]["errors"] > 0
+    for row in rows:
+        assert row["cpu_ms"] > 0 and row["undo_cpu_ms"] > 0 and row["peak_mib"] >= 0 and row["note"] == ""
+
+
+def test_what_has_no_undo_is_put_back_between_calls():
+    rows = run("dense error map")
+    assert all(row["undo_cpu_ms"] is None and row["note"] == "no undo: the model is loaded again" for row in rows)
+    assert run("dense error map", rates=[1e-3])[0]["errors"] == rows[1]["errors"]
+
+
+def test_after_an_injection_over_the_limit_there_is_no_other(monkeypatch):
+    """Neither at higher rates nor, at these, on larger models; at lower ones only where the smaller model had such."""
+    models = [
+        (n * SIZE, "float32", rates) for n, rates in ((1, [1e-5, 1e-3, 1e-2]), (2, [1e-6, 1e-4]), (4, [1e-6, 1e-3]))
+    ]
+
+    def ran(slow_from):
+        def cpu_seconds(call):  # a clock of its own: an injection takes 9 seconds from a rate on
+            rate, *_ = getattr(call, "args", (0,))
+            return call(), 9.0 if rate >= slow_from else 0.2
+
+        monkeypatch.setattr(speed, "cpu_seconds", cpu_seconds)
+        rows = list(speed.measure("drsrobust", models, seed=0, limit=5))
+        return rows, [row["cpu_ms"] is not None for row in rows]
+
+    rows, which = ran(1e-3)
+    assert which == [True, True, False, True, True, True, False]
+    assert rows[0]["cpu_ms"] == 200 and rows[1]["cpu_ms"] == 9000
+    assert rows[2]["errors"] is rows[2]["peak_mib"] is rows[2]["undo_cpu_ms"] is None
+    assert rows[2]["note"] == "not run: one injection took 9 s at 30,000 parameters, rate 0.001; limit 5 s"
+    assert rows[6]["note"] == rows[2]["note"]
+    assert ran(1e-6)[1] == [True, False, False, False, False, False, False]
+
+
+class Broken(Sparse):
+    error = MemoryError()
+
+    def inject(self, rate, seed):
+        super().inject(rate, seed)
+        if rate in (2e-3, 3e-3):  # not where it is tried on a tiny model
+            raise self.error
+        return self.model
+
+
+def test_too_little_memory_is_noted(monkeypatch):
+    monkeypatch.setitem(METHODS, "broken", Broken)
+    for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
+        monkeypatch.setattr(Broken, "error", error)
+        rows = run("broken", rates=[1e-3, 2e-3, 3e-3])
+        assert rows[0]["cpu_ms"] > 0
+        assert [row["note"] for row in rows[1:]] == ["not run: too little memory at 30,000 parameters, rate 0.002"] * 2
+
+
+def test_a_model_that_does_not_fit_is_noted(monkeypatch):
+    def model(parameters, *_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(speed, "study_model", model)
+    assert [row["note"] for row in run()] == ["not run: too little memory at 30,000 parameters, rate 1e-05"] * 2
+
+
+def test_errors_of_ours_are_errors_and_those_of_published_tools_are_noted(monkeypatch):
+    monkeypatch.setitem(METHODS, "broken", Broken)
+    monkeypatch.setattr(Broken, "error", ValueError("Invalid error rate"))
+    with pytest.raises(ValueError, match="Invalid error rate"):
+        run("broken", rates=[2e-3])
+    monkeypatch.setattr(Broken, "needs", "json")
+    before, broken, after = run("broken", rates=[1e-3, 2e-3, 4e-3])  # and its errors do not stay
+    assert before["cpu_ms"] > 0 and broken["note"] == "not run: ValueError: Invalid error rate" and after["cpu_ms"] > 0
+
+
+def test_errors_that_undo_leaves_are_found(monkeypatch):
+    monkeypatch.setattr(METHODS["drsrobust"], "undo", lambda self: None)
+    with pytest.raises(AssertionError, match="drsrobust at rate 0.001: .* wrong bits after undo"):
+        run(rates=[1e-3])
+
+
+def test_memory_of_a_second_model_is_seen_too():
+    """A dense map takes over 300 bytes for each parameter of the largest tensor, whatever model was there before."""
+    models = [(n, "float32", [1e-3]) for n in (1_000_000, 950_000)]  # largest tensors: 188,000 parameters, and less
+    before = torch.get_num_threads()
+    for row in speed.measure("dense error map", models, seed=0, limit=math.inf):
+        # How many temporaries of 32 values lie there at once is the allocator's affair: 600 to 1,000 bytes were seen.
+        assert 188_000 * 300 / 2**20 < row["peak_mib"] < 188_000 * 2000 / 2**20
+    assert torch.get_num_threads() == before
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """Measuring without a process: one millisecond per ten thousand parameters, ours with an undo; the calls made."""
+    calls = []
+
+    def measure(spec):
+        calls.append(spec)
+        for parameters, dtype, rates in spec["models"]:
+            for rate in rates:
+                row = {"method": spec["method"], "parameters": parameters, "dtype": dtype, "rate": rate, "note": ""}
+                row |= {"errors": 7, "cpu_ms": parameters / 1e4, "undo_cpu_ms": None, "peak_mib": 1.0}
+                if why := cannot(spec["method"], dtype):
+                    row |= dict.fromkeys(COLUMNS[4:]) | {"note": f"not run: {why}"}
+                elif spec["method"] == "drsrobust":
+                    row["undo_cpu_ms"] = 0.5
+                yield row
+
+    monkeypatch.setattr(speed, "_in_a_process", measure)
+    return calls
+
+
+def test_the_grid(fake):
+    methods = ["drsrobust", "dense error map"]
+    table = injection_speed([100_000, 50_000], [400_000], [1e-3], [10], methods, progress=False)
+    assert tuple(table.columns) == COLUMNS
+    ours = table[table["method"] == "drsrobust"]
+    assert ours[["parameters", "dtype"]].drop_duplicates().to_numpy().tolist() == [
+        *([50_000, "float32"], [100_000, "float32"], [400_000, "int8"]),
+    ]
+    assert ours["rate"].tolist() == pytest.approx([10 / 1.6e6, 1e-3, 10 / 3.2e6, 1e-3, 10 / 3.2e6, 1e-3])
+    dense = table[(table["method"] == "dense error map") & (table["dtype"] == "int8")]
+    assert dense["note"].tolist() == ["not run: it hits float32 only"] * 2 and dense["cpu_ms"].isna().all()
+    assert table["errors"].dtype == "Int64" and len(fake) == 2
+
+
+def test_tools_that_are_not_installed_are_not_run(fake, monkeypatch):
+    monkeypatch.setattr("drsrobust.study.injectors.find_spec", lambda name: None)
+    table = injection_speed([30_000], [], [1e-3], [], progress=False)
+    notes = table.set_index("method")["note"]
+    assert notes["MRFI"] == notes["PyTorchFI"] == "not run: not installed (pip install -e '.[benchmark]')"
+    assert [spec["method"] for spec in fake] == ["drsrobust", "dense error map", "per element loop"]
+    assert table["cpu_ms"].notna().sum() == 3
+    words, memory = speed_details(table), speed_details(table, "peak_mib")
+    assert "MRFI: not run: not installed" in words and words.startswith("CPU time of one injection")
+    assert memory.startswith("Most memory") and "CPU time" not in memory
+
+
+def test_wrong_calls(fake):
+    with pytest.raises(ValueError, match="unknown method 'dense map'; did you mean 'dense error map'"):
+        injection_speed(methods=["dense map"], progress=False)
+    with pytest.raises(ValueError, match="rate must be over 0 and at most 1, got 0"):
+        injection_speed(rates=[0], progress=False)
+    with pytest.raises(ValueError, match="unknown quantity 'mib'"):
+        speed_details(pd.DataFrame(), "mib")
+    assert fake == []
+
+
+def test_a_process_that_fails_is_an_error():
+    message = "measuring drsrobust failed: ValueError: parameters must be at least 28,017"
+    with pytest.raises(RuntimeError, match=message):
+        injection_speed([20_000], [], [1e-3], [], ["drsrobust"], progress=False)
+
+
+def test_a_real_table():
+    table = injection_speed([30_000], [30_000], [1e-3], [], ["drsrobust"], progress=False)  # in a process of its own
+    assert table["dtype"].tolist() == ["int8", "float32"] and table["errors"].gt(100).all()
+    assert table[["cpu_ms", "undo_cpu_ms", "peak_mib"]].notna().all(axis=None) and (table["note"] == "").all()
+
+
+def test_ratios_and_growth(fake):
+    methods = ["drsrobust", "dense error map", "per element loop"]
+    table = injection_speed([1_000_000, STUDY_SIZE], [], [1e-6, 1e-4], [1000], methods, progress=False)
+    table.loc[table["method"] == "dense error map", "cpu_ms"] *= 50
+    ratios, time = speed.ratios(table), STUDY_SIZE / 1e4
+    assert ratios.loc[1e-4, "dense error map_ratio"] == pytest.approx(50 * time / (time + 0.5))
+    assert ratios["drsrobust_ms"].to_numpy() == pytest.approx([time + 0.5] * 3)
+    assert ratios["loop_over_dense"].to_numpy() == pytest.approx([1 / 50] * 3)
+    larger = speed.growth(table, [1000, 77])
+    assert larger.index.tolist() == [1000] and larger.loc[1000, "to_parameters"] == STUDY_SIZE
+    assert larger.loc[1000, "ratio"] == pytest.approx((time + 0.5) / 100.5)
+
+
+@pytest.mark.parametrize(
+    ("times", "value", "verdict"),
+    [([100, 290], 195, "reproduced"), ([20, 40, 50], 40, "in part"), ([2.5], 2.5, "contradicted")],
+)
+def test_the_claim_about_speed(times, value, verdict):
+    rows = [
+        {"method": name, "parameters": 10, "dtype": "float32", "rate": 10.0**-i, "cpu_ms": ms, "undo_cpu_ms": 1.0}
+        for i, time in enumerate(times)
+        for name, ms in (("drsrobust", 1.0), ("dense error map", 2.0), ("per element loop", 2.0 * time))
+    ]
+    finding = speed.speed_claim(pd.DataFrame(rows)).iloc[0]
+    assert (finding["value"], finding["verdict"]) == (value, verdict)
+    assert finding["detail"].startswith(f"{len(times)} sizes and rates")
+    tool = [rows[0], rows[1] | {"method": "MRFI", "cpu_ms": 20.0}, *rows[1:3]]
+    assert speed.speed_claim(pd.DataFrame(tool))["method"].tolist() == ["per element loop", "MRFI"]
+    assert speed.speed_claim(pd.DataFrame(rows[:2])).empty  # without the loop
