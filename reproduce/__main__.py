@@ -15,6 +15,7 @@ from drsrobust.study.notebook import datasets_of
 from reproduce.bundle import bundles_used, figure_sums, read_checkpoints, write_bundle
 from reproduce.claims import Claim, load_claims, write_claims
 from reproduce.notebooks import FIGURES, ROOT, Notebook, all_notebooks, parse_assignment
+from reproduce.plan import matching, print_plan, read_records, remember
 from reproduce.portable import make_portable
 from reproduce.profiles import Profile, check_name, load_profile, missing_data
 from reproduce.progress import Progress
@@ -86,15 +87,14 @@ def _main(options: argparse.Namespace) -> int:
     if data:
         os.environ["DRSROBUST_DATA"] = str(data)
     if options.plan:
-        from reproduce.plan import print_plan
-
-        print_plan(replace(profile, parameters=chosen), data, missing_data(profile.real_datasets, data))
+        records, missing = read_records(build, notebooks), missing_data(profile.real_datasets, data)
+        print_plan(replace(profile, parameters=chosen), records, options.jobs, missing)
         return 0
     # A part of a profile, or other parameters, must not replace a whole run.
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
     try:
         with locked(build / folder):
-            return _run(chosen, notebooks, profile, build / folder, claims, data, options)
+            return _run(chosen, notebooks, profile, build / folder, claims, options)
     except BlockingIOError as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
@@ -200,7 +200,6 @@ def _run(
     profile: Profile,
     folder: Path,
     claims: list[Claim],
-    data: Path | None,
     options: argparse.Namespace,
 ) -> int:
     from reproduce.report import write_report  # not above: `--list` and a refused call must not wait for it
@@ -212,10 +211,14 @@ def _run(
     print(f"profile {profile.name}, data {read}", flush=True)
     started, start, outcomes, made_from = datetime.now(UTC), time.monotonic(), [], commit()
     cached = any(any((cache_folder() / kind).glob("*")) for kind in ("campaigns", "checkpoints"))
+    records = matching(read_records(folder.parent, notebooks), chosen)
+    # How much of a single step is in the cache is not known.
+    steps = {name: record.steps for name, record in records.items() if not cached or len(record.steps) > 1}
 
-    with Progress(chosen, folder, data, options.jobs) as progress:
+    with Progress(chosen, folder, steps, options.jobs) as progress:
         for outcome in run_notebooks(chosen, notebooks, folder, options.jobs):
             outcomes.append(outcome)
+            remember(outcome, folder.parent)
             took = f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s"
             progress.line(f"  {outcome.notebook} ... {took}")
             if not outcome.ok:

@@ -16,7 +16,8 @@ _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "N
 
 
 def progress_file(folder: Path, notebook: str) -> Path:
-    """The file in which the kernel of a notebook counts (`drsrobust._environment.count_done`), and the run that it `ended`."""
+    """The file in which the kernel of a notebook counts (`drsrobust._environment.count_done`), and the run that it
+    `started` and `ended`."""
     return folder / ".progress" / notebook
 
 

@@ -12,7 +12,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -25,6 +25,7 @@ import psutil
 from drsrobust._environment import end_with_parent
 from drsrobust._files import cache_folder, exclusive
 from reproduce.notebooks import Notebook, progress_file
+from reproduce.time_left import read_events, steps_of
 
 MODELS = "00_models"  # trains on all cores the models that the others load
 # These measure how much longer a model runs with a protection: on all cores, by differences of some percent.
@@ -50,6 +51,7 @@ class Outcome:
     figures: list[str] = field(default_factory=list)  # names, without ending
     error: str = ""
     peak_mib: int = 0  # the most memory of its processes
+    steps: list[str] = field(default_factory=list)  # as `time_left.steps_of`; empty where some of it was stored
 
 
 def run_notebooks(
@@ -81,6 +83,12 @@ def run_notebooks(
 def _turn(name: str) -> int:
     """The models come first (0), notebooks that run alone last (2)."""
     return 0 if name == MODELS else 2 if name in ALONE else 1
+
+
+def total_seconds(seconds: Mapping[str, float], jobs: int) -> float:
+    """How long `run_notebooks` takes in all, from the seconds of each notebook."""
+    first, parallel, last = ([taken for name, taken in seconds.items() if _turn(name) == turn] for turn in range(3))
+    return sum(first) + max([*parallel, sum(parallel) / jobs]) + sum(last)
 
 
 def _side_by_side(
@@ -187,12 +195,12 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
             outputs.mkdir(parents=True, exist_ok=True)
             counts = progress_file(folder, notebook.name)
             counts.parent.mkdir(exist_ok=True)
-            counts.write_text("")
+            counts.write_text(f"started 1 {time.time():.2f}\n")
             error = _execute(notebook, parameters, part, figures)
         except OSError as problem:
             error = explained(type(problem).__name__, str(problem), folder)
     with suppress(OSError), open(progress_file(folder, notebook.name), "a") as counts:
-        counts.write("ended 1\n")
+        counts.write(f"ended 1 {time.time():.2f}\n")
     if error is None:
         names = sorted(path.stem for path in figures.glob(f"{notebook.name}*.svg"))
         complete = [n for n in names if (figures / f"{n}.png").is_file() and (figures / "data" / f"{n}.csv").is_file()]
@@ -212,6 +220,7 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
         names if error is None else [],
         error or "",
         memory.mib,
+        [step.text() for step in steps_of(read_events(progress_file(folder, notebook.name)))],
     )
 
 
