@@ -226,6 +226,15 @@ def write_claims(claims: list[Claim], figures: Path, run: dict[str, Any]) -> Pat
     return path
 
 
+def read_table(path: Path, **options: Any) -> "pd.DataFrame":
+    """A CSV of a run, without the comments before its header; with options of `pandas.read_csv`."""
+    import pandas as pd
+
+    with open(path) as handle:
+        comments = sum(1 for _ in takewhile(lambda line: line.startswith("#"), handle))
+    return pd.read_csv(path, skiprows=comments, **options)
+
+
 def _claim_row(claim: Claim, rows: list[dict]) -> dict:
     """The claim's own row: its sentence, and the number and verdict of its main check."""
     main = [row for row in rows if row["main"]]
@@ -362,8 +371,6 @@ def _figure(check: Check, data: str, outcome: dict[str, Any]) -> str:
 
 
 def _read(check: Check, figures: Path, outcome: dict[str, Any]) -> "pd.DataFrame":
-    import pandas as pd
-
     if check.figure not in outcome["figures"]:
         raise unknown(f"figure in {check.place}, figure", check.figure, outcome["figures"])
     path = figures / "data" / f"{check.figure}.csv"
@@ -372,9 +379,7 @@ def _read(check: Check, figures: Path, outcome: dict[str, Any]) -> "pd.DataFrame
         if not path.is_file():
             tables = sorted(other.stem for other in figures.glob(f"{outcome['notebook']}*.csv"))
             raise unknown(f"table in {check.place}, table", check.table, tables)
-    with open(path) as handle:
-        header = sum(1 for _ in takewhile(lambda line: line.startswith("#"), handle))
-    return pd.read_csv(path, skiprows=header)
+    return read_table(path)
 
 
 def _rows(check: Check, table: "pd.DataFrame") -> "pd.DataFrame":

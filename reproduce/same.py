@@ -5,7 +5,6 @@ process and caches of its own. Then every CSV of figures is compared in the colu
 """
 
 import argparse
-import io
 import json
 import os
 import shutil
@@ -15,6 +14,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reproduce.claims import read_table
 from reproduce.notebooks import ROOT
 
 if TYPE_CHECKING:
@@ -119,12 +119,7 @@ def compared(base: Path, here: Path) -> tuple[str, bool]:
 
 def _table(path: Path) -> "pd.DataFrame":
     """A CSV as text, with today's values, without measured times and wording."""
-    import pandas as pd
-
-    # Not comment="#": it would cut a value with that sign in it.
-    lines = path.read_text().splitlines(keepends=True)
-    text = "".join(line for line in lines if not line.startswith("#"))
-    table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    table = read_table(path, dtype=str, keep_default_na=False)
     if "notebook" in table:
         table = table[~table["notebook"].isin(TIMED_NOTEBOOKS)].reset_index(drop=True)
     if "verdict" in table and path.stem.endswith("claims"):
