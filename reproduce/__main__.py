@@ -19,7 +19,7 @@ from reproduce.plan import matching, print_plan, read_records, remember
 from reproduce.portable import make_portable
 from reproduce.profiles import Profile, check_name, load_profile, missing_data
 from reproduce.progress import Progress
-from reproduce.runner import end_with_make, explained, locked, run_notebooks
+from reproduce.runner import end_with_make, explained, locked, read_run, run_notebooks
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -66,8 +66,10 @@ def _main(options: argparse.Namespace) -> int:
             print(_compared(build / options.profile))
             return 0
         if options.report:
+            from reproduce.report import write_report
+
             with locked(build / options.profile):
-                print(_report_again(build / options.profile))
+                print(write_report(build / options.profile, read_run(build / options.profile)))
             return 0
         data = options.data or os.environ.get("DRSROBUST_DATA")
         data = Path(data).expanduser().resolve() if data else None
@@ -147,20 +149,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _report_again(folder: Path) -> Path:
-    from reproduce.report import write_report
-
-    record = folder / "run.json"
-    if not record.is_file():
-        raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
-    return write_report(folder, json.loads(record.read_text()))
-
-
 def _compared(folder: Path) -> str:
     from reproduce.agreement import agreement, agreement_text, published_profile
 
-    if not (folder / "run.json").is_file():
-        raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
+    read_run(folder)
     if folder.name != published_profile():
         raise ValueError(f"the published figures are of profile {published_profile()}, not of {folder.name}")
     return agreement_text(agreement(FIGURES, folder / "figures"))

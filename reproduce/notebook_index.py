@@ -6,7 +6,6 @@ holds its times.
 
 import csv
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -16,7 +15,7 @@ import nbformat
 from drsrobust._environment import machine
 from drsrobust._files import new_file
 from reproduce.notebooks import ROOT, Notebook, all_notebooks
-from reproduce.runner import locked, run_notebook
+from reproduce.runner import environment, locked, run_notebook
 
 INDEX = ROOT / "notebooks" / "index.ipynb"
 TIMES = ROOT / "reproduce" / "defaults.csv"
@@ -109,16 +108,9 @@ def time_notebooks(names: list[str], notebooks: dict[str, Notebook], out: Path) 
 def _timed(notebook: Notebook, out: Path) -> dict:
     cache = out / "defaults-cache"
     shutil.rmtree(cache, ignore_errors=True)
-    before = os.environ.get("DRSROBUST_CACHE")
-    os.environ["DRSROBUST_CACHE"] = str(cache)
-    try:
+    with environment(DRSROBUST_CACHE=str(cache)):
         outcome = run_notebook(notebook, {}, out / "defaults")
-    finally:
-        shutil.rmtree(cache, ignore_errors=True)
-        if before is None:
-            del os.environ["DRSROBUST_CACHE"]
-        else:
-            os.environ["DRSROBUST_CACHE"] = before
+    shutil.rmtree(cache, ignore_errors=True)
     where = f"{machine()['cores']} cores {machine()['architecture']}"
     values = (notebook.name, round(outcome.seconds, 1), outcome.peak_mib, where, outcome.error)
     return dict(zip(COLUMNS, values, strict=True))

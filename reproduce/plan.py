@@ -43,10 +43,6 @@ class Record:
         """Trials and models."""
         return sum(step.count for step in self.steps if step.kind != "other")
 
-    def differences(self, parameters: Mapping[str, Any]) -> list[str]:
-        """Names of the parameters that have other values."""
-        return [name for name, value in parameters.items() if self.parameters.get(name) != value]
-
 
 def read_records(build: Path, notebooks: Mapping[str, Notebook]) -> list[Record]:
     """All records: those of runs on this machine, then the published run, then the times of notebooks with their defaults."""
@@ -71,7 +67,7 @@ def matching(records: Iterable[Record], chosen: Mapping[str, Mapping[str, Any]])
     """Of each notebook the first record with exactly the chosen parameters, if any."""
     found: dict[str, Record] = {}
     for record in records:
-        if record.notebook in chosen and not record.differences(chosen[record.notebook]):
+        if record.parameters == chosen.get(record.notebook):
             found.setdefault(record.notebook, record)
     return found
 
@@ -110,11 +106,11 @@ def print_plan(profile: Profile, records: list[Record], jobs: int, missing: list
     """Prints the plan of a profile that runs `jobs` notebooks at a time."""
     known = matching(records, profile.parameters)
     print(f"plan of profile {profile.name}, data {', '.join(profile.datasets)}")
-    for name, parameters in profile.parameters.items():
+    for name in profile.parameters:
+        text = "no record with these parameters"
         if (record := known.get(name)) is not None:
-            print(f"{name:<28}{duration(record.seconds):>10}{record.peak_mib / 1024:>6.1f} GiB  {record.source}")
-        else:
-            print(f"{name:<28}{_without_record(parameters, [other for other in records if other.notebook == name])}")
+            text = f"{duration(record.seconds):>10}{record.peak_mib / 1024:>6.1f} GiB  {record.source}"
+        print(f"{name:<28}{text}")
     total = duration(total_seconds({name: record.seconds for name, record in known.items()}, jobs))
     most, of = max((record.peak_mib for record in known.values()), default=0) / 1024, len(profile.parameters)
     what = "in all" if len(known) == of else f"{len(known)} of {of} notebooks, those with a record:"
@@ -126,15 +122,6 @@ def print_plan(profile: Profile, records: list[Record], jobs: int, missing: list
         print("no data folder was given: the run would use generated data, and say so")
     for text in missing:
         print(f"missing: {text}")
-
-
-def _without_record(parameters: Mapping[str, Any], others: list[Record]) -> str:
-    """Of a notebook without a record of its parameters: the nearest record, and in which parameters it differs."""
-    nearest = min(others, key=lambda other: len(other.differences(parameters)), default=None)
-    if nearest is None:
-        return "no record"
-    names = ", ".join(nearest.differences(parameters))
-    return f"no record; {duration(nearest.seconds)} with other {names} ({nearest.source})"
 
 
 def duration(seconds: float) -> str:

@@ -3,6 +3,7 @@ half-written output, a notebook without figures) is a failure here. One run at a
 
 import ctypes
 import errno
+import json
 import logging
 import multiprocessing
 import os
@@ -236,12 +237,13 @@ def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figur
     from papermill.exceptions import PapermillExecutionError
     from traitlets.config import Config
 
+    logging.getLogger("papermill").setLevel(logging.ERROR)
     quiet = Config({"KernelManager": {"transport_encryption": "auto"}})  # ipykernel 7 remarks on plain TCP otherwise
     variables = {"DRSROBUST_FIGURES": str(figures), "DRSROBUST_BATCH": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
     variables["DRSROBUST_PROGRESS"] = str(progress_file(figures.parent, notebook.name))
     for attempt in (1, 2):
         try:
-            with _environment(**variables):
+            with environment(**variables):
                 papermill.execute_notebook(
                     str(notebook.path),
                     str(output),
@@ -311,11 +313,10 @@ def free_space(folder: Path) -> str:
 
 
 @contextmanager
-def _environment(**values: str):
-    """Variables for the kernel, which inherits this process's environment."""
+def environment(**values: str):
+    """Variables of this process inside a `with` block. Kernels inherit them."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
-    logging.getLogger("papermill").setLevel(logging.ERROR)
     try:
         yield
     finally:
@@ -363,6 +364,18 @@ def _memory(process: psutil.Process) -> tuple[int, int]:
             lines = [line.split() for line in handle if line.startswith("VmHWM:")]
         return now, max(now, *(int(line[1]) * 1024 for line in lines))
     return 0, 0
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """The record of a finished run, its run.json.
+
+    Raises:
+        FileNotFoundError: there is none in the folder.
+    """
+    record = folder / "run.json"
+    if not record.is_file():
+        raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
+    return json.loads(record.read_text())
 
 
 @contextmanager
