@@ -204,8 +204,8 @@ def _run(
     started, start, outcomes, made_from = datetime.now(UTC), time.monotonic(), [], commit()
     cached = any(any((cache_folder() / kind).glob("*")) for kind in ("campaigns", "checkpoints"))
     records = matching(read_records(folder.parent, notebooks), chosen)
-    # How much of a single step is in the cache is not known.
-    steps = {name: record.steps for name, record in records.items() if not cached or len(record.steps) > 1}
+    # Without steps, how much of a notebook is in the cache is not known.
+    steps = {name: record.work for name, record in records.items() if not cached or record.steps}
 
     with Progress(chosen, folder, steps, options.jobs) as progress:
         for outcome in run_notebooks(chosen, notebooks, folder, options.jobs):

@@ -314,14 +314,8 @@ def _check_rows(check: Check, figures: Path, run: dict[str, Any]) -> list[dict]:
         where = ", ".join(v if isinstance(v, str) else f"{key} {number(v)}" for key, v in named)
         row = {key: float(finding[key]) for key in ("value", "low", "high")}
         row["n"] = int(finding["n"]) if finding.get("n", nan) == finding.get("n") else 1
-        row |= {
-            "verdict": word,
-            "thirds": on_thirds,
-            "reason": reason,
-            "detail": detail,
-            "where": where,
-            "data": datasets,
-        }
+        row |= {"verdict": word, "thirds": on_thirds, "reason": reason, "detail": detail}
+        row |= {"where": where, "data": datasets}
         results.append(words | row | {"figure": _figure(check, datasets, outcome)})
     return results
 

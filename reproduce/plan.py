@@ -15,7 +15,7 @@ from reproduce.notebook_index import TIMES, read_times
 from reproduce.notebooks import FIGURES, Notebook
 from reproduce.profiles import Profile
 from reproduce.runner import MODELS, Outcome, total_seconds
-from reproduce.time_left import Step
+from reproduce.time_left import Step, read_step
 
 RECORDS = "times.json"  # in the folder of all runs
 
@@ -26,22 +26,26 @@ class Record:
 
     Attributes:
         parameters: of the notebook.
-        seconds, peak_mib: as in `Outcome`.
+        seconds, peak_mib, steps: as in `Outcome`; no steps where only the sum is known.
         source: which run it was, in words.
-        steps: as in `Outcome`; where they are not known, one of `other` work.
     """
 
     notebook: str
     parameters: dict[str, Any]
     seconds: float
     peak_mib: int
+    steps: list[str]
     source: str
-    steps: list[Step]
+
+    @property
+    def work(self) -> list[Step]:
+        """The steps, or the whole as one."""
+        return [read_step(text) for text in self.steps] or [Step("other", 1, self.seconds)]
 
     @property
     def counted(self) -> int:
         """Trials and models."""
-        return sum(step.count for step in self.steps if step.kind != "other")
+        return sum(step.count for step in self.work if step.kind != "other")
 
 
 def read_records(build: Path, notebooks: Mapping[str, Notebook]) -> list[Record]:
@@ -51,55 +55,46 @@ def read_records(build: Path, notebooks: Mapping[str, Notebook]) -> list[Record]
         run = json.loads(published.read_text())
         source = f"published run of {run['started'][:10]}, {run['machine']['cores']} cores"
         for entry in run["notebooks"]:
-            # Runs of before version 0.5 have no steps.
-            if entry.get("steps") or "steps" not in entry and not run["cached"]:
-                records.append(_record(entry, source))
+            values = [entry[name] for name in ("notebook", "parameters", "seconds", "peak_mib")]
+            steps = entry.get("steps")  # None: of before version 0.5
+            if steps or steps is None and not run["cached"]:
+                records.append(Record(*values, steps or [], source))
     for row in read_times(TIMES):
-        if (notebook := notebooks.get(row["notebook"])) is not None:
-            defaults = {name: parameter.default for name, parameter in notebook.parameters.items()}
-            times = {"seconds": float(row["seconds"]), "peak_mib": int(row["peak_mib"])}
-            entry = {"notebook": notebook.name, "parameters": defaults} | times
-            records.append(_record(entry, f"with its defaults, {row['machine']}"))
+        if row["notebook"] in notebooks:
+            defaults = {name: parameter.default for name, parameter in notebooks[row["notebook"]].parameters.items()}
+            values = (row["notebook"], defaults, float(row["seconds"]), int(row["peak_mib"]))
+            records.append(Record(*values, [], f"with its defaults, {row['machine']}"))
     return records
 
 
 def matching(records: Iterable[Record], chosen: Mapping[str, Mapping[str, Any]]) -> dict[str, Record]:
     """Of each notebook the first record with exactly the chosen parameters, if any."""
-    found: dict[str, Record] = {}
+    first: dict[str, Record] = {}
     for record in records:
         if record.parameters == chosen.get(record.notebook):
-            found.setdefault(record.notebook, record)
-    return found
+            first.setdefault(record.notebook, record)
+    return first
 
 
 def remember(outcome: Outcome, build: Path) -> None:
     """Keeps what a notebook took for later plans, if it computed as much as the last time with these parameters."""
-    record = _record(asdict(outcome), f"run here of {datetime.now():%Y-%m-%d}, {cores()} cores")
-    models = any(step.kind == "models" for step in record.steps)
-    if not outcome.ok or not outcome.steps or (record.notebook == MODELS and not models):
-        return
-    records = _of_this_machine(build)
+    values = (outcome.notebook, outcome.parameters, outcome.seconds, outcome.peak_mib, outcome.steps)
+    record, records = (
+        Record(*values, f"run here of {datetime.now():%Y-%m-%d}, {cores()} cores"),
+        _of_this_machine(build),
+    )
     earlier = matching(records, {record.notebook: record.parameters}).get(record.notebook)
-    if earlier is None or earlier.counted <= record.counted:
-        entries = [
-            asdict(other) | {"steps": [step.text() for step in other.steps]}
-            for other in (*records, record)
-            if other is not earlier
-        ]
+    least = earlier.counted if earlier else int(record.notebook == MODELS)  # of which all models may be in the cache
+    if outcome.ok and record.steps and record.counted >= least:
+        entries = [asdict(other) for other in (*records, record) if other is not earlier]
         with suppress(OSError), new_file(build / RECORDS) as part:
             part.write_text(json.dumps(entries, indent=1))
 
 
 def _of_this_machine(build: Path) -> list[Record]:
     with suppress(FileNotFoundError):
-        return [_record(entry, entry["source"]) for entry in json.loads((build / RECORDS).read_text())]
+        return [Record(**entry) for entry in json.loads((build / RECORDS).read_text())]
     return []
-
-
-def _record(entry: Mapping[str, Any], source: str) -> Record:
-    lines = [text.split() for text in entry.get("steps", ())] or [["other", "1", entry["seconds"]]]
-    steps = [Step(kind, int(count), float(seconds)) for kind, count, seconds in lines]
-    return Record(entry["notebook"], entry["parameters"], entry["seconds"], entry["peak_mib"], source, steps)
 
 
 def print_plan(profile: Profile, records: list[Record], jobs: int, missing: list[str]) -> None:

@@ -136,9 +136,7 @@ def _outcome(process: Any, connection: Connection, notebook: Notebook, parameter
         how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
         error = f"the process that ran it {how}; memory may have run out, {MEMORY}"
         output = f"notebooks/{notebook.name}.ipynb"
-        return Outcome(
-            notebook.name, notebook.title, False, 0.0, parameters, output, figures=[], error=error, peak_mib=0
-        )
+        return Outcome(notebook.name, notebook.title, False, 0.0, parameters, output, error=error)
     if isinstance(result, BaseException):
         raise result
     return result
@@ -211,18 +209,10 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
     if _read(part) is not None:
         part.rename(kept)
     part.unlink(missing_ok=True)
-    return Outcome(
-        notebook.name,
-        notebook.title,
-        error is None,
-        time.monotonic() - start,
-        parameters,
-        f"notebooks/{kept.name}",
-        names if error is None else [],
-        error or "",
-        memory.mib,
-        [step.text() for step in steps_of(read_events(progress_file(folder, notebook.name)))],
-    )
+    steps = [step.text() for step in steps_of(read_events(progress_file(folder, notebook.name)))]
+    figures_made, seconds = names if error is None else [], time.monotonic() - start
+    about = (notebook.name, notebook.title, error is None, seconds, parameters, f"notebooks/{kept.name}")
+    return Outcome(*about, figures_made, error or "", memory.mib, steps)
 
 
 def tables_of(notebook: str, figures: Path) -> list[Path]:

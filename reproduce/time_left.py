@@ -39,6 +39,12 @@ class Step(NamedTuple):
         return f"{self.kind} {self.count} {self.seconds:.2f}"
 
 
+def read_step(text: str) -> Step:
+    """A step from its text."""
+    kind, count, seconds = text.split()
+    return Step(kind, int(count), float(seconds))
+
+
 class Part(NamedTuple):
     """A step of a notebook that runs: its recorded seconds, those of what is done, and of these what was stored."""
 

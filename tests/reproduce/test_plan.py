@@ -38,9 +38,9 @@ def outcome(name="00_quickstart", steps=STEPS, **changes):
 def test_a_notebook_that_computed_everything_is_remembered(tmp_path):
     remember(outcome(), tmp_path)
     remember(outcome(trials=9), tmp_path)
-    (first, second) = [record for record in read_records(tmp_path, {}) if record.source.startswith("run here")]
+    (first, second) = [record for record in read_records(tmp_path, NOTEBOOKS) if record.source.startswith("run here")]
     assert (first.seconds, first.peak_mib, first.parameters) == (28.0, 700, {"trials": 8, "ber": 1e-3})
-    assert first.steps == [Step("other", 1, 5.0), Step("trials", 40, 20.0), Step("other", 1, 3.0)]
+    assert first.work == [Step("other", 1, 5.0), Step("trials", 40, 20.0), Step("other", 1, 3.0)]
     assert matching([first, second], {"00_quickstart": second.parameters}) == {"00_quickstart": second}
     assert matching([first, second], {"00_quickstart": {"trials": 10, "ber": 1e-3}}) == {}
 
@@ -72,12 +72,12 @@ def test_the_newest_record_replaces_the_earlier_one(tmp_path):
 def test_records_of_this_machine_come_before_published_ones_and_defaults(published, tmp_path):
     parameters = load_profile("smoke", NOTEBOOKS, None).parameters
     (tmp_path / RECORDS).write_text(
-        json.dumps([{**published["notebooks"][1], "seconds": 3.0, "steps": STEPS, "source": "run here"}])
+        json.dumps([published["notebooks"][1] | {"seconds": 3.0, "steps": STEPS, "source": "run here"}])
     )
     found = matching(read_records(tmp_path, NOTEBOOKS), parameters)
     assert found["00_quickstart"].source == "run here"
     assert found["03_ber_sweep"].source == "published run of 2026-01-02, 4 cores"
-    assert found["00_quickstart"].counted == 40 and found["03_ber_sweep"].steps == [("other", 1, 10.0)]
+    assert found["00_quickstart"].counted == 40 and found["03_ber_sweep"].work == [("other", 1, 10.0)]
     defaults = {name: one.default for name, one in NOTEBOOKS["03_ber_sweep"].parameters.items()}
     found = matching(read_records(tmp_path, NOTEBOOKS), {"03_ber_sweep": defaults})
     assert found["03_ber_sweep"].source.startswith("with its defaults, ")
@@ -87,7 +87,7 @@ def test_a_published_run_that_read_trials_is_no_record(published, tmp_path):
     path = tmp_path / "published" / "run.json"
     for change in ({"cached": True}, {"notebooks": [entry | {"steps": []} for entry in published["notebooks"]]}):
         path.write_text(json.dumps(published | change))
-        assert not [record for record in read_records(tmp_path, {}) if record.source.startswith("published")]
+        assert not [record for record in read_records(tmp_path, NOTEBOOKS) if record.source.startswith("published")]
 
 
 def test_notebooks_run_side_by_side_but_for_models_and_those_that_measure_time():
