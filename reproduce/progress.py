@@ -82,10 +82,11 @@ class Progress:
                 state = _state(events, steps)
                 running.append(f"{name}: {state}" if state else name)
         known = all(name in self._steps for name in works)
-        done, all_work = (sum(work.total(name) for work in works.values()) for name in ("done", "planned"))
-        share = done / all_work if known else sum(work.ended for work in works.values()) / len(works)
+        share = sum(work.ended for work in works.values()) / len(works)
+        if known:
+            share = sum(w.done.total() for w in works.values()) / sum(w.planned.total() for w in works.values())
         line = f"[{'#' * round(WIDTH * share):.<{WIDTH}}] {'; '.join(running) or 'a notebook starts'}"
-        left = seconds_left(works) if known and share > 0.03 else None  # earlier it is a guess
+        left = seconds_left(works) if known else None
         return line if left is None else f"{line}; about {duration(total_seconds(left, self._jobs))} left"
 
     def _watch(self) -> None:
@@ -95,8 +96,8 @@ class Progress:
             with self._lock:
                 if interactive:
                     columns = shutil.get_terminal_size().columns - 1
-                    self.stream.write(f"\r\x1b[K{text[:columns]}")
-                    self.stream.flush()
+                    self._erase()
+                    print(text[:columns], end="", file=self.stream, flush=True)
                 else:
                     print(text, file=self.stream, flush=True)
 

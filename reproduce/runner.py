@@ -200,19 +200,24 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
             error = explained(type(problem).__name__, str(problem), folder)
     with suppress(OSError), open(progress_file(folder, notebook.name), "a") as counts:
         counts.write(f"ended 1 {time.time():.2f}\n")
-    if error is None:
-        names = sorted(path.stem for path in figures.glob(f"{notebook.name}*.svg"))
-        complete = [n for n in names if (figures / f"{n}.png").is_file() and (figures / "data" / f"{n}.csv").is_file()]
-        if not complete or complete != names:
-            error = f"ended without its figure (expected figures/{notebook.name}*.svg, .png and data/*.csv)"
+    drawn = sorted(path.stem for path in figures.glob(f"{notebook.name}*.svg"))
+    complete = [n for n in drawn if (figures / f"{n}.png").is_file() and (figures / "data" / f"{n}.csv").is_file()]
+    if error is None and (not complete or complete != drawn):
+        error = f"ended without its figure (expected figures/{notebook.name}*.svg, .png and data/*.csv)"
     kept = done if error is None else failed
     if _read(part) is not None:
         part.rename(kept)
     part.unlink(missing_ok=True)
     steps = [step.text() for step in steps_of(read_events(progress_file(folder, notebook.name)))]
-    figures_made, seconds = names if error is None else [], time.monotonic() - start
-    about = (notebook.name, notebook.title, error is None, seconds, parameters, f"notebooks/{kept.name}")
-    return Outcome(*about, figures_made, error or "", memory.mib, steps)
+    about = (
+        notebook.name,
+        notebook.title,
+        error is None,
+        time.monotonic() - start,
+        parameters,
+        f"notebooks/{kept.name}",
+    )
+    return Outcome(*about, [] if error else drawn, error or "", memory.mib, steps)
 
 
 def tables_of(notebook: str, figures: Path) -> list[Path]:

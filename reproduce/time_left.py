@@ -8,11 +8,10 @@ over them in their order, and what was computed so far says how fast this run is
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-COMPUTED = 0.02  # of what a run has to compute; with less of it done, its speed is not known
+COMPUTED = 0.03  # of what a run has to compute; with less of it done, its speed is a guess
 KINDS = ("models", "trials", "other")  # other work is not counted while it runs
 START = 6.0  # seconds until a notebook's kernel has imported its libraries, at most
 STEPS = 20  # of a notebook at most, but for steps that end since another kind follows
@@ -45,28 +44,16 @@ def read_step(text: str) -> Step:
     return Step(kind, int(count), float(seconds))
 
 
-class Part(NamedTuple):
-    """A step of a notebook that runs: its recorded seconds, those of what is done, and of these what was stored."""
+class Work(NamedTuple):
+    """What a notebook has done by now: recorded seconds by kind of all steps, of what is done, and of these what was stored;
+    `elapsed` seconds until it last counted some of them, and `since` then."""
 
-    kind: str
-    planned: float
-    done: float
-    stored: float
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a notebook has done by now: of each step of its record, `elapsed` seconds until it last counted some of these, and
-    `since` then."""
-
-    parts: list[Part]
+    planned: Counter
+    done: Counter
+    stored: Counter
     elapsed: float
     since: float
     ended: bool
-
-    def total(self, name: str, *kinds: str) -> float:
-        """Recorded seconds that are `planned`, `done` or `stored`, of some kinds or of all."""
-        return sum(getattr(part, name) for part in self.parts if not kinds or part.kind in kinds)
 
 
 def read_events(path: Path) -> list[Event]:
@@ -112,20 +99,21 @@ def work_of(steps: Iterable[Step], events: Sequence[Event], now: float, *, ended
         now: in seconds since 1970.
         ended: whether the notebook has.
     """
-    parts, counts = [], totals(events)
+    planned, done, stored, counts = Counter(), Counter(), Counter(), totals(events)
     for kind, count, seconds in steps:
         counted = min(counts[kind], count)
-        stored = min(counts["stored"], counted) if kind == "trials" else 0
-        counts -= Counter({kind: counted, "stored": stored})
+        earlier = min(counts["stored"], counted) if kind == "trials" else 0
+        counts -= Counter({kind: counted, "stored": earlier})
         over = ended or counts["trials"] > 0 or (kind == "other" and counts["models"] > 0)
         share = 1.0 if over else counted / count
         if kind == "models":
-            stored = share * count - counted
-        parts.append(Part(kind, seconds, seconds * share, seconds * stored / count))
+            earlier = share * count - counted
+        planned[kind] += seconds
+        done[kind] += seconds * share
+        stored[kind] += seconds * earlier / count
     start, last = (events[0].time, events[-1].time) if events else (now, now)
-    if not any(part.done for part in parts):
-        last = start
-    return Work(parts, last - start, now - last, ended)
+    last = last if done.total() else start
+    return Work(planned, done, stored, last - start, now - last, ended)
 
 
 def seconds_left(works: Mapping[str, Work]) -> dict[str, float] | None:
@@ -138,16 +126,16 @@ def seconds_left(works: Mapping[str, Work]) -> dict[str, float] | None:
     Returns:
         seconds by notebook; None before anything was computed, and while models were loaded and trials may be, too.
     """
-    computed, tried = [], False
+    computed = []
     for kind in KINDS:
-        done = [work for work in works.values() if work.total("done", kind)]
-        latest = [work for work in done if not work.ended] or done[-1:]
-        tried = tried or kind == "trials" and bool(latest)
-        if not latest or sum(work.total("done", kind) - work.total("stored", kind) for work in latest) > 0:
+        begun = [work for work in works.values() if work.done[kind]]
+        latest = [work for work in begun if not work.ended] or begun[-1:]
+        if not latest or sum(work.done[kind] - work.stored[kind] for work in latest) > 0:
             computed.append(kind)
-    spent = sum(work.total("done") - work.total("stored") for work in works.values())
-    left = {name: work.total("planned", *computed) - work.total("done", *computed) for name, work in works.items()}
-    if "models" not in computed and not tried or not spent or spent < COMPUTED * (spent + sum(left.values())):
+    spent = sum(work.done.total() - work.stored.total() for work in works.values())
+    left = {name: sum(work.planned[kind] - work.done[kind] for kind in computed) for name, work in works.items()}
+    unsure = "models" not in computed and not any(work.done["trials"] for work in works.values())
+    if unsure or not spent or spent < COMPUTED * (spent + sum(left.values())):
         return None
     speed = sum(work.elapsed for work in works.values()) / spent
     return {name: max(0.0, speed * seconds - works[name].since) for name, seconds in left.items()}
