@@ -15,7 +15,7 @@ from reproduce.notebook_index import TIMES, read_times
 from reproduce.notebooks import FIGURES, Notebook
 from reproduce.profiles import Profile
 from reproduce.runner import MODELS, Outcome, total_seconds
-from reproduce.time_left import Step, read_step
+from reproduce.time_left import Step, parsed
 
 RECORDS = "times.json"  # in the folder of all runs
 
@@ -40,7 +40,7 @@ class Record:
     @property
     def work(self) -> list[Step]:
         """The steps, or the whole as one."""
-        return [read_step(text) for text in self.steps] or [Step("other", 1, self.seconds)]
+        return [Step(*parsed(text)) for text in self.steps] or [Step("other", 1, self.seconds)]
 
     @property
     def counted(self) -> int:

@@ -208,7 +208,8 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
     if _read(part) is not None:
         part.rename(kept)
     part.unlink(missing_ok=True)
-    steps = [step.text() for step in steps_of(read_events(progress_file(folder, notebook.name)))]
+    counted = steps_of(read_events(progress_file(folder, notebook.name)))
+    steps = [f"{kind} {count} {seconds:.2f}" for kind, count, seconds in counted]
     about = (
         notebook.name,
         notebook.title,

@@ -33,15 +33,11 @@ class Step(NamedTuple):
     count: int
     seconds: float
 
-    def text(self) -> str:
-        """As a record has it."""
-        return f"{self.kind} {self.count} {self.seconds:.2f}"
 
-
-def read_step(text: str) -> Step:
-    """A step from its text."""
-    kind, count, seconds = text.split()
-    return Step(kind, int(count), float(seconds))
+def parsed(text: str) -> tuple[str, int, float]:
+    """The text of an event or of a step."""
+    word, count, seconds = text.split()
+    return word, int(count), float(seconds)
 
 
 class Work(NamedTuple):
@@ -59,8 +55,7 @@ class Work(NamedTuple):
 def read_events(path: Path) -> list[Event]:
     """What a notebook counted so far; nothing where there is no file."""
     with suppress(FileNotFoundError):
-        lines = [line.split() for line in path.read_text().splitlines()]
-        return [Event(what, int(number), float(time)) for what, number, time in lines]
+        return [Event(*parsed(line)) for line in path.read_text().splitlines()]
     return []
 
 
