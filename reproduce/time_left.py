@@ -84,7 +84,7 @@ def steps_of(events: Sequence[Event]) -> list[Step]:
     return [*steps, Step("other", 1, end - last)]
 
 
-def work_of(steps: Iterable[Step], events: Sequence[Event], now: float, *, ended: bool) -> Work:
+def work_of(steps: Sequence[Step], events: Sequence[Event], now: float, *, ended: bool) -> Work:
     """The work of a notebook. A step is over as soon as a later one has trials; a model that was not trained until then was
     stored.
 
@@ -95,11 +95,12 @@ def work_of(steps: Iterable[Step], events: Sequence[Event], now: float, *, ended
         ended: whether the notebook has.
     """
     planned, done, stored, counts = Counter(), Counter(), Counter(), totals(events)
-    for kind, count, seconds in steps:
+    for place, (kind, count, seconds) in enumerate(steps, 1):
         counted = min(counts[kind], count)
         earlier = min(counts["stored"], counted) if kind == "trials" else 0
         counts -= Counter({kind: counted, "stored": earlier})
-        over = ended or counts["trials"] > 0 or (kind == "other" and counts["models"] > 0)
+        later = counts["trials"] > 0 or (kind == "other" and counts["models"] > 0)
+        over = ended or (later and place < len(steps))
         share = 1.0 if over else counted / count
         if kind == "models":
             earlier = share * count - counted

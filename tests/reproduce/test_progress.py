@@ -122,11 +122,14 @@ def simulated(stored, slow):
     return events, now
 
 
-def estimates(stored, slow, folder):
-    """Of a simulated run the seconds left, by the line and really, from a tenth of it on until its last twentieth."""
+def estimates(stored, slow, folder, begin=0.1, whole=False):
+    """Of a simulated run the seconds left, by the line and really, from a share `begin` of it on until its last twentieth, by
+    records of all steps or of the `whole`."""
     progress_file(folder, "x").parent.mkdir()
     events, end = simulated(stored, slow)
     recorded = {name: [Step(*step[:3]) for step in steps] for name, steps in RUN.items()}
+    if whole:
+        recorded = {name: [Step("other", 1, sum(step.seconds for step in steps))] for name, steps in recorded.items()}
     progress, counted = Progress(list(RUN), folder, recorded), False
     for now, name, what, number in events:
         if what != "other":  # which is not counted
@@ -134,7 +137,7 @@ def estimates(stored, slow, folder):
                 handle.write(f"{what} {number} {now}\n")
         line = progress.text(now)
         counted = counted or what in ("models", "trials")
-        if 0.1 * end <= now <= 0.95 * end and counted:  # before, whether models and trials are loaded is not known
+        if begin * end <= now <= 0.95 * end and counted:  # before, whether models and trials are loaded is not known
             found = re.search(r"about ([\d.,]+) (s|min|hours) left", line)
             assert found, line
             left = float(found[1].replace(",", "")) * {"s": 1, "min": 60, "hours": 3600}[found[2]]
@@ -158,6 +161,13 @@ def test_the_time_left_is_within_a_factor_of_two(stored, slow, tmp_path):
     found = list(estimates(stored, slow, tmp_path))
     assert len(found) > 50
     assert not [one for one in found if not one[1] / 2 <= one[0] <= 2 * one[1]]
+
+
+@pytest.mark.parametrize("slow", [1.0, 3.0])
+def test_records_without_steps_say_the_time_left_once_a_notebook_has_ended(slow, tmp_path):
+    """The models, the first notebook, take 45 % of this run."""
+    left = list(estimates(lambda *_: 0.0, slow, tmp_path, 0.46, whole=True))
+    assert len(left) > 50 and all(real / 2 <= said <= 2 * real for said, real, _ in left)
 
 
 def test_a_run_that_is_repeated_has_little_left(tmp_path):
