@@ -15,10 +15,11 @@ from drsrobust.study.notebook import datasets_of
 from reproduce.bundle import bundles_used, figure_sums, read_checkpoints, write_bundle
 from reproduce.claims import Claim, load_claims, write_claims
 from reproduce.notebooks import FIGURES, ROOT, Notebook, all_notebooks, parse_assignment
+from reproduce.plan import matching, print_plan, read_records, remember
 from reproduce.portable import make_portable
 from reproduce.profiles import Profile, check_name, load_profile, missing_data
 from reproduce.progress import Progress
-from reproduce.runner import end_with_make, explained, locked, run_notebooks
+from reproduce.runner import end_with_make, explained, locked, read_run, run_notebooks
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -65,8 +66,10 @@ def _main(options: argparse.Namespace) -> int:
             print(_compared(build / options.profile))
             return 0
         if options.report:
+            from reproduce.report import write_report
+
             with locked(build / options.profile):
-                print(_report_again(build / options.profile))
+                print(write_report(build / options.profile, read_run(build / options.profile)))
             return 0
         data = options.data or os.environ.get("DRSROBUST_DATA")
         data = Path(data).expanduser().resolve() if data else None
@@ -86,15 +89,14 @@ def _main(options: argparse.Namespace) -> int:
     if data:
         os.environ["DRSROBUST_DATA"] = str(data)
     if options.plan:
-        from reproduce.plan import print_plan
-
-        print_plan(replace(profile, parameters=chosen), data, missing_data(profile.real_datasets, data))
+        records, missing = read_records(build, notebooks), missing_data(profile.real_datasets, data)
+        print_plan(replace(profile, parameters=chosen), records, options.jobs, missing)
         return 0
     # A part of a profile, or other parameters, must not replace a whole run.
     folder = profile.name if chosen == profile.parameters else f"{profile.name}-part"
     try:
         with locked(build / folder):
-            return _run(chosen, notebooks, profile, build / folder, claims, data, options)
+            return _run(chosen, notebooks, profile, build / folder, claims, options)
     except BlockingIOError as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
@@ -147,20 +149,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _report_again(folder: Path) -> Path:
-    from reproduce.report import write_report
-
-    record = folder / "run.json"
-    if not record.is_file():
-        raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
-    return write_report(folder, json.loads(record.read_text()))
-
-
 def _compared(folder: Path) -> str:
     from reproduce.agreement import agreement, agreement_text, published_profile
 
-    if not (folder / "run.json").is_file():
-        raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
+    read_run(folder)
     if folder.name != published_profile():
         raise ValueError(f"the published figures are of profile {published_profile()}, not of {folder.name}")
     return agreement_text(agreement(FIGURES, folder / "figures"))
@@ -200,7 +192,6 @@ def _run(
     profile: Profile,
     folder: Path,
     claims: list[Claim],
-    data: Path | None,
     options: argparse.Namespace,
 ) -> int:
     from reproduce.report import write_report  # not above: `--list` and a refused call must not wait for it
@@ -212,10 +203,14 @@ def _run(
     print(f"profile {profile.name}, data {read}", flush=True)
     started, start, outcomes, made_from = datetime.now(UTC), time.monotonic(), [], commit()
     cached = any(any((cache_folder() / kind).glob("*")) for kind in ("campaigns", "checkpoints"))
+    records = matching(read_records(folder.parent, notebooks), chosen)
+    # Without steps, how much of a notebook is in the cache is not known.
+    steps = {name: record.work for name, record in records.items() if not cached or record.steps}
 
-    with Progress(chosen, folder, data, options.jobs) as progress:
+    with Progress(chosen, folder, steps, options.jobs) as progress:
         for outcome in run_notebooks(chosen, notebooks, folder, options.jobs):
             outcomes.append(outcome)
+            remember(outcome, folder.parent)
             took = f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s"
             progress.line(f"  {outcome.notebook} ... {took}")
             if not outcome.ok:

@@ -8,13 +8,13 @@ Every published number with an interval counts. A run disagrees where it lacks t
 is over `WIDEST` times the published one: a run must not agree because it measured less.
 """
 
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from reproduce.claims import read_table
 from reproduce.notebooks import FIGURES
 from reproduce.same import TIMED_TABLES
 
@@ -51,8 +51,8 @@ def compare_figures(published: Path, here: Path) -> "pd.DataFrame":
         timed = path.name.startswith(TIMED_TABLES)
         if timed and other.is_file():
             continue
-        rows = _read(path)
-        rows = compare_tables(rows, _read(other) if other.is_file() else rows.iloc[:0])
+        rows = read_table(path)
+        rows = compare_tables(rows, read_table(other) if other.is_file() else rows.iloc[:0])
         if not other.is_file() and (timed or rows.empty):
             rows = pd.DataFrame({"where": [""], "result": MISSING, "distance": np.nan})
         parts.append(rows.assign(figure=path.stem))
@@ -134,7 +134,7 @@ def compare_verdicts(published: Path, here: Path) -> "pd.DataFrame":
 
     columns = ["claim", "check", "where", "data", "what", "verdict"]
     old, new = (
-        _read(path)[columns].fillna("") if path.is_file() else pd.DataFrame(columns=columns)
+        read_table(path)[columns].fillna("") if path.is_file() else pd.DataFrame(columns=columns)
         for path in (published, here)
     )
     names = {name for table in (old, new) for cell in table["data"] for name in _parts(cell)}
@@ -158,10 +158,10 @@ def compare_verdicts(published: Path, here: Path) -> "pd.DataFrame":
 def equal_models(published: Path, here: Path) -> tuple[int, int] | None:
     """How many published models of a `models.csv` another one has, equal bit for bit, of how many; None if their hashes (column
     `state`) were not published."""
-    old = _read(published)
+    old = read_table(published)
     if "state" not in old:
         return None
-    new = _read(here) if here.is_file() else old.iloc[:0]
+    new = read_table(here) if here.is_file() else old.iloc[:0]
     both = old.merge(
         new.reindex(columns=["model", "dataset", "state"]), on=["model", "dataset"], suffixes=("", "_here")
     )
@@ -257,10 +257,3 @@ def _numbered(table: "pd.DataFrame", keys: list[str]) -> "pd.DataFrame":
     """The table with keys as text, and the number of each row among those with the same keys."""
     table = table.assign(**{key: _as_text(table[key]) for key in keys})
     return table.assign(copy=table.groupby(keys, sort=False).cumcount() if keys else range(len(table)))
-
-
-def _read(path: Path) -> "pd.DataFrame":
-    import pandas as pd
-
-    with open(path) as handle:  # files of before version 0.2 begin with comments
-        return pd.read_csv(io.StringIO("".join(line for line in handle if not line.startswith("#"))))

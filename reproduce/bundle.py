@@ -18,6 +18,7 @@ from typing import Any
 
 from drsrobust._files import cache_folder, exclusive, new_file, put_in_place
 from drsrobust._hashing import digest, file_digest
+from reproduce.runner import read_run
 
 SUMS, SIZES = "SHA256SUMS", "SIZES"
 ORIGIN = "bundle.json"  # in the cache: which bundle a model came from
@@ -41,11 +42,7 @@ def write_bundle(folder: Path) -> Path:
     """
     from drsrobust.training.checkpoint import CURVE, MANIFEST, WEIGHTS
 
-    record = folder / "run.json"
-    if not record.is_file():
-        raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
-    datasets = json.loads(record.read_text())["datasets"]
-    files = {"run.json": record}
+    datasets, files = read_run(folder)["datasets"], {"run.json": folder / "run.json"}
     files |= {path.relative_to(folder).as_posix(): path for path in (folder / "figures").rglob("*") if path.is_file()}
     models = _models_on(datasets)
     for model in models:

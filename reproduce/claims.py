@@ -226,6 +226,15 @@ def write_claims(claims: list[Claim], figures: Path, run: dict[str, Any]) -> Pat
     return path
 
 
+def read_table(path: Path, **options: Any) -> "pd.DataFrame":
+    """A CSV of a run, without the comments before its header; with options of `pandas.read_csv`."""
+    import pandas as pd
+
+    with open(path) as handle:
+        comments = sum(1 for _ in takewhile(lambda line: line.startswith("#"), handle))
+    return pd.read_csv(path, skiprows=comments, **options)
+
+
 def _claim_row(claim: Claim, rows: list[dict]) -> dict:
     """The claim's own row: its sentence, and the number and verdict of its main check."""
     main = [row for row in rows if row["main"]]
@@ -305,14 +314,8 @@ def _check_rows(check: Check, figures: Path, run: dict[str, Any]) -> list[dict]:
         where = ", ".join(v if isinstance(v, str) else f"{key} {number(v)}" for key, v in named)
         row = {key: float(finding[key]) for key in ("value", "low", "high")}
         row["n"] = int(finding["n"]) if finding.get("n", nan) == finding.get("n") else 1
-        row |= {
-            "verdict": word,
-            "thirds": on_thirds,
-            "reason": reason,
-            "detail": detail,
-            "where": where,
-            "data": datasets,
-        }
+        row |= {"verdict": word, "thirds": on_thirds, "reason": reason, "detail": detail}
+        row |= {"where": where, "data": datasets}
         results.append(words | row | {"figure": _figure(check, datasets, outcome)})
     return results
 
@@ -362,8 +365,6 @@ def _figure(check: Check, data: str, outcome: dict[str, Any]) -> str:
 
 
 def _read(check: Check, figures: Path, outcome: dict[str, Any]) -> "pd.DataFrame":
-    import pandas as pd
-
     if check.figure not in outcome["figures"]:
         raise unknown(f"figure in {check.place}, figure", check.figure, outcome["figures"])
     path = figures / "data" / f"{check.figure}.csv"
@@ -372,9 +373,7 @@ def _read(check: Check, figures: Path, outcome: dict[str, Any]) -> "pd.DataFrame
         if not path.is_file():
             tables = sorted(other.stem for other in figures.glob(f"{outcome['notebook']}*.csv"))
             raise unknown(f"table in {check.place}, table", check.table, tables)
-    with open(path) as handle:
-        header = sum(1 for _ in takewhile(lambda line: line.startswith("#"), handle))
-    return pd.read_csv(path, skiprows=header)
+    return read_table(path)
 
 
 def _rows(check: Check, table: "pd.DataFrame") -> "pd.DataFrame":

@@ -14,20 +14,8 @@ from typing import Any
 from drsrobust._files import new_folder
 from reproduce.notebooks import ROOT
 
-GUIDES = (
-    *(
-        "reproduce",
-        "sweeps",
-        "your_model",
-        "from_other_tools",
-        "campaigns",
-        "injection",
-        "protection",
-        "models",
-        "data",
-    ),
-    *("library", "extending", "glossary"),
-)
+GUIDES = ("reproduce", "sweeps", "your_model", "from_other_tools", "campaigns", "injection", "protection")
+GUIDES += ("models", "data", "library", "extending", "glossary")
 PAGES = ("CONTRIBUTING", "SECURITY", "CHANGELOG")  # of the project's top folder
 SETTINGS = {
     "project": "drsrobust",

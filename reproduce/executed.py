@@ -2,7 +2,6 @@
 
 import re
 from html import escape
-from pathlib import Path
 
 import bleach
 import nbformat
@@ -88,8 +87,3 @@ def _without_progress(output: nbformat.NotebookNode) -> nbformat.NotebookNode | 
     lines = [line for line in re.split(r"[\r\n]+", output.text) if line.strip() and not re.search(r"\d%\|", line)]
     output.text = "\n".join(lines)
     return output if lines else None
-
-
-def read(path: Path) -> nbformat.NotebookNode:
-    """The notebook in a file."""
-    return nbformat.read(path, as_version=4)

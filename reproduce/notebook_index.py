@@ -6,7 +6,6 @@ holds its times.
 
 import csv
 import json
-import os
 import re
 import shutil
 from pathlib import Path
@@ -16,12 +15,12 @@ import nbformat
 from drsrobust._environment import machine
 from drsrobust._files import new_file
 from reproduce.notebooks import ROOT, Notebook, all_notebooks
-from reproduce.runner import locked, run_notebook
+from reproduce.runner import environment, locked, run_notebook
 
 INDEX = ROOT / "notebooks" / "index.ipynb"
 TIMES = ROOT / "reproduce" / "defaults.csv"
 LIMIT = 300  # seconds: a notebook that a person opens and runs should take less than five minutes
-COLUMNS = ["notebook", "seconds", "peak_mib", "machine", "error"]
+COLUMNS = ["notebook", "seconds", "peak_mib", "machine"]
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 OPENING = """# The notebooks
 
@@ -92,36 +91,22 @@ def time_notebooks(names: list[str], notebooks: dict[str, Notebook], out: Path) 
     Returns:
         exit status: 1 when a notebook failed or took over the limit, else 0.
     """
-    rows, status = {row["notebook"]: row for row in read_times(TIMES)}, 0
-    with locked(out / "defaults"):
+    rows, status, cache = {row["notebook"]: row for row in read_times(TIMES)}, 0, out / "defaults-cache"
+    where = f"{machine()['cores']} cores {machine()['architecture']}"
+    with locked(out / "defaults"), environment(DRSROBUST_CACHE=str(cache)):
         for name in names or notebooks:
-            row = _timed(notebooks[name], out)
-            reason = row["error"] or ("" if row["seconds"] < LIMIT else f"over the limit of {LIMIT} s")
-            print(f"{name}: {row['seconds']:.0f} s, {row['peak_mib']:,} MiB {reason}".rstrip(), flush=True)
+            shutil.rmtree(cache, ignore_errors=True)
+            outcome = run_notebook(notebooks[name], {}, out / "defaults")
+            reason = outcome.error or ("" if outcome.seconds < LIMIT else f"over the limit of {LIMIT} s")
+            print(f"{name}: {outcome.seconds:.0f} s, {outcome.peak_mib:,} MiB {reason}".rstrip(), flush=True)
             status = 1 if reason else status
-            if not row["error"]:
-                rows[name] = row
+            if not outcome.error:
+                values = (name, round(outcome.seconds, 1), outcome.peak_mib, where)
+                rows[name] = dict(zip(COLUMNS, values, strict=True))
                 write_times([rows[other] for other in notebooks if other in rows], TIMES)
+        shutil.rmtree(cache, ignore_errors=True)
     write_index()
     return status
-
-
-def _timed(notebook: Notebook, out: Path) -> dict:
-    cache = out / "defaults-cache"
-    shutil.rmtree(cache, ignore_errors=True)
-    before = os.environ.get("DRSROBUST_CACHE")
-    os.environ["DRSROBUST_CACHE"] = str(cache)
-    try:
-        outcome = run_notebook(notebook, {}, out / "defaults")
-    finally:
-        shutil.rmtree(cache, ignore_errors=True)
-        if before is None:
-            del os.environ["DRSROBUST_CACHE"]
-        else:
-            os.environ["DRSROBUST_CACHE"] = before
-    where = f"{machine()['cores']} cores {machine()['architecture']}"
-    values = (notebook.name, round(outcome.seconds, 1), outcome.peak_mib, where, outcome.error)
-    return dict(zip(COLUMNS, values, strict=True))
 
 
 def read_times(path: Path) -> list[dict[str, str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from drsrobust._environment import unknown
 from drsrobust._types import fits
-from drsrobust.study.notebook import check_values
+from drsrobust.study.notebook import check_types
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "figures"  # the published ones
@@ -16,7 +16,8 @@ _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "N
 
 
 def progress_file(folder: Path, notebook: str) -> Path:
-    """The file in which the kernel of a notebook counts (`drsrobust._environment.count_done`), and the run that it `ended`."""
+    """The file in which the kernel of a notebook counts (`drsrobust._environment.count_done`), and the run that it
+    `started` and `ended`."""
     return folder / ".progress" / notebook
 
 
@@ -40,20 +41,19 @@ class Notebook:
     parameters: dict[str, Parameter]
 
     def check(self, values: dict[str, Any]) -> None:
-        """Checks values, together with the defaults of the other parameters.
+        """Checks names and types of values.
 
         Raises:
-            ValueError: an unknown parameter; a value that `check_values` refuses.
+            ValueError: an unknown parameter.
             TypeError: a value of another type.
         """
         for name in values:
             if name not in self.parameters:
                 raise unknown(f"parameter of {self.name}", name, self.parameters)
-        full = {parameter.name: parameter.default for parameter in self.parameters.values()} | values
         try:
-            check_values(full, {name: parameter.annotation for name, parameter in self.parameters.items()})
-        except (TypeError, ValueError) as error:
-            raise type(error)(f"{self.name}: {error}") from None
+            check_types(values, {name: parameter.annotation for name, parameter in self.parameters.items()})
+        except TypeError as error:
+            raise TypeError(f"{self.name}: {error}") from None
 
 
 def all_notebooks(folder: Path = ROOT / "notebooks") -> dict[str, Notebook]:

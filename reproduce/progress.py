@@ -1,67 +1,33 @@
 """How far a run is, in one line: the notebooks that run, their trials of all, and the time left."""
 
-import multiprocessing
-import os
 import shutil
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
-from multiprocessing.connection import Connection
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from drsrobust._environment import cores, end_with_parent
 from reproduce.notebooks import progress_file
-from reproduce.plan import START, _span, costed
-from reproduce.runner import ALONE, MODELS
-from reproduce.time_left import Step, Work, seconds_left, together, work_of
+from reproduce.plan import duration
+from reproduce.runner import total_seconds
+from reproduce.time_left import Event, Step, Work, read_events, seconds_left, totals, work_of
 
 EVERY = 60.0  # seconds between plain lines, where the output is not a terminal
 WIDTH = 20  # of the bar
-KIND = {"training": "models", "trials": "trials"}  # of the plan's work; passes and seconds are not counted
-
-
-def read_counts(path: Path) -> Counter:
-    """What was counted so far; nothing where there is no file."""
-    counts: Counter = Counter()
-    with suppress(FileNotFoundError):
-        for line in path.read_text().splitlines():
-            what, _, number = line.partition(" ")
-            counts[what] += int(number)
-    return counts
-
-
-def planned_steps(chosen: dict[str, dict[str, Any]], data: Path | None, jobs: int) -> dict[str, list[Step]]:
-    """The plan of each notebook in seconds of wall-clock time, with each condition's cost measured on this machine.
-
-    Args:
-        chosen: notebook name -> parameters.
-        data: folder with the real data sets.
-        jobs: notebooks that run at a time. Together they have all cores, but for work on one core that runs alone.
-    """
-    steps = {}
-    for name, costs in costed(chosen, data):
-        own = 1 if name == MODELS or name in ALONE else jobs
-        steps[name] = [Step("other", 1, START / own)]
-        for work, line in costs:
-            seconds = line.alone / own + (line.seconds - line.alone) / cores()
-            steps[name].append(Step(KIND.get(work.kind, "other"), line.models or line.trials or 1, seconds))
-    return steps
 
 
 class Progress:
     """Prints how far a run is inside a `with` block: a terminal draws one bar each second, other output gets a line each
     minute. `line` prints a text that stays.
 
-    The share that is done and the time left are by the plan (`reproduce.time_left`), which another process measures first.
+    The share that is done and the time left are by the record of an earlier run (`reproduce.time_left`); without one of each
+    notebook the share is that of notebooks, and no time is said.
 
     Args:
-        chosen: notebook name -> parameters.
+        chosen: names of the notebooks.
         folder: of the run.
-        data: folder with the real data sets.
+        steps: of the record of notebooks by name.
         jobs: notebooks that run at a time.
         stream: None: standard output.
         every: seconds between plain lines.
@@ -69,39 +35,27 @@ class Progress:
 
     def __init__(
         self,
-        chosen: dict[str, dict[str, Any]],
+        chosen: Collection[str],
         folder: Path,
-        data: Path | None,
+        steps: Mapping[str, Sequence[Step]],
         jobs: int = 1,
         stream: TextIO | None = None,
         every: float = EVERY,
     ) -> None:
         self.stream = stream or sys.stdout
-        self.planned: dict[str, list[Step]] = {}
-        self._chosen, self._folder, self._data, self._jobs, self._every = chosen, folder, data, jobs, every
+        self._chosen, self._folder, self._steps, self._jobs, self._every = chosen, folder, steps, jobs, every
         self._finished: set[str] = set()
-        self._models: float | None = None  # seconds until the models were there, on which all others wait
-        self._start, self._end, self._lock = time.monotonic(), threading.Event(), threading.Lock()
+        self._end, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "Progress":
         self._forget()  # the counts of a run that was killed
-        # Not in this process: PyTorch takes 4 s to import, and memory.
-        context = multiprocessing.get_context("spawn")
-        self._plan, child = context.Pipe(duplex=False)
-        self._planner = context.Process(
-            target=_plan_in_child, args=(child, self._chosen, self._data, self._jobs), daemon=True
-        )
-        self._planner.start()
-        child.close()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join()
-        self._planner.terminate()
-        self._planner.join()
         self._erase()
         self._forget()
 
@@ -116,44 +70,34 @@ class Progress:
             self._erase()
             print(text, file=self.stream, flush=True)
 
-    def text(self, elapsed: float) -> str:
-        """The line, as `[####....] 03_ber_sweep: 1,240 of 11,520 trials; about 12 min left`."""
-        words: list[str] = []
+    def text(self, now: float) -> str:
+        """The line at a time in seconds since 1970, as `[####....] 03_ber_sweep: 1,240 of 11,520 trials; about 12 min left`."""
+        running: list[str] = []
         works: dict[str, Work] = {}
-        over: dict[str, bool] = {}
         for name in self._chosen:
-            path = progress_file(self._folder, name)
-            counts = read_counts(path)
-            over[name] = name in self._finished or counts["ended"] > 0
-            works[name] = work_of(self.planned.get(name, ()), counts, ended=over[name])
-            if path.exists() and not over[name]:
-                state = _state(counts, self.planned.get(name, ()))
-                words.append(f"{name}: {state}" if state else name)
-        if over.get(MODELS) and self._models is None:
-            self._models = elapsed
-        done = together(list(works.values())).share
-        parts = [f"[{'#' * round(WIDTH * done):.<{WIDTH}}] {'; '.join(words) or 'a notebook starts'}"]
-        first = 0.0 if MODELS not in works else elapsed if self._models is None else self._models
-        models = together([work for name, work in works.items() if name == MODELS])
-        others = together([work for name, work in works.items() if name != MODELS])
-        ended, running = ([work for name, work in works.items() if over[name] is there] for there in (True, False))
-        left = seconds_left([(models, first), (others, elapsed - first)], ended, running)
-        if done > 0.03 and left is not None:  # earlier it is a guess
-            parts.append(f"about {_span(left)} left")
-        return "; ".join(parts)
+            events, steps = read_events(progress_file(self._folder, name)), self._steps.get(name, ())
+            ended = name in self._finished or any(event.what == "ended" for event in events)
+            works[name] = work_of(steps, events, now, ended=ended)
+            if events and not ended:
+                state = _state(events, steps)
+                running.append(f"{name}: {state}" if state else name)
+        known = all(name in self._steps for name in works)
+        share = sum(work.ended for work in works.values()) / len(works)
+        if known:
+            share = sum(w.done.total() for w in works.values()) / sum(w.planned.total() for w in works.values())
+        line = f"[{'#' * round(WIDTH * share):.<{WIDTH}}] {'; '.join(running) or 'a notebook starts'}"
+        left = seconds_left(works) if known else None
+        return line if left is None else f"{line}; about {duration(total_seconds(left, self._jobs))} left"
 
     def _watch(self) -> None:
         interactive = self.stream.isatty()
         while not self._end.wait(1 if interactive else self._every):
-            with suppress(EOFError, OSError):  # a plan that failed has no counts
-                if not self.planned and self._plan.poll():
-                    self.planned = self._plan.recv()
-            text = self.text(time.monotonic() - self._start)
+            text = self.text(time.time())
             with self._lock:
                 if interactive:
                     columns = shutil.get_terminal_size().columns - 1
-                    self.stream.write(f"\r\x1b[K{text[:columns]}")
-                    self.stream.flush()
+                    self._erase()
+                    print(text[:columns], end="", file=self.stream, flush=True)
                 else:
                     print(text, file=self.stream, flush=True)
 
@@ -163,16 +107,12 @@ class Progress:
             self.stream.flush()
 
 
-def _state(counts: Counter, steps: Sequence[Step]) -> str:
+def _state(events: Sequence[Event], steps: Sequence[Step]) -> str:
     """What a running notebook has done, in words."""
-    planned = {kind: sum(step.count for step in steps if step.kind == kind) for kind in ("trials", "models")}
-    what = "trials" if counts["trials"] or planned["trials"] else "models"
-    if not planned[what]:
+    counts, recorded = totals(events), {"trials": 0, "models": 0, "other": 0}
+    for step in steps:
+        recorded[step.kind] += step.count
+    what = "trials" if counts["trials"] or recorded["trials"] else "models"
+    if not recorded[what]:
         return f"{counts[what]:,} {what}" if counts[what] else ""
-    return f"{counts[what]:,} of {max(planned[what], counts[what]):,} {what}"
-
-
-def _plan_in_child(connection: Connection, chosen: dict[str, dict[str, Any]], data: Path | None, jobs: int) -> None:
-    os.nice(10)  # notebooks go first
-    end_with_parent()
-    connection.send(planned_steps(chosen, data, jobs))
+    return f"{counts[what]:,} of {max(recorded[what], counts[what]):,} {what}"

@@ -23,6 +23,7 @@ from reproduce.readme_tables import (
     with_protections,
     with_result,
 )
+from reproduce.runner import read_run
 
 
 def publish(
@@ -40,7 +41,7 @@ def publish(
         the names of the files in `target`.
 
     Raises:
-        ValueError: as `checked_run`.
+        FileNotFoundError, ValueError: as `checked_run`.
     """
     run, source = checked_run(profile, build), build / profile / "figures"
     names = [name for outcome in run["notebooks"] for name in outcome["figures"]]
@@ -71,17 +72,13 @@ def checked_run(profile: str, build: Path) -> dict[str, Any]:
     """The record of a run that may be published.
 
     Raises:
-        ValueError: the run is missing, unfinished, on generated data, of no commit of this repository, made with uncommitted
-            changes, or of another profile; or its figures are not those that it recorded.
+        FileNotFoundError: the run is missing.
+        ValueError: it is not whole, on generated data, of no commit of this repository, made with uncommitted changes, or of
+            another profile; or its figures are not those that it recorded.
     """
     if profile not in JUDGED:
         raise ValueError(f"only runs of {' and '.join(JUDGED)} are published, got {profile}")
-    record = build / profile / "run.json"
-    if not record.is_file():
-        raise ValueError(
-            f"there is no finished {profile} run in {build / profile}: make reproduce PROFILE={profile} DATA=..."
-        )
-    run = json.loads(record.read_text())
+    run = read_run(build / profile)
     failed = [outcome["notebook"] for outcome in run["notebooks"] if not outcome["ok"]]
     if failed or not run["complete"]:
         raise ValueError(
@@ -95,11 +92,13 @@ def checked_run(profile: str, build: Path) -> dict[str, Any]:
         raise ValueError(f"the {profile} run has no claims.csv: its claims could not be evaluated; run it again")
     recorded, sums = run.get("figure_sha256"), figure_sums(source)
     if recorded is None:
-        raise ValueError(f"{record} has no SHA-256 of its figures, since an earlier version wrote it; run it again")
+        raise ValueError(
+            f"the {profile} run has no SHA-256 of its figures, since an earlier version wrote it; run it again"
+        )
     for name in sorted({*recorded, *sums}):
         if recorded.get(name) != sums.get(name):
             what = "is missing" if name not in sums else "differs" if name in recorded else "is not of this run"
-            raise ValueError(f"{source / name} {what}, by the SHA-256 in {record}; run it again")
+            raise ValueError(f"{source / name} {what}, by the SHA-256 in its run.json; run it again")
     return run
 
 

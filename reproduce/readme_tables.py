@@ -1,12 +1,12 @@
 """What `make publish` writes into README.md, docs/models.md, docs/protection.md and CLAIMS.md from a run's CSVs."""
 
-import csv
 import textwrap
 from pathlib import Path
 from typing import Any
 
 from drsrobust.plots import display_name, read_words
 from drsrobust.study.findings import interval, number
+from reproduce.claims import read_table
 
 END = "<!-- end of the table -->"
 CLAIMS_BEGIN, CLAIMS_END = "<!-- from figures/claims.csv, by make publish -->", "<!-- end of the claims -->"
@@ -223,8 +223,7 @@ def _replaced(page: str, begin: str, end: str, table: str, thing: str) -> str:
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV as text, without comments."""
-    with open(path, newline="") as handle:
-        return list(csv.DictReader(line for line in handle if not line.startswith("#")))
+    return read_table(path, dtype=str, keep_default_na=False).to_dict("records")
 
 
 def _header(*cells: str) -> list[str]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import nbformat
 
 from drsrobust._files import new_file
 from drsrobust.plots.curves import mitigation_label
@@ -95,7 +96,7 @@ def _entry(environment: jinja2.Environment, folder: Path, outcome: dict[str, Any
     entry["data"] = ", ".join(datasets_of(outcome["parameters"]))
     path = folder / outcome["output"]
     if path.is_file():
-        notebook = executed.read(path)
+        notebook = nbformat.read(path, as_version=4)
         entry |= {"page": f"{path.stem}.html", "opening": executed.opening(notebook)}
         entry["results"] = executed.results(notebook)
         page = environment.get_template("notebook.html.j2").render(title=outcome["title"], body=executed.body(notebook))

@@ -3,6 +3,7 @@ half-written output, a notebook without figures) is a failure here. One run at a
 
 import ctypes
 import errno
+import json
 import logging
 import multiprocessing
 import os
@@ -12,7 +13,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -25,6 +26,7 @@ import psutil
 from drsrobust._environment import end_with_parent
 from drsrobust._files import cache_folder, exclusive
 from reproduce.notebooks import Notebook, progress_file
+from reproduce.time_left import read_events, steps_of
 
 MODELS = "00_models"  # trains on all cores the models that the others load
 # These measure how much longer a model runs with a protection: on all cores, by differences of some percent.
@@ -50,6 +52,7 @@ class Outcome:
     figures: list[str] = field(default_factory=list)  # names, without ending
     error: str = ""
     peak_mib: int = 0  # the most memory of its processes
+    steps: list[str] = field(default_factory=list)  # as `time_left.steps_of`; empty where some of it was stored
 
 
 def run_notebooks(
@@ -81,6 +84,12 @@ def run_notebooks(
 def _turn(name: str) -> int:
     """The models come first (0), notebooks that run alone last (2)."""
     return 0 if name == MODELS else 2 if name in ALONE else 1
+
+
+def total_seconds(seconds: Mapping[str, float], jobs: int) -> float:
+    """How long `run_notebooks` takes in all, from the seconds of each notebook."""
+    first, parallel, last = ([taken for name, taken in seconds.items() if _turn(name) == turn] for turn in range(3))
+    return sum(first) + max([*parallel, sum(parallel) / jobs]) + sum(last)
 
 
 def _side_by_side(
@@ -127,9 +136,7 @@ def _outcome(process: Any, connection: Connection, notebook: Notebook, parameter
         how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
         error = f"the process that ran it {how}; memory may have run out, {MEMORY}"
         output = f"notebooks/{notebook.name}.ipynb"
-        return Outcome(
-            notebook.name, notebook.title, False, 0.0, parameters, output, figures=[], error=error, peak_mib=0
-        )
+        return Outcome(notebook.name, notebook.title, False, 0.0, parameters, output, error=error)
     if isinstance(result, BaseException):
         raise result
     return result
@@ -187,32 +194,31 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
             outputs.mkdir(parents=True, exist_ok=True)
             counts = progress_file(folder, notebook.name)
             counts.parent.mkdir(exist_ok=True)
-            counts.write_text("")
+            counts.write_text(f"started 1 {time.time():.2f}\n")
             error = _execute(notebook, parameters, part, figures)
         except OSError as problem:
             error = explained(type(problem).__name__, str(problem), folder)
     with suppress(OSError), open(progress_file(folder, notebook.name), "a") as counts:
-        counts.write("ended 1\n")
-    if error is None:
-        names = sorted(path.stem for path in figures.glob(f"{notebook.name}*.svg"))
-        complete = [n for n in names if (figures / f"{n}.png").is_file() and (figures / "data" / f"{n}.csv").is_file()]
-        if not complete or complete != names:
-            error = f"ended without its figure (expected figures/{notebook.name}*.svg, .png and data/*.csv)"
+        counts.write(f"ended 1 {time.time():.2f}\n")
+    drawn = sorted(path.stem for path in figures.glob(f"{notebook.name}*.svg"))
+    complete = [n for n in drawn if (figures / f"{n}.png").is_file() and (figures / "data" / f"{n}.csv").is_file()]
+    if error is None and (not complete or complete != drawn):
+        error = f"ended without its figure (expected figures/{notebook.name}*.svg, .png and data/*.csv)"
     kept = done if error is None else failed
     if _read(part) is not None:
         part.rename(kept)
     part.unlink(missing_ok=True)
-    return Outcome(
+    counted = steps_of(read_events(progress_file(folder, notebook.name)))
+    steps = [f"{kind} {count} {seconds:.2f}" for kind, count, seconds in counted]
+    about = (
         notebook.name,
         notebook.title,
         error is None,
         time.monotonic() - start,
         parameters,
         f"notebooks/{kept.name}",
-        names if error is None else [],
-        error or "",
-        memory.mib,
     )
+    return Outcome(*about, [] if error else drawn, error or "", memory.mib, steps)
 
 
 def tables_of(notebook: str, figures: Path) -> list[Path]:
@@ -227,12 +233,13 @@ def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figur
     from papermill.exceptions import PapermillExecutionError
     from traitlets.config import Config
 
+    logging.getLogger("papermill").setLevel(logging.ERROR)
     quiet = Config({"KernelManager": {"transport_encryption": "auto"}})  # ipykernel 7 remarks on plain TCP otherwise
     variables = {"DRSROBUST_FIGURES": str(figures), "DRSROBUST_BATCH": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
     variables["DRSROBUST_PROGRESS"] = str(progress_file(figures.parent, notebook.name))
     for attempt in (1, 2):
         try:
-            with _environment(**variables):
+            with environment(**variables):
                 papermill.execute_notebook(
                     str(notebook.path),
                     str(output),
@@ -302,11 +309,10 @@ def free_space(folder: Path) -> str:
 
 
 @contextmanager
-def _environment(**values: str):
-    """Variables for the kernel, which inherits this process's environment."""
+def environment(**values: str):
+    """Variables of this process inside a `with` block. Kernels inherit them."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
-    logging.getLogger("papermill").setLevel(logging.ERROR)
     try:
         yield
     finally:
@@ -354,6 +360,18 @@ def _memory(process: psutil.Process) -> tuple[int, int]:
             lines = [line.split() for line in handle if line.startswith("VmHWM:")]
         return now, max(now, *(int(line[1]) * 1024 for line in lines))
     return 0, 0
+
+
+def read_run(folder: Path) -> dict[str, Any]:
+    """The record of a finished run, its run.json.
+
+    Raises:
+        FileNotFoundError: there is none in the folder.
+    """
+    record = folder / "run.json"
+    if not record.is_file():
+        raise FileNotFoundError(f"there is no finished run in {folder}: make reproduce PROFILE={folder.name}")
+    return json.loads(record.read_text())
 
 
 @contextmanager

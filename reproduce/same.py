@@ -5,16 +5,15 @@ process and caches of its own. Then every CSV of figures is compared in the colu
 """
 
 import argparse
-import io
 import json
 import os
 import shutil
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from reproduce.claims import read_table
 from reproduce.notebooks import ROOT
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
 TIMED_TABLES = ("07_abft_overhead", "07_abft_claims", "08_mitigation_recovery_front", "09_injection_speed")
 TIMED_NOTEBOOKS = ("07_abft", "09_injection_speed")
 TIMED_COLUMNS = ["seconds", "overhead_percent"]
+SIDES = ("base", "the work tree")
 WORDS = ("what", "expected", "reads", "reason", "detail")  # of tables of claims; wording may change
 
 
@@ -62,8 +62,7 @@ def unpacked(commit: str) -> Path:
         part.mkdir(parents=True)
         packed = part.with_suffix(".zip")
         subprocess.run(["git", "archive", "-o", packed, commit], cwd=ROOT, check=True)
-        with zipfile.ZipFile(packed) as archive:
-            archive.extractall(part)
+        shutil.unpack_archive(packed, part)
         packed.unlink()
         part.rename(folder)
     return folder
@@ -98,11 +97,11 @@ def compared(base: Path, here: Path) -> tuple[str, bool]:
     lines, differing = [], set()
     names = [{str(path.relative_to(folder)) for path in folder.rglob("*.csv")} for folder in (base, here)]
     both = {name for name in names[0] & names[1] if not Path(name).name.startswith(TIMED_TABLES)}
-    lines += [f"{name}: only in {_side(name in names[0])}" for name in sorted(names[0] ^ names[1])]
+    lines += [f"{name}: only in {SIDES[name in names[1]]}" for name in sorted(names[0] ^ names[1])]
     for name in sorted(both):
         one, other = _table(base / name), _table(here / name)
         lines += [
-            f"{name}: column {c} only in {_side(c in one)}" for c in sorted(set(one.columns) ^ set(other.columns))
+            f"{name}: column {c} only in {SIDES[c in other]}" for c in sorted(set(one.columns) ^ set(other.columns))
         ]
         if len(one) != len(other):
             lines.append(f"{name}: {len(one)} rows in base, {len(other)} in the work tree")
@@ -119,12 +118,7 @@ def compared(base: Path, here: Path) -> tuple[str, bool]:
 
 def _table(path: Path) -> "pd.DataFrame":
     """A CSV as text, with today's values, without measured times and wording."""
-    import pandas as pd
-
-    # Not comment="#": it would cut a value with that sign in it.
-    lines = path.read_text().splitlines(keepends=True)
-    text = "".join(line for line in lines if not line.startswith("#"))
-    table = pd.read_csv(io.StringIO(text), dtype=str, keep_default_na=False)
+    table = read_table(path, dtype=str, keep_default_na=False)
     if "notebook" in table:
         table = table[~table["notebook"].isin(TIMED_NOTEBOOKS)].reset_index(drop=True)
     if "verdict" in table and path.stem.endswith("claims"):
@@ -132,10 +126,6 @@ def _table(path: Path) -> "pd.DataFrame":
             table["unreserved"] = table["detail"].str.extract(r"^as it (?:is|st\w+): ([\w ]+)")[0].fillna("")
         table = table.drop(columns=[*WORDS], errors="ignore")
     return table.drop(columns=TIMED_COLUMNS, errors="ignore")
-
-
-def _side(base: bool) -> str:
-    return "base" if base else "the work tree"
 
 
 if __name__ == "__main__":

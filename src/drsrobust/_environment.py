@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -47,10 +48,10 @@ def progress_bar(total: int, description: str, *, progress: bool = True) -> tqdm
 
 def count_done(what: str, number: int = 1) -> None:
     """Adds to the finished `trials` (of these `stored`, by earlier runs) or trained `models` of a batch run, in the file
-    `$DRSROBUST_PROGRESS`: a line per call."""
+    `$DRSROBUST_PROGRESS`: a line per call, with its time."""
     if number and (path := os.environ.get("DRSROBUST_PROGRESS")):
         with open(path, "a") as handle:
-            handle.write(f"{what} {number}\n")
+            handle.write(f"{what} {number} {time.time():.2f}\n")
 
 
 def cores() -> int:

@@ -42,7 +42,7 @@ def test_a_second_run_is_refused_and_changes_nothing(arguments, tmp_path, monkey
 
 
 def test_times_are_measured_once_at_a_time(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("reproduce.notebook_index._timed", lambda *_: pytest.fail("a notebook was run"))
+    monkeypatch.setattr("reproduce.notebook_index.run_notebook", lambda *_: pytest.fail("a notebook was run"))
     with locked(tmp_path / "defaults"):
         assert main(["--times", "--out", str(tmp_path)]) == 2
     assert f"process {os.getpid()}" in capsys.readouterr().err

@@ -69,10 +69,7 @@ def test_assignments(text, value):
         (["03_ber_sweep", "models=[1,2]"], "'models' is [1, 2] (list); it must be list[str]"),
         (["03_ber_sweep", "models=['dlrm'"], "must be list[str]"),
         (["03_ber_sweep", "models="], "must be list[str]"),
-        (["03_ber_sweep", "trials=-3"], "03_ber_sweep: parameter 'trials' is -3; it must be at least 1"),
-        (["03_ber_sweep", "models=dlrm,deepfn"], "03_ber_sweep: unknown model 'deepfn'; did you mean 'deepfm'?"),
-        (["03_ber_sweep", "bers=[]"], "parameter 'bers' is or holds an empty list"),
-        (["08_mitigation_recovery", "front_ber=0.5"], "parameter 'front_ber' is 0.5; it must be one of bers"),
+        (["03_ber_sweep", "datasets=movielens-1n"], "unknown data set 'movielens-1n'; did you mean 'movielens-1m'?"),
         (["03_ber_sweep", "datasets=movielens-1m/ids"], "movielens-1m is read from ml-1m/ratings.dat: pass root="),
         (["03_ber_swep"], "unknown notebook '03_ber_swep'; did you mean '03_ber_sweep'?"),
         (["--profile", "smok"], "unknown profile 'smok'; did you mean 'smoke'? known: laptop, paper, smoke"),
@@ -94,7 +91,7 @@ def test_wrong_calls_are_refused_before_anything_runs(arguments, says, tmp_path,
 
 def test_list_and_refused_calls_never_import_torch():
     code = (
-        "import sys; from reproduce.__main__ import main; main(['--list']); main(['01_bit_sensitivity', 'models=x']); "
+        "import sys; from reproduce.__main__ import main; main(['--list']); main(['01_bit_sensitivity', 'trials=x']); "
     )
     code += "print(sorted({'torch', 'pandas'} & set(sys.modules)))"
     lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
@@ -129,7 +126,6 @@ def test_real_data_is_used_where_it_is_given(real_data):
     [
         (lambda text: text.replace("trials = 8", "trails = 8", 1), "unknown parameter of 00_quickstart 'trails'"),
         (lambda text: text.replace("trials = 8", "trials = 8.5", 1), "00_quickstart: parameter 'trials' is 8.5"),
-        (lambda text: text.replace("trials = 8", "trials = 0", 1), "00_quickstart: parameter 'trials' is 0; it must"),
         (lambda text: text.replace("seed = 7", ""), "00_quickstart: no value for seed"),
         (lambda text: text.replace("[00_quickstart]", "[00_quickstrat]"), "unknown notebook in profile changed"),
         (lambda text: text.replace('dataset = "movielens"', 'dataset = "films"', 1), "unknown data set role"),

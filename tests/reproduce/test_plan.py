@@ -1,116 +1,136 @@
-"""The plan: counted as the notebooks count, measured here, and never stopped by missing data."""
+"""The plan: what notebooks took before with the same parameters, and nothing where they never ran with them."""
+
+import json
 
 import pytest
 
 from reproduce.__main__ import main
 from reproduce.notebooks import all_notebooks
-from reproduce.plan import COUNTED, EPOCHS, Line, Timed, _span, lines, rows_and_ids, untrained
-from reproduce.profiles import FOLDER, Profile, load_profile
+from reproduce.plan import RECORDS, duration, matching, read_records, remember
+from reproduce.profiles import load_profile
+from reproduce.runner import Outcome, total_seconds
+from reproduce.time_left import Step
 
 NOTEBOOKS = all_notebooks()
-TIMED = Timed(None, 100, {"": 1, "component": 3, "stratum": 20}, {"embedding": 900, "mlp": 100})
+STEPS = ["other 1 5.00", "trials 40 20.00", "other 1 3.00"]
 
 
 @pytest.fixture
-def measured(monkeypatch):
-    """No time is taken: every model costs the same."""
-    monkeypatch.setattr("reproduce.plan.untrained", lambda *_: TIMED)
-    monkeypatch.setattr("reproduce.plan.seconds_per_row", lambda timed, kind, rate: 2e-6 if rate is None else 1e-6)
-    monkeypatch.setattr("reproduce.plan.rows_and_ids", lambda *_: (200_000, 1000))
+def published(tmp_path, monkeypatch):
+    """A published run of the profile smoke on generated data, written before steps were recorded: 10 s a notebook."""
+    parameters = load_profile("smoke", NOTEBOOKS, None).parameters
+    entries = [
+        {"notebook": name, "parameters": values, "seconds": 10.0, "peak_mib": 512}
+        for name, values in parameters.items()
+    ]
+    run = {"started": "2026-01-02 03:04 UTC", "machine": {"cores": 4}, "cached": False, "notebooks": entries}
+    (tmp_path / "published").mkdir()
+    (tmp_path / "published" / "run.json").write_text(json.dumps(run))
+    monkeypatch.setattr("reproduce.plan.FIGURES", tmp_path / "published")
+    return run
 
 
-@pytest.mark.parametrize("profile", sorted(path.stem for path in FOLDER.glob("*.toml")))
-def test_every_notebook_of_every_profile_is_counted(profile, measured):
-    for line in lines(load_profile(profile, NOTEBOOKS, None), None):
-        assert line.seconds > 0, line.notebook
-        without = {"00_models", "09_injection_speed", "10_your_model", "11_one_flip"}  # trials of registered models
-        assert (line.trials > 0) == (line.notebook not in without), line.notebook
+def outcome(name="00_quickstart", steps=STEPS, **changes):
+    parameters = {"trials": 8, "ber": 1e-3} | changes
+    return Outcome(name, "A title", True, 28.0, parameters, "notebooks/x.ipynb", peak_mib=700, steps=steps)
 
 
-def test_counts_are_those_of_the_campaigns(data, trained):
-    """E1 and E3 on a small model: trials as they are counted, and as the campaigns have them."""
-    import drsrobust as dr
-
-    evaluator = dr.Evaluator(trained, data.test)
-    parts = list(dr.components(trained).query("parameters > 0")["component"])
-    campaign = dr.Campaign(evaluator, errors=[dr.SingleBit(b) for b in (30, 31)], targets=parts, trials=5)
-    p = {"dataset": "d", "models": ["dlrm"], "bits": [30, 31], "trials": 5, "test_rows": 9, "afn_neurons": 5}
-    (work,) = [one for one in COUNTED["01_bit_sensitivity"](p) if one.kind == "trials"]
-    assert work.count * len(parts) == 5 * len(campaign.conditions) and work.per == "component" and work.rate is None
-    p = {
-        "datasets": ["d"],
-        "models": ["dlrm", "fm"],
-        "bers": [1e-6, 1e-5],
-        "trials": 5,
-        "leave_out": [],
-        "test_rows": 9,
-        "train_seeds": [0, 1, 2],
-        "reseeded": [],
-    }
-    found = [one for one in COUNTED["03_ber_sweep"](p) if one.kind == "trials"]
-    assert sum(one.count for one in found) == 2 * 5 + 2 * 2 * 5  # fm under both protocols
-    p["leave_out"] = ["fm d"]
-    assert sum(one.count for one in COUNTED["03_ber_sweep"](p) if one.kind == "trials") == 10
-    p["reseeded"] = ["dlrm d"]
-    counts = {
-        kind: sum(one.count for one in COUNTED["03_ber_sweep"](p) if one.kind == kind)
-        for kind in ("trials", "training")
-    }
-    assert counts == {"trials": 30, "training": 3}
+def test_a_notebook_that_computed_everything_is_remembered(tmp_path):
+    remember(outcome(steps=["other 1 5.00", "trials 40 90.00", "other 1 3.00"]), tmp_path)
+    remember(outcome(), tmp_path)  # in its place
+    remember(outcome(trials=9), tmp_path)
+    (first, second) = [record for record in read_records(tmp_path, NOTEBOOKS) if record.source.startswith("run here")]
+    assert (first.seconds, first.peak_mib, first.parameters) == (28.0, 700, {"trials": 8, "ber": 1e-3})
+    assert first.work == [Step("other", 1, 5.0), Step("trials", 40, 20.0), Step("other", 1, 3.0)]
+    assert matching([first, second], {"00_quickstart": second.parameters}) == {"00_quickstart": second}
+    assert matching([first, second], {"00_quickstart": {"trials": 10, "ber": 1e-3}}) == {}
 
 
-def test_cells_of_the_dummy_model_are_counted():
-    p = {"widths": [64, 128, 512], "depths": [1], "embedding_dims": [64], "densities": [0.01, 0.1], "full": True}
-    p |= {"bers": [1e-7, 1e-6], "targets": ["all", "mlp"], "drawn_models": 3, "trials": 5, "inputs": 10_000}
-    first, second = COUNTED["02_model_factors"](p)
-    assert first.count == second.count == 2 * 6 * 3 * 2 * 5 and (first.rate, second.rate) == (1e-7, 1e-6)
-    assert dict(first.sizes) == {"width": 128, "depth": 1, "embedding_dim": 64}  # of a mean width of 235
-    assert sum(one.count for one in COUNTED["02_model_factors"](p | {"full": False})) == 2 * 2 * 4 * 3 * 2 * 5
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("00_quickstart", []),  # trials were stored
+        ("00_quickstart", ["other 1 5.00", "trials 39 1.00", "other 1 3.00"]),
+        ("00_models", ["other 1 5.00", "other 1 3.00"]),  # all models were stored
+    ],
+)
+def test_a_run_that_computed_less_is_not(name, steps, tmp_path):
+    remember(outcome(), tmp_path)
+    before = (tmp_path / RECORDS).read_text()
+    remember(outcome(name, steps), tmp_path)
+    assert (tmp_path / RECORDS).read_text() == before
+    remember(outcome("09_injection_speed", ["other 1 5.00", "other 1 20.00"]), tmp_path)  # which counts nothing
+    assert len(json.loads((tmp_path / RECORDS).read_text())) == 2
 
 
-def test_seconds(measured):
-    """20,000 rows at 1 microsecond each: 20 ms a trial; a model is trained once; its tables have 10 times the rows."""
-    p = {"dataset": "synthetic-movielens/ids", "model_name": "dlrm", "bers": [1e-5], "trials": 100, "test_rows": 10**7}
-    first, second = lines(
-        Profile("x", {"00_quickstart": p, "08_mitigation_recovery": p | RECOVERY}, False, (), ()), None
+def test_records_of_this_machine_come_before_published_ones_and_defaults(published, tmp_path):
+    parameters = load_profile("smoke", NOTEBOOKS, None).parameters
+    (tmp_path / RECORDS).write_text(
+        json.dumps([published["notebooks"][1] | {"seconds": 3.0, "steps": STEPS, "source": "run here"}])
     )
-    assert first.models == 1 and first.trials == 100 and first.trial_seconds == pytest.approx(2.0)
-    assert first.seconds == pytest.approx(2.0 + EPOCHS * 160_000 * 2e-6 * 9.1)
-    assert second.models == 0 and second.alone == pytest.approx(10 * 3 * 5 * 20 * 2e-6)
-    assert Line("x", seconds=100, alone=40).wall(2) == pytest.approx(6 + 40 + 30)
+    found = matching(read_records(tmp_path, NOTEBOOKS), parameters)
+    assert found["00_quickstart"].source == "run here"
+    assert found["03_ber_sweep"].source == "published run of 2026-01-02, 4 cores"
+    assert found["00_quickstart"].counted == 40 and found["03_ber_sweep"].work == [("other", 1, 10.0)]
+    defaults = {name: one.default for name, one in NOTEBOOKS["03_ber_sweep"].parameters.items()}
+    found = matching(read_records(tmp_path, NOTEBOOKS), {"03_ber_sweep": defaults})
+    assert found["03_ber_sweep"].source.startswith("with its defaults, ")
 
 
-RECOVERY = {"repeats": 3, "turns": 2, "batch": 5, "batches": 4}
+def test_a_published_run_that_read_trials_is_no_record(published, tmp_path):
+    path = tmp_path / "published" / "run.json"
+    for change in ({"cached": True}, {"notebooks": [entry | {"steps": []} for entry in published["notebooks"]]}):
+        path.write_text(json.dumps(published | change))
+        assert not [record for record in read_records(tmp_path, NOTEBOOKS) if record.source.startswith("published")]
 
 
-def test_large_and_missing_data_are_timed_on_generated_data(tmp_path):
-    timed = untrained("fm", "movielens-20m/ids", (), tmp_path)
-    assert timed.evaluator.rows.dataset == "synthetic-movielens/ids" and timed.groups["stratum"] > 2
-    assert rows_and_ids("movielens-20m/ids", tmp_path)[0] == 20_000_263
+def test_notebooks_run_side_by_side_but_for_models_and_those_that_measure_time():
+    seconds = {"00_models": 100, "01_bit_sensitivity": 10, "03_ber_sweep": 30, "07_abft": 5}
+    assert total_seconds(seconds, 1) == 145 and total_seconds(seconds, 2) == 135  # 03 alone takes 30 s
+    assert total_seconds({}, 2) == 0 and total_seconds({"01_bit_sensitivity": 10, "02_model_factors": 8}, 2) == 10
 
 
 def test_durations():
-    assert [_span(seconds) for seconds in (7, 600, 7200, 86400 * 40)] == ["7 s", "10.0 min", "2.0 hours", "40.0 days"]
+    assert [duration(seconds) for seconds in (7, 600, 7200, 86400 * 40)] == [
+        "7 s",
+        "10.0 min",
+        "2.0 hours",
+        "40.0 days",
+    ]
 
 
-def test_what_is_missing_is_said_and_the_plan_ends_well(measured, tmp_path, capsys, monkeypatch):
+def plan(*arguments, capsys):
+    assert main([*arguments, "--plan", "--jobs", "2"]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_plan_of_a_recorded_profile(published, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    said = plan("--profile", "smoke", "--out", str(tmp_path), capsys=capsys)
+    line = next(line for line in said.splitlines() if line.startswith("03_ber_sweep"))
+    assert line.split(maxsplit=5) == ["03_ber_sweep", "10", "s", "0.5", "GiB", "published run of 2026-01-02, 4 cores"]
+    # The models, 12 notebooks two at a time, and three alone.
+    assert "in all 100 s, 2 at a time, from an empty cache" in said and "memory: up to 0.5 GiB a notebook" in said
+    assert "no data folder was given" in said and "missing: movielens-1m is read from ml-1m/" in said
+
+
+def test_other_parameters_have_no_time(published, tmp_path, capsys, monkeypatch):
+    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
+    call = ["--profile", "smoke", "--out", str(tmp_path), "00_quickstart", "03_ber_sweep"]
+    said = plan(*call[:-1], "trials=9", capsys=capsys)
+    assert "00_quickstart               no record with these parameters" in said
+    assert "in all" not in said and "memory:" not in said
+    said = plan(*call, "trials=9", capsys=capsys)
+    assert "in all" not in said and said.count("no record with") == 2
+
+
+def test_what_is_missing_is_said_and_the_plan_ends_well(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("DRSROBUST_DATA", "")  # which `main` sets
     monkeypatch.setattr("reproduce.__main__._run", lambda *_: pytest.fail("something was run"))
     call = ["--profile", "paper", "--data", str(tmp_path), "--out", str(tmp_path / "out")]
-    assert main([*call, "--plan"]) == 0
-    said = capsys.readouterr().out
+    said = plan(*call, capsys=capsys)
     assert said.count("missing: ") == 3 and "ml-20m.zip from GroupLens" in said and "Kaggle, 2014" in said
-    assert "03_ber_sweep" in said and "in all " in said and not (tmp_path / "out").exists()
+    assert "03_ber_sweep" in said and "in all " not in said and not (tmp_path / "out").exists()
     assert main(call) == 2  # without the plan one error names them all
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and said.count("there is no") == 3
-
-
-def test_a_measured_plan(capsys, monkeypatch, session_cache):
-    """Models of the smoke profile, timed for real (some seconds)."""
-    monkeypatch.delenv("DRSROBUST_DATA", raising=False)
-    assert main(["--profile", "smoke", "--plan", "03_ber_sweep", "models=dlrm"]) == 0
-    said = capsys.readouterr().out
-    assert "no data folder was given" in said and "missing: movielens-1m is read from ml-1m/" in said
-    line = next(line for line in said.splitlines() if line.startswith("03_ber_sweep"))
-    assert line.split()[1:3] == ["1", "48"] and float(line.split()[3]) > 1

@@ -10,11 +10,10 @@ from drsrobust._environment import count_done
 from drsrobust.campaign import Campaign
 from drsrobust.injection import BitFlip
 from reproduce.notebooks import progress_file
-from reproduce.plan import Timed
-from reproduce.progress import Progress, planned_steps, read_counts
-from reproduce.time_left import Step
+from reproduce.progress import Progress
+from reproduce.time_left import Event, Step, read_events, steps_of, totals
 
-CHOSEN = {"03_ber_sweep": {}, "04_component_vulnerability": {}}
+CHOSEN = ["03_ber_sweep", "04_component_vulnerability"]
 
 
 class Terminal(io.StringIO):
@@ -34,35 +33,62 @@ def counted(tmp_path, monkeypatch):
 def test_campaigns_count_their_trials_and_those_of_earlier_runs(counted, evaluator, tmp_path):
     for trials in (8, 12):
         Campaign(evaluator, errors=[BitFlip(1e-3)], trials=trials, store=tmp_path / "s").run(workers=1)
-    assert read_counts(counted) == {"trials": 8 + 12, "stored": 8}  # the second has 8 of the first
+    assert totals(read_events(counted)) == {"trials": 8 + 12, "stored": 8}  # the second has 8 of the first
+    assert all(0 <= time.time() - event.time < 60 for event in read_events(counted))
     Campaign(evaluator, errors=[BitFlip(1e-3)], trials=5, store=tmp_path / "t").run(workers=1, progress=False)
-    assert read_counts(counted) == {"trials": 20, "stored": 8} and read_counts(tmp_path / "none") == {}
+    assert totals(read_events(counted)) == {"trials": 20, "stored": 8} and read_events(tmp_path / "none") == []
+
+
+def write(path, *events):
+    path.write_text("".join(f"{what} {number} {at}\n" for what, number, at in events))
 
 
 def test_the_line(counted, tmp_path):
-    """By the plan the first notebook takes three quarters of the time, and a third of it is done."""
-    progress = Progress(CHOSEN, tmp_path, None)
-    count_done("trials", 500)
-    assert progress.text(60.0) == f"[{'.' * 20}] 03_ber_sweep: 500 trials"
-    progress.planned = {
+    """By the record the first notebook takes three quarters of the time, and a third of it is done, in six times as long."""
+    steps = {
         "03_ber_sweep": [Step("trials", 1500, 300.0)],
         "04_component_vulnerability": [Step("trials", 100, 100.0)],
     }
-    assert progress.text(600.0) == "[#####...............] 03_ber_sweep: 500 of 1,500 trials; about 30.0 min left"
-    count_done("trials", 1100)  # more than planned
-    assert "1,600 of 1,600 trials" in progress.text(60.0)
+    progress = Progress(CHOSEN, tmp_path, steps)
+    write(counted, ("started", 1, 1000.0), ("trials", 500, 1600.0))
+    assert progress.text(1600.0) == "[#####...............] 03_ber_sweep: 500 of 1,500 trials; about 30.0 min left"
+    assert progress.text(1720.0).endswith("about 28.0 min left")  # two minutes later, with nothing counted since
+    write(counted, ("started", 1, 1000.0), ("trials", 1600, 1060.0))  # more than recorded
+    assert "1,600 of 1,600 trials" in progress.text(1060.0)
     progress.line("  03_ber_sweep ... 3 s", finished="03_ber_sweep")
-    assert progress.text(60.0) == "[###############.....] a notebook starts; about 20 s left"
+    assert progress.text(1060.0) == "[###############.....] a notebook starts; about 20 s left"
+
+
+def test_without_a_record_of_each_notebook_no_time_is_said(counted, tmp_path):
+    progress = Progress(CHOSEN, tmp_path, {"03_ber_sweep": [Step("trials", 1500, 300.0)]})
+    write(counted, ("started", 1, 1000.0), ("trials", 500, 1600.0))
+    assert progress.text(1600.0) == f"[{'.' * 20}] 03_ber_sweep: 500 of 1,500 trials"
+    write(counted, ("started", 1, 1000.0), ("trials", 1500, 1600.0), ("ended", 1, 1700.0))
+    assert progress.text(1700.0) == f"[{'#' * 10}{'.' * 10}] a notebook starts"
+    write(counted, ("started", 1, 1000.0), ("trials", 7, 1600.0))
+    assert Progress(CHOSEN, tmp_path, {}).text(1600.0) == f"[{'.' * 20}] 03_ber_sweep: 7 trials"
 
 
 def test_models_are_counted_where_there_are_no_trials(counted, tmp_path):
-    progress = Progress(CHOSEN, tmp_path, None)
-    progress.planned = {"03_ber_sweep": [Step("models", 4, 1.0)]}
+    progress = Progress(CHOSEN, tmp_path, {"03_ber_sweep": [Step("models", 4, 1.0)]})
     count_done("models")
-    assert "03_ber_sweep: 1 of 4 models" in progress.text(1.0)
+    assert "03_ber_sweep: 1 of 4 models" in progress.text(time.time())
 
 
-# Of each notebook: kind, count, seconds by the plan, and the real ones without a cache.
+def test_the_steps_of_a_record():
+    """A step is of one kind, and ends after a twentieth of the time: cheap and dear trials are told apart."""
+    cheap = [("trials", 1000, 9.0 + 0.1 * number) for number in range(10)]
+    dear = [("trials", 100, 20.0 + 9 * number) for number in range(10)]
+    events = [Event(*one) for one in [("started", 1, 0.0), ("models", 2, 8.0), *cheap, *dear, ("ended", 1, 105.0)]]
+    steps = steps_of(events)
+    assert steps[0] == ("other", 1, 6.0) and steps[1] == ("models", 2, 2.0) and steps[-1] == ("other", 1, 4.0)
+    assert steps[2][:2] == ("trials", 10_100) and len(steps) == 2 + 10 + 1
+    assert sum(step.seconds for step in steps) == pytest.approx(105.0)
+    assert sum(step.count for step in steps if step.kind == "trials") == 11_000
+    assert steps_of([events[0], Event("stored", 5, 1.0), *events[1:]]) == [] == steps_of([])
+
+
+# Of each notebook: kind, count, recorded seconds, and the real ones without a cache.
 RUN = {
     "00_models": [("other", 1, 6, 9), ("models", 18, 400, 850)],
     "01_bit_sensitivity": [("other", 1, 6, 8), ("models", 2, 0, 0), ("trials", 3000, 90, 80)],
@@ -79,36 +105,39 @@ RUN = {
 
 
 def simulated(stored, slow):
-    """The counts of a run, each with its time and notebook; `stored` gives the share of a step that an earlier run left."""
+    """The lines of a run, each with its time and notebook; `stored` gives the share of a step that an earlier run left."""
     events, now = [], 0.0
     for name, steps in RUN.items():
-        events.append((now, name, ""))
+        events.append((now, name, "started", 1))
         for number, (kind, count, _, real) in enumerate(steps):
             before = int(stored(name, number, kind) * count)
             if kind == "trials" and before:
-                events.append((now, name, f"stored {before}\ntrials {before}\n"))
+                events += [(now, name, "stored", before), (now, name, "trials", before)]
             parts = min(count - before, 40)
             for part in range(parts):
                 now += slow * real * (count - before) / count / parts
                 size = (count - before) * (part + 1) // parts - (count - before) * part // parts
-                events.append((now, name, f"{kind} {size}\n" if kind != "other" else ""))
-        events.append((now, name, "ended 1\n"))
+                events.append((now, name, kind, size))
+        events.append((now, name, "ended", 1))
     return events, now
 
 
-def estimates(stored, slow, folder):
-    """Of a simulated run the seconds left, by the line and really, from a tenth of it on until its last twentieth."""
+def estimates(stored, slow, folder, begin=0.1, whole=False):
+    """Of a simulated run the seconds left, by the line and really, from a share `begin` of it on until its last twentieth, by
+    records of all steps or of the `whole`."""
     progress_file(folder, "x").parent.mkdir()
     events, end = simulated(stored, slow)
-    progress = Progress({name: {} for name in RUN}, folder, None)
-    progress.planned = {name: [Step(*step[:3]) for step in steps] for name, steps in RUN.items()}
-    counted = False
-    for now, name, text in events:
-        with open(progress_file(folder, name), "a") as handle:
-            handle.write(text)
+    recorded = {name: [Step(*step[:3]) for step in steps] for name, steps in RUN.items()}
+    if whole:
+        recorded = {name: [Step("other", 1, sum(step.seconds for step in steps))] for name, steps in recorded.items()}
+    progress, counted = Progress(list(RUN), folder, recorded), False
+    for now, name, what, number in events:
+        if what != "other":  # which is not counted
+            with open(progress_file(folder, name), "a") as handle:
+                handle.write(f"{what} {number} {now}\n")
         line = progress.text(now)
-        counted = counted or bool(text) and "ended" not in text
-        if 0.1 * end <= now <= 0.95 * end and counted:  # before, whether models and trials are loaded is not known
+        counted = counted or what in ("models", "trials")
+        if begin * end <= now <= 0.95 * end and counted:  # before, whether models and trials are loaded is not known
             found = re.search(r"about ([\d.,]+) (s|min|hours) left", line)
             assert found, line
             left = float(found[1].replace(",", "")) * {"s": 1, "min": 60, "hours": 3600}[found[2]]
@@ -128,10 +157,17 @@ def estimates(stored, slow, folder):
     ids=["empty cache", "models", "models of 00", "interrupted"],
 )
 def test_the_time_left_is_within_a_factor_of_two(stored, slow, tmp_path):
-    """Cheap and dear conditions, plans that are wrong by up to a factor of two, a cache that holds models, or trials too."""
+    """Cheap and dear conditions, records that are wrong by up to a factor of two, a cache that holds models, or trials too."""
     found = list(estimates(stored, slow, tmp_path))
     assert len(found) > 50
     assert not [one for one in found if not one[1] / 2 <= one[0] <= 2 * one[1]]
+
+
+@pytest.mark.parametrize("slow", [1.0, 3.0])
+def test_records_without_steps_say_the_time_left_once_a_notebook_has_ended(slow, tmp_path):
+    """The models, the first notebook, take 45 % of this run."""
+    left = list(estimates(lambda *_: 0.0, slow, tmp_path, 0.46, whole=True))
+    assert len(left) > 50 and all(real / 2 <= said <= 2 * real for said, real, _ in left)
 
 
 def test_a_run_that_is_repeated_has_little_left(tmp_path):
@@ -140,24 +176,9 @@ def test_a_run_that_is_repeated_has_little_left(tmp_path):
     assert found and max(left for left, *_ in found) < 90
 
 
-def test_costs_of_the_plan_are_those_of_conditions(monkeypatch):
-    """Two rates: as many trials, and ten times the time; a model is trained where it is needed first."""
-    timed = Timed(None, 100, {"": 1}, {"embedding": 900, "mlp": 100})
-    monkeypatch.setattr("reproduce.plan.untrained", lambda *_: timed)
-    monkeypatch.setattr("reproduce.plan.seconds_per_row", lambda timed, kind, rate: 1e-3 * (rate or 1e-6))
-    monkeypatch.setattr("reproduce.plan.rows_and_ids", lambda *_: (1000, 100))
-    monkeypatch.setattr("reproduce.progress.cores", lambda: 2)
-    parameters = {"dataset": "d", "model_name": "fm", "bers": [1e-5, 1e-4], "trials": 5, "test_rows": 100}
-    steps = planned_steps({"00_quickstart": parameters}, None, 2)["00_quickstart"]
-    assert [(step.kind, step.count) for step in steps] == [("other", 1), ("models", 1), ("trials", 5), ("trials", 5)]
-    assert [step.seconds for step in steps[2:]] == pytest.approx([5 * 100 * 1e-8 / 2, 5 * 100 * 1e-7 / 2])
-    more = planned_steps({"00_quickstart": parameters, "11_one_flip": parameters}, None, 1)["11_one_flip"]
-    assert [step.kind for step in more] == ["other", "other"]  # the second of passes
-
-
 def test_a_terminal_has_one_line_and_a_file_a_line_now_and_then(counted, tmp_path):
     for stream in (Terminal(), io.StringIO()):
-        with Progress({"03_ber_sweep": {}}, tmp_path, None, stream=stream, every=0.1) as progress:
+        with Progress(["03_ber_sweep"], tmp_path, {}, stream=stream, every=0.1) as progress:
             counted.touch()
             count_done("trials", 7)
             until = time.monotonic() + 10
