@@ -21,7 +21,7 @@ from drsrobust._hashing import splitmix64
 from drsrobust.data import Dataset, load_dataset
 from drsrobust.data.click_logs import CATEGORIES, INTEGERS, TABLES
 from drsrobust.data.registry import find_files
-from drsrobust.data.text_files import BadLines
+from drsrobust.data.text_lines import BadLines
 from drsrobust.metrics import auc, log_loss
 from drsrobust.metrics.auc import auc_difference
 from drsrobust.models import MODELS, padded_batches, score

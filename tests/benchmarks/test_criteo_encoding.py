@@ -7,7 +7,7 @@ import pytest
 from benchmarks import encoding as criteo
 from benchmarks.__main__ import main
 from drsrobust.data import click_logs
-from drsrobust.data.text_files import BadLines
+from drsrobust.data.text_lines import BadLines
 
 
 def read(path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from drsrobust.data.click_logs import FEATURES, HEADER, avazu_blocks
-from drsrobust.data.text_files import BadLines, DataError
+from drsrobust.data.text_lines import BadLines, DataError
 
 FIRST = (
     "1000009418151094273,0,14102100,1005,0,1fbe01fe,f3845767,28905ebd,ecad2386,7801e8d9,07d7df22,"

@@ -4,70 +4,80 @@ Source: F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Con
 rating; it is positive if the rating is over 3, as in arXiv:2307.10244.
 """
 
+import csv
+import io
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from drsrobust.data.cache import Columns
 from drsrobust.data.dataset import Feature, Ids, Schema
-from drsrobust.data.large_files import encode_ids, split_order
-from drsrobust.data.text_files import (
-    HALF_STARS,
-    ID,
-    NOTHING,
-    RATING,
-    SECONDS,
+from drsrobust.data.id_encoding import encode_ids, split_order
+from drsrobust.data.text_lines import (
     STRICT,
-    TIME,
     BadLines,
-    CheckedText,
+    DataError,
+    FieldType,
     LineFormat,
     blocks,
+    excerpt,
+    integer,
     read_columns,
-    read_rows,
 )
 
-# Arrow takes one character as delimiter, so '::' is an empty field between two ':'.
-_DAT_FIELDS = {"user": ID, "gap 1": NOTHING, "movie": ID, "gap 2": NOTHING, "rating": RATING, "gap 3": NOTHING}
-_DAT = LineFormat(_DAT_FIELDS | {"timestamp": SECONDS}, ":")
-_DAT_HALF_STARS = LineFormat(_DAT_FIELDS | {"rating": HALF_STARS, "timestamp": SECONDS}, ":")
-_TAB = LineFormat({"user": ID, "movie": ID, "rating": RATING, "timestamp": SECONDS}, "\t")
-_CSV_FIELDS = {"user": ID, "movie": ID, "rating": HALF_STARS, "timestamp": SECONDS}
-_CSV = LineFormat(_CSV_FIELDS, ",", ("userId", "movieId", "rating", "timestamp"), quoted=True)
-_NUMBER = CheckedText("an integer", rb"[0-9]{1,18}")
-_USER_FIELDS = {"id": _NUMBER, "gender": CheckedText("F or M", rb"[FM]"), "age": _NUMBER, "occupation": _NUMBER}
-_ZIP = {"zip code": CheckedText("a zip code", rb"\S+")}
+_ID = integer("an id, a whole number of at least 0", "[0-9]{1,18}", lambda number: 0 <= number < 2**63)
+_STARS = integer("a rating of 1 to 5", "[1-5]", lambda number: 1 <= number <= 5)
+_HALF_STARS = FieldType("a rating of 0.5 to 5.0 in steps of a half", r"0\.50*|[1-4](\.[05]0*)?|5(\.0+)?", pa.float64())
+_SECONDS = integer(
+    "0 or a time in seconds since 1970, from 788918400 (1995) to 4102444800 (2100)",
+    "[89][0-9]{8}|[1-3][0-9]{9}",
+    lambda number: number == 0 or 788918400 <= number <= 4102444800,
+    kept=False,
+)
+_TIME = FieldType(
+    "a time of the form YYYY-MM-DD HH:MM:SS",
+    r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8]) ([01]\d|2[0-3])(:[0-5]\d){2}",
+    pattern=r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
+    holds=lambda text: _is_time(text.decode()),
+)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return np.datetime64(text, "s") is not None
+    except ValueError:  # February 30th
+        return False
+
+
+_FIELDS = {"user": _ID, "movie": _ID, "rating": _HALF_STARS, "timestamp": _SECONDS}
+_DAT_HALF_STARS = LineFormat(_FIELDS, "::")
+_DAT = LineFormat(_FIELDS | {"rating": _STARS}, "::")
+_TAB = LineFormat(_FIELDS | {"rating": _STARS}, "\t")
+_CSV = LineFormat(_FIELDS, ",", ("userId", "movieId", "rating", "timestamp"), quoted=True)
+_NUMBER = FieldType("an integer", "[0-9]{1,18}")
+_USER_FIELDS = {"id": _NUMBER, "gender": FieldType("F or M", "[FM]"), "age": _NUMBER, "occupation": _NUMBER}
+_ZIP = {"zip code": FieldType("a zip code", r"\S+")}
 _USERS = LineFormat(_USER_FIELDS | _ZIP, "::")
 _USERS_100K = LineFormat(
-    {name: _USER_FIELDS[name] for name in ("id", "age", "gender")} | {"occupation": CheckedText("text", rb".+")} | _ZIP,
+    {name: _USER_FIELDS[name] for name in ("id", "age", "gender")} | {"occupation": FieldType("text", ".+")} | _ZIP,
     "|",
 )
 _MOVIE_FIELDS = {
     "id": _NUMBER,
-    "title": CheckedText("a title", rb".+"),
-    "genres": CheckedText("one or more genres, separated by '|'", rb"[^|]+(\|[^|]+)*"),
+    "title": FieldType("a title", ".+"),
+    "genres": FieldType("one or more genres, separated by '|'", r"[^|]+(\|[^|]+)*"),
 }
 _MOVIES = LineFormat(_MOVIE_FIELDS, "::")
 _MOVIES_CSV = LineFormat(_MOVIE_FIELDS, ",", ("movieId", "title", "genres"), quoted=True)
 _GENRES_100K = (  # of the 0/1 fields of u.item, as in u.genre
-    *(
-        "unknown",
-        "Action",
-        "Adventure",
-        "Animation",
-        "Children's",
-        "Comedy",
-        "Crime",
-        "Documentary",
-        "Drama",
-        "Fantasy",
-    ),
-    *("Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western"),
-)
-_ANY, _FLAG = CheckedText("text", rb".*"), CheckedText("0 or 1", rb"[01]")
+    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
+    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+)  # fmt: skip
+_ANY, _FLAG = FieldType("text", ".*"), FieldType("0 or 1", "[01]")
 _MOVIES_100K = LineFormat(
     {name: _MOVIE_FIELDS[name] for name in ("id", "title")}
     | dict.fromkeys(("release date", "video release date", "address"), _ANY)
@@ -130,15 +140,14 @@ def read_ratings(path: Path, bad: BadLines = STRICT, *, half_stars: bool = False
     before = len(bad.skipped)
     if _ends(path, ".dat", ".data"):
         form = _TAB if _ends(path, ".data") else _DAT_HALF_STARS if half_stars else _DAT
-        liked, first_line = 7 if half_stars else 4, 1
     else:
-        form, liked, first_line = _CSV, 7, 2  # half stars
-        start = next(blocks(path))[: 1 << 16]
+        form, start = _CSV, next(blocks(path))[: 1 << 16]
         if start.count(b":") >= start.count(b"\n"):  # two colons per line, or none
-            form = replace(_CSV, fields=_CSV_FIELDS | {"timestamp": TIME})
+            form = replace(_CSV, fields=_FIELDS | {"timestamp": _TIME})
     columns = read_columns(path, form, bad)
-    parts = [(_small(b["user"]), _small(b["movie"]), (b["rating"] >= liked).astype(np.float32)) for b in columns]
+    parts = [(_small(b["user"]), _small(b["movie"]), (b["rating"] > 3).astype(np.float32)) for b in columns]
     user, movie, label = (np.concatenate(column) for column in zip(*parts, strict=True))
+    first_line = 1 if form.header is None else 2
     return _rated_once(Ratings(user, movie, label, path, first_line, [n for _, n, _ in bad.skipped[before:]]), bad)
 
 
@@ -184,7 +193,7 @@ def read_side(users: Path | None, movies: Path, bad: BadLines = STRICT, *, encod
         form = _USERS_100K if _ends(users, ".user") else _USERS
         places = [list(form.fields).index(name) - 1 for name in ("gender", "age", "occupation", "zip code")]
         user = {}
-        for key, row in _by_id(users, read_rows(users, "ascii", form, bad), bad).items():
+        for key, row in _by_id(users, _read_rows(users, "ascii", form, bad), bad).items():
             gender, age, job, code = (row[place] for place in places)
             user[key] = gender, age, job, code[:3]
     movie = {}
@@ -194,13 +203,38 @@ def read_side(users: Path | None, movies: Path, bad: BadLines = STRICT, *, encod
     return Side(user, movie, (users.name if users is not None else "", movies.name))
 
 
+def _read_rows(path: Path, encoding: str, form: LineFormat, bad: BadLines = STRICT) -> Iterator[tuple[int, list[str]]]:
+    """(line number, fields) of the good lines of a small text file; with a header it is a CSV file."""
+    before, good = len(bad.skipped), 0
+    lines = (line for block in blocks(path) for raw in io.BytesIO(block) for line in raw.splitlines())
+    for number, line in enumerate(lines, 1):
+        parts = []
+        try:
+            text = line.decode(encoding)
+            parts = text.split(form.delimiter) if form.header is None else next(csv.reader([text], strict=True)) or [""]
+            fault = form.fault([part.encode() for part in parts], line)
+        except UnicodeDecodeError:
+            fault = f"bytes that are not {encoding}: {excerpt(line)}"
+        except csv.Error as error:
+            fault = f"not a line of a CSV file ({error}): {excerpt(line)}"
+        if number == 1 and form.header is not None:
+            form.check_header(path, line)
+        elif fault:
+            bad.add(path, number, fault, before)
+        else:
+            good += 1
+            yield number, parts
+    if not good:
+        raise DataError(f"{path}: no line has the expected form, so it is another file")
+
+
 def _movie_rows(movies: Path, encoding: str, bad: BadLines) -> Iterator[tuple[int, list[str]]]:
     """(line number, [id, title, genres]) of the good lines; genres are separated by `|`."""
     if not _ends(movies, ".item"):
         dat = _ends(movies, ".dat")
-        yield from read_rows(movies, encoding if dat else "utf-8", _MOVIES if dat else _MOVIES_CSV, bad)
+        yield from _read_rows(movies, encoding if dat else "utf-8", _MOVIES if dat else _MOVIES_CSV, bad)
         return
-    for line, (key, title, _, _, _, *flags) in read_rows(movies, "latin-1", _MOVIES_100K, bad):
+    for line, (key, title, _, _, _, *flags) in _read_rows(movies, "latin-1", _MOVIES_100K, bad):
         genres = [genre for genre, flag in zip(_GENRES_100K, flags, strict=True) if flag == "1"]
         if genres:
             yield line, [key, title, "|".join(genres)]

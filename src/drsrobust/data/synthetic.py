@@ -11,7 +11,7 @@ from scipy.special import expit
 from drsrobust.data import click_logs, movielens
 from drsrobust.data.cache import Columns, cached_columns
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
-from drsrobust.data.large_files import encode_column, split_order
+from drsrobust.data.id_encoding import encode_column, split_order
 from drsrobust.metrics import auc
 
 VERSION = 1  # of the generators: raise it when one draws differently
