@@ -7,12 +7,11 @@ import pytest
 from benchmarks import encoding as criteo
 from benchmarks.__main__ import main
 from drsrobust.data import click_logs
-from drsrobust.data.text_lines import BadLines
 
 
 def read(path):
     """All columns of a file, as parsed."""
-    blocks = list(click_logs.TABLES["fields"].blocks(path, BadLines(), 0))
+    blocks = list(click_logs.TABLES["fields"].blocks(path))
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 

@@ -3,7 +3,7 @@ import gzip
 import numpy as np
 import pytest
 
-from drsrobust.data.click_logs import FEATURES, HEADER, avazu_blocks
+from drsrobust.data.click_logs import FEATURES, HEADER, TABLES
 from drsrobust.data.text_lines import BadLines, DataError
 
 FIRST = (
@@ -28,8 +28,8 @@ def file(tmp_path):
 
 
 def read(path, **options):
-    blocks = list(avazu_blocks(path, **options))
-    return {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0]}
+    blocks = list(TABLES["avazu"].blocks(path, **options))
+    return {name: np.concatenate([block[name] for block in blocks]).tolist() for name in ("label", *FEATURES)}
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.csv.gz"])
@@ -37,7 +37,7 @@ def read(path, **options):
 def test_values(file, name, end):
     content = HEAD + line() + line(id=18446744073709551999, click=1, hour=14103023, site_id="FFFFFFFF", C20=100084)
     columns = read(file(content.replace("\n", end), name))
-    assert list(columns) == ["label", *FEATURES] and len(FEATURES) == 23
+    assert len(FEATURES) == 23
     assert columns["label"] == [0, 1]
     assert columns["day"] == [141021, 141030] and columns["hour"] == [0, 23]
     assert columns["site_id"] == [0x1FBE01FE, 0xFFFFFFFF]

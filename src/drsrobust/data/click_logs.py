@@ -8,7 +8,7 @@ Source: Criteo Labs / Kaggle, Display Advertising Challenge, 2014, and the terab
 Avazu / Kaggle, Click-Through Rate Prediction, 2014: lines `id,click,hour,C1,banner_pos,...,C21` below a header.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +28,7 @@ from drsrobust.data.text_lines import (
     INTEGER,
     SKIPPED,
     SMALLEST,
+    STRICT,
     BadLines,
     FieldType,
     LineFormat,
@@ -47,9 +48,9 @@ STRIPE = 1 << 17  # rows of the dense matrix that are assembled at once
 LABEL = "label"
 INTEGERS = tuple(f"I{i}" for i in range(1, 14))
 CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
-_CLICK = integer("a label, 0 or 1", "[01]", lambda number: 0 <= number <= 1)
+CLICK = integer("a label, 0 or 1", "[01]", lambda number: 0 <= number <= 1)
 CRITEO_LINES = LineFormat(
-    {LABEL: _CLICK} | dict.fromkeys(INTEGERS, optional(INTEGER)) | dict.fromkeys(CATEGORIES, optional(FULL_HEX)), "\t"
+    {LABEL: CLICK} | dict.fromkeys(INTEGERS, optional(INTEGER)) | dict.fromkeys(CATEGORIES, optional(FULL_HEX)), "\t"
 )
 MIN_COUNT = 10  # the study's threshold: categories seen fewer than 10 times share one id
 MISSING = SMALLEST  # an empty integer, as it is parsed
@@ -63,13 +64,10 @@ HEADER = (
 )  # fmt: skip
 FEATURES = ("day", "hour", *HEADER[3:])  # of a block of Avazu, all categories
 _ID = FieldType("a number of at most 20 digits", "[0-9]{1,20}")
-_HOUR = FieldType(
-    "an hour of the form YYMMDDHH", r"\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])", pa.int64()
-)
+HOUR = FieldType("an hour of the form YYMMDDHH", r"\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])", pa.int64())
 _HASHED = (*(name for name in HEADER if name.startswith(("site_", "app_"))), "device_id", "device_ip", "device_model")
 AVAZU_LINES = LineFormat(
-    {"id": _ID, "click": _CLICK, "hour": _HOUR}
-    | {name: FULL_HEX if name in _HASHED else INTEGER for name in HEADER[3:]},
+    {"id": _ID, "click": CLICK, "hour": HOUR} | {name: FULL_HEX if name in _HASHED else INTEGER for name in HEADER[3:]},
     ",",
     HEADER,
     quoted=True,
@@ -112,6 +110,14 @@ class Table:
     dense: tuple[str, ...]
     features: dict[str, int | None]
 
+    def blocks(self, path: Path, bad: BadLines = STRICT) -> Iterator[dict[str, np.ndarray]]:
+        """The columns of a file, block by block.
+
+        Raises:
+            DataError: as `read_columns`.
+        """
+        yield from map(self.columns, read_columns(path, self.lines, bad))
+
 
 def _criteo_columns(
     transform: Callable[[np.ndarray], np.ndarray], block: dict[str, np.ndarray]
@@ -119,7 +125,7 @@ def _criteo_columns(
     return block | {name: transform(block[name]) for name in INTEGERS}
 
 
-def avazu_columns(block: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+def _avazu_columns(block: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """`label` (`click`) and the 23 `FEATURES`: `hour` (YYMMDDHH, UTC) becomes `day` (YYMMDD as a number) and `hour` (0 to 23).
     -1 in `C20` means missing."""
     day, hour = np.divmod(block["hour"], 100)
@@ -132,7 +138,7 @@ TABLES = {
     "fields": Table(
         CRITEO_LINES, partial(_criteo_columns, buckets), (), dict.fromkeys(INTEGERS, NO_BUCKET) | _CATEGORIES
     ),
-    "avazu": Table(AVAZU_LINES, avazu_columns, (), dict.fromkeys(FEATURES) | {"C20": -1}),
+    "avazu": Table(AVAZU_LINES, _avazu_columns, (), dict.fromkeys(FEATURES) | {"C20": -1}),
 }
 
 
@@ -157,9 +163,9 @@ def parse(part: Path, table: Table, files: Sequence[Path], bad_lines: str) -> No
     ):
         for file in files:
             bad = BadLines(bad_lines)
-            for block in read_columns(file, table.lines, bad):
-                writer.write_table(pa.table(table.columns(block), schema))
-                rows += len(next(iter(block.values())))
+            for block in table.blocks(file, bad):
+                writer.write_table(pa.table(block, schema))
+                rows += len(block[LABEL])
                 bar.update()
             skipped += bad.skipped
         if skipped:

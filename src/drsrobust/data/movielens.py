@@ -8,7 +8,7 @@ import csv
 import io
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -29,16 +29,16 @@ from drsrobust.data.text_lines import (
     read_columns,
 )
 
-_ID = integer("an id, a whole number of at least 0", "[0-9]{1,18}", lambda number: 0 <= number < 2**63)
-_STARS = integer("a rating of 1 to 5", "[1-5]", lambda number: 1 <= number <= 5)
-_HALF_STARS = FieldType("a rating of 0.5 to 5.0 in steps of a half", r"0\.50*|[1-4](\.[05]0*)?|5(\.0+)?", pa.float64())
-_SECONDS = integer(
+ID = integer("an id, a whole number of at least 0", "[0-9]{1,18}", lambda number: 0 <= number < 2**63)
+STARS = integer("a rating of 1 to 5", "[1-5]", lambda number: 1 <= number <= 5)
+HALF_STARS = FieldType("a rating of 0.5 to 5.0 in steps of a half", r"0\.50*|[1-4](\.[05]0*)?|5(\.0+)?", pa.float64())
+SECONDS = integer(
     "0 or a time in seconds since 1970, from 788918400 (1995) to 4102444800 (2100)",
     "[89][0-9]{8}|[1-3][0-9]{9}",
     lambda number: number == 0 or 788918400 <= number <= 4102444800,
     kept=False,
 )
-_TIME = FieldType(
+TIME = FieldType(
     "a time of the form YYYY-MM-DD HH:MM:SS",
     r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8]) ([01]\d|2[0-3])(:[0-5]\d){2}",
     pattern=r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
@@ -53,10 +53,10 @@ def _is_time(text: str) -> bool:
         return False
 
 
-_FIELDS = {"user": _ID, "movie": _ID, "rating": _HALF_STARS, "timestamp": _SECONDS}
+_FIELDS = {"user": ID, "movie": ID, "rating": HALF_STARS, "timestamp": SECONDS}
 _DAT_HALF_STARS = LineFormat(_FIELDS, "::")
-_DAT = LineFormat(_FIELDS | {"rating": _STARS}, "::")
-_TAB = LineFormat(_FIELDS | {"rating": _STARS}, "\t")
+_DAT = LineFormat(_FIELDS | {"rating": STARS}, "::")
+_TAB = LineFormat(_FIELDS | {"rating": STARS}, "\t")
 _CSV = LineFormat(_FIELDS, ",", ("userId", "movieId", "rating", "timestamp"), quoted=True)
 _NUMBER = FieldType("an integer", "[0-9]{1,18}")
 _USER_FIELDS = {"id": _NUMBER, "gender": FieldType("F or M", "[FM]"), "age": _NUMBER, "occupation": _NUMBER}
@@ -97,20 +97,12 @@ class Ratings:
     user: np.ndarray
     movie: np.ndarray
     label: np.ndarray
+    line: np.ndarray  # numbers of their lines, from 1
     path: Path = Path("ratings.dat")  # their file
-    first_line: int = 1
-    skipped: list[int] = field(default_factory=list)  # lines of the file that are not among them, ascending
-
-    def lines(self, rows: np.ndarray) -> list[int]:
-        """The line numbers, from 1, of some rows, from 0."""
-        rows_before = np.array(self.skipped, np.int64) - self.first_line - np.arange(len(self.skipped))
-        return (rows + self.first_line + np.searchsorted(rows_before, rows, side="right")).tolist()
 
     def take(self, keep: np.ndarray) -> "Ratings":
         """The rows at which `keep` (bool [n]) is true."""
-        dropped = self.lines(np.flatnonzero(~keep))
-        arrays = {"user": self.user[keep], "movie": self.movie[keep], "label": self.label[keep]}
-        return replace(self, **arrays, skipped=sorted(self.skipped + dropped))
+        return Ratings(self.user[keep], self.movie[keep], self.label[keep], self.line[keep], self.path)
 
 
 @dataclass
@@ -137,18 +129,17 @@ def read_ratings(path: Path, bad: BadLines = STRICT, *, half_stars: bool = False
     Raises:
         DataError: another header, or (`strict`) a malformed line, or one that rates a movie again for the same user.
     """
-    before = len(bad.skipped)
     if _ends(path, ".dat", ".data"):
         form = _TAB if _ends(path, ".data") else _DAT_HALF_STARS if half_stars else _DAT
     else:
         form, start = _CSV, next(blocks(path))[: 1 << 16]
         if start.count(b":") >= start.count(b"\n"):  # two colons per line, or none
-            form = replace(_CSV, fields=_FIELDS | {"timestamp": _TIME})
-    columns = read_columns(path, form, bad)
-    parts = [(_small(b["user"]), _small(b["movie"]), (b["rating"] > 3).astype(np.float32)) for b in columns]
-    user, movie, label = (np.concatenate(column) for column in zip(*parts, strict=True))
-    first_line = 1 if form.header is None else 2
-    return _rated_once(Ratings(user, movie, label, path, first_line, [n for _, n, _ in bad.skipped[before:]]), bad)
+            form = replace(_CSV, fields=_FIELDS | {"timestamp": TIME})
+    parts = [
+        (_small(b["user"]), _small(b["movie"]), (b["rating"] > 3).astype(np.float32), _small(b["line"]))
+        for b in read_columns(path, form, bad)
+    ]
+    return _rated_once(Ratings(*(np.concatenate(column) for column in zip(*parts, strict=True)), path), bad)
 
 
 def _rated_once(ratings: Ratings, bad: BadLines) -> Ratings:
@@ -160,10 +151,9 @@ def _rated_once(ratings: Ratings, bad: BadLines) -> Ratings:
         return ratings
     again = again[np.argsort(order[again])]  # in the order of the file
     rows = order[again]
-    lines, earlier = ratings.lines(rows), ratings.lines(order[again - 1])
-    for row, line, other in zip(rows.tolist(), lines, earlier, strict=True):
-        fault = f"field 2 (movie): user {ratings.user[row]} has rated {ratings.movie[row]} in line {other} already"
-        bad.add(ratings.path, line, fault)
+    for row, earlier in zip(rows.tolist(), ratings.line[order[again - 1]].tolist(), strict=True):
+        fault = f"field 2 (movie): user {ratings.user[row]} has rated {ratings.movie[row]} in line {earlier} already"
+        bad.add(ratings.path, int(ratings.line[row]), fault)
     return ratings.take(~np.isin(np.arange(len(order)), rows))
 
 
@@ -191,11 +181,10 @@ def read_side(users: Path | None, movies: Path, bad: BadLines = STRICT, *, encod
     user = None
     if users is not None:
         form = _USERS_100K if _ends(users, ".user") else _USERS
-        places = [list(form.fields).index(name) - 1 for name in ("gender", "age", "occupation", "zip code")]
         user = {}
         for key, row in _by_id(users, _read_rows(users, "ascii", form, bad), bad).items():
-            gender, age, job, code = (row[place] for place in places)
-            user[key] = gender, age, job, code[:3]
+            facts = dict(zip(list(form.fields)[1:], row, strict=True))
+            user[key] = facts["gender"], facts["age"], facts["occupation"], facts["zip code"][:3]
     movie = {}
     for key, (title, genres) in _by_id(movies, _movie_rows(movies, encoding, bad), bad).items():
         year = _YEAR.search(title)
@@ -309,12 +298,11 @@ def _known(ratings: Ratings, side: Side, bad: BadLines) -> Ratings:
     unknown = ~np.isin(ratings.movie, list(side.movie))
     if side.user is not None:
         unknown |= ~np.isin(ratings.user, list(side.user))
-    rows = np.flatnonzero(unknown)
-    for row, line in zip(rows.tolist(), ratings.lines(rows), strict=True):
+    for row in np.flatnonzero(unknown).tolist():
         thing, key, file = "movie", ratings.movie[row], side.files[1]
         if side.user is not None and ratings.user[row] not in side.user:
             thing, key, file = "user", ratings.user[row], side.files[0]
-        bad.add(ratings.path, line, f"field {thing}: {key} is not in {file}")
+        bad.add(ratings.path, int(ratings.line[row]), f"field {thing}: {key} is not in {file}")
     return ratings.take(~unknown) if unknown.any() else ratings
 
 

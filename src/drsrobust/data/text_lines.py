@@ -239,7 +239,8 @@ def read_columns(path: Path, form: LineFormat, bad: BadLines = STRICT) -> Iterat
         bad: how to treat bad lines.
 
     Yields:
-        name -> int64 or float64 [good lines of this block], at least one, of the fields that are kept.
+        name -> int64 or float64 [good lines of this block], at least one, of the fields that are kept, and `line`, the numbers
+            of these lines from 1.
 
     Raises:
         DataError: an unreadable file, a line longer than `LINE`, another header, a bad line (`strict`), no good line or,
@@ -261,7 +262,8 @@ def read_columns(path: Path, form: LineFormat, bad: BadLines = STRICT) -> Iterat
                 bad.add(path, line + int(row), fault, before)
         n_good = np.count_nonzero(keep)
         if n_good:
-            yield form.columns((lines if n_good == len(lines) else lines.filter(pa.array(keep))).buffers()[2])
+            good_lines = lines if n_good == len(lines) else lines.filter(pa.array(keep))
+            yield form.columns(good_lines.buffers()[2]) | {"line": line + np.flatnonzero(keep)}
         good += n_good
         line += len(lines)
     if not good:
