@@ -29,7 +29,7 @@ def file(tmp_path):
 
 def read(path, **options):
     blocks = list(TABLES["avazu"].blocks(path, **options))
-    return {name: np.concatenate([block[name] for block in blocks]).tolist() for name in ("label", *FEATURES)}
+    return {name: np.concatenate([block[name] for block in blocks]).tolist() for name in blocks[0]}
 
 
 @pytest.mark.parametrize("name", ["train.csv", "train.csv.gz"])
@@ -37,7 +37,7 @@ def read(path, **options):
 def test_values(file, name, end):
     content = HEAD + line() + line(id=18446744073709551999, click=1, hour=14103023, site_id="FFFFFFFF", C20=100084)
     columns = read(file(content.replace("\n", end), name))
-    assert len(FEATURES) == 23
+    assert list(columns) == ["label", *FEATURES] and len(FEATURES) == 23
     assert columns["label"] == [0, 1]
     assert columns["day"] == [141021, 141030] and columns["hour"] == [0, 23]
     assert columns["site_id"] == [0x1FBE01FE, 0xFFFFFFFF]

@@ -100,7 +100,7 @@ class Table:
 
     Attributes:
         lines: the format of its lines.
-        columns: makes of a block's fields `label` (0 or 1), the dense columns (float32) and the features (int64).
+        columns: adds to a block's fields `label` (0 or 1), the dense columns (float32) and the features (int64).
         dense: names of the dense columns.
         features: name -> the value that means "missing" (None: there is none).
     """
@@ -111,12 +111,10 @@ class Table:
     features: dict[str, int | None]
 
     def blocks(self, path: Path, bad: BadLines = STRICT) -> Iterator[dict[str, np.ndarray]]:
-        """The columns of a file, block by block.
-
-        Raises:
-            DataError: as `read_columns`.
-        """
-        yield from map(self.columns, read_columns(path, self.lines, bad))
+        """`label`, the dense columns and the features of a file, block by block; raises DataError as `read_columns`."""
+        for block in read_columns(path, self.lines, bad):
+            columns = self.columns(block)
+            yield {name: columns[name] for name in (LABEL, *self.dense, *self.features)}
 
 
 def _criteo_columns(

@@ -40,7 +40,8 @@ SECONDS = integer(
 )
 TIME = FieldType(
     "a time of the form YYYY-MM-DD HH:MM:SS",
-    r"\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8]) ([01]\d|2[0-3])(:[0-5]\d){2}",
+    r"\d{4}-((0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31) "
+    r"([01]\d|2[0-3])(:[0-5]\d){2}",  # all but February 29th
     pattern=r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
     holds=lambda text: _is_time(text.decode()),
 )

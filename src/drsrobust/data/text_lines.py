@@ -1,7 +1,7 @@
 """Delimited text, plain or .gz, to typed columns, block by block.
 
 One regular expression per format, which RE2 runs over all lines of a block, matches only well-formed lines and nearly all of
-them. Python judges the others field by field, names the bad ones, and Arrow parses the rest. DuckDB's CSV reader was tried
+them. Python checks the others field by field, names the bad ones, and Arrow parses the rest. DuckDB's CSV reader was tried
 (2.0): it accepts a superfluous empty field, empty lines and a wrong checksum of a .gz without a word, and an isolated carriage
 return ends it.
 """
@@ -97,7 +97,7 @@ class FieldType:
         plain: regular expression of well-formed fields, of nearly all that occur, in the syntax that RE2 and Python share.
         arrow: how a column is parsed: int64, float64, or binary for a hexadecimal number; None: it is checked, but not kept.
         pattern: of all well-formed fields; None: `plain`.
-        holds: what a field must fulfil besides; None: nothing.
+        holds: a further condition on a field; None: there is none.
     """
 
     meaning: str
@@ -160,7 +160,7 @@ class LineFormat:
 
     Attributes:
         fields: name -> type, in the order of the file.
-        delimiter: one character, or one twice.
+        delimiter: no field contains it; of one character if `quoted`.
         header: the column names of the first line, each in double quotes or not; None: the file has no header.
         quoted: whether fields may be in double quotes; no type of field contains a quote.
     """
@@ -195,17 +195,17 @@ class LineFormat:
 
     def columns(self, text: pa.Buffer) -> dict[str, np.ndarray]:
         """The kept columns of well-formed lines, name -> int64 or float64 [lines]."""
-        block = text.to_pybytes() if self.quoted or len(self.delimiter) > 1 else text
+        block, delimiter = text, self.delimiter
         if self.quoted:
-            block = block.translate(None, b'"')
-        if len(self.delimiter) > 1:  # Arrow takes one character, which no field contains
-            block = block.replace(self.delimiter.encode(), self.delimiter[:1].encode())
+            block = text.to_pybytes().translate(None, b'"')
+        elif len(delimiter) > 1:  # Arrow takes one character
+            block, delimiter = text.to_pybytes().replace(delimiter.encode(), b"\x1f"), "\x1f"
         kept = {name: kind.arrow for name, kind in self.fields.items() if kind.arrow is not None}
         table = pyarrow.csv.read_csv(
             pa.BufferReader(block),
             read_options=pyarrow.csv.ReadOptions(column_names=list(self.fields), block_size=1 << 22),
             parse_options=pyarrow.csv.ParseOptions(
-                delimiter=self.delimiter[0], quote_char=False, double_quote=False, ignore_empty_lines=False
+                delimiter=delimiter, quote_char=False, double_quote=False, ignore_empty_lines=False
             ),
             convert_options=pyarrow.csv.ConvertOptions(column_types=kept, include_columns=list(kept), null_values=[""]),
         )
