@@ -347,11 +347,11 @@ def files(draw):
 def test_columns_and_lines_agree(tmp_path_factory, content, block):
     """The column reader and the line reader accept the same text, as plain Python does."""
     fields, delimiter, quoted, headed, rows = content
-    kept = [name for name, kind in fields.items() if kind.arrow is not None]
+    parsed = [name for name, kind in fields.items() if kind.arrow is not None]
     header = tuple(fields) if headed else None
     path = tmp_path_factory.getbasetemp() / "odd.txt"
     path.write_bytes((delimiter.join(fields).encode() + b"\r\n") * headed + b"".join(line + end for line, end in rows))
-    expected, bad_lines = {name: [] for name in kept}, []
+    expected, bad_lines = {name: [] for name in parsed}, []
     for number, (line, end) in enumerate(rows, 1 + headed):
         parts = (line if end == b"\r\n" else line.removesuffix(b"\r")).split(delimiter.encode())
         if quoted:
@@ -363,7 +363,7 @@ def test_columns_and_lines_agree(tmp_path_factory, content, block):
             bad_lines.append(number)
         else:
             for name, number_or_none in zip(fields, values, strict=True):
-                if name in kept:
+                if name in parsed:
                     expected[name].append(number_or_none)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(text_lines, "BLOCK", block)

@@ -36,7 +36,7 @@ SECONDS = integer(
     "0 or a time in seconds since 1970, from 788918400 (1995) to 4102444800 (2100)",
     "[89][0-9]{8}|[1-3][0-9]{9}",
     lambda number: number == 0 or 788918400 <= number <= 4102444800,
-    kept=False,
+    parsed=False,
 )
 TIME = FieldType(
     "a time of the form YYYY-MM-DD HH:MM:SS",

@@ -117,10 +117,10 @@ def integer(
     meaning: str,
     plain: str = "-?[0-9]{1,18}",
     holds: Callable[[int], bool] = lambda number: SMALLEST <= number < 2**63,
-    kept: bool = True,
+    parsed: bool = True,
 ) -> FieldType:
-    """An integer for which `holds`, with blanks around it or not."""
-    arrow = pa.int64() if kept else None
+    """An integer for which `holds` is true, with blanks around it or not; if it is not `parsed`, it is only checked."""
+    arrow = pa.int64() if parsed else None
     return FieldType(meaning, plain, arrow, r"[ \t]*-?[0-9]{1,999}[ \t]*", lambda text: holds(int(text)))
 
 
@@ -200,16 +200,18 @@ class LineFormat:
             block = text.to_pybytes().translate(None, b'"')
         elif len(delimiter) > 1:  # Arrow takes one character
             block, delimiter = text.to_pybytes().replace(delimiter.encode(), b"\x1f"), "\x1f"
-        kept = {name: kind.arrow for name, kind in self.fields.items() if kind.arrow is not None}
+        types = {name: kind.arrow for name, kind in self.fields.items() if kind.arrow is not None}
         table = pyarrow.csv.read_csv(
             pa.BufferReader(block),
             read_options=pyarrow.csv.ReadOptions(column_names=list(self.fields), block_size=1 << 22),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=delimiter, quote_char=False, double_quote=False, ignore_empty_lines=False
             ),
-            convert_options=pyarrow.csv.ConvertOptions(column_types=kept, include_columns=list(kept), null_values=[""]),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=types, include_columns=list(types), null_values=[""]
+            ),
         )
-        return {name: _numbers(table[name]) for name in kept}
+        return {name: _numbers(table[name]) for name in types}
 
     def check_header(self, path: Path, line: bytes) -> None:
         """Raises DataError if the first line of a file is not `header`."""
