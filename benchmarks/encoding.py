@@ -31,7 +31,7 @@ from benchmarks.common import OURS, Result, about, text
 from drsrobust._environment import progress_bar
 from drsrobust._files import cache_folder, new_file
 from drsrobust._hashing import splitmix64
-from drsrobust.data.large_files import PARSED
+from drsrobust.data.click_logs import RAW
 
 SAMPLE, WHOLE = 109_711, 45_840_617  # lines
 HEAD = 10  # most frequent values, drawn with probabilities proportional to 1 / rank
@@ -206,7 +206,7 @@ def measure(path: Path, schema: str = "dlrm", method: str = OURS) -> dict[str, f
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process:
             try:
                 while process.poll() is None:
-                    if parsed is None and any(Path(cache, "data").glob(f".*.part/raw/{PARSED}")):
+                    if parsed is None and any(Path(cache, "data").glob(f".*.part/{RAW}")):
                         parsed = time.perf_counter()
                     stage = "parse" if parsed is None else "encode"
                     peaks[stage] = tuple(map(max, peaks[stage], _resident_kib(process.pid)))

@@ -21,7 +21,6 @@ from drsrobust._hashing import splitmix64
 from drsrobust.data import Dataset, load_dataset
 from drsrobust.data.click_logs import CATEGORIES, INTEGERS, TABLES
 from drsrobust.data.registry import find_files
-from drsrobust.data.text_files import BadLines
 from drsrobust.metrics import auc, log_loss
 from drsrobust.metrics.auc import auc_difference
 from drsrobust.models import MODELS, padded_batches, score
@@ -45,7 +44,7 @@ def read_raw(path: Any) -> dict[str, np.ndarray]:
     Raises:
         DataError: a line that is not of this form.
     """
-    blocks = list(TABLES["fields"].blocks(path, BadLines("strict"), 0))
+    blocks = list(TABLES["fields"].blocks(path))
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 

@@ -17,7 +17,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.campaign.conditions import Condition, resolved
 from drsrobust.campaign.trial import trial_seed
-from drsrobust.data.large_files import hash_ids
+from drsrobust.data.id_encoding import hash_ids
 from drsrobust.injection import ErrorModel, Injection, RowError, StuckAt
 from drsrobust.models import MODELS, build_model
 

@@ -4,7 +4,7 @@ import pytest
 from drsrobust._hashing import file_digest
 from drsrobust.data import cache, load_dataset
 from drsrobust.data.dataset import Ids
-from drsrobust.data.large_files import encode_ids, split_order
+from drsrobust.data.id_encoding import encode_ids, split_order
 
 
 def test_ids_take_rows_of_different_lengths():

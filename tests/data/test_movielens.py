@@ -5,7 +5,7 @@ import pytest
 
 from drsrobust.data import load_dataset
 from drsrobust.data.movielens import RATE_WEIGHT, encode, read_ratings, read_side
-from drsrobust.data.text_files import BadLines, DataError
+from drsrobust.data.text_lines import BadLines, DataError
 
 RATINGS = "1::10::5::978300760\n1::20::3::0\n2::10::4::0\n2::30::1::0\n"
 USERS = "1::F::1::10::48067\n2::M::56::16::70072-11\n"
@@ -238,7 +238,7 @@ def test_lines_keep_their_numbers_when_others_are_skipped(folder):
     )
     assert [line for _, line, _ in bad.skipped] == unread
     read = sorted(good + unknown)
-    assert ratings.lines(np.arange(len(ratings.label))) == read
+    assert ratings.line.tolist() == read
     first = next(number for number in read if number in unknown)
     with pytest.raises(DataError, match=rf"ratings.dat, line {first}, field \w+: \d+ is not in \w+.dat"):
         encode(ratings, side, 0)
@@ -246,8 +246,7 @@ def test_lines_keep_their_numbers_when_others_are_skipped(folder):
     assert [line for _, line, _ in bad.skipped] == unread + unknown
     assert columns.labels[np.argsort(columns.rows)].tolist() == [float(number % 5 >= 3) for number in good]
     known = ratings.take(np.isin(read, good))
-    assert known.lines(np.arange(len(good))) == good
-    assert known.skipped == sorted(unread + unknown)
+    assert known.line.tolist() == good
 
 
 def test_ratings_of_the_same_movie_are_left_out_but_the_first(tmp_path):
@@ -260,7 +259,7 @@ def test_ratings_of_the_same_movie_are_left_out_but_the_first(tmp_path):
     bad = BadLines("skip")
     ratings = read_ratings(path, bad)
     assert list(zip(ratings.user, ratings.movie, ratings.label, strict=True)) == [(1, 10, 1), (2, 10, 0), (1, 20, 1)]
-    assert ratings.lines(np.arange(3)) == [2, 4, 6]
+    assert ratings.line.tolist() == [2, 4, 6]
     assert [line for _, line, _ in bad.skipped] == [3, 5, 7, 8]
     assert bad.skipped[3][2] == "field 2 (movie): user 1 has rated 10 in line 5 already"
 

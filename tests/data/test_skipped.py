@@ -4,7 +4,7 @@ import warnings
 
 import pytest
 
-from drsrobust.data import DataError, load_dataset, text_files
+from drsrobust.data import DataError, load_dataset, text_lines
 from tests.data.criteo_lines import line, many
 
 
@@ -68,12 +68,12 @@ def test_skipped_lines_name_their_day(tmp_path):
 @pytest.mark.parametrize(
     ("limit", "says"),
     [
-        (text_files.MOSTLY_BAD, r"^60 of 118 lines are bad, too many for .* the first: lines.txt, line 17: 39 fields"),
+        (text_lines.MOSTLY_BAD, r"^60 of 118 lines are bad, too many for .* the first: lines.txt, line 17: 39 fields"),
         (5, r"^59 of 117 lines are bad, too many for .* the first: lines.txt, line 17: 39 fields"),
     ],
 )
 def test_more_bad_than_good(file, empty_cache, monkeypatch, limit, says):
-    monkeypatch.setattr(text_files, "MOSTLY_BAD", limit)
+    monkeypatch.setattr(text_lines, "MOSTLY_BAD", limit)
     file.write_text(file.read_text() + "bad\n" * 58)
     with pytest.raises(DataError, match=says):
         load_dataset("criteo-sample", path=file, bad_lines="skip")

@@ -10,4 +10,4 @@ from .own_rows import from_frame as from_frame
 from .own_rows import from_tensors as from_tensors
 from .registry import SOURCES as SOURCES
 from .registry import describe as describe
-from .text_files import DataError as DataError
+from .text_lines import DataError as DataError

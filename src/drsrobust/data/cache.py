@@ -17,7 +17,7 @@ from drsrobust._environment import progress_bar
 from drsrobust._files import cache_folder, exclusive, new_file, put_in_place
 from drsrobust._hashing import digest, file_digest
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
-from drsrobust.data.text_files import SKIPPED, DataError, Skipped, check_share, write_skipped
+from drsrobust.data.text_lines import SKIPPED, DataError, Skipped, check_share, write_skipped
 
 FORMAT = 4  # of the folder and its contents: raise it when an encoder changes
 PROGRESS_FROM = 4 << 30  # bytes of arrays; checking more shows a progress bar

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from drsrobust._hashing import digest
-from drsrobust.data.text_files import Skipped, read_skipped
+from drsrobust.data.text_lines import Skipped, read_skipped
 
 TASKS = ("click", "rank")  # labels of 0 and 1 (also of several tasks), or relevant items
 

@@ -8,11 +8,10 @@ from pathlib import Path
 
 from drsrobust.data import movielens, synthetic
 from drsrobust.data.cache import Columns, Contents, cached, cached_columns, source_digest
-from drsrobust.data.click_logs import MIN_COUNT, TABLES
+from drsrobust.data.click_logs import MIN_COUNT, TABLES, Table, encode, parse
 from drsrobust.data.dataset import Dataset
-from drsrobust.data.large_files import Table, encode, parse
 from drsrobust.data.registry import SOURCES, check_days, find_files, split_name
-from drsrobust.data.text_files import BadLines
+from drsrobust.data.text_lines import BadLines
 
 # Why an option does not apply to a data set.
 _REASONS = {
@@ -38,7 +37,7 @@ def load_dataset(
     seed: int = 0,
 ) -> Dataset:
     """A data set, split 80/10/10 at random and encoded; parsed once, then memory-mapped from the cache. After an interrupted
-    call, even a killed one, the next call continues after the finished blocks and columns.
+    call, even a killed one, the next call continues after the parse and the finished columns.
 
     Args:
         name: one of `drsrobust.data.SOURCES`; a schema may follow after a slash, as in `movielens-1m/full`.
@@ -133,9 +132,9 @@ def _within(name: str, value: int, low: int, high: int | None = None) -> int:
 
 def _click_log(name: str, options: dict, table: Table, files: list[Path]) -> Dataset:
     def fill(part: Path) -> Contents:
-        raw = parse(part / "raw", table, files, options["bad_lines"])
+        parse(part, table, files, options["bad_lines"])
         sizes = {key: options.get(key) for key in ("min_count", "hash_size")}
-        return encode(part, raw, table, seed=options["seed"], **sizes)
+        return encode(part, table, seed=options["seed"], **sizes)
 
     return cached(name, options, fill, stacklevel=4)
 

@@ -4,70 +4,81 @@ Source: F. M. Harper and J. A. Konstan, "The MovieLens Datasets: History and Con
 rating; it is positive if the rating is over 3, as in arXiv:2307.10244.
 """
 
+import csv
+import io
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 
 from drsrobust.data.cache import Columns
 from drsrobust.data.dataset import Feature, Ids, Schema
-from drsrobust.data.large_files import encode_ids, split_order
-from drsrobust.data.text_files import (
-    HALF_STARS,
-    ID,
-    NOTHING,
-    RATING,
-    SECONDS,
+from drsrobust.data.id_encoding import encode_ids, split_order
+from drsrobust.data.text_lines import (
     STRICT,
-    TIME,
     BadLines,
-    CheckedText,
+    DataError,
+    FieldType,
     LineFormat,
     blocks,
+    excerpt,
+    integer,
     read_columns,
-    read_rows,
 )
 
-# Arrow takes one character as delimiter, so '::' is an empty field between two ':'.
-_DAT_FIELDS = {"user": ID, "gap 1": NOTHING, "movie": ID, "gap 2": NOTHING, "rating": RATING, "gap 3": NOTHING}
-_DAT = LineFormat(_DAT_FIELDS | {"timestamp": SECONDS}, ":")
-_DAT_HALF_STARS = LineFormat(_DAT_FIELDS | {"rating": HALF_STARS, "timestamp": SECONDS}, ":")
-_TAB = LineFormat({"user": ID, "movie": ID, "rating": RATING, "timestamp": SECONDS}, "\t")
-_CSV_FIELDS = {"user": ID, "movie": ID, "rating": HALF_STARS, "timestamp": SECONDS}
-_CSV = LineFormat(_CSV_FIELDS, ",", ("userId", "movieId", "rating", "timestamp"), quoted=True)
-_NUMBER = CheckedText("an integer", rb"[0-9]{1,18}")
-_USER_FIELDS = {"id": _NUMBER, "gender": CheckedText("F or M", rb"[FM]"), "age": _NUMBER, "occupation": _NUMBER}
-_ZIP = {"zip code": CheckedText("a zip code", rb"\S+")}
+ID = integer("an id, a whole number of at least 0", "[0-9]{1,18}", lambda number: 0 <= number < 2**63)
+STARS = integer("a rating of 1 to 5", "[1-5]", lambda number: 1 <= number <= 5)
+HALF_STARS = FieldType("a rating of 0.5 to 5.0 in steps of a half", r"0\.50*|[1-4](\.[05]0*)?|5(\.0+)?", pa.float64())
+SECONDS = integer(
+    "0 or a time in seconds since 1970, from 788918400 (1995) to 4102444800 (2100)",
+    "[89][0-9]{8}|[1-3][0-9]{9}",
+    lambda number: number == 0 or 788918400 <= number <= 4102444800,
+    parsed=False,
+)
+TIME = FieldType(
+    "a time of the form YYYY-MM-DD HH:MM:SS",
+    r"\d{4}-((0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31) "
+    r"([01]\d|2[0-3])(:[0-5]\d){2}",  # all but February 29th
+    pattern=r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d",
+    holds=lambda text: _is_time(text.decode()),
+)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return np.datetime64(text, "s") is not None
+    except ValueError:  # February 30th
+        return False
+
+
+_FIELDS = {"user": ID, "movie": ID, "rating": HALF_STARS, "timestamp": SECONDS}
+_DAT_HALF_STARS = LineFormat(_FIELDS, "::")
+_DAT = LineFormat(_FIELDS | {"rating": STARS}, "::")
+_TAB = LineFormat(_FIELDS | {"rating": STARS}, "\t")
+_CSV = LineFormat(_FIELDS, ",", ("userId", "movieId", "rating", "timestamp"), quoted=True)
+_NUMBER = FieldType("an integer", "[0-9]{1,18}")
+_USER_FIELDS = {"id": _NUMBER, "gender": FieldType("F or M", "[FM]"), "age": _NUMBER, "occupation": _NUMBER}
+_ZIP = {"zip code": FieldType("a zip code", r"\S+")}
 _USERS = LineFormat(_USER_FIELDS | _ZIP, "::")
 _USERS_100K = LineFormat(
-    {name: _USER_FIELDS[name] for name in ("id", "age", "gender")} | {"occupation": CheckedText("text", rb".+")} | _ZIP,
+    {name: _USER_FIELDS[name] for name in ("id", "age", "gender")} | {"occupation": FieldType("text", ".+")} | _ZIP,
     "|",
 )
 _MOVIE_FIELDS = {
     "id": _NUMBER,
-    "title": CheckedText("a title", rb".+"),
-    "genres": CheckedText("one or more genres, separated by '|'", rb"[^|]+(\|[^|]+)*"),
+    "title": FieldType("a title", ".+"),
+    "genres": FieldType("one or more genres, separated by '|'", r"[^|]+(\|[^|]+)*"),
 }
 _MOVIES = LineFormat(_MOVIE_FIELDS, "::")
 _MOVIES_CSV = LineFormat(_MOVIE_FIELDS, ",", ("movieId", "title", "genres"), quoted=True)
 _GENRES_100K = (  # of the 0/1 fields of u.item, as in u.genre
-    *(
-        "unknown",
-        "Action",
-        "Adventure",
-        "Animation",
-        "Children's",
-        "Comedy",
-        "Crime",
-        "Documentary",
-        "Drama",
-        "Fantasy",
-    ),
-    *("Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western"),
-)
-_ANY, _FLAG = CheckedText("text", rb".*"), CheckedText("0 or 1", rb"[01]")
+    "unknown", "Action", "Adventure", "Animation", "Children's", "Comedy", "Crime", "Documentary", "Drama", "Fantasy",
+    "Film-Noir", "Horror", "Musical", "Mystery", "Romance", "Sci-Fi", "Thriller", "War", "Western",
+)  # fmt: skip
+_ANY, _FLAG = FieldType("text", ".*"), FieldType("0 or 1", "[01]")
 _MOVIES_100K = LineFormat(
     {name: _MOVIE_FIELDS[name] for name in ("id", "title")}
     | dict.fromkeys(("release date", "video release date", "address"), _ANY)
@@ -87,20 +98,12 @@ class Ratings:
     user: np.ndarray
     movie: np.ndarray
     label: np.ndarray
+    line: np.ndarray  # numbers of their lines, from 1
     path: Path = Path("ratings.dat")  # their file
-    first_line: int = 1
-    skipped: list[int] = field(default_factory=list)  # lines of the file that are not among them, ascending
-
-    def lines(self, rows: np.ndarray) -> list[int]:
-        """The line numbers, from 1, of some rows, from 0."""
-        rows_before = np.array(self.skipped, np.int64) - self.first_line - np.arange(len(self.skipped))
-        return (rows + self.first_line + np.searchsorted(rows_before, rows, side="right")).tolist()
 
     def take(self, keep: np.ndarray) -> "Ratings":
         """The rows at which `keep` (bool [n]) is true."""
-        dropped = self.lines(np.flatnonzero(~keep))
-        arrays = {"user": self.user[keep], "movie": self.movie[keep], "label": self.label[keep]}
-        return replace(self, **arrays, skipped=sorted(self.skipped + dropped))
+        return Ratings(self.user[keep], self.movie[keep], self.label[keep], self.line[keep], self.path)
 
 
 @dataclass
@@ -127,19 +130,17 @@ def read_ratings(path: Path, bad: BadLines = STRICT, *, half_stars: bool = False
     Raises:
         DataError: another header, or (`strict`) a malformed line, or one that rates a movie again for the same user.
     """
-    before = len(bad.skipped)
     if _ends(path, ".dat", ".data"):
         form = _TAB if _ends(path, ".data") else _DAT_HALF_STARS if half_stars else _DAT
-        liked, first_line = 7 if half_stars else 4, 1
     else:
-        form, liked, first_line = _CSV, 7, 2  # half stars
-        start = next(blocks(path))[: 1 << 16]
+        form, start = _CSV, next(blocks(path))[: 1 << 16]
         if start.count(b":") >= start.count(b"\n"):  # two colons per line, or none
-            form = replace(_CSV, fields=_CSV_FIELDS | {"timestamp": TIME})
-    columns = read_columns(path, form, bad)
-    parts = [(_small(b["user"]), _small(b["movie"]), (b["rating"] >= liked).astype(np.float32)) for b in columns]
-    user, movie, label = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return _rated_once(Ratings(user, movie, label, path, first_line, [n for _, n, _ in bad.skipped[before:]]), bad)
+            form = replace(_CSV, fields=_FIELDS | {"timestamp": TIME})
+    parts = [
+        (_small(b["user"]), _small(b["movie"]), (b["rating"] > 3).astype(np.float32), _small(b["line"]))
+        for b in read_columns(path, form, bad)
+    ]
+    return _rated_once(Ratings(*(np.concatenate(column) for column in zip(*parts, strict=True)), path), bad)
 
 
 def _rated_once(ratings: Ratings, bad: BadLines) -> Ratings:
@@ -151,10 +152,9 @@ def _rated_once(ratings: Ratings, bad: BadLines) -> Ratings:
         return ratings
     again = again[np.argsort(order[again])]  # in the order of the file
     rows = order[again]
-    lines, earlier = ratings.lines(rows), ratings.lines(order[again - 1])
-    for row, line, other in zip(rows.tolist(), lines, earlier, strict=True):
-        fault = f"field 2 (movie): user {ratings.user[row]} has rated {ratings.movie[row]} in line {other} already"
-        bad.add(ratings.path, line, fault)
+    for row, earlier in zip(rows.tolist(), ratings.line[order[again - 1]].tolist(), strict=True):
+        fault = f"field 2 (movie): user {ratings.user[row]} has rated {ratings.movie[row]} in line {earlier} already"
+        bad.add(ratings.path, int(ratings.line[row]), fault)
     return ratings.take(~np.isin(np.arange(len(order)), rows))
 
 
@@ -182,11 +182,10 @@ def read_side(users: Path | None, movies: Path, bad: BadLines = STRICT, *, encod
     user = None
     if users is not None:
         form = _USERS_100K if _ends(users, ".user") else _USERS
-        places = [list(form.fields).index(name) - 1 for name in ("gender", "age", "occupation", "zip code")]
         user = {}
-        for key, row in _by_id(users, read_rows(users, "ascii", form, bad), bad).items():
-            gender, age, job, code = (row[place] for place in places)
-            user[key] = gender, age, job, code[:3]
+        for key, row in _by_id(users, _read_rows(users, "ascii", form, bad), bad).items():
+            facts = dict(zip(list(form.fields)[1:], row, strict=True))
+            user[key] = facts["gender"], facts["age"], facts["occupation"], facts["zip code"][:3]
     movie = {}
     for key, (title, genres) in _by_id(movies, _movie_rows(movies, encoding, bad), bad).items():
         year = _YEAR.search(title)
@@ -194,13 +193,38 @@ def read_side(users: Path | None, movies: Path, bad: BadLines = STRICT, *, encod
     return Side(user, movie, (users.name if users is not None else "", movies.name))
 
 
+def _read_rows(path: Path, encoding: str, form: LineFormat, bad: BadLines = STRICT) -> Iterator[tuple[int, list[str]]]:
+    """(line number, fields) of the good lines of a small text file; with a header it is a CSV file."""
+    before, good = len(bad.skipped), 0
+    lines = (line for block in blocks(path) for raw in io.BytesIO(block) for line in raw.splitlines())
+    for number, line in enumerate(lines, 1):
+        parts = []
+        try:
+            text = line.decode(encoding)
+            parts = text.split(form.delimiter) if form.header is None else next(csv.reader([text], strict=True)) or [""]
+            fault = form.fault([part.encode() for part in parts], line)
+        except UnicodeDecodeError:
+            fault = f"bytes that are not {encoding}: {excerpt(line)}"
+        except csv.Error as error:
+            fault = f"not a line of a CSV file ({error}): {excerpt(line)}"
+        if number == 1 and form.header is not None:
+            form.check_header(path, line)
+        elif fault:
+            bad.add(path, number, fault, before)
+        else:
+            good += 1
+            yield number, parts
+    if not good:
+        raise DataError(f"{path}: no line has the expected form, so it is another file")
+
+
 def _movie_rows(movies: Path, encoding: str, bad: BadLines) -> Iterator[tuple[int, list[str]]]:
     """(line number, [id, title, genres]) of the good lines; genres are separated by `|`."""
     if not _ends(movies, ".item"):
         dat = _ends(movies, ".dat")
-        yield from read_rows(movies, encoding if dat else "utf-8", _MOVIES if dat else _MOVIES_CSV, bad)
+        yield from _read_rows(movies, encoding if dat else "utf-8", _MOVIES if dat else _MOVIES_CSV, bad)
         return
-    for line, (key, title, _, _, _, *flags) in read_rows(movies, "latin-1", _MOVIES_100K, bad):
+    for line, (key, title, _, _, _, *flags) in _read_rows(movies, "latin-1", _MOVIES_100K, bad):
         genres = [genre for genre, flag in zip(_GENRES_100K, flags, strict=True) if flag == "1"]
         if genres:
             yield line, [key, title, "|".join(genres)]
@@ -275,12 +299,11 @@ def _known(ratings: Ratings, side: Side, bad: BadLines) -> Ratings:
     unknown = ~np.isin(ratings.movie, list(side.movie))
     if side.user is not None:
         unknown |= ~np.isin(ratings.user, list(side.user))
-    rows = np.flatnonzero(unknown)
-    for row, line in zip(rows.tolist(), ratings.lines(rows), strict=True):
+    for row in np.flatnonzero(unknown).tolist():
         thing, key, file = "movie", ratings.movie[row], side.files[1]
         if side.user is not None and ratings.user[row] not in side.user:
             thing, key, file = "user", ratings.user[row], side.files[0]
-        bad.add(ratings.path, line, f"field {thing}: {key} is not in {file}")
+        bad.add(ratings.path, int(ratings.line[row]), f"field {thing}: {key} is not in {file}")
     return ratings.take(~unknown) if unknown.any() else ratings
 
 

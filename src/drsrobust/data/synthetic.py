@@ -11,7 +11,7 @@ from scipy.special import expit
 from drsrobust.data import click_logs, movielens
 from drsrobust.data.cache import Columns, cached_columns
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
-from drsrobust.data.large_files import encode_column, split_order
+from drsrobust.data.id_encoding import encode_column, split_order
 from drsrobust.metrics import auc
 
 VERSION = 1  # of the generators: raise it when one draws differently
@@ -56,7 +56,7 @@ def movielens_columns(rows: int, seed: int, full: bool) -> Columns:
     u, m = rng.normal(0.0, 0.9, (USERS + 1, FACTORS)), rng.normal(0.0, 0.9, (MOVIES + 1, FACTORS))
     logit = 0.45 + rng.normal(0.0, 0.8, USERS + 1)[user] + rng.normal(0.0, 0.9, MOVIES + 1)[movie]
     logit += (u[user] * m[movie]).sum(axis=1) + taste[age[user][:, None], genre[movie]].sum(axis=1)
-    ratings = movielens.Ratings(user, movie, _labels(rng, logit))
+    ratings = movielens.Ratings(user, movie, _labels(rng, logit), np.arange(1, rows + 1))
     side = None
     if full:
         gender, job, area = (rng.integers(0, n, USERS + 1) for n in (2, 21, 200))
