@@ -6,6 +6,7 @@ from contextlib import nullcontext
 import numpy as np
 import pandas as pd
 import pytest
+from drsrobust.statistics.stopping import checkpoints, stopping_interval
 
 from drsrobust.campaign import Campaign, StoreError
 from drsrobust.campaign.campaign import FIRST, GROWTH
@@ -18,7 +19,6 @@ from drsrobust.mitigation import Detection, Mitigation, NaNGuard
 from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.plots.curves import recovery_vs_ber_data
 from drsrobust.statistics.recovery import recovery
-from drsrobust.statistics.stopping import checkpoints, stopping_interval
 from drsrobust.statistics.summary import summarise
 from drsrobust.study.protection import max_safe_rate
 
