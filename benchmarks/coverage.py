@@ -20,7 +20,7 @@ from drsrobust.injection import BitFlip, inject, resolve
 from drsrobust.injection.critical_bits import MAX_SEPARATE_FLIPS, CriticalBits, Stratum, count_probability
 from drsrobust.statistics.intervals import mean_interval
 from drsrobust.statistics.recovery import recovery
-from drsrobust.statistics.strata import ALL, UNHIT, Strata
+from drsrobust.statistics.strata import ALL, Strata
 from drsrobust.training import load_models
 
 MAPS = 3000  # of each number of critical flips; a third of them with more
@@ -104,7 +104,7 @@ def made_up(outside: float, critical: float = 0.01, n: int = 200_000) -> Populat
     trials, loses 0.3 too."""
     random = np.random.default_rng(7)
     losses = [0.3 * (random.random(n) < outside) + np.abs(random.normal(0, 2e-4, n)), np.full(n, 0.3)]
-    strata = [Stratum("0", 1 - critical, CriticalBits()), Stratum("1+", critical, CriticalBits())]
+    strata = [Stratum("0", 1 - critical, CriticalBits(), "anywhere"), Stratum("1+", critical, CriticalBits())]
     name = f"{critical:.0%} critical, {outside:.0%} of the others harmful"
     return Population(name, None, 0.8, losses, np.array([1 - critical, critical]), strata)
 
@@ -113,7 +113,8 @@ def stratified_sample(population: Population, trials: int, random: np.random.Gen
     """Trials as a stratified campaign draws them."""
     strata, pilot = population.strata, min(PILOT_TRIALS, trials // len(population.strata))
     parts = [population.draw(one.name, pilot, random) for one in strata]
-    unseen = np.array([0.0 if one.name == UNHIT else UNSEEN_LOSS**2 / pilot for one in strata])
+    bounded = np.array([stratum.is_bounded("word") for stratum in strata])
+    unseen = np.where(bounded, 0.0, UNSEEN_LOSS**2 / pilot)
     deviations = np.sqrt(np.array([part.var() for part in parts]) + unseen)
     probabilities = np.array([one.probability for one in strata])
     counts = allocate(probabilities, deviations, trials, pilot)
@@ -123,7 +124,8 @@ def stratified_sample(population: Population, trials: int, random: np.random.Gen
     ]
     names = np.repeat([one.name for one in strata], counts)
     weights = np.repeat(probabilities / probabilities.sum() / counts, counts)
-    return pd.DataFrame({"auc_drop": np.concatenate(parts), "outcome": "ok", "stratum": names, "weight": weights})
+    columns = {"stratum": names, "weight": weights, "loss_is_bounded": np.repeat(bounded, counts)}
+    return pd.DataFrame({"auc_drop": np.concatenate(parts), "outcome": "ok"} | columns)
 
 
 def plain_sample(population: Population, trials: int, random: np.random.Generator) -> pd.DataFrame:
@@ -168,7 +170,7 @@ def recovery_coverage(
     lost, left = losses(10**6)
     truth, hits, given = 1 - left.mean() / lost.mean(), 0, 0
     base = {name: "x" for name in ("model", "dataset", "protocol", "error_model", "target", "checkpoint", "data")}
-    base |= {"rate": 1e-5, "ber": 1e-5, "auc_golden": 0.8, "outcome": "ok", "stopping": "fixed"}
+    base |= {"rate": 1e-5, "ber": 1e-5, "auc_golden": 0.8, "outcome": "ok"}
     for _ in range(resamples):
         lost, left = losses(trials)
         both = [

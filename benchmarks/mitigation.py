@@ -19,8 +19,7 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, resolve
 from drsrobust.metrics import auc
 from drsrobust.metrics.auc import auc_difference
-from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, Mitigation, NaNGuard, WeightRange, reserve_bits
-from drsrobust.mitigation.memory.storage import StorageProtection
+from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, Mitigation, NaNGuard, reserve_bits
 from drsrobust.models import padded_batches, score
 from drsrobust.models.scoring import BATCH
 from drsrobust.statistics.intervals import wilson
@@ -46,8 +45,8 @@ _AT_ONCE = 1 << 16  # units whose check bits are computed at once
 
 def memory_cost(cases: Sequence[Case]) -> pd.DataFrame:
     """One row per mitigation and model: `mitigation`, `model`, `stored_bits_percent` (of the parameters' bits), `scrub_ms`: the
-    CPU time of one pass of this library over all words, which makes their check bits (or compares them with their ranges); null
-    for what hardware votes on at each read. None of them takes time at inference.
+    CPU time of one pass of this library over all words, which makes their checksums (or compares them with their ranges); null
+    for what hardware checks at each read. None of them takes time at inference.
     """
     rows = []
     for case in cases:
@@ -59,17 +58,16 @@ def memory_cost(cases: Sequence[Case]) -> pd.DataFrame:
 
 
 def _scrub_ms(mitigation: Mitigation, model: nn.Module) -> float | None:
-    if isinstance(mitigation, WeightRange):
+    if hasattr(mitigation, "outside"):
         return 1e3 * cpu_seconds(lambda: mitigation.outside(model))[1]
-    areas = list(mitigation.protected(model)) if isinstance(mitigation, StorageProtection) else []
-    found = [(area, mitigation.check_bits(area)) for area in areas]
-    if not found or any(one is None for _, one in found):
+    if not hasattr(mitigation, "content"):
         return None
 
     def scrub() -> None:
-        for area, one in found:
-            for start in range(0, one.units, _AT_ONCE):
-                mitigation.content(area, np.arange(start, min(one.units, start + _AT_ONCE)))
+        for words in mitigation.protected(model):
+            units = mitigation.check_bits(words).units
+            for start in range(0, units, _AT_ONCE):
+                mitigation.content(words, np.arange(start, min(units, start + _AT_ONCE)))
 
     return 1e3 * cpu_seconds(scrub)[1]
 

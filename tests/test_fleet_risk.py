@@ -11,6 +11,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.injection import Geometry
 from drsrobust.rates import EVENTS, FAULTS, FIT, Fit
+from tests.mitigation.plain import screened
 
 # 2,048 words of 64 bits: one row of 16 KiB in a memory of 128 KiB, which has one rank of two banks of four rows.
 MODEL = nn.Linear(64, 64, bias=False)
@@ -35,7 +36,8 @@ def damage(changed=(0.2, 0.4), lost=(0.1, 0.3), modes=("row",), mitigation="none
         "n_bits": 64 * 64 * 32,
     }
     each |= {"model": "m", "dataset": "d", "protocol": "corrected", "rate": None, "ber": None, "target": "all"}
-    each |= {"mitigation": mitigation, "mitigation_kind": "none", "auc_golden": 0.8, "stopping": "fixed", "nan_rows": 0}
+    each |= {"mitigation": mitigation, "mitigation_kind": "none", "auc_golden": 0.8, "nan_rows": 0}
+    each |= {"error_chips": None, "error_mapping": "in order", "corrects_mode": None}
     each |= {"inf_rows": 0, "n_sites": 9, "n_events": 1, "checkpoint": "c", "data": "f"}
     parts = [
         pd.DataFrame(each | {"error_model": f"MemoryFault({mode!r})", "error_mode": mode} | columns) for mode in modes
@@ -80,7 +82,7 @@ def test_the_loss_that_is_exceeded_once_in_a_time():
 
 
 def test_what_a_code_cannot_repair_stops_the_host():
-    code = damage(mitigation="SECDED", mitigation_kind="ECC", stopped=[True, False])
+    code = damage(mitigation="SECDED", mitigation_kind="ECC", corrects_mode="bit", stopped=[True, False])
     watch = damage(mitigation="range", mitigation_kind="WeightRange", detected=True, repaired=False)
     raised = damage((None, 0.4), (None, 0.3), mitigation="raises", outcome=["raised", "ok"])
     table = dr.fleet(pd.concat([damage(), code, watch, raised]), MODEL, rates=ROWS, **OPTIONS).table()
@@ -127,7 +129,9 @@ def test_hosts_stop_for_words_outside_of_the_model_too():
     memory, 0.08 in the model; without a code no host stops, and where trials have seen none, some may."""
     trials = damage(modes=tuple(FIT))
     larger = trials["error_mode"] != "bit"
-    code = trials.assign(mitigation="SECDED", mitigation_kind="ECC", stopped=larger, bits_left=larger.astype(int))
+    code = trials.assign(
+        mitigation="SECDED", mitigation_kind="ECC", corrects_mode="bit", stopped=larger, bits_left=larger.astype(int)
+    )
     other = trials.assign(mitigation="other", stopped=False)
     options = {"hosts": 10_000, "memory": "1TiB", "recommendations": 1e6}
     table = dr.fleet(pd.concat([trials, code, other]), MODEL, **options).table().set_index("mitigation")
@@ -198,7 +202,14 @@ def test_the_simulation_agrees_with_the_closed_form():
     """Means of 40 runs, within four of their standard errors, of transient and permanent faults of three modes."""
     rates = NEVER | {"row": Fit(2e6, 1e6), "bank": Fit(4e5, 0.0), "bit": Fit(0.0, 5e6)}
     trials = damage((0.1, 0.2, 0.9), (0.0, 0.05, 0.3), ("row", "bank", "bit"))
-    code = damage((0.1, 0.2, 0.9), (0.0, 0.05, 0.3), ("row", "bank", "bit"), mitigation="SECDED", mitigation_kind="ECC")
+    code = damage(
+        (0.1, 0.2, 0.9),
+        (0.0, 0.05, 0.3),
+        ("row", "bank", "bit"),
+        mitigation="SECDED",
+        mitigation_kind="ECC",
+        corrects_mode="bit",
+    )
     code = code.assign(stopped=[True, False, False] * 3)
     both = pd.concat([trials, code]).assign(nan_share=[0.05, 0.1, 0.3] * 6)
     fleet = dr.fleet(both, MODEL, rates=rates, **OPTIONS | {"push_interval": 36.0})
@@ -340,10 +351,10 @@ def test_trials_that_are_refused():
         (trials.head(0), "damage has no trials"),
         (trials.assign(n_bits=512), "damage holds trials of 512 bits; the model has 131,072 in this target"),
         (
-            trials.assign(error_model="MemoryFault('row', chips=[7])"),
+            trials.assign(error_model="MemoryFault('row', chips=[7])", error_chips="[7]"),
             "holds MemoryFault.*chips.*; give faults of any chip",
         ),
-        (trials.assign(error_model="MemoryFault('row', mapping='spread')"), "spread.*; geometry maps words 'in order'"),
+        (trials.assign(error_model="spread", error_mapping="spread"), "holds spread.*; geometry maps words 'in order'"),
         (trials.assign(auc_drop=None), "damage has no value of auc_drop in some trials"),
         (pd.concat([trials, trials.assign(error_model="other")]), "holds 2 conditions of mode 'row' under 'none'"),
     ):
@@ -354,8 +365,8 @@ def test_trials_that_are_refused():
 
 
 def test_a_code_that_left_no_wrong_bit_has_no_interval():
-    code = damage((0.0, 0.0), (0.0, 0.0), mitigation="code", mitigation_id="c", mitigation_kind="Chipkill")
-    some, other = code, code.assign(bits_left=0, mitigation_kind="ECC")  # SECDED does not correct every row
+    code = damage((0.0, 0.0), (0.0, 0.0), mitigation="code", mitigation_id="c", corrects_mode="any")
+    some, other = code, code.assign(bits_left=0, corrects_mode="bit")  # SECDED does not correct every row
     some, other, none = (
         dr.fleet(one, MODEL, rates=ROWS, **OPTIONS).table().iloc[0] for one in (some, other, code.assign(bits_left=0))
     )
@@ -369,10 +380,11 @@ def test_a_silent_miscorrection_serves_wrong_recommendations():
     model, stopped, silent = nn.Embedding(3000, 16), 0, 0
     for seed in range(200):
         drawn = dr.MemoryFault("word").sample(dr.resolve(model), seed=seed)
-        left, counts = dr.ECC().report(drawn, model, seed=seed)
+        left = screened(dr.ECC(), drawn, model, seed)
+        counts = left.counts
         assert bool(left.stopped) == (counts.get("uncorrectable", 0) > 0)
-        assert not dr.ECC(uncorrectable="zero").screen(drawn, model, seed=seed).stopped
-        assert (dr.ECC() + dr.WeightRange.fit(model)).screen(drawn, model, seed=seed).stopped == left.stopped
+        assert not screened(dr.ECC(uncorrectable="zero"), drawn, model, seed).stopped
+        assert screened(dr.ECC() + dr.WeightRange.fit(model), drawn, model, seed).stopped == left.stopped
         stopped += bool(left.stopped)
-        silent += not left.stopped and counts.get("miscorrected", 0) > 0 and len(left) > 0
+        silent += not left.stopped and counts.get("miscorrected", 0) > 0 and len(left.remaining) > 0
     assert 80 < stopped < 150 and 10 < silent < 60

@@ -17,8 +17,9 @@ COLUMNS = [
     "model", "dataset", "protocol", "error_model", "rate", "ber", "target", "mitigation", "trial", "seed", "outcome",
     "bits_flipped", "words_hit", "realised_rate", "bits_left", "auc", "auc_golden", "auc_drop", "logloss", "ne",
     "nan_rows", "inf_rows", "rows_reached", "detected", "repaired", "checkpoint", "data", "n_sites", "n_events", "stopped",
-    "mitigation_id", "error_kind", "error_bit", "error_count", "error_mode", "target_table", "target_rows", "target_share",
-    "mitigation_kind", "n_bits", "stopping",
+    "mitigation_id", "error_kind", "error_bit", "error_count", "error_mode", "error_chips",
+    "error_mapping", "target_table", "target_rows", "target_share",
+    "mitigation_kind", "corrects_mode", "n_bits",
 ]
 # fmt: on
 

@@ -62,8 +62,8 @@ class Ranges(dr.WeightRange):
 
     active = True
 
-    def screen(self, error_map, model, *, seed):
-        return super().screen(error_map, model, seed=seed) if self.active else error_map
+    def screen(self, error_map, space, *, seed):
+        return super().screen(error_map, space, seed=seed) if self.active else error_map
 
 
 def helped(scores):

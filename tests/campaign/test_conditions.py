@@ -1,4 +1,4 @@
-"""Mitigations, explicit conditions, precision, further metrics."""
+"""Mitigations, explicit conditions, further metrics."""
 
 import json
 from contextlib import nullcontext
@@ -6,10 +6,8 @@ from contextlib import nullcontext
 import numpy as np
 import pandas as pd
 import pytest
-from drsrobust.statistics.stopping import checkpoints, stopping_interval
 
 from drsrobust.campaign import Campaign, StoreError
-from drsrobust.campaign.campaign import FIRST, GROWTH
 from drsrobust.campaign.queue import Chunk
 from drsrobust.campaign.trial import LocalRunner
 from drsrobust.evaluation import Evaluator
@@ -31,7 +29,7 @@ class TopBitProtected(Mitigation):
     def settings(self):
         return {}
 
-    def screen(self, error_map, model, *, seed):
+    def screen(self, error_map, space, *, seed):
         return error_map.restrict(range(30))
 
 
@@ -217,56 +215,11 @@ def test_a_list_in_the_axis_of_targets_is_a_union(evaluator, tmp_path):
         Campaign(evaluator, **grid, targets=[union, union[::-1]])
 
 
-def test_precision(evaluator, tmp_path):
-    """Every condition stops at the first look at which its interval is narrow enough, and those on the same maps together."""
-    grid = {"errors": [BitFlip(1e-6), BitFlip(1e-3)], "targets": ["all"], "mitigations": [None, Clamped(3.0)]}
-    runner = Campaign(evaluator, precision=0.05, max_trials=400, store=tmp_path / "s", **grid)
-    table = runner.run(progress=False)
-    schedule = checkpoints(FIRST, 400, growth=GROWTH)
-    for rate, group in table.groupby("rate"):
-        sizes = group.groupby("mitigation").size()
-        assert sizes.nunique() == 1 and sizes.iloc[0] in schedule, rate
-        n = int(sizes.iloc[0])
-        widths = {look: [] for look in schedule if look <= n}
-        for _, one in group.groupby("mitigation"):
-            for look in widths:
-                _, low, high = stopping_interval(one["auc"].to_numpy()[:look])
-                widths[look].append((high - low) / 2)
-        for look, found in widths.items():
-            assert (max(found) <= 0.05) == (look == n) or n == 400
-    once = Campaign(evaluator, precision=0.05, max_trials=400, store=tmp_path / "t", **grid)
-    pd.testing.assert_frame_equal(once.run(progress=False, workers=1), table)
-    finer = Campaign(evaluator, precision=0.035, max_trials=400, store=tmp_path / "s", **grid).run(progress=False)
-    assert len(finer) > len(table)
-    pd.testing.assert_frame_equal(runner.table(), table)  # it reads no more than its own
-    summary = runner.summary()
-    assert ((summary["auc_high"] - summary["auc_low"]) / 2 <= 0.05).all()
-    assert "whatever the number of trials" in summary.attrs["interval"]
-
-
-def test_an_interrupted_search_for_precision_goes_on(evaluator, tmp_path, monkeypatch):
-    from drsrobust.campaign import trial as work
-
-    grid = {"errors": [BitFlip(1e-3)], "precision": 0.05, "max_trials": 300}
-    expected = Campaign(evaluator, store=tmp_path / "s", **grid).run(progress=False)
-    real, calls = work.run_trial, iter(range(10_000))
-
-    def stop_at_50(*arguments, **options):
-        if next(calls) == 50:
-            raise KeyboardInterrupt
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(work, "run_trial", stop_at_50)
-    with pytest.raises(KeyboardInterrupt):
-        Campaign(evaluator, store=tmp_path / "t", **grid).run(progress=False)
-    pd.testing.assert_frame_equal(Campaign(evaluator, store=tmp_path / "t", **grid).run(progress=False), expected)
-
-
 def test_metrics(evaluator, trained, tmp_path):
     runner = Campaign(evaluator, metrics=NAMES, store=tmp_path / "s", **GRID)
     table = runner.run(progress=False)
     assert tuple(table.columns[-len(NAMES) :]) == NAMES
-    assert table.columns[-len(NAMES) - 2 : -len(NAMES)].tolist() == ["n_bits", "stopping"]
+    assert table.columns[-len(NAMES) - 1] == "n_bits"
     with inject(trained, BitFlip(1e-3), seed=int(table["seed"][4])):
         full = evaluator.run()
         assert [full.metric(name) for name in NAMES] == table.loc[4, list(NAMES)].tolist()
@@ -285,11 +238,7 @@ def test_metrics_of_users_are_null_without_users(evaluator, trained, data, tmp_p
     assert table["ndcg"].isna().all() and table["decision_changed"].notna().all()
 
 
-def test_bad_precision(evaluator):
-    with pytest.raises(ValueError, match="precision must be a half-width"):
-        Campaign(evaluator, errors=[BitFlip(0.1)], precision=0)
-    with pytest.raises(ValueError, match="max_trials=5 needs precision="):
-        Campaign(evaluator, errors=[BitFlip(0.1)], max_trials=5)
+def test_no_trials(evaluator):
     with pytest.raises(ValueError, match="trials must be at least 1, got 0"):
         Campaign(evaluator, errors=[BitFlip(0.1)], trials=0)
 

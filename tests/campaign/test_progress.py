@@ -16,20 +16,18 @@ def trials(condition, numbers, auc=0.8, seconds=2.0):
     )
 
 
-def test_conditions_widths_and_time_left(evaluator, tmp_path, monkeypatch):
+def test_conditions_and_time_left(monkeypatch):
     monkeypatch.setattr("drsrobust._environment.sys.stderr.isatty", lambda: True, raising=False)
-    runner = Campaign(evaluator, errors=[BitFlip(1e-3), BitFlip(1e-2)], precision=0.05, trials=32, store=tmp_path / "s")
-    schedule = Schedule([[0], [1]], [32, 400], 0.05)
+    schedule = Schedule([[0], [1]], 32)
     schedule.add(trials(0, []))
-    report = CampaignProgress(schedule, "dlrm", len(runner.conditions), runner.precision)
+    report = CampaignProgress(schedule, "dlrm", 2)
     assert report.text(0.0) == "0/2 conditions"
     schedule.add(trials(0, range(20)))
     # 12 trials of this condition and 32 of the other, of 2 s each; 20 trials took 20 s: two workers
-    assert report.text(20.0).split(", ")[::2] == ["0/2 conditions", "0:44 left"]
-    assert report.text(20.0).split(", ")[1].startswith("±0.")
-    schedule.add(trials(0, range(20, 400)))
-    schedule.add(trials(1, range(400)))
-    assert report.text(400.0).startswith("2/2 conditions") and report.text(400.0).endswith("0:00 left")
+    assert report.text(20.0).split(", ") == ["0/2 conditions", "0:44 left"]
+    schedule.add(trials(0, range(20, 32)))
+    schedule.add(trials(1, range(32)))
+    assert report.text(32.0).startswith("2/2 conditions") and report.text(32.0).endswith("0:00 left")
 
 
 def test_a_batch_run_is_quiet(evaluator, tmp_path, monkeypatch, capsys):

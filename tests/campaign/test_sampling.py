@@ -103,8 +103,6 @@ def test_what_cannot_be_stratified_is_refused(evaluator, tmp_path):
         campaign(evaluator, tmp_path / "s", [1e-6], targets=[Rows("user", range(5))])
     with pytest.raises(TypeError, match=r"is for error models that have strata.*; SingleBit\(bit=30\) in .* has"):
         campaign(evaluator, tmp_path / "s", errors=[SingleBit(30)])
-    with pytest.raises(ValueError, match="precision=0.01 needs sampling='plain'"):
-        campaign(evaluator, tmp_path / "s", precision=0.01)
     with pytest.raises(ValueError, match="unknown sampling 'strata'; did you mean 'stratified'"):
         campaign(evaluator, tmp_path / "s", sampling="strata")
     with pytest.raises(ValueError, match="errors may hit only some of these bits"):

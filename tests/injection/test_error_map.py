@@ -115,7 +115,7 @@ def test_restrict(a, bits, others):
     assert entries(some.restrict(others)) == entries(a.restrict(others).restrict(bits))
     assert entries(some | a.restrict(others)) == entries(a.restrict((*bits, *others)))
     assert entries(a.restrict(FIELDS)) == entries(a)
-    assert some.realised_rate == a.realised_rate and some.eligible_bits == a.eligible_bits
+    assert some.eligible_bits == a.eligible_bits and some.realised_rate == some.bits / some.eligible_bits
 
 
 @quick

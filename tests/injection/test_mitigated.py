@@ -35,8 +35,8 @@ def test_both_sides():
     before = [p.detach().clone() for p in model.parameters()]
     mitigation = SignsProtected()
     with torch.no_grad(), dr.inject(model, dr.BitFlip(0.3), seed=1, mitigation=mitigation) as left:
-        assert left.bits == left.drawn.bits - left.drawn.restrict("sign").bits < left.drawn.bits
-        assert left.realised_rate == left.drawn.realised_rate
+        drawn = dr.BitFlip(0.3).sample(dr.resolve(model), seed=1)
+        assert left.bits == drawn.bits - drawn.restrict("sign").bits < drawn.bits
         assert dr.injection.applied_maps(model) == (left,)
         with mitigation.attach(model) as watch:
             assert model(x).isfinite().all()
@@ -51,9 +51,9 @@ def test_words_that_a_code_made_wrong():
     space = dr.resolve(model)
     drawn = dr.FixedCount(3).sample(space, seed=1)
     names = drawn.targets.index("weight")
-    left = drawn.remaining(np.array([names, names]), np.array([9, 4]), np.array([0, 6], np.uint64))
+    left = drawn.with_words(np.array([names, names]), np.array([9, 4]), np.array([0, 6], np.uint64))
     assert left.frame()[["tensor", "word", "bits"]].values.tolist() == [["weight", 4, 2]]
-    assert left.drawn is drawn and left.realised_rate == drawn.realised_rate and left.bits == 2
+    assert left.seed == drawn.seed and left.error_model == drawn.error_model and left.bits == 2
     with left.applied(model):
         pass
 

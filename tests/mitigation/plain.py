@@ -1,11 +1,13 @@
 """Helpers for tests of protected memory: small tensors of any format, and errors as dictionaries."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 from torch import nn
 
 import drsrobust as dr
+from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.protected_words import Errors
 from drsrobust.mitigation.memory.storage import DrawContext
 from tests.injection.oracle import raw, width
@@ -52,18 +54,15 @@ def random_masks(units, bits, flips, seed):
 
 def map_of(model, masks, target="everything"):
     """An error map with the errors {word of `t`: mask} that does not know what it was drawn from."""
-    drawn = dr.BitFlip(0.0).sample(dr.resolve(model, target), seed=1)
-    number = drawn.targets.index("t")
-    made = drawn.remaining(
-        np.full(len(masks), number), np.array(list(masks), np.int64), np.array(list(masks.values()), np.uint64)
-    )
-    return drawn.__class__(
-        *(made.tensor, made.word, made.mask, made.fingerprint),
-        seed=1,
-        error_model="by hand",
-        eligible_bits=None,
-        requested_rate=None,
-    )
+    clean = dr.BitFlip(0.0).sample(dr.resolve(model, target), seed=1)
+    tensor = np.full(len(masks), clean.targets.index("t"))
+    words, flips = np.array(list(masks), np.int64), np.array(list(masks.values()), np.uint64)
+    return replace(clean.with_words(tensor, words, flips), error_model="by hand", sources=())
+
+
+def screened(mitigation, error_map, model, seed=1):
+    """What protected memory of a model makes of an error map."""
+    return Screened.by(mitigation, error_map, dr.resolve(model, "everything"), seed=seed)
 
 
 def memory_bits(model):

@@ -10,9 +10,9 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.injection.memory_faults import MODES, Geometry, MemoryFault
-from drsrobust.mitigation.memory.chipkill import CODE, Chipkill, _symbols, decode_pairs
+from drsrobust.mitigation.memory.chipkill import Chipkill, decode_pairs
 from drsrobust.mitigation.memory.ecc import CLEAN, CORRECTED, SECDED, UNCORRECTABLE
-from drsrobust.mitigation.memory.protected_words import ProtectedWords
+from tests.mitigation.plain import screened
 
 
 def word_pairs(symbols):
@@ -42,16 +42,6 @@ def test_two_wrong_symbols_are_miscorrected_16_times_in_255(chips):
     assert np.array_equal(data[kept], given[0][kept]) and np.array_equal(check[kept], given[1][kept])
 
 
-def test_check_bits_make_all_syndromes_zero():
-    table = nn.Embedding(64, 8)
-    (tensor,) = dr.resolve(table).tensors
-    protected, code = ProtectedWords(tensor), Chipkill()
-    units = np.arange(code.check_bits(protected).units)
-    data = protected.read_blocks(units, 64).reshape(-1, 2)
-    check = code.content(protected, units).reshape(-1, 2)
-    assert check.any() and check.max() < 256 and not any(one.any() for one in CODE.syndromes(_symbols(data, check)))
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_one_fault_leaves_nothing(mode):
     model = nn.Sequential(nn.Embedding(3000, 16), nn.Linear(16, 7))
@@ -59,8 +49,9 @@ def test_one_fault_leaves_nothing(mode):
     seen = set()
     for seed in range(40):
         drawn = fault.sample(space, seed=seed)
-        remaining, counts = Chipkill().report(drawn, model, seed=seed)
-        assert not len(remaining) and not counts.get("miscorrected") and not counts.get("uncorrectable")
+        after = screened(Chipkill(), drawn, model, seed)
+        counts = after.counts
+        assert not len(after.remaining) and not counts.get("miscorrected") and not counts.get("uncorrectable")
         seen |= {name for name, count in counts.items() if count}
     assert seen == {"corrected"}
 
@@ -76,9 +67,9 @@ def test_faults_of_check_chips_are_seen_by_codes():
     space = dr.resolve(model)
     for seed in (seed for seed in range(80) if fault.extent(space, seed=seed).chip >= 16):
         words, drawn = len(fault.extent(space, seed=seed).address), fault.sample(space, seed=seed)
-        _, counts = dr.ECC().report(drawn, model, seed=seed)
+        counts = screened(dr.ECC(), drawn, model, seed).counts
         assert not len(drawn) and sum(counts.values()) == words
-        _, counts = Chipkill().report(drawn, model, seed=seed)
+        counts = screened(Chipkill(), drawn, model, seed).counts
         assert counts["corrected"] == words // 2
 
 
@@ -98,24 +89,25 @@ def test_two_chips_at_once_and_random_flips():
     space = dr.resolve(model)
     both = MemoryFault("ranks", density=1.0, chips=(3,)) + MemoryFault("ranks", chips=(9,))
     drawn = both.sample(space, seed=5)
-    remaining, counts = Chipkill().report(drawn, model, seed=5)
-    assert counts["uncorrectable"] > 0 and len(remaining)
-    zeroed, _ = Chipkill("zero").report(drawn, model, seed=5)
+    after = screened(Chipkill(), drawn, model, 5)
+    assert after.counts["uncorrectable"] > 0 and len(after.remaining)
+    zeroed = screened(Chipkill("zero"), drawn, model, 5).remaining
     with zeroed.applied(model):
         words = model.weight.detach().reshape(-1)[torch.from_numpy(zeroed.word)]
         assert (words == 0).float().mean() > 0.9
-    restored, _ = Chipkill("restore").report(drawn, model, seed=5)
-    assert restored.bits < remaining.bits
+    restored = screened(Chipkill("restore"), drawn, model, 5).remaining
+    assert restored.bits < after.remaining.bits
     random = dr.BitFlip(1e-3).sample(space, seed=1)
-    left, counts = Chipkill().report(random, model, seed=1)
-    assert left.bits < random.bits and counts["corrected"] > counts["uncorrectable"] > 0
+    after = screened(Chipkill(), random, model, 1)
+    counts = after.counts
+    assert after.remaining.bits < random.bits and counts["corrected"] > counts["uncorrectable"] > 0
 
 
 def test_a_short_last_code_word_and_costs():
     model = nn.Linear(3, 1, bias=False)  # 96 bits: one code word, not full
     for seed in range(200):
         drawn = dr.FixedCount(2).sample(dr.resolve(model), seed=seed)
-        remaining, _ = Chipkill().report(drawn, model, seed=seed)
+        remaining = screened(Chipkill(), drawn, model, seed).remaining
         assert (remaining.word < 3).all()
     assert Chipkill().cost(nn.Embedding(100, 16)).stored_bits == 100 * 16 * 32 // 8
     with pytest.raises(ValueError, match="unknown action on uncorrectable errors 'kept'"):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 import drsrobust as dr
+from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.ecc import CLEAN, CORRECTED, ECC, SECDED, UNCORRECTABLE
 from tests.mitigation.plain import (
     TRIAL,
@@ -23,6 +24,7 @@ from tests.mitigation.plain import (
     memory_bits,
     model_of,
     random_masks,
+    screened,
     table,
     words_of,
 )
@@ -74,11 +76,11 @@ def test_what_is_left_of_each_code_word(form, data_bits, action):
         own = random_masks(code_words, mitigation.code.check_bits, min(flips, 12), 100 + seed)
         decoded = mitigation.decode(area, errors_of(masks), {"t": errors_of(own)}, TRIAL)
         left, counts = by_hand(model, masks, own, data_bits, action)
-        assert masks_of(decoded.errors) == left and decoded.counts == counts
+        assert masks_of(decoded.remaining) == left and decoded.counts == counts
         assert decoded.detected == any(counts[name] for name in ("corrected", "uncorrectable", "miscorrected"))
         bad = counts["miscorrected"] or (counts["uncorrectable"] and action != "restore")
         assert decoded.repaired == (not bad)
-        clean = mitigation.screen(map_of(model, masks), model, seed=1)  # of a map that was not drawn here
+        clean = screened(mitigation, map_of(model, masks), model, 1).remaining  # of a map that was not drawn here
         assert (
             dict(zip(clean.word.tolist(), clean.mask.tolist(), strict=True))
             == by_hand(model, masks, {}, data_bits, action)[0]
@@ -89,13 +91,13 @@ def test_zeroed_and_restored_words_in_the_model():
     layer = table(100)
     drawn = dr.BitFlip(0.01).sample(dr.resolve(layer), seed=1)
     before = layer.weight.detach().clone()
-    given_up = ECC(64, "zero").report(drawn, layer, seed=1)
+    given_up = screened(ECC(64, "zero"), drawn, layer, 1)
     with given_up.remaining.applied(layer):
         assert (layer.weight == 0).sum() >= 2 * given_up.counts["uncorrectable"] - 8 > 0
     assert torch.equal(layer.weight, before)
-    restored = ECC(64, "restore").report(drawn, layer, seed=1)
+    restored = screened(ECC(64, "restore"), drawn, layer, 1)
     assert restored.counts == given_up.counts
-    assert restored.remaining.words < ECC(64).report(drawn, layer, seed=1).remaining.words
+    assert restored.remaining.words < screened(ECC(64), drawn, layer, 1).remaining.words
 
 
 @pytest.mark.parametrize("ber", [1e-4, 1e-2])
@@ -108,7 +110,7 @@ def test_how_often_two_and_more_bits_of_a_code_word_are_wrong(data_bits, ber):
     lost = 0
     for seed in range(2):
         drawn = dr.BitFlip(ber).sample(dr.resolve(layer), seed=seed)
-        counts = ECC(data_bits).report(drawn, layer, seed=seed).counts
+        counts = screened(ECC(data_bits), drawn, layer, seed).counts
         lost += counts["uncorrectable"] + counts["miscorrected"] + counts["unnoticed"]
     expected = 2 * n * binom.sf(1, code.bits, ber)
     assert abs(lost - expected) < 5 * np.sqrt(expected) + 1
@@ -124,11 +126,11 @@ def test_what_it_costs():
 def test_only_its_target_is_protected():
     model = torch.nn.ModuleDict({"a": table(50), "b": table(50)})
     drawn = dr.BitFlip(3e-3).sample(dr.resolve(model), seed=1)
-    left = ECC(target="b.*").screen(drawn, model, seed=1)
+    left = screened(ECC(target="b.*"), drawn, model, 1).remaining
     before, after = drawn.counts("tensor"), left.counts("tensor")
     assert after["a.weight"] == before["a.weight"] and after["b.weight"] < before["b.weight"]
     rows = dr.Rows("a", range(10, 20))
-    left = ECC(target=rows).screen(drawn, model, seed=1)
+    left = screened(ECC(target=rows), drawn, model, 1).remaining
     outside = drawn.frame().query("tensor == 'b.weight' or row < 10 or row >= 20")
     assert (
         left.frame()
@@ -139,24 +141,24 @@ def test_only_its_target_is_protected():
     assert ECC(target=rows).cost(model).stored_bits == 10 * 16 * 32 // 8
 
 
-def test_what_the_map_remembers():
+def test_what_is_detected_and_repaired():
     layer = table(100)
     drawn = dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=1)
-    left = ECC().screen(drawn, layer, seed=1)
-    assert left.drawn.bits == drawn.bits and left.realised_rate == drawn.realised_rate
-    assert (left.detected, left.repaired) == (True, False) and drawn.detected is None
+    after = screened(ECC(), drawn, layer, 1)
+    assert (after.detected, after.repaired) == (True, False) and after.remaining.bits < drawn.bits
     one = dr.BitFlip(1e-5).sample(dr.resolve(layer), seed=3)
-    assert len(one) > 0 and len(ECC().screen(one, layer, seed=3)) == 0
-    assert (ECC().screen(one, layer, seed=3).detected, ECC().screen(one, layer, seed=3).repaired) == (True, True)
+    after = screened(ECC(), one, layer, 3)
+    assert len(one) > 0 and len(after.remaining) == 0 and (after.detected, after.repaired) == (True, True)
     none = dr.BitFlip(0.0).sample(dr.resolve(layer), seed=3)
-    assert (ECC().screen(none, layer, seed=3).detected, ECC().screen(none, layer, seed=3).repaired) == (False, None)
+    after = screened(ECC(), none, layer, 3)
+    assert (after.detected, after.repaired) == (False, None)
 
 
 def test_stuck_bits():
     """Masks say which bits are wrong now, whatever made them: the map of stuck bits is decoded as any other."""
     layer = table(500)
     drawn = dr.StuckAt(1, 2e-3).sample(dr.resolve(layer), seed=1)
-    left = ECC().screen(drawn, layer, seed=1)
+    left = screened(ECC(), drawn, layer, 1).remaining
     assert 0 < left.bits < drawn.bits / 2
     with left.applied(layer):
         pass
@@ -169,18 +171,18 @@ def test_mistakes():
         ECC(64, "restored")
     other = dr.BitFlip(1e-3).sample(dr.resolve(table(10)), seed=1)
     with pytest.raises(dr.injection.ErrorMapMismatch, match=r"\[10, 16\] float32"):
-        ECC().screen(other, table(20), seed=1)
+        screened(ECC(), other, table(20), 1)
 
 
 def test_what_several_protections_noticed():
     layer = table(100)
     drawn = dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=1)
-    both = (ECC(64, "restore") + ECC(32)).screen(drawn, layer, seed=1)
+    both = screened(ECC(64, "restore") + ECC(32), drawn, layer, 1)
     assert both.detected and both.repaired is False  # miscorrected ones are not right
-    one = drawn.with_detection(detected=True, repaired=True)
-    assert (one.with_detection(detected=False).detected, one.with_detection(detected=False).repaired) == (True, True)
-    assert one.with_detection(detected=True, repaired=False).repaired is False
-    assert one.restrict(range(8)).detected and one.drawn is drawn and one.realised_rate == drawn.realised_rate
+    yes, no, unable = Screened(drawn, True, True), Screened(drawn, detected=False), Screened(drawn)
+    assert (Screened.joined(drawn, [yes, no]).detected, Screened.joined(drawn, [yes, no]).repaired) == (True, True)
+    assert Screened.joined(drawn, [yes, Screened(drawn, True, False)]).repaired is False
+    assert Screened.joined(drawn, [unable]).detected is None and Screened.joined(drawn, [no, unable]).detected is False
 
 
 def test_transient_errors_are_not_in_memory():
@@ -190,7 +192,7 @@ def test_transient_errors_are_not_in_memory():
         dr.inject(layer, dr.BitFlip(0.1), dr.injection.Activations("*"), seed=1, mitigation=ECC()) as left,
     ):
         layer(torch.ones(2, 4))
-    assert left.detected is None and left.log is not None
+    assert left.log is not None and left.log.bits
 
 
 SIZES = [1, 8, 32, 57, 63, 64]

@@ -10,6 +10,7 @@ import drsrobust as dr
 from drsrobust.injection.memory_faults import Geometry
 from drsrobust.mitigation.memory.on_die import COLUMNS, OnDieECC
 from drsrobust.mitigation.memory.protected_words import ProtectedWords
+from tests.mitigation.plain import screened
 
 
 def test_the_code_tells_all_single_errors_apart():
@@ -51,14 +52,15 @@ def oracle(error_map, words):
 def test_random_flips_against_decoding_bit_by_bit(rate):
     table = nn.Embedding(500, 6)
     drawn = replace(dr.BitFlip(rate).sample(dr.resolve(table), seed=4), sources=())  # no check bits are drawn
-    left = OnDieECC().screen(drawn, table, seed=4)
+    after = screened(OnDieECC(), drawn, table, 4)
+    left = after.remaining
     flat = {
         (word // 2, word % 2 * 32 + bit)
         for word, mask in zip(left.word.tolist(), left.mask.tolist(), strict=True)
         for bit in range(32)
         if mask >> bit & 1
     }
-    assert flat == oracle(drawn, 3000) and left.detected is None
+    assert flat == oracle(drawn, 3000) and after.detected is None
 
 
 def test_faults():
@@ -66,11 +68,11 @@ def test_faults():
     space = dr.resolve(table)
     for seed in range(12):
         fault = dr.MemoryFault("bit").sample(space, seed=seed)
-        assert not len(OnDieECC().screen(fault, table, seed=seed))
+        assert not len(screened(OnDieECC(), fault, table, seed).remaining)
     spread = Geometry(mapping="spread")
     for banks, geometry in ((1, Geometry()), (8, spread)):
         drawn = dr.MemoryFault("bank", chips=(3,), geometry=geometry).sample(space, seed=1)
-        left = OnDieECC(banks).screen(drawn, table, seed=1)
+        left = screened(OnDieECC(banks), drawn, table, 1).remaining
         assert set(np.unique(left.word % 2)) == {0} and np.bitwise_or.reduce(left.mask) == 0xF000  # of the same chip
         # 128 of 256 syndromes are those of a data bit, and half of these bits were right.
         code_words = 4000 * 16 // 64 // (1 if geometry is not spread else 8)
@@ -80,14 +82,11 @@ def test_faults():
 def test_check_bits_take_errors_of_rates_and_costs():
     table = nn.Embedding(1000, 16)
     drawn = dr.BitFlip(3e-3).sample(dr.resolve(table), seed=2)
-    left = OnDieECC().screen(drawn, table, seed=2)
+    left = screened(OnDieECC(), drawn, table, 2).remaining
     assert 0 < left.bits < drawn.bits
     assert OnDieECC().cost(table).stored_bits == 1000 * 16 * 32 // 16
     (tensor,) = dr.resolve(table).tensors
     protected, code = ProtectedWords(tensor), OnDieECC()
-    units = np.arange(code.check_bits(protected).units)
-    assert code.content(protected, units).any() and len(units) == 250 * 16
-    stuck = dr.StuckAt(1, 0.001).sample(dr.resolve(table), seed=2)
-    assert code.screen(stuck, table, seed=2).bits < stuck.bits
+    assert code.check_bits(protected).units == 250 * 16
     with pytest.raises(ValueError, match="banks is 0; it must be a number of them, 1 or more"):
         OnDieECC(0)

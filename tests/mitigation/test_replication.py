@@ -18,6 +18,7 @@ from tests.mitigation.plain import (
     memory_bits,
     model_of,
     random_masks,
+    screened,
     table,
     words_of,
 )
@@ -63,7 +64,7 @@ def test_word_by_word(form, copies, vote, seed):
     masks = [random_masks(37, width, 60, seed * 10 + number) for number in range(copies)]
     stored = {f"t (copy {number})": errors_of(mask) for number, mask in enumerate(masks) if number}
     decoded = mitigation.decode(words_of(mitigation, model), errors_of(masks[0]), stored, TRIAL)
-    left = masks_of(decoded.errors)
+    left = masks_of(decoded.remaining)
     for place, word in enumerate(words):
         held = [np.array([word ^ mask.get(place, 0)], np.uint64) for mask in masks]
         voted = majority(held) if vote == "majority" else median(held, plain(getattr(torch, form)))
@@ -75,7 +76,7 @@ def test_word_by_word(form, copies, vote, seed):
 def test_residual_of_a_vote_by_bit(copies, factor, power):
     layer, p = table(20_000), 1e-2
     drawn = dr.BitFlip(p).sample(dr.resolve(layer), seed=1)
-    left = Replication(copies, "majority").screen(drawn, layer, seed=1)
+    left = screened(Replication(copies, "majority"), drawn, layer, 1).remaining
     expected = drawn.eligible_bits * factor * p**power
     assert left.bits == pytest.approx(expected, abs=5 * expected**0.5)
 
@@ -84,7 +85,7 @@ def test_residual_of_a_median():
     """A wrong median needs two wrong copies of one word; of single flips of one word, those to the same side."""
     layer, p = table(20_000), 1e-3
     drawn = dr.BitFlip(p).sample(dr.resolve(layer), seed=1)
-    report = Replication().report(drawn, layer, seed=1)
+    report = screened(Replication(), drawn, layer, 1)
     two = 320_000 * 3 * (1 - (1 - p) ** 32) ** 2
     assert 0.3 * two < report.counts["outvoted"] < 0.7 * two
     right = layer.weight.detach().clone()
@@ -109,4 +110,4 @@ def test_copies_that_agree_on_a_wrong_value_are_not_noticed():
     model, mitigation = model_of("int8"), Replication(target="everything")
     same = errors_of({3: 5})
     decoded = mitigation.decode(words_of(mitigation, model), same, {"t (copy 1)": same, "t (copy 2)": same}, TRIAL)
-    assert masks_of(decoded.errors) == {3: 5} and not decoded.detected
+    assert masks_of(decoded.remaining) == {3: 5} and not decoded.detected

@@ -17,6 +17,7 @@ from tests.mitigation.plain import (
     memory_bits,
     model_of,
     random_masks,
+    screened,
     table,
     words_of,
 )
@@ -32,7 +33,7 @@ def test_share_that_is_still_there(period, window, share):
     shares = []
     for seed in range(10):
         drawn = dr.BitFlip(1e-3).sample(dr.resolve(layer), seed=seed)
-        shares.append(mitigation.screen(drawn, layer, seed=seed).bits / drawn.bits)
+        shares.append(screened(mitigation, drawn, layer, seed).remaining.bits / drawn.bits)
     # Rows are spread evenly over the round, so every trial is near the mean.
     assert np.mean(shares) == pytest.approx(share, abs=0.005) and np.ptp(shares) < 0.06
 
@@ -42,31 +43,32 @@ def test_one_unit_is_as_exposed_as_its_last_visit_was_long_ago():
     layer, ages = table(200), []
     for seed in range(60):
         drawn = dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=seed)
-        ages.append(Scrubbing(1, 1, per="tensor").screen(drawn, layer, seed=seed).bits / drawn.bits)
+        ages.append(screened(Scrubbing(1, 1, per="tensor"), drawn, layer, seed).remaining.bits / drawn.bits)
     assert np.mean(ages) == pytest.approx(0.5, abs=0.1) and np.std(ages) == pytest.approx(12**-0.5, rel=0.2)  # uniform
 
 
 def test_nested_over_rates():
     layer, mitigation = table(2000), Scrubbing(1, 3)
     few, many = (
-        mitigation.screen(dr.BitFlip(rate).sample(dr.resolve(layer), seed=1), layer, seed=1) for rate in (1e-3, 1e-2)
+        screened(mitigation, dr.BitFlip(rate).sample(dr.resolve(layer), seed=1), layer, 1).remaining
+        for rate in (1e-3, 1e-2)
     )
     more = dict(zip(many.word.tolist(), many.mask.tolist(), strict=True))
     assert 0 < len(few) < len(many)
     assert all(
         mask & more.get(word, 0) == mask for word, mask in zip(few.word.tolist(), few.mask.tolist(), strict=True)
     )
-    again = mitigation.screen(dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=1), layer, seed=1)
+    again = screened(mitigation, dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=1), layer, 1).remaining
     assert np.array_equal(again.mask, many.mask) and np.array_equal(again.word, many.word)
 
 
 def test_what_arrives_together():
     layer = table(2000)
     space = dr.resolve(layer)
-    words = Scrubbing(1, 1).screen(dr.MultiBit(0.05, 8).sample(space, seed=1), layer, seed=1)
+    words = screened(Scrubbing(1, 1), dr.MultiBit(0.05, 8).sample(space, seed=1), layer, 1).remaining
     assert set(np.bitwise_count(words.mask).tolist()) == {8}
     rows = dr.RowError(0.2, row_bytes=64, density=1.0).sample(space, seed=1)
-    left = Scrubbing(1, 1).screen(rows, layer, seed=1).frame().groupby("row")["bits"].sum()
+    left = screened(Scrubbing(1, 1), rows, layer, 1).remaining.frame().groupby("row")["bits"].sum()
     assert set(left) == {512} and 0.3 < len(left) * 512 / rows.bits < 0.7
 
 
@@ -94,7 +96,7 @@ def test_checked_at_every_use(form, checksum):
             if checksum == "sum" and _sum(wrong, width) == right ^ own.get(row, 0):
                 expected |= here
                 escaped += bool(here)
-        assert masks_of(decoded.errors) == expected
+        assert masks_of(decoded.remaining) == expected
         seen |= decoded.detected
     assert seen and (escaped > 0 if (form, checksum) == ("int8", "sum") else escaped == 0 or checksum == "sum")
 
@@ -125,7 +127,7 @@ def test_a_wrong_checksum_costs_a_reload_and_does_no_harm():
     model, mitigation = model_of("float32"), Scrubbing(0, per=32, target="everything")
     decoded = mitigation.decode(words_of(mitigation, model), errors_of({}), {"t": errors_of({2: 1 << 31})}, TRIAL)
     assert (
-        not len(decoded.errors.index)
+        not len(decoded.remaining.index)
         and decoded.counts == {"reloaded": 1, "sound": 1, "escaped": 0}
         and decoded.detected
     )
@@ -137,17 +139,19 @@ def test_an_error_of_a_sum_that_fits_the_data_escapes():
     area = words_of(mitigation, model)
     top = 1 << 31  # adds 2^31 whichever way it flips
     decoded = mitigation.decode(area, errors_of({1: top, 5: top}), {"t": errors_of({0: top})}, TRIAL)
-    assert masks_of(decoded.errors) == {1: top} and decoded.counts["escaped"] == 1
+    assert masks_of(decoded.remaining) == {1: top} and decoded.counts["escaped"] == 1
     decoded = mitigation.decode(area, errors_of({1: top, 2: top}), {}, TRIAL)
-    assert masks_of(decoded.errors) == {1: top, 2: top} and not decoded.detected
-    assert not len(Scrubbing(0, target="everything").decode(area, errors_of({1: top, 2: top}), {}, TRIAL).errors.index)
+    assert masks_of(decoded.remaining) == {1: top, 2: top} and not decoded.detected
+    assert not len(
+        Scrubbing(0, target="everything").decode(area, errors_of({1: top, 2: top}), {}, TRIAL).remaining.index
+    )
 
 
 def test_in_a_model():
     layer = table(1000)
-    with dr.inject(layer, dr.BitFlip(1e-3), seed=1, mitigation=Scrubbing(1, 10)) as left:
-        assert 0 < left.bits < left.drawn.bits / 5 and (left.detected, left.repaired) == (True, True)
-    clean = Scrubbing().screen(dr.BitFlip(0.0).sample(dr.resolve(layer), seed=1), layer, seed=1)
+    drawn, clean = (dr.BitFlip(rate).sample(dr.resolve(layer), seed=1) for rate in (1e-3, 0.0))
+    after, clean = screened(Scrubbing(1, 10), drawn, layer, 1), screened(Scrubbing(), clean, layer, 1)
+    assert 0 < after.remaining.bits < drawn.bits / 5 and (after.detected, after.repaired) == (True, True)
     assert (clean.detected, clean.repaired) == (False, None)
 
 

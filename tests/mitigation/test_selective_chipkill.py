@@ -11,6 +11,7 @@ import drsrobust as dr
 from drsrobust.injection import ErrorMapMismatch
 from drsrobust.mitigation.memory.ecc import CORRECTED, UNCORRECTABLE
 from drsrobust.mitigation.memory.symbol_code import SymbolCode
+from tests.mitigation.plain import screened
 
 
 @pytest.mark.parametrize(("symbols", "bits"), [(4, 4), (8, 4), (18, 8)])
@@ -51,7 +52,8 @@ def test_faults_of_chips_of_exponents_are_corrected_and_others_remain():
     space = dr.resolve(net)
     for chip in range(18):
         drawn = dr.MemoryFault("ranks", chips=(chip,)).sample(space, seed=chip)
-        left, counts = protection.report(drawn, net, seed=chip)
+        after = screened(protection, drawn, net, chip)
+        left, counts = after.remaining, after.counts
         if chip in (5, 6, 7, 13, 14, 15, 0, 8):
             # The last word of an odd tensor has no second half, whose symbols count as right.
             assert drawn.bits > 500 and not len(left) and counts["corrected"] > 300
@@ -64,9 +66,10 @@ def test_two_faults_are_detected_or_miscorrected():
     protection = dr.SelectiveChipkill.store(net)
     both = dr.MemoryFault("ranks", chips=(7,)) + dr.MemoryFault("ranks", chips=(8,))
     drawn = both.sample(dr.resolve(net), seed=1)
-    left, counts = protection.report(drawn, net, seed=1)
+    after = screened(protection, drawn, net, 1)
+    left, counts = after.remaining, after.counts
     several = counts["uncorrectable"] + counts["miscorrected"]
-    assert 0.3 < counts["miscorrected"] / several < 0.5 and left.detected and left.repaired is False
+    assert 0.3 < counts["miscorrected"] / several < 0.5 and after.detected and after.repaired is False
     assert 0 < left.bits < drawn.bits + 4 * counts["miscorrected"]
 
 
@@ -74,9 +77,11 @@ def test_weights_without_check_symbols_are_refused():
     net = model()
     drawn = dr.MemoryFault("ranks", chips=(9,)).sample(dr.resolve(net), seed=0)
     with pytest.raises(ErrorMapMismatch, match=r"layer.bias does not hold the check symbols .* word 0; call Sel"):
-        dr.SelectiveChipkill().screen(drawn, net, seed=0)
+        screened(dr.SelectiveChipkill(), drawn, net, 0)
     few = dr.SelectiveChipkill.store(net, (7,))
-    assert few.screen(dr.MemoryFault("ranks", chips=(6,)).sample(dr.resolve(net), seed=0), net, seed=0).bits > 500
+    assert (
+        screened(few, dr.MemoryFault("ranks", chips=(6,)).sample(dr.resolve(net), seed=0), net, 0).remaining.bits > 500
+    )
     assert few.identity() != dr.SelectiveChipkill().identity() and few.name == "selective chipkill [7]"
     with pytest.raises(ValueError, match=r"nibbles is \[0, 7\]; it must be one or more of 1 to 7"):
         dr.SelectiveChipkill([0, 7])

@@ -9,7 +9,7 @@ from drsrobust.mitigation.memory.ecc import SECDED
 from drsrobust.mitigation.memory.zero_space import ZeroSpaceECC, reserve_bits
 from tests.injection.spaces import filled, holder
 from tests.injection.test_quantized import Model, ids, quantized, table
-from tests.mitigation.plain import TRIAL, errors_of, map_of, masks_of, random_masks, words_of
+from tests.mitigation.plain import TRIAL, errors_of, map_of, masks_of, random_masks, screened, words_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
 
@@ -55,7 +55,7 @@ def test_block_by_block(action):
     mitigation = ZeroSpaceECC(action, "everything")
     for seed in range(20):
         masks = random_masks(37, 8, 1 + seed // 3, seed)
-        left = masks_of(mitigation.decode(words_of(mitigation, model), errors_of(masks), {}, TRIAL).errors)
+        left = masks_of(mitigation.decode(words_of(mitigation, model), errors_of(masks), {}, TRIAL).remaining)
         for block in range(4):
             here = range(8 * block, 8 * block + 8)
             hit = [masks.get(place, 0) for place in here]
@@ -69,9 +69,9 @@ def test_every_single_error_of_a_block_is_corrected():
     model = int8_model(8)
     mitigation = ZeroSpaceECC(target="everything")
     for place in range(64):
-        report = mitigation.report(map_of(model, {place // 8: 1 << place % 8}), model, seed=1)
+        report = screened(mitigation, map_of(model, {place // 8: 1 << place % 8}), model, 1)
         assert len(report.remaining) == 0 and report.counts["corrected"] == 1
-        assert (report.remaining.detected, report.remaining.repaired) == (True, True)
+        assert (report.detected, report.repaired) == (True, True)
 
 
 @pytest.mark.parametrize("action", ["keep", "zero"])
@@ -81,7 +81,7 @@ def test_fbgemms_rows(how, action):
     reserve_bits(model, "embedding", how=how)
     drawn = dr.BitFlip(0.02).sample(dr.resolve(model, "embedding"), seed=1)
     mitigation = ZeroSpaceECC(action, "embedding")
-    left = mitigation.screen(drawn, model, seed=1)
+    left = screened(mitigation, drawn, model, 1).remaining
     assert left.restrict(("scale", "bias")).bits == drawn.restrict(("scale", "bias")).bits  # not covered
     bytes_of = table(model).numpy()
     held, width = bytes_of.reshape(-1), bytes_of.shape[1]
@@ -98,7 +98,7 @@ def test_fbgemms_rows(how, action):
 def test_ecc_leaves_few_of_the_errors():
     model = int8_model(80_000)
     drawn = dr.BitFlip(1e-3).sample(dr.resolve(model, "everything"), seed=1)
-    report = ZeroSpaceECC(target="everything").report(drawn, model, seed=1)
+    report = screened(ZeroSpaceECC(target="everything"), drawn, model, 1)
     two = 10_000 * (1 - (1 - 1e-3) ** 64 - 64e-3 * (1 - 1e-3) ** 63)
     lost = report.counts["uncorrectable"] + report.counts["miscorrected"] + report.counts["unnoticed"]
     assert abs(lost - two) < 5 * two**0.5
@@ -108,11 +108,11 @@ def test_ecc_leaves_few_of_the_errors():
 def test_tables_that_were_not_prepared_are_refused():
     model = holder(t=torch.full((16,), 100, dtype=torch.int8))
     with pytest.raises(ValueError, match=r"t: block 1 holds the bytes \[100, .*\[-64, 63\].*reserve_bits"):
-        ZeroSpaceECC(target="everything").screen(map_of(model, {9: 1}), model, seed=1)
+        screened(ZeroSpaceECC(target="everything"), map_of(model, {9: 1}), model, 1)
     model = quantized(torch.int8)
     drawn = dr.BitFlip(0.02).sample(dr.resolve(model, "embedding"), seed=1)
     with pytest.raises(ValueError, match=r"\[64, 191\]"):
-        ZeroSpaceECC().screen(drawn, model, seed=1)
+        screened(ZeroSpaceECC(), drawn, model, 1)
 
 
 def test_clipping_int8():
@@ -165,7 +165,7 @@ def test_scale_and_bias_can_be_protected_too():
     reserve_bits(model, "embedding", how="rescale")
     drawn = dr.BitFlip(1e-3).sample(dr.resolve(model, "embedding"), seed=2)
     both = ZeroSpaceECC(target="embedding") + BitProtection(("scale", "bias"), "embedding", "secded")
-    left = both.screen(drawn, model, seed=2)
+    left = screened(both, drawn, model, 2).remaining
     assert left.bits < drawn.bits / 3
     assert both.cost(model).stored_bits == sum(-(-rows * 32 // 64) * 8 for rows in (50, 70))
 

@@ -25,6 +25,7 @@ def summary(error_models, targets=("all",), models=("dlrm",)):
             for index, (error_model, rate) in enumerate(error_models):
                 auc = 0.8 - 0.1 * index
                 row = {"model": model, "dataset": "d", "target": target, "error_model": error_model, "ber": rate}
+                row["rate"] = rate if error_model.startswith("BitFlip") else None
                 row |= {"error_kind": error_model.partition("(")[0], "interval": "t", "confidence": 0.95}
                 row["error_bit"] = float(error_model[14:-1].lstrip("=")) if row["error_kind"] == "SingleBit" else None
                 row |= {"n": 5, "auc": auc, "auc_low": auc - 0.02, "auc_high": auc + 0.01, "auc_q10": auc - 0.05}

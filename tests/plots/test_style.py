@@ -63,6 +63,7 @@ def test_points_of_many_models_stay_near_their_rate(n):
         "target": "all",
         "error_model": "BitFlip",
         "error_kind": "BitFlip",
+        "rate": 1e-5,
         "ber": 1e-5,
         "n": 5,
     }

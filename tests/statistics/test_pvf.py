@@ -2,7 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.statistics.intervals import bounded_interval, mean_interval, wilson
+from drsrobust.statistics.intervals import mean_interval, wilson
 from drsrobust.statistics.pvf import pvf
 
 
@@ -100,13 +100,6 @@ def test_the_mean_share_covers(harmful, least):
         [low <= harmful / 5 <= high for _, low, high in (mean_interval(one, bounds=(0, 1)) for one in few)]
     )
     assert student < 0.92 or harmful == 0.3
-
-
-def test_trials_stopped_by_precision_have_wider_intervals():
-    trials = pd.DataFrame({"target": "all", "outcome": "ok", "decision_changed": np.linspace(0, 0.5, 50)})
-    trials = trials.assign(score_changed=None, list_changed=None, stopping="fixed")
-    found, stopped = (pvf(one).iloc[0] for one in (trials, trials.assign(stopping="precision")))
-    assert stopped["incorrect_high"] == bounded_interval(trials["decision_changed"])[2] > found["incorrect_high"]
 
 
 def test_useless_tables(table):

@@ -12,7 +12,6 @@ from drsrobust.evaluation.evaluator import clean_cost
 from drsrobust.mitigation.memory.storage import storage_overhead
 from drsrobust.statistics.intervals import rule_of_three
 from drsrobust.statistics.recovery import recovery
-from drsrobust.statistics.stopping import stopping_interval
 from drsrobust.statistics.summary import summarise
 from drsrobust.study.protection import best_recovery, cheapest, cost_benefit, front, max_safe_rate
 
@@ -30,7 +29,6 @@ def trials(mitigation, aucs, ber=1e-3, first=0, **more):
         "inf_rows": 0,
         "n_sites": 100,
         "n_events": 1,
-        "stopping": "fixed",
     } | more
     frame = pd.DataFrame([base | {"auc": auc, "trial": i, "seed": first + i} for i, auc in enumerate(aucs)])
     frame["outcome"] = np.where(frame["auc"].isna(), "raised", "ok")
@@ -82,16 +80,6 @@ def test_survivors_alone_show_no_recovery():
     assert claim["reason"].tolist() == ["the interval is wider than 0.4"]
     fragile = recovery(pd.concat([trials("none", guarded), trials("a", faulty)])).iloc[0]
     assert fragile["lost"] == 0 and fragile["lost_high"] > 0.08 and fragile["auc_faulty_low"] < 0.9 * GOLDEN
-
-
-def test_trials_stopped_by_their_auc_have_no_interval():
-    faulty = np.linspace(0.3, 0.7, 100)
-    table = pd.concat([trials("none", faulty), trials("a", faulty + 0.05)]).assign(stopping="precision")
-    row = recovery(table).iloc[0]
-    assert row["recovery"] == pytest.approx(0.05 / 0.3) and np.isnan([row["recovery_low"], row["recovery_high"]]).all()
-    _, *ends = stopping_interval(GOLDEN - faulty, (GOLDEN - 1, GOLDEN))
-    assert [row["lost_low"], row["lost_high"]] == pytest.approx(ends)
-    assert best_recovery(recovery(table), 0.1)["reason"].tolist() == ["no interval"]
 
 
 def test_one_row_per_condition_and_mitigation_in_order():

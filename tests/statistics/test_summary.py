@@ -7,7 +7,7 @@ from drsrobust.campaign import Campaign
 from drsrobust.injection import BitFlip
 from drsrobust.mitigation import NaNGuard
 from drsrobust.statistics.columns import CONDITION
-from drsrobust.statistics.intervals import bounded_interval, mean_interval, stringer_interval
+from drsrobust.statistics.intervals import mean_interval, stringer_interval
 from drsrobust.statistics.pvf import pvf
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
@@ -17,7 +17,6 @@ from drsrobust.statistics.summary import summarise
 def table():
     base = {"model": "m", "dataset": "synthetic-x", "protocol": "corrected", "error_model": "BitFlip", "target": "all"}
     base |= {"mitigation": "none", "auc_golden": 0.8, "logloss": 0.5, "ne": 0.9, "checkpoint": "c", "data": "d"}
-    base["stopping"] = "fixed"
     base |= {"nan_rows": 2, "inf_rows": 0, "n_sites": 100_000, "n_events": 100}
     rows = [
         {"rate": 1e-3, "ber": 1e-3, "outcome": "ok", "auc": 0.7},
@@ -52,7 +51,6 @@ def test_columns(table):
     first = [
         "auc_golden",
         "n",
-        "stopping",
         "interval",
         "confidence",
         "few_harmful",
@@ -123,7 +121,7 @@ def test_models_and_rows_are_not_averaged_together(table):
 def one_condition(**columns):
     """Trials of one condition: all lose AUC unless said otherwise."""
     base = {"model": "m", "dataset": "d", "protocol": "p", "error_model": "BitFlip", "target": "all", "rate": 1e-3}
-    base |= {"mitigation": "none", "ber": 1e-3, "auc_golden": 0.8, "checkpoint": "c", "data": "d", "stopping": "fixed"}
+    base |= {"mitigation": "none", "ber": 1e-3, "auc_golden": 0.8, "checkpoint": "c", "data": "d"}
     base |= {"outcome": "ok", "nan_rows": 0, "inf_rows": 0, "n_sites": 1000, "n_events": 1}
     frame = pd.DataFrame({**columns, **{name: value for name, value in base.items() if name not in columns}})
     if "auc" not in frame:
@@ -143,10 +141,15 @@ def test_bounds_of_own_metrics():
     alike = one_condition(mine=np.full(60, 0.25))
     low, high = interval(summarise(alike, ["mine"], bounds={"mine": (0, 1)}), "mine")[1:]
     assert 0.2 < low < 0.25 < high < 0.3 and np.isnan(interval(summarise(alike, ["mine"]), "mine")[1:]).all()
-    stopped = summarise(one_condition(mine=values, stopping="precision"), ["mine"], bounds={"mine": (0, 1)})
-    assert interval(stopped, "mine") == pytest.approx(bounded_interval(values, (0, 1)))
-    none = summarise(one_condition(mine=values, stopping="precision"), ["mine"])
-    assert np.isnan(interval(none, "mine")[1:]).all()
+
+
+def test_trials_whose_number_followed_from_their_auc_are_refused():
+    """Of older stores: rows with `stopping` = fixed are as good as those without the column."""
+    values = np.random.default_rng(0).random(60)
+    older = one_condition(mine=values, stopping="fixed")
+    pd.testing.assert_frame_equal(summarise(older, ["mine"]), summarise(one_condition(mine=values), ["mine"]))
+    with pytest.raises(ValueError, match=r"trials of Campaign\(precision=...\).*: run the campaign with trials="):
+        summarise(older.assign(stopping="precision"), ["mine"])
 
 
 def test_few_far_values_of_a_bounded_metric_have_stringers_interval():

@@ -17,7 +17,7 @@ RATES = [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]
 def sweep(losses, model="dlrm", dataset="movielens-1m/ids", rates=RATES, n_sites=10**6, **more):
     """A table of trials from losses [trials, rates] (NaN: raised)."""
     rows = [
-        {"trial": t, "ber": ber, "auc_drop": loss, "auc_golden": 0.8, "auc": 0.8 - loss}
+        {"trial": t, "rate": ber, "ber": ber, "auc_drop": loss, "auc_golden": 0.8, "auc": 0.8 - loss}
         for t, trial in enumerate(losses)
         for ber, loss in zip(rates, trial, strict=True)
     ]
@@ -29,7 +29,10 @@ def summary_of(table):
     """The columns of a summary that are read, with Student's intervals whatever the losses."""
     rows = []
     for _, group in table.groupby([*KEYS, "ber"], sort=False):
-        golden, row = group["auc_golden"].iloc[0], group.iloc[0][[*KEYS, "ber", "auc_golden", "n_bits"]].to_dict()
+        golden, row = (
+            group["auc_golden"].iloc[0],
+            group.iloc[0][[*KEYS, "rate", "ber", "auc_golden", "n_bits"]].to_dict(),
+        )
         mean, low, _ = mean_interval(group["auc_drop"].dropna().to_numpy(float), bounds=(golden - 1, golden))
         *_, high = mean_interval(group["auc_drop"].fillna(golden).to_numpy(float), bounds=(golden - 1, golden))
         row |= {"n": len(group), "share_raised": group["auc"].isna().mean()}
@@ -126,7 +129,7 @@ def test_the_interval_covers():
 def test_wrong_tables_are_refused():
     table = sweep([[0.0] * 6] * 2)
     with pytest.raises(ValueError, match="must hold BitFlip at a rate above 0"):
-        knees(table.assign(error_model="FixedCount(k=1)"))
+        knees(table.assign(error_model="FixedCount(k=1)", rate=None))
     with pytest.raises(
         ValueError, match="dlrm, movielens-1m/ids, corrected, all, BitFlip, none: a rate is there twice"
     ):

@@ -28,6 +28,7 @@ def summary():
                         "protocol": protocol,
                         "model": model,
                         "target": "all",
+                        "rate": ber,
                         "ber": ber,
                         "n": 5,
                     }

@@ -7,7 +7,7 @@ from drsrobust.study.captions import details, deviation_details, protocol_text, 
 from drsrobust.study.components import layer_strata, single_errors
 from drsrobust.study.model_factors import factor_grid
 
-BASE = {"model": "m", "dataset": "synthetic-movielens/full", "rate": 1e-3, "auc_golden": 0.8, "stopping": "fixed"}
+BASE = {"model": "m", "dataset": "synthetic-movielens/full", "rate": 1e-3, "auc_golden": 0.8}
 
 
 @pytest.fixture
@@ -25,8 +25,6 @@ def test_data_trials_intervals_and_stress_rates(summary, data):
         "ECC. More."
     )
     assert "stress" not in details(data.test, summary.assign(rate=1e-6))
-    both = pd.concat([summary, summary.assign(stopping="precision")])
-    assert "Student" in details(data.valid, both) and "betting" in details(data.valid, both)
     drawn = details(replace(data.test, dataset="movielens-1m/full"), summary, drawn="Colours: means.")
     assert "generated" not in drawn and "Colours: means." in drawn and "bars" not in drawn
     assert details(data.test).endswith(", 600 test rows.")

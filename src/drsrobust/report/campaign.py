@@ -138,7 +138,7 @@ def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: st
             where = " in ".join(errors)
             data = curves.mitigated_auc_data(rows)
             yield f"protected_{number}", curves.mitigated_auc(data), data, f"AUC under protections, {where}."
-            back = of_rates[(of_rates[["error_model", "target"]] == errors).all(axis=1)]
+            back = of_rates[(of_rates[["error_model", "target"]] == list(errors)).all(axis=1)]
             if back["recovery_low"].notna().any():
                 data = curves.recovery_vs_ber_data(back)
                 yield f"recovery_{number}", curves.recovery_vs_ber(data), data, f"Recovered AUC, {where}."

@@ -78,7 +78,7 @@ class Strata:
         losses = trials["auc_drop"].to_numpy(float, na_value=np.nan) if known else harmed.astype(float)
         is_bounded = np.zeros(len(trials), bool)
         if LOSS_IS_BOUNDED in trials:
-            is_bounded = trials[LOSS_IS_BOUNDED].eq(True).to_numpy(bool)  # null beside plain trials, after `concat`
+            is_bounded = trials[LOSS_IS_BOUNDED].eq(True).to_numpy(bool)  # null in plain trials that were concatenated
         bounded = [bool(is_bounded[member].all()) for member in members]
         few = [
             _few(losses[member], None if one else harmed[member]) for one, member in zip(bounded, members, strict=True)

@@ -50,7 +50,8 @@ def rate_at_loss(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES) -> "
         >>> points = [{"ber": 1e-6, "auc_drop": 0.0}, {"ber": 1e-5, "auc_drop": 0.02}]
         >>> same = {"model": "m", "dataset": "d", "protocol": "p", "target": "all", "error_model": "BitFlip"}
         >>> same |= {"mitigation": "none", "n_bits": 1000, "n": 9, "share_raised": 0.0, "auc_golden": 0.8}
-        >>> summary = pd.DataFrame(points).assign(auc_drop_low=[0.0, 0.01], auc_drop_high=[0.0, 0.03], **same)
+        >>> points = pd.DataFrame(points).assign(rate=[1e-6, 1e-5])
+        >>> summary = points.assign(auc_drop_low=[0.0, 0.01], auc_drop_high=[0.0, 0.03], **same)
         >>> rate_at_loss(summary, [0.01])[["loss", "knee", "knee_low"]].map("{}".format).to_dict("list")
         {'loss': ['0.01', 'half'], 'knee': ['5.5e-06', 'inf'], 'knee_low': ['4.0...e-06', 'inf']}
     """

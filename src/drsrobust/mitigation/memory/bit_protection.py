@@ -7,11 +7,10 @@ from operator import or_
 from typing import Any
 
 import numpy as np
-from torch import nn
 
 from drsrobust._environment import check_choice
 from drsrobust.injection import Target, as_target
-from drsrobust.injection.address_space import TargetTensor
+from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.number_formats import bit_set
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.check_memory import CheckBits, copy_errors, copy_tensor
@@ -103,20 +102,17 @@ class BitProtection(StorageProtection):
         parts = [[str(target), list(bits)] for target, bits in self._parts]
         return {"bits": parts, "code": self.code, "released": self.released}
 
-    def protected(self, model: nn.Module) -> list["ProtectedBits"]:
-        """The protected words of a model, tensor by tensor.
+    def words_of(self, tensors_of: Callable[[Target], Iterable[TargetTensor]]) -> Iterator["ProtectedBits"]:
+        """The protected words of the tensors that its targets hold.
 
         Raises:
             ValueError: bits that no tensor of their target has, or a tensor of two targets.
         """
-        for target, bits in self._parts:
-            target.resolve(model).only(bits)
-        return super().protected(model)
-
-    def words_of(self, tensors_of: Callable[[Target], Iterable[TargetTensor]]) -> Iterator["ProtectedBits"]:
         seen: dict[str, Target] = {}
         for target, bits in self._parts:
-            for tensor in tensors_of(target):
+            if tensors := list(tensors_of(target)):
+                AddressSpace(tensors).only(bits)
+            for tensor in tensors:
                 if tensor.name in seen:
                     raise ValueError(f"{tensor.name} is protected twice: as {seen[tensor.name]} and as {target}")
                 seen[tensor.name] = target
