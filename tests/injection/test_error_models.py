@@ -247,10 +247,10 @@ def test_equal_models_of_one_trial_are_two_draws():
     model, a, b = one_format("float32"), dr.BitFlip(0.05), dr.MultiBit(0.1, 2)
 
     def errors(*models):
-        return dr.Injection(model, [(each, "everything") for each in models], seed=3).error_map
+        return dr.injection.Injection(model, [(each, "everything") for each in models], seed=3).error_map
 
     assert entries(errors(a, a)) == entries(errors(a + a)) and entries(errors(a, b)) == entries(errors(a + b))
-    assert errors(a + b, a).bits > 0.9 * (errors(a + b).bits + errors(a).bits)
+    assert errors(a + b, a).bits > 1.5 * errors(a + b).bits
 
 
 @pytest.mark.parametrize(
