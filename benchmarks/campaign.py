@@ -30,8 +30,8 @@ from benchmarks.trial_cost import TrialCost, campaign_of
 from drsrobust._environment import progress_bar
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorModel, FixedCount
-from drsrobust.study.mitigations import LARGE, TABLE_ROWS
 from drsrobust.timing import one_thread
+from drsrobust_study.mitigations import LARGE, TABLE_ROWS
 
 # The targets of speed.
 OVER_SUM = 1.10  # times inject and undo, a forward pass and an AUC, at most

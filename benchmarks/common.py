@@ -14,7 +14,7 @@ from drsrobust._environment import machine, versions
 from drsrobust.data import Split, load_dataset
 from drsrobust.data.synthetic import planted
 from drsrobust.models import build_model
-from drsrobust.study.mitigations import LARGE, SIZES, TABLE_ROWS
+from drsrobust_study.mitigations import LARGE, SIZES, TABLE_ROWS
 
 OURS = "drsrobust"
 NOT_INSTALLED = "not installed (pip install -e '.[benchmark]')"

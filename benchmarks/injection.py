@@ -1,6 +1,6 @@
 """One injection by this package, by other methods and by published tools: CPU time and memory.
 
-`drsrobust.study.injection_speed` measures; here are the targets and the table as text.
+`drsrobust_study.injection_speed` measures; here are the targets and the table as text.
 """
 
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from benchmarks.common import OURS, Result, Verdict, about, at_least, at_most, text, verdict_text
-from drsrobust.study.injection_speed import RATES, STUDY_SIZE, growth, injection_speed, ratios
+from drsrobust_study.injection_speed import RATES, STUDY_SIZE, growth, injection_speed, ratios
 
 # CPU time of one injection by the study's own tool, at any rate, with a model of the same size: one thread of another machine
 # (AMD EPYC, Zen 3; torch 2.13).

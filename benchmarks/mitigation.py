@@ -23,8 +23,9 @@ from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear, Mitigation, NaNGu
 from drsrobust.models import padded_batches, score
 from drsrobust.models.scoring import BATCH
 from drsrobust.statistics.intervals import wilson
-from drsrobust.study.abft import detected
-from drsrobust.study.mitigations import (
+from drsrobust.timing import cpu_seconds, overhead
+from drsrobust_study.abft import detected
+from drsrobust_study.mitigations import (
     BATCHES,
     COLUMNS,
     INT8,
@@ -38,7 +39,6 @@ from drsrobust.study.mitigations import (
     trained,
     with_int8_tables,
 )
-from drsrobust.timing import cpu_seconds, overhead
 
 _AT_ONCE = 1 << 16  # units whose check bits are computed at once
 

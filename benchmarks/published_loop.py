@@ -23,8 +23,8 @@ from torch.utils.data import DataLoader, Dataset
 from drsrobust.data import Split
 from drsrobust.injection import resolve
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.study.injectors import DenseErrorMap
 from drsrobust.timing import cpu_seconds
+from drsrobust_study.injectors import DenseErrorMap
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch

@@ -31,10 +31,10 @@ from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.metrics import auc
 from drsrobust.models import build_model, padded_batches, score
 from drsrobust.models.scoring import BATCH
-from drsrobust.study.mitigations import LARGE, SIZES, TABLE_ROWS
 from drsrobust.training.fit import Trainer
 from drsrobust.training.fused import fused_tables
 from drsrobust.training.settings import Settings
+from drsrobust_study.mitigations import LARGE, SIZES, TABLE_ROWS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from drsrobust._environment import commit, cores, machine, unknown, versions
 from drsrobust._files import cache_folder, new_file
-from drsrobust.study.notebook import datasets_of
+from drsrobust_study.notebook import datasets_of
 from reproduce.bundle import bundles_used, figure_sums, read_checkpoints, write_bundle
 from reproduce.claims import Claim, load_claims, write_claims
 from reproduce.notebooks import FIGURES, ROOT, Notebook, all_notebooks, parse_assignment

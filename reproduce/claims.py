@@ -1,6 +1,6 @@
 """The claims of the study as data (`claims.toml`), and the verdicts of a run on them (`claims.csv`).
 
-A verdict follows from numbers of a figure's CSV, or of a table of findings, by a rule of `drsrobust.study.findings`. One check
+A verdict follows from numbers of a figure's CSV, or of a table of findings, by a rule of `drsrobust_study.findings`. One check
 of each claim is the main one: its number and verdict are the claim's.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from drsrobust._environment import unknown
 from drsrobust._files import new_file
-from drsrobust.study.findings import (
+from drsrobust_study.findings import (
     NOT_TESTABLE,
     RULES,
     SEED_DEPENDENT,
@@ -26,8 +26,8 @@ from drsrobust.study.findings import (
     seed_dependent,
     verdict,
 )
-from drsrobust.study.notebook import datasets_of
-from drsrobust.study.thirds import THIRD
+from drsrobust_study.notebook import datasets_of
+from drsrobust_study.thirds import THIRD
 from reproduce.profiles import JUDGED
 
 if TYPE_CHECKING:

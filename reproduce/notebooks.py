@@ -8,7 +8,7 @@ from typing import Any
 
 from drsrobust._environment import unknown
 from drsrobust._types import fits
-from drsrobust.study.notebook import check_types
+from drsrobust_study.notebook import check_types
 
 ROOT = Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "figures"  # the published ones

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust.plots import display_name, read_words
-from drsrobust.study.findings import interval, number
+from drsrobust_study.findings import interval, number
 from reproduce.claims import read_table
 
 END = "<!-- end of the table -->"

@@ -11,8 +11,8 @@ import nbformat
 from drsrobust._files import new_file
 from drsrobust.plots.curves import mitigation_label
 from drsrobust.report import figure_entries, templates
-from drsrobust.study.findings import number
-from drsrobust.study.notebook import datasets_of
+from drsrobust_study.findings import number
+from drsrobust_study.notebook import datasets_of
 from reproduce import executed
 from reproduce.agreement import agreement, differing, published_profile
 from reproduce.notebooks import FIGURES

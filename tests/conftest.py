@@ -136,7 +136,8 @@ def fewer_rows(monkeypatch):
 
 @pytest.fixture
 def run_page(monkeypatch, tmp_path, fewer_rows):
-    """Runs the Python of a page of docs/ as written, one block after the other, in an empty folder; gives its names."""
+    """Runs the Python of a page of docs/ as written, one block after the other, in an empty folder and, as from a wheel, without
+    the study; gives its names."""
 
     def run(name: str, blocks: int) -> dict:
         monkeypatch.chdir(tmp_path)
@@ -144,6 +145,7 @@ def run_page(monkeypatch, tmp_path, fewer_rows):
         assert len(found) == blocks
         page = types.ModuleType("page")  # classes of the page can be imported from it, by the registry say
         monkeypatch.setitem(sys.modules, "page", page)
+        monkeypatch.setitem(sys.modules, "drsrobust_study", None)
         for block in found:
             exec(compile(block, name, "exec"), vars(page))
         return vars(page)

@@ -134,6 +134,19 @@ def test_imports_go_one_way():
     assert done.returncode == 0, done.stdout
 
 
+def test_the_library_does_not_know_its_study():
+    """Neither as a name of its typed stubs, which import-linter does not read, nor by the study's words."""
+    for path in sorted((ROOT / "src" / "drsrobust").rglob("*.py*")):
+        name, text = path.relative_to(ROOT / "src" / "drsrobust").as_posix(), path.read_text(errors="replace")
+        if path.suffix == ".pyi":
+            assert not re.search(r"\bstudy\b|check_parameters", text), name
+        if path.suffix == ".py" and name != "removed_names.py":
+            assert "drsrobust_study" not in text and "published script" not in text, name
+            assert "as_released" not in text or name.startswith("models/"), name  # a group of tensors, and a lookup
+            words = re.findall(r"(?<![\w\"])protocol(?![\w\"`])", text)
+            assert not words, name  # but as the column of tables
+
+
 def test_style():
     for command in (["check"], ["format", "--check"]):
         done = subprocess.run([sys.executable, "-m", "ruff", *command, "."], cwd=ROOT, capture_output=True, text=True)

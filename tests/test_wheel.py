@@ -53,7 +53,7 @@ def test_it_holds_the_package_alone(wheel):
     with zipfile.ZipFile(wheel) as archive:
         folders = {name.split("/")[0] for name in archive.namelist()}
         endings = {Path(name).suffix for name in archive.namelist() if name.startswith("drsrobust/")}
-    assert len(folders) == 2 and "drsrobust" in folders  # and its metadata
+    assert len(folders) == 2 and "drsrobust" in folders  # and its metadata; the study stays in the checkout
     assert ".ipynb" not in endings and {".j2", ".pyi", ".py"} <= endings
 
 

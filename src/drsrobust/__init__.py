@@ -13,6 +13,9 @@ Names are imported at first use, so that `import drsrobust` loads neither PyTorc
 
 import lazy_loader
 
+from drsrobust.removed_names import module_getattr
+
 __version__ = "0.4.1"
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = module_getattr(__name__, _load)

@@ -11,7 +11,6 @@ from . import plots as plots
 from . import rates as rates
 from . import report as report
 from . import statistics as statistics
-from . import study as study
 from . import training as training
 from .campaign import Campaign as Campaign
 from .campaign import decades as decades
@@ -59,7 +58,6 @@ from .planning import plan as plan
 from .statistics import pvf as pvf
 from .statistics import recovery as recovery
 from .statistics import summarise as summarise
-from .study import check_parameters as check_parameters
 from .training import load_model as load_model
 from .training import load_models as load_models
 

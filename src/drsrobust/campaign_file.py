@@ -26,6 +26,7 @@ from drsrobust._types import fits, type_name
 from drsrobust.campaign import Campaign
 from drsrobust.data import Batches, Dataset, Split, from_frame, load_dataset
 from drsrobust.evaluation import Evaluator
+from drsrobust.removed_names import removed
 
 _NONE = "none"
 
@@ -90,7 +91,7 @@ class CampaignSettings:
         mitigations: `none`, a class as `WeightRange`, a table with `kind` and its arguments, or a list of these that act
             together. What has to be fitted is fitted on the training rows, or on all rows without them.
         metrics: names, or a table of names with `module:name` of functions.
-        trials, precision, max_trials, seed, sampling, store: as `Campaign`.
+        trials, seed, sampling, store: as `Campaign`.
         workers: processes.
     """
 
@@ -271,6 +272,8 @@ def _settings(table: str, kind: type, values: Any) -> Any:
         raise TypeError(f"{table} is {values!r}; it must be a table, [{table}]")
     types_of = typing.get_type_hints(kind)
     for name, value in values.items():
+        if line := removed(f"[{table}]", name):
+            raise ValueError(line)
         if name not in types_of:
             raise unknown(f"key of [{table}]", name, types_of)
         if not fits(value, types_of[name]):

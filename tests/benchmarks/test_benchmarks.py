@@ -9,8 +9,8 @@ import pytest
 from benchmarks import campaign, coverage, encoding, injection, mitigation, quality, training
 from benchmarks.__main__ import main, write
 from benchmarks.common import LAST, OURS, large_case
-from drsrobust.study import abft, injection_speed, mitigations
 from drsrobust.training import Settings
+from drsrobust_study import abft, injection_speed, mitigations
 
 SIZES = {"dense_mlp": [16, 16], "over_mlp": [16, 1]}
 QUICK = Settings(epochs=1, batch_size=256)

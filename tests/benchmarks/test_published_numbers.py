@@ -16,7 +16,7 @@ from benchmarks.coverage import (
     stratified_sample,
 )
 from benchmarks.mitigation import clean_auc
-from drsrobust.study.mitigations import Case
+from drsrobust_study.mitigations import Case
 
 
 def test_a_population_of_a_trained_model(trained, data):

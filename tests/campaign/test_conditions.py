@@ -18,7 +18,7 @@ from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.plots.curves import recovery_vs_ber_data
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
-from drsrobust.study.protection import max_safe_rate
+from drsrobust_study.protection import max_safe_rate
 
 
 class TopBitProtected(Mitigation):

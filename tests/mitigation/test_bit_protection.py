@@ -125,15 +125,6 @@ def test_sets_by_component():
         screened(BitProtection({"a.*": {31}, "*.weight": {30}}), drawn, model, 1)
 
 
-def test_as_released_protects_nothing():
-    layer = nn.Linear(64, 64)
-    drawn = dr.BitFlip(0.01).sample(dr.resolve(layer), seed=1)
-    released = BitProtection.as_released(range(23, 32))
-    assert screened(released, drawn, layer, 1).remaining is drawn and released.cost(layer).stored_bits == 0
-    assert released.name == "bits 23-31, as released"
-    assert released.identity() != BitProtection(range(23, 32)).identity()
-
-
 def test_composed():
     """From left to right: what protected bits leave is decoded; bits that are not protected are left to the code alone."""
     layer = table(2000)

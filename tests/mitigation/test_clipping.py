@@ -188,7 +188,7 @@ def test_outputs_that_are_written_to_afterwards():
 
     data, model = load_dataset("synthetic-movielens/full", rows=1000), Model()
     for options in ({}, {"quantile": 1.0}):
-        clip = ActivationClipping.fit(model, data.train, rows=256, places="linear", **options)
+        clip = ActivationClipping.fit(model, data.train, rows=256, sites="linear", **options)
         hidden = model.layers[0](torch.tensor(data.train.dense[:256]))
         (one,) = clip.learnt.values()
         assert one.low == (hidden.min() if not options else -hidden.abs().max()) and one.low < 0
@@ -289,30 +289,6 @@ def test_it_helps(trained, data):
     assert np.mean(clipped) > np.mean(plain) + 0.02
 
 
-# As released.
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_as_released(name, data):
-    """Every nn.Linear but the last, and nothing else; NaN becomes 0 before values are clamped."""
-    model = build(name, data)
-    clip = ActivationClipping.as_released(6)
-    assert clip.name == "clip as released 6"
-    linear = [n for n, m in model.named_modules() if isinstance(m, nn.Linear) and n != "first_order_dense"]
-    with clip.attach(model):
-        hooked = [n for n, m in model.named_modules() if m._forward_hooks]
-        assert hooked == linear[:-1] and not any("forward" in m.__dict__ for m in model.modules())
-        for name_of in hooked:
-            layer = model.get_submodule(name_of)
-            x = torch.full((2, layer.in_features), NAN)
-            x[1] = 1e30
-            with torch.no_grad():
-                out = layer(x)
-            assert (out[0] == 0).all() and out[1].abs().max() == 6
-    if name == "fm":
-        assert not hooked and clip.cost(model).multiply_adds == 0
-
-
 # Search.
 
 
@@ -370,20 +346,16 @@ def test_identity_and_names(trained, data):
         "clip 6 to zero": ActivationClipping(6, mode="zero"),
         "clip 6 NaN to bound": ActivationClipping(6, nan="bound"),
         "clip 6 NaN kept": ActivationClipping(6, nan="keep"),
-        "clip 6 at linear": ActivationClipping(6, places="linear"),
-        "clip as released 6": ActivationClipping.as_released(6),
+        "clip 6 at linear": ActivationClipping(6, sites="linear"),
         "clip profiled": fit(trained, data.train),
         "clip profiled per neuron": fit(trained, data.train, scope="neuron"),
         "clip profiled x 1.5": fit(trained, data.train, margin=1.5),
         "clip profiled from 64 rows": fit(trained, data.train, rows=64),
         "clip quantile 0.999": fit(trained, data.train, quantile=0.999),
-        "clip profiled at linear, logit": fit(trained, data.train, places=("logit", "linear")),
+        "clip profiled at linear, logit": fit(trained, data.train, sites=("logit", "linear")),
     }
     assert {name: clip.name for name, clip in clips.items()} == {name: name for name in clips}
     assert len({clip.identity() for clip in clips.values()}) == len(clips)
-    kept = ActivationClipping.as_released(6)
-    kept.nan = "keep"  # as an earlier version had it: its stored trials are those of another mitigation
-    assert kept.identity() != clips["clip as released 6"].identity()
     for clip in clips.values():
         assert not clip.ordered
         again = pickle.loads(pickle.dumps(clip))
@@ -442,7 +414,7 @@ def test_cost(trained, data):
 
 
 def test_composes(trained, data):
-    clip, guard = ActivationClipping.fit(trained, data.train, places="linear"), NaNGuard(data.train.prior)
+    clip, guard = ActivationClipping.fit(trained, data.train, sites="linear"), NaNGuard(data.train.prior)
     both = clip + guard
     assert both.name == "clip profiled at linear + NaN guard"
     weight = trained.over_arch.model[1].bias
@@ -471,7 +443,7 @@ def test_mistakes(trained, data):
         ({"margin": 0}, "margin must be a finite number over 0, as 1.5, got 0"),
         ({"rows": 0}, "rows must be at least 1, got 0"),
         ({"scope": "neurons"}, "unknown scope 'neurons'; did you mean 'neuron'"),
-        ({"places": "cross"}, "DLRM has no place of the kind cross; it has: embedding, linear"),
+        ({"sites": "cross"}, "DLRM has no site of the kind cross; it has: embedding, linear"),
     ):
         with pytest.raises(ValueError, match=message):
             fit(trained, data.train, **options)
@@ -480,7 +452,7 @@ def test_mistakes(trained, data):
     assert ActivationClipping(6).scaled(2).bound == 12
     with (
         pytest.raises(ValueError, match="DLRM has no place of the kind norm"),
-        ActivationClipping(6, places="norm").attach(trained),
+        ActivationClipping(6, sites="norm").attach(trained),
     ):
         pass
     broken = copy.deepcopy(trained)

@@ -7,7 +7,7 @@ from torch import nn
 from drsrobust.introspection.embedding_modules import torchrec
 from drsrobust.mitigation.activations.sites import (
     KINDS,
-    check_kinds,
+    check_sites,
     clip_sites,
     find_sites,
     hook_layers,
@@ -19,7 +19,7 @@ from drsrobust.models import MODELS, build_model
 from drsrobust.models.dcn import VectorCross
 
 SMALL = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}
-COLUMNS = ["place", "module", "layer", "component", "width"]
+COLUMNS = ["site", "module", "layer", "component", "width"]
 
 KINDS_OF = {
     "fm": {"embedding", "first_order", "interaction", "logit"},
@@ -39,14 +39,14 @@ def test_the_places_of_every_model(name, data):
     model = build_model(name, data.schema, **SMALL.get(name, {})).eval()
     table = clip_sites(model)
     assert list(table.columns) == COLUMNS
-    assert set(table["place"]) == KINDS_OF[name] <= set(KINDS)
-    assert table["place"].iloc[-1] == "logit" and (table["place"] == "last").sum() <= 1
+    assert set(table["site"]) == KINDS_OF[name] <= set(KINDS)
+    assert table["site"].iloc[-1] == "logit" and (table["site"] == "last").sum() <= 1
     modules = dict(model.named_modules())
     assert set(table["module"]) <= set(modules)
     linear = {n for n, module in modules.items() if isinstance(module, nn.Linear)}
-    assert linear == set(table["module"][table["place"].isin(["linear", "last"])]) | (linear & {"first_order_dense"})
+    assert linear == set(table["module"][table["site"].isin(["linear", "last"])]) | (linear & {"first_order_dense"})
     # One number of a sample is bounded once by a place of its own: no table of a collection by itself.
-    assert not table.duplicated(["place", "module", "layer"]).any()
+    assert not table.duplicated(["site", "module", "layer"]).any()
     assert not any("embedding_bags" in module for module in table["module"])
 
 
@@ -75,8 +75,8 @@ def test_widths_are_those_of_the_outputs(data):
 def test_components_and_first_order(data):
     table = clip_sites(build_model("wide_deep", data.schema)).set_index("module")
     assert table["component"][["embeddings", "first_order", "deep.0"]].tolist() == ["embedding", "linear", "deep_mlp"]
-    assert table.loc["first_order_dense", ["place", "component"]].tolist() == ["first_order", "linear"]
-    assert table.loc["deep.8", "place"] == "last" and table.loc["deep.0", "width"] == 16
+    assert table.loc["first_order_dense", ["site", "component"]].tolist() == ["first_order", "linear"]
+    assert table.loc["deep.8", "site"] == "last" and table.loc["deep.0", "width"] == 16
     cross = clip_sites(build_model("dcn", data.schema)).query("place == 'cross'")
     assert cross["layer"].tolist() == [0, 1, 2] and set(cross["component"]) == {"cross"}
 
@@ -108,12 +108,12 @@ def test_a_foreign_model():
 
 
 def test_kinds():
-    assert check_kinds(["logit", "linear", "logit"]) == ("linear", "logit") and check_kinds("norm") == ("norm",)
-    assert check_kinds(None) is None
+    assert check_sites(["logit", "linear", "logit"]) == ("linear", "logit") and check_sites("norm") == ("norm",)
+    assert check_sites(None) is None
     with pytest.raises(ValueError, match="unknown place 'linaer'; did you mean 'linear'"):
-        check_kinds(["linaer"])
-    with pytest.raises(ValueError, match="places is empty; known: embedding, first_order"):
-        check_kinds([])
+        check_sites(["linaer"])
+    with pytest.raises(ValueError, match="sites is empty; known: embedding, first_order"):
+        check_sites([])
     model = Foreign()
     assert [place.module for place in select_sites(model, ("cross", "last"))] == [
         "head"

@@ -11,7 +11,7 @@ from drsrobust import models, plots
 from drsrobust.introspection.tensors import declared_components
 from drsrobust.plots.names import readable
 from drsrobust.plots.style import COLOURS, apart, auc_guides, label_lines, name_line, series_styles, shade_rates
-from drsrobust.study import figures
+from drsrobust_study import figures
 
 mpl.use("Agg")
 

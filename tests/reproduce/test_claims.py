@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.study import messages
-from drsrobust.study.findings import number
+from drsrobust_study import messages
+from drsrobust_study.findings import number
 from reproduce.claims import evaluate_claims, load_claims, write_claims
 from reproduce.notebooks import all_notebooks
 from reproduce.readme_tables import claims_page, with_claims

@@ -13,7 +13,8 @@ from drsrobust.mitigation.memory.storage import storage_overhead
 from drsrobust.statistics.intervals import rule_of_three
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import summarise
-from drsrobust.study.protection import best_recovery, cheapest, cost_benefit, front, max_safe_rate
+from drsrobust_study.as_released import AppliedTooEarly
+from drsrobust_study.protection import best_recovery, cheapest, cost_benefit, front, max_safe_rate
 
 GOLDEN = 0.8
 
@@ -308,7 +309,7 @@ def test_a_search_counts_raised_trials_as_lost(evaluator, empty_cache):
 
 def test_a_real_campaign(evaluator, tmp_path):
     """Protection of all bits recovers all; that of none, nothing; and the search's score is the mean AUC."""
-    errors, some = [dr.BitFlip(1e-2)], [dr.BitProtection(range(32)), dr.BitProtection.as_released(range(32))]
+    errors, some = [dr.BitFlip(1e-2)], [dr.BitProtection(range(32)), AppliedTooEarly(dr.BitProtection(range(32)))]
     options = {"trials": 6, "seed": 3}
     campaign = dr.Campaign(evaluator, errors=errors, mitigations=[None, *some], store=tmp_path / "store", **options)
     table = campaign.run(workers=1, progress=False)

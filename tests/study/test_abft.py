@@ -12,7 +12,7 @@ from drsrobust.injection import BitFlip, FixedCount
 from drsrobust.mitigation.abft.embedding import ABFTEmbeddingBag
 from drsrobust.mitigation.abft.linear import ABFTLinear
 from drsrobust.models import padded_batches
-from drsrobust.study.abft import COLUMNS, beyond_rounding, by_bit, false_alarms, single_errors
+from drsrobust_study.abft import COLUMNS, beyond_rounding, by_bit, false_alarms, single_errors
 
 
 @pytest.fixture(scope="module")

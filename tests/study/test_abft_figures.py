@@ -8,9 +8,9 @@ import pytest
 
 from drsrobust.mitigation import ABFTLinear
 from drsrobust.statistics.intervals import wilson
-from drsrobust.study import figures
-from drsrobust.study.abft import claims, noticed_shares
-from drsrobust.study.rounding import threshold_claim
+from drsrobust_study import figures
+from drsrobust_study.abft import claims, noticed_shares
+from drsrobust_study.rounding import threshold_claim
 
 mpl.use("Agg")
 

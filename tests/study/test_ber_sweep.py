@@ -7,8 +7,8 @@ import pytest
 from drsrobust.introspection.tensors import has_group
 from drsrobust.models import build_model
 from drsrobust.statistics.intervals import mean_interval
-from drsrobust.study.ber_sweep import LOSSES, _most_different, crossing, knee_claims, rate_at_loss
-from drsrobust.study.bit_sensitivity import bit_claim, flipped_magnitudes, size_claim
+from drsrobust_study.ber_sweep import LOSSES, _most_different, crossing, knee_claims, rate_at_loss
+from drsrobust_study.bit_sensitivity import bit_claim, flipped_magnitudes, size_claim
 
 KEYS = ["model", "dataset", "protocol", "target", "error_model", "mitigation"]
 RATES = [1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2]

@@ -6,7 +6,7 @@ import pytest
 
 from drsrobust import plots
 from drsrobust.plots import alt_text
-from drsrobust.study import figures
+from drsrobust_study import figures
 
 mpl.use("Agg")
 

@@ -3,9 +3,9 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
-from drsrobust.study.captions import details, deviation_details, protocol_text, single_error_details
-from drsrobust.study.components import layer_strata, single_errors
-from drsrobust.study.model_factors import factor_grid
+from drsrobust_study.captions import details, deviation_details, protocol_text, single_error_details
+from drsrobust_study.components import layer_strata, single_errors
+from drsrobust_study.model_factors import factor_grid
 
 BASE = {"model": "m", "dataset": "synthetic-movielens/full", "rate": 1e-3, "auc_golden": 0.8}
 

@@ -3,8 +3,8 @@ import pytest
 
 from drsrobust.metrics.auc import auc_interval
 from drsrobust.models import padded_batches, score
-from drsrobust.study.clean_models import clean_table
 from drsrobust.training import Settings, load_model
+from drsrobust_study.clean_models import clean_table
 
 
 def test_a_row_per_model_and_its_learning_curve(data, trained):

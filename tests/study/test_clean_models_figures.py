@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from drsrobust.plots import new_panels, save_table
-from drsrobust.study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
+from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 
 
 @pytest.fixture

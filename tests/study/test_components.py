@@ -8,7 +8,7 @@ from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import FixedCount, resolve
 from drsrobust.statistics.pvf import pvf
-from drsrobust.study import components
+from drsrobust_study import components
 
 METRICS = ["decision_changed", "list_changed", "score_changed"]
 

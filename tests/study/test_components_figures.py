@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from drsrobust import plots
-from drsrobust.study import figures
+from drsrobust_study import figures
 
 mpl.use("Agg")
 NAN = float("nan")

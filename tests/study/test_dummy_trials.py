@@ -12,7 +12,7 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, inject
 from drsrobust.metrics import deviated, median_change, spearman
 from drsrobust.models import build_model
-from drsrobust.study.model_factors import accumulated, dummy_trials, factor_grid, ladders
+from drsrobust_study.model_factors import accumulated, dummy_trials, factor_grid, ladders
 
 CELL = {"width": 8, "depth": 1, "embedding_dim": 4, "density": 0.001}
 SIZES = {name: CELL[name] for name in ("width", "depth", "embedding_dim")}

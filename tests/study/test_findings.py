@@ -10,7 +10,7 @@ from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip
 from drsrobust.statistics import summarise
-from drsrobust.study.findings import (
+from drsrobust_study.findings import (
     RULES,
     conclusion,
     interval,
@@ -21,7 +21,7 @@ from drsrobust.study.findings import (
     verdict,
     verdicts,
 )
-from drsrobust.study.thirds import by_thirds
+from drsrobust_study.thirds import by_thirds
 
 OPTIONS = {"bound": 0.3, "least": 0.2, "greatest": 0.4}
 # Of each rule: an interval that shows the claim, one that contradicts it (none can of `differs`), and a wide one.

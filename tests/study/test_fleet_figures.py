@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 
 from drsrobust import plots
-from drsrobust.study import messages
-from drsrobust.study.figures import fleet_risk, fleet_risk_data, fleet_tail
+from drsrobust_study import messages
+from drsrobust_study.figures import fleet_risk, fleet_risk_data, fleet_tail
 
 mpl.use("Agg")
 

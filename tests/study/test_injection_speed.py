@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 import torch
 
-from drsrobust.study import injection_speed as speed
-from drsrobust.study.captions import speed_details
-from drsrobust.study.injection_speed import COLUMNS, STUDY_SIZE, flipped_bits, injection_speed, study_model
-from drsrobust.study.injectors import METHODS, Sparse, cannot
+from drsrobust_study import injection_speed as speed
+from drsrobust_study.captions import speed_details
+from drsrobust_study.injection_speed import COLUMNS, STUDY_SIZE, flipped_bits, injection_speed, study_model
+from drsrobust_study.injectors import METHODS, Sparse, cannot
 
 SIZE = 30_000
 
@@ -184,7 +184,7 @@ def test_the_grid(fake):
 
 
 def test_tools_that_are_not_installed_are_not_run(fake, monkeypatch):
-    monkeypatch.setattr("drsrobust.study.injectors.find_spec", lambda name: None)
+    monkeypatch.setattr("drsrobust_study.injectors.find_spec", lambda name: None)
     table = injection_speed([30_000], [], [1e-3], [], progress=False)
     notes = table.set_index("method")["note"]
     assert notes["MRFI"] == notes["PyTorchFI"] == "not run: not installed (pip install -e '.[benchmark]')"

@@ -5,8 +5,8 @@ import pytest
 import torch
 from scipy.stats import binom
 
-from drsrobust.study.injection_speed import flipped_bits, study_model
-from drsrobust.study.injectors import METHODS, OURS, cannot
+from drsrobust_study.injection_speed import flipped_bits, study_model
+from drsrobust_study.injectors import METHODS, OURS, cannot
 
 SIZE = 30_000
 WRITTEN = [name for name, kind in METHODS.items() if kind.needs is None]

@@ -10,9 +10,9 @@ import pytest
 
 import drsrobust as dr
 from drsrobust.statistics.summary import summarise
-from drsrobust.study import figures, messages
-from drsrobust.study.components import layer_strata, single_errors
-from drsrobust.study.memory_faults import enlarged, expected_loss, mixed, ranking, understatement
+from drsrobust_study import components, figures, messages
+from drsrobust_study.components import layer_strata, single_errors
+from drsrobust_study.memory_faults import enlarged, expected_loss, mixed, ranking, understatement
 
 mpl.use("Agg")
 MODES = ("bit", "row", "bank")
@@ -75,7 +75,7 @@ def test_the_factor_over_single_bits(evaluator, trials, data, tmp_path):
     assert found.groupby("third").size().tolist() == [4] * 4 and (found["value"] > 0).all()
     whole = found[found["third"] == 0].set_index(["reading", "size"])
     losses = summarise(faults).set_index("error_mode")["auc_drop"]
-    (flip,) = dr.study.components.stratified_loss(flips, parts, data.test, by=())["auc_drop"]
+    (flip,) = components.stratified_loss(flips, parts, data.test, by=())["auc_drop"]
     bit = flip * 16 / 18
     mean = sum(hits[mode] * losses[mode] for mode in MODES) / sum(hits.values())
     assert whole.loc[("fault", "1 MB"), "value"] == pytest.approx(mean / bit)

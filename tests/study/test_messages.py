@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.study import messages
-from drsrobust.study.figures import injection_speed_data
-from drsrobust.study.findings import interval
+from drsrobust_study import messages
+from drsrobust_study.figures import injection_speed_data
+from drsrobust_study.findings import interval
 
 INF = np.inf
 ROOT = Path(__file__).resolve().parents[2]

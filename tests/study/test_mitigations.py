@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import drsrobust as dr
-from drsrobust.study import mitigations
-from drsrobust.study.mitigations import Case, with_int8_tables
+from drsrobust_study import mitigations
+from drsrobust_study.mitigations import Case, with_int8_tables
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")

@@ -6,8 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from drsrobust.study.factor_effects import component_claims, component_shares, factor_trends, factors_claim
-from drsrobust.study.model_factors import deviation_summary, factor_grid
+from drsrobust_study.factor_effects import component_claims, component_shares, factor_trends, factors_claim
+from drsrobust_study.model_factors import deviation_summary, factor_grid
 
 LEVELS = {"width": [64, 128, 256], "depth": [1, 2], "embedding_dim": [8], "density": [0.01]}
 CLAIMS = {"width": "above", "depth": "above", "embedding_dim": "above", "density": "differs"}

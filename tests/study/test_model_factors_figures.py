@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from drsrobust import plots
-from drsrobust.study import figures
+from drsrobust_study import figures
 
 mpl.use("Agg")
 MIDDLE = {"width": 128, "depth": 1, "embedding_dim": 64, "density": 0.01}

@@ -2,8 +2,8 @@ import re
 
 import pytest
 
-from drsrobust.study import notebook
-from drsrobust.study.notebook import check_parameters, provenance
+from drsrobust_study import notebook
+from drsrobust_study.notebook import check_parameters, provenance
 
 
 def check(value, annotation):

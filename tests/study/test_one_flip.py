@@ -8,9 +8,9 @@ import torch
 
 import drsrobust as dr
 from drsrobust.plots import alt_text
-from drsrobust.study import messages
-from drsrobust.study.figures import one_flip as figure
-from drsrobust.study.one_flip import flip, one_flip
+from drsrobust_study import messages
+from drsrobust_study.figures import one_flip as figure
+from drsrobust_study.one_flip import flip, one_flip
 
 
 @pytest.fixture(scope="module")

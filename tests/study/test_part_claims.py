@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from drsrobust.study.bit_sensitivity import flipped_magnitudes
-from drsrobust.study.components import part_ratio, size_power
-from drsrobust.study.protection import kept_rates, released_gain, worst_loss
+from drsrobust_study.bit_sensitivity import flipped_magnitudes
+from drsrobust_study.components import part_ratio, size_power
+from drsrobust_study.protection import kept_rates, released_gain, worst_loss
 
 
 def parts(model, values, half, definition="score_changed"):

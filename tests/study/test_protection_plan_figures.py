@@ -3,7 +3,7 @@ import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
-from drsrobust.study import figures, messages
+from drsrobust_study import figures, messages
 
 mpl.use("Agg")
 FRONTIER = pd.DataFrame(

@@ -5,7 +5,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from drsrobust.evaluation import Evaluator
-from drsrobust.study.scoring_rules import RULES, _by_rule, scoring_rules
+from drsrobust_study.scoring_rules import RULES, _by_rule, scoring_rules
 
 
 def test_every_rule_is_an_order():

@@ -5,4 +5,7 @@ Names are imported at first use, so that reading a store needs no PyTorch. `__in
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+from drsrobust.removed_names import module_getattr
+
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__ = module_getattr(__name__, _load)

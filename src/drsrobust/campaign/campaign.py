@@ -47,6 +47,7 @@ from drsrobust.introspection.sharded import ranks
 from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
+from drsrobust.removed_names import refuses_arguments
 from drsrobust.statistics.columns import MITIGATION, with_nan_rules
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT
 from drsrobust.statistics.summary import summarise
@@ -81,7 +82,7 @@ class Campaign:
             built-in names to None. `decision_changed` comes with `decision_changed_no_click` and `nan_share`. Scores are what
             the evaluator's `scores` says. A function that workers cannot import runs in this process alone, with a warning.
         seed: all error maps follow from it.
-        protocol: a label for the table (`corrected` or `as_released` in the study).
+        label: for the column `protocol` of the table, to tell campaigns apart.
         coupled: trials of one number at different rates share nested error maps; False: all are independent.
         sampling: `plain`: each trial's error map is drawn by the error model alone. `stratified`: trials are drawn by what does
             harm, and the table has columns `stratum`, `weight` and `loss_is_bounded`; **its plain means are wrong**: use
@@ -100,6 +101,7 @@ class Campaign:
         StoreError: `store` holds another campaign.
     """
 
+    @refuses_arguments
     def __init__(
         self,
         evaluator: Evaluator,
@@ -111,7 +113,7 @@ class Campaign:
         trials: int = 100,
         metrics: Sequence[str] | Mapping[str, Any] = (),
         seed: int = 0,
-        protocol: str = "corrected",
+        label: str = "corrected",
         coupled: bool = True,
         sampling: str | CriticalBits = PLAIN,
         store: str | PathLike | None = None,
@@ -142,7 +144,7 @@ class Campaign:
         for metric in self.own_metrics.values():
             evaluator.check_own_metric(metric)
         restore_leftovers(evaluator.model)
-        self.evaluator, self.seed, self.protocol, self.coupled = evaluator, index(seed), protocol, bool(coupled)
+        self.evaluator, self.seed, self.label, self.coupled = evaluator, index(seed), label, bool(coupled)
         self._critical_bits = _critical_bits(sampling)
         self.conditions = self._grid()
         _check_distinct(self.conditions)
@@ -220,7 +222,7 @@ class Campaign:
                 "metrics": {name: own.get(name, options) for name in self.metrics},
                 "seed": self.seed,
                 "coupled": self.coupled,
-                "protocol": self.protocol,
+                "protocol": self.label,
             }
         )
         return definition, missing[0] if missing else None
@@ -248,7 +250,7 @@ class Campaign:
     @property
     def _options(self) -> dict[str, Any]:
         """Options of `run_trial`."""
-        options = {"seed": self.seed, "coupled": self.coupled, "protocol": self.protocol, "metrics": self.metrics}
+        options = {"seed": self.seed, "coupled": self.coupled, "label": self.label, "metrics": self.metrics}
         return options | {"own_metrics": self.own_metrics}
 
     def run(

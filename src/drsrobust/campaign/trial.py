@@ -110,7 +110,7 @@ def run_trial(
     *,
     seed: int,
     coupled: bool,
-    protocol: str,
+    label: str,
     metrics: Sequence[str] = (),
     own_metrics: Mapping[str, OwnMetric] = MappingProxyType({}),
     guarded: Evaluator | None = None,
@@ -121,7 +121,7 @@ def run_trial(
         evaluator: of the model without mitigation.
         condition: one of the campaign's.
         trial: its number, from 0.
-        seed, coupled, protocol, metrics, own_metrics: of the campaign.
+        seed, coupled, label, metrics, own_metrics: of the campaign.
         guarded: the evaluator of the model under the condition's mitigation; None without one.
 
     Returns:
@@ -148,7 +148,7 @@ def run_trial(
     row |= {
         "model": evaluator.name,
         "dataset": evaluator.rows.dataset,
-        "protocol": protocol,
+        "protocol": label,
         "error_model": condition.error_model.label,
         "rate": condition.error_model.rate,
         "ber": condition.ber,

@@ -18,6 +18,7 @@ from drsrobust.injection.memory_faults import MemoryFault
 from drsrobust.injection.memory_map import Geometry
 from drsrobust.injection.targets import Dtype, OptimizerState, Rows, Target, as_target, resolve
 from drsrobust.injection.transient import Activations, Gradients, InjectionError, Inputs, Transient
+from drsrobust.removed_names import module_getattr
 
 __all__ = [
     "Activations",
@@ -57,3 +58,5 @@ __all__ = [
     "restore",
     "restore_leftovers",
 ]
+
+__getattr__ = module_getattr(__name__)

@@ -18,6 +18,7 @@ from drsrobust._html import facts
 from drsrobust.injection.address_space import stored
 from drsrobust.injection.apply import Application, apply_for_good
 from drsrobust.injection.number_formats import Format, bit_set, format_named
+from drsrobust.removed_names import refuses_attributes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -130,6 +131,7 @@ class Source:
     rows: Mapping[str, np.ndarray | None]
 
 
+@refuses_attributes
 @dataclass(frozen=True, eq=False)
 class ErrorMap:
     """Which bits of which words are wrong.

@@ -279,5 +279,5 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
 
 
 def has_group(model: "nn.Module", name: str) -> bool:
-    """Whether a model declares a group of parameters, as the study's models declare `as_released`."""
+    """Whether a model declares a group of parameters (`GROUPS`)."""
     return name in declared_groups(model)

@@ -22,6 +22,7 @@ from drsrobust.plots.style import (
     series_styles,
     styled,
 )
+from drsrobust.removed_names import refuses_arguments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,8 +103,8 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
 
 
 def mitigated_auc_data(summary: "pd.DataFrame") -> "pd.DataFrame":
-    """What `mitigated_auc` draws: one row per protocol, mitigation and rate; `series` numbers mitigations, the same under all
-    protocols.
+    """What `mitigated_auc` draws: one row per label of a campaign (column `protocol`), mitigation and rate; `series`
+    numbers mitigations, the same under all labels.
 
     Args:
         summary: `dr.summarise` of campaigns of one model over mitigations and rates.
@@ -111,22 +112,26 @@ def mitigated_auc_data(summary: "pd.DataFrame") -> "pd.DataFrame":
     return picked(_numbered(summary), [*_MITIGATION_KEYS, "n", *_AUC, "share_nonfinite", "share_raised"])
 
 
+@refuses_arguments
 @styled
-def mitigated_auc(data: "pd.DataFrame", ax: "Axes | None" = None, *, protocol: str = "corrected") -> "Axes":
+def mitigated_auc(
+    data: "pd.DataFrame", ax: "Axes | None" = None, *, label: str = "corrected", errors: str | None = None
+) -> "Axes":
     """Mean AUC with its interval against the bit error rate, a curve per mitigation; without protection in black, with the
     10-90 % quantiles over trials as a band. Curves are shifted slightly, so that no bar hides another.
 
     Args:
         data: `mitigated_auc_data`; rates of 0 are not drawn.
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
-        protocol: whose curves are drawn.
+        label: of the campaign whose curves are drawn.
+        errors: what the title says of them; None: their target.
     """
-    shown = data[(data["ber"] > 0) & (data["protocol"] == protocol)]
+    shown = data[(data["ber"] > 0) & (data["protocol"] == label)]
     plain = shown[shown["mitigation"] == NONE]
     ax.fill_between(plain["ber"], plain["auc_q10"], plain["auc_q90"], color="#000000", alpha=0.08, lw=0)
     _curves(ax, shown, "auc")
     auc_guides(ax, shown["auc_golden"])
-    _finish(ax, shown, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")])
+    _finish(ax, shown, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")], errors)
     if len(shown):
         low, high = ax.get_ylim()
         ax.set_ylim(max(low, 0.0), min(high, 1.0))
@@ -134,7 +139,7 @@ def mitigated_auc(data: "pd.DataFrame", ax: "Axes | None" = None, *, protocol: s
 
 
 def recovery_vs_ber_data(recovery: "pd.DataFrame") -> "pd.DataFrame":
-    """What `recovery_vs_ber` draws: one row per protocol, mitigation and rate.
+    """What `recovery_vs_ber` draws: one row per label of a campaign, mitigation and rate.
 
     Args:
         recovery: `dr.recovery` of campaigns of one model over rates.
@@ -142,12 +147,14 @@ def recovery_vs_ber_data(recovery: "pd.DataFrame") -> "pd.DataFrame":
     return picked(_numbered(recovery), [*_MITIGATION_KEYS, "n", "auc_golden", *_RECOVERY], "recovery_low", "recovery")
 
 
+@refuses_arguments
 @styled
 def recovery_vs_ber(
     data: "pd.DataFrame",
     ax: "Axes | None" = None,
     *,
-    protocol: str = "corrected",
+    label: str = "corrected",
+    errors: str | None = None,
     quantity: str = "recovery",
     claimed: float | None = None,
 ) -> "Axes":
@@ -156,12 +163,13 @@ def recovery_vs_ber(
     Args:
         data: `recovery_vs_ber_data`; values that are blank or have no interval are not drawn.
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
-        protocol: whose curves are drawn.
+        label: of the campaign whose curves are drawn.
+        errors: what the title says of them; None: their target.
         quantity: `recovery`, as a share of the lost AUC, or `gained`, as AUC.
         claimed: a published value, drawn as a line.
     """
     data = data[data["ber"] > 0].dropna(subset=[quantity, f"{quantity}_low"])
-    shown = data[data["protocol"] == protocol]
+    shown = data[data["protocol"] == label]
     _curves(ax, shown, quantity)
     ax.axhline(0, linestyle="-", **GUIDE)
     labels = {"recovery": "share of the lost AUC that comes back", "gained": "AUC gained by protection"}
@@ -174,7 +182,7 @@ def recovery_vs_ber(
         for ber, lost in shown.groupby("ber")["lost"].first().items():
             place = {"xycoords": ax.get_xaxis_transform(), "va": "top", "ha": "center", "color": "#555555", "size": 7.5}
             ax.annotate(f"{lost:.2g}\nlost", (ber, 0.985), **place)
-    _finish(ax, shown, [])
+    _finish(ax, shown, [], errors)
     return ax
 
 
@@ -200,19 +208,16 @@ def mitigation_label(mitigation: str) -> str:
 
 
 def _numbered(table: "pd.DataFrame") -> "pd.DataFrame":
-    """With `series`: one number for a clipping bound under both protocols, -1 without protection."""
+    """With `series`: one number for a mitigation under all labels of campaigns, -1 without protection."""
     if (models := table["model"].nunique()) > 1 or table["dataset"].nunique() > 1:
         raise ValueError(
             f"the table holds {models} models and {table['dataset'].nunique()} data sets; give one of each"
         )
     refuse_one_label(table)
-    names = table["mitigation"].map(_series_name)
-    numbers = {name: number for number, name in enumerate(name for name in dict.fromkeys(names) if name != NONE)}
-    return table.assign(series=names.map(numbers | {NONE: -1}))
-
-
-def _series_name(mitigation: str) -> str:
-    return mitigation.replace("clip as released ", "clip ")
+    names = [name for name in dict.fromkeys(table["mitigation"]) if name != NONE]
+    return table.assign(
+        series=table["mitigation"].map({name: number for number, name in enumerate(names)} | {NONE: -1})
+    )
 
 
 def _mitigation_style(number: int) -> dict:
@@ -226,24 +231,25 @@ def _curves(ax: "Axes", data: "pd.DataFrame", value: str) -> None:
     for index, (number, curve) in enumerate(curves):
         curve = curve.sort_values("ber")
         style = _mitigation_style(number) | {"yerr": interval(curve, value), "capsize": 2.5, "elinewidth": 1.2}
-        label = mitigation_label(_series_name(curve["mitigation"].iloc[0]))
+        label = mitigation_label(curve["mitigation"].iloc[0])
         ax.errorbar(curve["ber"] * apart(index, len(curves)), curve[value], label=label, **style)
 
 
-def _finish(ax: "Axes", shown: "pd.DataFrame", more: list[Patch]) -> None:
+def _finish(ax: "Axes", shown: "pd.DataFrame", more: list[Patch], errors: str | None) -> None:
     """Title, scale and legend of a panel."""
     if shown.empty:
         return
-    model, dataset, protocol, target = shown[["model", "dataset", "protocol", "target"]].iloc[0]
+    model, dataset, target = shown[["model", "dataset", "target"]].iloc[0]
     where = "all parameters" if target == "all" else target
-    errors = "errors as in the published scripts" if protocol == "as_released" else f"errors in {where}"
-    ax.set_title(f"{model} on {dataset}:\n{errors}", size="small")  # names of data sets are long
+    ax.set_title(
+        f"{model} on {dataset}:\n{errors or f'errors in {where}'}", size="small"
+    )  # names of data sets are long
     ax.set_xscale("log")
     ax.label_outer()
     if at_edge(ax, "last_col"):
         series = shown.drop_duplicates("series").sort_values("series")
         lines = [
-            Line2D([], [], label=mitigation_label(_series_name(name)), **_mitigation_style(number))
+            Line2D([], [], label=mitigation_label(name), **_mitigation_style(number))
             for number, name in zip(series["series"], series["mitigation"], strict=True)
         ]
         ax.legend(handles=[*lines, *more], handlelength=3, **OUTSIDE)

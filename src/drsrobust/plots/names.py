@@ -1,4 +1,4 @@
-"""Names of data sets, models, components and protocols in figures: what a reader calls them."""
+"""Names of data sets, models and components in figures: what a reader calls them."""
 
 import re
 
@@ -7,7 +7,6 @@ _NAMES = {
     **{"dlrm": "DLRM", "dlrm_dcn": "DLRM-DCN", "dummy": "dummy model"},
     **{"over_mlp": "top MLP", "dense_mlp": "bottom MLP", "deep_mlp": "deep MLP", "mlp": "MLP", "head": "head"},
     **{"embedding": "embedding tables", "linear": "first-order weights", "all": "all parameters"},
-    **{"corrected": "errors in all parameters", "as_released": "errors as in the published scripts"},
 }
 _SETS = {
     **{f"movielens-{size}": f"MovieLens-{size.upper()}" for size in ("100k", "1m", "10m", "20m", "25m")},
@@ -18,13 +17,13 @@ _SETS = {
 _VARIANTS = {"ids": "ids only", "full": "all features"}
 # In a text, where `all`, `mlp` and the like are words of their own.
 _SHORT = {"embedding": "table", "linear": "first-order weights", "mlp": "MLPs"}
-_LONG = [name for name in _NAMES if name not in ("all", "head", "corrected", "as_released", "dummy")]
+_LONG = [name for name in _NAMES if name not in ("all", "head", "dummy")]
 _ANY = f"{'|'.join(map(re.escape, _LONG))}|({'|'.join(_SETS)})/\\w+"
 _WORDS = re.compile(rf"(?<![\w/-])(?!linear layer|embedding [dlt])({_ANY})(?![\w/-])")
 
 
 def display_name(name: str) -> str:
-    """What figures call a data set, model, component or protocol; other names as they are, with spaces for underscores.
+    """What figures call a data set, model or component; other names as they are, with spaces for underscores.
 
     Example:
         >>> [display_name(name) for name in ("movielens-1m/ids", "over_mlp", "wide_deep", "cross")]

@@ -1,5 +1,6 @@
 """Estimates with intervals from tables of trials. The modules know only arrays and DataFrames."""
 
+from drsrobust.removed_names import module_getattr
 from drsrobust.statistics.intervals import (
     bootstrap_interval,
     bounded_interval,
@@ -25,3 +26,5 @@ __all__ = [
     "rule_of_three",
     "wilson",
 ]
+
+__getattr__ = module_getattr(__name__)

@@ -19,7 +19,7 @@ from drsrobust.introspection.tensors import listed, unwrapped
 from drsrobust.introspection.wrappers import is_compiled
 from drsrobust.mitigation.activations.bounds import Bounds, CleanRows, learn
 from drsrobust.mitigation.activations.limits import MODES, NANS, limiter
-from drsrobust.mitigation.activations.sites import ClipSite, check_kinds, find_sites, hook_sites, select_sites
+from drsrobust.mitigation.activations.sites import ClipSite, check_sites, find_sites, hook_sites, select_sites
 from drsrobust.mitigation.base import (
     ActiveMitigation,
     Cost,
@@ -30,6 +30,7 @@ from drsrobust.mitigation.base import (
     tensor_names,
     within,
 )
+from drsrobust.removed_names import refuses_arguments, refuses_attributes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,18 +40,19 @@ SCOPES = ("layer", "neuron")
 MULTIPLIERS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 
 
+@refuses_attributes
 class ActivationClipping(Mitigation):
     """Fixed bounds: y = min(max(x, -bound), bound) at every site, or y = 0 where |x| > bound; for NaN see `nan`.
 
-    `ActivationClipping.fit` learns bounds from clean rows, `.search` scales them under errors, and `.as_released` is the
-    published code of arXiv:2307.10244. `dr.mitigation.clip_sites(model)` lists the sites.
+    `ActivationClipping.fit` learns bounds from clean rows, `.search` scales them under errors.
+    `dr.mitigation.clip_sites(model)` lists the sites.
 
     Args:
         bound: over 0.
         mode: numbers outside become the nearer bound (`saturate`) or 0 (`zero`).
         nan: NaN becomes 0 (`zero`; with `saturate` the nearer bound, where 0 is outside), the upper bound (`bound`, only with
             `saturate`), or stays (`keep`).
-        places: kinds of sites, as `("linear", "logit")`; None: all that a model has.
+        sites: kinds of sites, as `("linear", "logit")`; None: all that a model has.
 
     Attributes:
         name: for tables, as `clip 100`.
@@ -64,44 +66,45 @@ class ActivationClipping(Mitigation):
     Example:
         >>> import torch
         >>> model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.Linear(2, 1))
-        >>> clip = ActivationClipping(6, places="linear")
+        >>> clip = ActivationClipping(6, sites="linear")
         >>> with torch.no_grad(), clip.attach(model):
         ...     _ = model[0].weight.copy_(torch.tensor([[1.0], [1e30]]))
         ...     model[0](torch.ones(1, 1)).tolist()
         [[1.0, 6.0]]
     """
 
+    @refuses_arguments
     def __init__(
         self,
         bound: float,
         *,
         mode: str = "saturate",
         nan: str = "zero",
-        places: str | Sequence[str] | None = None,
+        sites: str | Sequence[str] | None = None,
     ) -> None:
         if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < math.inf:
             raise ValueError(f"bound must be a finite number over 0, as 6 or 100, got {bound!r}")
-        self._set(format_number(bound), mode, nan, places)
+        self._set(format_number(bound), mode, nan, sites)
         self.bound: float | None = float(bound)
 
-    def _set(self, label: str, mode: str, nan: str, places: str | Sequence[str] | None) -> None:
+    def _set(self, label: str, mode: str, nan: str, sites: str | Sequence[str] | None) -> None:
         check_choice("mode", mode, MODES)
         check_choice("nan", nan, NANS)
         if mode == "zero" and nan == "bound":
             raise ValueError("nan='bound' needs mode='saturate'; in mode 'zero' numbers outside become 0")
-        self.mode, self.nan, self.kinds = mode, nan, check_kinds(places)
+        self.mode, self.nan, self.sites = mode, nan, check_sites(sites)
         self.bound, self.scope = None, "layer"
         self.learnt: dict[ClipSite, Bounds] | None = None
         self._fit: dict[str, Any] | None = None  # how bounds were learnt
         self.tried: list[tuple[float, float]] = []
-        self._needs_a_place = True
         parts = [f"clip {label}"]
         parts += ["to zero"] if mode == "zero" else []
         parts += [] if nan == "zero" else [f"NaN {'kept' if nan == 'keep' else 'to bound'}"]
-        parts += [f"at {', '.join(self.kinds)}"] if self.kinds is not None else []
+        parts += [f"at {', '.join(self.sites)}"] if self.sites is not None else []
         self.name = " ".join(parts)
 
     @classmethod
+    @refuses_arguments
     def fit(
         cls,
         model: nn.Module,
@@ -113,7 +116,7 @@ class ActivationClipping(Mitigation):
         scope: str = "layer",
         mode: str = "saturate",
         nan: str = "zero",
-        places: str | Sequence[str] | None = None,
+        sites: str | Sequence[str] | None = None,
         forward: Forward | None = None,
     ) -> "ActivationClipping":
         """Learns bounds from a model's outputs for training rows; errors that an interrupted `with` left are undone first.
@@ -128,7 +131,7 @@ class ActivationClipping(Mitigation):
             quantile: None: bounds are the smallest and the largest value; else -m and m, where m is this quantile of |x|.
             margin: moves each bound b outwards, by (margin - 1) |b|.
             scope: one pair of bounds per site (`layer`), or per entry of its last dimension (`neuron`).
-            mode, nan, places: as for a fixed bound.
+            mode, nan, sites: as for a fixed bound.
             forward: forward(model, batch), as of `Evaluator`.
 
         Raises:
@@ -144,13 +147,13 @@ class ActivationClipping(Mitigation):
         label = "profiled" if quantile is None else f"quantile {format_number(quantile)}"
         label += ("" if margin == 1 else f" x {format_number(margin)}") + ("" if rows == ROWS else f" from {rows} rows")
         self = cls.__new__(cls)
-        self._set(label + (" per neuron" if scope == "neuron" else ""), mode, nan, places)
+        self._set(label + (" per neuron" if scope == "neuron" else ""), mode, nan, sites)
         self.scope = scope
         self._fit = {"rows": int(rows), "quantile": quantile and float(quantile), "margin": float(margin)}
         restore_leftovers(model)
         options = {"rows": rows, "quantile": quantile, "margin": margin, "per_neuron": scope == "neuron"}
         options["forward"] = forward
-        self.learnt = learn(model, split, select_sites(model, self.kinds), **options)
+        self.learnt = learn(model, split, select_sites(model, self.sites), **options)
         return self
 
     @classmethod
@@ -191,20 +194,6 @@ class ActivationClipping(Mitigation):
         searched._fit = fitted._fit | {"searched": [float(multiplier) for multiplier, _ in tried]}
         return searched
 
-    @classmethod
-    def as_released(cls, bound: float) -> "ActivationClipping":
-        """The clipping of the published code of arXiv:2307.10244: after every nn.Linear but the last, NaN becomes 0, then
-        values saturate at -bound and bound. First-order terms, tables, cross layers and the logit are never clipped. FM has no
-        such layer, so nothing is clipped there (this is no error).
-
-        Its bound was 1000 in March 2023, 6 in April 2023 and is 100 in its last commit. Only its version of 3 to 7 March 2023
-        kept NaN: `ActivationClipping(bound, nan="keep", places="linear")`.
-        """
-        self = cls(bound, nan="zero", places=("linear",))
-        self._needs_a_place = False
-        self.name = f"clip as released {format_number(bound)}"
-        return self
-
     def scaled(self, multiplier: float) -> "ActivationClipping":
         """The same clipping with all bounds times a number over 0."""
         if not 0 < multiplier < math.inf:
@@ -220,7 +209,7 @@ class ActivationClipping(Mitigation):
         return scaled
 
     def bounds(self) -> "pd.DataFrame":
-        """Learnt bounds: columns `place`, `module`, `layer`, `component`, `low`, `high` (per neuron: the widest), `stored`
+        """Learnt bounds: columns `site`, `module`, `layer`, `component`, `low`, `high` (per neuron: the widest), `stored`
         (how many numbers are stored).
 
         Raises:
@@ -234,12 +223,12 @@ class ActivationClipping(Mitigation):
         for site, bounds in self.learnt.items():
             widest = (float(bounds.low.min()), float(bounds.high.max()), bounds.number)
             rows.append((site.kind, site.module, site.layer, site.component, *widest))
-        frame = pd.DataFrame(rows, columns=["place", "module", "layer", "component", "low", "high", "stored"])
+        frame = pd.DataFrame(rows, columns=["site", "module", "layer", "component", "low", "high", "stored"])
         return frame.astype({"layer": "Int64"})
 
     def settings(self) -> Any:
-        settings: dict[str, Any] = {"mode": self.mode, "nan": self.nan, "places": self.kinds and list(self.kinds)}
-        settings |= {"scope": self.scope, "bound": self.bound, "needs_a_place": self._needs_a_place}
+        settings: dict[str, Any] = {"mode": self.mode, "nan": self.nan, "sites": self.sites and list(self.sites)}
+        settings |= {"scope": self.scope, "bound": self.bound}
         if self.learnt is not None:
             total = hashlib.sha256()
             for site, bounds in sorted(self.learnt.items(), key=lambda item: str(item[0])):
@@ -258,9 +247,7 @@ class ActivationClipping(Mitigation):
     def _ends(self, model: nn.Module) -> dict[ClipSite, tuple[Any, Any]]:
         """Lower and upper bound of each site in a model."""
         if self.learnt is None:
-            sites = select_sites(model, self.kinds) if self._needs_a_place else find_sites(model)
-            sites = [site for site in sites if self.kinds is None or site.kind in self.kinds]
-            return dict.fromkeys(sites, (-self.bound, self.bound))
+            return dict.fromkeys(select_sites(model, self.sites), (-self.bound, self.bound))
         sites = set(find_sites(model))
         for site in self.learnt:
             if site not in sites:

@@ -74,22 +74,22 @@ def clip_sites(model: nn.Module) -> "pd.DataFrame":
             sequences; layers behind them are found.
 
     Returns:
-        columns `place` (a kind of `KINDS`), `module` ("" for the model itself), `layer` (of a cross network; else missing),
+        columns `site` (a kind of `KINDS`), `module` ("" for the model itself), `layer` (of a cross network; else missing),
         `component`, `width` (numbers per sample, if sizes determine it).
 
     Example:
         >>> mlp = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
-        >>> clip_sites(mlp)[["place", "module", "width"]].values.tolist()
+        >>> clip_sites(mlp)[["site", "module", "width"]].values.tolist()
         [['linear', '0', 8], ['last', '2', 1], ['logit', '', 1]]
     """
     import pandas as pd
 
     rows = [(site.kind, site.module, site.layer, site.component, site.width) for site in find_sites(model)]
-    frame = pd.DataFrame(rows, columns=["place", "module", "layer", "component", "width"])
+    frame = pd.DataFrame(rows, columns=["site", "module", "layer", "component", "width"])
     return frame.astype({"layer": "Int64", "width": "Int64"})
 
 
-def check_kinds(kinds: str | Iterable[str] | None) -> tuple[str, ...] | None:
+def check_sites(kinds: str | Iterable[str] | None) -> tuple[str, ...] | None:
     """Kinds in the order of `KINDS`, each once; None stays None.
 
     Raises:
@@ -99,9 +99,9 @@ def check_kinds(kinds: str | Iterable[str] | None) -> tuple[str, ...] | None:
         return None
     kinds = {kinds} if isinstance(kinds, str) else set(kinds)
     for kind in sorted(kinds, key=str):
-        check_choice("place", kind, KINDS)
+        check_choice("site", kind, KINDS)
     if not kinds:
-        raise ValueError(f"places is empty; known: {', '.join(KINDS)}")
+        raise ValueError(f"sites is empty; known: {', '.join(KINDS)}")
     return tuple(kind for kind in KINDS if kind in kinds)
 
 
@@ -115,7 +115,7 @@ def select_sites(model: nn.Module, kinds: Sequence[str] | None) -> list[ClipSite
     selected = [site for site in sites if kinds is None or site.kind in kinds]
     if not selected:
         raise ValueError(
-            f"{type(unwrapped(model)).__name__} has no place of the kind {', '.join(kinds or ())}; it has: "
+            f"{type(unwrapped(model)).__name__} has no site of the kind {', '.join(kinds or ())}; it has: "
             f"{', '.join(dict.fromkeys(site.kind for site in sites))}"
         )
     return selected

@@ -28,11 +28,13 @@ from drsrobust.mitigation.memory.protected_words import (
 )
 from drsrobust.mitigation.memory.replication import majority
 from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
+from drsrobust.removed_names import refuses_attributes
 
 CODES = ("ideal", "tmr", "secded")
 Bits = Iterable[int | str] | str
 
 
+@refuses_attributes
 class BitProtection(StorageProtection):
     """Chosen bits of every word are stored in cells without errors (`"ideal"`), or with a code:
 
@@ -71,8 +73,6 @@ class BitProtection(StorageProtection):
         bits: Bits | Mapping[str, Bits],
         target: str | Target = "all",
         code: str = "ideal",
-        *,
-        released: bool = False,
     ) -> None:
         parts = list(bits.items()) if isinstance(bits, Mapping) else [(target, bits)]
         if isinstance(bits, Mapping) and target != "all":
@@ -82,17 +82,10 @@ class BitProtection(StorageProtection):
             raise ValueError("bits is empty; it must name one or more targets with the bits to protect")
         self._parts = [(as_target(part), bit_set(part_bits)) for part, part_bits in parts]
         super().__init__(reduce(or_, (part for part, _ in self._parts)))
-        self.code, self.released = code, released
-        self.detects = code != "ideal" and not released
+        self.code = code
+        self.detects = code != "ideal"
         self.name = "bits " + "; ".join(map(_label, self._parts))
         self.name += "" if code == "ideal" else f", {code.upper()}"
-        self.name += ", as released" if released else ""
-
-    @classmethod
-    def as_released(cls, bits: Bits, target: str | Target = "all") -> "BitProtection":
-        """What the published scripts did until April 2023: they applied the protection before drawing the error map, so it
-        protected nothing."""
-        return cls(bits, target, released=True)
 
     @property
     def label(self) -> str:
@@ -100,7 +93,7 @@ class BitProtection(StorageProtection):
 
     def settings(self) -> Any:
         parts = [[str(target), list(bits)] for target, bits in self._parts]
-        return {"bits": parts, "code": self.code, "released": self.released}
+        return {"bits": parts, "code": self.code}
 
     def words_of(self, tensors_of: Callable[[Target], Iterable[TargetTensor]]) -> Iterator["ProtectedBits"]:
         """The protected words of the tensors that its targets hold.
@@ -121,8 +114,6 @@ class BitProtection(StorageProtection):
     def decode(
         self, protected: "ProtectedBits", errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
     ) -> Screened:
-        if self.released:
-            return Screened(errors)
         masks = protected.subset.masks
         chosen = masks[errors.index % len(masks)]
         inside, outside = merge(errors.index, errors.mask & chosen), merge(errors.index, errors.mask & ~chosen)
@@ -132,7 +123,7 @@ class BitProtection(StorageProtection):
         return replace(result, remaining=merge(*map(np.append, result.remaining, outside)))
 
     def check_bits(self, protected: "ProtectedBits") -> CheckBits | None:
-        if self.released or self.code != "secded":
+        if self.code != "secded":
             return None
         code = protected.code
         return CheckBits(-(-protected.subset.bits // code.data_bits), code.check_bits)
@@ -141,12 +132,12 @@ class BitProtection(StorageProtection):
         return distinct(protected.subset.ends(words).ravel() // protected.code.data_bits)
 
     def stored_tensors(self, protected: "ProtectedBits", rows: np.ndarray | None) -> Iterator[TargetTensor]:
-        copies = (1, 2) if self.code == "tmr" and not self.released else ()
+        copies = (1, 2) if self.code == "tmr" else ()
         yield from (copy_tensor(protected, number, rows, protected.subset.masks) for number in copies)
         yield from super().stored_tensors(protected, rows)
 
     def extra_bits(self, protected: "ProtectedBits") -> int:
-        if self.code == "tmr" and not self.released:
+        if self.code == "tmr":
             return 2 * protected.subset.bits
         return super().extra_bits(protected)
 

@@ -8,8 +8,8 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from drsrobust.plots.curves import mitigation_label
 from drsrobust.plots.style import COLOURS, DASHED, styled
 from drsrobust.statistics.columns import ENDS
-from drsrobust.study.figures.protection import spread_labels
-from drsrobust.study.findings import number
+from drsrobust_study.figures.protection import spread_labels
+from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd

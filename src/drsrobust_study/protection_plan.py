@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.recovery import recovery
-from drsrobust.study.findings import number, with_verdicts
-from drsrobust.study.thirds import by_thirds
+from drsrobust_study.findings import number, with_verdicts
+from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,9 +13,9 @@ from drsrobust._environment import unknown
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import CONFIDENCE, bootstrap_interval, mean_interval
 from drsrobust.statistics.summary import known_bounds
-from drsrobust.study.findings import CONTRADICTED, IN_PART, REPRODUCED, verdict, with_verdicts
-from drsrobust.study.model_factors import FACTORS, SHARES, VALUE, ladders, unit_interval
-from drsrobust.study.thirds import by_thirds
+from drsrobust_study.findings import CONTRADICTED, IN_PART, REPRODUCED, verdict, with_verdicts
+from drsrobust_study.model_factors import FACTORS, SHARES, VALUE, ladders, unit_interval
+from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd

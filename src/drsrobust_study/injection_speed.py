@@ -1,7 +1,7 @@
 """CPU time and memory of one injection, by several methods, against bit error rate and model size: claim C7 (notebook 09).
 
 Each method is measured in a process of its own, free of the memory, loggers and hooks of others, which prints a JSON line per
-row: `python -m drsrobust.study.injection_speed '{"method": "drsrobust", "models": [[100000, "float32", [1e-6]]], ...}'`.
+row: `python -m drsrobust_study.injection_speed '{"method": "drsrobust", "models": [[100000, "float32", [1e-6]]], ...}'`.
 """
 
 import gc
@@ -25,9 +25,9 @@ from torch import nn
 
 from drsrobust._environment import progress_bar, unknown
 from drsrobust.injection.address_space import INTEGERS
-from drsrobust.study.findings import with_verdicts
-from drsrobust.study.injectors import METHODS, OURS, DenseErrorMap, ElementLoop, Method, cannot
 from drsrobust.timing import available_kib, cpu_seconds, data_kib, peak, resident
+from drsrobust_study.findings import with_verdicts
+from drsrobust_study.injectors import METHODS, OURS, DenseErrorMap, ElementLoop, Method, cannot
 
 COLUMNS = ("method", "parameters", "dtype", "rate", "errors", "cpu_ms", "undo_cpu_ms", "peak_mib", "note")
 STUDY_SIZE = 16_462_609  # 1,000,000 rows of dim 16 in 26 tables, bottom MLP 13-512-256-16, top MLP 367-512-256-1
@@ -107,7 +107,7 @@ def injection_speed(
 
 def _in_a_process(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """The rows that a process of its own prints, as they come. It ends when the caller stops iterating."""
-    command = [sys.executable, "-m", "drsrobust.study.injection_speed", json.dumps(spec)]
+    command = [sys.executable, "-m", "drsrobust_study.injection_speed", json.dumps(spec)]
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(

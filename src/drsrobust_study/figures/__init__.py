@@ -1,6 +1,6 @@
 """The study's figures: `<name>_data` picks the numbers that `<name>` draws on `ax` (None: a new figure)."""
 
-from drsrobust.study.figures.abft import (
+from drsrobust_study.figures.abft import (
     abft_detection,
     abft_detection_data,
     abft_overhead,
@@ -8,7 +8,7 @@ from drsrobust.study.figures.abft import (
     abft_repair,
     abft_repair_data,
 )
-from drsrobust.study.figures.ber_sweep import (
+from drsrobust_study.figures.ber_sweep import (
     ber_knees,
     ber_knees_data,
     lead_curves,
@@ -16,15 +16,15 @@ from drsrobust.study.figures.ber_sweep import (
     model_curves_data,
     scoring_rules,
 )
-from drsrobust.study.figures.bit_sensitivity import (
+from drsrobust_study.figures.bit_sensitivity import (
     bit_layout,
     bit_layout_data,
     bit_map,
     bit_sensitivity,
     bit_sensitivity_data,
 )
-from drsrobust.study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
-from drsrobust.study.figures.components import (
+from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
+from drsrobust_study.figures.components import (
     bit_class_pvf,
     bit_class_pvf_data,
     component_pvf,
@@ -36,36 +36,36 @@ from drsrobust.study.figures.components import (
     row_loss,
     row_loss_data,
 )
-from drsrobust.study.figures.fleet import fleet_risk, fleet_risk_data, fleet_tail
-from drsrobust.study.figures.injection_speed import injection_speed, injection_speed_data
-from drsrobust.study.figures.memory_faults import (
+from drsrobust_study.figures.fleet import fleet_risk, fleet_risk_data, fleet_tail
+from drsrobust_study.figures.injection_speed import injection_speed, injection_speed_data
+from drsrobust_study.figures.memory_faults import (
     fault_assumptions,
     fault_assumptions_data,
     memory_fault_loss,
     memory_fault_loss_data,
     protection_ranking,
 )
-from drsrobust.study.figures.mitigations import (
+from drsrobust_study.figures.mitigations import (
     protection_places,
     protection_places_data,
     recovery_rows,
     recovery_rows_data,
 )
-from drsrobust.study.figures.model_factors import (
+from drsrobust_study.figures.model_factors import (
     component_contribution,
     component_contribution_data,
     model_factor_levels,
     model_factors,
     model_factors_data,
 )
-from drsrobust.study.figures.one_flip import one_flip
-from drsrobust.study.figures.protection import (
+from drsrobust_study.figures.one_flip import one_flip
+from drsrobust_study.figures.protection import (
     protection_cost,
     protection_cost_data,
     protection_front,
     protection_front_data,
 )
-from drsrobust.study.figures.protection_plan import protection_plan, protection_plan_data
+from drsrobust_study.figures.protection_plan import protection_plan, protection_plan_data
 
 __all__ = [
     "abft_detection",

@@ -6,8 +6,8 @@ import numpy as np
 from matplotlib.ticker import MaxNLocator
 
 from drsrobust.plots.style import new_panels
-from drsrobust.study.figures.bit_sensitivity import FIELDS
-from drsrobust.study.findings import number
+from drsrobust_study.figures.bit_sensitivity import FIELDS
+from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ def one_flip(data: "pd.DataFrame", *, shown: int | None = None) -> "Axes":
     """Four panels, one above the other, over the bit that is flipped; the dashed line is the model without errors.
 
     Args:
-        data: as `dr.study.one_flip.one_flip` returns it.
+        data: as `drsrobust_study.one_flip.one_flip` returns it.
         shown: a bit to mark, with its numbers; None: none.
     """
     golden, flips = data[data["flipped"] < 0].iloc[0], data[data["flipped"] >= 0]

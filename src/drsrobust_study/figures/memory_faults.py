@@ -74,7 +74,7 @@ def protection_ranking(data: "pd.DataFrame", ax: "Axes | None" = None, *, ber: f
     """Recovery by each mitigation under memory faults, and under independent flips, the most under faults first.
 
     Args:
-        data: `dr.study.memory_faults.ranking`.
+        data: `drsrobust_study.memory_faults.ranking`.
         ax: where to draw; None: a new figure.
         ber: of the flips.
     """

@@ -9,8 +9,8 @@ from drsrobust.statistics.columns import ENDS, NONE, identifying
 from drsrobust.statistics.random_effects import across_models
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import DROP, summarise
-from drsrobust.study.findings import number, with_verdicts
-from drsrobust.study.thirds import by_thirds
+from drsrobust_study.findings import number, with_verdicts
+from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd

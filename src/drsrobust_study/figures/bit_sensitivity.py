@@ -10,7 +10,7 @@ from matplotlib.patches import Rectangle
 
 from drsrobust.plots.curves import interval, picked
 from drsrobust.plots.style import OUTSIDE, at_edge, series_styles, styled
-from drsrobust.study.findings import number
+from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,7 +14,7 @@ from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear
 from drsrobust.mitigation.abft.base import run
 from drsrobust.mitigation.abft.embedding_checks import BagCheck
 from drsrobust.mitigation.abft.rounding_bounds import unit_roundoff
-from drsrobust.study.findings import with_verdicts
+from drsrobust_study.findings import with_verdicts
 
 
 def threshold_claim(model: nn.Module, rows: Split, least: float = 7.0, greatest: float = 20.0) -> pd.DataFrame:

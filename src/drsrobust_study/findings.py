@@ -1,7 +1,7 @@
 """Findings, and the rules that turn them into verdicts on claims: for the tables of notebooks and for `reproduce/claims.toml`.
 
 A finding is a number with an interval: columns `value`, `low` and `high`; `detail` in words, and `reason` where it tests
-nothing. A table of findings may have a column `third` (`drsrobust.study.thirds`).
+nothing. A table of findings may have a column `third` (`drsrobust_study.thirds`).
 """
 
 from collections import Counter

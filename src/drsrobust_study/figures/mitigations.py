@@ -10,7 +10,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from drsrobust.plots.curves import interval, mitigation_label, refuse_one_label
 from drsrobust.plots.style import OUTSIDE, at_edge, series_style, styled
-from drsrobust.study.findings import number
+from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -21,8 +21,8 @@ from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.pvf import DEFINITIONS
 from drsrobust.statistics.random_effects import across_models
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
-from drsrobust.study.findings import interval, number, ratio, with_verdicts
-from drsrobust.study.thirds import by_thirds
+from drsrobust_study.findings import interval, number, ratio, with_verdicts
+from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd

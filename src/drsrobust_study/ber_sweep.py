@@ -9,8 +9,8 @@ import numpy as np
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.random_effects import SEEDS, across_models
 from drsrobust.statistics.summary import summarise
-from drsrobust.study.findings import number, verdicts
-from drsrobust.study.thirds import by_thirds
+from drsrobust_study.findings import number, verdicts
+from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ import torch
 from drsrobust.introspection.tensors import component_of, named_tensors
 from drsrobust.models import model_name
 from drsrobust.statistics.summary import summarise
-from drsrobust.study.findings import with_verdicts
-from drsrobust.study.thirds import by_thirds
+from drsrobust_study.findings import with_verdicts
+from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd

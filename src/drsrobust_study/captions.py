@@ -12,7 +12,7 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.pvf import DEFINITIONS
 from drsrobust.statistics.summary import INTERVAL
-from drsrobust.study.model_factors import FACTORS
+from drsrobust_study.model_factors import FACTORS
 
 if TYPE_CHECKING:
     import pandas as pd

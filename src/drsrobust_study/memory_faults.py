@@ -16,9 +16,9 @@ from drsrobust.models.registry import build_model, default_sizes, model_name
 from drsrobust.statistics.columns import CONDITION, ENDS, MITIGATION, identifying
 from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
 from drsrobust.statistics.summary import corrected_exactly, summarise
-from drsrobust.study.components import stratified_loss
-from drsrobust.study.findings import interval, number, ratio, with_verdicts
-from drsrobust.study.thirds import by_thirds
+from drsrobust_study.components import stratified_loss
+from drsrobust_study.findings import interval, number, ratio, with_verdicts
+from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,6 +19,7 @@ from drsrobust.plots.style import (
     shade_rates,
     styled,
 )
+from drsrobust_study.as_released import ERRORS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,7 +64,7 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
         style = {"marker": style["marker"], "markersize": 4.5, "markeredgecolor": style["color"]} | _HOLLOW
         ax.plot(place[broken], curve.loc[broken, "auc"], **style)
     auc_guides(ax)
-    ax.set_title(f"{dataset}: {display_name(protocol)}", fontsize=10)
+    ax.set_title(f"{dataset}: {ERRORS[protocol]}", fontsize=10)
     if len(shown):
         ax.set_xscale("log")
     ax.label_outer()
@@ -104,7 +105,7 @@ def scoring_rules(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: st
     """Mean AUC against the bit error rate, a colour per ranking rule and a dash per model, without intervals.
 
     Args:
-        data: `drsrobust.study.scoring_rules.scoring_rules`.
+        data: `drsrobust_study.scoring_rules.scoring_rules`.
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
         dataset: of the panel.
     """
@@ -168,7 +169,7 @@ def ber_knees(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, h
                 reached = np.isfinite(rate)
                 marker = {"marker": style["marker"] if reached else ">", "markersize": 6.5, "linestyle": "none"}
                 marker["markerfacecolor"] = _FILLS[losses.index(loss) % 3] or style["color"]
-                label = f"{_lost(loss)}, {display_name(protocol)}{'' if reached else ', not reached'}"
+                label = f"{_lost(loss)}, {ERRORS[protocol]}{'' if reached else ', not reached'}"
                 ax.plot(min(rate, highest), y, label=label, markeredgecolor=style["color"], zorder=2, **marker)
     ax.set_yticks(range(len(models))[::-1], models)
     ax.set_ylim(-0.6, len(models) - 0.4)
@@ -180,7 +181,7 @@ def ber_knees(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, h
     if len(data) and at_edge(ax, "last_col"):
         line = {"linewidth": 3, "markersize": 7}
         handles = [
-            Line2D([], [], label=display_name(protocol), **line, **series_style(index) | {"linestyle": "-"})
+            Line2D([], [], label=ERRORS[protocol], **line, **series_style(index) | {"linestyle": "-"})
             for index, protocol in enumerate(protocols)
         ]
         marker = {"marker": "o", "linestyle": "none", "markeredgecolor": "#444444", "markersize": 6.5}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from drsrobust.plots.curves import mitigation_label
 from drsrobust.plots.names import display_name
 from drsrobust.statistics.columns import ENDS, NONE
-from drsrobust.study.findings import interval, number
+from drsrobust_study.findings import interval, number
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,10 +19,10 @@ from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import model_name
 from drsrobust.statistics.intervals import wilson
-from drsrobust.study.findings import with_verdicts
-from drsrobust.study.mitigations import LARGE, Case, bag_checks, checks, layer_checks, with_int8_tables
-from drsrobust.study.rounding import beyond_rounding
-from drsrobust.study.thirds import THIRD
+from drsrobust_study.findings import with_verdicts
+from drsrobust_study.mitigations import LARGE, Case, bag_checks, checks, layer_checks, with_int8_tables
+from drsrobust_study.rounding import beyond_rounding
+from drsrobust_study.thirds import THIRD
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
