@@ -136,8 +136,8 @@ def fewer_rows(monkeypatch):
 
 @pytest.fixture
 def run_page(monkeypatch, tmp_path, fewer_rows):
-    """Runs the Python of a page of docs/ as written, one block after the other, in an empty folder and, as from a wheel, without
-    the study; gives its names."""
+    """Runs the Python of a page of docs/ as written, one block after the other, in an empty folder and
+    without the study, as from a wheel; gives its names."""
 
     def run(name: str, blocks: int) -> dict:
         monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ _TRIALS = "give trials= (docs/campaigns.md)"
 _PROTECTED = "the map of `inject` holds the errors that remain; `mitigation.screen` says what was detected"
 _STRATA = "use drsrobust.statistics.strata.Strata"
 
-# Module or class -> removed name -> what to write instead.
+# Module (of classes and functions, that which defines them) -> removed name -> what to write instead.
 INSTEAD = {
     "drsrobust": {
         "study": "import drsrobust_study",
@@ -24,31 +24,36 @@ INSTEAD = {
         **dict.fromkeys(("error_count_grid", "curve_from_counts", "binomial_weights"), 'run sampling="stratified"'),
         **dict.fromkeys(("stratified_mean", "stratified_proportion"), _STRATA),
     },
-    "Campaign": {"protocol": "give label=", "precision": _TRIALS, "max_trials": _TRIALS},
+    "drsrobust.campaign.campaign": {"protocol": "give label=", "precision": _TRIALS, "max_trials": _TRIALS},
     "[campaign]": {"precision": _TRIALS, "max_trials": _TRIALS},
-    "ActivationClipping": {
+    "drsrobust.mitigation.activations.clipping": {
         "places": "give sites=",
         "kinds": "use .sites",
         "as_released": "use drsrobust_study.as_released.clippings",
     },
-    "BitProtection": {"as_released": "use drsrobust_study.as_released.AppliedTooEarly"},
-    "StorageProtection": {"report": "use .screen"},
-    "ErrorMap": {
+    "drsrobust.mitigation.memory.bit_protection": {"as_released": "use drsrobust_study.as_released.AppliedTooEarly"},
+    "drsrobust.mitigation.memory.storage": {"report": "use .screen"},
+    "drsrobust.injection.error_map": {
         **dict.fromkeys(("drawn", "drawn_bits", "detected", "repaired", "stopped", "with_detection"), _PROTECTED),
         "remaining": "use .with_words",
     },
-    "mitigated_auc": {"protocol": "give label="},
-    "recovery_vs_ber": {"protocol": "give label="},
+    "drsrobust.plots.curves": {"protocol": "give label="},
 }
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
-def removed(where: str, name: str) -> str | None:
-    """The line on a removed name; None for any other name."""
+def removed(where: str, name: str, thing: str | None = None) -> str | None:
+    """The line on a removed name; None for any other name.
+
+    Args:
+        where: key of `INSTEAD`.
+        name: that was used.
+        thing: what the message says of whose name it is; None: `where`.
+    """
     instead = INSTEAD.get(where, {}).get(name)
-    return instead and f"{where} has no {name!r} since version 0.5; {instead}"
+    return instead and f"{thing or where} has no {name!r} since version 0.5; {instead}"
 
 
 def module_getattr(module: str, load: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
@@ -66,12 +71,12 @@ def module_getattr(module: str, load: Callable[[str], Any] | None = None) -> Cal
 
 def refuses_arguments(function: F) -> F:
     """Decorator: removed keyword arguments raise TypeError. A method is named by its class."""
-    where = function.__qualname__.split(".")[0]
+    thing = function.__qualname__.split(".")[0]
 
     @functools.wraps(function)
     def checked(*args: Any, **options: Any) -> Any:
         for name in options:
-            if line := removed(where, name):
+            if line := removed(function.__module__, name, thing):
                 raise TypeError(line)
         return function(*args, **options)
 
@@ -90,6 +95,6 @@ class _Removed:
 
 def refuses_attributes(cls: C) -> C:
     """Decorator of a class: its removed attributes raise AttributeError."""
-    for name in INSTEAD[cls.__name__]:
-        setattr(cls, name, _Removed(str(removed(cls.__name__, name))))
+    for name in INSTEAD[cls.__module__]:
+        setattr(cls, name, _Removed(str(removed(cls.__module__, name, cls.__name__))))
     return cls

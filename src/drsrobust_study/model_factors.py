@@ -102,7 +102,7 @@ def dummy_trials(
         raise unknown("protocol", protocol, PROTOCOLS)
     _ascending("bers", bers)
     cells, tables, released = list(cells), [], protocol == "as_released"
-    options = {"targets": targets, "trials": trials, "protocol": protocol, "metrics": list(DEVIATIONS)}
+    options = {"targets": targets, "trials": trials, "label": protocol, "metrics": list(DEVIATIONS)}
     with progress_bar(len(cells) * models, f"dummy, {protocol}", progress=progress) as bar:
         for cell, drawn in product(cells, range(models)):
             evaluators = _evaluators(cell, inputs, batch if released else inputs, released, seed + drawn)

@@ -451,7 +451,7 @@ def test_mistakes(trained, data):
         ActivationClipping(6).scaled(0)
     assert ActivationClipping(6).scaled(2).bound == 12
     with (
-        pytest.raises(ValueError, match="DLRM has no place of the kind norm"),
+        pytest.raises(ValueError, match="DLRM has no site of the kind norm"),
         ActivationClipping(6, sites="norm").attach(trained),
     ):
         pass

@@ -77,7 +77,7 @@ def test_components_and_first_order(data):
     assert table["component"][["embeddings", "first_order", "deep.0"]].tolist() == ["embedding", "linear", "deep_mlp"]
     assert table.loc["first_order_dense", ["site", "component"]].tolist() == ["first_order", "linear"]
     assert table.loc["deep.8", "site"] == "last" and table.loc["deep.0", "width"] == 16
-    cross = clip_sites(build_model("dcn", data.schema)).query("place == 'cross'")
+    cross = clip_sites(build_model("dcn", data.schema)).query("site == 'cross'")
     assert cross["layer"].tolist() == [0, 1, 2] and set(cross["component"]) == {"cross"}
 
 
@@ -110,7 +110,7 @@ def test_a_foreign_model():
 def test_kinds():
     assert check_sites(["logit", "linear", "logit"]) == ("linear", "logit") and check_sites("norm") == ("norm",)
     assert check_sites(None) is None
-    with pytest.raises(ValueError, match="unknown place 'linaer'; did you mean 'linear'"):
+    with pytest.raises(ValueError, match="unknown site 'linaer'; did you mean 'linear'"):
         check_sites(["linaer"])
     with pytest.raises(ValueError, match="sites is empty; known: embedding, first_order"):
         check_sites([])
@@ -120,7 +120,7 @@ def test_kinds():
     ]  # what is not there is not there
     with pytest.raises(
         ValueError,
-        match="Foreign has no place of the kind norm, cross; it has: linear, embedding, first_order, last, logit",
+        match="Foreign has no site of the kind norm, cross; it has: linear, embedding, first_order, last, logit",
     ):
         select_sites(model, ("norm", "cross"))
 
