@@ -25,18 +25,18 @@ _PRELOADED = ("torch", "torchrec", "pandas", "pyarrow", "drsrobust.campaign.work
 PACKAGES = ("drsrobust", "torch", "torchrec", "fbgemm-gpu", "numpy", "pandas", "matplotlib", "seaborn")
 
 
-def unknown(thing: str, name: object, known: Iterable[str], error: type[Exception] = ValueError) -> Exception:
+def unknown(thing: str, name: object, choices: Iterable[str], error: type[Exception] = ValueError) -> Exception:
     """The exception for a name that is not in `known`; its message suggests the nearest one."""
-    known = list(known)
-    near = get_close_matches(str(name), known, n=1)
+    choices = list(choices)
+    near = get_close_matches(str(name), choices, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ";"
-    return error(f"unknown {thing} {name!r}{hint} known: {', '.join(known) or 'none'}")
+    return error(f"unknown {thing} {name!r}{hint} known: {', '.join(choices) or 'none'}")
 
 
-def check_choice(kind: str, value: Any, known: Collection[str]) -> None:
+def check_choice(kind: str, value: Any, choices: Collection[str]) -> None:
     """Raises ValueError if a value is not among the known ones; `kind` names it in the message."""
-    if value not in known:
-        raise unknown(kind, value, known)
+    if value not in choices:
+        raise unknown(kind, value, choices)
 
 
 def progress_bar(total: int, description: str, *, progress: bool = True) -> tqdm:

@@ -168,7 +168,7 @@ class CampaignFile:
             evaluator,
             errors=[error for table in settings.errors for error in _errors(table)],
             targets=settings.targets,
-            mitigations=[_mitigation(one, model, clean, forward) for one in settings.mitigations],
+            mitigations=[_mitigation(entry, model, clean, forward) for entry in settings.mitigations],
             metrics=metrics,
             store=None if settings.store is None else self.folder / expanded("campaign.store", settings.store),
             **{name: getattr(settings, name) for name in ("trials", "seed", "sampling")},
@@ -189,9 +189,9 @@ class CampaignFile:
         if settings.label is None:
             raise ValueError("rows.label is missing: the name of the column with labels")
         columns = ("label", "dense", "sparse", "user", "vocabulary", "missing", "cardinalities", "split")
-        given = {name: getattr(settings, name) for name in columns}
-        given["task"] = "rank" if self.model.task == "rank" else "click"
-        return from_frame(_read_frame(self._path("rows.file", settings.file)), **given)
+        options = {name: getattr(settings, name) for name in columns}
+        options["task"] = "rank" if self.model.task == "rank" else "click"
+        return from_frame(_read_frame(self._path("rows.file", settings.file)), **options)
 
     def _model(self, data: Dataset | Split | Batches) -> Any:
         settings = self.model
@@ -219,15 +219,15 @@ class CampaignFile:
         module, colon, attribute = name.partition(":")
         if not colon:
             raise ValueError(f"{key} is {name!r}; it must be module:name, as my_models:Towers")
-        found = importlib.import_module(module)
+        imported = importlib.import_module(module)
         place = self.folder.joinpath(*module.split("."))
-        origin = getattr(found, "__file__", None)
+        origin = getattr(imported, "__file__", None)
         for file in (place.with_name(f"{place.name}.py"), place / "__init__.py"):
             if file.is_file() and not (origin and file.samefile(origin)):
                 raise ImportError(f"{key}: {module} is {origin}, not {file}; rename the latter")
-        if not hasattr(found, attribute):
+        if not hasattr(imported, attribute):
             raise ImportError(f"{key}: {origin or module} has no {attribute!r}")
-        return getattr(found, attribute)
+        return getattr(imported, attribute)
 
 
 def read_campaign_file(path: str | PathLike) -> CampaignFile:
@@ -279,38 +279,41 @@ def _settings(table: str, kind: type, values: Any) -> Any:
         if not fits(value, types_of[name]):
             required = type_name(types_of[name]).removesuffix(" | None")
             raise TypeError(f"{table}.{name} is {value!r} ({type(value).__name__}); it must be {required}")
-    for one in fields(kind):
-        if one.name not in values and one.default is MISSING and one.default_factory is MISSING:
-            raise ValueError(f"{table}.{one.name} is missing")
+    for setting in fields(kind):
+        if setting.name not in values and setting.default is MISSING and setting.default_factory is MISSING:
+            raise ValueError(f"{table}.{setting.name} is missing")
     return kind(**values)
 
 
 def _one_of(table: str, settings: Any, names: tuple[str, ...]) -> None:
-    given = [name for name in names if getattr(settings, name) is not None]
-    if len(given) != 1:
-        raise ValueError(f"[{table}] has {' and '.join(given) or 'none'} of {', '.join(names)}; it needs one of them")
+    present = [name for name in names if getattr(settings, name) is not None]
+    if len(present) != 1:
+        raise ValueError(f"[{table}] has {' and '.join(present) or 'none'} of {', '.join(names)}; it needs one of them")
 
 
 def _errors(table: Mapping[str, Any]) -> Iterator[injection.ErrorModel]:
     """The errors of a table: one for each value of a list that is given for a number."""
-    kind, given = _kind("campaign.errors", table, injection, injection.ErrorModel)
+    kind, arguments = _kind("campaign.errors", table, injection, injection.ErrorModel)
     hints = typing.get_type_hints(kind)
-    lists = [name for name, value in given.items() if isinstance(value, list) and hints[name] in (int, float)]
+    lists = [name for name, value in arguments.items() if isinstance(value, list) and hints[name] in (int, float)]
     if len(lists) > 1:
         raise ValueError(f"campaign.errors: {' and '.join(lists)} are lists; one of them may be")
     if not lists:
-        yield _called("campaign.errors", kind, given)
-    for value in given[lists[0]] if lists else ():
-        yield _called("campaign.errors", kind, given | {lists[0]: value})
+        yield _called("campaign.errors", kind, arguments)
+    for value in arguments[lists[0]] if lists else ():
+        yield _called("campaign.errors", kind, arguments | {lists[0]: value})
 
 
-def _mitigation(given: Any, model: Any, clean: Any, forward: Callable | None) -> mitigation.Mitigation | None:
-    if given == _NONE:
+def _mitigation(written: Any, model: Any, clean: Any, forward: Callable | None) -> mitigation.Mitigation | None:
+    if written == _NONE:
         return None
-    if isinstance(given, list):
-        return reduce(add, [_mitigation(one, model, clean, forward) for one in given])
+    if isinstance(written, list):
+        return reduce(add, [_mitigation(part, model, clean, forward) for part in written])
     kind, arguments = _kind(
-        "campaign.mitigations", {"kind": given} if isinstance(given, str) else given, mitigation, mitigation.Mitigation
+        "campaign.mitigations",
+        {"kind": written} if isinstance(written, str) else written,
+        mitigation,
+        mitigation.Mitigation,
     )
     signature = inspect.signature(kind)
     fit = getattr(kind, "fit", None)
@@ -324,8 +327,8 @@ def _mitigation(given: Any, model: Any, clean: Any, forward: Callable | None) ->
     takes = inspect.signature(fit).parameters
     second = list(takes.values())[1]
     rows = () if second.kind is second.KEYWORD_ONLY else (clean,)
-    more = {"forward": forward} if "forward" in takes else {}
-    return _called("campaign.mitigations", fit, arguments | more, model, *rows, name=kind.__name__)
+    keywords = {"forward": forward} if "forward" in takes else {}
+    return _called("campaign.mitigations", fit, arguments | keywords, model, *rows, name=kind.__name__)
 
 
 def _kind(key: str, table: Any, package: types.ModuleType, base: type) -> tuple[type, dict[str, Any]]:
@@ -333,25 +336,29 @@ def _kind(key: str, table: Any, package: types.ModuleType, base: type) -> tuple[
     if not isinstance(table, dict) or not isinstance(table.get("kind"), str):
         raise TypeError(f'{key} holds {table!r}; it must be a table with kind, as {{ kind = "..." }}')
     classes = {name: getattr(package, name) for name in package.__all__ if inspect.isclass(getattr(package, name))}
-    known = [name for name, one in classes.items() if issubclass(one, base) and one not in (base, injection.Sum)]
-    if table["kind"] not in known:
-        raise unknown(f"kind of {key}", table["kind"], known)
+    kinds = [
+        name
+        for name, candidate in classes.items()
+        if issubclass(candidate, base) and candidate not in (base, injection.Sum)
+    ]
+    if table["kind"] not in kinds:
+        raise unknown(f"kind of {key}", table["kind"], kinds)
     kind = getattr(package, table["kind"])
-    given = {name: value for name, value in table.items() if name != "kind"}
+    arguments = {name: value for name, value in table.items() if name != "kind"}
     takes = set(inspect.signature(kind).parameters)
     if hasattr(kind, "fit"):
         takes |= set(inspect.signature(kind.fit).parameters) - {"model", "split", "forward"}
-    for name in given:
+    for name in arguments:
         if name not in takes:
             raise unknown(f"argument of {table['kind']}", name, takes)
-    return kind, given
+    return kind, arguments
 
 
-def _called(key: str, made: Callable, given: dict[str, Any], *first: Any, name: str = "") -> Any:
+def _called(key: str, maker: Callable, arguments: dict[str, Any], *first: Any, name: str = "") -> Any:
     try:
-        return made(*first, **given)
+        return maker(*first, **arguments)
     except (TypeError, ValueError) as error:
-        raise type(error)(f"{key}, {name or made.__name__}: {error}") from error
+        raise type(error)(f"{key}, {name or maker.__name__}: {error}") from error
 
 
 def _read_frame(path: Path) -> Any:

@@ -170,8 +170,8 @@ class Fleet:
         for name, modes, trials in self._by_mitigation():
             random, faults = np.random.default_rng(seed), [np.empty((0, 1 + len(MEASURED)))]
             for mode in modes.itertuples():
-                own = trials[trials["error_mode"] == mode.error_mode]
-                faults.append(self._drawn(mode.transient * days, mode.permanent * days, own, random))
+                of_mode = trials[trials["error_mode"] == mode.error_mode]
+                faults.append(self._drawn(mode.transient * days, mode.permanent * days, of_mode, random))
             active, changed, without, loss, stopped = np.concatenate(faults).T
             row = {"mitigation": name, "hits_per_day": len(active) / days, "active": active.sum() / days}
             row |= {"wrong_per_day": self.recommendations * (active @ changed) / days}
@@ -184,8 +184,8 @@ class Fleet:
         self, transient: float, permanent: float, trials: "pd.DataFrame", random: np.random.Generator
     ) -> np.ndarray:
         """Faults of a mode, by their expected numbers: days active and the columns MEASURED of a trial, float64 [n, 5]."""
-        cured, kept = random.poisson(transient), random.poisson(permanent)
-        active = np.append(random.random(cured) * self.push_interval, np.full(kept, self.repair_time)) / 24
+        cured, permanent_faults = random.poisson(transient), random.poisson(permanent)
+        active = np.append(random.random(cured) * self.push_interval, np.full(permanent_faults, self.repair_time)) / 24
         chances = trials["hits"] / trials["hits"].sum()
         return np.column_stack([active, random.choice(trials[[*MEASURED]].to_numpy(float), len(active), p=chances)])
 
@@ -262,8 +262,8 @@ def fleet(
             f"memory is {host:,} bytes; it must be at least the geometry's, {least:,} (Geometry(ranks=...))"
         )
     space = resolve(model, target)
-    reached = geometry.ranks if ranks_reached is None else ranks_reached
-    hits, anywhere = _rates_of(rates, space, geometry, host / least, reached)
+    ranks = geometry.ranks if ranks_reached is None else ranks_reached
+    hits, anywhere = _rates_of(rates, space, geometry, host / least, ranks)
     hits = {mode: Fit(hosts * fit.transient, hosts * fit.permanent) for mode, fit in hits.items() if fit.total}
     anywhere = {mode: hosts * faults for mode, faults in anywhere.items()}
     trials = _silent(damage, str(target), protection, nonfinite)
@@ -284,7 +284,7 @@ def fleet(
         f"{hosts:,} hosts of {host / 2**30:,.0f} GiB, in memories of {geometry.ranks} ranks of {CHIPS} devices of "
         f"{capacity:g} Gb; on each one model of {space.bits / 8e6:,.3g} MB, {recommendations:,.0f} recommendations a day; a "
         f"push every {push_interval:g} h cures {cured}; "
-        + ("" if events else f"a fault of mode 'ranks' reaches {reached} of {geometry.ranks} ranks; ")
+        + ("" if events else f"a fault of mode 'ranks' reaches {ranks} of {geometry.ranks} ranks; ")
         + f"a word that a code cannot correct stops its host; a recommendation is {NONFINITE[nonfinite]}"
     )
     return Fleet(
@@ -322,17 +322,17 @@ def _rates_of(
     if isinstance(rates, FieldRate) and rates.kind == "events":
         _check_numbers("0 or more", **{"rates.low": rates.low})
         bit = rates.low * FIT_DAY / MBIT
-        reached, all_bits = CHIPS * fault.places(space)["bit"], CHIPS * CHIP_BITS * geometry.words
-        return {"bit": Fit(bit * reached, 0.0)}, {"bit": bit * all_bits * memories}
+        hits, all_bits = CHIPS * fault.places(space)["bit"], CHIPS * CHIP_BITS * geometry.words
+        return {"bit": Fit(bit * hits, 0.0)}, {"bit": bit * all_bits * memories}
     by_mode = _checked_modes(rates)
     an_hour = fault.hits_per_hour(space)  # at one failure in 10**9 hours
     share = {"ranks": _share_of_groups(fault, space, ranks)}  # of the memory's groups of so many ranks, the model's one
-    reached = {
-        mode: Fit(*(24 * rate * an_hour[mode].transient * share.get(mode, 1.0) for rate in one))
-        for mode, one in by_mode.items()
+    hits = {
+        mode: Fit(*(24 * rate * an_hour[mode].transient * share.get(mode, 1.0) for rate in rates_of_mode))
+        for mode, rates_of_mode in by_mode.items()
     }
     devices = geometry.ranks * CHIPS * memories
-    return reached, {mode: sum(one) * FIT_DAY * devices for mode, one in by_mode.items()}
+    return hits, {mode: sum(rates_of_mode) * FIT_DAY * devices for mode, rates_of_mode in by_mode.items()}
 
 
 def _share_of_groups(fault: MemoryFault, space: AddressSpace, ranks: int) -> float:
@@ -370,13 +370,13 @@ def _silent(damage: "pd.DataFrame", target: str, protection: str | None, nonfini
         )
     if protection is not None and protection not in set(damage["mitigation"]):
         raise unknown("protection", protection, damage["mitigation"].unique())
-    own = damage if protection is None else damage[damage["mitigation"] == protection]
-    if others := sorted(set(own["target"]) - {target}):
+    trials = damage if protection is None else damage[damage["mitigation"] == protection]
+    if others := sorted(set(trials["target"]) - {target}):
         raise ValueError(f"damage holds trials of target {', '.join(others)}; target is {target!r}")
-    coded = own["stopped"].notna().groupby(own["mitigation"]).transform("any")
-    uncorrectable = own["stopped"].fillna(False).astype(bool)
-    stopped = uncorrectable | (own["outcome"] == "raised")
-    served = {name: own[name].astype(float).mask(stopped, 0.0) for name in (*DECISIONS, "auc_drop")}
+    coded = trials["stopped"].notna().groupby(trials["mitigation"]).transform("any")
+    uncorrectable = trials["stopped"].fillna(False).astype(bool)
+    stopped = uncorrectable | (trials["outcome"] == "raised")
+    served = {name: trials[name].astype(float).mask(stopped, 0.0) for name in (*DECISIONS, "auc_drop")}
     if empty := [name for name, values in served.items() if values.isna().any()]:
         raise ValueError(f"damage has no value of {', '.join(empty)} in some trials; they need rows with labels")
     if nonfinite == "caught":
@@ -384,7 +384,7 @@ def _silent(damage: "pd.DataFrame", target: str, protection: str | None, nonfini
     elif nonfinite == "no click":
         served["decision_changed"] = served["decision_changed_no_click"]
     counted = {UNCORRECTABLE: uncorrectable.astype(float).where(coded)}
-    return own.assign(stopped=stopped.astype(float), **served, **counted)
+    return trials.assign(stopped=stopped.astype(float), **served, **counted)
 
 
 def _check_same(trials: "pd.DataFrame", space: AddressSpace, geometry: Geometry) -> None:
@@ -401,10 +401,10 @@ def _check_same(trials: "pd.DataFrame", space: AddressSpace, geometry: Geometry)
 
 def _with_hits(trials: "pd.DataFrame", hits: Mapping[str, Fit]) -> "pd.DataFrame":
     """The trials with a column `hits`: each one's part of the faults a day of its mode."""
-    found = np.zeros(len(trials))
+    hits_per_day = np.zeros(len(trials))
     for (_, mode), rows in trials.groupby(["mitigation", "error_mode"]).indices.items():
-        found[rows] = hits[mode].total * Strata.of(trials.iloc[rows]).shares
-    return trials.assign(hits=found)
+        hits_per_day[rows] = hits[mode].total * Strata.of(trials.iloc[rows]).shares
+    return trials.assign(hits=hits_per_day)
 
 
 def _modes(
@@ -413,17 +413,19 @@ def _modes(
     """`Fleet.modes`, from the mean days that transient and permanent faults are active."""
     import pandas as pd
 
-    found, measured = trials, (*MEASURED, UNCORRECTABLE)
+    summary, measured = trials, (*MEASURED, UNCORRECTABLE)
     if len(trials):
-        found = summarise(trials, measured, bounds=dict.fromkeys(("stopped", UNCORRECTABLE), (0, 1)))
-        found = corrected_exactly(found, trials, ["mitigation", "error_mode"], measured)
-        without = {f"{UNCORRECTABLE}{end}": found[f"{UNCORRECTABLE}{end}"].fillna(0.0) for end in ENDS}
-        found = found.assign(**without)  # where no code is, none leaves a word
-    kept = ["mitigation", "error_mode", "n", *(f"{name}{end}" for name in measured for end in ENDS)]
-    rates = pd.DataFrame([hits[mode] for mode in found["error_mode"]], found.index, ["transient", "permanent"], float)
+        summary = summarise(trials, measured, bounds=dict.fromkeys(("stopped", UNCORRECTABLE), (0, 1)))
+        summary = corrected_exactly(summary, trials, ["mitigation", "error_mode"], measured)
+        without = {f"{UNCORRECTABLE}{end}": summary[f"{UNCORRECTABLE}{end}"].fillna(0.0) for end in ENDS}
+        summary = summary.assign(**without)  # where no code is, none leaves a word
+    columns = ["mitigation", "error_mode", "n", *(f"{name}{end}" for name in measured for end in ENDS)]
+    rates = pd.DataFrame(
+        [hits[mode] for mode in summary["error_mode"]], summary.index, ["transient", "permanent"], float
+    )
     rates["active"] = cured * rates["transient"] + repaired * rates["permanent"]
-    rates["anywhere"] = found["error_mode"].map(anywhere).astype(float)
-    return found.reindex(columns=kept).join(rates)
+    rates["anywhere"] = summary["error_mode"].map(anywhere).astype(float)
+    return summary.reindex(columns=columns).join(rates)
 
 
 def _check_complete(modes: "pd.DataFrame", names: Sequence[str], hits: Mapping[str, Fit]) -> None:
@@ -445,7 +447,7 @@ def _summed(
 
 def _once(loss: "pd.Series | np.ndarray", a_year: "pd.Series | np.ndarray") -> dict[str, float]:
     often = {"loss_once_a_year": 1.0, "loss_once_in_ten_years": 0.1}
-    return {name: _exceeded(loss, a_year, one) for name, one in often.items()}
+    return {name: _exceeded(loss, a_year, times_a_year) for name, times_a_year in often.items()}
 
 
 def _exceeded(loss: "pd.Series | np.ndarray", a_year: "pd.Series | np.ndarray", often: float) -> float:
@@ -453,5 +455,5 @@ def _exceeded(loss: "pd.Series | np.ndarray", a_year: "pd.Series | np.ndarray", 
     rarer."""
     loss, a_year = np.asarray(loss, float), np.asarray(a_year, float)
     order = np.argsort(-loss, kind="stable")
-    beyond = np.flatnonzero(np.cumsum(a_year[order]) > often * (1 + 1e-9))
-    return max(0.0, float(loss[order][beyond[0]])) if len(beyond) else 0.0
+    exceeding = np.flatnonzero(np.cumsum(a_year[order]) > often * (1 + 1e-9))
+    return max(0.0, float(loss[order][exceeding[0]])) if len(exceeding) else 0.0

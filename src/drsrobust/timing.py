@@ -76,14 +76,14 @@ def _calls(model: nn.Module, batches: Sequence["Batch"], modules: Sequence[str] 
 
     if modules is None:
         return [whole(batch) for batch in batches]
-    there, calls, hooks = dict(named_modules(model)), [], []
+    by_name, calls, hooks = dict(named_modules(model)), [], []
 
     def note(module: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         calls.append(lambda: module(*args, **kwargs))
 
     try:
         for name in modules:
-            hooks.append(there[name].register_forward_pre_hook(note, with_kwargs=True))
+            hooks.append(by_name[name].register_forward_pre_hook(note, with_kwargs=True))
         with evaluating(model):
             for batch in batches:
                 whole(batch)()

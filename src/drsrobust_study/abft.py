@@ -193,8 +193,8 @@ def single_errors(
         for group in _in_one_pass(mitigations):
             with evaluator.under(Composed(group)) as guarded, warnings.catch_warnings():
                 warnings.simplefilter("ignore", ReachWarning)  # the embedding check reads rows itself
-                for number, (error_map, about) in enumerate(zip(maps, plain, strict=True)):
-                    rows += _detections(guarded, group, error_map, space, {"model": name} | about, seed + number)
+                for number, (error_map, labels) in enumerate(zip(maps, plain, strict=True)):
+                    rows += _detections(guarded, group, error_map, space, {"model": name} | labels, seed + number)
                     bar.update(len(group))
     return pd.DataFrame(rows)
 
@@ -225,7 +225,7 @@ def _detections(
     group: Sequence[Mitigation],
     error_map: ErrorMap,
     space: AddressSpace,
-    about: dict[str, Any],
+    labels: dict[str, Any],
     seed: int,
 ) -> list[dict[str, Any]]:
     """A row of `single_errors` for each mitigation of a group."""
@@ -236,9 +236,11 @@ def _detections(
         result = guarded.rerun(remaining) if len(remaining) else guarded.golden
     rows, moved = [], _moved(guarded, result)
     for mitigation, detection in zip(group, detections, strict=True):
-        noticed = any(one.detected for one in (detection, screened) if one.detected is not None)
+        noticed = any(
+            detection_of.detected for detection_of in (detection, screened) if detection_of.detected is not None
+        )
         outcome = {"detected": noticed, "repaired": detection.repaired, "moved_left": moved}
-        rows.append({"mitigation": mitigation.name} | about | outcome)
+        rows.append({"mitigation": mitigation.name} | labels | outcome)
     return rows
 
 
@@ -317,7 +319,9 @@ def false_alarms(
             with ExitStack() as stack:
                 detections = [stack.enter_context(mitigation.attach(model)) for mitigation in mitigations]
                 model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
-            alarms = [count + bool(one.detected) for count, one in zip(alarms, detections, strict=True)]
+            alarms = [
+                count + bool(each_detection.detected) for count, each_detection in zip(alarms, detections, strict=True)
+            ]
             rows += len(batch.labels)
     return {mitigation.name: (count, rows) for mitigation, count in zip(mitigations, alarms, strict=True)}
 
@@ -381,10 +385,10 @@ def claims(found: pd.DataFrame, runs: pd.DataFrame, batch: int) -> pd.DataFrame:
     rows = []
     timings = runs[runs["scope"] == "operator"].groupby("mitigation")["overhead_percent"].agg(["median", "min", "max"])
     for (name, model), group in found[found["injections"] > 0].groupby(["mitigation", "model"], sort=False):
-        about = {"mitigation": name, "model": model}
-        rows += [about | row | {THIRD: 0} for row in _check_findings(name, group, timings, batch)]
+        labels = {"mitigation": name, "model": model}
+        rows += [labels | row | {THIRD: 0} for row in _check_findings(name, group, timings, batch)]
         for third, part in group.groupby(THIRD):
-            rows.append(about | _check_findings(name, part, timings, batch)[0] | {THIRD: third})
+            rows.append(labels | _check_findings(name, part, timings, batch)[0] | {THIRD: third})
     table = pd.DataFrame(rows)
     parts = []
     for (part, reading), group in table.groupby(["part", "reading"], sort=False):
@@ -404,7 +408,7 @@ def _check_findings(name: str, group: pd.DataFrame, timings: pd.DataFrame, batch
     shares = wilson(int(group["significant_detected"].sum()), n) if n else (np.nan,) * 3
     rate = (alarms,) * 3 if part == "layers" else wilson(alarms, batches)
     time = timings.loc[name].tolist() if name in timings.index else (np.nan,) * 3
-    found = {
+    wordings = {
         "noticed": (shares, n, f"{n:,} significant errors{bits}", "" if n else "no significant errors to detect"),
         "alarms": (rate, batches, f"{alarms} alarms in {clean:,} rows, {batches:,} batches", ""),
         "time": (time, 1, "", "the operator's time was not measured" if np.isnan(time[0]) else ""),
@@ -413,5 +417,5 @@ def _check_findings(name: str, group: pd.DataFrame, timings: pd.DataFrame, batch
         {"part": part, "reading": reading}
         | dict(zip(("value", "low", "high"), numbers, strict=True))
         | {"n": count, "detail": detail, "reason": reason}
-        for reading, (numbers, count, detail, reason) in found.items()
+        for reading, (numbers, count, detail, reason) in wordings.items()
     ]

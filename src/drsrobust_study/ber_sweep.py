@@ -72,16 +72,16 @@ def rate_at_loss(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES) -> "
         means = curve["auc_drop"].fillna(golden).to_numpy(float)
         lower, upper = (curve[f"auc_drop_{end}"].to_numpy(float) for end in ("low", "high"))
         curves = np.stack([means, np.where(np.isnan(upper), golden, upper), np.where(np.isnan(lower), means, lower)])
-        about = dict(zip(_KEYS, keys, strict=True)) | {"bits": int(curve["n_bits"].iloc[0]), "n": int(curve["n"].max())}
-        about |= {"raised": float(curve["share_raised"].mean())}
-        about |= {SEEDS: int(curve[SEEDS].min())} if SEEDS in curve else {}
+        row = dict(zip(_KEYS, keys, strict=True)) | {"bits": int(curve["n_bits"].iloc[0]), "n": int(curve["n"].max())}
+        row |= {"raised": float(curve["share_raised"].mean())}
+        row |= {SEEDS: int(curve[SEEDS].min())} if SEEDS in curve else {}
         for name, limit in [*((f"{loss:g}", loss) for loss in losses), (HALF, (golden - 0.5) / 2)]:
             knee, low, high = crossing(curves, rates, limit).tolist()
-            numbers = {"knee": knee, "knee_low": low, "knee_high": high, "errors": knee * about["bits"]}
-            rows.append(about | {"loss": name, "auc_drop": limit} | numbers)
-    found = pd.DataFrame(rows)
-    found.attrs = {"interval": HOW}
-    return found
+            numbers = {"knee": knee, "knee_low": low, "knee_high": high, "errors": knee * row["bits"]}
+            rows.append(row | {"loss": name, "auc_drop": limit} | numbers)
+    knees = pd.DataFrame(rows)
+    knees.attrs = {"interval": HOW}
+    return knees
 
 
 def crossing(means: np.ndarray, rates: np.ndarray, limit: float) -> np.ndarray:
@@ -95,14 +95,14 @@ def crossing(means: np.ndarray, rates: np.ndarray, limit: float) -> np.ndarray:
     Returns:
         [curves]; infinite where a curve stays below.
     """
-    reached = means >= limit
-    first = reached.argmax(axis=1)
+    is_reached = means >= limit
+    first = is_reached.argmax(axis=1)
     curve = np.arange(len(means))
     below = np.where(first > 0, means[curve, first - 1], 0.0)
-    left = np.where(first > 0, rates[first - 1], 0.0)
+    lower_rate = np.where(first > 0, rates[first - 1], 0.0)
     with np.errstate(invalid="ignore", divide="ignore"):
         share = (limit - below) / (means[curve, first] - below)
-    return np.where(reached.any(axis=1), left + share * (rates[first] - left), np.inf)
+    return np.where(is_reached.any(axis=1), lower_rate + share * (rates[first] - lower_rate), np.inf)
 
 
 def knee_claims(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES) -> "pd.DataFrame":
@@ -121,19 +121,19 @@ def knee_claims(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES) -> "p
     """
     import pandas as pd
 
-    found = rate_at_loss(summary, losses)
-    names, rows = list(dict.fromkeys(found["loss"])), []
+    rates_found = rate_at_loss(summary, losses)
+    names, rows = list(dict.fromkeys(rates_found["loss"])), []
     second = names[min(1, len(names) - 2)]
-    for protocol, here in found.groupby("protocol", sort=False):
-        about = {"protocol": protocol, "dataset": ", ".join(dict.fromkeys(here["dataset"]))}
-        half = here[here["loss"] == HALF]
+    for protocol, of_protocol in rates_found.groupby("protocol", sort=False):
+        labels = {"protocol": protocol, "dataset": ", ".join(dict.fromkeys(of_protocol["dataset"]))}
+        half = of_protocol[of_protocol["loss"] == HALF]
         low, value, high = (float(np.isfinite(half[name]).mean()) for name in ("knee_high", "knee", "knee_low"))
         lost, top = int(np.isfinite(half["knee"]).sum()), number(summary["ber"].max())
         detail = f"half is lost by {top} in {lost} of {len(half)} curves"
         shares = {"value": value, "low": low, "high": high, "n": len(half), "detail": detail}
-        rows.append({"reading": "collapse"} | about | shares)
-        rows.append({"reading": "hold"} | about | _held(summary[summary["protocol"] == protocol], losses[0]))
-        knees = here[here["loss"] == second]
+        rows.append({"reading": "collapse"} | labels | shares)
+        rows.append({"reading": "hold"} | labels | _held(summary[summary["protocol"] == protocol], losses[0]))
+        knees = of_protocol[of_protocol["loss"] == second]
         most = knees[knees[SEEDS] == knees[SEEDS].max()] if SEEDS in knees else knees
         rows.append({"reading": "models", "protocol": protocol} | _most_different(most, "model", "dataset", second))
         rows.append({"reading": "data sets", "protocol": protocol} | _most_different(knees, "dataset", "model", second))

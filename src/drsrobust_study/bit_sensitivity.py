@@ -78,13 +78,13 @@ def bit_claim(data: "pd.DataFrame", bit: int = 30) -> "pd.DataFrame":
 
     clear = by_mean = beaten = components = 0
     for _, group in data.groupby(["model", "target"], sort=False):
-        own, others = group[group["bit"] == bit], group[group["bit"] != bit]
-        if own.empty or others.empty:
+        of_bit, others = group[group["bit"] == bit], group[group["bit"] != bit]
+        if of_bit.empty or others.empty:
             raise ValueError(f"data must hold flips of bit {bit} and of other bits in every component")
         components += 1
-        by_mean += bool(own["auc_drop"].iloc[0] > others["auc_drop"].max())
-        clear += bool(own["auc_drop_low"].iloc[0] > others["auc_drop_high"].max())
-        beaten += bool(others["auc_drop_low"].max() > own["auc_drop_high"].iloc[0])
+        by_mean += bool(of_bit["auc_drop"].iloc[0] > others["auc_drop"].max())
+        clear += bool(of_bit["auc_drop_low"].iloc[0] > others["auc_drop_high"].max())
+        beaten += bool(others["auc_drop_low"].max() > of_bit["auc_drop_high"].iloc[0])
     detail = f"bit {bit} has the largest mean AUC loss in {by_mean} of {components} components, clearly in {clear}; "
     shares = {"value": by_mean / components, "low": clear / components, "high": 1 - beaten / components}
     row = {"reading": "most"} | shares | {"detail": f"{detail}another bit clearly in {beaten}"}

@@ -64,7 +64,7 @@ def span(numbers: "pd.Series") -> str:
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"
 
 
-def _data(split: Split | str, own: "pd.DataFrame | None", summary: "pd.DataFrame | None") -> str:
+def _data(split: Split | str, rows: "pd.DataFrame | None", summary: "pd.DataFrame | None") -> str:
     if isinstance(split, str):
         return split
     generated = " (generated data, not real clicks)" if split.dataset.startswith("synthetic-") else ""
@@ -72,8 +72,8 @@ def _data(split: Split | str, own: "pd.DataFrame | None", summary: "pd.DataFrame
     text = f"Data: {split.dataset}{generated}, {count} {split.part} rows."
     if summary is None:
         return text
-    own = summary[summary["dataset"] == split.dataset] if own is None else own
-    golden = own.groupby("model", sort=False)["auc_golden"].first()
+    rows = summary[summary["dataset"] == split.dataset] if rows is None else rows
+    golden = rows.groupby("model", sort=False)["auc_golden"].first()
     return f"{text} AUC without errors: {', '.join(f'{model} {auc:.4f}' for model, auc in golden.items())}."
 
 
@@ -97,15 +97,15 @@ def single_error_details(
         "list_changed": f"a user's list of {options['k']} that differs",
         "score_changed": f"a logit that moves by over {options['epsilon']:g}",
     }
-    each = span(table.groupby(["model", "error_model", "target"]).size())
+    trials = span(table.groupby(["model", "error_model", "target"]).size())
     models = ", ".join(f"{n:,} of {model}" for model, n in table.groupby("model", sort=False).size().items())
-    trials = (
-        f"One flipped bit per trial, {each} trials for each layer or table and class of bits ({models}), weighted by "
+    text = (
+        f"One flipped bit per trial, {trials} trials for each layer or table and class of bits ({models}), weighted by "
     )
-    trials += "their numbers of bits; model and rows are fixed."
-    drawn = f"Points: means; bars: {CONFIDENCE:.0%} intervals of stratified samples."
-    more = f"Incorrect: {', '.join(incorrect[name] for name in definitions)}." if definitions else ""
-    return details(evaluator.rows, table, more, trials=trials, drawn=drawn)
+    text += "their numbers of bits; model and rows are fixed."
+    points_text = f"Points: means; bars: {CONFIDENCE:.0%} intervals of stratified samples."
+    definition = f"Incorrect: {', '.join(incorrect[name] for name in definitions)}." if definitions else ""
+    return details(evaluator.rows, table, definition, trials=text, drawn=points_text)
 
 
 def deviation_details(

@@ -57,8 +57,8 @@ def layer_names(model: nn.Module) -> dict[str, str]:
     names = {}
     for component, owners in layers.items():
         for index, tensors in enumerate(owners.values(), 1):
-            alone = len(owners) == 1 and component not in tables
-            names |= dict.fromkeys(tensors, component if alone else f"{component} {index}")
+            is_only = len(owners) == 1 and component not in tables
+            names |= dict.fromkeys(tensors, component if is_only else f"{component} {index}")
     for component, owners in tables.items():
         for owner, tensors in owners.items():
             table = owner.rpartition(".")[2]
@@ -98,10 +98,10 @@ def layer_strata(model: nn.Module, target: str | Target = "all") -> "pd.DataFram
         frame = bit_partition(model, union)
         frame.insert(1, "layer", layer)
         frames.append(frame)
-    found = pd.concat(frames, ignore_index=True)
-    if found["eligible"].sum() != space.bits:
+    frame_of_all = pd.concat(frames, ignore_index=True)
+    if frame_of_all["eligible"].sum() != space.bits:
         raise ValueError(f"target {str(target)!r} takes some rows of a tensor; layer_strata needs whole tensors")
-    return found.assign(weight=found["eligible"] / space.bits)
+    return frame_of_all.assign(weight=frame_of_all["eligible"] / space.bits)
 
 
 def mlp_parts(strata: "pd.DataFrame") -> "pd.DataFrame":
@@ -163,19 +163,19 @@ def stratified_pvf(
             estimates = (float("nan"),) * 6
             if row["n"] and sizes[name]:
                 most = np.minimum(1.0, reach[numbers] / sizes[name])
-                found = Strata.of(joined.assign(auc_drop=values))  # trials with incorrect outputs are the harmed ones
-                estimates = found.share(values > 0, confidence)
-                estimates += found.mean_interval(_within(found, values, 0.0, most), (0.0, most), confidence)
+                frame = Strata.of(joined.assign(auc_drop=values))  # trials with incorrect outputs are the harmed ones
+                estimates = frame.share(values > 0, confidence)
+                estimates += frame.mean_interval(_within(frame, values, 0.0, most), (0.0, most), confidence)
             rows.append(
                 row | dict(zip([f"{c}{end}" for c in ("pvf", "incorrect") for end in ENDS], estimates, strict=True))
             )
-    found = pd.DataFrame(rows)
-    found.attrs = {
+    frame = pd.DataFrame(rows)
+    frame.attrs = {
         "pvf": f"share of errors with an incorrect output; {confidence:.0%} interval recovered from strata's Wilson intervals",
         "incorrect": f"mean share of incorrect outputs per error; {confidence:.0%} interval recovered from strata's intervals",
         **DEFINITIONS,
     }
-    return found
+    return frame
 
 
 def stratified_loss(
@@ -204,18 +204,18 @@ def stratified_loss(
     rows = []
     for part, numbers, weights in _parts(table, strata, by):
         joined = _weighted([trials[number] for number in numbers], strata.iloc[numbers], weights)
-        values, found = joined["auc_drop"].to_numpy(float, na_value=np.nan), Strata.of(joined)
+        values, frame = joined["auc_drop"].to_numpy(float, na_value=np.nan), Strata.of(joined)
         least, greatest = -np.minimum(1 - golden, most[numbers]), np.minimum(golden, most[numbers])
-        mean, low, high = found.mean_interval(_within(found, values, least, greatest), (least, greatest), confidence)
+        mean, low, high = frame.mean_interval(_within(frame, values, least, greatest), (least, greatest), confidence)
         if (raised := np.isnan(values)).any():
-            greatest = np.where((found.members & raised).any(axis=1), golden, greatest)
-            worst = _within(found, np.where(raised, golden, values), least, greatest)
-            high = float(np.fmax(high, found.mean_interval(worst, (least, greatest), confidence)[2]))
+            greatest = np.where((frame.members & raised).any(axis=1), golden, greatest)
+            worst = _within(frame, np.where(raised, golden, values), least, greatest)
+            high = float(np.fmax(high, frame.mean_interval(worst, (least, greatest), confidence)[2]))
         row = part | {"bits": int(strata["eligible"].to_numpy()[numbers].sum()), "n": int((~raised).sum())}
         rows.append(row | {"auc_drop": mean, "auc_drop_low": low, "auc_drop_high": high})
-    found = pd.DataFrame(rows)
-    found.attrs = {"auc_drop": f"mean over errors; {confidence:.0%} interval recovered from strata's intervals"}
-    return found
+    frame = pd.DataFrame(rows)
+    frame.attrs = {"auc_drop": f"mean over errors; {confidence:.0%} interval recovered from strata's intervals"}
+    return frame
 
 
 def over_train_seeds(
@@ -242,12 +242,12 @@ def _by_stratum(table: "pd.DataFrame", strata: "pd.DataFrame") -> "list[pd.DataF
     if (several := table["model"].nunique()) != 1:
         raise ValueError(f"table must hold trials of one model, got {several}")
     groups = dict(list(table.groupby(["error_model", "target"])))
-    found = []
+    parts = []
     for error_model, target in single_errors(strata):
         if (error_model.label, str(target)) not in groups:
             raise ValueError(f"table has no trial of {error_model} in {target}; run single_errors(strata)")
-        found.append(groups[error_model.label, str(target)])
-    return found
+        parts.append(groups[error_model.label, str(target)])
+    return parts
 
 
 def _parts(
@@ -269,8 +269,8 @@ def _weighted(trials: "list[pd.DataFrame]", strata: "pd.DataFrame", weights: np.
     bounded = strata["bit_class"].isin(BOUNDED)
     strata = enumerate(zip(trials, weights, bounded, strict=True))
     return pd.concat(
-        own.assign(**{STRATUM: str(number), WEIGHT: weight / len(own), LOSS_IS_BOUNDED: is_bounded})
-        for number, (own, weight, is_bounded) in strata
+        values.assign(**{STRATUM: str(number), WEIGHT: weight / len(values), LOSS_IS_BOUNDED: is_bounded})
+        for number, (values, weight, is_bounded) in strata
     )
 
 
@@ -302,15 +302,15 @@ def placed(campaign: "Campaign") -> "pd.DataFrame":
             f"every trial must flip one bit, got {trial['bits_flipped']} in trial {trial['trial']} of {trial['error_model']}"
         )
     keys = ["error_model", "target", *MITIGATION, "trial"]
-    found = table.merge(errors.drop(columns=["rate", "count"]), on=keys, how="left", validate="one_to_one")
+    merged = table.merge(errors.drop(columns=["rate", "count"]), on=keys, how="left", validate="one_to_one")
     classes, names = {}, layer_names(campaign.evaluator.model)
     spaces = [condition.hits for condition in campaign.conditions if isinstance(condition.hits, AddressSpace)]
     for tensor in (tensor for space in spaces for tensor in space.tensors):
         for name, bits in bit_classes(tensor.format).items():
             classes |= {(tensor.name, bit): name for bit in bits if isinstance(bit, int)}
-    found["layer"] = [names.get(tensor) for tensor in found["tensor"]]
-    found["bit_class"] = [classes.get(place) for place in zip(found["tensor"], found["bit"], strict=True)]
-    return found
+    merged["layer"] = [names.get(tensor) for tensor in merged["tensor"]]
+    merged["bit_class"] = [classes.get(place) for place in zip(merged["tensor"], merged["bit"], strict=True)]
+    return merged
 
 
 def part_ratio(
@@ -382,8 +382,8 @@ def size_power(layers: "pd.DataFrame") -> "pd.DataFrame":
         row |= {"value": float(fit.slope), "low": fit.slope - half, "high": fit.slope + half}
         bits, totals = ([number(end) for end in (tables[c].min(), tables[c].max())] for c in ("bits", "total"))
         row["detail"] = f"{len(tables)} tables of {bits[0]} to {bits[1]} bits lose {totals[0]} to {totals[1]} AUC"
-    about = {name: layers[name].iloc[0] for name in ("model", "dataset") if name in layers}
-    return with_verdicts(pd.DataFrame([about | row]), "above", bound=0.0)
+    labels = {name: layers[name].iloc[0] for name in ("model", "dataset") if name in layers}
+    return with_verdicts(pd.DataFrame([labels | row]), "above", bound=0.0)
 
 
 def _described(group: "pd.DataFrame", value: str, by: str) -> str:
@@ -391,7 +391,7 @@ def _described(group: "pd.DataFrame", value: str, by: str) -> str:
     ordered = group.sort_values(value, ascending=False, kind="stable")
     columns = [by, *(f"{value}{end}" for end in ENDS)]
     texts = [f"{name} {interval(*numbers)}" for name, *numbers in ordered[columns].itertuples(index=False)]
-    return ", ".join([texts[0], *(f"then {one}" for one in texts[1:2] if len(texts) > 2), f"least {texts[-1]}"])
+    return ", ".join([texts[0], *(f"then {text}" for text in texts[1:2] if len(texts) > 2), f"least {texts[-1]}"])
 
 
 def _names(parts: "pd.DataFrame") -> list[str]:
@@ -415,12 +415,12 @@ def claims(tables: "Sequence[pd.DataFrame]", strata: "Sequence[pd.DataFrame]", s
     columns = ["claim", "reading", "model", "dataset", "definition", "value", "low", "high", "n", "detail", "reason"]
 
     def find(*trials: "pd.DataFrame") -> "pd.DataFrame":
-        found = [*_first_model_findings(trials[0], strata[0], split)]
-        for own, parts in zip(trials, strata, strict=True):
-            loss = over_train_seeds(stratified_loss, own, mlp_parts(parts), split, by=["part"])
+        findings = [*_first_model_findings(trials[0], strata[0], split)]
+        for trials_of_model, parts in zip(trials, strata, strict=True):
+            loss = over_train_seeds(stratified_loss, trials_of_model, mlp_parts(parts), split, by=["part"])
             ratio = part_ratio(loss, "auc_drop", top="mlp", bottom="embedding", by="part")
-            found.append(ratio.assign(claim="C2", reading="mlp over embedding"))
-        return pd.concat(found).reindex(columns=[*columns, "verdict"])
+            findings.append(ratio.assign(claim="C2", reading="mlp over embedding"))
+        return pd.concat(findings).reindex(columns=[*columns, "verdict"])
 
     return by_thirds(find, *tables)
 

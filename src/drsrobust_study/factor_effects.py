@@ -99,8 +99,8 @@ def factors_claim(trends: "pd.DataFrame") -> "pd.DataFrame":
     rows = []
     for (protocol, target), group in trends.groupby(["protocol", "target"], sort=False):
         row = {"protocol": protocol, "target": target, "factor": "all", "n": len(group)}
-        found = {"as claimed": REPRODUCED, "undecided": IN_PART, "the reverse": CONTRADICTED}
-        kinds = {words: group["verdict"] == word for words, word in found.items()}
+        wordings = {"as claimed": REPRODUCED, "undecided": IN_PART, "the reverse": CONTRADICTED}
+        kinds = {words: group["verdict"] == word for words, word in wordings.items()}
         low, high = kinds["as claimed"].mean(), 1 - kinds["the reverse"].mean()
         row |= {"value": ((group["value"] > 0) | (group["claim"] == "differs")).mean(), "low": low, "high": high}
         texts = [f"{words} {', '.join(group['factor'][kind])}" for words, kind in kinds.items() if kind.any()]
@@ -150,10 +150,13 @@ def component_shares(
         if empty := [part for part in parts if not len(trials[part])]:
             raise ValueError(f"the table has no trials with errors in {empty[0]!r} at {ber:g}")
         # Of a model that raised all outputs count as deviating.
-        trials = {part: one.assign(**{VALUE: one[VALUE].astype(float).fillna(1.0)}) for part, one in trials.items()}
+        trials = {
+            part: trials_of.assign(**{VALUE: trials_of[VALUE].astype(float).fillna(1.0)})
+            for part, trials_of in trials.items()
+        }
         unit = ["drawn"] if group["drawn"].nunique() > 1 else ["drawn", "trial"]
-        first, second = (one.groupby(unit)[VALUE].mean().to_numpy(float) for one in trials.values())
-        bits = [float(one["bits"].iloc[0]) for one in trials.values()]
+        first, second = (trials_of.groupby(unit)[VALUE].mean().to_numpy(float) for trials_of in trials.values())
+        bits = [float(trials_of["bits"].iloc[0]) for trials_of in trials.values()]
         row |= {"n": len(first), "bits_share": bits[0] / sum(bits)}
         row |= zip((f"share{end}" for end in ENDS), _share(first, second, confidence), strict=True)
         intervals = []
@@ -199,8 +202,8 @@ def component_claims(shares: "pd.DataFrame", parts: Sequence[str] = ("mlp", "emb
 
     rows = []
     for protocol, cells in shares.groupby("protocol", sort=False):
-        more = cells[f"per_bit_{parts[0]}"] > cells[f"per_bit_{parts[1]}"]
-        row = {"protocol": protocol, "n": len(cells), "value": more.mean()}
+        is_more = cells[f"per_bit_{parts[0]}"] > cells[f"per_bit_{parts[1]}"]
+        row = {"protocol": protocol, "n": len(cells), "value": is_more.mean()}
         row |= {"low": (cells["effect"] == "more").mean(), "high": 1 - (cells["effect"] == "less").mean()}
         medians = [f"{100 * cells[f'per_bit_{part}'].median():.2g} %" for part in parts]
         detail = f"inputs that one wrong bit changes: {medians[0]} by {parts[0]}, {medians[1]} by {parts[1]} (medians)"

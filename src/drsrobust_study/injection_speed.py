@@ -156,7 +156,7 @@ def measure(
                 )  # who fails at the lowest rate has a cost of another kind
                 try:
                     bench = bench or _Bench(kind, parameters, dtype, seed)
-                    found = bench.point(rate, seed, limit)
+                    point = bench.point(rate, seed, limit)
                 except Exception as error:
                     short = isinstance(error, MemoryError) or "allocate" in str(error)  # PyTorch has no class for it
                     if not short and not kind.needs:
@@ -167,10 +167,10 @@ def measure(
                         highest, why = from_here, f"too little memory at {parameters:,} parameters, rate {rate:.2g}"
                     yield row | _not_run(why if short else f"{type(error).__name__}: {error}")
                     continue
-                if (seconds := found["cpu_ms"] / 1e3) > limit:
+                if (seconds := point["cpu_ms"] / 1e3) > limit:
                     took = f"one injection took {seconds:.2g} s at {parameters:,} parameters, rate {rate:.2g}"
                     highest, why = from_here, f"{took}; limit {limit:g} s"
-                yield row | found | {"note": kind.about}
+                yield row | point | {"note": kind.about}
     finally:
         torch.set_num_threads(threads)
 
@@ -202,8 +202,8 @@ class _Bench:
         errors = flipped_bits(faulted, self._golden)
         del faulted
         undone = self._undo()
-        if left := flipped_bits(self._model, self._golden):
-            raise AssertionError(f"{self._method.name} at rate {rate}: {left} wrong bits after undo")
+        if n_flipped := flipped_bits(self._model, self._golden):
+            raise AssertionError(f"{self._method.name} at rate {rate}: {n_flipped} wrong bits after undo")
         slow = first > min(_SLOW, limit)
         injections, undoings = ([first], [undone]) if slow else ([], [])
         least = 2 if slow else _LEAST
@@ -266,8 +266,8 @@ class StudyModel(nn.Module):
         dense = self.bottom(batch[:, :_DENSE])
         pooled = [table(ids[:, i : i + 1] % table.num_embeddings) for i, table in enumerate(self.tables)]
         vectors = torch.stack([dense, *pooled], 1)  # [B, 27, 16]
-        one, other = torch.tril_indices(_TABLES + 1, _TABLES + 1, offset=-1)
-        pairs = (vectors @ vectors.mT)[:, one, other]  # [B, 351]
+        row, other = torch.tril_indices(_TABLES + 1, _TABLES + 1, offset=-1)
+        pairs = (vectors @ vectors.mT)[:, row, other]  # [B, 351]
         return self.top(torch.cat([dense, pairs], 1)).squeeze(1)
 
 
@@ -280,13 +280,13 @@ def study_model(parameters: int = STUDY_SIZE, dtype: str = "float32", *, seed: i
         seed: of the values.
     """
     bottom, top = _LARGE if parameters >= 2 * _mlp_size(*_LARGE) else _SMALL
-    left = parameters - _mlp_size(bottom, top)
-    if left < _TABLES * _DIM:
+    remaining = parameters - _mlp_size(bottom, top)
+    if remaining < _TABLES * _DIM:
         raise ValueError(f"parameters must be at least 28,017 for a model of this shape, got {parameters}")
-    rows, spare = divmod(left, _DIM)
-    each, more = divmod(rows, _TABLES)
+    rows, spare = divmod(remaining, _DIM)
+    rows_each, extra = divmod(rows, _TABLES)
     with torch.device("meta"):  # without the first values that PyTorch would draw
-        model = StudyModel([each + (i < more) for i in range(_TABLES)], bottom, top, spare)
+        model = StudyModel([rows_each + (i < extra) for i in range(_TABLES)], bottom, top, spare)
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in list(model.named_parameters()):
         owner, _, attribute = name.rpartition(".")
@@ -307,7 +307,7 @@ def _mlp(*widths: int) -> nn.Sequential:
 
 def _mlp_size(bottom: tuple[int, ...], top: tuple[int, ...]) -> int:
     widths = ((_DENSE, *bottom, _DIM), ((_TABLES + 1) * _TABLES // 2 + _DIM, *top, 1))
-    return sum((n + 1) * m for one in widths for n, m in zip(one, one[1:], strict=False))
+    return sum((n + 1) * m for widths_of in widths for n, m in zip(widths_of, widths_of[1:], strict=False))
 
 
 def ratios(table: pd.DataFrame, parameters: int = STUDY_SIZE) -> pd.DataFrame:
@@ -324,12 +324,12 @@ def ratios(table: pd.DataFrame, parameters: int = STUDY_SIZE) -> pd.DataFrame:
     measured = table[(table["parameters"] == parameters) & (table["dtype"] == "float32") & table["cpu_ms"].notna()]
     by_method = {name: rows.set_index("rate") for name, rows in measured.groupby("method", sort=False)}
     ours = by_method.pop(OURS, measured[:0].set_index("rate"))
-    found = pd.DataFrame({f"{OURS}_ms": ours["cpu_ms"] + ours["undo_cpu_ms"]})
+    times = pd.DataFrame({f"{OURS}_ms": ours["cpu_ms"] + ours["undo_cpu_ms"]})
     for method, rows in by_method.items():
-        found[f"{method}_ms"], found[f"{method}_ratio"] = rows["cpu_ms"], rows["cpu_ms"] / found[f"{OURS}_ms"]
-    if {f"{DenseErrorMap.name}_ms", f"{ElementLoop.name}_ms"} <= set(found):
-        found["loop_over_dense"] = found[f"{ElementLoop.name}_ms"] / found[f"{DenseErrorMap.name}_ms"]
-    return found.sort_index()
+        times[f"{method}_ms"], times[f"{method}_ratio"] = rows["cpu_ms"], rows["cpu_ms"] / times[f"{OURS}_ms"]
+    if {f"{DenseErrorMap.name}_ms", f"{ElementLoop.name}_ms"} <= set(times):
+        times["loop_over_dense"] = times[f"{ElementLoop.name}_ms"] / times[f"{DenseErrorMap.name}_ms"]
+    return times.sort_index()
 
 
 def speed_claim(table: pd.DataFrame, *, least: float = 100 / 3, greatest: float = 300.0) -> pd.DataFrame:
@@ -345,16 +345,18 @@ def speed_claim(table: pd.DataFrame, *, least: float = 100 / 3, greatest: float 
     """
     keys, times = ["parameters", "dtype", "rate"], table[(table["dtype"] == "float32") & table["cpu_ms"].notna()]
     dense = times["method"] == DenseErrorMap.name
-    both = times[~dense].merge(times[dense], on=keys, suffixes=("", "_dense"))
-    both = both[both["method"] != OURS].assign(ratio=both["cpu_ms"] / both["cpu_ms_dense"])
+    merged = times[~dense].merge(times[dense], on=keys, suffixes=("", "_dense"))
+    merged = merged[merged["method"] != OURS].assign(ratio=merged["cpu_ms"] / merged["cpu_ms_dense"])
     rows = []
-    for method, group in both.groupby("method", sort=False):
+    for method, group in merged.groupby("method", sort=False):
         ends = {"value": group["ratio"].median(), "low": group["ratio"].min(), "high": group["ratio"].max()}
         detail = f"{len(group)} sizes and rates, one thread of a CPU, both methods as implemented here"
         rows.append({"method": method} | ends | {"n": len(group), "detail": detail})
-    found = pd.DataFrame(rows, columns=["method", "value", "low", "high", "n", "detail"])
-    found = found.sort_values("method", key=lambda names: names != ElementLoop.name, kind="stable", ignore_index=True)
-    return with_verdicts(found, "within", least=least, greatest=greatest)
+    findings = pd.DataFrame(rows, columns=["method", "value", "low", "high", "n", "detail"])
+    findings = findings.sort_values(
+        "method", key=lambda names: names != ElementLoop.name, kind="stable", ignore_index=True
+    )
+    return with_verdicts(findings, "within", least=least, greatest=greatest)
 
 
 def growth(table: pd.DataFrame, counts: Sequence[int] = COUNTS, smallest: int = 1_000_000) -> pd.DataFrame:

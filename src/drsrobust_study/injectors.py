@@ -90,8 +90,8 @@ class DenseErrorMap:
     @staticmethod
     def _mask(n: int, rate: float) -> torch.Tensor:
         """XOR masks int32 [n]."""
-        kept = dropout(torch.ones(n, 32), 1 - rate)  # [n, 32]: 1 / rate or 0
-        bits = kept.mul_(rate).round_().int()
+        scaled = dropout(torch.ones(n, 32), 1 - rate)  # [n, 32]: 1 / rate or 0
+        bits = scaled.mul_(rate).round_().int()
         bits *= torch.ones(32, dtype=torch.int32) << torch.arange(32, dtype=torch.int32)
         return bits.sum(1, dtype=torch.int32)
 
@@ -169,14 +169,14 @@ class PyTorchFI:
         places = np.unique(stream.integers(0, bits, stream.binomial(bits, rate)))  # a place that is drawn twice is one
         word, bit = places // 32, iter((places % 32).tolist())
         layer = np.searchsorted(self._ends, word, side="right")
-        inside = word - np.append(0, self._ends)[layer]
+        word_in_layer = word - np.append(0, self._ends)[layer]
         width = np.array([layer.weight.shape[1] for layer in self._layers])[layer]
         nothing = [None] * len(word)
         return self._tool.declare_weight_fi(
             function=lambda weight, at: _flip(weight[at], next(bit)),
             layer_num=layer.tolist(),
-            k=(inside // width).tolist(),
-            dim1=(inside % width).tolist(),
+            k=(word_in_layer // width).tolist(),
+            dim1=(word_in_layer % width).tolist(),
             dim2=nothing,
             dim3=nothing,
         )

@@ -50,8 +50,8 @@ def mixed(table: "pd.DataFrame", rates: Mapping[str, float]) -> "pd.DataFrame":
         table = table.assign(**{STRATUM: ALL, WEIGHT: 1 / sizes})
     share = table["error_mode"].map(rates).astype(float) / sum(rates.values())
     strata = table["error_mode"].astype(str) + ", " + table[STRATUM].astype(str)
-    found = {STRATUM: strata, WEIGHT: table[WEIGHT] * share, "error_mode": ANY, "error_model": "memory faults"}
-    return StratifiedTable(table.assign(**found))
+    columns = {STRATUM: strata, WEIGHT: table[WEIGHT] * share, "error_mode": ANY, "error_model": "memory faults"}
+    return StratifiedTable(table.assign(**columns))
 
 
 def expected_loss(table: "pd.DataFrame", hits: Mapping[str, float]) -> "pd.DataFrame":
@@ -68,12 +68,12 @@ def expected_loss(table: "pd.DataFrame", hits: Mapping[str, float]) -> "pd.DataF
     """
     import pandas as pd
 
-    both = table, mixed(table, hits)
-    found = pd.concat([summarise(trials, ["auc", "auc_drop"]) for trials in both], ignore_index=True)
-    found = corrected_exactly(found, pd.concat(both), ["error_mode", *MITIGATION], ["auc", "auc_drop"])
-    yearly = found["error_mode"].map({**hits, ANY: sum(hits.values())}).astype(float) * HOURS
-    ends = {f"per_year{end}": found[f"auc_drop{end}"] * yearly for end in ENDS}
-    return found.assign(hits_per_year=yearly, **ends)
+    tables = table, mixed(table, hits)
+    losses = pd.concat([summarise(trials, ["auc", "auc_drop"]) for trials in tables], ignore_index=True)
+    losses = corrected_exactly(losses, pd.concat(tables), ["error_mode", *MITIGATION], ["auc", "auc_drop"])
+    yearly = losses["error_mode"].map({**hits, ANY: sum(hits.values())}).astype(float) * HOURS
+    ends = {f"per_year{end}": losses[f"auc_drop{end}"] * yearly for end in ENDS}
+    return losses.assign(hits_per_year=yearly, **ends)
 
 
 def understatement(
@@ -107,22 +107,22 @@ def understatement(
     def find(faults: "pd.DataFrame", flips: "pd.DataFrame") -> "pd.DataFrame":
         (flip,) = stratified_loss(flips, strata, rows, by=()).to_dict("records")
         bit = [flip[f"auc_drop{end}"] * DATA_CHIPS / CHIPS for end in ENDS]  # a wrong check bit does no harm
-        found: list[dict] = []
+        findings: list[dict] = []
         for size, rates in (hits | {FULL: fit}).items():
             (mean,) = summarise(mixed(faults, rates), ["auc", "auc_drop"]).to_dict("records")
             loss, most = [mean[f"auc_drop{end}"] for end in ENDS], max(rates, key=lambda mode: rates[mode])
-            about = {"model": mean["model"], "dataset": mean["dataset"], "n": mean["n"] + flip["n"], "reason": ""}
-            if not found:
+            labels = {"model": mean["model"], "dataset": mean["dataset"], "n": mean["n"] + flip["n"], "reason": ""}
+            if not findings:
                 share = f"{100 * rates[most] / sum(rates.values()):.0f} % of such faults are of mode {most!r}"
                 detail = f"{interval(*loss)} AUC a fault, {interval(*bit)} if it were one wrong bit; {share}"
-                found.append({"reading": "fault", "size": size} | about | ratio(loss, bit) | {"detail": detail})
+                findings.append({"reading": "fault", "size": size} | labels | ratio(loss, bit) | {"detail": detail})
             # As many faults of the memory as these are, each one wrong bit: how many of them reach the model.
             bits = sum(fit.values()) / fit["bit"] * rates["bit"] / sum(rates.values())
             times = ratio(loss, [end * bits for end in bit])
             some = number(float(f"{times['value']:.1g}"))
             detail = f"some {some} times at {size}"
-            found.append({"reading": "memory", "size": size} | about | times | {"detail": detail})
-        return with_verdicts(pd.DataFrame(found), "above", bound=1.0)
+            findings.append({"reading": "memory", "size": size} | labels | times | {"detail": detail})
+        return with_verdicts(pd.DataFrame(findings), "above", bound=1.0)
 
     return by_thirds(find, faults, flips)
 
@@ -144,11 +144,11 @@ def ranking(flips: "pd.DataFrame", faults: "pd.DataFrame", storage: "pd.DataFram
         table[[*keys, *ends]].rename(columns=dict(zip(ends, (f"{name}{end}" for end in ENDS), strict=True)))
         for name, table in (("flips", flips), ("faults", faults))
     ]
-    found = named[0].merge(named[1], on=keys, validate="one_to_one")
-    found.insert(
-        len(keys), "stored_percent", found["mitigation"].map(storage.set_index("mitigation")["stored_percent"])
+    ranked = named[0].merge(named[1], on=keys, validate="one_to_one")
+    ranked.insert(
+        len(keys), "stored_percent", ranked["mitigation"].map(storage.set_index("mitigation")["stored_percent"])
     )
-    return found.sort_values("faults", ascending=False, kind="stable", ignore_index=True)
+    return ranked.sort_values("faults", ascending=False, kind="stable", ignore_index=True)
 
 
 def enlarged(
@@ -165,7 +165,7 @@ def enlarged(
         seed: of the copies that are read.
     """
     copies = max(1, round(parameters / sum(weight.numel() for weight in model.parameters())))
-    features = tuple(replace(one, cardinality=copies * one.cardinality) for one in data.schema.features)
+    features = tuple(replace(feature, cardinality=copies * feature.cardinality) for feature in data.schema.features)
     name = model_name(model)
     large = build_model(name, replace(data.schema, features=features), **default_sizes(name, data.name))
     state = large.state_dict()
@@ -173,8 +173,8 @@ def enlarged(
         state[key].copy_(value if value.shape == state[key].shape else value.repeat(copies, 1))
     random = np.random.default_rng(seed)
     sparse = {}
-    for one in data.schema.features:
-        values, lengths = rows.sparse[one.name]
+    for feature in data.schema.features:
+        values, lengths = rows.sparse[feature.name]
         copy = random.integers(copies, size=len(values), dtype=np.int32)
-        sparse[one.name] = Ids(values + np.int32(one.cardinality) * copy, lengths)
+        sparse[feature.name] = Ids(values + np.int32(feature.cardinality) * copy, lengths)
     return large, replace(rows, sparse=sparse, source=digest([rows.source, "copies", copies, seed]))

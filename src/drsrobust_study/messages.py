@@ -99,8 +99,8 @@ def clipping(claims: "pd.DataFrame") -> str:
     best = claims[(claims["scope"] == "all") & (claims["reading"] == "recovery")].set_index("protocol")["value"]
     if not {"as_released", "corrected"} <= set(best.dropna().index):
         return "Recovery by clipping activations."
-    own, learnt = (f"{100 * best[name]:.0f} %" for name in ("as_released", "corrected"))
-    released = f"With errors as in its scripts, the study's clipping gives back at best {own} of the lost AUC"
+    released_best, learnt = (f"{100 * best[name]:.0f} %" for name in ("as_released", "corrected"))
+    released = f"With errors as in its scripts, the study's clipping gives back at best {released_best} of the lost AUC"
     return f"{released}; with errors everywhere, bounds learnt from data up to {learnt}."
 
 
@@ -125,11 +125,11 @@ def detection(claims: "pd.DataFrame", part: str) -> str:
 
 def mitigations(points: "pd.DataFrame", ber: float) -> str:
     """Of `cost_benefit` at one rate: the free mitigation that recovers most, and the best one of all."""
-    known = points.dropna(subset=["recovery"])
-    if known.empty:
+    measured = points.dropna(subset=["recovery"])
+    if measured.empty:
         return "Recovery against cost, by mitigation."
-    cheap = known[(known["overhead_percent"] == 0) & (known["stored_percent"] < 1)]
-    best = (cheap if len(cheap) else known).sort_values("recovery").iloc[-1]
+    cheap = measured[(measured["overhead_percent"] == 0) & (measured["stored_percent"] < 1)]
+    best = (cheap if len(cheap) else measured).sort_values("recovery").iloc[-1]
     time = "no extra time" if best["overhead_percent"] == 0 else f"{best['overhead_percent']:.0f} % more time"
     share = f"{100 * best['recovery']:.3g} %"
     cost = f"{time} and {number(float(f'{best.stored_percent:.1g}'))} % more storage"
@@ -143,8 +143,8 @@ def protection_plan(measured: "pd.DataFrame") -> str:
     if plans.empty:
         return "Expected loss of AUC against extra stored bits, by plan."
     best, means = plans.sort_values("stored_percent").iloc[0], measured[measured["kind"] == "plan by means"]
-    left = number(float(f"{max(0.0, best['auc_drop']):.2g}"))
-    text = f"A plan for {best['stored_percent']:.2g} % more bits cuts the loss of AUC from {lost:.2g} to {left}"
+    loss = number(float(f"{max(0.0, best['auc_drop']):.2g}"))
+    text = f"A plan for {best['stored_percent']:.2g} % more bits cuts the loss of AUC from {lost:.2g} to {loss}"
     if means.empty or means["auc_drop"].iloc[0] <= best["auc_drop"]:
         return f"{text}."
     return f"{text}; the one that looks best on its own error maps leaves {number(float(f'{means.auc_drop.iloc[0]:.2g}'))}."
@@ -172,18 +172,18 @@ def speed(data: "pd.DataFrame") -> str:
 
 def shapes(data: "pd.DataFrame") -> str:
     """Of `error_shapes_data`: the worst shape of error against one flip, where it costs most."""
-    own = data[data["target"] == data.loc[data["auc_drop"].idxmax(), "target"]] if len(data) else data
-    single = own.loc[own["shape"] == "one flip", "auc_drop"]
+    of_target = data[data["target"] == data.loc[data["auc_drop"].idxmax(), "target"]] if len(data) else data
+    single = of_target.loc[of_target["shape"] == "one flip", "auc_drop"]
     if single.empty or not single.iloc[0] > 0:
         return "AUC lost to one event, by its shape."
-    worst = own.loc[own["auc_drop"].idxmax()]
+    worst = of_target.loc[of_target["auc_drop"].idxmax()]
     times = number(float(f"{worst['auc_drop'] / single.iloc[0]:.2g}"))
     return f"In the {display_name(worst['target'])}, {worst['shape']} costs {times} times the AUC of one flip."
 
 
 def one_flip(data: "pd.DataFrame", bit: int) -> str:
     """Of the table of `one_flip`: what a flip of this bit does to the weight, to the rank of the item and to AUC."""
-    (before,), (after,) = (data[data["flipped"] == one].to_dict("records") for one in (-1, bit))
+    (before,), (after,) = (data[data["flipped"] == flipped].to_dict("records") for flipped in (-1, bit))
     start = f"A flip of bit {bit} turns a weight of {number(before['value'])} into {number(after['value'])}"
     if after["rank"] == before["rank"] and abs(after["auc"] - before["auc"]) < LOSS:
         return f"{start}; the item keeps rank {after['rank']}, and AUC stays {after['auc']:.3f}."
@@ -196,8 +196,8 @@ def memory_faults(expected: "pd.DataFrame") -> str:
     total = expected[expected["error_mode"] == "any"].set_index("mitigation")[[f"auc_drop{end}" for end in ENDS]]
     if "none" not in total.index or not total.loc["none", "auc_drop"] > 0:
         return "AUC lost to faults of a memory chip, by mode."
-    left = (total.drop("none") / total.loc["none", "auc_drop"]).clip(lower=0).round(2)
-    parts = [f"{mitigation_label(name)} {_clear(*ends, scale=100)} %" for name, *ends in left.itertuples()]
+    remaining = (total.drop("none") / total.loc["none", "auc_drop"]).clip(lower=0).round(2)
+    parts = [f"{mitigation_label(name)} {_clear(*ends, scale=100)} %" for name, *ends in remaining.itertuples()]
     return (
         f"A fault that reaches the model costs {_clear(*total.loc['none'])} AUC; codes leave of it: {', '.join(parts)}."
     )
@@ -205,12 +205,12 @@ def memory_faults(expected: "pd.DataFrame") -> str:
 
 def ranking(data: "pd.DataFrame") -> str:
     """Of `memory_faults.ranking`: whether the order under flips holds under faults, and where recovery differs most."""
-    known = data.dropna(subset=["flips", "faults"])
-    if len(known) < 2:
+    measured = data.dropna(subset=["flips", "faults"])
+    if len(measured) < 2:
         return "Recovery under faults of memory chips and under independent flips."
-    order = known["flips"].rank().corr(known["faults"].rank())
-    change = (known["faults"] - known["flips"]).abs()
-    most = known.loc[change.idxmax()]
+    order = measured["flips"].rank().corr(measured["faults"].rank())
+    change = (measured["faults"] - measured["flips"]).abs()
+    most = measured.loc[change.idxmax()]
     name = mitigation_label(most["mitigation"])
     before, after = (
         _clear(*(round(most[f"{kind}{end}"], 2) for end in ENDS), scale=100) for kind in ("flips", "faults")
@@ -233,9 +233,9 @@ def assumptions(data: "pd.DataFrame") -> str:
 def fleet_risk(data: "pd.DataFrame", hosts: int) -> str:
     """Of `fleet_risk_data`, its first rate, which is named: wrong recommendations without protection by each rule for NaN,
     and how many hosts a code stops in their place. Of a wide interval both ends are given."""
-    own = data[data["rate"] == data["rate"].iloc[0]]
-    text = f"{own['kind'].iloc[0].capitalize()} in the memory of {hosts:,} hosts ({own['rate'].iloc[0]})"
-    plain, protected = (own[(own["mitigation"] == NONE) == alone] for alone in (True, False))
+    of_rate = data[data["rate"] == data["rate"].iloc[0]]
+    text = f"{of_rate['kind'].iloc[0].capitalize()} in the memory of {hosts:,} hosts ({of_rate['rate'].iloc[0]})"
+    plain, protected = (of_rate[(of_rate["mitigation"] == NONE) == is_plain] for is_plain in (True, False))
     if plain.empty or not plain["wrong_per_day"].iloc[0] > 0:
         return f"{text}: wrong recommendations a day."
     text += f" make {_estimate(plain.iloc[0], 'wrong_per_day')} recommendations a day wrong"
@@ -244,8 +244,8 @@ def fleet_risk(data: "pd.DataFrame", hosts: int) -> str:
     protected = protected[protected["nonfinite"] == plain["nonfinite"].iloc[0]]
     few = protected["wrong_per_day"] < 0.01 * plain["wrong_per_day"].iloc[0]
     for _, row in protected[few & (protected["stops_anywhere_per_day"] > 0)].iterrows():
-        stops, left = (_estimate(row, name) for name in ("stops_anywhere_per_day", "wrong_per_day"))
-        text += f"; where {row['mitigation']} stops the host instead, {stops} hosts stop a day and {left} stay wrong"
+        stops, wrong = (_estimate(row, name) for name in ("stops_anywhere_per_day", "wrong_per_day"))
+        text += f"; where {row['mitigation']} stops the host instead, {stops} hosts stop a day and {wrong} stay wrong"
     return f"{text}."
 
 

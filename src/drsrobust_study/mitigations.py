@@ -115,8 +115,8 @@ def trained(
         datasets = REAL if os.environ.get("DRSROBUST_DATA") else GENERATED
     cases = []
     for dataset in datasets:
-        own = rows is not None and dataset.startswith("synthetic-")
-        data = load_dataset(dataset, rows=rows) if own else load_dataset(dataset)
+        is_generated = rows is not None and dataset.startswith("synthetic-")
+        data = load_dataset(dataset, rows=rows) if is_generated else load_dataset(dataset)
         for name in MODELS.get(dataset, ("dlrm",)) if models is None else models:
             model = load_model(name, data, settings=settings, progress=progress)
             cases.append(Case(name, dataset, model, data.train, data.test))
@@ -154,20 +154,20 @@ def bag_checks(case: Case) -> list[Mitigation]:
     """Checksums of tables; of int8 rows by residues and by sums."""
     if not case.int8:
         return [ABFTEmbeddingBag.fit(case.model)]
-    both = [ABFTEmbeddingBag.fit(case.model, quantized=way) for way in ("residue", "sum")]
-    for check, way in zip(both, ("residues", "sums"), strict=True):
+    checks = [ABFTEmbeddingBag.fit(case.model, quantized=way) for way in ("residue", "sum")]
+    for check, way in zip(checks, ("residues", "sums"), strict=True):
         check.name += f" by {way}"
-    return both
+    return checks
 
 
 def in_computation(case: Case) -> list[Mitigation]:
     """All mitigations that take time at inference, and a sum of them: both checksums and clipping."""
     checksums, bounds = checks(case), clipping(case)
     first, *others = [check for check in checksums if "calibrated" not in check.name and "by sums" not in check.name]
-    together = first
+    combined = first
     for mitigation in [*others, bounds[0]]:
-        together = together + mitigation
-    return [*checksums, *bounds, NaNGuard(case.train.prior), together]
+        combined = combined + mitigation
+    return [*checksums, *bounds, NaNGuard(case.train.prior), combined]
 
 
 def in_memory(case: Case) -> list[Mitigation]:

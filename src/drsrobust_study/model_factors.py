@@ -104,18 +104,18 @@ def dummy_trials(
     cells, tables, released = list(cells), [], protocol == "as_released"
     options = {"targets": targets, "trials": trials, "label": protocol, "metrics": list(DEVIATIONS)}
     with progress_bar(len(cells) * models, f"dummy, {protocol}", progress=progress) as bar:
-        for cell, drawn in product(cells, range(models)):
-            evaluators = _evaluators(cell, inputs, batch if released else inputs, released, seed + drawn)
+        for cell, model_number in product(cells, range(models)):
+            evaluators = _evaluators(cell, inputs, batch if released else inputs, released, seed + model_number)
             rates = accumulated(bers, len(evaluators)) if released else np.asarray(bers)[:, None]
             batches = []
             for number, evaluator in enumerate(evaluators):
                 errors = [BitFlip(float(rate)) for rate in rates[:, number]]
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ReachWarning)  # every input reads rows 0 and 1
-                    table = Campaign(evaluator, errors=errors, seed=seed + drawn, **options).run(progress=False)
+                    table = Campaign(evaluator, errors=errors, seed=seed + model_number, **options).run(progress=False)
                 nominal = table["ber"].map(dict(zip(rates[:, number], bers, strict=True)))
                 batches.append(_columns(table, len(evaluator.rows)).assign(ber=nominal))
-            tables.append(_batch_means(batches).assign(protocol=protocol, drawn=drawn, **cell))
+            tables.append(_batch_means(batches).assign(protocol=protocol, drawn=model_number, **cell))
             bar.update()
             count_done("trials", trials * len(bers) * len(targets))
     table = pd.concat(tables, ignore_index=True)
@@ -124,7 +124,7 @@ def dummy_trials(
 
 
 def _ascending(name: str, values: Sequence[float]) -> None:
-    if not len(values) or any(one >= other for one, other in pairwise(values)):
+    if not len(values) or any(value >= other for value, other in pairwise(values)):
         raise ValueError(f"{name} must hold one value or more, ascending, without duplicates, got {list(values)}")
 
 

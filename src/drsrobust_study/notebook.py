@@ -91,8 +91,8 @@ def _as_number(text: str) -> str | None:
     match = re.fullmatch(r"([+-]?\d+)(\.\d+)?[eE]([+-]?)(\d+)", text)
     if match is None:
         return None
-    whole, fraction, sign, power = match.groups()
-    return f"{whole}{fraction or '.0'}e{sign or '+'}{power}"
+    integer, fraction, sign, power = match.groups()
+    return f"{integer}{fraction or '.0'}e{sign or '+'}{power}"
 
 
 def provenance(evaluator: "Evaluator | None" = None) -> str:

@@ -48,16 +48,16 @@ def one_flip(evaluator: "Evaluator", target: str, *, seed: int = 0) -> "pd.DataF
     if users is None:
         raise ValueError(f"{evaluator.rows.dataset} has no users; one_flip ranks an item in a user's list")
     ids, counts = np.unique(users, return_counts=True)
-    own = np.flatnonzero(users == ids[counts.argmax()])
-    item = int(own[evaluator.golden.scores[own].argmax()])
+    rows_of_user = np.flatnonzero(users == ids[counts.argmax()])
+    item = int(rows_of_user[evaluator.golden.scores[rows_of_user].argmax()])
     ((name, place),) = flip(evaluator.model, target, 31, seed=seed).frame()[["tensor", "word"]].itertuples(index=False)
     word = _word(evaluator.model, name, place)
-    rows = [_described(-1, word, evaluator.golden, own, item)]
+    rows = [_described(-1, word, evaluator.golden, rows_of_user, item)]
     for bit in range(31, -1, -1):
         with flip(evaluator.model, target, bit, seed=seed).applied(evaluator.model) as error_map:
-            rows.append(_described(bit, word ^ (1 << bit), evaluator.rerun(error_map), own, item))
+            rows.append(_described(bit, word ^ (1 << bit), evaluator.rerun(error_map), rows_of_user, item))
     table = pd.DataFrame(rows)
-    table.attrs = {"weight": f"{name}[{place}]", "row": item, "user": int(users[item]), "items": len(own)}
+    table.attrs = {"weight": f"{name}[{place}]", "row": item, "user": int(users[item]), "items": len(rows_of_user)}
     return table
 
 

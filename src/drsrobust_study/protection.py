@@ -43,12 +43,12 @@ def best_recovery(
     import pandas as pd
 
     rows, by = [], list(by)
-    for where, here in found.reset_index(drop=True).groupby(by, sort=False):
+    for where, group in found.reset_index(drop=True).groupby(by, sort=False):
         row = dict(zip(by, where, strict=True))
-        row = {"dataset": ", ".join(dict.fromkeys(here["dataset"]))} | row
-        here = here.dropna(subset=[value])
+        row = {"dataset": ", ".join(dict.fromkeys(group["dataset"]))} | row
+        group = group.dropna(subset=[value])
         row |= {
-            "conditions": len(here),
+            "conditions": len(group),
             "mitigation": None,
             "ber": np.nan,
             "value": np.nan,
@@ -56,13 +56,13 @@ def best_recovery(
             "high": np.nan,
         }
         reason = detail = "nothing lost"
-        if len(here):
-            low = here[f"{value}_low"]
-            best = here.loc[(low if low.notna().any() else here[value]).idxmax()]
+        if len(group):
+            low = group[f"{value}_low"]
+            best = group.loc[(low if low.notna().any() else group[value]).idxmax()]
             row |= {name: best[name] for name in ("mitigation", "ber", "dataset")}
             row |= {name: best[f"{value}{end}"] for name, end in zip(("value", "low", "high"), ENDS, strict=True)}
-            detail = f"{row['mitigation']} at {number(row['ber'])}, best of {len(here)}"
-            reason = _untestable(best, here, value, claimed)
+            detail = f"{row['mitigation']} at {number(row['ber'])}, best of {len(group)}"
+            reason = _untestable(best, group, value, claimed)
         rows.append(row | {"reason": reason, "detail": detail})
     return with_verdicts(pd.DataFrame(rows), "up_to", bound=claimed)
 
@@ -104,9 +104,9 @@ def max_safe_rate(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame"
     for where, curve in summary.groupby(columns, sort=False, dropna=False):
         curve = curve.sort_values("ber")
         within = ((curve["auc_drop"] <= loss) & (curve["share_raised"] == 0)).cummin()
-        kept = within & (curve["auc_drop_high"] <= loss)
+        is_safe = within & (curve["auc_drop_high"] <= loss)
         over = (curve["auc_drop_low"] > loss) | (curve["share_raised"] == 1)
-        limits = {"kept_to": curve["ber"][kept].max(), "held_to": curve["ber"][within].max()}
+        limits = {"kept_to": curve["ber"][is_safe].max(), "held_to": curve["ber"][within].max()}
         limits["lost_from"] = curve["ber"][over].min()
         rows.append(dict(zip(columns, where, strict=True)) | limits)
     return pd.DataFrame(rows)
@@ -168,11 +168,11 @@ def kept_rates(
 
     rows = []
     for name, members in families.items():
-        own = storage[storage["mitigation"].isin(members)]
-        choice = cheapest(kept, own, bers, "held_to")
+        stored = storage[storage["mitigation"].isin(members)]
+        choice = cheapest(kept, stored, bers, "held_to")
         lost = choice[choice["lost"]]
-        held = lost["mitigation"].notna()
-        clearly = cheapest(kept, own, lost["ber"])["mitigation"].notna() if len(lost) else held
+        has_loss = lost["mitigation"].notna()
+        clearly = cheapest(kept, stored, lost["ber"])["mitigation"].notna() if len(lost) else has_loss
         over = kept.loc[kept["mitigation"].isin(members), "lost_from"].fillna(np.inf).max()
         row = {"reading": "rates", "model": kept["model"].iloc[0], "dataset": kept["dataset"].iloc[0], "code": name}
         best = [
@@ -181,8 +181,8 @@ def kept_rates(
             else f"{number(rate.ber)} none"
             for rate in lost.itertuples()
         ]
-        detail = f"held at {held.sum()} of {len(lost)} rates, clearly at {clearly.sum()}: {'; '.join(best)}"
-        row |= {"value": held.mean(), "low": clearly.mean(), "high": (lost["ber"] < over).mean(), "n": len(lost)}
+        detail = f"held at {has_loss.sum()} of {len(lost)} rates, clearly at {clearly.sum()}: {'; '.join(best)}"
+        row |= {"value": has_loss.mean(), "low": clearly.mean(), "high": (lost["ber"] < over).mean(), "n": len(lost)}
         row["detail"] = detail if len(lost) else ""
         rows.append(row | {"reason": "" if len(lost) else "nothing lost"})
     return with_verdicts(pd.DataFrame(rows), "all")
@@ -297,8 +297,8 @@ def front(points: "pd.DataFrame", value: str, costs: Iterable[str]) -> "pd.Serie
 
 def recovery_of_models(table: "pd.DataFrame", **options: float) -> "pd.DataFrame":
     """`recovery` of each trained model; of models that differ in their training seed, as one (`across_models`)."""
-    each = [recovery(trials, **options) for _, trials in table.groupby("checkpoint", sort=False)]
-    return across_models(each, ["recovery", "gained", "lost"])
+    by_model = [recovery(trials, **options) for _, trials in table.groupby("checkpoint", sort=False)]
+    return across_models(by_model, ["recovery", "gained", "lost"])
 
 
 def best_recoveries(tables: "Sequence[pd.DataFrame]", claimed: float) -> "pd.DataFrame":
@@ -353,12 +353,12 @@ def bit_protection_claims(
     import pandas as pd
 
     def find(many: "pd.DataFrame", *trials: "pd.DataFrame") -> "pd.DataFrame":
-        found = [worst_loss(summarise(many), many["mitigation"].iloc[0], loss)]
-        for cost, own in zip(costs, trials, strict=True):
-            summary = summarise(own[own["protocol"] == "corrected"])
+        findings = [worst_loss(summarise(many), many["mitigation"].iloc[0], loss)]
+        for cost, trials_of in zip(costs, trials, strict=True):
+            summary = summarise(trials_of[trials_of["protocol"] == "corrected"])
             bers = sorted(summary["ber"].unique())
-            found.append(kept_rates(max_safe_rate(summary, loss), cost, families, bers))
-            found.append(released_gain(own[own["protocol"] == "as_released"], released))
-        return pd.concat(found)
+            findings.append(kept_rates(max_safe_rate(summary, loss), cost, families, bers))
+            findings.append(released_gain(trials_of[trials_of["protocol"] == "as_released"], released))
+        return pd.concat(findings)
 
     return by_thirds(find, proofs, *tables)

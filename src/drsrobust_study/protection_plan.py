@@ -26,14 +26,14 @@ def removed(trials: "pd.DataFrame", plan: Mitigation, claimed: float) -> "pd.Dat
     """
     import pandas as pd
 
-    found, own = recovery(trials), plan.identity()[:12]
-    row = found[found["mitigation_id"] == own].iloc[0]
-    cost = trials[trials["mitigation_id"] == own].iloc[0]
-    about = {"reading": "removed"} | row[["model", "dataset", "mitigation", "n"]].to_dict()
-    about |= zip(("value", "low", "high"), row[["recovery", "recovery_low", "recovery_high"]], strict=True)
-    about["detail"] = f"+{number(cost['stored_percent'])} % bits, +{number(cost['time_percent'])} % time"
-    about["reason"] = "" if row["recovery"] == row["recovery"] else "nothing lost"
-    return with_verdicts(pd.DataFrame([about]), "above", bound=claimed)
+    recovered, plan_id = recovery(trials), plan.identity()[:12]
+    row = recovered[recovered["mitigation_id"] == plan_id].iloc[0]
+    cost = trials[trials["mitigation_id"] == plan_id].iloc[0]
+    labels = {"reading": "removed"} | row[["model", "dataset", "mitigation", "n"]].to_dict()
+    labels |= zip(("value", "low", "high"), row[["recovery", "recovery_low", "recovery_high"]], strict=True)
+    labels["detail"] = f"+{number(cost['stored_percent'])} % bits, +{number(cost['time_percent'])} % time"
+    labels["reason"] = "" if row["recovery"] == row["recovery"] else "nothing lost"
+    return with_verdicts(pd.DataFrame([labels]), "above", bound=claimed)
 
 
 def plan_claims(trials: "pd.DataFrame", plan: Mitigation, claimed: float) -> "pd.DataFrame":

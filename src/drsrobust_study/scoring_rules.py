@@ -42,16 +42,16 @@ def scoring_rules(
     for evaluator in evaluators:
         labels, prior = evaluator.rows.labels, evaluator.rows.prior
         for ber in bers:
-            found = []
+            scored = []
             for trial in range(trials):
                 with inject(evaluator.model, BitFlip(ber), seed=seed + trial) as error_map:
                     result = evaluator.rerun(error_map)
                 if result.scores is not None:
-                    found.append(_by_rule(labels, result.scores, result.probabilities, prior))
-            means = np.mean(found, axis=0) if found else np.full(len(RULES) + 1, np.nan)
-            about = {"model": evaluator.name, "dataset": evaluator.rows.dataset, "ber": ber, "n": len(found)}
+                    scored.append(_by_rule(labels, result.scores, result.probabilities, prior))
+            means = np.mean(scored, axis=0) if scored else np.full(len(RULES) + 1, np.nan)
+            row_labels = {"model": evaluator.name, "dataset": evaluator.rows.dataset, "ber": ber, "n": len(scored)}
             rows += [
-                about | {"rule": rule, "auc": float(mean), "nan_share": float(means[-1])}
+                row_labels | {"rule": rule, "auc": float(mean), "nan_share": float(means[-1])}
                 for rule, mean in zip(RULES, means, strict=False)
             ]
     return pd.DataFrame(rows)

@@ -36,13 +36,13 @@ def by_thirds(find: "Callable[..., pd.DataFrame]", *tables: "pd.DataFrame") -> "
     """
     import pandas as pd
 
-    found = [find(*tables).assign(**{THIRD: 0})]
+    findings = [find(*tables).assign(**{THIRD: 0})]
     keys = [_condition(table) for table in tables]
     if all(table.groupby(key, dropna=False).size().min() >= FEWEST for table, key in zip(tables, keys, strict=True)):
         for third in range(3):
             parts = [_third(table, key, third) for table, key in zip(tables, keys, strict=True)]
-            found.append(find(*parts).assign(**{THIRD: third + 1}))
-    return pd.concat(found, ignore_index=True)
+            findings.append(find(*parts).assign(**{THIRD: third + 1}))
+    return pd.concat(findings, ignore_index=True)
 
 
 def _condition(table: "pd.DataFrame") -> list[str]:
@@ -51,9 +51,11 @@ def _condition(table: "pd.DataFrame") -> list[str]:
 
 
 def _third(table: "pd.DataFrame", keys: list[str], third: int) -> "pd.DataFrame":
-    kept = (table["trial"] % 3 == third).to_numpy()
-    part = table[kept]
+    in_third = (table["trial"] % 3 == third).to_numpy()
+    part = table[in_third]
     if WEIGHT not in table or table[WEIGHT].isna().all():
         return part
-    whole, own = (one.groupby(keys, dropna=False)[WEIGHT].transform("sum").to_numpy() for one in (table, part))
-    return part.assign(**{WEIGHT: part[WEIGHT].to_numpy() * whole[kept] / own})
+    all_weights, third_weights = (
+        frame.groupby(keys, dropna=False)[WEIGHT].transform("sum").to_numpy() for frame in (table, part)
+    )
+    return part.assign(**{WEIGHT: part[WEIGHT].to_numpy() * all_weights[in_third] / third_weights})

@@ -131,7 +131,9 @@ class Campaign:
             raise TypeError(f"metrics is {metrics!r}; it must be a list of names, or {{name: function}}")
         self.metrics = tuple(with_nan_rules([metrics] if isinstance(metrics, str) else metrics))
         functions = (
-            {name: one for name, one in metrics.items() if one is not None} if isinstance(metrics, Mapping) else {}
+            {name: function for name, function in metrics.items() if function is not None}
+            if isinstance(metrics, Mapping)
+            else {}
         )
         self.own_metrics = own_metrics(functions)
         golden = evaluator.golden.metrics([name for name in self.metrics if name not in self.own_metrics])
@@ -155,8 +157,8 @@ class Campaign:
         if store is None:
             name = f"{evaluator.name}-{evaluator.rows.dataset.replace('/', '-')}-{digest(definition)[:16]}"
             store = cache_folder("campaigns", name) if missing is None else self._temporary(name, missing)
-        about = {"versions": versions(), "commit": commit(), "machine": machine()}
-        self.store = Store(expanded("store", store).resolve(), definition, about, stored_schema(self.metrics))
+        provenance = {"versions": versions(), "commit": commit(), "machine": machine()}
+        self.store = Store(expanded("store", store).resolve(), definition, provenance, stored_schema(self.metrics))
         self._checked: set[int] = set()  # conditions whose trials were computed, or checked, by this campaign
 
     def _temporary(self, name: str, missing: str) -> str:
@@ -193,13 +195,21 @@ class Campaign:
         if None in golden:
             golden = tuple(evaluator.golden.metrics(["ndcg", "hit_rate"]).values())
         golden = [round(value, 6) for value in golden]
-        own = {}
+        functions = {}
         for name, metric in self.own_metrics.items():
             missing.extend([metric.code.missing] if metric.code.missing else [])
-            own[name] = [metric.code.text[:16], round(evaluator.own_metric(metric, evaluator.golden), 6)]
+            functions[name] = [metric.code.text[:16], round(evaluator.own_metric(metric, evaluator.golden), 6)]
         conditions = [
-            [*one.key, code([one.error_model, one.hits if isinstance(one.hits, Transient) else None])]
-            for one in self.conditions
+            [
+                *condition.key,
+                code(
+                    [
+                        condition.error_model,
+                        condition.hits if isinstance(condition.hits, Transient) else None,
+                    ]
+                ),
+            ]
+            for condition in self.conditions
         ]
         definition = (
             stratified
@@ -219,7 +229,7 @@ class Campaign:
                     c.identity: [c.protection, code(c.mitigation)] for c in self.conditions if c.mitigation
                 },
                 "scores": scores,
-                "metrics": {name: own.get(name, options) for name in self.metrics},
+                "metrics": {name: functions.get(name, options) for name in self.metrics},
                 "seed": self.seed,
                 "coupled": self.coupled,
                 "protocol": self.label,
@@ -373,9 +383,9 @@ class Campaign:
         if self._critical_bits is None:
             return table
         condition = stored["condition"].to_numpy()
-        probabilities = np.array([one.stratum.probability for one in self.conditions])
+        probabilities = np.array([condition.stratum.probability for condition in self.conditions])
         weights = probabilities / np.maximum(1, np.bincount(condition, minlength=len(probabilities)))
-        bounded = np.array([one.loss_is_bounded for one in self.conditions])
+        bounded = np.array([condition.loss_is_bounded for condition in self.conditions])
         columns = {STRATUM: stored[STRATUM].to_pandas(), WEIGHT: weights[condition]}
         return StratifiedTable(table.assign(**columns, **{LOSS_IS_BOUNDED: bounded[condition]}).copy())
 
@@ -430,14 +440,14 @@ class _SwitchToProcesses:
         self._possible = not requested and cores() > 1
 
     def worthwhile(self) -> bool:
-        left = self._schedule.seconds_left() if self._possible else None
-        if left is None or left < SOON:
+        seconds = self._schedule.seconds_left() if self._possible else None
+        if seconds is None or seconds < SOON:
             return False
         self._possible = False
         try:
             model_file(self._evaluator)
         except NotPicklable as error:
-            warnings.warn(f"{left / 60:.0f} minutes are left, and run in this process alone: {error}", stacklevel=2)
+            warnings.warn(f"{seconds / 60:.0f} minutes are left, and run in this process alone: {error}", stacklevel=2)
             return False
         return True
 

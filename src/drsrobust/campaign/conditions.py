@@ -185,7 +185,7 @@ def condition_triples(
         errors = [errors] if isinstance(errors, ErrorModel) else list(errors or ())
         mitigations = [mitigations] if isinstance(mitigations, Mitigation | None) else list(mitigations)
         targets = [targets] if isinstance(targets, Target | Transient) else list(map(_target_of, targets))
-        triples = [(error, target, one) for target, error, one in product(targets, errors, mitigations)]
+        triples = [(error, target, mitigation) for target, error, mitigation in product(targets, errors, mitigations)]
         if not triples:
             raise ValueError(
                 f"{len(errors)} errors x {len(targets)} targets x {len(mitigations)} mitigations: no condition"
@@ -211,9 +211,11 @@ def _check_signature(thing: ErrorModel | Mitigation, method: str, expected: str)
     """Raises TypeError for a method of one's own class that takes other arguments, as before version 0.5."""
     arguments = signature(getattr(thing, method)).parameters.values()
     names = {argument.name for argument in arguments} | {"self"}
-    if not set(re.findall(r"[a-z_]+", expected)) <= names and all(one.kind != one.VAR_KEYWORD for one in arguments):
-        found = ", ".join(argument.name for argument in arguments)
-        raise TypeError(f"{type(thing).__name__}.{method}(self, {found}) must be {method}{expected}")
+    if not set(re.findall(r"[a-z_]+", expected)) <= names and all(
+        parameter.kind != parameter.VAR_KEYWORD for parameter in arguments
+    ):
+        written = ", ".join(argument.name for argument in arguments)
+        raise TypeError(f"{type(thing).__name__}.{method}(self, {written}) must be {method}{expected}")
 
 
 def _target_of(target: Any) -> Any:

@@ -54,7 +54,7 @@ def _factory(evaluator: Evaluator) -> Callable[[], nn.Module]:
     if isinstance(manifest, dict) and manifest.get("model") == model_name(evaluator.model) and "sizes" in manifest:
         return partial(_rebuilt, manifest["model"], manifest["schema"], manifest["sizes"])
     written = io.BytesIO()
-    _WithoutValues(written, (one.tensor for one in listed(evaluator.model))).dump(evaluator.model)
+    _WithoutValues(written, (entry.tensor for entry in listed(evaluator.model))).dump(evaluator.model)
     return partial(_unpickled, written.getvalue())
 
 

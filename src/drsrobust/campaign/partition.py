@@ -42,9 +42,9 @@ def bit_partition(
     """
     import pandas as pd
 
-    whole = as_target(target).resolve(model, components)
+    space = as_target(target).resolve(model, components)
     parts: dict[tuple[str, str], list] = {}
-    for tensor in whole.tensors:
+    for tensor in space.tensors:
         parts.setdefault((tensor.component, tensor.format.name.partition(":")[0]), []).append(tensor)
     rows = []
     for (component, kind), tensors in sorted(parts.items()):
@@ -52,20 +52,20 @@ def bit_partition(
         for name, bits in bit_classes(tensors[0].format).items():
             eligible = AddressSpace(tensors, bits).bits
             rows.append({"component": component, "format": kind, "bit_class": name, "bits": bits, "target": part})
-            rows[-1] |= {"eligible": eligible, "weight": eligible / whole.bits}
+            rows[-1] |= {"eligible": eligible, "weight": eligible / space.bits}
     return pd.DataFrame(rows)
 
 
 def _target(
     model: nn.Module,
-    whole: str | Target,
+    space: str | Target,
     component: str,
     tensors: list,
     components: Mapping[str, str] | None,
 ) -> str | Target:
     """The simplest target that resolves to these tensors of a component, and these rows of them."""
     dtype = tensors[0].format.dtype
-    candidates: list[str | Target] = [component, whole, Dtype(dtype, component), Dtype(dtype, whole)]
+    candidates: list[str | Target] = [component, space, Dtype(dtype, component), Dtype(dtype, space)]
     if all(tensor.rows is None for tensor in tensors):
         named: str | Target = tensors[0].name
         for tensor in tensors[1:]:
@@ -78,7 +78,7 @@ def _target(
                 return candidate
         except ValueError:  # another component of this group holds something that cannot be hit
             continue
-    raise ValueError(f"{whole}: no target selects only its rows in {component}; pass rows of one component at a time")
+    raise ValueError(f"{space}: no target selects only its rows in {component}; pass rows of one component at a time")
 
 
 def _names(tensors: Sequence) -> set:

@@ -38,10 +38,10 @@ class CampaignProgress:
     def text(self, elapsed: float) -> str:
         """As `3/12 conditions, 2:10 left`."""
         parts = [f"{self._schedule.conditions_done}/{self._conditions} conditions"]
-        left = self._schedule.seconds_left()
+        seconds = self._schedule.seconds_left()
         computed = self._schedule.computed - self._before
-        if left is not None and computed and elapsed:
+        if seconds is not None and computed and elapsed:
             # Several workers run at a time.
-            left /= max(self._schedule.seconds_since() / elapsed, 0.1)
-            parts.append(f"{int(left // 60)}:{int(left % 60):02d} left")
+            seconds /= max(self._schedule.seconds_since() / elapsed, 0.1)
+            parts.append(f"{int(seconds // 60)}:{int(seconds % 60):02d} left")
         return ", ".join(parts)

@@ -63,8 +63,8 @@ class Schedule:
 
     def values(self, condition: int, n: int) -> np.ndarray:
         """AUC of the computed ones of a condition's first n trials; NaN where the model raised."""
-        there = self._auc[condition]
-        return np.array([there[trial] for trial in range(n) if trial in there], np.float64)
+        computed = self._auc[condition]
+        return np.array([computed[trial] for trial in range(n) if trial in computed], np.float64)
 
     def pending(self, size: int) -> Iterator[Chunk]:
         """Chunks of up to `size` trials that are neither computed nor in work, group by group, in the grid's order."""
@@ -72,11 +72,11 @@ class Schedule:
             if self._finished[number]:
                 continue
             for condition in group:
-                there, given = self._auc[condition], self._given[condition]
-                missing = [t for t in range(self._limit[number]) if t not in there and t not in given]
+                computed, in_work = self._auc[condition], self._given[condition]
+                missing = [t for t in range(self._limit[number]) if t not in computed and t not in in_work]
                 for start in range(0, len(missing), size):
                     part = tuple(missing[start : start + size])
-                    given.update(part)
+                    in_work.update(part)
                     yield Chunk(condition, part)
 
     def take_back(self, work: Chunk) -> None:
@@ -116,10 +116,10 @@ class Schedule:
         means = [total / n for total, n in self._seconds.values() if n]
         if not means:
             return None
-        left = 0.0
+        seconds = 0.0
         for condition, (total, n) in self._seconds.items():
-            left += (self.limit(condition) - self._there(condition)) * (total / n if n else max(means))
-        return left
+            seconds += (self.limit(condition) - self._there(condition)) * (total / n if n else max(means))
+        return seconds
 
     def seconds_per_trial(self) -> float | None:
         """Mean over the computed trials; None without any."""

@@ -38,22 +38,22 @@ def check_first_trials(store: Store, runner: LocalRunner, names: Sequence[str], 
         if (stored := store.first_trial(number)) is None:
             continue
         trial = stored["trial"][0].as_py()
-        again = _computed(runner, number, trial)
-        if _equal(stored, again, exact=not differing):
+        repeated = _computed(runner, number, trial)
+        if _equal(stored, repeated, exact=not differing):
             continue
         with threads(1):  # workers have one
             once_more = _computed(runner, number, trial)
         if _equal(stored, once_more, exact=not differing):
             continue
         where = f"trial {trial} of {names[number]}"
-        if not _equal(again, once_more, exact=True):
+        if not _equal(repeated, once_more, exact=True):
             raise StoreError(
-                f"{store.folder}: {where} is not deterministic: {_values(again, once_more)} when it is computed twice here"
+                f"{store.folder}: {where} is not deterministic: {_values(repeated, once_more)} when it is computed twice here"
             )
         because = f" (made with other {differing})" if differing else ""
         raise StoreError(
             f"{store.folder} holds other results than the code and data of now give{because}: {where} has "
-            f"{_values(stored, again)} when it is computed again. Delete the folder to compute all trials again, or pass "
+            f"{_values(stored, repeated)} when it is computed again. Delete the folder to compute all trials again, or pass "
             "another store="
         )
     if differing and conditions:
@@ -73,19 +73,19 @@ def _computed(runner: LocalRunner, condition: int, trial: int) -> pa.Table:
 
 def _differing(made_by: dict[str, Any]) -> str:
     """What differs here from the machine that made a store, as `processor, torch`; empty if nothing."""
-    here = {**versions(), "processor": machine()["processor"], "architecture": machine()["architecture"]}
-    there = {**made_by.get("versions", {}), **made_by.get("machine", {})}
-    return ", ".join(name for name, value in here.items() if there.get(name) != value)
+    present = {**versions(), "processor": machine()["processor"], "architecture": machine()["architecture"]}
+    stored = {**made_by.get("versions", {}), **made_by.get("machine", {})}
+    return ", ".join(name for name, value in present.items() if stored.get(name) != value)
 
 
-def _equal(one: pa.Table, other: pa.Table, *, exact: bool) -> bool:
+def _equal(first: pa.Table, other: pa.Table, *, exact: bool) -> bool:
     """Whether two results of a trial are equal, bit for bit or in their errors and, within the tolerance, AUC."""
-    one, other = _row(one), _row(other)
+    first, other = _row(first), _row(other)
     if exact:
-        return repr(one) == repr(other)  # in which a NaN equals a NaN
-    if any(repr(one[name]) != repr(other[name]) for name in _OF_THE_MAP):
+        return repr(first) == repr(other)  # in which a NaN equals a NaN
+    if any(repr(first[name]) != repr(other[name]) for name in _OF_THE_MAP):
         return False
-    aucs = one["auc"], other["auc"]
+    aucs = first["auc"], other["auc"]
     return aucs[0] == aucs[1] or (None not in aucs and abs(aucs[0] - aucs[1]) <= TOLERANCE)
 
 
@@ -93,10 +93,10 @@ def _row(table: pa.Table) -> dict[str, Any]:
     return {name: value for name, value in table.to_pylist()[0].items() if name not in _NOT_COMPARED}
 
 
-def _values(one: pa.Table, other: pa.Table) -> str:
+def _values(first: pa.Table, other: pa.Table) -> str:
     """The first results that differ, as `auc 0.8012 stored and 0.7923`."""
-    one, other = _row(one), _row(other)
-    names = [name for name in ("auc", *one) if repr(one[name]) != repr(other[name])]
+    first, other = _row(first), _row(other)
+    names = [name for name in ("auc", *first) if repr(first[name]) != repr(other[name])]
     if names[0] == "errors":
         return "errors in other bits"
-    return f"{names[0]} {one[names[0]]!r}, and {other[names[0]]!r}"
+    return f"{names[0]} {first[names[0]]!r}, and {other[names[0]]!r}"

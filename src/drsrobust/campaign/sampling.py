@@ -35,13 +35,13 @@ def strata_of(error_model: ErrorModel, hits: AddressSpace, critical_bits: Critic
         TypeError: an error model without strata, or errors that are not in memory.
         ValueError: a target without critical bits.
     """
-    found = error_model.strata(hits, critical_bits) if isinstance(hits, AddressSpace) else []
-    if not found:
+    strata = error_model.strata(hits, critical_bits) if isinstance(hits, AddressSpace) else []
+    if not strata:
         raise TypeError(
             f"sampling='stratified' is for error models that have strata, in a stored target; {error_model} in {hits} has "
             "none: run it in a campaign of plain maps"
         )
-    return found
+    return strata
 
 
 def stratified(conditions: Sequence[Condition], critical_bits: CriticalBits) -> list[Condition]:
@@ -55,12 +55,12 @@ def stratified(conditions: Sequence[Condition], critical_bits: CriticalBits) -> 
     for condition in conditions:
         maps = condition.key[:3]
         try:
-            found = strata.setdefault(maps, strata_of(condition.error_model, condition.hits, critical_bits))
+            parts = strata.setdefault(maps, strata_of(condition.error_model, condition.hits, critical_bits))
         except ValueError as error:
             raise ValueError(f"{condition.error_model} in {condition.target}: {error}") from error
-        if len(found) > 1 and _removes(condition, critical_bits):
+        if len(parts) > 1 and _removes(condition, critical_bits):
             strata[maps] = [Stratum(ALL, 1.0, condition.error_model)]
-    return [replace(condition, stratum=one) for condition in conditions for one in strata[condition.key[:3]]]
+    return [replace(condition, stratum=stratum) for condition in conditions for stratum in strata[condition.key[:3]]]
 
 
 def _removes(condition: Condition, critical_bits: CriticalBits) -> bool:
@@ -69,8 +69,11 @@ def _removes(condition: Condition, critical_bits: CriticalBits) -> bool:
     if condition.mitigation is None or probe is None:
         return False
     maps = (probe.sample(condition.hits, seed=seed) for seed in range(PROBES))
-    screened = ((drawn, Screened.by(condition.mitigation, drawn, condition.hits, seed=drawn.seed)) for drawn in maps)
-    return any(result.remaining.bits < drawn.bits for drawn, result in screened)
+    screened = (
+        (error_map, Screened.by(condition.mitigation, error_map, condition.hits, seed=error_map.seed))
+        for error_map in maps
+    )
+    return any(result.remaining.bits < error_map.bits for error_map, result in screened)
 
 
 def allocate(probabilities: np.ndarray, deviations: np.ndarray, trials: int, pilot: int = 0) -> np.ndarray:
@@ -171,7 +174,7 @@ class StratifiedTable(pd.DataFrame):
 
 def families(conditions: Sequence[Condition], groups: Sequence[Sequence[int]]) -> Iterator[list[int]]:
     """Numbers of the groups that are the strata of the same conditions."""
-    found: dict[tuple, list[int]] = {}
+    members: dict[tuple, list[int]] = {}
     for number, group in enumerate(groups):
-        found.setdefault(conditions[group[0]].key[:3], []).append(number)
-    yield from found.values()
+        members.setdefault(conditions[group[0]].key[:3], []).append(number)
+    yield from members.values()

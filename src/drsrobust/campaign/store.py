@@ -56,12 +56,12 @@ class Store:
         StoreError: the folder holds another campaign, or cannot be read.
     """
 
-    def __init__(self, folder: Path, definition: dict[str, Any], about: dict[str, Any], schema: pa.Schema) -> None:
+    def __init__(self, folder: Path, definition: dict[str, Any], provenance: dict[str, Any], schema: pa.Schema) -> None:
         self.folder, self.identity, self.schema = Path(folder), digest(definition), schema.remove_metadata()
-        self._definition, self._about = definition, about
+        self._definition, self._about = definition, provenance
         self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
         self.full_run: str | None = None
-        self.made_by = about
+        self.made_by = provenance
         if file := next((place for place in (self.folder, *self.folder.parents) if os.path.isfile(place)), None):
             raise StoreError(f"{file} is a file; it must be a folder. Pass another store=")
         warn_of_writers(self.folder)
@@ -78,8 +78,8 @@ class Store:
         """Whether there is a manifest. Raises StoreError for one of another campaign."""
         try:
             manifest = json.loads(self._manifest.read_text())
-            found = manifest["definition"]
-            if not isinstance(found, dict):
+            definition = manifest["definition"]
+            if not isinstance(definition, dict):
                 raise ValueError("its definition is no object")
             self.full_run, self.made_by = manifest.get("full_run"), dict(manifest.get("about", {}))
         except FileNotFoundError:
@@ -88,17 +88,17 @@ class Store:
             raise StoreError(f"{self._manifest} cannot be read: {_why(error)}") from error
         except (ValueError, KeyError, RecursionError, TypeError) as error:
             raise StoreError(f"{self._manifest} is damaged ({error}); delete {self.folder} to start again") from error
-        if found.get("format") != self._definition.get("format"):
+        if definition.get("format") != self._definition.get("format"):
             raise StoreError(
-                f"{self.folder} was written by another version of drsrobust (format {found.get('format')}, this version reads "
-                f"{self._definition.get('format')}). Pass another store=, or none: then its name follows from the definition"
+                f"{self.folder} was written by another version of drsrobust (format {definition.get('format')}, this version "
+                f"reads {self._definition.get('format')}). Pass another store=, or none: then its name follows from the definition"
             )
-        if digest(found) != self.identity:
-            keys = sorted(set(found) | set(self._definition))
-            differing = [key for key in keys if found.get(key) != self._definition.get(key)]
+        if digest(definition) != self.identity:
+            keys = sorted(set(definition) | set(self._definition))
+            differing = [key for key in keys if definition.get(key) != self._definition.get(key)]
             raise StoreError(
                 f"{self.folder} holds the results of another campaign; they differ in {', '.join(differing)}.\n"
-                f"there: { {key: found.get(key) for key in differing} }\n"
+                f"there: { {key: definition.get(key) for key in differing} }\n"
                 f"asked: { {key: self._definition.get(key) for key in differing} }\n"
                 "Pass another store=, or none: then its name follows from the definition"
             )
@@ -146,9 +146,9 @@ class Store:
         warn_of_writers(self.folder)
         for stale in self.folder.glob(".*.part"):
             stale.unlink()  # of a killed writer: nobody else holds the lock
-        there = self._check_manifest()  # again: another process may have created the store meanwhile
+        exists = self._check_manifest()  # again: another process may have created the store meanwhile
         keys = self.keys()  # chunks without a manifest may be another campaign's
-        if not there:
+        if not exists:
             self._write_manifest()
         return keys
 
@@ -188,8 +188,8 @@ class Store:
         if self._known is None:
             raise StoreError(f"{self.folder} is not held for writing; use `with store.writing():`")
         condition, trials = self._checked(table)
-        known = self._known.setdefault(condition, set())
-        if twice := known.intersection(trials):
+        trials_of = self._known.setdefault(condition, set())
+        if twice := trials_of.intersection(trials):
             raise StoreError(f"{self.folder}: trial {min(twice)} of condition {condition} is stored already")
         sink = pa.BufferOutputStream()
         marked = table.replace_schema_metadata({_IDENTITY: self.identity.encode()})
@@ -201,15 +201,15 @@ class Store:
                 raise StoreError(f"{self.folder} was deleted or moved away while it was being written to; run again")
             with new_file(path) as part:
                 part.write_bytes(content)
-            known.update(trials)
+            trials_of.update(trials)
         except BaseException as error:
             with suppress(OSError):
                 path.unlink(missing_ok=True)  # it may have its final name already
             if not isinstance(error, OSError):
                 raise
-            kept = sum(len(trials) for trials in self._known.values())
+            total = sum(len(trials) for trials in self._known.values())
             raise StoreError(
-                f"{path} cannot be written: {_why(error)}. Nothing of it is left; the {kept:,} trials that were stored "
+                f"{path} cannot be written: {_why(error)}. Nothing of it is left; the {total:,} trials that were stored "
                 "before are kept. When there is room, run again: it continues from there"
             ) from error
 
@@ -290,10 +290,10 @@ class Store:
             order = np.argsort(trial, kind="stable")
             if len(same := np.flatnonzero(np.diff(trial[order]) == 0)):
                 chunk_of = np.repeat(np.arange(len(parts)), [len(part) for part in parts])
-                one, other = (paths[chunk_of[order[at]]] for at in (same[0], same[0] + 1))
+                first, other = (paths[chunk_of[order[at]]] for at in (same[0], same[0] + 1))
                 raise StoreError(
                     f"{self.folder}: trial {trial[order[same[0]]]} of condition {condition} is in two chunks, "
-                    f"{one.name} and {other.name}; delete one of them, and its other trials are computed again"
+                    f"{first.name} and {other.name}; delete one of them, and its other trials are computed again"
                 )
             tables.append(pa.concat_tables(parts).take(pa.array(order)))
         return pa.concat_tables(tables)
@@ -350,8 +350,8 @@ def _keys_of(table: pa.Table) -> tuple[int, np.ndarray]:
     if conditions[0] < 0 or trials[0] < 0:
         raise ValueError(f"condition {conditions[0]}, trial {trials[0]}: neither may be negative")
     if len(back := np.flatnonzero(np.diff(trials) <= 0)):
-        one, other = trials[back[0] : back[0] + 2]
-        raise ValueError(f"the trials of a chunk must ascend; in this one {other} follows {one}")
+        first, other = trials[back[0] : back[0] + 2]
+        raise ValueError(f"the trials of a chunk must ascend; in this one {other} follows {first}")
     return int(conditions[0]), trials
 
 
@@ -360,13 +360,15 @@ def _content(condition: int, trials: Sequence[int]) -> str:
     return f"{condition:05d}-{trials[0]:08d}-{trials[-1]:08d}"
 
 
-def _difference(found: pa.Schema, expected: pa.Schema) -> str:
+def _difference(present: pa.Schema, expected: pa.Schema) -> str:
     """The first columns that differ, as text."""
-    for at in range(max(len(found), len(expected))):
-        one, other = (schema.field(at) if at < len(schema) else None for schema in (found, expected))
-        if one is None or other is None or not one.equals(other):
-            there, asked = ("none" if field is None else f"{field.name} ({field.type})" for field in (one, other))
-            return f"column {at} is {there}, and must be {asked}"
+    for at in range(max(len(present), len(expected))):
+        actual, other = (schema.field(at) if at < len(schema) else None for schema in (present, expected))
+        if actual is None or other is None or not actual.equals(other):
+            written, required = (
+                "none" if field is None else f"{field.name} ({field.type})" for field in (actual, other)
+            )
+            return f"column {at} is {written}, and must be {required}"
     return "in nullability"
 
 

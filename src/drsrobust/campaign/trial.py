@@ -131,18 +131,18 @@ def run_trial(
     start = time.perf_counter()
     drawn_from = trial_seed(evaluator, condition, trial, seed=seed, coupled=coupled)
     injection = Injection(evaluator.model, [(condition.drawn_from, condition.hits)], seed=drawn_from)
-    drawn = injection.error_map
-    screened, detection = Screened(drawn), Detection()
+    error_map = injection.error_map
+    screened, detection = Screened(error_map), Detection()
     if guarded is None:
         result = _evaluated(evaluator, condition, injection)
     else:
-        screened = Screened.by(condition.mitigation, drawn, injection.space, seed=drawn_from)
-        if screened.remaining is not drawn:
+        screened = Screened.by(condition.mitigation, error_map, injection.space, seed=drawn_from)
+        if screened.remaining is not error_map:
             injection = injection.replaced(screened.remaining)
         with condition.mitigation.attach(evaluator.model) as in_computation:
             result = _evaluated(guarded, condition, injection)
         detection = CombinedDetection([screened, in_computation])
-    found = drawn if drawn.log is None else drawn.log
+    hits = error_map if error_map.log is None else error_map.log
     golden = evaluator.golden.auc
     row = dict.fromkeys(SCHEMA.names)
     row |= {
@@ -157,10 +157,10 @@ def run_trial(
         "trial": trial,
         "seed": drawn_from,
         "outcome": result.outcome,
-        "bits_flipped": found.bits,
-        "words_hit": found.words,
-        "realised_rate": found.realised_rate,
-        "bits_left": found.bits if screened.remaining is drawn else screened.remaining.bits,
+        "bits_flipped": hits.bits,
+        "words_hit": hits.words,
+        "realised_rate": hits.realised_rate,
+        "bits_left": hits.bits if screened.remaining is error_map else screened.remaining.bits,
         "auc": result.auc,
         "auc_golden": golden,
         "auc_drop": None if result.auc is None else golden - result.auc,
@@ -173,14 +173,14 @@ def run_trial(
         "repaired": detection.repaired,
         "checkpoint": evaluator.checkpoint,
         "data": evaluator.rows.fingerprint,
-        "n_sites": found.n_sites,
-        "n_events": found.n_events,
+        "n_sites": hits.n_sites,
+        "n_events": hits.n_events,
         "stopped": screened.stopped,
         "mitigation_id": condition.mitigation_id,
     }
     row |= result.metrics([name for name in metrics if name not in own_metrics])
     row |= {name: (guarded or evaluator).own_metric(metric, result) for name, metric in own_metrics.items()}
-    return row | {"error": result.error, "errors": audit(drawn), "seconds": time.perf_counter() - start}
+    return row | {"error": result.error, "errors": audit(error_map), "seconds": time.perf_counter() - start}
 
 
 def _evaluated(evaluator: Evaluator, condition: Condition, injection: Injection) -> Evaluation:

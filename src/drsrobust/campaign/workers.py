@@ -155,11 +155,11 @@ def unpacked(spec: WorkerSpec) -> tuple[Evaluator, list[Condition]]:
             scores than the campaign's.
     """
     with inside_private(spec.folder, spec.owner) as folder:
-        found = folder_digests(folder)
-        if differing := sorted({name for name, _ in found.items() ^ spec.files.items()}):
+        digests = folder_digests(folder)
+        if differing := sorted({name for name, _ in digests.items() ^ spec.files.items()}):
             raise RuntimeError(
                 f"{spec.folder / differing[0]} is not the file that the campaign wrote (SHA-256 "
-                f"{found.get(differing[0], 'none')}, it must be {spec.files.get(differing[0], 'none')}); nothing was loaded"
+                f"{digests.get(differing[0], 'none')}, it must be {spec.files.get(differing[0], 'none')}); nothing was loaded"
             )
         return _loaded(spec, folder)
 
@@ -169,25 +169,25 @@ def _loaded(spec: WorkerSpec, folder: Path) -> tuple[Evaluator, list[Condition]]
     from safetensors import safe_open
 
     model, forward = read_model_file((folder / _MODEL).read_bytes())
-    own = {entry.name: entry for entry in listed(model)}
+    entries = {entry.name: entry for entry in listed(model)}
     sparse = torch.load(folder / _SPARSE, weights_only=True)
     with safe_open(folder / _STATE, framework="pt") as state, torch.no_grad():
-        if differing := sorted(set(own) ^ {*state.keys(), *sparse}):
+        if differing := sorted(set(entries) ^ {*state.keys(), *sparse}):
             raise RuntimeError(f"the factory made another model: tensors {', '.join(differing)} are not in both")
-        for name, entry in own.items():
+        for name, entry in entries.items():
             saved, tensor = sparse[name] if name in sparse else state.get_tensor(name), entry.tensor
-            kinds = [(one.layout, one.dtype, list(one.shape)) for one in (tensor, saved)]
+            kinds = [(stored.layout, stored.dtype, list(stored.shape)) for stored in (tensor, saved)]
             if kinds[0] != kinds[1]:
                 is_kind, right = (" ".join(map(str, kind)).removeprefix("torch.strided ") for kind in kinds)
                 raise RuntimeError(f"the factory made another model: {name} is {is_kind}, it should be {right}")
             if name in sparse:
                 tensor.data = saved.to(tensor.device)
                 continue
-            alone = (
+            separate = (
                 tensor.is_contiguous() and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
             )
             mapped = saved.nbytes >= MAPPED and tensor.device.type == "cpu"
-            if mapped and alone and entry.parameter and entry.table is None:
+            if mapped and separate and entry.parameter and entry.table is None:
                 tensor.data = saved  # private pages of the file: writes stay in this process
             else:
                 tensor.data.copy_(saved)

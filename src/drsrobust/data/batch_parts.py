@@ -63,13 +63,13 @@ class Copies(TorchFunctionMode):
         if last is not None and np.array_equal(_bytes(part), _bytes(last)):
             return last
         if isinstance(part, torch.Tensor):
-            made = part.detach().clone().requires_grad_(part.requires_grad)
+            duplicate = part.detach().clone().requires_grad_(part.requires_grad)
         else:
-            made = copy.deepcopy(part)
+            duplicate = copy.deepcopy(part)
         self.nbytes += part.nbytes if place else 0
         if place:
-            self._last[place] = made
-        return made
+            self._last[place] = duplicate
+        return duplicate
 
 
 def held(batch: Any, rows: int) -> Iterator[tuple[str, Any, bool]]:
@@ -78,15 +78,15 @@ def held(batch: Any, rows: int) -> Iterator[tuple[str, Any, bool]]:
     yield from _held(batch, rows, "", False, set())
 
 
-def _held(value: Any, rows: int, path: str, of_rows: bool, seen: set[int]) -> Iterator[tuple[str, Any, bool]]:
+def _held(value: Any, rows: int, path: str, of_rows: bool, visited: set[int]) -> Iterator[tuple[str, Any, bool]]:
     length = _length(value)
     sparse = isinstance(value, torch.Tensor) and value.layout is not torch.strided  # never filled in place
     of_rows = not sparse and (of_rows or (bool(path) and length == rows and not isinstance(value, tuple | dict)))
     yield path, value, of_rows
     leaf = isinstance(value, (*_SCALARS, *_NAMED, *_FUNCTIONS, torch.Tensor, np.ndarray)) or _is_table(value)
-    if leaf or id(value) in seen:
+    if leaf or id(value) in visited:
         return
-    seen.add(id(value))
+    visited.add(id(value))
     parts = [(f".{name}", part) for name, part in _attributes(value).items()]
     if _is_jagged(value):  # its lists of keys may be the same in all batches
         parts = [(name, part) for name, part in parts if isinstance(part, torch.Tensor)]
@@ -98,14 +98,14 @@ def _held(value: Any, rows: int, path: str, of_rows: bool, seen: set[int]) -> It
         parts += [(f"[{number}]", part) for number, part in enumerate(value)]
     for name, part in parts:
         if not isinstance(part, _SCALARS):
-            yield from _held(part, rows, path + name, of_rows, seen)
+            yield from _held(part, rows, path + name, of_rows, visited)
 
 
 def shared_rows(batches: list[Any], sizes: list[int]) -> tuple[int, int, str] | None:
     """Two batches whose rows are in the same memory, and the path of the part; None if there are none.
 
     Slices of one tensor share no rows, and a part that is not of rows, such as an adjacency matrix, may be the same in all."""
-    seen: dict[tuple, list[tuple[int, int, int]]] = {}
+    owners: dict[tuple, list[tuple[int, int, int]]] = {}
     firsts: dict[tuple, int] = {}
     for number, (batch, rows) in enumerate(zip(batches, sizes, strict=True)):
         for path, part, of_rows in held(batch, rows):
@@ -123,8 +123,8 @@ def shared_rows(batches: list[Any], sizes: list[int]) -> tuple[int, int, str] | 
                 return other, number, path
             if place is not None:
                 first, step = start + min(0, strides[0]) * (shape[0] - 1), abs(strides[0])
-                seen.setdefault((path, device, step, first % step), []).append((first, shape[0], number))
-    for (path, _, step, _), places in seen.items():
+                owners.setdefault((path, device, step, first % step), []).append((first, shape[0], number))
+    for (path, _, step, _), places in owners.items():
         places.sort()
         for (start, length, number), (following, _, second) in zip(places, places[1:], strict=False):
             if following < start + length * step and number != second:
@@ -215,8 +215,8 @@ def _parts(value: Any, path: str) -> list[tuple[str, Any]]:
     if isinstance(value, FunctionType):
         return _function(value)
     if _is_jagged(value):
-        known = [(f".{name}()", getattr(value, name)()) for name in _JAGGED if hasattr(type(value), name)]
-        return known + [(f".{name}", part) for name, part in _attributes(value).items() if name[0] != "_"]
+        jagged = [(f".{name}()", getattr(value, name)()) for name in _JAGGED if hasattr(type(value), name)]
+        return jagged + [(f".{name}", part) for name, part in _attributes(value).items() if name[0] != "_"]
     kind = type(value)
     if hasattr(kind, "to_pylist"):  # tables and columns of Arrow
         return [("", str(value.schema if hasattr(kind, "schema") else value.type)), ("", value.to_pylist())]

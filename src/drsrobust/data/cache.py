@@ -118,7 +118,7 @@ def open_folder(folder: Path) -> Dataset:
     schema = Schema(
         tuple(manifest["schema"]["dense"]), tuple(Feature(**feature) for feature in manifest["schema"]["features"])
     )
-    whole = Split(
+    split = Split(
         dense=arrays["dense"],
         sparse={f.name: Ids(arrays[f"ids.{f.name}"], arrays.get(f"lengths.{f.name}")) for f in schema.features},
         labels=arrays["labels"],
@@ -132,7 +132,7 @@ def open_folder(folder: Path) -> Dataset:
     )
     ends = np.cumsum((0, *manifest["sizes"])).tolist()
     parts = {
-        part: replace(whole.take(slice(start, end)), part=part, whole=end - start)
+        part: replace(split.take(slice(start, end)), part=part, whole=end - start)
         for part, start, end in zip(("train", "valid", "test"), ends, ends[1:], strict=False)
     }
     log = folder / SKIPPED if manifest["skipped"] else None
@@ -166,21 +166,21 @@ def _is_intact(folder: Path) -> bool:
         return False
 
 
-def _seal(part: Path, name: str, identity: object, made: Contents) -> None:
+def _seal(part: Path, name: str, identity: object, folder_made: Contents) -> None:
     """Writes the manifest of a working folder with all arrays."""
     stamps = {
         path.name.removesuffix(".npy"): (path.stat().st_size, file_digest(path))
         for path in sorted(part.glob("*.npy"))
         if not path.name.startswith(".")  # half-written by a killed process
     }
-    contents = {"schema": asdict(made.schema), "sizes": made.sizes, "arrays": stamps}
+    contents = {"schema": asdict(folder_made.schema), "sizes": folder_made.sizes, "arrays": stamps}
     labels = np.load(part / "labels.npy", mmap_mode="r", allow_pickle=False)
     manifest = {"name": name, "identity": identity, "fingerprint": digest([name, contents])}
-    manifest["prior"] = float(np.mean(labels[: made.sizes[0]], dtype=np.float64))
-    manifest["skipped"] = write_skipped(part / SKIPPED, made.skipped)
+    manifest["prior"] = float(np.mean(labels[: folder_made.sizes[0]], dtype=np.float64))
+    manifest["skipped"] = write_skipped(part / SKIPPED, folder_made.skipped)
     if manifest["skipped"]:
         manifest["skipped_sha256"] = file_digest(part / SKIPPED)
-    manifest = json.loads(json.dumps(manifest | contents | {"facts": made.facts}))  # as a reader will see it
+    manifest = json.loads(json.dumps(manifest | contents | {"facts": folder_made.facts}))  # as a reader will see it
     with new_file(part / MANIFEST) as path:
         path.write_text(json.dumps(manifest | {"manifest_sha256": digest(manifest)}, indent=1))
 
@@ -204,8 +204,8 @@ def source_digest(path: Path) -> str:
     if state[1] <= LARGE:
         return file_digest(path)
     note = cache_folder("digests", f"{digest(state)[:32]}.txt")
-    if note.exists() and len(known := note.read_text().strip()) == 64:
-        return known
+    if note.exists() and len(noted := note.read_text().strip()) == 64:
+        return noted
     sha256 = file_digest(path)
     if _state(path) == state and time.time() - state[2] / 1e9 > SETTLED:
         with new_file(note) as part:

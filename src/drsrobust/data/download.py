@@ -143,8 +143,8 @@ def main(arguments: list[str] | None = None) -> int:
         description="Downloads MovieLens from GroupLens (research use; its README holds the terms), and prints how to get "
         "data sets whose terms a person must accept. Existing folders do not change.",
     )
-    known = [*ARCHIVES, *BY_HAND]
-    parser.add_argument("sets", nargs="*", help=f"{', '.join(known)} (default: {' '.join(DEFAULT)})")
+    accepted = [*ARCHIVES, *BY_HAND]
+    parser.add_argument("sets", nargs="*", help=f"{', '.join(accepted)} (default: {' '.join(DEFAULT)})")
     parser.add_argument("--root", metavar="DIR", help="target folder (default: $DRSROBUST_DATA, else build/data)")
     parser.add_argument("--mirror", metavar="URL", default=BASE, help=f"address of the archives (default: {BASE})")
     options = parser.parse_args(arguments)
@@ -154,8 +154,8 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"data: {error}", file=sys.stderr)
         return 2
     for name in options.sets:
-        if name not in known:
-            print(f"data: {unknown('data set', name, known)}", file=sys.stderr)
+        if name not in accepted:
+            print(f"data: {unknown('data set', name, accepted)}", file=sys.stderr)
             return 2
     if not options.mirror.startswith(("https://", "http://")):
         print(f"data: --mirror must begin with https:// or http://, got {options.mirror!r}", file=sys.stderr)

@@ -60,10 +60,10 @@ def encode_column(
     reserved = missing == "category"  # a row of the table, even if no value is missing
     numbered = None
     if vocabulary is not None:
-        known = _checked(vocabulary, what)
+        positions = _checked(vocabulary, what)
         if pa.types.is_floating(values.type):
             _check_digits(values.to_numpy(zero_copy_only=False), str(values.type), what, lengths)
-        codes, size = _positions(values, known, what, lengths), len(known)
+        codes, size = _positions(values, positions, what, lengths), len(positions)
         gap = size
     elif pa.types.is_dictionary(values.type):
         codes, size = values.indices.fill_null(0).to_numpy(zero_copy_only=False), len(values.dictionary)
@@ -183,13 +183,13 @@ def _flat(column: pa.Array) -> tuple[pa.Array, np.ndarray | None, np.ndarray]:
 def _absent(values: pa.Array) -> np.ndarray | None:
     """Where values are missing or NaN, bool [n]; None: nowhere."""
     if pa.types.is_dictionary(values.type):
-        found = values.is_null() if not values.dictionary.null_count else values.dictionary_decode().is_null()
+        absent = values.is_null() if not values.dictionary.null_count else values.dictionary_decode().is_null()
     elif values.null_count or pa.types.is_floating(values.type):
-        found = values.is_null(nan_is_null=True)
+        absent = values.is_null(nan_is_null=True)
     else:
         return None
-    found = found.to_numpy(zero_copy_only=False)
-    return found if found.any() else None
+    absent = absent.to_numpy(zero_copy_only=False)
+    return absent if absent.any() else None
 
 
 def _checked(vocabulary: Any, what: str) -> dict[Hashable, int]:
@@ -198,32 +198,34 @@ def _checked(vocabulary: Any, what: str) -> dict[Hashable, int]:
         kind = type(vocabulary).__name__
         raise TypeError(f"vocabulary of {what} is a {kind}; it must be a sequence of values, in the order of their ids")
     values = vocabulary.tolist() if hasattr(vocabulary, "tolist") else list(vocabulary)
-    known: dict[Hashable, int] = {}
+    positions: dict[Hashable, int] = {}
     for position, value in enumerate(values):
         if not isinstance(value, Hashable):
             raise TypeError(f"vocabulary of {what} holds {value!r} at position {position}; it must hold single values")
         if value is None or value != value:
             raise ValueError(f"vocabulary of {what} holds {value} at position {position}; missing= is for such values")
-        if value in known:
-            raise ValueError(f"vocabulary of {what} holds {value!r} at the positions {known[value]} and {position}")
-        known[value] = position
-    return known
+        if value in positions:
+            raise ValueError(f"vocabulary of {what} holds {value!r} at the positions {positions[value]} and {position}")
+        positions[value] = position
+    return positions
 
 
-def _positions(values: pa.Array, known: Mapping[Hashable, int], what: str, lengths: np.ndarray | None) -> np.ndarray:
+def _positions(
+    values: pa.Array, vocabulary: Mapping[Hashable, int], what: str, lengths: np.ndarray | None
+) -> np.ndarray:
     """The positions of values in a vocabulary, 0 where they are missing."""
     if not pa.types.is_dictionary(values.type):
         values = _plain(values).dictionary_encode()
     distinct = values.dictionary.to_pylist()
-    places = np.array([known.get(value, -1) for value in distinct] or [0], np.int64)
+    places = np.array([vocabulary.get(value, -1) for value in distinct] or [0], np.int64)
     codes = places[values.indices.fill_null(0).to_numpy(zero_copy_only=False)]
     absent = _absent(values)
     if absent is not None:
         codes[absent] = 0
     if len(wrong := np.flatnonzero(codes < 0)):
-        place, some = int(wrong[0]), ", ".join(map(repr, list(known)[:3])) or "none"
+        place, some = int(wrong[0]), ", ".join(map(repr, list(vocabulary)[:3])) or "none"
         value, row = distinct[values.indices[place].as_py()], row_of(place, lengths)
-        size = f"{len(known)} values: {some}{', ...' * (len(known) > 3)}"
+        size = f"{len(vocabulary)} values: {some}{', ...' * (len(vocabulary) > 3)}"
         raise ValueError(f"{what} holds {value!r} in row {row}, which is not in its vocabulary of {size}")
     return codes
 

@@ -101,12 +101,12 @@ def load_dataset(
 
 def _options(name: str, passed: dict) -> dict:
     """The options that decide the contents of a data set, with their defaults."""
-    known = SOURCES[name].options
+    allowed = SOURCES[name].options
     for option, value in passed.items():
-        if value is not None and option not in known:
+        if value is not None and option not in allowed:
             raise ValueError(f"{option}={value!r} {_REASONS[option].format(name=name)}")
     options = {}
-    if "rows" in known:
+    if "rows" in allowed:
         options["rows"] = synthetic.ROWS[name] if passed["rows"] is None else _within("rows", passed["rows"], 10)
     if passed["days"] is not None:
         options["days"] = check_days(passed["days"])
@@ -114,10 +114,10 @@ def _options(name: str, passed: dict) -> dict:
         if passed["min_count"] is not None:
             raise ValueError(f"pass either hash_size or min_count, not both: min_count={passed['min_count']}")
         options["hash_size"] = _within("hash_size", passed["hash_size"], 1, 2**31 - 2)
-    elif "min_count" in known:
+    elif "min_count" in allowed:
         min_count = passed["min_count"]
         options["min_count"] = MIN_COUNT if min_count is None else _within("min_count", min_count, 1)
-    if "bad_lines" in known:
+    if "bad_lines" in allowed:
         options["bad_lines"] = BadLines(passed["bad_lines"] or "strict").mode
     return options
 

@@ -147,12 +147,12 @@ def _rated_once(ratings: Ratings, bad: BadLines) -> Ratings:
     """The first rating of each user and movie; later ones are bad lines."""
     order = np.lexsort((ratings.movie, ratings.user))  # stable: rows of one pair stay in their order
     user, movie = ratings.user[order], ratings.movie[order]
-    again = np.flatnonzero((user[1:] == user[:-1]) & (movie[1:] == movie[:-1])) + 1
-    if not len(again):
+    repeats = np.flatnonzero((user[1:] == user[:-1]) & (movie[1:] == movie[:-1])) + 1
+    if not len(repeats):
         return ratings
-    again = again[np.argsort(order[again])]  # in the order of the file
-    rows = order[again]
-    for row, earlier in zip(rows.tolist(), ratings.line[order[again - 1]].tolist(), strict=True):
+    repeats = repeats[np.argsort(order[repeats])]  # in the order of the file
+    rows = order[repeats]
+    for row, earlier in zip(rows.tolist(), ratings.line[order[repeats - 1]].tolist(), strict=True):
         fault = f"field 2 (movie): user {ratings.user[row]} has rated {ratings.movie[row]} in line {earlier} already"
         bad.add(ratings.path, int(ratings.line[row]), fault)
     return ratings.take(~np.isin(np.arange(len(order)), rows))
@@ -240,11 +240,11 @@ def _ends(path: Path, *ends: str) -> bool:
 def _by_id(path: Path, rows: Iterable[tuple[int, list[str]]], bad: BadLines) -> dict[int, list[str]]:
     """id -> other fields; a repeated id is a bad line."""
     table: dict[int, list[str]] = {}
-    for line, (key, *rest) in rows:
+    for line, (key, *values) in rows:
         if int(key) in table:
             bad.add(path, line, f"field 1 (id): {key} is a repeated id")
         else:
-            table[int(key)] = rest
+            table[int(key)] = values
     return table
 
 
@@ -309,8 +309,8 @@ def _known(ratings: Ratings, side: Side, bad: BadLines) -> Ratings:
 
 def _join(keys: np.ndarray, table: dict) -> tuple[np.ndarray, list]:
     """Each key's index [n] in the list of the table's values, and that list, in ascending order of keys."""
-    known = np.array(sorted(table))
-    return np.searchsorted(known, keys), [table[key] for key in known.tolist()]
+    sorted_keys = np.array(sorted(table))
+    return np.searchsorted(sorted_keys, keys), [table[key] for key in sorted_keys.tolist()]
 
 
 def _genres(genres: list[tuple[str, ...]], index: np.ndarray) -> tuple[Ids, int]:
@@ -331,12 +331,12 @@ def _rates(user: np.ndarray, movie: np.ndarray, labels: np.ndarray, n_train: int
     deviation on the training rows.
     """
     train = np.arange(len(labels)) < n_train
-    own = np.where(train, labels, 0.0)
-    overall = (labels[:n_train].sum(dtype=np.float64) - own) / (n_train - train)
+    label = np.where(train, labels, 0.0)
+    overall = (labels[:n_train].sum(dtype=np.float64) - label) / (n_train - train)
     dense = np.empty((len(labels), 4))
     for column, ids in enumerate((user, movie)):
         count = np.bincount(ids[:n_train], minlength=ids.max() + 1)[ids] - train
-        clicks = np.bincount(ids[:n_train], labels[:n_train], minlength=ids.max() + 1)[ids] - own
+        clicks = np.bincount(ids[:n_train], labels[:n_train], minlength=ids.max() + 1)[ids] - label
         dense[:, column] = np.log1p(count)
         dense[:, 2 + column] = (clicks + RATE_WEIGHT * overall) / (count + RATE_WEIGHT)
     mean, scale = dense[:n_train].mean(axis=0), dense[:n_train].std(axis=0)

@@ -92,9 +92,11 @@ def from_batches(
         check_choice("task", task, TASKS)
     if not isinstance(batches, Iterable):
         raise TypeError(f"batches is a {type(batches).__name__}; it must be a DataLoader, a list or another iterable")
-    for what, given in (("label", label), ("user", user)):
-        if given is not None and not callable(given):
-            raise TypeError(f"{what} is {given!r}; it must be a function of a batch, as lambda batch: batch[{given!r}]")
+    for what, column in (("label", label), ("user", user)):
+        if column is not None and not callable(column):
+            raise TypeError(
+                f"{what} is {column!r}; it must be a function of a batch, as lambda batch: batch[{column!r}]"
+            )
     if rows is not None and not (isinstance(rows, int | np.integer) and rows >= 1):
         raise ValueError(f"rows must be a whole number, at least 1, got {rows!r}")
     taken, labels_of, users, counted = [], [], [], 0
@@ -180,16 +182,16 @@ def _items(row: Any) -> np.ndarray:
     return items.astype(np.int64)
 
 
-def _joined(given: list[Any], task: str | None) -> tuple[np.ndarray | Ids, np.ndarray]:
+def _joined(arrays_given: list[Any], task: str | None) -> tuple[np.ndarray | Ids, np.ndarray]:
     """Labels of all batches, and their sizes."""
-    sizes = np.array([len(labels) for labels in given], np.int64)
-    if any(isinstance(labels, list) for labels in given):
-        rows = [_items(row) for labels in given for row in labels]
+    sizes = np.array([len(labels) for labels in arrays_given], np.int64)
+    if any(isinstance(labels, list) for labels in arrays_given):
+        rows = [_items(row) for labels in arrays_given for row in labels]
         return Ids(np.concatenate(rows), np.array([len(row) for row in rows], np.int32)), sizes
-    arrays = [array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in given]
+    arrays = [array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array for array in arrays_given]
     if len({array.shape[1:] for array in arrays}) > 1:
-        seen = [list(array.shape) for array in arrays][:3]
-        raise ValueError(f"labels of batches have the shapes {seen}; they must be [B] or [B, T]")
+        shapes = [list(array.shape) for array in arrays][:3]
+        raise ValueError(f"labels of batches have the shapes {shapes}; they must be [B] or [B, T]")
     labels = np.concatenate(arrays)
     if task != "rank" and ((labels == 0) | (labels == 1)).all():
         return labels.astype(np.float32), sizes

@@ -69,18 +69,18 @@ def from_frame(
             that do not sum to 1.
     """
     check_choice("task", task, TASKS)
-    for what, given in (("dense", dense), ("sparse", sparse)):
-        if isinstance(given, str | Integral):
-            raise TypeError(f"{what} is {given!r}; it must be a list of columns, as [{given!r}]")
+    for what, names in (("dense", dense), ("sparse", sparse)):
+        if isinstance(names, str | Integral):
+            raise TypeError(f"{what} is {names!r}; it must be a list of columns, as [{names!r}]")
     one_label = isinstance(label, str | Integral)
     labels, dense, sparse = (
-        [str(column) for column in given] for given in ([label] if one_label else label, dense, sparse)
+        [str(column) for column in names] for names in ([label] if one_label else label, dense, sparse)
     )
     named = [*labels, *dense, *sparse]
     columns = _columns(frame)
     get = {}
     for column in (*named, *([] if user is None else [str(user)])):
-        same = [one for one in columns if str(one) == column]
+        same = [candidate for candidate in columns if str(candidate) == column]
         if not same:
             raise unknown("column", column, map(str, columns))
         if len(same) > 1:
@@ -90,12 +90,12 @@ def from_frame(
         raise ValueError(f"column {twice[0]!r} is named twice; each is a label, dense or sparse")
     if not (n := len(get[labels[0]])):
         raise ValueError("there are no rows")
-    given = _by_text(vocabulary, "vocabulary", [*sparse, *(labels if task == "rank" else ())])
-    features, ids, notes = _encoded({column: get[column] for column in sparse}, "column", given, cardinalities, missing)
+    names = _by_text(vocabulary, "vocabulary", [*sparse, *(labels if task == "rank" else ())])
+    features, ids, notes = _encoded({column: get[column] for column in sparse}, "column", names, cardinalities, missing)
     if task == "rank":
         if not one_label and len(labels) > 1:
             raise ValueError(f"label is {labels}; task='rank' takes one column, of items or of lists of items")
-        targets = _items(get[labels[0]], f"column {labels[0]!r}", given.get(labels[0]), notes)
+        targets = _items(get[labels[0]], f"column {labels[0]!r}", names.get(labels[0]), notes)
     else:
         targets = _labels({column: get[column] for column in labels})
     for note in notes:
@@ -146,10 +146,10 @@ def from_tensors(
     values = as_array(label[0] if isinstance(label, tuple) else label)
     n = len(label[1]) if isinstance(label, tuple) else len(values)
     arrays = {name: _id_array(ids, name) for name, ids in _by_text(sparse, "sparse").items()}
-    given = _by_text(vocabulary, "vocabulary", [*arrays, *(["label"] if task == "rank" else [])])
-    features, ids, notes = _encoded(arrays, "feature", given, cardinalities, missing)
+    texts = _by_text(vocabulary, "vocabulary", [*arrays, *(["label"] if task == "rank" else [])])
+    features, ids, notes = _encoded(arrays, "feature", texts, cardinalities, missing)
     if task == "rank":
-        labels, tasks = _items(_id_array(label, "label"), "label", given.get("label"), notes), ()
+        labels, tasks = _items(_id_array(label, "label"), "label", texts.get("label"), notes), ()
     else:
         by_task = values.reshape(n, -1).T
         tasks = tuple(tasks) or tuple(f"task_{number}" for number in range(len(by_task)))
@@ -169,19 +169,19 @@ def from_tensors(
     return _dataset(matrix, Schema(names, features), ids, labels, tasks, users, split=split, seed=seed, name=name)
 
 
-def _by_text(given: Mapping[Any, Any] | None, what: str, known: Iterable[str] | None = None) -> dict[str, Any]:
+def _by_text(mapping: Mapping[Any, Any] | None, what: str, allowed: Iterable[str] | None = None) -> dict[str, Any]:
     """An argument by columns, with their names as text."""
-    given = {} if given is None else given
-    if not isinstance(given, Mapping):
-        raise TypeError(f"{what} is a {type(given).__name__}; it must be a dictionary by column")
-    found: dict[str, Any] = {}
-    for column, value in given.items():
-        if str(column) in found:
+    mapping = {} if mapping is None else mapping
+    if not isinstance(mapping, Mapping):
+        raise TypeError(f"{what} is a {type(mapping).__name__}; it must be a dictionary by column")
+    by_text: dict[str, Any] = {}
+    for column, value in mapping.items():
+        if str(column) in by_text:
             raise ValueError(f"{what} has {str(column)!r} twice, as text and as a number")
-        found[str(column)] = value
-    if known is not None and (wrong := [column for column in found if column not in known]):
-        raise unknown(f"feature in {what}", wrong[0], known)
-    return found
+        by_text[str(column)] = value
+    if allowed is not None and (wrong := [column for column in by_text if column not in allowed]):
+        raise unknown(f"feature in {what}", wrong[0], allowed)
+    return by_text
 
 
 def _encoded(
@@ -227,11 +227,11 @@ def _dataset(
     source = digest(
         [fingerprint, clicks, tasks]
     )  # NaN scores count as clicks; a dictionary of outputs is read by the tasks
-    whole = Split(dense, sparse, labels, users, np.arange(n), name, "test", clicks, source, n, tasks)
+    every_row = Split(dense, sparse, labels, users, np.arange(n), name, "test", clicks, source, n, tasks)
     ends = np.cumsum((0, *sizes)).tolist()
     parts = {}
     for part, start, end in zip(PARTS, ends, ends[1:], strict=False):
-        taken = whole if end - start == n and split is None else whole.take(rows[start:end])
+        taken = every_row if end - start == n and split is None else every_row.take(rows[start:end])
         parts[part] = replace(taken, part=part, whole=end - start)
     return Dataset(name, schema, **parts, fingerprint=fingerprint)
 
@@ -262,13 +262,13 @@ def _columns(frame: Any) -> list[Any]:
 def _column(frame: Any, name: Any) -> pa.Array:
     """A column as one Arrow array."""
     if hasattr(frame, "column_names"):  # Arrow
-        found = frame.column(name)
+        column = frame.column(name)
     elif not hasattr(frame, "__getitem__"):
-        found = pa.table(frame).column(name)
+        column = pa.table(frame).column(name)
     else:
-        found = frame[name]
-        found = found.to_arrow() if hasattr(found, "to_arrow") else arrow_column(found, f"column {name!r}")
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+        column = frame[name]
+        column = column.to_arrow() if hasattr(column, "to_arrow") else arrow_column(column, f"column {name!r}")
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def _numbers(column: pa.Array, name: str) -> np.ndarray:
@@ -283,30 +283,30 @@ def _numbers(column: pa.Array, name: str) -> np.ndarray:
     ):
         raise TypeError(f"column {name!r} is {kind}; dense columns are numbers (text belongs in sparse=)")
     values = column.cast(pa.float64()) if pa.types.is_decimal(kind) else column
-    found = values.to_numpy(zero_copy_only=False).astype(np.float32)
-    if not np.isfinite(found).all():
-        row = int(np.flatnonzero(~np.isfinite(found))[0])
-        raise ValueError(f"column {name!r} holds {found[row]} in row {row}; dense values must be finite in float32")
-    return found
+    numbers = values.to_numpy(zero_copy_only=False).astype(np.float32)
+    if not np.isfinite(numbers).all():
+        row = int(np.flatnonzero(~np.isfinite(numbers))[0])
+        raise ValueError(f"column {name!r} holds {numbers[row]} in row {row}; dense values must be finite in float32")
+    return numbers
 
 
 def _matrix(columns: Mapping[str, pa.Array], n: int) -> np.ndarray:
     """Dense columns of n rows as float32 [n, D]."""
-    found = np.empty((n, len(columns)), np.float32)
+    matrix = np.empty((n, len(columns)), np.float32)
     for place, (name, column) in enumerate(columns.items()):
-        found[:, place] = _numbers(column, name)
-    return found
+        matrix[:, place] = _numbers(column, name)
+    return matrix
 
 
 def _labels(columns: Mapping[str, pa.Array]) -> np.ndarray:
     """Labels float32 [n] or [n, T]."""
-    found = []
+    labels = []
     for name, column in columns.items():
         values = _numbers(column, name)
         if wrong := np.flatnonzero((values != 0) & (values != 1)).tolist():
             raise ValueError(f"label {name!r} holds {values[wrong[0]]:g} in row {wrong[0]}; labels must be 0 or 1")
-        found.append(values)
-    return found[0] if len(found) == 1 else np.stack(found, axis=1)
+        labels.append(values)
+    return labels[0] if len(labels) == 1 else np.stack(labels, axis=1)
 
 
 def _items(column: pa.Array, what: str, vocabulary: Sequence[Any] | None, notes: list[str]) -> Ids:
@@ -317,16 +317,16 @@ def _items(column: pa.Array, what: str, vocabulary: Sequence[Any] | None, notes:
     return Ids(ids.values.astype(np.int64), lengths)
 
 
-def _id_array(given: Any, name: str) -> pa.Array:
+def _id_array(ids: Any, name: str) -> pa.Array:
     """Ids [n], or (values, lengths [n]) as lists."""
-    given, lengths = given if isinstance(given, tuple) else (given, None)
-    values = as_array(given)
+    ids, lengths = ids if isinstance(ids, tuple) else (ids, None)
+    values = as_array(ids)
     if values.ndim != 1:
         raise TypeError(
             f"{name} is {values.dtype} of shape {values.shape}; it must be ids [n], or (values, lengths [n])"
         )
     if lengths is None:
-        return id_column(given, name)
+        return id_column(ids, name)
     lengths = as_array(lengths)
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu":
         raise TypeError(
@@ -336,7 +336,7 @@ def _id_array(given: Any, name: str) -> pa.Array:
         raise ValueError(
             f"{name} has {len(values)} values, and lengths that sum to {lengths.sum()} (least {lengths.min()})"
         )
-    return id_column(given, name, lengths)
+    return id_column(ids, name, lengths)
 
 
 def _fingerprint(
@@ -347,6 +347,6 @@ def _fingerprint(
     parts = []
     for name, array in arrays.items():
         for part in array if isinstance(array, Ids) else (array,):
-            found = None if part is None else hashlib.sha256(np.ascontiguousarray(part)).hexdigest()
-            parts.append([name, found, None if part is None else list(part.shape)])
+            sha256 = None if part is None else hashlib.sha256(np.ascontiguousarray(part)).hexdigest()
+            parts.append([name, sha256, None if part is None else list(part.shape)])
     return digest(["own rows", asdict(schema), parts])

@@ -180,9 +180,9 @@ def split_name(name: str, schema: str | None = None) -> tuple[str, str]:
 
 def check_days(days: Iterable[int]) -> tuple[int, ...]:
     """Days of `criteo-terabyte`, as integers; ValueError for no day, one that is not from 0 to 23, or a repeated one."""
-    known, days = range(len(SOURCES["criteo-terabyte"].files)), tuple(days)
-    if not days or len(set(days)) < len(days) or not all(day in known for day in days):
-        raise ValueError(f"days must be different numbers from 0 to {known[-1]}, as in days=(0, 1), got {days!r}")
+    available, days = range(len(SOURCES["criteo-terabyte"].files)), tuple(days)
+    if not days or len(set(days)) < len(days) or not all(day in available for day in days):
+        raise ValueError(f"days must be different numbers from 0 to {available[-1]}, as in days=(0, 1), got {days!r}")
     return tuple(int(day) for day in days)
 
 

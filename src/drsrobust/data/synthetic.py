@@ -94,8 +94,8 @@ def criteo_columns(rows: int, seed: int, min_count: int | None, hash_size: int |
         logit += rng.normal(0.0, 0.3, cardinality)[category]
         if number in INTERACTING:
             vectors[number] = rng.normal(0.0, 0.6, (cardinality, FACTORS))[category]
-    for left, right in zip(INTERACTING[::2], INTERACTING[1::2], strict=True):
-        logit += (vectors[left] * vectors[right]).sum(axis=1)
+    for first, right in zip(INTERACTING[::2], INTERACTING[1::2], strict=True):
+        logit += (vectors[first] * vectors[right]).sum(axis=1)
     labels = _labels(rng, logit)
     order, sizes = split_order(rows, seed)
     dense = np.stack([columns[name][order] for name in click_logs.INTEGERS], axis=1)
@@ -154,8 +154,8 @@ def _successes(rng: np.random.Generator, trials: int, probability: float) -> np.
     proportional to the successes."""
     parts, last = [], -1
     while last < trials:
-        left = trials - last
-        gaps = rng.geometric(probability, int(left * probability + 4 * np.sqrt(left * probability)) + 16)
+        remaining = trials - last
+        gaps = rng.geometric(probability, int(remaining * probability + 4 * np.sqrt(remaining * probability)) + 16)
         parts.append(last + np.cumsum(gaps))
         last = int(parts[-1][-1])
     numbers = np.concatenate(parts)
@@ -175,8 +175,8 @@ def planted(table_rows: int, train: int, valid: int, *, seed: int = 0) -> tuple[
         the schema, the training rows, the validation rows, and the teacher's AUC on the latter, which no model exceeds.
     """
     rng = np.random.default_rng(seed)
-    each, more = divmod(table_rows, PLANTED_TABLES)
-    sizes = [each + (i < more) for i in range(PLANTED_TABLES)]
+    rows_each, extra = divmod(table_rows, PLANTED_TABLES)
+    sizes = [rows_each + (i < extra) for i in range(PLANTED_TABLES)]
     schema = Schema(
         tuple(f"I{i + 1}" for i in range(PLANTED_DENSE)), tuple(Feature(f"C{i + 1}", n) for i, n in enumerate(sizes))
     )
@@ -186,8 +186,10 @@ def planted(table_rows: int, train: int, valid: int, *, seed: int = 0) -> tuple[
     ids = [log_uniform(rng, n, rows) for n in sizes]
     for column, n in zip(ids, sizes, strict=True):
         logit += rng.normal(0.0, 0.25, n)[column]
-    for left in range(0, 2 * PLANTED_PAIRS, 2):
-        first, second = (rng.normal(0.0, 0.5, (sizes[i], PLANTED_FACTORS))[ids[i]] for i in (left, left + 1))
+    for pair_start in range(0, 2 * PLANTED_PAIRS, 2):
+        first, second = (
+            rng.normal(0.0, 0.5, (sizes[i], PLANTED_FACTORS))[ids[i]] for i in (pair_start, pair_start + 1)
+        )
         logit += (first * second).sum(axis=1)
     labels = (rng.random(rows) < expit(logit)).astype(np.float32)
 
@@ -205,5 +207,5 @@ def planted(table_rows: int, train: int, valid: int, *, seed: int = 0) -> tuple[
 
 def log_uniform(rng: np.random.Generator, n: int, size: int) -> np.ndarray:
     """Ids 0 .. n - 1, int32 [size]: id k with a probability of log((k + 2) / (k + 1)) / log(n + 1)."""
-    drawn = np.exp(rng.random(size) * np.log(n + 1)) - 1
-    return np.minimum(drawn, n - 1).astype(np.int32)
+    values = np.exp(rng.random(size) * np.log(n + 1)) - 1
+    return np.minimum(values, n - 1).astype(np.int32)

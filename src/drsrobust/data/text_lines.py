@@ -310,8 +310,8 @@ def blocks(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path}: the gzip file is truncated; the readable part ends about line {line}") from error
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(f"{path}: damaged gzip file ({error}); the readable part ends about line {line}") from error
-    if rest := b"".join(parts):
-        yield rest
+    if tail := b"".join(parts):
+        yield tail
     elif line == 1:
         raise DataError(f"{path}: the file is empty")
 

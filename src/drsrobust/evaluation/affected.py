@@ -87,7 +87,7 @@ class Reach:
             self._probed = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
             first = _indexed(padded_batches(rows, rows=self._probed)[0])
         self.all_rows: str | None = None
-        self._flow, tried = trace(model, first, scoring)
+        self._flow, scores = trace(model, first, scoring)
         self.everything, self.bounded = self._flow.problem, self._flow.bounded
         modules = dict(named_modules(model))
         keep = set() if self.everything else self._flow.worth_keeping() - {""}
@@ -98,25 +98,25 @@ class Reach:
             self.scores = score(model, watched, self.n, scoring, sizes, golden=True)
         self._full_run_s = time.process_time() - start
         self._unaudited_s = 0.0
-        if tried is not None:
-            self._try_again(tried)
+        if scores is not None:
+            self._try_again(scores)
         if self._split is not None:
             self._try_without_padding()
         self.all_rows = self.everything or self.all_rows
         self._warned: set[str] = set()
         self._lookups = lookups
 
-    def _try_again(self, tried: np.ndarray) -> None:
+    def _try_again(self, scores: np.ndarray) -> None:
         """Compares scores of the traced batch with the golden ones."""
         if self._split is None:
-            if len(tried) != len(self.scores[: len(tried)]) or not _near(tried, self.scores[: len(tried)]):
+            if len(scores) != len(self.scores[: len(scores)]) or not _near(scores, self.scores[: len(scores)]):
                 self.everything = "its scores change from run to run"
             return
-        if self._near(tried[: len(self._probed)]):
+        if self._near(scores[: len(self._probed)]):
             return
         self.all_rows = COUPLED
-        again = self._scored(self.batches[:1], min(self.n, BATCH))
-        if not np.array_equal(again, self.scores[: len(again)], equal_nan=True):
+        repeated = self._scored(self.batches[:1], min(self.n, BATCH))
+        if not np.array_equal(repeated, self.scores[: len(repeated)], equal_nan=True):
             self.everything = "its scores change from run to run"
 
     def _try_without_padding(self) -> None:
@@ -199,24 +199,24 @@ class Reach:
                 break  # every row is computed anyway
         return Reached(dense, tables, _union(rows, self.n))
 
-    def score(self, reached: Reached) -> tuple[np.ndarray, np.ndarray | None]:
+    def score(self, affected: Reached) -> tuple[np.ndarray, np.ndarray | None]:
         """Scores [n] of the model with its present errors, and the rows that may differ from the golden scores (None: any).
 
         Raises:
             CoupledRowsError: an error in one row changed other rows of its batch.
         """
-        if not reached.dense and not len(reached.rows):
-            return self.scores, reached.rows
+        if not affected.dense and not len(affected.rows):
+            return self.scores, affected.rows
         start = time.process_time()
-        if len(reached.rows) > (FEW_AND_ALL if reached.dense else FEW) * self.n:
-            scores = self._whole(reached.dense | reached.tables)
+        if len(affected.rows) > (FEW_AND_ALL if affected.dense else FEW) * self.n:
+            scores = self._whole(affected.dense | affected.tables)
         else:
-            scores = self._whole(reached.dense) if reached.dense else self.scores.copy()
-            if len(reached.rows):
-                alone = self._batches_of if self._split is None else partial(self._by_themselves, scores=scores)
-                scores[reached.rows] = alone(reached.rows)
+            scores = self._whole(affected.dense) if affected.dense else self.scores.copy()
+            if len(affected.rows):
+                scorer = self._batches_of if self._split is None else partial(self._by_themselves, scores=scores)
+                scores[affected.rows] = scorer(affected.rows)
         self._audit(scores, time.process_time() - start)
-        return scores, None if reached.dense else reached.rows
+        return scores, None if affected.dense else affected.rows
 
     def _whole(self, hit: int) -> np.ndarray:
         """Scores [n] of all rows in the golden run's batches, with the cached outputs that errors in a set of tensors do not
@@ -239,17 +239,17 @@ class Reach:
         total = max(64, m + WITNESSES * -(-m // (BATCH - WITNESSES)))
         total += -total % 32  # so that no padding is needed
         random = np.random.default_rng([m, int(rows[0]), int(rows[-1])])  # the same witnesses in every process
-        drawn = random.integers(self.n, size=4 * (total - m))
-        unaffected = drawn[rows[np.minimum(np.searchsorted(rows, drawn), m - 1)] != drawn]
+        fillers = random.integers(self.n, size=4 * (total - m))
+        unaffected = fillers[rows[np.minimum(np.searchsorted(rows, fillers), m - 1)] != fillers]
         witnesses = np.resize(unaffected, total - m)
         is_witness = np.zeros(total, bool)
         is_witness[np.linspace(0, total - 1, total - m).astype(np.int64)] = True
-        together = np.empty(total, np.int64)
-        together[is_witness], together[~is_witness] = witnesses, rows
-        found = self._scored(padded_batches(self._split, rows=together), total)
-        if not _near(found[is_witness], scores[witnesses]):
+        numbers = np.empty(total, np.int64)
+        numbers[is_witness], numbers[~is_witness] = witnesses, rows
+        scored = self._scored(padded_batches(self._split, rows=numbers), total)
+        if not _near(scored[is_witness], scores[witnesses]):
             raise CoupledRowsError
-        return found[~is_witness]
+        return scored[~is_witness]
 
     def _audit(self, scores: np.ndarray, seconds: float) -> None:
         """Compares a rerun with a full run, once in `AUDIT` times a full run's duration."""
@@ -289,7 +289,7 @@ def _union(parts: list[np.ndarray], n: int) -> np.ndarray:
         return parts[0]
     if sum(len(part) for part in parts) * 16 < n:
         return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
-    found = np.zeros(n, bool)
+    union = np.zeros(n, bool)
     for part in parts:
-        found[part] = True
-    return np.flatnonzero(found)
+        union[part] = True
+    return np.flatnonzero(union)

@@ -35,7 +35,7 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
         value = value.values()
     elif not isinstance(value, list | tuple):
         return []
-    return [tensor for one in value for tensor in tensors_in(one)]
+    return [tensor for part in value for tensor in tensors_in(part)]
 
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage:
@@ -133,33 +133,33 @@ class Dataflow:
     def worth_keeping(self) -> set[str]:
         """The outermost modules whose output errors in some one tensor do not change. For errors in several tensors, the
         outermost unaffected modules are among these too."""
-        kept = set()
+        worth = set()
         for bit in range(len(self.number)):
             if self.result >> bit & 1:
                 skipped = self.unaffected(1 << bit)
-                kept |= {name for name in skipped if not self.parents[name] <= skipped}
-        return kept
+                worth |= {name for name in skipped if not self.parents[name] <= skipped}
+        return worth
 
 
 def trace(model: nn.Module, batch: Any, scoring: Scoring) -> tuple[Dataflow, np.ndarray | None]:
     """Traces one forward pass; returns its dependences and the scores of the batch (None if there is a problem)."""
     everything, modules = listed(model), named_modules(model)
-    flow = Dataflow({one.name: i for i, one in enumerate(everything)})
+    flow = Dataflow({entry.name: i for i, entry in enumerate(everything)})
     if any(is_compiled(module) for module in model.modules()):
         flow.problem = "the model is compiled"
         return flow, None
     try:
-        seen = _Dispatch({one.name: one.tensor for one in everything}, modules)
+        dispatch = _Dispatch({entry.name: entry.tensor for entry in everything}, modules)
         with evaluating(model):
-            with Escapes(seen.escaped), seen, intercepted(dict(modules), seen.around):
+            with Escapes(dispatch.escaped), dispatch, intercepted(dict(modules), dispatch.around):
                 scores = scoring(model, batch)
-            flow.result, flow.bounded = seen.depends(scores) | seen.control, seen.is_bounded(scores)
+            flow.result, flow.bounded = dispatch.depends(scores) | dispatch.control, dispatch.is_bounded(scores)
     except Exception as error:  # an error of the model itself is raised again in the golden run
         flow.problem = f"its operations could not be traced ({type(error).__name__}: {error})"
         return flow, None
-    flow.parents = {name: calls.parents for name, calls in seen.calls.items()}
-    flow.reads = {name: calls.reads for name, calls in seen.calls.items() if calls.whole}
-    flow.elsewhere, flow.problem = seen.elsewhere, seen.problem
+    flow.parents = {name: calls.parents for name, calls in dispatch.calls.items()}
+    flow.reads = {name: calls.reads for name, calls in dispatch.calls.items() if calls.whole}
+    flow.elsewhere, flow.problem = dispatch.elsewhere, dispatch.problem
     return flow, scores.to("cpu", torch.promote_types(scores.dtype, torch.float32)).numpy()
 
 
@@ -213,10 +213,10 @@ class _Dispatch(TorchDispatchMode):
 
     def depends(self, value: Any) -> int:
         """The tensors that a value depends on."""
-        found = 0
+        dependencies = 0
         for tensor in tensors_in(value):
-            found |= self._depends.get(self._key(tensor), 0)
-        return found
+            dependencies |= self._depends.get(self._key(tensor), 0)
+        return dependencies
 
     def is_bounded(self, tensor: torch.Tensor) -> bool:
         """Whether an operation with a bounded result made a tensor, with no matrix product after it."""
@@ -302,7 +302,7 @@ def _owners(name: str, modules: list[tuple[str, nn.Module]], tensor: torch.Tenso
     direct = {
         module_name
         for module_name, module in modules
-        if any(one is tensor for one in (*module._parameters.values(), *module._buffers.values()))
+        if any(held_tensor is tensor for held_tensor in (*module._parameters.values(), *module._buffers.values()))
     }
     collections = {
         module_name
@@ -365,13 +365,13 @@ class KeptOutputs:
                     self._kept.append({})
                 yield batch
                 if self._batch is not None:
-                    found = _memory(self._kept[-1])
-                    taken = sum(size for address, size in found.items() if address not in self._storages)
+                    memory = _memory(self._kept[-1])
+                    taken = sum(size for address, size in memory.items() if address not in self._storages)
                     if self.nbytes + taken > self._budget:
                         self._kept.pop()
                         full = True
                     else:
-                        self._storages |= found
+                        self._storages |= memory
                         self.nbytes += taken
             self._batch = None
 

@@ -211,7 +211,9 @@ class Evaluator:
         scores, labels = self._reach.scores.astype(np.float64), self.rows.labels
         tasks = self.rows.tasks or ("",)
         suspected = {}
-        for task, values, clicks in zip(tasks, *(one.reshape(len(one), -1).T for one in (scores, labels)), strict=True):
+        for task, values, clicks in zip(
+            tasks, *(array.reshape(len(array), -1).T for array in (scores, labels)), strict=True
+        ):
             low, high = values.min(), values.max()
             if low >= 0 and high <= 1 and (self._reach.bounded is not False or _predict(values, clicks)):
                 suspected[task] = f"[{low:.3g}, {high:.3g}]"
@@ -267,7 +269,7 @@ class Evaluator:
         attached, changes = self._check_attached(), open_in(self.model)
         maps = [change.error_map for change in changes if isinstance(change, Application)]
         transient = len(maps) < len(changes)
-        if not any(one is error_map for one in maps) and not (transient and error_map.log is not None):
+        if not any(applied is error_map for applied in maps) and not (transient and error_map.log is not None):
             raise ValueError(
                 f"{error_map!r} is not in the model; call rerun inside `with dr.inject(...) as error_map:`"
             )
@@ -279,9 +281,9 @@ class Evaluator:
                 warnings.warn(f"{self.name}: reruns are full runs: {self.full_run}", stacklevel=2)
                 self._warned = True
             return self.run()
-        reached = self._reach.of(maps)
+        affected = self._reach.of(maps)
         try:
-            scores, changed = self._reach.score(reached)
+            scores, changed = self._reach.score(affected)
         except InjectionError:
             raise
         except CoupledRowsError:
@@ -384,7 +386,7 @@ class Evaluator:
         if result.scores is None:
             return None
         logit = self._options["scores"] == "logit"
-        compared = (one.scores if logit else one.probabilities for one in (result, self.golden))
+        compared = (scored.scores if logit else scored.probabilities for scored in (result, self.golden))
         try:
             return metric(self.rows.labels, *compared, self.rows.users)
         except Exception:
@@ -409,7 +411,7 @@ class Evaluator:
                 "log loss, NE": golden.ne and f"{golden.logloss:.4f}, {golden.ne:.4f}",
                 "AUC compares": golden.auc and self.options["scores"],
                 "reruns": "affected rows and modules" if self.full_run is None else f"full runs: {self.full_run}",
-                "under": ", ".join(one.name for one in self._attached) or None,
+                "under": ", ".join(mitigation.name for mitigation in self._attached) or None,
             },
         )
 
@@ -418,7 +420,7 @@ def _ids_and_tables(model: nn.Module, rows: Split | Batches) -> str:
     """The largest ids of the rows and the sizes of the model's tables."""
     modules = model.named_modules()
     tables = [
-        f"{name} {one.num_embeddings}" for name, one in modules if isinstance(one, nn.Embedding | nn.EmbeddingBag)
+        f"{name} {table.num_embeddings}" for name, table in modules if isinstance(table, nn.Embedding | nn.EmbeddingBag)
     ]
     sparse = rows.sparse if isinstance(rows, Split) else {}
     largest = [f"{name} {ids.values.max()}" for name, ids in sparse.items() if len(ids.values)]
@@ -485,10 +487,10 @@ def amount(memory: int | str) -> int:
     """
     if isinstance(memory, int) and not isinstance(memory, bool) and memory >= 0:
         return memory
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory) if isinstance(memory, str) else None
-    if not found or found[2].upper() not in _UNITS:
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory) if isinstance(memory, str) else None
+    if not match or match[2].upper() not in _UNITS:
         raise ValueError(f'memory is {memory!r}; it must be a number of bytes or text as "500MB" or "2GB"')
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    return int(float(match[1]) * _UNITS[match[2].upper()])
 
 
 def clean_cost(evaluator: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
@@ -503,12 +505,14 @@ def clean_cost(evaluator: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.D
     if evaluator.scoring.task != "click":
         raise ValueError(f"clean_cost compares AUC, which task={evaluator.scoring.task!r} does not have")
 
-    def _compared(one: Evaluator) -> np.ndarray:
-        return one.golden.scores if one.options["scores"] == "logit" else one.golden.probabilities
+    def _compared(measured: Evaluator) -> np.ndarray:
+        return measured.golden.scores if measured.options["scores"] == "logit" else measured.golden.probabilities
 
     rows = []
     for mitigation in mitigations:
         with evaluator.under(mitigation) as guarded:
-            difference = auc_difference(evaluator.rows.labels, *(_compared(one) for one in (guarded, evaluator)))
+            difference = auc_difference(
+                evaluator.rows.labels, *(_compared(measured) for measured in (guarded, evaluator))
+            )
         rows.append((mitigation.name, guarded.golden.auc, *difference))
     return pd.DataFrame(rows, columns=["mitigation", "auc", "difference", "low", "high", "p"])

@@ -88,19 +88,19 @@ class Lookups(ABC):
         self._configs: dict[str, dict[str, tuple[str, ...]]] = {}  # collection -> table's tensor -> features
         for name, module in modules.items():
             if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-                for one in everything:
-                    if one.tensor is module.weight:
-                        self.tables.setdefault(one.name, []).append(name)
+                for entry in everything:
+                    if entry.tensor is module.weight:
+                        self.tables.setdefault(entry.name, []).append(name)
                         self._modules[name] = module
         for name, module in modules.items():
-            found = {}
+            readers = {}
             for config in table_configs(module) or ():
                 tensor = pooled_table_name(name, config.name)
-                if any(one.name == tensor and one.table for one in everything):
-                    found[tensor] = tuple(config.feature_names)
+                if any(entry.name == tensor and entry.table for entry in everything):
+                    readers[tensor] = tuple(config.feature_names)
                     self.tables.setdefault(tensor, []).append(name)
-            if found:
-                self._modules[name], self._configs[name] = module, found
+            if readers:
+                self._modules[name], self._configs[name] = module, readers
         self._readers: dict[str, Readers] = {}
 
     @contextmanager
@@ -194,18 +194,18 @@ class SplitLookups(Lookups):
 
     def _features(self, table: str) -> list[str] | None:
         """The features that a table is read with; None if unknown."""
-        found: list[str] = []
+        names: list[str] = []
         for name in self.tables.get(table, ()):
             if name in self._wrong:
                 return None
             if name in self._configs:
-                found += self._configs[name][table]
+                names += self._configs[name][table]
                 continue
             calls = [features for (module, _), features in self._found.items() if module == name]
             if not all(calls):
                 return None
-            found += [min(features) for features in calls]
-        return list(dict.fromkeys(found)) if table in self.tables else None
+            names += [min(features) for features in calls]
+        return list(dict.fromkeys(names)) if table in self.tables else None
 
     def _seen_collection(self, name: str, inputs: tuple) -> None:
         jagged = next((value for value in inputs if sparse_type(value) == "KeyedJaggedTensor"), None)
@@ -256,16 +256,18 @@ class BatchLookups(Lookups):
 
     def rows(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
         if table not in self._readers:
-            distinct = [np.unique(np.concatenate([np.empty(0, np.int64), *seen])) for seen in self._ids.pop(table)]
-            lengths = np.array([len(one) for one in distinct], np.int32)
+            distinct = [
+                np.unique(np.concatenate([np.empty(0, np.int64), *per_call])) for per_call in self._ids.pop(table)
+            ]
+            lengths = np.array([len(part) for part in distinct], np.int32)
             self._readers[table] = Readers(Ids(np.concatenate(distinct), lengths))
         batches = self._readers[table].of(ids)
         ranges = [np.arange(self._starts[batch], self._ends[batch]) for batch in batches]
         return [np.concatenate([np.empty(0, np.int64), *ranges])]
 
     def _begin(self, batch: Any) -> None:
-        for seen in self._ids.values():
-            seen.append([])
+        for ids in self._ids.values():
+            ids.append([])
 
     def _seen(self, name: str, ids: Any, offsets: Any) -> None:
         for table, modules in self.tables.items():
@@ -276,8 +278,8 @@ class BatchLookups(Lookups):
         jagged = next((value for value in inputs if sparse_type(value) == "KeyedJaggedTensor"), None)
         for table, features in self._configs[name].items():
             for feature in features:
-                known = jagged is not None and feature in set(jagged.keys())
-                self._note(table, jagged[feature].values() if known else None)
+                has_feature = jagged is not None and feature in set(jagged.keys())
+                self._note(table, jagged[feature].values() if has_feature else None)
 
     def _note(self, table: str, ids: Any) -> None:
         if not isinstance(ids, torch.Tensor):
@@ -292,5 +294,5 @@ def _bags(offsets: torch.Tensor, n: int, lengths: torch.Tensor) -> bool:
     return len(offsets.reshape(-1)) >= len(lengths) and _same(ends.diff(), lengths)
 
 
-def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return one.shape == other.shape and bool((one == other.to(one.device)).all())
+def _same(first: torch.Tensor, other: torch.Tensor) -> bool:
+    return first.shape == other.shape and bool((first == other.to(first.device)).all())

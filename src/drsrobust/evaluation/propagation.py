@@ -85,7 +85,7 @@ def trace(model: nn.Module, batch: Any, error_map: ErrorMap, forward: Forward | 
 
     _check(model, error_map)
     # Of a wrapper and its module, which have one name, the module; TorchScript takes no hooks.
-    modules = {name: one for name, one in named_modules(model) if not isinstance(one, torch.jit.ScriptModule)}
+    modules = {name: module for name, module in named_modules(model) if not isinstance(module, torch.jit.ScriptModule)}
     golden: dict[Call, list[torch.Tensor]] = {}
     rows: dict[Call, dict[str, float]] = {}
     raised = None
@@ -110,14 +110,14 @@ def trace(model: nn.Module, batch: Any, error_map: ErrorMap, forward: Forward | 
             raised = f"{type(error).__name__}: {error}"
     if raised is None:
         rows |= {key: {"outputs": _size(output)} for key, output in golden.items()}
-    own = _own_errors(model, error_map, called.union(name for name, _ in rows))
+    own_errors = _own_errors(model, error_map, called.union(name for name, _ in rows))
     records = [
         {
             "module": name or MODEL,
             "type": type(modules[name]).__name__,
             "call": number,
             "depth": name.count(".") + bool(name),
-            "own_errors": own[name],
+            "own_errors": own_errors[name],
             **row,
         }
         for (name, number), row in rows.items()
@@ -149,7 +149,7 @@ def _run(
     batch: Any,
     forward: Forward | None,
     modules: Mapping[str, nn.Module],
-    seen: Callable[[Call, list[torch.Tensor]], None],
+    record: Callable[[Call, list[torch.Tensor]], None],
     number: int | None = None,
 ) -> None:
     """Runs the model and calls `seen` with the output of each call of a module, after the module's other hooks. `number` as of
@@ -158,7 +158,7 @@ def _run(
 
     def watch(name: str) -> Callable:
         def hook(module: nn.Module, args: tuple, output: Any) -> None:
-            seen((name, calls[name]), _tensors(output))
+            record((name, calls[name]), _tensors(output))
             calls[name] += 1
 
         return hook
@@ -233,7 +233,7 @@ def _changes(before: list[torch.Tensor] | None, after: list[torch.Tensor]) -> di
 
 def _own_errors(model: nn.Module, error_map: ErrorMap, called: set[str]) -> Counter[str]:
     """Module -> bits that a map flips in its tensors."""
-    bits, own = error_map.counts("tensor"), Counter()
+    bits, counts = error_map.counts("tensor"), Counter()
     for entry in listed(model):
         homes = set()
         for name in (entry.name, *entry.aliases):
@@ -241,5 +241,5 @@ def _own_errors(model: nn.Module, error_map: ErrorMap, called: set[str]) -> Coun
             while home and home not in called:
                 home = home.rpartition(".")[0]
             homes.add(home)
-        own.update(dict.fromkeys(homes, int(bits.get(entry.name, 0))))
-    return own
+        counts.update(dict.fromkeys(homes, int(bits.get(entry.name, 0))))
+    return counts

@@ -320,8 +320,8 @@ class EligibleBits:
             width = len(self._bit)
             return position >> (width.bit_length() - 1), position & (width - 1)
         unit = position // len(self._bit)
-        rest = position - unit * len(self._bit)
-        return self._first_word(unit) + self._word[rest], self._bit[rest]
+        remainder = position - unit * len(self._bit)
+        return self._first_word(unit) + self._word[remainder], self._bit[remainder]
 
     def locate_word(self, position: np.ndarray) -> np.ndarray:
         """Flat word index of the n-th words that have an eligible bit."""
@@ -416,9 +416,9 @@ def _layout(
     """Of one unit: masks uint64 [period] of the eligible bits; the word and the bit number of each eligible bit; the words
     that have one; how many each word has."""
     masks = number_format.eligible(bits)
-    held = (masks[:, None] >> np.arange(number_format.width, dtype=np.uint64)) & np.uint64(1)
-    word, bit = np.nonzero(held)
-    return masks, word, bit, np.flatnonzero(masks), held.sum(axis=1).astype(np.int64)
+    bit_values = (masks[:, None] >> np.arange(number_format.width, dtype=np.uint64)) & np.uint64(1)
+    word, bit = np.nonzero(bit_values)
+    return masks, word, bit, np.flatnonzero(masks), bit_values.sum(axis=1).astype(np.int64)
 
 
 class AddressSpace:
@@ -514,14 +514,14 @@ class AddressSpace:
         tensor, word, bit = self.locate(positions)
         mask = np.left_shift(np.uint64(1), bit.view(np.uint64))
         # The bits of one word are neighbours, and few words have several: join those.
-        again = np.flatnonzero((word[1:] == word[:-1]) & (tensor[1:] == tensor[:-1])) + 1
-        if len(again):
-            is_second = np.append(True, np.diff(again) > 1)  # the entry before it is the word's first
-            first = again[is_second][np.cumsum(is_second) - 1] - 1
-            np.bitwise_or.at(mask, first, mask[again])
-            kept = np.ones(len(word), bool)
-            kept[again] = False
-            tensor, word, mask = tensor[kept], word[kept], mask[kept]
+        repeats = np.flatnonzero((word[1:] == word[:-1]) & (tensor[1:] == tensor[:-1])) + 1
+        if len(repeats):
+            is_second = np.append(True, np.diff(repeats) > 1)  # the entry before it is the word's first
+            first = repeats[is_second][np.cumsum(is_second) - 1] - 1
+            np.bitwise_or.at(mask, first, mask[repeats])
+            is_first = np.ones(len(word), bool)
+            is_first[repeats] = False
+            tensor, word, mask = tensor[is_first], word[is_first], mask[is_first]
         return tensor, word, mask
 
     def locate_words(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -599,10 +599,10 @@ def union_bits(spaces: Iterable[AddressSpace]) -> int:
         if all(eligible.tensor.rows is None for eligible in group):
             row_counts = [(np.ones(len(group), bool), tensor.size)]
         else:  # which of the group target a row, and how many words such rows have
-            inside = np.zeros((tensor.shape[0], len(group)), bool)
+            is_member = np.zeros((tensor.shape[0], len(group)), bool)
             for number, eligible in enumerate(group):
-                inside[slice(None) if eligible.tensor.rows is None else eligible.tensor.rows, number] = True
-            combinations, rows = np.unique(inside, axis=0, return_counts=True)
+                is_member[slice(None) if eligible.tensor.rows is None else eligible.tensor.rows, number] = True
+            combinations, rows = np.unique(is_member, axis=0, return_counts=True)
             row_counts = zip(combinations, rows * tensor.row_words, strict=True)
         for combination, words in row_counts:
             if combination.any():

@@ -117,7 +117,7 @@ def _share_modules(model: nn.Module, other: nn.Module) -> bool:
 
 
 def _overlap(spans: list[Span], others: list[Span]) -> bool:
-    return any(overlap(own, other) for own in spans for other in others)
+    return any(overlap(span, other) for span in spans for other in others)
 
 
 def open_in(model: nn.Module) -> list[Change]:
@@ -297,12 +297,12 @@ def _words_to_hit(
         index = error_map.word[entries]
         if error_map.original is not None:
             depends = slice(None) if error_map.depends is None else error_map.depends[entries]
-            held, made_from = words.read_uint64(index[depends]), error_map.original[entries][depends]
-            if (held != made_from).any():
-                first = int(np.flatnonzero(held != made_from)[0])
+            words_now, made_from = words.read_uint64(index[depends]), error_map.original[entries][depends]
+            if (words_now != made_from).any():
+                first = int(np.flatnonzero(words_now != made_from)[0])
                 raise ErrorMapMismatch(
                     f"the error map was made from words of {name!r} that this model does not hold: word "
-                    f"{index[depends][first]} was {made_from[first]:#x}, here it is {held[first]:#x}"
+                    f"{index[depends][first]} was {made_from[first]:#x}, here it is {words_now[first]:#x}"
                 )
         position = torch.from_numpy(np.ascontiguousarray(index)).to(words.device)
         hits.append((name, words, position, words.masks(error_map.mask[entries])))

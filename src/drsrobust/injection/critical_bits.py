@@ -55,8 +55,8 @@ def check_count(count: int | str) -> int | str:
     Raises:
         ValueError: neither.
     """
-    if isinstance(count, str) and (found := _AT_LEAST.fullmatch(count)):
-        return f"{int(found[1])}+"
+    if isinstance(count, str) and (match := _AT_LEAST.fullmatch(count)):
+        return f"{int(match[1])}+"
     if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 0:
         raise ValueError(
             f"critical is {count!r}; it must be a number of flips, 0 or more, or at least a number, as '3+'"
@@ -91,14 +91,14 @@ class CriticalBits:
             ValueError: there are none, or only some of a tensor's critical bits may flip.
         """
         tensors = []
-        for one in eligible.eligible:
-            masks = EligibleBits(one.tensor, self.bits).masks
-            inside, table = masks & one.masks, one.tensor.stored is not None and one.tensor.stored.embedding
-            if not inside.any() or (table and one.tensor.shape[0] > self.table_rows):
+        for bits in eligible.eligible:
+            masks = EligibleBits(bits.tensor, self.bits).masks
+            masks_inside, table = masks & bits.masks, bits.tensor.stored is not None and bits.tensor.stored.embedding
+            if not masks_inside.any() or (table and bits.tensor.shape[0] > self.table_rows):
                 continue
-            if (inside != masks).any():
-                raise ValueError(f"{self}: errors may hit only some of these bits of {one.tensor.name}")
-            tensors.append(one.tensor)
+            if (masks_inside != masks).any():
+                raise ValueError(f"{self}: errors may hit only some of these bits of {bits.tensor.name}")
+            tensors.append(bits.tensor)
         if not tensors:
             raise ValueError(
                 f"the target has no critical bits: none of {list(self.bits)} outside of embedding tables with over "
@@ -116,9 +116,9 @@ def critical_masks(critical: AddressSpace, index: np.ndarray, error_map: Any) ->
         error_map: with `tensor` and `word`, sorted.
     """
     masks = np.zeros(len(error_map), np.uint64)
-    for number, one in zip(index, critical.eligible, strict=True):
+    for number, bits in zip(index, critical.eligible, strict=True):
         start, end = np.searchsorted(error_map.tensor, [number, number + 1])
-        masks[start:end] = one.mask_of(error_map.word[start:end])
+        masks[start:end] = bits.mask_of(error_map.word[start:end])
     return masks
 
 

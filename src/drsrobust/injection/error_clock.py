@@ -70,15 +70,15 @@ class ErrorClock:
             # largest one that was ever freed, up to 32 MiB; this block is never touched, so it costs nothing.
             np.empty(31 << 20, np.uint8)
         small = np.int32 if self.n <= 2**31 else np.int64  # half the bytes sort in half the time
-        drawn = np.empty(arrivals, small)
+        positions = np.empty(arrivals, small)
         filled = 0
         for part in self._positions(arrivals, small):
-            drawn[filled : filled + len(part)] = part
+            positions[filled : filled + len(part)] = part
             filled += len(part)
         if arrivals < 2048:
-            return np.unique(drawn).astype(np.int64)
+            return np.unique(positions).astype(np.int64)
         # PyTorch's radix sort is three times faster than NumPy's sort.
-        return torch.unique(torch.from_numpy(drawn)).numpy().astype(np.int64)
+        return torch.unique(torch.from_numpy(positions)).numpy().astype(np.int64)
 
     def first(self, k: int) -> np.ndarray:
         """The first k distinct places to be reached, 0 <= k <= n: int64, ascending."""
@@ -99,8 +99,8 @@ class ErrorClock:
         """The places of `until`, and for each the number of its first arrival (int64 [n]). Rate 1 takes about n log n draws."""
         if rate == 1:
             return self._first(self.n)
-        drawn = np.concatenate([np.empty(0, np.int64), *self._positions(self._count(rate), np.int64)])
-        return np.unique(drawn, return_index=True)
+        positions = np.concatenate([np.empty(0, np.int64), *self._positions(self._count(rate), np.int64)])
+        return np.unique(positions, return_index=True)
 
     def values(self, order: np.ndarray, words: int, *, first: int | None = None) -> np.ndarray:
         """The first `first` (None: all) of the `words` raw words that each arrival with a number in [n] owns: uint64
@@ -118,19 +118,19 @@ class ErrorClock:
 
     def _reach(self, k: int, order: np.ndarray | None) -> np.ndarray:
         """Marks (bool [n]) the first k distinct places; writes the number of each one's first arrival to `order` [n]."""
-        stream, hit, reached, drawn = self._stream(POSITION), np.zeros(self.n, bool), 0, 0
-        while reached < k:
+        stream, hit, n_hit, n_arrivals = self._stream(POSITION), np.zeros(self.n, bool), 0, 0
+        while n_hit < k:
             part = self._next_positions(stream, _CHUNK)
             new = np.flatnonzero(~hit[part])
             places, first = np.unique(part[new], return_index=True)
-            if reached + len(places) > k:  # keep the earliest ones
-                early = np.sort(first)[k - reached - 1]
+            if n_hit + len(places) > k:  # keep the earliest ones
+                early = np.sort(first)[k - n_hit - 1]
                 places, first = places[first <= early], first[first <= early]
             hit[places] = True
             if order is not None:
-                order[places] = drawn + new[first]
-            reached += len(places)
-            drawn += len(part)
+                order[places] = n_arrivals + new[first]
+            n_hit += len(places)
+            n_arrivals += len(part)
         return hit
 
     def _first(self, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -139,11 +139,11 @@ class ErrorClock:
             order = np.empty(self.n, np.int64)
             place = np.flatnonzero(self._reach(k, order))
             return place, order[place]
-        stream, drawn = self._stream(POSITION), np.empty(0, np.int64)
-        place, order = drawn, drawn
+        stream, positions = self._stream(POSITION), np.empty(0, np.int64)
+        place, order = positions, positions
         while len(place) < k:
-            drawn = np.concatenate((drawn, self._next_positions(stream, max(16, k))))
-            place, order = np.unique(drawn, return_index=True)
+            positions = np.concatenate((positions, self._next_positions(stream, max(16, k))))
+            place, order = np.unique(positions, return_index=True)
         early = np.sort(np.argpartition(order, k - 1)[:k]) if k else order[:0]
         return place[early], order[early]
 
@@ -187,9 +187,9 @@ class ErrorClock:
         """The next positions of a stream: at most `size`, because draws beyond the last place are discarded."""
         if self.n == 1:
             return np.zeros(size, dtype)
-        drawn = stream.random_raw(size)
-        drawn >>= np.uint64(64 - (self.n - 1).bit_length())
-        small = drawn.astype(dtype)  # the shift makes every number fit
+        positions = stream.random_raw(size)
+        positions >>= np.uint64(64 - (self.n - 1).bit_length())
+        small = positions.astype(dtype)  # the shift makes every number fit
         return small[small < self.n]
 
 

@@ -66,12 +66,12 @@ class Log:
         if self.pairs > 1:
             self.n_sites = self.n_events = None
 
-    def count(self, drawn: "ErrorMap") -> None:
+    def count(self, error_map: "ErrorMap") -> None:
         """Adds the bits, sites and events of one call's error map."""
-        self.eligible_bits += drawn.eligible_bits
+        self.eligible_bits += error_map.eligible_bits
         for name in ("n_sites", "n_events"):
-            total, more = getattr(self, name), getattr(drawn, name)
-            setattr(self, name, None if total is None or more is None else total + more)
+            total, value = getattr(self, name), getattr(error_map, name)
+            setattr(self, name, None if total is None or value is None else total + value)
 
     @property
     def words(self) -> int:
@@ -312,9 +312,9 @@ class ErrorMap:
             )
         return self._part(~words, self.mask)
 
-    def _part(self, kept: np.ndarray, mask: np.ndarray) -> "ErrorMap":
+    def _part(self, chosen: np.ndarray, mask: np.ndarray) -> "ErrorMap":
         arrays = {name: getattr(self, name) for name in _ARRAYS} | {"mask": mask}
-        return replace(self, **{name: None if array is None else array[kept] for name, array in arrays.items()})
+        return replace(self, **{name: None if array is None else array[chosen] for name, array in arrays.items()})
 
     def with_words(self, tensor: np.ndarray, word: np.ndarray, mask: np.ndarray) -> "ErrorMap":
         """The same map with other errors, as protected memory leaves them; a code may miscorrect words that were right.
@@ -328,8 +328,12 @@ class ErrorMap:
         if not ascending.all():
             order = np.lexsort((word, tensor))
             tensor, word, mask = tensor[order], word[order], mask[order]
-        kept = mask != 0
-        tensor, word, mask = tensor[kept].astype(np.int32), word[kept].astype(np.int64), mask[kept].astype(np.uint64)
+        is_wrong = mask != 0
+        tensor, word, mask = (
+            tensor[is_wrong].astype(np.int32),
+            word[is_wrong].astype(np.int64),
+            mask[is_wrong].astype(np.uint64),
+        )
         return replace(self, tensor=tensor, word=word, mask=mask, original=None, depends=None)
 
     def __or__(self, other: "ErrorMap") -> "ErrorMap":
@@ -367,13 +371,13 @@ class ErrorMap:
     def save(self, path: str | Path) -> None:
         """Writes an .npz file (arrays and JSON, no pickle), complete or not at all, without the log of transient errors, which
         the same seed reproduces."""
-        about = {"format": _FORMAT, "seed": self.seed, "error_model": self.error_model}
-        about |= {name: getattr(self, name) for name in _NUMBERS}
-        about["arrays"] = [name for name in _ARRAYS if getattr(self, name) is not None]
-        about["fingerprint"] = [[e.name, list(e.shape), e.format, e.component] for e in self.fingerprint]
-        arrays = {name: getattr(self, name) for name in about["arrays"]}
+        header = {"format": _FORMAT, "seed": self.seed, "error_model": self.error_model}
+        header |= {name: getattr(self, name) for name in _NUMBERS}
+        header["arrays"] = [name for name in _ARRAYS if getattr(self, name) is not None]
+        header["fingerprint"] = [[e.name, list(e.shape), e.format, e.component] for e in self.fingerprint]
+        arrays = {name: getattr(self, name) for name in header["arrays"]}
         with new_file(expanded("path", path)) as part, open(part, "wb") as handle:
-            np.savez_compressed(handle, about=np.frombuffer(json.dumps(about).encode(), np.uint8), **arrays)
+            np.savez_compressed(handle, about=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
 
     @classmethod
     def load(cls, path: str | Path) -> "ErrorMap":
@@ -385,18 +389,18 @@ class ErrorMap:
         path = expanded("path", path)
         try:
             with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as file:
-                about = json.loads(file["about"].tobytes())
-                if (version := about.pop("format")) != _FORMAT:
+                header = json.loads(file["about"].tobytes())
+                if (version := header.pop("format")) != _FORMAT:
                     raise ValueError(f"format {version}; this version reads format {_FORMAT}")
-                about.pop("drawn_bits", None)  # of versions before 0.5
-                about["fingerprint"] = tuple(Fingerprint(n, tuple(s), f, c) for n, s, f, c in about["fingerprint"])
-                names = about.pop("arrays")
+                header.pop("drawn_bits", None)  # of versions before 0.5
+                header["fingerprint"] = tuple(Fingerprint(n, tuple(s), f, c) for n, s, f, c in header["fingerprint"])
+                names = header.pop("arrays")
                 if set(file.files) != {"about", *names}:
                     raise ValueError(f"it should hold {', '.join(names)} and holds {', '.join(file.files)}")
-                about |= {name: file[name] for name in names}
-                if extra := set(about) - {"fingerprint", "seed", "error_model", *_NUMBERS, *_ARRAYS}:
+                header |= {name: file[name] for name in names}
+                if extra := set(header) - {"fingerprint", "seed", "error_model", *_NUMBERS, *_ARRAYS}:
                     raise ValueError(f"it holds {', '.join(sorted(extra))}, which no error map has")
-                loaded = cls(**about)
+                loaded = cls(**header)
                 loaded._check()
         except FileNotFoundError:
             raise
@@ -436,15 +440,15 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
     Raises:
         ValueError: the maps do not fit together.
     """
-    known: dict[str, Fingerprint] = {}
+    fingerprints: dict[str, Fingerprint] = {}
     for entry in (entry for error_map in maps for entry in error_map.fingerprint):
-        other = known.setdefault(entry.name, entry)
+        other = fingerprints.setdefault(entry.name, entry)
         if (other.shape, other.format) != (entry.shape, entry.format):
             raise ValueError(
                 f"the maps were made for different models: {entry.name!r} is {list(other.shape)} {other.format} in one, "
                 f"{list(entry.shape)} {entry.format} in the other"
             )
-    names = sorted(known)
+    names = sorted(fingerprints)
     index = {name: number for number, name in enumerate(names)}
     tensor = np.concatenate([np.array([index[name] for name in m.targets] or [0], np.int32)[m.tensor] for m in maps])
     word, mask = (np.concatenate([getattr(m, name) for m in maps]) for name in ("word", "mask"))
@@ -473,7 +477,7 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
         tensor,
         word,
         mask,
-        tuple(known[name] for name in names),
+        tuple(fingerprints[name] for name in names),
         maps[0].seed,
         " + ".join(sorted(error_map.error_model for error_map in maps)),
         sum(sizes) if len(set(targets)) == len(targets) and None not in sizes else None,

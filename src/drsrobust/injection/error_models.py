@@ -143,8 +143,8 @@ class ErrorModel(ABC):
 
     def _settings(self, without: str | None = None) -> str:
         values = ((field.name, getattr(self, field.name)) for field in fields(self) if field.name != without)
-        shown = ((name, list(value) if isinstance(value, tuple) else value) for name, value in values)
-        return ", ".join(f"{name}={value!r}" for name, value in shown if value is not None)
+        settings = ((name, list(value) if isinstance(value, tuple) else value) for name, value in values)
+        return ", ".join(f"{name}={value!r}" for name, value in settings if value is not None)
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -193,8 +193,8 @@ def from_words(
     **about: Any,
 ) -> ErrorMap:
     """The error map of masks in any order; masks of one word are joined, empty ones dropped."""
-    kept = mask != 0
-    tensor, word, mask = tensor[kept], word[kept], mask[kept]
+    is_wrong = mask != 0
+    tensor, word, mask = tensor[is_wrong], word[is_wrong], mask[is_wrong]
     order = np.lexsort((word, tensor))
     tensor, word, mask = tensor[order], word[order], mask[order]
     starts = first_of_runs(tensor, word)
@@ -460,20 +460,20 @@ class BitFlip(_ChosenBits):
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)
         positions = self.clock(eligible.bits, seed, copy).until_in_parts(self.ber)
-        drawn = from_bits(self, eligible, positions, seed, requested_rate=self.ber, n_sites=eligible.bits)
+        error_map = from_bits(self, eligible, positions, seed, requested_rate=self.ber, n_sites=eligible.bits)
         if self.critical is None:
-            return drawn
+            return error_map
         critical = self.critical_bits.among(eligible)
         clock = self.clock(critical.bits, seed, copy, "critical")
         count = draw_count(self.critical, critical.bits, self.ber, clock.values(np.zeros(1, np.int64), 1)[0, 0])
         index = np.array([space.tensors.index(tensor) for tensor in critical.tensors], np.int32)
         tensor, word, mask = critical.locate_masks(clock.first(count))
-        others = drawn.mask & ~critical_masks(critical, index, drawn)
+        others = error_map.mask & ~critical_masks(critical, index, error_map)
         return from_words(
             self,
             eligible,
-            np.append(drawn.tensor, index[tensor]),
-            np.append(drawn.word, word),
+            np.append(error_map.tensor, index[tensor]),
+            np.append(error_map.word, word),
             np.append(others, mask),
             seed,
             requested_rate=self.expected_share(space),
@@ -513,8 +513,8 @@ class FixedCount(_ChosenBits):
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)
-        about = {"requested_rate": self.expected_share(space), "n_sites": eligible.bits, "n_events": self.k}
-        return from_bits(self, eligible, self.clock(eligible.bits, seed, copy).first_in_parts(self.k), seed, **about)
+        counts = {"requested_rate": self.expected_share(space), "n_sites": eligible.bits, "n_events": self.k}
+        return from_bits(self, eligible, self.clock(eligible.bits, seed, copy).first_in_parts(self.k), seed, **counts)
 
     def sample_check_bits(self, checks: AddressSpace, data: AddressSpace, **_: int) -> None:
         """None: all k errors lie in the data."""
@@ -551,8 +551,8 @@ class SingleBit(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)
-        about = {"requested_rate": 1 / eligible.bits, "n_sites": eligible.bits, "n_events": 1}
-        return from_bits(self, eligible, self.clock(eligible.bits, seed, copy).first_in_parts(1), seed, **about)
+        counts = {"requested_rate": 1 / eligible.bits, "n_sites": eligible.bits, "n_events": 1}
+        return from_bits(self, eligible, self.clock(eligible.bits, seed, copy).first_in_parts(1), seed, **counts)
 
     def sample_check_bits(self, checks: AddressSpace, data: AddressSpace, **_: int) -> None:
         """None: the error lies in the data."""
@@ -603,6 +603,8 @@ class StuckAt(_ChosenBits):
         eligible = self.eligible(space)
         stuck = self.clock(eligible.bits, seed, copy).until(self.rate)
         tensor, word, bit = eligible.locate(stuck)
-        held = (eligible.read(tensor, word) >> bit.astype(np.uint64)) & np.uint64(1)
-        drawn = from_bits(self, eligible, [stuck[held != self.value]], seed, n_sites=eligible.bits, n_events=len(stuck))
-        return replace(drawn, original=eligible.read(drawn.tensor, drawn.word))
+        bit_now = (eligible.read(tensor, word) >> bit.astype(np.uint64)) & np.uint64(1)
+        error_map = from_bits(
+            self, eligible, [stuck[bit_now != self.value]], seed, n_sites=eligible.bits, n_events=len(stuck)
+        )
+        return replace(error_map, original=eligible.read(error_map.tensor, error_map.word))

@@ -54,11 +54,11 @@ class MultiBit(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         share = self.expected_share(space)
-        tensor, word, raw, about = draw_words(self, space, seed, copy, self.bits_per_word)
+        tensor, word, raw, counts = draw_words(self, space, seed, copy, self.bits_per_word)
         mask = np.zeros(len(word), np.uint64)
         for eligible, entries in space.by_tensor(tensor):
             mask[entries] = eligible.subset(word[entries], raw[entries])
-        return from_words(self, space, tensor, word, mask, seed, requested_rate=share, **about)
+        return from_words(self, space, tensor, word, mask, seed, requested_rate=share, **counts)
 
 
 @dataclass(frozen=True)
@@ -83,11 +83,11 @@ class RandomWord(ErrorModel):
         return self.rate / 2
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
-        tensor, word, raw, about = draw_words(self, space, seed, copy, 1)
+        tensor, word, raw, counts = draw_words(self, space, seed, copy, 1)
         mask = raw[:, 0]
         for eligible, entries in space.by_tensor(tensor):
             mask[entries] &= eligible.mask_of(word[entries])
-        return from_words(self, space, tensor, word, mask, seed, requested_rate=self.rate / 2, **about)
+        return from_words(self, space, tensor, word, mask, seed, requested_rate=self.rate / 2, **counts)
 
 
 @dataclass(frozen=True)
@@ -146,13 +146,13 @@ class RandomValue(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         self.expected_share(space)
-        tensor, word, raw, about = draw_words(self, space, seed, copy, 1)
+        tensor, word, raw, counts = draw_words(self, space, seed, copy, 1)
         mask = space.read(tensor, word)
         for eligible, entries in space.by_tensor(tensor):
             mask[entries] ^= self._draw(eligible.tensor.format.dtype, raw[entries, 0])
             mask[entries] &= eligible.mask_of(word[entries])
-        drawn = from_words(self, space, tensor, word, mask, seed, **about)
-        return replace(drawn, original=space.read(drawn.tensor, drawn.word))
+        error_map = from_words(self, space, tensor, word, mask, seed, **counts)
+        return replace(error_map, original=space.read(error_map.tensor, error_map.word))
 
     def sample_check_bits(
         self, checks: AddressSpace, data: AddressSpace, *, seed: int, data_seed: int, copy: int = 0
@@ -220,8 +220,8 @@ class Burst(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         starts = self.clock(space.bits, seed, copy).until(self.rate)
-        about = {"requested_rate": self.expected_share(space), "n_sites": space.bits, "n_events": len(starts)}
-        return from_bits(self, space, [space.extend(starts, self.length)], seed, **about)
+        counts = {"requested_rate": self.expected_share(space), "n_sites": space.bits, "n_events": len(starts)}
+        return from_bits(self, space, [space.extend(starts, self.length)], seed, **counts)
 
 
 @dataclass(frozen=True)
@@ -278,5 +278,5 @@ class RowError(ErrorModel):
                 (np.full(len(word), index, np.int32), word, flips.astype(np.uint64) & eligible.mask_of(word))
             )
         tensor, word, mask = (np.concatenate(column) for column in zip(*columns, strict=True))
-        about = {"requested_rate": self.rate * self.density, "n_sites": clock.n, "n_events": len(places)}
-        return from_words(self, space, tensor, word, mask, seed, **about)
+        counts = {"requested_rate": self.rate * self.density, "n_sites": clock.n, "n_events": len(places)}
+        return from_words(self, space, tensor, word, mask, seed, **counts)

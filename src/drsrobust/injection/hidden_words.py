@@ -42,16 +42,18 @@ def _warn(text: str) -> None:
 
 def _hidden(model: nn.Module) -> Iterator[str]:
     """Names of modules with weights that are packed, or that are not registered."""
-    known = {id(parameter) for parameter in model.parameters()}
+    parameters = {id(parameter) for parameter in model.parameters()}
 
     def is_hidden(value: Any) -> bool:
         if isinstance(value, torch.ScriptObject) and not isinstance(value, torch._C.ScriptModule):
             return ".fbgemm." not in value._type().qualified_name()  # counters of FBGEMM's look-ups are no weights
-        return isinstance(value, nn.Parameter) and id(value) not in known
+        return isinstance(value, nn.Parameter) and id(value) not in parameters
 
     for name, module in named_modules(model):
-        own = [value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")]
-        if any(map(is_hidden, tree_leaves(own))):
+        attributes = [
+            value for key, value in vars(module).items() if key not in ("_parameters", "_buffers", "_modules")
+        ]
+        if any(map(is_hidden, tree_leaves(attributes))):
             yield name or type(module).__name__
 
 

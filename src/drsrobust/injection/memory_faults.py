@@ -178,10 +178,15 @@ class MemoryFault(ErrorModel):
         Raises:
             ValueError: the memory has no room for the tensors.
         """
-        held = self.geometry.held(Layout(space).words)
-        rows, columns = -(-held // self.geometry.columns), np.minimum(held, self.geometry.columns)
-        counts = {"bit": CHIP_BITS * held.sum(), "word": held.sum(), "column": columns.sum(), "row": rows.sum()}
-        counts |= {"bank": (held > 0).sum(), "banks": (held > 0).any(axis=1).sum(), "ranks": 1}
+        held_words = self.geometry.held(Layout(space).words)
+        rows, columns = -(-held_words // self.geometry.columns), np.minimum(held_words, self.geometry.columns)
+        counts = {
+            "bit": CHIP_BITS * held_words.sum(),
+            "word": held_words.sum(),
+            "column": columns.sum(),
+            "row": rows.sum(),
+        }
+        counts |= {"bank": (held_words > 0).sum(), "banks": (held_words > 0).any(axis=1).sum(), "ranks": 1}
         return {mode: int(count) for mode, count in counts.items()}
 
     def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
@@ -200,14 +205,16 @@ class MemoryFault(ErrorModel):
         # Mantissa chips move a number by under an eighth of itself, unless a range check then sets it to 0.
         groups = {"mantissa chips" if top else "data chips": (others, "chip" if top else None)}
         groups |= {"exponent chips": ([*top], None), "check chips": (list(range(DATA_CHIPS, CHIPS)), "word")}
-        strata, about = [], {"critical_bits": critical_bits}
+        strata, condition = [], {"critical_bits": critical_bits}
         for name, (chips, bounded_within) in groups.items():
             if name == "check chips" or not chance.any():
                 strata.append((name, len(chips) / CHIPS, {"chips": chips}, bounded_within))
             else:
-                rest = float((1 - chance[chips]).sum()) / CHIPS
-                strata.append((f"{name}, not critical", rest, {"chips": chips, "critical": 0} | about, "word"))
-        strata.append(("critical bits", float(chance.sum()) / CHIPS, {"critical": "1+"} | about, None))
+                other_chance = float((1 - chance[chips]).sum()) / CHIPS
+                strata.append(
+                    (f"{name}, not critical", other_chance, {"chips": chips, "critical": 0} | condition, "word")
+                )
+        strata.append(("critical bits", float(chance.sum()) / CHIPS, {"critical": "1+"} | condition, None))
         return [
             Stratum(name, share, replace(self, **new), bounded) for name, share, new, bounded in strata if share > 0
         ]
@@ -237,30 +244,38 @@ class MemoryFault(ErrorModel):
             for k in range(CHIP_BITS + 1):
                 ways = [comb(k, j) * comb(CHIP_BITS - k, self.lines - j) * right**j for j in range(self.lines + 1)]
                 hit[k] = 1 - sum(ways) / comb(CHIP_BITS, self.lines)
-        for one in critical_bits.among(space).eligible:
-            tensor, width = one.tensor, one.tensor.format.width
-            per, period = width // CHIP_BITS, len(one.masks)
+        for bits in critical_bits.among(space).eligible:
+            tensor, width = bits.tensor, bits.tensor.format.width
+            per, period = width // CHIP_BITS, len(bits.masks)
             residue = np.arange(lcm(period, WORD // width))  # words with one residue have their bits in the same chips
             first = np.zeros(1, np.int64) if tensor.rows is None else tensor.rows * tensor.row_words
             length = tensor.size if tensor.rows is None else tensor.row_words
             starts, counts = np.unique(first % len(residue), return_counts=True)
             after = (residue - starts[:, None]) % len(residue)
-            held = counts @ ((length - 1 - after) // len(residue) + 1)
+            n_critical = counts @ ((length - 1 - after) // len(residue) + 1)
             shifts = np.arange(0, width, CHIP_BITS, dtype=np.uint64)
-            nibbles = one.masks[residue % period, None] >> shifts & np.uint64(15)
+            nibbles = bits.masks[residue % period, None] >> shifts & np.uint64(15)
             chips = per * (residue % (WORD // width))[:, None] + np.arange(per)
-            np.add.at(chance, chips, held[:, None] * hit[np.bitwise_count(nibbles)])
+            np.add.at(chance, chips, n_critical[:, None] * hit[np.bitwise_count(nibbles)])
         return chance / words
 
     def hits_per_hour(self, space: AddressSpace) -> dict[str, Fit]:
         """Faults per hour that reach the tensors, of each mode, in all chips of the memory, or in those of `chips`."""
         geometry = self.geometry
-        whole = {"bit": CHIP_BITS * geometry.words, "word": geometry.words, "ranks": 1, "banks": geometry.ranks}
-        whole |= {"column": geometry.ranks * geometry.banks * geometry.columns, "bank": geometry.ranks * geometry.banks}
-        whole |= {"row": geometry.ranks * geometry.banks * geometry.rows}
-        reached, devices = self.places(space), geometry.ranks * self.n_chips
-        share = {mode: reached[mode] / whole[mode] * devices * 1e-9 for mode in MODES}
-        return {mode: Fit(*(one * share[mode] for one in rates)) for mode, rates in self.fit}
+        places_of_device = {
+            "bit": CHIP_BITS * geometry.words,
+            "word": geometry.words,
+            "ranks": 1,
+            "banks": geometry.ranks,
+        }
+        places_of_device |= {
+            "column": geometry.ranks * geometry.banks * geometry.columns,
+            "bank": geometry.ranks * geometry.banks,
+        }
+        places_of_device |= {"row": geometry.ranks * geometry.banks * geometry.rows}
+        places, devices = self.places(space), geometry.ranks * self.n_chips
+        share = {mode: places[mode] / places_of_device[mode] * devices * 1e-9 for mode in MODES}
+        return {mode: Fit(*(rate * share[mode] for rate in rates)) for mode, rates in self.fit}
 
     def extent(self, space: AddressSpace, *, seed: int, copy: int = 0) -> Extent:
         """The fault of a trial.
@@ -274,17 +289,17 @@ class MemoryFault(ErrorModel):
         mode = self.mode
         if mode is None:
             rates = self.hits_per_hour(space)
-            ends = np.cumsum([one.total for one in rates.values()])
+            ends = np.cumsum([rate.total for rate in rates.values()])
             mode = list(rates)[int(np.searchsorted(ends, random.random() * ends[-1], side="right"))]
         chips = range(CHIPS) if self.chips is None else self.chips
         words, chip = Layout(space).words, int(chips[random.integers(len(chips))])
-        held = self.geometry.held(words)
+        held_words = self.geometry.held(words)
         place = int(random.integers(self.places(space)[mode]))
         if mode == "bit":
             return Extent(mode, chip, np.array([place // CHIP_BITS]), 1 << place % CHIP_BITS)
         if mode == "word":
             return Extent(mode, chip, np.array([place]))
-        return Extent(mode, chip, self._reached(mode, place, held))
+        return Extent(mode, chip, self._reached(mode, place, held_words))
 
     def _with_condition(self, space: AddressSpace, random: np.random.Generator) -> Extent:
         """A fault of one word with a critical bit, or without, by rejection. One with such bits is proposed by one of them, so
@@ -314,21 +329,23 @@ class MemoryFault(ErrorModel):
         failing = int(np.bitwise_or.reduce(1 << lines[: self.lines]))
         return first | int(_bernoulli(random, 1, self.density)[0]) & failing
 
-    def _reached(self, mode: str, place: int, held: np.ndarray) -> np.ndarray:
+    def _reached(self, mode: str, place: int, held_words: np.ndarray) -> np.ndarray:
         """The words of a column, a row, a bank or more, by the number of its place."""
         geometry, columns = self.geometry, self.geometry.columns
-        full = np.argwhere(held > 0)
+        full = np.argwhere(held_words > 0)
         if mode == "ranks":
-            return np.arange(held.sum())
+            return np.arange(held_words.sum())
         if mode == "banks":
             rank = np.unique(full[:, 0])[place]
-            start = int(held[:rank].sum())
-            return np.arange(start, start + int(held[rank].sum()))
-        counts = {"bank": held > 0, "row": -(-held // columns), "column": np.minimum(held, columns)}[mode].astype(int)
+            start = int(held_words[:rank].sum())
+            return np.arange(start, start + int(held_words[rank].sum()))
+        counts = {"bank": held_words > 0, "row": -(-held_words // columns), "column": np.minimum(held_words, columns)}[
+            mode
+        ].astype(int)
         ends = np.cumsum(counts.ravel())
         number = int(np.searchsorted(ends, place, side="right"))
         rank, bank = divmod(number, geometry.banks)
-        within, filled = place - int(ends[number] - counts.ravel()[number]), int(held[rank, bank])
+        within, filled = place - int(ends[number] - counts.ravel()[number]), int(held_words[rank, bank])
         if mode == "bank":
             offset = np.arange(filled)
         elif mode == "row":
@@ -339,8 +356,8 @@ class MemoryFault(ErrorModel):
 
     def tensors_of(self, space: AddressSpace, extent: Extent) -> Iterator[tuple[TargetTensor, slice, int]]:
         """The tensors that an extent reaches: each with its part of the addresses, and the number of its first word."""
-        for index, inside, first in Layout(space).by_tensor(extent.address):
-            yield space.tensors[index], inside, first
+        for index, entries, first in Layout(space).by_tensor(extent.address):
+            yield space.tensors[index], entries, first
 
     def wrong_bits(self, extent: Extent, *, seed: int, copy: int = 0) -> np.ndarray:
         """The wrong bits of the chip (uint8 [n], 4 bits each) in the words of an extent."""
@@ -364,7 +381,7 @@ class MemoryFault(ErrorModel):
         wrong <<= np.uint64(CHIP_BITS * (extent.chip - DATA_CHIPS))
         number = {tensor.name: index for index, tensor in enumerate(checks.tensors)}
         parts = [(np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))]
-        for tensor, inside, first in self.tensors_of(data, extent):
+        for tensor, entries, first in self.tensors_of(data, extent):
             index = number.get(tensor.name)
             units = -(-tensor.size * tensor.format.width // WORD)
             if index is None:
@@ -372,10 +389,10 @@ class MemoryFault(ErrorModel):
             per = checks.tensors[index].format.width // CHECK_BITS
             if checks.tensors[index].size != -(-units // per):
                 continue
-            unit = extent.address[inside] - first
+            unit = extent.address[entries] - first
             exists = unit < units
             word, shift = np.divmod(unit[exists], per)
-            mask = wrong[inside][exists] << (CHECK_BITS * shift).astype(np.uint64)
+            mask = wrong[entries][exists] << (CHECK_BITS * shift).astype(np.uint64)
             parts.append((np.full(len(word), index, np.int32), word, mask & checks.eligible[index].mask_of(word)))
         return from_words(self, checks, *map(np.concatenate, zip(*parts, strict=True)), data_seed)
 
@@ -386,11 +403,11 @@ class MemoryFault(ErrorModel):
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         extent = self.extent(space, seed=seed, copy=copy)
         address, wrong = extent.address, self.wrong_bits(extent, seed=seed, copy=copy)
-        about = {"n_sites": self.n_chips * self.places(space)[extent.mode], "n_events": 1}
+        counts = {"n_sites": self.n_chips * self.places(space)[extent.mode], "n_events": 1}
         if extent.chip >= DATA_CHIPS:
             address = address[:0]
         parts = Layout(space).located(address, wrong[: len(address)], extent.chip)
-        return from_sorted_words(self, space, *parts, seed, **about)
+        return from_sorted_words(self, space, *parts, seed, **counts)
 
 
 def _bernoulli(random: np.random.Generator, n: int, density: float) -> np.ndarray:
@@ -398,9 +415,9 @@ def _bernoulli(random: np.random.Generator, n: int, density: float) -> np.ndarra
     digits = round(density * 2**32)
     if digits in (0, 2**32):
         return np.full(n, 255 if digits else 0, np.uint8)
-    found: Any = np.zeros(n, np.uint8)
+    bits: Any = np.zeros(n, np.uint8)
     lowest = (digits & -digits).bit_length() - 1
     for place in range(lowest, 32):
         fair = np.frombuffer(random.bytes(n), np.uint8)
-        found = fair | found if digits >> place & 1 else fair & found
-    return found
+        bits = fair | bits if digits >> place & 1 else fair & bits
+    return bits

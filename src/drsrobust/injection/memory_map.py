@@ -75,9 +75,9 @@ class Geometry:
         banks = np.arange(self.banks)
         if self.mapping == "in order":
             return np.clip(in_rank[:, None] - banks * self.bank_words, 0, self.bank_words)
-        lines, rest = np.divmod(in_rank[:, None], LINE)
-        whole, more = np.divmod(lines, self.banks)
-        return LINE * (whole + (banks < more)) + np.where(banks == more, rest, 0)
+        lines, in_line = np.divmod(in_rank[:, None], LINE)
+        lines_each, extra = np.divmod(lines, self.banks)
+        return LINE * (lines_each + (banks < extra)) + np.where(banks == extra, in_line, 0)
 
     def address(self, rank: int, bank: int, offset: np.ndarray) -> np.ndarray:
         """Numbers of words (int64 [n]) by their places in a bank, which it may overwrite."""
@@ -118,7 +118,7 @@ class Layout:
 
     def __init__(self, space: AddressSpace) -> None:
         self._space = space
-        sizes = [one.size * one.format.dtype.itemsize for one in space.tensors]
+        sizes = [tensor.size * tensor.format.dtype.itemsize for tensor in space.tensors]
         self._ends = np.cumsum([LINE * -(-size // (LINE * WORD // 8)) for size in sizes])
         self.words = int(self._ends[-1]) if len(sizes) else 0
 
@@ -131,7 +131,7 @@ class Layout:
 
     def place(self, part: AddressSpace, number: int) -> tuple[int, int, int]:
         """Address, chip and number in the chip of a bit, given by its number in a space of some of the tensors."""
-        tensor, word, bit = (int(one[0]) for one in part.locate(np.array([number])))
+        tensor, word, bit = (int(column[0]) for column in part.locate(np.array([number])))
         index, width = self._space.tensors.index(part.tensors[tensor]), part.tensors[tensor].format.width
         address, within = divmod(word * width + bit, WORD)
         return (int(self._ends[index - 1]) if index else 0) + address, *divmod(within, CHIP_BITS)
@@ -140,19 +140,19 @@ class Layout:
         """Which of a chip's 4 bits in a word are eligible in a space of some of the tensors."""
         index, word, mask = self.located(np.array([address]), np.array([15], np.uint8), chip)
         name = self._space.tensors[index[0]].name if len(index) else None
-        masks = [one.mask_of(word)[0] & mask[0] for one in part.eligible if one.tensor.name == name]
+        masks = [bits.mask_of(word)[0] & mask[0] for bits in part.eligible if bits.tensor.name == name]
         return int(masks[0]) >> CHIP_BITS * chip % self._space.tensors[index[0]].format.width if masks else 0
 
     def located(self, address: np.ndarray, wrong: np.ndarray, chip: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tensor index, word and mask of the wrong bits of a chip, without empty masks; ascending as addresses are."""
-        n, found = int(np.count_nonzero(wrong)), 0
+        n, end = int(np.count_nonzero(wrong)), 0
         tensors, words, masks = np.empty(n, np.int32), np.empty(n, np.int64), np.empty(n, np.uint64)
-        for index, inside, first in self.by_tensor(address):
+        for index, entries, first in self.by_tensor(address):
             eligible = self._space.eligible[index]
             width = eligible.tensor.format.width
             per, shift = divmod(CHIP_BITS * chip, width)
-            for start in range(inside.start, inside.stop, _BLOCK):
-                block = slice(start, min(start + _BLOCK, inside.stop))
+            for start in range(entries.start, entries.stop, _BLOCK):
+                block = slice(start, min(start + _BLOCK, entries.stop))
                 hit = np.flatnonzero(wrong[block])
                 word = (address[block][hit] - first) * (WORD // width) + per
                 word = word[: np.searchsorted(word, eligible.tensor.size)]  # the tensor's last line may not be full
@@ -160,7 +160,7 @@ class Layout:
                 if not eligible.everything or eligible.tensor.rows is not None or eligible.tensor.format.period > 1:
                     mask &= eligible.mask_of(word)
                     word, mask = word[mask != 0], mask[mask != 0]
-                part = slice(found, found + len(word))
+                part = slice(end, end + len(word))
                 tensors[part], words[part], masks[part] = index, word, mask
-                found = part.stop
-        return tensors[:found], words[:found], masks[:found]
+                end = part.stop
+        return tensors[:end], words[:end], masks[:end]

@@ -96,8 +96,8 @@ def plain(dtype: torch.dtype) -> Format:
         {'sign': '1000000000000000', 'exponent': '0111111110000000', 'mantissa': '0000000001111111'}
     """
     if dtype not in _FLOATS and dtype not in _INTEGERS:
-        known = ", ".join(str(known).removeprefix("torch.") for known in (*_FLOATS, *_INTEGERS))
-        raise ValueError(f"{dtype} is not supported; known are {known}")
+        names = ", ".join(str(names).removeprefix("torch.") for names in (*_FLOATS, *_INTEGERS))
+        raise ValueError(f"{dtype} is not supported; known are {names}")
     top = 8 * dtype.itemsize - 1
     if dtype in _FLOATS:
         mantissa = _FLOATS[dtype]
@@ -199,11 +199,11 @@ def bit_classes(number_format: str | Format) -> dict[str, tuple[int | str, ...]]
         >>> {name: (bits[0], bits[-1]) for name, bits in bit_classes("float16").items()}
         {'sign': (15, 15), 'exponent_top': (14, 14), 'exponent_low': (10, 13), 'mantissa': (0, 9)}
     """
-    known = format_named(number_format) if isinstance(number_format, str) else number_format
-    masks = {name: mask for name in FIELDS if (mask := int(np.bitwise_or.reduce(known.fields.get(name, [0]))))}
+    layout = format_named(number_format) if isinstance(number_format, str) else number_format
+    masks = {name: mask for name in FIELDS if (mask := int(np.bitwise_or.reduce(layout.fields.get(name, [0]))))}
     if "scale" in masks:
         return {name: (name,) for name in ("value", "scale", "bias")}
-    numbers = {name: tuple(bit for bit in range(known.width) if mask >> bit & 1) for name, mask in masks.items()}
+    numbers = {name: tuple(bit for bit in range(layout.width) if mask >> bit & 1) for name, mask in masks.items()}
     classes = {"sign": numbers.get("sign", ())}
     if "exponent" in numbers:
         *lower, top = numbers["exponent"]

@@ -137,13 +137,13 @@ def _known(text: str, model: nn.Module, memory: Memory) -> str:
     components = {memory.component[name] for name in memory}
     groups = {group for group in GROUPS if any(group in group_of(component) for component in components)}
     groups = sorted(groups | set(declared_groups(model)))
-    known = [*sorted(components), *groups]
-    near = get_close_matches(text, dict.fromkeys([*known, *_modules(memory), *memory]), n=NEAREST)
+    names = [*sorted(components), *groups]
+    near = get_close_matches(text, dict.fromkeys([*names, *_modules(memory), *memory]), n=NEAREST)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
     tensors = f"tensors: {', '.join(sorted(memory))}"
     if near or len(memory) > LISTED:
         tensors = f"{len(memory)} tensors, named as {min(memory)!r}"
-    return f"{hint} components: {', '.join(known)}; {tensors}"
+    return f"{hint} components: {', '.join(names)}; {tensors}"
 
 
 def _modules(names: Iterable[str]) -> list[str]:
@@ -174,18 +174,18 @@ class Named(Target):
         if text in first:
             return {first[text]: None}
         parameters = {name for name in first if memory[first[name]].parameter}
-        own = {name for name in first if memory.component[name] == text}
-        own = own & parameters or own  # a component, or module, that has only buffers means these
-        own = own or {name for name in parameters if text in group_of(memory.component[name])}
-        if not own:
+        members = {name for name in first if memory.component[name] == text}
+        members = members & parameters or members  # a component, or module, that has only buffers means these
+        members = members or {name for name in parameters if text in group_of(memory.component[name])}
+        if not members:
             globs = declared_groups(model).get(text, ())
-            own = {name for name in parameters if any(fnmatchcase(name, glob) for glob in globs)}
-        if not own:
-            own = {name for name in first if name.startswith(f"{text}.")}
-            own = own & parameters or own
-        own = own or {name for name in first if fnmatchcase(name, text)}
-        dense = {name for name in own if not is_sparse(memory[first[name]].tensor)}
-        return dict.fromkeys(first[name] for name in dense or own)
+            members = {name for name in parameters if any(fnmatchcase(name, glob) for glob in globs)}
+        if not members:
+            members = {name for name in first if name.startswith(f"{text}.")}
+            members = members & parameters or members
+        members = members or {name for name in first if fnmatchcase(name, text)}
+        dense = {name for name in members if not is_sparse(memory[first[name]].tensor)}
+        return dict.fromkeys(first[name] for name in dense or members)
 
 
 @dataclass(frozen=True)
@@ -242,8 +242,8 @@ class OptimizerState(Target):
         chosen = [f"{OPTIMIZER}{name}" for name in names if fnmatchcase(name, self.glob)]
         if not chosen:
             reason = "it is the optimizer of other parameters" if self.optimizer.state else "take a step first"
-            known = f"there are: {', '.join(names)}" if names else f"there is none of this model: {reason}"
-            raise ValueError(f"no optimizer state matches {self.glob!r}; {known}")
+            present = f"there are: {', '.join(names)}" if names else f"there is none of this model: {reason}"
+            raise ValueError(f"no optimizer state matches {self.glob!r}; {present}")
         return dict.fromkeys(chosen)
 
 
@@ -268,8 +268,8 @@ class Union(Target):
         union: Chosen = {}
         for part in self.parts:
             for name, rows in part.chosen(model, memory).items():
-                known = union.get(name, rows)
-                union[name] = None if rows is None or known is None else np.union1d(known, rows)
+                chosen_rows = union.get(name, rows)
+                union[name] = None if rows is None or chosen_rows is None else np.union1d(chosen_rows, rows)
         return union
 
 

@@ -100,13 +100,13 @@ class Draw:
             try:
                 check(site, tensor)
                 target = TargetTensor(site, site, shape or (1,), plain(tensor.dtype), None, Stored(memory))
-                drawn = self.error_model.sample(AddressSpace([target]), seed=seed, copy=self.copy)
+                error_map = self.error_model.sample(AddressSpace([target]), seed=seed, copy=self.copy)
             except ValueError as error:
                 raise InjectionError(f"{self.error_model} cannot hit {site}: {error}") from error
-            self.log.count(drawn)
-            if len(drawn):
-                self.log.hits.append(Hit(site, call, number, drawn.word, drawn.mask))
-                hits.append((drawn.word if part is None else part[drawn.word], drawn.mask))
+            self.log.count(error_map)
+            if len(error_map):
+                self.log.hits.append(Hit(site, call, number, error_map.word, error_map.mask))
+                hits.append((error_map.word if part is None else part[error_map.word], error_map.mask))
         if not hits:
             return tensor
         changed = tensor.clone(memory_format=torch.contiguous_format)
@@ -300,8 +300,8 @@ class Gradients(Transient):
             [self.glob] if self.glob in parameters else [name for name in parameters if fnmatchcase(name, self.glob)]
         )
         if not names:
-            known = ", ".join(parameters) or "none"
-            raise ValueError(f"no parameter with a gradient matches {self.glob!r}; there are: {known}")
+            listing = ", ".join(parameters) or "none"
+            raise ValueError(f"no parameter with a gradient matches {self.glob!r}; there are: {listing}")
         for name, parameter in dict(parameters[name] for name in names).items():
             site = f"gradient of {name}"
 
@@ -365,9 +365,9 @@ def _id_words(jagged: Any) -> list[np.ndarray]:
 def _refuse_compiled(model: nn.Module, names: list[str]) -> None:
     """Raises ValueError if one of these modules is compiled, or inside a compiled one, where new hooks do not run."""
     for outer, module in [("", model), *named_modules(model)]:
-        inside = [name for name in names if not outer or name == outer or name.startswith(f"{outer}.")]
-        if inside and is_compiled(module):
-            name = inside[0] or type(unwrapped(model)).__name__
+        compiled = [name for name in names if not outer or name == outer or name.startswith(f"{outer}.")]
+        if compiled and is_compiled(module):
+            name = compiled[0] or type(unwrapped(model)).__name__
             raise ValueError(
                 f"{name} is compiled, so new hooks do not run; inject into the module before torch.compile"
             )
@@ -441,12 +441,12 @@ def _within(name: str, ids: torch.Tensor, rows: torch.Tensor, out_of_range: str)
     Raises:
         IndexError: an id out of range, for `out_of_range="raise"`.
     """
-    outside = ((ids < 0) | (ids >= rows)) & (rows >= 0)
-    if not outside.any():
+    is_outside = ((ids < 0) | (ids >= rows)) & (rows >= 0)
+    if not is_outside.any():
         return ids
     if out_of_range == "raise":
-        first = ids[outside][0].item()
-        limit = rows.expand(ids.shape)[outside][0].item()
+        first = ids[is_outside][0].item()
+        limit = rows.expand(ids.shape)[is_outside][0].item()
         raise IndexError(f"{name}: id {first} is out of range; the table has rows 0 to {limit - 1}")
     other = ids % rows if out_of_range == "wrap" else torch.zeros_like(ids)
-    return torch.where(outside, other.to(ids.dtype), ids)
+    return torch.where(is_outside, other.to(ids.dtype), ids)

@@ -60,8 +60,8 @@ def _dense_and_sparse(batch: Any) -> tuple[Any, Any]:
         return batch.dense_features, batch.sparse_features
     if isinstance(batch, tuple | list) and len(batch) == 3 and _is_jagged(batch[1]):
         return batch[0], batch[1]
-    seen, part = _description(batch)
-    raise TypeError(f"this batch is {seen}; pass forward=lambda model, batch: model({part})")
+    description, part = _description(batch)
+    raise TypeError(f"this batch is {description}; pass forward=lambda model, batch: model({part})")
 
 
 def _by_keywords(dense: Any, sparse: Any, model: nn.Module, batch: Any) -> Any:
@@ -69,8 +69,10 @@ def _by_keywords(dense: Any, sparse: Any, model: nn.Module, batch: Any) -> Any:
         return model(dense_features=dense, sparse_features=sparse)
     except TypeError as error:
         takes = inspect.signature(model.forward).parameters
-        known = any(one.kind is one.VAR_KEYWORD for one in takes.values()) or {*_KEYWORDS} <= set(takes)
-        if known:
+        accepted = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values()) or {*_KEYWORDS} <= set(
+            takes
+        )
+        if accepted:
             raise
         raise TypeError(
             f"{type(model).__name__}.forward takes {', '.join(takes) or 'nothing'}, not dense_features and sparse_features; "
@@ -88,19 +90,21 @@ class _Text(str):
 def _explained(error: Exception, model: nn.Module, batch: Any, number: int) -> Exception:
     """An error of `forward` with what the batch has and the user's line, of its type where that is made of one text."""
     try:
-        seen = _content(batch)
+        content = _content(batch)
     except Exception:
-        seen = type(batch).__name__
-    text = f"forward failed on {f'batch {number}' if number else 'the first batch'}, which has {seen}"
+        content = type(batch).__name__
+    text = f"forward failed on {f'batch {number}' if number else 'the first batch'}, which has {content}"
     text += f"{_line(error)}: {type(error).__name__}: {error}".rstrip(": ")
-    dtypes = {str(one.dtype).removeprefix("torch.") for one in model.parameters() if one.is_floating_point()}
-    if _OTHER_DTYPE.search(str(error)) and set(re.findall(r"b?float\d+", seen)) - dtypes:
+    dtypes = {
+        str(parameter.dtype).removeprefix("torch.") for parameter in model.parameters() if parameter.is_floating_point()
+    }
+    if _OTHER_DTYPE.search(str(error)) and set(re.findall(r"b?float\d+", content)) - dtypes:
         text += f"; parameters are {', '.join(sorted(dtypes))}: forward must cast, as x.to(torch.{min(dtypes)})"
     try:
-        made = type(error)(_Text(text))
+        explained = type(error)(_Text(text))
     except Exception:
         return RuntimeError(text)
-    return made if made.args == (text,) else RuntimeError(text)
+    return explained if explained.args == (text,) else RuntimeError(text)
 
 
 def _line(error: Exception) -> str:

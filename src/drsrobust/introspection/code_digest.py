@@ -236,8 +236,8 @@ class _Walk:
                 self._attributes({name: content for name, content in part.items() if name not in cached}, path)
             else:
                 self.add(part, path)
-        for more in items:
-            self.add(None if more is None else list(more), path)
+        for item in items:
+            self.add(None if item is None else list(item), path)
         return None
 
     def _tensor(self, tensor: torch.Tensor, path: str) -> None:
@@ -283,7 +283,7 @@ def _module_settings(module: nn.Module) -> dict[str, Any]:
 def _named(code: types.CodeType, namespace: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Globals that a function's code names, and what it takes from modules of the user, by name."""
     names, attributes, imports = _names(code)
-    found = {name: namespace[name] for name in names if name in namespace}
+    named = {name: namespace[name] for name in names if name in namespace}
     package = namespace.get("__package__") or ""
     for name, level in imports:
         try:
@@ -291,14 +291,14 @@ def _named(code: types.CodeType, namespace: Mapping[str, Any]) -> Iterator[tuple
         except ImportError:
             continue
         if name in sys.modules:
-            found[name] = sys.modules[name]
-    pending = list(found.items())
+            named[name] = sys.modules[name]
+    pending = list(named.items())
     for name, value in pending:
         if isinstance(value, types.ModuleType) and not is_installed(value.__name__):
             inner = {f"{name}.{part}": vars(value)[part] for part in attributes if part in vars(value)}
-            pending += [item for item in inner.items() if item[0] not in found]
-            found |= inner
-    return iter(sorted(found.items()))
+            pending += [item for item in inner.items() if item[0] not in named]
+            named |= inner
+    return iter(sorted(named.items()))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -317,8 +317,8 @@ def _names(code: types.CodeType) -> tuple[frozenset[str], frozenset[str], frozen
         constants.append(instruction.argval if instruction.opname == "LOAD_CONST" else None)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            for known, more in zip((names, attributes, imports), _names(constant), strict=True):
-                known |= more
+            for target, inner in zip((names, attributes, imports), _names(constant), strict=True):
+                target |= inner
     return frozenset(names), frozenset(attributes), frozenset(imports)
 
 

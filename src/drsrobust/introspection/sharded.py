@@ -28,9 +28,9 @@ def refuse_sharded(model: nn.Module) -> None:
         return
     names = list(dict.fromkeys(sharded_tensors(model)))
     if names:
-        known = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+        some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
         raise ValueError(
-            f"{type(model).__name__} is sharded over {world} ranks ({known}): each rank would draw errors of its own words and "
+            f"{type(model).__name__} is sharded over {world} ranks ({some}): each rank would draw errors of its own words and "
             "miss those of the others; take the model before it is sharded, or a process group of one rank"
         )
 

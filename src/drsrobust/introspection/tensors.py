@@ -78,34 +78,38 @@ def listed(model: nn.Module) -> list[TensorEntry]:
         parameters += [(start + n, t, True, None) for n, t in module._parameters.items() if t is not None]
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) or _LOOKUP in type(module).__name__:
             looked_up.update(start + n for n in module._parameters)
-        own = {start + n: t for n, t in module._buffers.items() if t is not None}
+        members = {start + n: t for n, t in module._buffers.items() if t is not None}
         if _LOOKUP in type(module).__name__:
             # Offsets, types and counters of FBGEMM's kernels, which trust them: errors there end the process.
-            own = {name: tensor for name, tensor in own.items() if tensor.is_floating_point()}
-        buffers += [(name, tensor, False, None) for name, tensor in own.items() if name not in tables]
+            members = {name: tensor for name, tensor in members.items() if tensor.is_floating_point()}
+        buffers += [(name, tensor, False, None) for name, tensor in members.items() if name not in tables]
     quantized = [(table.name, table.tensor, True, table) for table in tables.values()]
-    seen: dict[int, list[TensorEntry]] = {}
+    by_memory: dict[int, list[TensorEntry]] = {}
     once = []
     for name, tensor, parameter, table in (*parameters, *quantized, *buffers):
         place = address(tensor)
-        there = [] if place is None else seen.setdefault(place, [])
-        known = next((one for one in there if _same_memory(one.tensor, tensor)), None)
-        if known is None:
+        candidates = [] if place is None else by_memory.setdefault(place, [])
+        entry = next((candidate for candidate in candidates if _same_memory(candidate.tensor, tensor)), None)
+        if entry is None:
             once.append(TensorEntry(name, tensor, parameter, table, [], table is not None or name in looked_up))
-            there.append(once[-1])
-        elif known.name != name:
-            known.aliases.append(name)
+            candidates.append(once[-1])
+        elif entry.name != name:
+            entry.aliases.append(name)
     return once
 
 
-def _same_memory(one: torch.Tensor, other: torch.Tensor) -> bool:
+def _same_memory(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors that begin at one address are the same words."""
-    return one is other or (one.dtype, one.shape, one.stride()) == (other.dtype, other.shape, other.stride())
+    return tensor is other or (tensor.dtype, tensor.shape, tensor.stride()) == (
+        other.dtype,
+        other.shape,
+        other.stride(),
+    )
 
 
 def named_tensors(model: nn.Module, *, buffers: bool) -> Iterator[tuple[str, torch.Tensor]]:
     """Names and tensors of what `listed` gives, buffers if asked for."""
-    return ((one.name, one.tensor) for one in listed(model) if one.parameter or buffers)
+    return ((entry.name, entry.tensor) for entry in listed(model) if entry.parameter or buffers)
 
 
 def address(tensor: torch.Tensor) -> int | None:
@@ -141,9 +145,9 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
     return start, start + (last + 1) * tensor.element_size()
 
 
-def overlap(one: tuple[int, int], other: tuple[int, int]) -> bool:
+def overlap(tensor: tuple[int, int], other: tuple[int, int]) -> bool:
     """Whether two spans have a byte in common."""
-    return one[0] < other[1] and other[0] < one[1]
+    return tensor[0] < other[1] and other[0] < tensor[1]
 
 
 def component_of(
@@ -161,32 +165,32 @@ def component_of(
         ValueError: a glob that matches no tensor, or a tensor that two of them match.
     """
     everything = listed(model) if everything is None else everything
-    names = [name for one in everything for name in (one.name, *one.aliases)]
-    found: dict[str, str] = {}
+    names = [name for entry in everything for name in (entry.name, *entry.aliases)]
+    by_name: dict[str, str] = {}
     for component, pattern in (components or {}).items():
         matches = [name for name in names if fnmatchcase(name, pattern)]
         if not matches:
             raise ValueError(f"component {component!r}: no tensor matches {pattern!r}; there are: {', '.join(names)}")
         for name in matches:
-            if name in found:
-                raise ValueError(f"tensor {name!r} belongs to two components: {found[name]!r} and {component!r}")
-            found[name] = component
-    for one in everything:  # an override of any name goes for the tensor
-        if overridden := [found[name] for name in (one.name, *one.aliases) if name in found]:
-            found |= dict.fromkeys((one.name, *one.aliases), overridden[0])
+            if name in by_name:
+                raise ValueError(f"tensor {name!r} belongs to two components: {by_name[name]!r} and {component!r}")
+            by_name[name] = component
+    for entry in everything:  # an override of any name goes for the tensor
+        if overridden := [by_name[name] for name in (entry.name, *entry.aliases) if name in by_name]:
+            by_name |= dict.fromkeys((entry.name, *entry.aliases), overridden[0])
     start, inner = core(model)
     for component, patterns in declared_components(type(inner)).items():
         for name in names:
-            if name not in found and any(fnmatchcase(name, start + pattern) for pattern in patterns):
-                found[name] = component
-    embeddings = _embedding_modules(model) if len(found) < len(names) else set()
+            if name not in by_name and any(fnmatchcase(name, start + pattern) for pattern in patterns):
+                by_name[name] = component
+    embeddings = _embedding_modules(model) if len(by_name) < len(names) else set()
     for name in names:
-        if name not in found:
+        if name not in by_name:
             parts = name.split(".")
             parents = {".".join(parts[:end]) for end in range(len(parts))}
             child = name.removeprefix(start).split(".")[0]
-            found[name] = child if embeddings.isdisjoint(parents) else "embedding"
-    return found
+            by_name[name] = child if embeddings.isdisjoint(parents) else "embedding"
+    return by_name
 
 
 def core(model: nn.Module) -> tuple[str, nn.Module]:
@@ -194,10 +198,10 @@ def core(model: nn.Module) -> tuple[str, nn.Module]:
     `DLRMTrain` does; and the beginning of its tensors' names."""
     start, module = "", unwrapped(model)
     while not declared_components(type(module)):
-        inside = [(name, child) for name, child in module.named_children() if next(_tensors(child), None) is not None]
-        if len(inside) != 1 or next(_tensors(module, recurse=False), None) is not None:
+        children = [(name, child) for name, child in module.named_children() if next(_tensors(child), None) is not None]
+        if len(children) != 1 or next(_tensors(module, recurse=False), None) is not None:
             break
-        name, child = inside[0]
+        name, child = children[0]
         child = unwrapped(child)
         if isinstance(child, _LISTS) or not any(child.children()):
             break  # its name says more than numbers, or than the names of a layer's parameters
@@ -212,11 +216,11 @@ def _tensors(module: nn.Module, *, recurse: bool = True) -> Iterator[torch.Tenso
 
 def declared_components(model: type[nn.Module]) -> Mapping[str, Sequence[str]]:
     """The components that a class declares, its own or TorchRec's: name -> globs on tensor names."""
-    own = getattr(model, "COMPONENTS", None)
-    if own is not None:
-        return own
-    known = (TORCHREC_COMPONENTS.get((one.__module__, one.__qualname__)) for one in model.__mro__)
-    return next((found for found in known if found), {})
+    declared = getattr(model, "COMPONENTS", None)
+    if declared is not None:
+        return declared
+    by_class = (TORCHREC_COMPONENTS.get((base.__module__, base.__qualname__)) for base in model.__mro__)
+    return next((components for components in by_class if components), {})
 
 
 def _embedding_modules(model: nn.Module) -> set[str]:

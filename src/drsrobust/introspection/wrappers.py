@@ -69,11 +69,11 @@ def intercepted(modules: Mapping[str, nn.Module], replacement: Callable[[str, Fo
             module.__dict__["forward"] = replacement(name, module.forward)
         yield
     finally:
-        for module, own in reversed(replaced):
-            if own is None:
+        for module, original in reversed(replaced):
+            if original is None:
                 module.__dict__.pop("forward", None)
             else:
-                module.__dict__["forward"] = own
+                module.__dict__["forward"] = original
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -47,12 +47,12 @@ def checked_users(users: np.ndarray) -> np.ndarray:
 def checked_k(k: int) -> int:
     """The length of a list; raises ValueError unless it is a whole number of at least 1."""
     try:
-        whole = operator.index(k)
+        number = operator.index(k)
     except TypeError:
-        whole = 0
-    if whole < 1:
+        number = 0
+    if number < 1:
         raise ValueError(f"k is {k!r}; the length of a list must be a whole number, 1 or more")
-    return whole
+    return number
 
 
 def checked_prior(prior: float) -> float:

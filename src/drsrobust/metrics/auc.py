@@ -106,9 +106,9 @@ def twice_won(clicked: np.ndarray, scores: np.ndarray) -> int:
     pairs = clicks * (len(clicked) - clicks)
     keys = best_first_keys(scores)
     order = argsort_keys(keys)
-    known = len(keys) - int(np.count_nonzero(np.isnan(scores)))
-    keys, clicked = keys.take(order)[:known], clicked.take(order)[:known]  # a NaN comes last
-    ends = np.flatnonzero(np.append(keys[1:] != keys[:-1], [True] * bool(known))) + 1  # of runs of equal scores
+    n_numbers = len(keys) - int(np.count_nonzero(np.isnan(scores)))
+    keys, clicked = keys.take(order)[:n_numbers], clicked.take(order)[:n_numbers]  # a NaN comes last
+    ends = np.flatnonzero(np.append(keys[1:] != keys[:-1], [True] * bool(n_numbers))) + 1  # of runs of equal scores
     edges = np.concatenate([[0], ends])
     clicks_at = np.concatenate([[0], np.cumsum(clicked, dtype=np.int64)]).take(edges)
     others_at = edges - clicks_at
@@ -134,13 +134,13 @@ def placements(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.n
     from scipy.stats import rankdata
 
     clicked, scores = np.asarray(labels).ravel() == 1, np.asarray(scores, np.float64).ravel()
-    known = ~np.isnan(scores)
+    is_number = ~np.isnan(scores)
     m, n = int(clicked.sum()), int((~clicked).sum())
     if not m or not n:
         raise ValueError(f"{m} clicks and {n} other rows; an AUC needs both")
-    clicks, others = clicked & known, ~clicked & known
+    clicks, others = clicked & is_number, ~clicked & is_number
     rank = np.zeros(len(scores))
-    rank[known] = rankdata(scores[known])
+    rank[is_number] = rankdata(scores[is_number])
     above, below = np.full(len(scores), n / 2), np.full(len(scores), m / 2)
     above[clicks] = rank[clicks] - rankdata(scores[clicks]) + (n - others.sum()) / 2
     below[others] = m - (rank[others] - rankdata(scores[others]) + (m - clicks.sum()) / 2)
@@ -181,10 +181,10 @@ def auc_difference(
     from scipy.stats import norm
 
     value = auc(labels, scores) - auc(labels, others)
-    one, two = placements(labels, scores), placements(labels, others)
-    error = np.sqrt(_variance(one[0] - two[0], one[1] - two[1]))
+    first, two = placements(labels, scores), placements(labels, others)
+    error = np.sqrt(_variance(first[0] - two[0], first[1] - two[1]))
     p = float(2 * norm.sf(abs(value) / error)) if error > 0 else float("nan")
-    low, high = _ends(value, (one[0] - two[0], one[1] - two[1]), (-1.0, 1.0), confidence)
+    low, high = _ends(value, (first[0] - two[0], first[1] - two[1]), (-1.0, 1.0), confidence)
     return value, low, high, p
 
 
@@ -194,7 +194,7 @@ def _ends(
     """Both ends of the interval of a mean placement, or of a mean difference of placements, of clicks and of others."""
     half = _z(confidence) * np.sqrt(_variance(*classes))
     shares = [
-        rule_of_three(len(one), confidence) for one in classes if np.ptp(one) <= 1e-12
+        rule_of_three(len(values), confidence) for values in classes if np.ptp(values) <= 1e-12
     ]  # of classes without variance
     below, above = (np.hypot(half, np.linalg.norm(shares) * abs(bound - value)) for bound in bounds)
     return float(max(bounds[0], value - below)), float(min(bounds[1], value + above))

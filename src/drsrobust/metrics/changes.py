@@ -211,7 +211,7 @@ def _centred_ranks(scores: np.ndarray) -> np.ndarray:
     """Ranks less their mean (n + 1) / 2, float64 [n]; 0 for NaN. All are multiples of 1/2, so their sums are exact."""
     from scipy.stats import rankdata
 
-    known = ~np.isnan(scores)
+    is_number = ~np.isnan(scores)
     ranks = np.zeros(len(scores))
-    ranks[known] = rankdata(scores[known]) - (np.count_nonzero(known) + 1) / 2
+    ranks[is_number] = rankdata(scores[is_number]) - (np.count_nonzero(is_number) + 1) / 2
     return ranks

@@ -76,8 +76,8 @@ def twice_above(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
         int64 [m].
     """
     missing = int(np.count_nonzero(np.isnan(others)))
-    known = others[: len(others) - missing]
-    twice = np.searchsorted(known, scores, "left") + np.searchsorted(known, scores, "right") + missing
+    numbers = others[: len(others) - missing]
+    twice = np.searchsorted(numbers, scores, "left") + np.searchsorted(numbers, scores, "right") + missing
     return np.where(np.isnan(scores), len(others), twice)
 
 
@@ -174,9 +174,9 @@ class BaselineMetrics:
             return scores
         if rows is None:
             return served(scores)
-        shown = self._compared.copy()
-        shown[rows] = served(scores.take(rows))
-        return shown
+        compared = self._compared.copy()
+        compared[rows] = served(scores.take(rows))
+        return compared
 
     def log_loss(self, scores: np.ndarray, changed: np.ndarray | None = None) -> float:
         """`metrics.log_loss` of scores [n]. Arguments and errors are those of `auc`."""
@@ -213,20 +213,20 @@ class BaselineMetrics:
     ) -> dict[str, float | None]:
         """Several metrics at once: lists are ordered once for all of them. Else as `measure`."""
         bases = {name: split_name(name) for name in names}
-        of_lists = {name: one for name, one in bases.items() if one[0] in LISTS}
+        of_lists = {name: base for name, base in bases.items() if base[0] in LISTS}
         checked_scores, rows = self._checked(scores, changed)
-        found: dict[str, float | None] = dict.fromkeys(names)
+        values: dict[str, float | None] = dict.fromkeys(names)
         if self._lists is not None and of_lists:
             who = None if rows is None else self._lists.lists.owners(rows)
-            found |= self._lists.measures(of_lists, self._shown(checked_scores, rows), who)
+            values |= self._lists.measures(of_lists, self._shown(checked_scores, rows), who)
         for name in set(names) - set(of_lists):
             if name in DEVIATIONS:
-                found[name] = DEVIATIONS[name](checked_scores, self.golden)
+                values[name] = DEVIATIONS[name](checked_scores, self.golden)
             elif name == "calibration":
-                found[name] = self.calibration(scores, changed)
+                values[name] = self.calibration(scores, changed)
             else:
-                found[name] = self._share(name, checked_scores, rows)
-        return found
+                values[name] = self._share(name, checked_scores, rows)
+        return values
 
     def check(self, golden: np.ndarray) -> None:
         """Raises RuntimeError if the arrays here are not those of the golden scores [n]."""
@@ -254,13 +254,13 @@ class BaselineMetrics:
         """Share of rows that are flipped, moved or NaN; a row with its golden score, which is finite, is none of these."""
         rows = slice(None) if rows is None else rows
         if name == "nan_share":
-            found = np.isnan(scores[rows])
+            is_changed = np.isnan(scores[rows])
         elif name in DECISIONS:
             scores = scores[rows] if self._compare == "logit" else served(scores[rows])
-            found = is_flipped(scores, self._compared[rows], self._cut, nan_wrong=name == "decision_changed")
+            is_changed = is_flipped(scores, self._compared[rows], self._cut, nan_wrong=name == "decision_changed")
         else:
-            found = is_moved(scores[rows], self.golden[rows], self._epsilon)
-        return float(np.count_nonzero(found) / len(self.golden)) if len(self.golden) else float("nan")
+            is_changed = is_moved(scores[rows], self.golden[rows], self._epsilon)
+        return float(np.count_nonzero(is_changed) / len(self.golden)) if len(self.golden) else float("nan")
 
     def _arrays(self, lists: ListMetrics | None = None) -> dict[str, np.ndarray]:
         """All arrays kept here, by name, of lists of the lengths that `lists` has too."""

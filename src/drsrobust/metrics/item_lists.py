@@ -65,9 +65,12 @@ class ItemLists:
         """Items int64 [A, depth] of some rows' scores [A, items]."""
         keys = best_first_keys(scores)
         if keys.dtype == np.uint32:  # key and item fit into 64 bits, so that only the best are sorted
-            both = keys.astype(np.uint64) << np.uint64(32) | np.arange(self._items, dtype=np.uint64)
-            both = np.sort(np.partition(both, self.depth - 1, axis=1)[:, : self.depth], axis=1)
-            items, keys = (both & np.uint64(2**32 - 1)).astype(np.int64), (both >> np.uint64(32)).astype(np.uint32)
+            key_and_item = keys.astype(np.uint64) << np.uint64(32) | np.arange(self._items, dtype=np.uint64)
+            key_and_item = np.sort(np.partition(key_and_item, self.depth - 1, axis=1)[:, : self.depth], axis=1)
+            items, keys = (
+                (key_and_item & np.uint64(2**32 - 1)).astype(np.int64),
+                (key_and_item >> np.uint64(32)).astype(np.uint32),
+            )
         else:
             items = np.argsort(keys, axis=1, kind="stable")[:, : self.depth]
             keys = np.take_along_axis(keys, items, axis=1)

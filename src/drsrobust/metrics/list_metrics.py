@@ -37,25 +37,27 @@ class ListMetrics:
             scores: as `lists.top` takes them.
             who: numbers of the users with a changed row, int64 [A]; None: anyone.
         """
-        found = {name: (metric, self._of(k or self.lists.k)) for name, (metric, k) in asked.items()}
-        top = self.lists.cut(max(one.lists.k for _, one in found.values())).top(scores, who)
-        return {name: one.measure(metric, top[: one.lists.depth], who) for name, (metric, one) in found.items()}
+        requested = {name: (metric, self._of(k or self.lists.k)) for name, (metric, k) in asked.items()}
+        top = self.lists.cut(max(lists.lists.k for _, lists in requested.values())).top(scores, who)
+        return {
+            name: lists.measure(metric, top[: lists.lists.depth], who) for name, (metric, lists) in requested.items()
+        }
 
     def arrays(self, like: "ListMetrics | None" = None) -> dict[str, np.ndarray]:
         """All arrays kept here, by name; those of the lengths that `like` has are made first."""
         for k in [] if like is None else like._by_length:
             self._of(k)
         parts = {"": (self.lists, self._clicks)}
-        parts |= {f"@{k}": (one, one.clicks, one.golden) for k, one in self._by_length.items()}
+        parts |= {f"@{k}": (lists, lists.clicks, lists.golden) for k, lists in self._by_length.items()}
         arrays = {
             f"{type(part).__name__}.{name}{at}": value
-            for at, together in parts.items()
-            for part in together
+            for at, triple in parts.items()
+            for part in triple
             for name, value in vars(part).items()
             if isinstance(value, np.ndarray)
         }
-        for k, one in self._by_length.items():
-            arrays |= {f"golden {name}@{k}": values for name, values in one.values.items()}
+        for k, lists in self._by_length.items():
+            arrays |= {f"golden {name}@{k}": values for name, values in lists.values.items()}
         return arrays
 
     def _of(self, k: int) -> "_OneLength":

@@ -14,7 +14,7 @@ CLICK = (*HEADLINE, *NAMES)
 RANK = (*HEADLINE, *LISTS, "score_changed", *DEVIATED, "median_change")
 
 
-def split_name(name: str, known: Sequence[str] = NAMES) -> tuple[str, int | None]:
+def split_name(name: str, names: Sequence[str] = NAMES) -> tuple[str, int | None]:
     """A metric's name and the length of its list; None without one.
 
     Raises:
@@ -25,8 +25,8 @@ def split_name(name: str, known: Sequence[str] = NAMES) -> tuple[str, int | None
         (('ndcg', 10), ('ndcg', None))
     """
     base, at, length = name.partition("@") if isinstance(name, str) else (name, "", "")
-    if base not in known:
-        raise unknown("metric", base, known)
+    if base not in names:
+        raise unknown("metric", base, names)
     if not at:
         return base, None
     if base not in LISTS:

@@ -75,13 +75,13 @@ class OwnMetric:
             TypeError: it gives no number.
         """
         try:
-            found = self._value(labels, golden_scores, golden_scores, users)
+            value = self._value(labels, golden_scores, golden_scores, users)
         except Exception as error:
-            given = "(scores, labels)" if _updates(self.function) else "(labels, scores, golden_scores, users)"
+            arguments = "(scores, labels)" if _updates(self.function) else "(labels, scores, golden_scores, users)"
             raise ValueError(
-                f"metric {self.name!r} of {given} fails without errors: {type(error).__name__}: {error}"
+                f"metric {self.name!r} of {arguments} fails without errors: {type(error).__name__}: {error}"
             ) from error
-        if not math.isfinite(number := self._number(found)):
+        if not math.isfinite(number := self._number(value)):
             raise ValueError(f"metric {self.name!r} is {number} without errors; it must be a finite number")
 
     @property
@@ -104,30 +104,30 @@ class OwnMetric:
         metric, device = self.function, getattr(self.function, "device", None)
         if not isinstance(labels, np.ndarray):
             raise TypeError("an object of torchmetrics takes one label per row; pass a function instead")
-        more = {}
+        extra = {}
         if "indexes" in inspect.signature(metric.update).parameters:
             if users is None:
                 raise TypeError(f"{type(metric).__name__} groups rows by user, and these rows have no users")
             # From 0 up, since torchmetrics counts up to the largest one.
-            more["indexes"] = torch.as_tensor(np.unique(users, return_inverse=True)[1], device=device)
+            extra["indexes"] = torch.as_tensor(np.unique(users, return_inverse=True)[1], device=device)
         metric.reset()
         try:
             metric.update(
-                torch.tensor(scores, device=device), torch.tensor(labels.astype(np.int64), device=device), **more
+                torch.tensor(scores, device=device), torch.tensor(labels.astype(np.int64), device=device), **extra
             )
             return metric.compute()
         finally:
             metric.reset()
 
-    def _number(self, found: Any) -> float:
+    def _number(self, result: Any) -> float:
         try:
-            value = found.item() if callable(getattr(found, "item", None)) else found  # of an array or a tensor
+            value = result.item() if callable(getattr(result, "item", None)) else result  # of an array or a tensor
             if not isinstance(value, str | bytes):
                 return float(value)
         except (TypeError, ValueError, RuntimeError):
             pass
-        shape = f" of shape {list(found.shape)}" if hasattr(found, "shape") else ""
-        raise TypeError(f"metric {self.name!r} gave a {type(found).__name__}{shape}; it must give a float")
+        shape = f" of shape {list(result.shape)}" if hasattr(result, "shape") else ""
+        raise TypeError(f"metric {self.name!r} gave a {type(result).__name__}{shape}; it must give a float")
 
 
 def own_metrics(functions: Mapping[str, Callable[..., Any]]) -> dict[str, OwnMetric]:

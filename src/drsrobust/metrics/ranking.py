@@ -94,9 +94,9 @@ class UserLists:
         )
         order = order.take(argsort_keys(owner.take(order)))
         rank = np.arange(self.depth)[:, None]
-        found = order.take(np.minimum(starts + rank, len(order) - 1))
-        listed = (rank < counts) & (keys.take(found) != not_shown(keys))
-        return np.where(listed, found if rows is None else rows.take(found), NOT_A_ROW)
+        best = order.take(np.minimum(starts + rank, len(order) - 1))
+        listed = (rank < counts) & (keys.take(best) != not_shown(keys))
+        return np.where(listed, best if rows is None else rows.take(best), NOT_A_ROW)
 
 
 def ndcg(labels: np.ndarray, scores: np.ndarray, users: np.ndarray, k: int) -> float:

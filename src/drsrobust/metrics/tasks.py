@@ -74,11 +74,11 @@ class ClickMetrics:
         for name in names:
             self.check_name(name)
         further = [name for name in names if name not in HEADLINE]
-        found = dict.fromkeys(names) | self._reference.measures(further, scores, changed)
+        measured = dict.fromkeys(names) | self._reference.measures(further, scores, changed)
         if len(further) < len(names):
             values = dict(zip(HEADLINE, self.headline(scores, changed), strict=True))
-            found |= {name: value for name, value in values.items() if name in found}
-        return found
+            measured |= {name: value for name, value in values.items() if name in measured}
+        return measured
 
     def check_name(self, name: str) -> None:
         """Raises ValueError for an unknown name."""
@@ -152,8 +152,8 @@ class MultiMetrics:
         Raises:
             ValueError: scores of another shape, or as `BaselineMetrics.auc`.
         """
-        found = self.measures(HEADLINE, scores, changed)
-        return found["auc"], found["logloss"], found["ne"]
+        measured = self.measures(HEADLINE, scores, changed)
+        return measured["auc"], measured["logloss"], measured["ne"]
 
     def measures(
         self, names: Sequence[str], scores: np.ndarray, changed: np.ndarray | None = None
@@ -169,15 +169,15 @@ class MultiMetrics:
         if scores.shape != self.golden.shape:
             raise ValueError(f"scores of shape {scores.shape}; the golden ones are {list(self.golden.shape)}")
         split = [name.partition("/")[::2] for name in names]
-        found: dict[str, float | None] = dict.fromkeys(names)
+        measured: dict[str, float | None] = dict.fromkeys(names)
         by_task = {}
         for t, (task, metrics) in enumerate(self._by_task.items()):
-            bases = list(dict.fromkeys(base for base, one in split if one in ("", task)))
+            bases = list(dict.fromkeys(base for base, each_task in split if each_task in ("", task)))
             by_task[task] = metrics.measures(bases, scores[:, t], changed) if bases else {}
         for name, (base, task) in zip(names, split, strict=True):
-            values = [by_task[task][base]] if task else [one[base] for one in by_task.values()]
-            found[name] = None if None in values else float(np.mean(values))
-        return found
+            values = [by_task[task][base]] if task else [each_task[base] for each_task in by_task.values()]
+            measured[name] = None if None in values else float(np.mean(values))
+        return measured
 
     def check_name(self, name: str) -> None:
         """Raises ValueError for an unknown name or task."""
@@ -255,13 +255,13 @@ class RankMetrics:
             raise ValueError(f"scores of shape {scores.shape}; the golden ones are {list(self.golden.shape)}")
         if changed is not None and scores.dtype == self.golden.dtype:
             rows = distinct_rows(checked_rows(changed), len(scores))
-        found: dict[str, float | None] = dict.fromkeys(names)
-        of_lists = {name: one for name, one in bases.items() if one[0] in LISTS}
+        measured: dict[str, float | None] = dict.fromkeys(names)
+        of_lists = {name: base for name, base in bases.items() if base[0] in LISTS}
         if of_lists:
-            found |= self._lists.measures(of_lists, scores, rows)
+            measured |= self._lists.measures(of_lists, scores, rows)
         for name in set(names) - set(of_lists) - set(HEADLINE):
-            found[name] = self._of_scores(name, scores, rows)
-        return found
+            measured[name] = self._of_scores(name, scores, rows)
+        return measured
 
     def _of_scores(self, name: str, scores: np.ndarray, rows: np.ndarray | None) -> float:
         """A metric over all scores, of which those of all but `rows` (None: any row) are golden."""
@@ -273,8 +273,10 @@ class RankMetrics:
         count = 0
         for part in parts(np.arange(n) if rows is None else rows, items):
             pair = scores[part], self.golden[part]
-            found = is_moved(*pair, self._epsilon) if name == "score_changed" else is_deviated(*pair, DEVIATED[name])
-            count += np.count_nonzero(found)
+            is_changed = (
+                is_moved(*pair, self._epsilon) if name == "score_changed" else is_deviated(*pair, DEVIATED[name])
+            )
+            count += np.count_nonzero(is_changed)
         return count / self.golden.size if n else float("nan")
 
     def check_name(self, name: str) -> None:
@@ -302,10 +304,10 @@ def is_relevant(relevant: Any, n: int, items: int) -> np.ndarray:
     if len(lengths) != n or lengths.sum() != len(values):
         raise ValueError(f"relevant items of {len(lengths)} rows ({len(values)} items), and golden scores of {n} rows")
     rows = np.repeat(np.arange(n), lengths)
-    if (beyond := np.flatnonzero(values >= items)).size:
-        row, item = rows[beyond[0]], values[beyond[0]]
+    if (invalid := np.flatnonzero(values >= items)).size:
+        row, item = rows[invalid[0]], values[invalid[0]]
         raise ValueError(f"row {row} has the relevant item {item}, and there are scores of items 0 to {items - 1}")
-    kept = values >= 0
-    found = np.zeros(n * items, bool)
-    found[rows[kept] * items + values[kept]] = True
-    return found
+    is_item = values >= 0
+    flags = np.zeros(n * items, bool)
+    flags[rows[is_item] * items + values[is_item]] = True
+    return flags

@@ -70,8 +70,8 @@ class CombinedDetection(Detection):
 
 def _known(rule: Callable[[list[bool]], bool], values: Iterable[bool | None]) -> bool | None:
     """`any` or `all` of the values that are not None; None if all are."""
-    known = [value for value in values if value is not None]
-    return rule(known) if known else None
+    values_known = [value for value in values if value is not None]
+    return rule(values_known) if values_known else None
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ class AttentionalPooling(nn.Module):
     def _pool(self, vectors: torch.Tensor) -> torch.Tensor:
         """Products of all pairs of vectors [B, fields, dim], weighted by attention and summed: [B, dim]."""
         # Slices avoid copies of both factors of all pairs.
-        left = range(vectors.shape[1] - 1)
-        products = torch.cat([vectors[:, i : i + 1] * vectors[:, i + 1 :] for i in left], dim=1)  # [B, pairs, dim]
+        first = range(vectors.shape[1] - 1)
+        products = torch.cat([vectors[:, i : i + 1] * vectors[:, i + 1 :] for i in first], dim=1)  # [B, pairs, dim]
         scores = self.score(torch.relu(self.hidden(products)))  # [B, pairs, 1]
         weights = self.dropout(torch.softmax(scores, dim=1))
         return self.dropout(torch.bmm(weights.transpose(1, 2), products).squeeze(1))

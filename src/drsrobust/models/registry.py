@@ -41,10 +41,10 @@ def build_model(name: str, schema: "Schema", **sizes: Any) -> "nn.Module":
     """
     entry = _entry(name)
     model = getattr(import_module(entry.module), entry.attribute)
-    known = [size.name for size in signature(model).parameters.values() if size.kind == Parameter.KEYWORD_ONLY]
+    keywords = [size.name for size in signature(model).parameters.values() if size.kind == Parameter.KEYWORD_ONLY]
     for size in sizes:
-        if size not in known:
-            raise ValueError(f"model {name!r}: {unknown('size', size, known)}")
+        if size not in keywords:
+            raise ValueError(f"model {name!r}: {unknown('size', size, keywords)}")
     try:
         return model(schema, **sizes)
     except ValueError as error:

@@ -86,21 +86,21 @@ class Scoring:
         Raises:
             ValueError: an output of another shape; the message has the shape, and those that tasks take.
         """
-        found = call(model, batch, self.forward, number)
-        if self.task == "multi" and isinstance(found, Mapping | list | tuple):
-            parts = self._by_name(found) if isinstance(found, Mapping) else list(found)
+        output = call(model, batch, self.forward, number)
+        if self.task == "multi" and isinstance(output, Mapping | list | tuple):
+            parts = self._by_name(output) if isinstance(output, Mapping) else list(output)
             if parts and all(isinstance(part, torch.Tensor) and _is_column(part) for part in parts):
-                found = torch.stack([part.reshape(-1) for part in parts], dim=1)
+                output = torch.stack([part.reshape(-1) for part in parts], dim=1)
         rows = len(batch.labels) if hasattr(batch, "labels") else None
-        if not isinstance(found, torch.Tensor):
-            raise ValueError(f"the model gave {_kind(found)}; {self._wanted()}")
-        if not found.is_floating_point():
-            raise ValueError(f"the model gave scores of {found.dtype}; they must be floating-point numbers")
-        fits = _is_column(found) if self.task == "click" else found.dim() == 2
-        if not fits or rows not in (None, len(found)):
-            seen = f"a tensor {list(found.shape)}" + ("" if rows is None else f" for {rows} rows")
-            raise ValueError(f"the model gave {seen}; {self._wanted()}")
-        return found.reshape(-1) if self.task == "click" else found
+        if not isinstance(output, torch.Tensor):
+            raise ValueError(f"the model gave {_kind(output)}; {self._wanted()}")
+        if not output.is_floating_point():
+            raise ValueError(f"the model gave scores of {output.dtype}; they must be floating-point numbers")
+        fits = _is_column(output) if self.task == "click" else output.dim() == 2
+        if not fits or rows not in (None, len(output)):
+            description = f"a tensor {list(output.shape)}" + ("" if rows is None else f" for {rows} rows")
+            raise ValueError(f"the model gave {description}; {self._wanted()}")
+        return output.reshape(-1) if self.task == "click" else output
 
     def check_probabilities(self, outputs: torch.Tensor) -> None:
         """Refuses outputs [n], [n, T] or [n, items] that `output="probability"` does not take. NaN and infinite values pass.

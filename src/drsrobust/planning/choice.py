@@ -53,31 +53,31 @@ def choose(losses: np.ndarray, costs: np.ndarray, budgets: Sequence[float]) -> C
 
     losses, costs, budgets = (np.asarray(array, np.float64) for array in (losses, costs, budgets))
     with np.errstate(invalid="ignore"):
-        kept = ~np.isnan(losses) & (costs <= budgets[:, None, None]).all(axis=0)
-    if not kept.any(axis=1).all():
-        raise InfeasibleBudget(f"no option of group {int(np.argmin(kept.any(axis=1)))} is within the budgets")
-    kept &= ~_dominated(np.where(kept, losses, np.inf), costs)
-    group, option = np.nonzero(kept)
-    scale = np.abs(losses[kept]).max() or 1.0
+        feasible = ~np.isnan(losses) & (costs <= budgets[:, None, None]).all(axis=0)
+    if not feasible.any(axis=1).all():
+        raise InfeasibleBudget(f"no option of group {int(np.argmin(feasible.any(axis=1)))} is within the budgets")
+    feasible &= ~_dominated(np.where(feasible, losses, np.inf), costs)
+    group, option = np.nonzero(feasible)
+    scale = np.abs(losses[feasible]).max() or 1.0
     limited = np.isfinite(budgets) & (budgets > 0)  # options that are left cost nothing of a budget of 0
     columns = np.arange(len(group))
     constraints = [LinearConstraint(coo_array((np.ones(len(group)), (group, columns))).tocsr(), 1, 1)]
     if limited.any():
         constraints.append(LinearConstraint(costs[limited][:, group, option] / budgets[limited][:, None], -np.inf, 1))
-    found = milp(
-        losses[kept] / scale,
+    solution = milp(
+        losses[feasible] / scale,
         integrality=np.ones(len(group)),
         bounds=Bounds(0, 1),
         constraints=constraints,
         options={"mip_rel_gap": GAP},
     )
-    if found.status == 2:
+    if solution.status == 2:
         raise InfeasibleBudget("no choice is within all budgets")
-    if found.x is None:
-        raise RuntimeError(f"the solver found no choice: {found.message}")
-    chosen = found.x > 0.5
+    if solution.x is None:
+        raise RuntimeError(f"the solver found no choice: {solution.message}")
+    chosen = solution.x > 0.5
     loss = float(losses[group[chosen], option[chosen]].sum())
-    return Choice(option[chosen], loss, min(loss, float(scale * found.mip_dual_bound)))
+    return Choice(option[chosen], loss, min(loss, float(scale * solution.mip_dual_bound)))
 
 
 def cheapest(losses: np.ndarray, costs: np.ndarray, budgets: Sequence[float]) -> tuple[int, float]:
@@ -94,10 +94,10 @@ def cheapest(losses: np.ndarray, costs: np.ndarray, budgets: Sequence[float]) ->
     for number in range(len(limits)):
         limits[number] = np.inf
         try:
-            found = choose(losses + costs[number], costs, limits).option
+            option = choose(losses + costs[number], costs, limits).option
         except InfeasibleBudget:
             continue
-        return number, float(costs[number][np.arange(len(found)), found].sum())
+        return number, float(costs[number][np.arange(len(option)), option].sum())
     raise InfeasibleBudget("a group has no option")
 
 
@@ -106,8 +106,8 @@ def _dominated(losses: np.ndarray, costs: np.ndarray) -> np.ndarray:
     all_costs = np.concatenate([losses[None], costs])  # [1 + costs, groups, options]
     dominated = np.zeros(losses.shape, bool)
     for option in range(losses.shape[1]):
-        one = all_costs[:, :, [option]]
-        no_worse, equal = (all_costs <= one).all(axis=0), (all_costs == one).all(axis=0)
+        costs_of_option = all_costs[:, :, [option]]
+        no_worse, equal = (all_costs <= costs_of_option).all(axis=0), (all_costs == costs_of_option).all(axis=0)
         equal[:, :option] = False
         dominated[:, option] = (no_worse & ~equal).any(axis=1)
     return dominated

@@ -41,15 +41,15 @@ def tensor_costs(
     rows = []
     for candidate in candidates:
         covered = candidate.covers(model)
-        own = [name for name in tensors if name in covered]
-        whole, costs = candidate.on(own), [candidate.on([name]).cost(model) for name in own]
-        costs.append(whole.cost(model))
+        covered_tensors = [name for name in tensors if name in covered]
+        confined, costs = candidate.on(covered_tensors), [candidate.on([name]).cost(model) for name in covered_tensors]
+        costs.append(confined.cost(model))
         work = np.array([cost.multiply_adds or cost.bytes_touched for cost in costs], float)
-        measured = overhead(model, batches, whole)["overhead_percent"] if candidate.computes and work.any() else 0.0
+        measured = overhead(model, batches, confined)["overhead_percent"] if candidate.computes and work.any() else 0.0
         time = max(0.0, measured) * work / (work[-1] or 1.0)
         rows += [
             (candidate.name, name, cost.stored_bits, spent)
-            for name, cost, spent in zip([*own, WHOLE], costs, time, strict=True)
+            for name, cost, spent in zip([*covered_tensors, WHOLE], costs, time, strict=True)
         ]
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -72,12 +72,12 @@ def cost_arrays(
     table = costs.set_index(["mitigation", "tensor"])[list(COLUMNS[2:])]
     if table.index.has_duplicates:
         raise ValueError(f"costs hold {table.index[table.index.duplicated()][0]} twice")
-    found = np.zeros((2, len(tensors), len(options)))
+    filled = np.zeros((2, len(tensors), len(options)))
     for number, option in enumerate(options[1:], 1):
         for row in np.flatnonzero(~missing[:, number]):
             if (option, tensors[row]) not in table.index:
                 raise ValueError(f"costs have no row for {option!r} on {tensors[row]!r}")
-            found[:, row, number] = table.loc[(option, tensors[row])]
-    if not (np.isfinite(found) & (found >= 0)).all():
+            filled[:, row, number] = table.loc[(option, tensors[row])]
+    if not (np.isfinite(filled) & (filled >= 0)).all():
         raise ValueError("costs must be finite numbers, 0 or more")
-    return found
+    return filled

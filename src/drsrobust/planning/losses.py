@@ -68,18 +68,18 @@ class Losses:
         """Whether losses of tensors add up, without protection: `predicted` (mean sum of the tensors' losses), `measured` (mean
         loss to whole maps), and their `ratio` with `ratio_low` and `ratio_high` (`Strata.ratio`)."""
         parts = self.values[:, :, 0].sum(axis=1)
-        found = {"predicted": self.strata.mean(parts), "measured": self.strata.mean(self.whole)}
+        sums = {"predicted": self.strata.mean(parts), "measured": self.strata.mean(self.whole)}
         ends = ("ratio", "ratio_low", "ratio_high")
-        return found | dict(zip(ends, self.strata.ratio(parts, self.whole), strict=True))
+        return sums | dict(zip(ends, self.strata.ratio(parts, self.whole), strict=True))
 
     def check_additivity(self, errors: ErrorModel, *, refuse: bool) -> None:
         """Warns, or raises ValueError, where sums of losses clearly differ from those of whole maps by over a factor of 2, and
         warns where errors do harm in over one tensor per map."""
-        found = self.additivity
-        if found["ratio_low"] > FACTOR or found["ratio_high"] < 1 / FACTOR:
+        sums = self.additivity
+        if sums["ratio_low"] > FACTOR or sums["ratio_high"] < 1 / FACTOR:
             text = (
-                f"{errors}: losses of tensors sum to {found['predicted']:.3g}, and whole maps lose {found['measured']:.3g}; "
-                f"the ratio {found['ratio']:.3g} [{found['ratio_low']:.3g}, {found['ratio_high']:.3g}] should be near 1"
+                f"{errors}: losses of tensors sum to {sums['predicted']:.3g}, and whole maps lose {sums['measured']:.3g}; "
+                f"the ratio {sums['ratio']:.3g} [{sums['ratio_low']:.3g}, {sums['ratio_high']:.3g}] should be near 1"
             )
             if refuse:
                 raise ValueError(f"{text}; lower the rate, or pass additive='warn'")
@@ -129,29 +129,29 @@ def measure(
     tensors = tuple(tensor.name for tensor in space.tensors)
     covered = np.ones((len(tensors), 1 + len(candidates)), bool)
     for number, candidate in enumerate(candidates, 1):
-        own = candidate.covers(evaluator.model)
-        covered[:, number] = [name in own for name in tensors]
+        touched = candidate.covers(evaluator.model)
+        covered[:, number] = [name in touched for name in tensors]
         if not covered[:, number].any():
             raise ValueError(f"{candidate.name} protects none of the {len(tensors)} tensors of target {str(target)!r}")
-    drawn = list(_draw(evaluator, errors, target, space, trials, seed))
-    maps, strata = [one for one, _ in drawn], [stratum for _, stratum in drawn]
-    counts = Counter(one.name for one in strata)
+    error_map = list(_draw(evaluator, errors, target, space, trials, seed))
+    maps, strata = [entry for entry, _ in error_map], [stratum for _, stratum in error_map]
+    counts = Counter(entry.name for entry in strata)
     values = np.full((len(maps), *covered.shape), np.nan)
-    whole = np.array([_loss(evaluator, golden, one) for one in maps])
-    known: dict[tuple, float] = {}
+    lost_by_map = np.array([_loss(evaluator, golden, entry) for entry in maps])
+    cached: dict[tuple, float] = {}
     for option, candidate in enumerate((None, *candidates)):
         screened = maps
         if candidate is not None:
-            screened = [Screened.by(candidate, drawn, space, seed=drawn.seed).remaining for drawn in maps]
-        parts = [{name: part for name, part in _by_tensor(one)} for one in screened]
+            screened = [Screened.by(candidate, error_map, space, seed=error_map.seed).remaining for error_map in maps]
+        parts = [{name: part for name, part in _by_tensor(entry)} for entry in screened]
         for number in np.flatnonzero(covered[:, option]):
             name = tensors[number]
-            own = [one.get(name) for one in parts]
-            values[:, number, option] = _losses(evaluator, golden, candidate, name, own, known)
-    weight = np.array([one.probability / counts[one.name] for one in strata])
+            touched = [entry.get(name) for entry in parts]
+            values[:, number, option] = _losses(evaluator, golden, candidate, name, touched, cached)
+    weight = np.array([entry.probability / counts[entry.name] for entry in strata])
     names = (NONE, *(candidate.name for candidate in candidates))
-    bounded = np.array([one.is_bounded(SPREAD[-1]) for one in strata])
-    return Losses(tensors, names, values, whole, tuple(one.name for one in strata), weight, bounded, golden)
+    bounded = np.array([entry.is_bounded(SPREAD[-1]) for entry in strata])
+    return Losses(tensors, names, values, lost_by_map, tuple(entry.name for entry in strata), weight, bounded, golden)
 
 
 def _draw(
@@ -162,8 +162,8 @@ def _draw(
     for stratum in strata:
         condition = Condition(errors, target, space, None, stratum)
         for trial in range(max(2, trials // len(strata))):
-            drawn = trial_seed(evaluator, condition, trial, seed=seed, coupled=True)
-            yield Injection(evaluator.model, [(stratum.error_model, space)], seed=drawn).error_map, stratum
+            drawn_seed = trial_seed(evaluator, condition, trial, seed=seed, coupled=True)
+            yield Injection(evaluator.model, [(stratum.error_model, space)], seed=drawn_seed).error_map, stratum
 
 
 def strata_for(errors: ErrorModel, space: AddressSpace) -> list[Stratum]:
@@ -195,7 +195,7 @@ def _losses(
     candidate: Mitigation | None,
     tensor: str,
     parts: Sequence[ErrorMap | None],
-    known: dict[tuple, float],
+    cached: dict[tuple, float],
 ) -> list[float]:
     """The loss of each map's errors in one tensor; `known` holds those without a side in the computation."""
     if candidate is not None and candidate.computes:
@@ -203,6 +203,6 @@ def _losses(
             return [_loss(guarded, golden, part) for part in parts]
     keys = [(tensor, None if part is None else (part.word.tobytes(), part.mask.tobytes())) for part in parts]
     for key, part in zip(keys, parts, strict=True):
-        if key not in known:
-            known[key] = _loss(evaluator, golden, part)
-    return [known[key] for key in keys]
+        if key not in cached:
+            cached[key] = _loss(evaluator, golden, part)
+    return [cached[key] for key in keys]

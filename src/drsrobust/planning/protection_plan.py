@@ -77,9 +77,11 @@ class Plan:
             raise ValueError(
                 f"required is {self.required!r}; it must be a set of names of the plan's tensors: {unknown}"
             )
-        alone = np.isnan(self.losses.values[0, :, 1:]).all(axis=1)
+        unprotectable = np.isnan(self.losses.values[0, :, 1:]).all(axis=1)
         if lacking := [
-            name for name, one in zip(self.losses.tensors, alone, strict=True) if one and name in self.required
+            name
+            for name, without in zip(self.losses.tensors, unprotectable, strict=True)
+            if without and name in self.required
         ]:
             raise ValueError(f"no candidate protects {lacking[0]!r}, which is required")
 
@@ -90,9 +92,9 @@ class Plan:
         Raises:
             InfeasibleBudget: the required tensors need more; the message names the least budget.
         """
-        found = self.losses.uncertainty
-        spread = found.spread(self.places["bits"].to_numpy() / self.bits)
-        return self._choose(found.upper + spread if self.robust else found.mean)
+        uncertainty = self.losses.uncertainty
+        spread = uncertainty.spread(self.places["bits"].to_numpy() / self.bits)
+        return self._choose(uncertainty.upper + spread if self.robust else uncertainty.mean)
 
     def _choose(self, losses: np.ndarray) -> Choice:
         losses, budgets = losses.copy(), [self.budget_bits * self.bits, 100 * self.budget_time]
@@ -140,8 +142,11 @@ class Plan:
     @property
     def bonferroni(self) -> float:
         """The same bound with Student's t at 1 - 0.025 / number of coefficients in place of the bootstrap."""
-        found = self.losses.uncertainty
-        return float(self._chosen(found.mean + found.bonferroni * found.error).sum()) + found.unseen
+        uncertainty = self.losses.uncertainty
+        return (
+            float(self._chosen(uncertainty.mean + uncertainty.bonferroni * uncertainty.error).sum())
+            + uncertainty.unseen
+        )
 
     @cached_property
     def least(self) -> float:
@@ -192,10 +197,10 @@ class Plan:
         Raises:
             ValueError: the model lacks a tensor of the plan, has one of another size, or other values.
         """
-        found = {tensor.name: tensor.size for tensor in resolve(model, "everything").tensors}
+        sizes = {tensor.name: tensor.size for tensor in resolve(model, "everything").tensors}
         for name, words in zip(self.places["tensor"], self.places["words"], strict=True):
-            if found.get(name) != words:
-                raise ValueError(f"the plan is for {name!r} of {words} words; this model has {found.get(name, 'none')}")
+            if sizes.get(name) != words:
+                raise ValueError(f"the plan is for {name!r} of {words} words; this model has {sizes.get(name, 'none')}")
         if self.model is not None and self.model != (state := state_digest(model)):
             raise ValueError(
                 f"the plan is for the model whose state has SHA-256 {self.model[:12]}; this model's has {state[:12]}. Load "
@@ -203,19 +208,19 @@ class Plan:
             )
         parts = []
         for number, candidate in enumerate(self.candidates, 1):
-            own = [
+            names_of_option = [
                 name for name, option in zip(self.losses.tensors, self.choice.option, strict=True) if option == number
             ]
-            parts += [candidate.on(own)] if own else []
-        whole = Composed(parts)
-        whole.name = self.name
-        return whole
+            parts += [candidate.on(names_of_option)] if names_of_option else []
+        composed = Composed(parts)
+        composed.name = self.name
+        return composed
 
     def _uniform(self) -> list[tuple[Mitigation, np.ndarray]]:
         """The candidates that fit both budgets on all tensors that they cover, with what they cost, in per cent."""
         spent = self._costs[:, -1, 1:].T / [self.bits / 100, 1.0]
         fits = (spent <= 100 * np.array([self.budget_bits, self.budget_time]) * (1 + 1e-9)).all(axis=1)
-        return [(one, cost) for one, cost, fit in zip(self.candidates, spent, fits, strict=True) if fit]
+        return [(candidate, cost) for candidate, cost, fit in zip(self.candidates, spent, fits, strict=True) if fit]
 
     def frontier(self, budgets: Iterable[float]) -> "pd.DataFrame":
         """The plan at other budgets of stored bits.
@@ -231,7 +236,7 @@ class Plan:
 
         names = ["budget_bits", *_SPENT, "loss", "bound", "least"]
         plans = [self.within(budget_bits=budget) for budget in budgets]
-        return pd.DataFrame([[getattr(one, name) for name in names] for one in plans], columns=names)
+        return pd.DataFrame([[getattr(each_plan, name) for name in names] for each_plan in plans], columns=names)
 
     def verify(
         self,
@@ -267,24 +272,29 @@ class Plan:
         if seed == self.seed:
             raise ValueError(f"seed {seed} is the plan's own; fresh error maps need another one")
         plans = [*others, self.within(robust=False), self]
-        about = {one.name: (UNIFORM, *cost) for one, cost in self._uniform()}
-        about |= {one.name: (one.kind, one.stored_percent, one.time_percent) for one in plans}
-        protections = [one for one, _ in self._uniform()] + [one.apply(evaluator.model) for one in plans]
-        distinct = list({one.identity(): one for one in protections}.values())
+        columns = {protection.name: (UNIFORM, *cost) for protection, cost in self._uniform()}
+        columns |= {
+            protection.name: (protection.kind, protection.stored_percent, protection.time_percent)
+            for protection in plans
+        }
+        protections = [protection for protection, _ in self._uniform()] + [
+            protection.apply(evaluator.model) for protection in plans
+        ]
+        distinct = list({protection.identity(): protection for protection in protections}.values())
         space, tables = resolve(evaluator.model, target), []
         strata = strata_for(errors, space)
         count = max(2, trials // len(strata))
         for stratum in strata:
             grid = {"errors": [stratum.error_model], "targets": [target], "mitigations": [None, *distinct]}
             table = Campaign(evaluator, **grid, trials=count, seed=seed).run(workers=1)
-            bounded = {one.name: stratum.is_bounded(one.spread) for one in distinct}
+            bounded = {protection.name: stratum.is_bounded(protection.spread) for protection in distinct}
             bounded = table["mitigation"].map({NONE: stratum.is_bounded(SPREAD[0]), **bounded})
             new = {STRATUM: stratum.name, WEIGHT: stratum.probability / count, LOSS_IS_BOUNDED: bounded}
             tables.append(table.assign(**new))
-        found = pd.concat(tables, ignore_index=True)
-        kinds = [about.get(name, (NONE, 0.0, 0.0)) for name in found["mitigation"]]
-        found[list(_ABOUT)] = pd.DataFrame(kinds, found.index)
-        return found.assign(error_model=errors.label, rate=errors.rate, ber=errors.expected_share(space))
+        verified = pd.concat(tables, ignore_index=True)
+        kinds = [columns.get(name, (NONE, 0.0, 0.0)) for name in verified["mitigation"]]
+        verified[list(_ABOUT)] = pd.DataFrame(kinds, verified.index)
+        return verified.assign(error_model=errors.label, rate=errors.rate, ber=errors.expected_share(space))
 
     def compare(self, trials: "pd.DataFrame") -> "pd.DataFrame":
         """What `verify` found, the least loss first.
@@ -296,14 +306,14 @@ class Plan:
         summary = summarise(trials, ["auc_drop"])
         trials = trials.sort_values([STRATUM, "trial"], kind="stable")
         lost = {
-            name: own["auc_drop"].to_numpy(float, na_value=self.losses.golden)
-            for name, own in trials.groupby("mitigation", sort=False)
+            name: protected["auc_drop"].to_numpy(float, na_value=self.losses.golden)
+            for name, protected in trials.groupby("mitigation", sort=False)
         }
-        own, over = trials[trials["mitigation"] == self.name], []
+        protected, over = trials[trials["mitigation"] == self.name], []
         for name in summary["mitigation"]:  # an interval that few large differences decide is Stringer's
-            more = lost[name] - lost[self.name]
-            strata = Strata.of(own.assign(auc_drop=np.abs(more)))
-            over.append(strata.mean_interval(more, (-1.0, 1.0)) if name != self.name else (0.0, 0.0, 0.0))
+            difference = lost[name] - lost[self.name]
+            strata = Strata.of(protected.assign(auc_drop=np.abs(difference)))
+            over.append(strata.mean_interval(difference, (-1.0, 1.0)) if name != self.name else (0.0, 0.0, 0.0))
         costs = trials.drop_duplicates("mitigation").set_index("mitigation")[list(_ABOUT)]
         table = summary[["mitigation", "n", *(f"auc_drop{end}" for end in ENDS)]].join(costs, on="mitigation")
         table[[f"over_plan{end}" for end in ENDS]] = over
@@ -313,13 +323,13 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Writes losses, costs, budgets and the model's SHA-256 as JSON, complete or not at all, with their own SHA-256. `load`
         takes the candidates again."""
-        found = self.losses
-        about = {"format": _FORMAT, "candidates": [one.identity() for one in self.candidates]}
-        about |= {name: getattr(self, name) for name in (*_BUDGETS, "robust", "seed", "model")}
-        about |= {"required": sorted(self.required), "losses": _listed(found)}
-        about |= {name: getattr(self, name).to_dict("list") for name in ("costs", "places")}
+        losses = self.losses
+        header = {"format": _FORMAT, "candidates": [candidate.identity() for candidate in self.candidates]}
+        header |= {name: getattr(self, name) for name in (*_BUDGETS, "robust", "seed", "model")}
+        header |= {"required": sorted(self.required), "losses": _listed(losses)}
+        header |= {name: getattr(self, name).to_dict("list") for name in ("costs", "places")}
         with new_file(expanded("path", path)) as part:
-            part.write_text(json.dumps(about | {"sha256": _sha256(about)}) + "\n", encoding="utf-8")
+            part.write_text(json.dumps(header | {"sha256": _sha256(header)}) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path, candidates: Sequence[Mitigation]) -> "Plan":
@@ -336,31 +346,31 @@ class Plan:
 
         candidates, path = tuple(candidates), expanded("path", path)
         try:
-            about = json.loads(path.read_text(encoding="utf-8"))
-            if about["format"] != _FORMAT:
-                raise ValueError(f"format {about['format']}")
-            written = about.pop("sha256")
-            sha256 = _sha256(about)
+            header = json.loads(path.read_text(encoding="utf-8"))
+            if header["format"] != _FORMAT:
+                raise ValueError(f"format {header['format']}")
+            written = header.pop("sha256")
+            sha256 = _sha256(header)
         except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"{path} is no plan of this version") from error
         if sha256 != written:
             raise ValueError(
                 f"{path} was edited or is damaged: its SHA-256 is {sha256[:12]}, and it says {str(written)[:12]}; make it again"
             )
-        names, identities = about["losses"]["options"][1:], about.pop("candidates")
-        del about["format"]
+        names, identities = header["losses"]["options"][1:], header.pop("candidates")
+        del header["format"]
         if len(candidates) != len(names):
             raise ValueError(f"{path} has {len(names)} candidates, {', '.join(names)}; {len(candidates)} were given")
-        for name, known, given in zip(names, identities, candidates, strict=True):
-            if given.identity() != known:
+        for name, identity, candidate in zip(names, identities, candidates, strict=True):
+            if candidate.identity() != identity:
                 raise ValueError(f"{path}: its candidate {name!r} is not among the given ones at its place")
-        arrays = {name: np.array(about["losses"][name], float) for name in ("values", "whole", "weight")}
-        named = {name: tuple(about["losses"][name]) for name in ("tensors", "options", "stratum")}
-        arrays["bounded"] = np.array(about["losses"]["bounded"], bool)
-        losses = Losses(**named, **arrays, golden=about.pop("losses")["golden"])
-        frames = {name: pd.DataFrame(about.pop(name)) for name in ("costs", "places")}
-        about["required"] = frozenset(about["required"])
-        return cls(losses, candidates=candidates, **frames, **about)
+        arrays = {name: np.array(header["losses"][name], float) for name in ("values", "whole", "weight")}
+        named = {name: tuple(header["losses"][name]) for name in ("tensors", "options", "stratum")}
+        arrays["bounded"] = np.array(header["losses"]["bounded"], bool)
+        losses = Losses(**named, **arrays, golden=header.pop("losses")["golden"])
+        frames = {name: pd.DataFrame(header.pop(name)) for name in ("costs", "places")}
+        header["required"] = frozenset(header["required"])
+        return cls(losses, candidates=candidates, **frames, **header)
 
     def __repr__(self) -> str:
         used = int((self.choice.option > 0).sum())
@@ -435,27 +445,30 @@ def plan(
     _check_budgets(budget_bits, budget_time)
     if not isinstance(errors, ErrorModel):
         raise TypeError(f"errors is {errors!r}; it must be one error model, as BitFlip(1e-6)")
-    if not isinstance(candidates, Iterable) or not all(isinstance(one, Mitigation) for one in candidates):
+    if not isinstance(candidates, Iterable) or not all(isinstance(entry, Mitigation) for entry in candidates):
         raise TypeError(f"candidates is {candidates!r}; it must be a list of mitigations")
     names = [candidate.name for candidate in candidates]
     if len({NONE, *names}) <= len(names):
         raise ValueError(f"candidates must have names of their own, got {', '.join(names)}; set .name")
     evaluator, space = Evaluator(model, rows, **options), resolve(model, target)
     tensors = space.tensors
-    columns = {"tensor": [one.name for one in tensors], "component": [one.component for one in tensors]}
-    columns |= {"words": [one.size for one in tensors], "bits": [one.size * one.format.width for one in tensors]}
-    must = frozenset() if required is None else {one.name for one in resolve(model, required).tensors}
-    if outside := sorted(must - set(columns["tensor"])):
-        raise ValueError(f"required names {outside[0]!r}, which is not in target {str(target)!r}")
+    columns = {"tensor": [entry.name for entry in tensors], "component": [entry.component for entry in tensors]}
+    columns |= {
+        "words": [entry.size for entry in tensors],
+        "bits": [entry.size * entry.format.width for entry in tensors],
+    }
+    must = frozenset() if required is None else {entry.name for entry in resolve(model, required).tensors}
+    if absent := sorted(must - set(columns["tensor"])):
+        raise ValueError(f"required names {absent[0]!r}, which is not in target {str(target)!r}")
     losses = measure(evaluator, errors, candidates, target=target, trials=trials, seed=seed)
     losses.check_additivity(errors, refuse=additive == "refuse")
     if costs is None:
         batches = (
-            [*padded_batches(rows.head(BATCH * BATCHES), BATCH)] if any(one.computes for one in candidates) else []
+            [*padded_batches(rows.head(BATCH * BATCHES), BATCH)] if any(entry.computes for entry in candidates) else []
         )
         costs = tensor_costs(model, columns["tensor"], candidates, batches)
     budgets = {"budget_bits": budget_bits, "budget_time": budget_time, "required": frozenset(must)}
-    found = Plan(
+    unlimited = Plan(
         losses,
         costs,
         tuple(candidates),
@@ -465,8 +478,8 @@ def plan(
         seed=int(seed),
         model=evaluator.checkpoint,
     )
-    _ = found.choice  # raises
-    return found
+    _ = unlimited.choice  # raises
+    return unlimited
 
 
 def _check_budgets(*budgets: float) -> None:
@@ -475,13 +488,13 @@ def _check_budgets(*budgets: float) -> None:
             raise ValueError(f"{name} must be a share, 0 or more, as 0.05 for 5 %, got {value!r}")
 
 
-def _sha256(about: dict[str, Any]) -> str:
+def _sha256(header: dict[str, Any]) -> str:
     """SHA-256 (hex) of a file's content; numbers have as many digits as identify them, and are the same after reading."""
-    return hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(header).encode()).hexdigest()
 
 
 def _listed(losses: Losses) -> dict[str, Any]:
     """Fields as JSON values; NaN as null."""
-    values = {one.name: getattr(losses, one.name) for one in fields(losses)}
+    values = {attribute.name: getattr(losses, attribute.name) for attribute in fields(losses)}
     arrays = {name: array.astype(object) for name, array in values.items() if isinstance(array, np.ndarray)}
     return values | {name: np.where(array == array, array, None).tolist() for name, array in arrays.items()}

@@ -46,10 +46,14 @@ class Uncertainty:
         """What the maps may not have shown, spread over tensors by their shares of the bits, float64 [tensors, options]. An
         option leaves as much of it as it left of the mean losses that were seen. Without it a plan would leave tensors
         unprotected only because no map happened to do harm there."""
-        seen = np.where(np.isnan(self.mean), np.nan, self.mean[:, :1])
+        without = np.where(np.isnan(self.mean), np.nan, self.mean[:, :1])
         with np.errstate(invalid="ignore", divide="ignore"):
-            left = np.nansum(self.mean, axis=0) / np.nansum(seen, axis=0)
-        return self.unseen * shares[:, None] * np.clip(np.where(np.isfinite(left), left, 1.0), 0.0, 1.0)
+            remaining_share = np.nansum(self.mean, axis=0) / np.nansum(without, axis=0)
+        return (
+            self.unseen
+            * shares[:, None]
+            * np.clip(np.where(np.isfinite(remaining_share), remaining_share, 1.0), 0.0, 1.0)
+        )
 
 
 def uncertainty(values: np.ndarray, members: np.ndarray, weights: np.ndarray, *, seed: int = 0) -> Uncertainty:
@@ -71,11 +75,11 @@ def uncertainty(values: np.ndarray, members: np.ndarray, weights: np.ndarray, *,
     random = np.random.default_rng(seed)
     ratios = []
     for _ in range(RESAMPLES):
-        drawn = np.zeros(len(values))
+        resample = np.zeros(len(values))
         for member in members:
             maps = np.flatnonzero(member)
-            drawn += np.bincount(random.choice(maps, len(maps)), minlength=len(values))
-        ratios.append(largest_ratio(np.tensordot(shares * drawn, values, 1) - mean, error))
+            resample += np.bincount(random.choice(maps, len(maps)), minlength=len(values))
+        ratios.append(largest_ratio(np.tensordot(shares * resample, values, 1) - mean, error))
     alpha = (1 - CONFIDENCE) / 2
     coefficients = int((error > 0).sum())
     largest = [np.nanmax(values[member], axis=2).sum(axis=1).max() for member in members]

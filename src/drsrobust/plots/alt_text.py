@@ -23,7 +23,7 @@ def title(figure: "Figure") -> str:
     if not panels:
         return "No values to show."
     ax, series = panels[0], _series(panels[0])
-    quantity, across = _quantity(ax), _bare(_shared_label(ax, "x"))
+    quantity, x_quantity = _quantity(ax), _bare(_shared_label(ax, "x"))
     named = (_names(ax.yaxis) or _names(ax.xaxis)) is not None and not _is_map(ax)
     name = max(series, key=lambda name: float(f"{np.ptp(series[name][0]):.1g}"))
     values, places = series[name]
@@ -32,12 +32,12 @@ def title(figure: "Figure") -> str:
         name = max(series, key=lambda name: series[name][0].max())
         values, places = series[name]
         place = places[int(values.argmax())]
-        message = f"is highest {f'for {place}' if named else f'at {across} {place}'}: {_number(values.max())}"
+        message = f"is highest {f'for {place}' if named else f'at {x_quantity} {place}'}: {_number(values.max())}"
     elif first == last:
         message = f"stays at {first}"
     else:
         move = "falls" if values[-1] < values[0] else "rises"
-        message = f"{move} from {first} to {last} between {across} {places[0]} and {places[-1]}"
+        message = f"{move} from {first} to {last} between {x_quantity} {places[0]} and {places[-1]}"
     message = f"{quantity} {message}{f' ({name})' if name and len(series) > 1 else ''}."
     return f"{_head(ax)}: {message}" if len(panels) > 1 and len({_quantity(ax) for ax in panels}) == 1 else message
 
@@ -51,18 +51,18 @@ def text(figure: "Figure") -> str:
 def points(figure: "Figure") -> list[list[float | str]]:
     """Each drawn point as [x, y, words]: its place as a share of the figure's width (from the left) and height (from the top),
     and `DLRM: 0.79 at 1e-4`. The figure must have its final layout; of more than 400 points none are given."""
-    found: list[list[float | str]] = []
+    rows: list[list[float | str]] = []
     for ax in figure.axes:
         if _is_map(ax) or ax.get_label() == "<colorbar>":
             continue
-        along = 0 if _names(ax.yaxis) is not None else 1
+        value_axis = 0 if _names(ax.yaxis) is not None else 1
         for name, values in _drawn(ax).items():
             shares = figure.transFigure.inverted().transform(ax.transData.transform(values))
             for (x, y), point in zip(shares.tolist(), values.tolist(), strict=True):
                 if 0 <= x <= 1 and 0 <= y <= 1:
-                    words = f"{f'{name}: ' if name else ''}{_number(point[along])} at {_place(ax, *point)}"
-                    found.append([round(x, 4), round(1 - y, 4), words])
-    return found if len(found) <= _POINTS else []
+                    words = f"{f'{name}: ' if name else ''}{_number(point[value_axis])} at {_place(ax, *point)}"
+                    rows.append([round(x, 4), round(1 - y, 4), words])
+    return rows if len(rows) <= _POINTS else []
 
 
 def _words(ax: "Axes") -> str:
@@ -71,13 +71,15 @@ def _words(ax: "Axes") -> str:
 
 
 def _panel(ax: "Axes") -> str:
-    series, across = _series(ax), _bare(_shared_label(ax, "x"))
-    about = _quantity(ax) + (f" against {across}" if (_names(ax.yaxis) is None or _is_map(ax)) and across else "")
+    series, x_quantity = _series(ax), _bare(_shared_label(ax, "x"))
+    text = _quantity(ax) + (
+        f" against {x_quantity}" if (_names(ax.yaxis) is None or _is_map(ax)) and x_quantity else ""
+    )
     ranges = [_range(name, *points) for name, points in list(series.items())[:_SERIES]]
     if len(series) > _SERIES:
         ranges.append(f"and {len(series) - _SERIES} more series")
     head = "" if _is_map(ax) else _head(ax)
-    return f"{f'{head}: ' if head else ''}{about}. {'; '.join(ranges) or 'No data'}."
+    return f"{f'{head}: ' if head else ''}{text}. {'; '.join(ranges) or 'No data'}."
 
 
 def _range(name: str | None, values: np.ndarray, places: list[str]) -> str:
@@ -103,16 +105,16 @@ def _series(ax: "Axes") -> dict[str | None, tuple[np.ndarray, list[str]]]:
 
 def _drawn(ax: "Axes") -> dict[str | None, np.ndarray]:
     """Name -> points [n, 2] of curves and bars, from left to right; those without a name are under None."""
-    drawn = []
+    lines = []
     for part in ax.containers:
         if isinstance(part, ErrorbarContainer) and part.lines[0] is not None:
-            drawn.append((part.get_label(), part.lines[0].get_xydata()))
+            lines.append((part.get_label(), part.lines[0].get_xydata()))
         elif isinstance(part, BarContainer) and part.orientation == "horizontal":
             ends = [(bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2) for bar in part.patches]
-            drawn.append((part.get_label(), np.reshape(ends, (-1, 2))))
-    drawn += [(line.get_label(), line.get_xydata()) for line in ax.lines if not str(line.get_label()).startswith("_")]
+            lines.append((part.get_label(), np.reshape(ends, (-1, 2))))
+    lines += [(line.get_label(), line.get_xydata()) for line in ax.lines if not str(line.get_label()).startswith("_")]
     merged: dict[str | None, list[np.ndarray]] = {}
-    for label, points in drawn:
+    for label, points in lines:
         name = None if not label or str(label).startswith("_") else " ".join(str(label).split())
         points = np.asarray(points, float)
         merged.setdefault(name, []).append(points[np.isfinite(points).all(axis=1)])
@@ -133,7 +135,7 @@ def _rows_of_map(ax: "Axes") -> dict[str | None, tuple[np.ndarray, list[str]]]:
     columns = np.array([f"{place:g}" for place in (edges[:-1] + edges[1:]) / 2])
     values = np.ma.filled(np.ma.masked_invalid(grid.get_array()), np.nan)
     rows = [(name, row, np.isfinite(row)) for name, row in zip(_names(ax.yaxis).values(), values, strict=True)]
-    return {name: (row[known], list(columns[known])) for name, row, known in rows if known.any()}
+    return {name: (row[has_value], list(columns[has_value])) for name, row, has_value in rows if has_value.any()}
 
 
 def _place(ax: "Axes", x: float, y: float) -> str:

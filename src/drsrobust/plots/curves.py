@@ -126,13 +126,13 @@ def mitigated_auc(
         label: of the campaign whose curves are drawn.
         errors: what the title says of them; None: their target.
     """
-    shown = data[(data["ber"] > 0) & (data["protocol"] == label)]
-    plain = shown[shown["mitigation"] == NONE]
+    rows = data[(data["ber"] > 0) & (data["protocol"] == label)]
+    plain = rows[rows["mitigation"] == NONE]
     ax.fill_between(plain["ber"], plain["auc_q10"], plain["auc_q90"], color="#000000", alpha=0.08, lw=0)
-    _curves(ax, shown, "auc")
-    auc_guides(ax, shown["auc_golden"])
-    _finish(ax, shown, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")], errors)
-    if len(shown):
+    _curves(ax, rows, "auc")
+    auc_guides(ax, rows["auc_golden"])
+    _finish(ax, rows, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")], errors)
+    if len(rows):
         low, high = ax.get_ylim()
         ax.set_ylim(max(low, 0.0), min(high, 1.0))
     return ax
@@ -169,8 +169,8 @@ def recovery_vs_ber(
         claimed: a published value, drawn as a line.
     """
     data = data[data["ber"] > 0].dropna(subset=[quantity, f"{quantity}_low"])
-    shown = data[data["protocol"] == label]
-    _curves(ax, shown, quantity)
+    rows = data[data["protocol"] == label]
+    _curves(ax, rows, quantity)
     ax.axhline(0, linestyle="-", **GUIDE)
     labels = {"recovery": "share of the lost AUC that comes back", "gained": "AUC gained by protection"}
     ax.set(xlabel="bit error rate (flips per stored bit)", ylabel=labels[quantity])
@@ -179,10 +179,10 @@ def recovery_vs_ber(
         name_line(ax, claimed, f"claimed: up to {claimed:g}")
     if quantity == "recovery":
         ax.set_ylim(max(ax.get_ylim()[0], -0.6), 1.25)  # bars are very long where little is lost; room for the labels
-        for ber, lost in shown.groupby("ber")["lost"].first().items():
+        for ber, lost in rows.groupby("ber")["lost"].first().items():
             place = {"xycoords": ax.get_xaxis_transform(), "va": "top", "ha": "center", "color": "#555555", "size": 7.5}
             ax.annotate(f"{lost:.2g}\nlost", (ber, 0.985), **place)
-    _finish(ax, shown, [], errors)
+    _finish(ax, rows, [], errors)
     return ax
 
 
@@ -235,11 +235,11 @@ def _curves(ax: "Axes", data: "pd.DataFrame", value: str) -> None:
         ax.errorbar(curve["ber"] * apart(index, len(curves)), curve[value], label=label, **style)
 
 
-def _finish(ax: "Axes", shown: "pd.DataFrame", more: list[Patch], errors: str | None) -> None:
+def _finish(ax: "Axes", labels: "pd.DataFrame", notes: list[Patch], errors: str | None) -> None:
     """Title, scale and legend of a panel."""
-    if shown.empty:
+    if labels.empty:
         return
-    model, dataset, target = shown[["model", "dataset", "target"]].iloc[0]
+    model, dataset, target = labels[["model", "dataset", "target"]].iloc[0]
     where = "all parameters" if target == "all" else target
     ax.set_title(
         f"{model} on {dataset}:\n{errors or f'errors in {where}'}", size="small"
@@ -247,9 +247,9 @@ def _finish(ax: "Axes", shown: "pd.DataFrame", more: list[Patch], errors: str | 
     ax.set_xscale("log")
     ax.label_outer()
     if at_edge(ax, "last_col"):
-        series = shown.drop_duplicates("series").sort_values("series")
+        series = labels.drop_duplicates("series").sort_values("series")
         lines = [
             Line2D([], [], label=mitigation_label(name), **_mitigation_style(number))
             for number, name in zip(series["series"], series["mitigation"], strict=True)
         ]
-        ax.legend(handles=[*lines, *more], handlelength=3, **OUTSIDE)
+        ax.legend(handles=[*lines, *notes], handlelength=3, **OUTSIDE)

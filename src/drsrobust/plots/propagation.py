@@ -41,9 +41,9 @@ def propagation_data(table: "pd.DataFrame") -> "pd.DataFrame":
         depth -= 1
     deeper = data[data["depth"] > depth].drop_duplicates("module")
     data = data[data["depth"] <= depth].reset_index(drop=True)
-    shown = set(data["module"])
+    modules = set(data["module"])
     for name, bits in zip(deeper["module"], deeper["own_errors"], strict=True):
-        while name and name not in shown:
+        while name and name not in modules:
             name = name.rpartition(".")[0]
         data.loc[data["module"] == (name or MODEL), "own_errors"] += bits
     return data
@@ -64,8 +64,8 @@ def propagation_message(data: "pd.DataFrame") -> str:
     start = f"{subject} enter{verb} {at} {_name(changed.iloc[0], data)} and"
     if raised:
         return f"{start} make{verb} the model raise {raised}."
-    whole = data[data["module"] == MODEL]
-    scores = (whole if len(whole) else data).iloc[-1]
+    of_model = data[data["module"] == MODEL]
+    scores = (of_model if len(of_model) else data).iloc[-1]
     if np.isnan(scores["share_changed"]):
         return f"{start} change{verb} the shape of the scores."
     if not scores["share_changed"]:
@@ -108,10 +108,10 @@ def _draw(data: "pd.DataFrame", ax: "Axes", *, titled: bool) -> "Axes":
     colours = mpl.colormaps["Blues"](0.35 + 0.65 * scale(np.clip(np.where(finite, largest, 1), scale.vmin, scale.vmax)))
     colours[~finite] = mpl.colors.to_rgba(_HIT)
     ax.barh(places, np.nan_to_num(share), height=0.7, color=colours)
-    reached, first_nan = share > 0, np.flatnonzero(data["nan"].fillna(0) > 0)[:1]
-    ax.scatter(share[reached], places[reached], s=9, color="#333333", zorder=3)  # shows small shares too
+    is_reached, first_nan = share > 0, np.flatnonzero(data["nan"].fillna(0) > 0)[:1]
+    ax.scatter(share[is_reached], places[is_reached], s=9, color="#333333", zorder=3)  # shows small shares too
     margin = {"xycoords": ax.get_yaxis_transform(), "va": "center", "size": 7.5, "annotation_clip": False}
-    for place in places[reached | np.isnan(share)]:
+    for place in places[is_reached | np.isnan(share)]:
         text = "other shape or calls" if np.isnan(share[place]) else f"{largest[place]:.2g}".replace("nan", "NaN")
         text += "  first NaN" if place in first_nan else ""
         ax.annotate(text, (1.015, place), color=_HIT if place in first_nan else "#444444", **margin)
@@ -133,10 +133,10 @@ def _draw(data: "pd.DataFrame", ax: "Axes", *, titled: bool) -> "Axes":
 def _name(row: "pd.Series", data: "pd.DataFrame") -> str:
     """A module, with its class if its name ends in a number, and with the number of the call if there are several."""
     name = row["module"]
-    about = [row["type"]] if name.rpartition(".")[2].isdigit() else []
+    type_name = [row["type"]] if name.rpartition(".")[2].isdigit() else []
     if (data["module"] == name).sum() > 1:
-        about.append(f"call {row['call']}")
-    return f"{name} ({', '.join(about)})" if about else name
+        type_name.append(f"call {row['call']}")
+    return f"{name} ({', '.join(type_name)})" if type_name else name
 
 
 def _label(row: "pd.Series", data: "pd.DataFrame") -> str:

@@ -31,8 +31,8 @@ def figures_folder() -> Path:
     the nearest folder upwards with a pyproject.toml, else the working folder."""
     if folder := os.environ.get("DRSROBUST_FIGURES"):
         return Path(folder)
-    here = Path.cwd()
-    root = next((folder for folder in (here, *here.parents) if (folder / "pyproject.toml").is_file()), here)
+    cwd = Path.cwd()
+    root = next((folder for folder in (cwd, *cwd.parents) if (folder / "pyproject.toml").is_file()), cwd)
     return root / "build" / "lab" / "figures"
 
 

@@ -116,9 +116,9 @@ def series_styles(names: Iterable[Hashable]) -> dict[Hashable, dict]:
         names: of all series of the figure: models, or components, not both.
     """
     names = list(dict.fromkeys(names))
-    known = _MODELS if any(name in _MODELS for name in names) else _COMPONENTS
-    numbers = {name: known[name] for name in names if name in known}
-    unused = (number for number in range(len(names) + len(known)) if number not in numbers.values())
+    palette = _MODELS if any(name in _MODELS for name in names) else _COMPONENTS
+    numbers = {name: palette[name] for name in names if name in palette}
+    unused = (number for number in range(len(names) + len(palette)) if number not in numbers.values())
     return {name: series_style(numbers[name] if name in numbers else next(unused)) for name in names}
 
 
@@ -200,8 +200,8 @@ def shade_rates(ax: "Axes", *, below: float = 1e-8, above: float = 1e-4) -> None
         below: highest rate in the field.
         above: lowest rate of the stress range.
     """
-    left, right = ax.get_xlim()
-    for start, end, text, colour in ((left, below, "field", "#DDEBDD"), (above, right, "stress", "#F3E3DA")):
+    low, right = ax.get_xlim()
+    for start, end, text, colour in ((low, below, "field", "#DDEBDD"), (above, right, "stress", "#F3E3DA")):
         if end > start:
             ax.axvspan(start, end, color=colour, zorder=0.1, lw=0)
             middle = float(np.sqrt(start * end))
@@ -214,7 +214,7 @@ def shade_rates(ax: "Axes", *, below: float = 1e-8, above: float = 1e-4) -> None
                 color="#555555",
                 size=8,
             )
-    ax.set_xlim(left, right)
+    ax.set_xlim(low, right)
 
 
 class _LineName(Annotation):
@@ -244,8 +244,8 @@ class _LineName(Annotation):
             for place in self._places:
                 self._move(*place)
                 box = self.get_window_extent(renderer).padded(self.figure.dpi / 36)
-                outside = box.x0 < frame.x0 or box.x1 > frame.x1 or box.y0 < frame.y0 or box.y1 > frame.y1
-                covered.append((outside, box.count_contains(points)))
+                overflows = box.x0 < frame.x0 or box.x1 > frame.x1 or box.y0 < frame.y0 or box.y1 > frame.y1
+                covered.append((overflows, box.count_contains(points)))
             self._move(*self._places[covered.index(min(covered))])
             super().draw(renderer)
 
@@ -262,11 +262,11 @@ def _drawn_points(ax: "Axes") -> np.ndarray:
     for bars in ax.containers:
         for collection in bars[2] if len(bars) == 3 and isinstance(bars[2], tuple) else ():
             paths += [(ax.transData, segment) for segment in collection.get_segments()]
-    along = np.linspace(0, 1, 60)[:, None]
+    fraction = np.linspace(0, 1, 60)[:, None]
     points = [np.empty((0, 2))]
     for transform, path in paths:
         with np.errstate(all="ignore"):
             pixels = transform.transform(np.reshape(np.asarray(path, float), (-1, 2)))
-        pixels = np.concatenate([pixels[:1], *(start + along * (end - start) for start, end in pairwise(pixels))])
+        pixels = np.concatenate([pixels[:1], *(start + fraction * (end - start) for start, end in pairwise(pixels))])
         points.append(pixels[np.isfinite(pixels).all(axis=1)])
     return np.concatenate(points)

@@ -95,8 +95,8 @@ def _cards(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str)
         best = plain.iloc[-1]
         cards.append({"head": "Least harm", "text": f"{_where(best)} {what} {_interval(best, main)}."})
     if recovered is not None:
-        found = recovered[recovered["mitigation"] != NONE].dropna(subset=["recovery_low"])
-        for _, row in found.sort_values("recovery_low", ascending=False).head(1).iterrows():
+        protected = recovered[recovered["mitigation"] != NONE].dropna(subset=["recovery_low"])
+        for _, row in protected.sort_values("recovery_low", ascending=False).head(1).iterrows():
             text = f"{row['mitigation']} gives back {_interval(row, 'recovery', '.0%')} of what {_where(row)} costs."
             cards.append({"head": "Best protection", "text": text})
     if few := int(summary["few_harmful"].sum()) if "few_harmful" in summary else 0:

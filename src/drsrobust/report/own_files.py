@@ -39,8 +39,8 @@ def _publish(part: Path, folder: Path, written: dict[str, str]) -> None:
         if not _is_inside(folder, name):
             raise FileExistsError(f"{(folder / name).parent} is a link; remove it, or pass another folder")
     # A process that is killed before the end leaves files of both reports: the next report may replace all of them.
-    both = former | {name: [*former.get(name, ()), sha256] for name, sha256 in written.items()}
-    _write_marker(folder, both)
+    hashes = former | {name: [*former.get(name, ()), sha256] for name, sha256 in written.items()}
+    _write_marker(folder, hashes)
     for name in sorted(written, key=PAGE.__eq__):  # the page is the last
         make_folder((folder / name).parent)
         move(part / name, folder / name)
@@ -67,7 +67,7 @@ def _read_marker(folder: Path) -> dict[str, list[str]]:
     path = folder / MARKER
     try:
         files = json.loads(path.read_text(encoding="utf-8"))["files"]
-        if not all(isinstance(name, str) and isinstance(known, list) for name, known in files.items()):
+        if not all(isinstance(name, str) and isinstance(hashes, list) for name, hashes in files.items()):
             raise TypeError("files is no object of lists")
     except FileNotFoundError:
         return {}

@@ -31,11 +31,11 @@ def with_nan_rules(names: Sequence[str]) -> list[str]:
     for name in names:
         base, slash, task = str(name).partition("/")
         others = DECISIONS if base in DECISIONS else ()
-        every |= dict.fromkeys([name, *(one + slash + task for one in others if one + slash + task not in names)])
+        every |= dict.fromkeys([name, *(rule + slash + task for rule in others if rule + slash + task not in names)])
     return list(every)
 
 
 def identifying(table: "pd.DataFrame", columns: Sequence[str]) -> list[str]:
     """Columns to group a table by, with `mitigation_id` where the table has one (a table made by hand may have none)."""
-    known = "mitigation_id" in table and "mitigation_id" not in columns
-    return [*columns, *(["mitigation_id"] if known else [])]
+    has_id = "mitigation_id" in table and "mitigation_id" not in columns
+    return [*columns, *(["mitigation_id"] if has_id else [])]

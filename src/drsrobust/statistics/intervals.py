@@ -259,7 +259,7 @@ def bootstrap_interval(
         value = float(statistic(*arrays, axis=-1)) if n else float("nan")
         if n < 2:
             return value, float("nan"), float("nan")
-        found = bootstrap(
+        result = bootstrap(
             arrays,
             statistic,
             n_resamples=resamples,
@@ -271,19 +271,19 @@ def bootstrap_interval(
             method=method,
             random_state=np.random.default_rng(seed),
         )
-    drawn = found.bootstrap_distribution
-    if not np.isfinite(drawn).all() or np.ptp(drawn) <= 1e-12 * abs(value):  # rounding
+    resampled = result.bootstrap_distribution
+    if not np.isfinite(resampled).all() or np.ptp(resampled) <= 1e-12 * abs(value):  # rounding
         return value, float("nan"), float("nan")
-    return value, float(found.confidence_interval.low), float(found.confidence_interval.high)
+    return value, float(result.confidence_interval.low), float(result.confidence_interval.high)
 
 
 def _check_bounds(values: np.ndarray, bounds: tuple[float, float]) -> None:
     low, high = bounds
     if not low < high:
         raise ValueError(f"bounds are {bounds!r}; the first must be less than the second")
-    outside = values[~((values >= low) & (values <= high))]
-    if len(outside):
-        raise ValueError(f"{len(outside)} of {len(values)} values are not between {low} and {high}, as {outside[0]}")
+    excess = values[~((values >= low) & (values <= high))]
+    if len(excess):
+        raise ValueError(f"{len(excess)} of {len(values)} values are not between {low} and {high}, as {excess[0]}")
 
 
 def _bet(x: np.ndarray, counts: np.ndarray, chance: float) -> float:

@@ -78,18 +78,18 @@ def pvf(table: "pd.DataFrame", by: Sequence[str] = ("target",), confidence: floa
             # Where all trials of a group raised, the other groups show whether the definition applies.
             applies = not np.isnan(shares[~raised]).all() if (~raised).any() else defined[name]
             shares[raised] = 1.0
-            known = shares[~np.isnan(shares)] if applies else shares[:0]
-            if not ((known >= 0) & (known <= 1)).all():
+            measured = shares[~np.isnan(shares)] if applies else shares[:0]
+            if not ((measured >= 0) & (measured <= 1)).all():
                 raise ValueError(
-                    f"column {name!r} holds {known.min():g} to {known.max():g}; shares lie between 0 and 1"
+                    f"column {name!r} holds {measured.min():g} to {measured.max():g}; shares lie between 0 and 1"
                 )
-            row = dict(zip(by, group, strict=True)) | {"definition": name, "n": len(known)}
+            row = dict(zip(by, group, strict=True)) | {"definition": name, "n": len(measured)}
             share = mean = (float("nan"),) * 3
-            if len(known):
+            if len(measured):
                 strata = Strata.of(trials.assign(auc_drop=shares))  # trials with incorrect outputs are the harmed ones
                 mean = strata.mean_interval(shares, UNIT, confidence)
-                share = wilson(int((known > 0).sum()), len(known), confidence)
-                if len(known) == len(shares):
+                share = wilson(int((measured > 0).sum()), len(measured), confidence)
+                if len(measured) == len(shares):
                     share = strata.share(shares > 0, confidence)
             row |= zip(("pvf", "pvf_low", "pvf_high"), share, strict=True)
             row |= zip(("incorrect", "incorrect_low", "incorrect_high"), mean, strict=True)

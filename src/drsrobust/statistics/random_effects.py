@@ -57,9 +57,9 @@ def across_models(
     table, rows = pd.concat(frames, ignore_index=True), []
     keys = [name for name in by if name in table]
     for frame in frames:
-        if (again := frame.duplicated(keys)).any():
+        if (is_repeated := frame.duplicated(keys)).any():
             raise ValueError(
-                f"two rows of {dict(frame.loc[again, keys].iloc[0])}; give mitigations names of their own (`.name`)"
+                f"two rows of {dict(frame.loc[is_repeated, keys].iloc[0])}; give mitigations names of their own (`.name`)"
             )
     for _, group in table.groupby(keys, sort=False, dropna=False):
         row = group.iloc[0].to_dict() | {SEEDS: len(group)}
@@ -70,11 +70,11 @@ def across_models(
             for name in values:
                 row |= _interval(group, name, confidence)
         rows.append(row)
-    found = pd.DataFrame(rows)
-    found.attrs = dict(frames[0].attrs)
-    if found[SEEDS].max() > 1 and "interval" in found.attrs:
-        found.attrs["interval"] += f"; of {found[SEEDS].max()} trained models over models and error maps"
-    return found
+    effects = pd.DataFrame(rows)
+    effects.attrs = dict(frames[0].attrs)
+    if effects[SEEDS].max() > 1 and "interval" in effects.attrs:
+        effects.attrs["interval"] += f"; of {effects[SEEDS].max()} trained models over models and error maps"
+    return effects
 
 
 def _interval(group: "pd.DataFrame", name: str, confidence: float) -> dict[str, float]:

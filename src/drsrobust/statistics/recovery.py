@@ -48,36 +48,38 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
     check_trials(table)
     rows = []
     for condition, group in table.groupby(_SAME, sort=False, dropna=False):
-        about = dict(zip(_SAME, condition, strict=True))
-        trials = _by_seed(about, group)
+        labels = dict(zip(_SAME, condition, strict=True))
+        trials = _by_seed(labels, group)
         for key in trials:
             if key[0] != NONE:
-                both = _paired(about, key, trials)
-                row = about | dict(zip(identifying(table, ["mitigation"]), key, strict=True))
-                rows.append(row | _numbers(both, confidence))
+                pairs = _paired(labels, key, trials)
+                row = labels | dict(zip(identifying(table, ["mitigation"]), key, strict=True))
+                rows.append(row | _numbers(pairs, confidence))
     if not rows:
         raise ValueError("the table holds no protected trials; give the campaign mitigations=[None, ...]")
-    found = pd.DataFrame(rows)
-    found.attrs["interval"] = (
+    recovered = pd.DataFrame(rows)
+    recovered.attrs["interval"] = (
         f"{100 * confidence:.4g}% intervals of a ratio of means (Fieller's; Stringer's bound where few harmed trials remain "
         "so), over pairs of trials with the same error map; blank where the mean loss is under "
         f"{DROP} AUC or not clearly over 0"
     )
-    return found
+    return recovered
 
 
-def _text(about: dict) -> str:
-    return f"{about['error_model']} at {about['rate']} in {about['target']} of {about['model']} on {about['dataset']}"
+def _text(labels: dict) -> str:
+    return (
+        f"{labels['error_model']} at {labels['rate']} in {labels['target']} of {labels['model']} on {labels['dataset']}"
+    )
 
 
-def _by_seed(about: dict, group: "pd.DataFrame") -> "dict[tuple, pd.DataFrame]":
+def _by_seed(labels: dict, group: "pd.DataFrame") -> "dict[tuple, pd.DataFrame]":
     """The trials of one condition by mitigation (its label first), in the table's order, each indexed by seed."""
-    text = _text(about)
+    text = _text(labels)
     for column, thing in (("checkpoint", "trained models"), ("data", "sets of rows")):
         if (several := group[column].nunique()) > 1:
             raise ValueError(f"{text} holds trials of {several} {thing} (column {column!r}); compare them one by one")
     keys = identifying(group, ["mitigation"])
-    trials = {key: here.set_index("seed") for key, here in group.groupby(keys, sort=False, dropna=False)}
+    trials = {key: part.set_index("seed") for key, part in group.groupby(keys, sort=False, dropna=False)}
     names = [name for name, *_ in trials]
     if NONE not in names:
         raise ValueError(
@@ -86,34 +88,34 @@ def _by_seed(about: dict, group: "pd.DataFrame") -> "dict[tuple, pd.DataFrame]":
     return trials
 
 
-def _paired(about: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd.DataFrame":
+def _paired(labels: dict, key: tuple, trials: "dict[tuple, pd.DataFrame]") -> "pd.DataFrame":
     """AUC with the mitigation (`auc`), without (`auc_faulty`) and without errors, by trial."""
     name, protected = key[0], trials[key]
-    plain = next(here for (label, *_), here in trials.items() if label == NONE)
-    if alone := len(plain.index.symmetric_difference(protected.index)):
+    plain = next(part for (label, *_), part in trials.items() if label == NONE)
+    if n_unpaired := len(plain.index.symmetric_difference(protected.index)):
         raise ValueError(
-            f"{about['error_model']} at {about['rate']}: {name} has {len(protected)} trials and no mitigation {len(plain)}, "
-            f"and {alone} of them have no partner with the same seed; run both to the same number of trials, with one seed"
+            f"{labels['error_model']} at {labels['rate']}: {name} has {len(protected)} trials and no mitigation {len(plain)}, "
+            f"and {n_unpaired} of them have no partner with the same seed; run both to the same number of trials, with one seed"
         )
-    kept = ["auc", "auc_golden", *(name for name in (STRATUM, WEIGHT) if name in plain)]
-    own = ["auc", *(name for name in [LOSS_IS_BOUNDED] if name in protected)]
-    both = plain[kept].rename(columns={"auc": "auc_faulty"}).join(protected[own]).sort_index()
+    plain_columns = ["auc", "auc_golden", *(name for name in (STRATUM, WEIGHT) if name in plain)]
+    protected_columns = ["auc", *(name for name in [LOSS_IS_BOUNDED] if name in protected)]
+    pairs = plain[plain_columns].rename(columns={"auc": "auc_faulty"}).join(protected[protected_columns]).sort_index()
     numbers = ["auc", "auc_faulty", "auc_golden"]
-    return both.astype(dict.fromkeys(numbers, float))
+    return pairs.astype(dict.fromkeys(numbers, float))
 
 
-def _numbers(both: "pd.DataFrame", confidence: float) -> dict:
-    golden = float(both["auc_golden"].iloc[0])
+def _numbers(pairs: "pd.DataFrame", confidence: float) -> dict:
+    golden = float(pairs["auc_golden"].iloc[0])
     if np.isnan(golden):
         raise ValueError("recovery is of AUC, which these trials do not have, as those of task='rank'")
-    raised = both[["auc", "auc_faulty"]].isna().any(axis=1)
-    outcome = both.assign(auc_drop=golden - both["auc_faulty"], outcome=np.where(raised, "raised", "ok"))
+    raised = pairs[["auc", "auc_faulty"]].isna().any(axis=1)
+    outcome = pairs.assign(auc_drop=golden - pairs["auc_faulty"], outcome=np.where(raised, "raised", "ok"))
     strata = Strata.of(outcome)
-    row = {"n": len(both), "raised": strata.mean(raised.to_numpy(float)), "auc_golden": golden}
+    row = {"n": len(pairs), "raised": strata.mean(raised.to_numpy(float)), "auc_golden": golden}
     bounds = {"lost": (golden - 1, golden), "auc_faulty": UNIT, "auc": UNIT, "gained": (-1.0, 1.0)}
-    least = _values(both.fillna({"auc": 0.0, "auc_faulty": golden}))
-    worst = _values(both.fillna({"auc": 0.0, "auc_faulty": 0.0})) | {"gained": least["gained"]}
-    values = _values(both.assign(auc_faulty=both["auc_faulty"].mask(raised), auc=both["auc"].mask(raised)))
+    least = _values(pairs.fillna({"auc": 0.0, "auc_faulty": golden}))
+    worst = _values(pairs.fillna({"auc": 0.0, "auc_faulty": 0.0})) | {"gained": least["gained"]}
+    values = _values(pairs.assign(auc_faulty=pairs["auc_faulty"].mask(raised), auc=pairs["auc"].mask(raised)))
     for name, bound in bounds.items():
         mean, low, high = strata.mean_interval(values[name], bound, confidence)
         if row["raised"]:
@@ -127,14 +129,14 @@ def _numbers(both: "pd.DataFrame", confidence: float) -> dict:
             share = (share[0], float(np.fmin(share[1], _share(strata, least, confidence)[1])), share[2])
     row |= zip((f"recovery{end}" for end in ENDS), share, strict=True)
     for name, column in (("trials_harmed", "auc"), ("trials_harmed_faulty", "auc_faulty")):
-        harmed = ~(both["auc_golden"] - both[column] <= DROP)  # NaN of a raised trial counts as harmed
+        harmed = ~(pairs["auc_golden"] - pairs[column] <= DROP)  # NaN of a raised trial counts as harmed
         row |= zip((f"{name}{end}" for end in ENDS), strata.share(harmed.to_numpy(), confidence), strict=True)
     return row
 
 
-def _values(both: "pd.DataFrame") -> dict[str, np.ndarray]:
+def _values(pairs: "pd.DataFrame") -> dict[str, np.ndarray]:
     """Of each pair of trials: float64 [n] each."""
-    faulty, protected, golden = (both[column].to_numpy() for column in ("auc_faulty", "auc", "auc_golden"))
+    faulty, protected, golden = (pairs[column].to_numpy() for column in ("auc_faulty", "auc", "auc_golden"))
     return {"lost": golden - faulty, "auc_faulty": faulty, "auc": protected, "gained": protected - faulty}
 
 
@@ -145,11 +147,13 @@ def _share(strata: Strata, values: dict[str, np.ndarray], confidence: float) -> 
     harmed = lost > DROP  # NaN is not
     if harmed.sum() < 2:
         return share, float("nan"), float("nan")
-    left, worst, mean = (lost - gained)[harmed], np.nanmax(lost), lost[harmed].mean()
-    failed = left > lost[harmed] / 2
+    remaining, worst, mean = (lost - gained)[harmed], np.nanmax(lost), lost[harmed].mean()
+    failed = remaining > lost[harmed] / 2
     if failed.sum() < FEW_TRIALS:
         low = min(
-            low, 1 - stringer_interval(np.minimum(left, worst), (min(0.0, left.min()), worst), confidence)[2] / mean
+            low,
+            1
+            - stringer_interval(np.minimum(remaining, worst), (min(0.0, remaining.min()), worst), confidence)[2] / mean,
         )
     if (~failed).sum() < FEW_TRIALS:
         gains = np.minimum(gained[harmed], worst)

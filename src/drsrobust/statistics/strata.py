@@ -72,18 +72,19 @@ class Strata:
         harmed = np.ones(len(trials), bool)
         if "auc_drop" in trials and "outcome" in trials:
             harmed = ((trials["auc_drop"] > DROP) | (trials["outcome"] == "raised")).to_numpy(bool)
-        found = tuple(dict.fromkeys(names.tolist()))
-        members = np.array([names == name for name in found])
-        known = "auc_drop" in trials
-        losses = trials["auc_drop"].to_numpy(float, na_value=np.nan) if known else harmed.astype(float)
+        strata = tuple(dict.fromkeys(names.tolist()))
+        members = np.array([names == name for name in strata])
+        has_losses = "auc_drop" in trials
+        losses = trials["auc_drop"].to_numpy(float, na_value=np.nan) if has_losses else harmed.astype(float)
         is_bounded = np.zeros(len(trials), bool)
         if LOSS_IS_BOUNDED in trials:
             is_bounded = trials[LOSS_IS_BOUNDED].eq(True).to_numpy(bool)  # null in plain trials that were concatenated
         bounded = [bool(is_bounded[member].all()) for member in members]
         few = [
-            _few(losses[member], None if one else harmed[member]) for one, member in zip(bounded, members, strict=True)
+            _few(losses[member], None if is_bounded_stratum else harmed[member])
+            for is_bounded_stratum, member in zip(bounded, members, strict=True)
         ]
-        return cls(found, members @ weight, members, np.array(few), np.array(bounded))
+        return cls(strata, members @ weight, members, np.array(few), np.array(bounded))
 
     @property
     def stratified(self) -> bool:
@@ -122,8 +123,8 @@ class Strata:
         weights, parts = self._parts(values)
         if not parts:
             return (float("nan"),) * 3
-        found = [self._stratum(number, part, bounds, confidence) for number, part in parts.items()]
-        means, below, above = np.array(found).T
+        intervals = [self._stratum(number, part, bounds, confidence) for number, part in parts.items()]
+        means, below, above = np.array(intervals).T
         mean = float(weights @ means)
         low, high = mean - np.linalg.norm(weights * below), mean + np.linalg.norm(weights * above)
         least, greatest = (weights @ ends for ends in np.transpose([self._bounds(number, bounds) for number in parts]))
@@ -138,20 +139,26 @@ class Strata:
     def methods(self, values: np.ndarray, bounds: Bounds | None) -> str:
         """How `mean_interval` makes the intervals of the strata: `Student's t`, `Stringer's bound`, `rule of three` (all trials
         agree), or several of these; empty where there is no interval."""
-        each = [self._method(number, part, bounds) for number, part in self._parts(values)[1].items()]
-        return "" if UNKNOWN in each else ", ".join(sorted({*each} - {AS_SEEN}) or [AS_SEEN] * bool(each))
+        by_stratum = [self._method(number, part, bounds) for number, part in self._parts(values)[1].items()]
+        return (
+            ""
+            if UNKNOWN in by_stratum
+            else ", ".join(sorted({*by_stratum} - {AS_SEEN}) or [AS_SEEN] * bool(by_stratum))
+        )
 
     def _method(self, number: int, values: np.ndarray, bounds: Bounds | None) -> str:
         with np.errstate(invalid="ignore"):  # of infinite values
             alike = np.ptp(values) <= 1e-12 * abs(values).max()  # but for rounding
         if self.bounded[number] and values.min() == values.max():
             return AS_SEEN
-        known = bounds is not None and (self.bounded[number] or bool(np.isfinite(self._bounds(number, bounds)).all()))
+        has_bounds = bounds is not None and (
+            self.bounded[number] or bool(np.isfinite(self._bounds(number, bounds)).all())
+        )
         if alike:
             return RULE_OF_THREE if bounds is not None else UNKNOWN
         if not self.few_harmful[number]:
             return STUDENT
-        return STRINGER if known else UNKNOWN
+        return STRINGER if has_bounds else UNKNOWN
 
     def _stratum(self, number: int, values: np.ndarray, bounds: Bounds | None, confidence: float) -> tuple:
         """Mean of a stratum, and how far the ends of its interval lie from it."""
@@ -184,8 +191,8 @@ class Strata:
         spread = np.array([np.cov(x, y) for x, y in zip(tops.values(), bottoms, strict=True)])
         spread *= (weights**2 / ns)[:, None, None]  # of the mean, by stratum
         share = float(top / bottom)
-        each = spread @ [1, -share] @ [1, -share]  # variances of numerator - share * denominator
-        freedom = each.sum() ** 2 / (each**2 / (ns - 1)).sum() if each.any() else ns.sum() - len(ns)
+        variances = spread @ [1, -share] @ [1, -share]  # variances of numerator - share * denominator
+        freedom = variances.sum() ** 2 / (variances**2 / (ns - 1)).sum() if variances.any() else ns.sum() - len(ns)
         (xx, xy), (_, yy) = t.ppf((1 + confidence) / 2, freedom) ** 2 * spread.sum(0)
         a, b, c = bottom**2 - yy, top * bottom - xy, top**2 - xx
         if a <= 0:
@@ -201,15 +208,15 @@ class Strata:
             ValueError: values outside the bounds.
         """
         weights, parts = self._parts(values)
-        each = 1 - 2 * (1 - confidence) / max(1, len(parts))
-        return float(weights @ [bounded_interval(part, bounds, each)[2] for part in parts.values()])
+        level = 1 - 2 * (1 - confidence) / max(1, len(parts))
+        return float(weights @ [bounded_interval(part, bounds, level)[2] for part in parts.values()])
 
     def share(self, flags: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
         """The share of trials with a property (bool [trials]) and its interval, of Wilson's intervals of the strata."""
-        found = [wilson(int(flags[member].sum()), int(member.sum()), confidence) for member in self.members]
-        shares, lows, highs = np.array(found).T
+        intervals = [wilson(int(flags[member].sum()), int(member.sum()), confidence) for member in self.members]
+        shares, lows, highs = np.array(intervals).T
         if len(shares) == 1:
-            return tuple(map(float, found[0]))
+            return tuple(map(float, intervals[0]))
         share = float(self.weights @ shares)
         below, above = np.linalg.norm(self.weights * (shares - lows)), np.linalg.norm(self.weights * (highs - shares))
         return share, float(max(0.0, share - below)), float(min(1.0, share + above))
@@ -217,21 +224,25 @@ class Strata:
     def quantile(self, values: np.ndarray, q: float) -> float:
         """The q-quantile of values [trials] without their NaN. Of plain trials it is interpolated between two values, of
         stratified ones it is the least value that has a share q of the weight at or below it."""
-        known = ~np.isnan(values)
-        if not known.any():
+        is_number = ~np.isnan(values)
+        if not is_number.any():
             return float("nan")
         if not self.stratified:
-            return float(np.quantile(values[known], q))
-        each = self.shares
-        order = np.argsort(values[known], kind="stable")
-        reached = np.cumsum(each[known][order])
-        return float(values[known][order][np.searchsorted(reached, q * reached[-1] * (1 - 1e-12))])
+            return float(np.quantile(values[is_number], q))
+        weights = self.shares
+        order = np.argsort(values[is_number], kind="stable")
+        cumulated = np.cumsum(weights[is_number][order])
+        return float(values[is_number][order][np.searchsorted(cumulated, q * cumulated[-1] * (1 - 1e-12))])
 
     def _parts(self, values: np.ndarray) -> tuple[np.ndarray, dict[int, np.ndarray]]:
         """The values without NaN of each stratum that has some, by its number, and the weights of these strata, each times its
         share of trials with a value, summing to 1."""
-        known = ~np.isnan(values)
-        parts = {number: values[member & known] for number, member in enumerate(self.members) if (member & known).any()}
+        is_number = ~np.isnan(values)
+        parts = {
+            number: values[member & is_number]
+            for number, member in enumerate(self.members)
+            if (member & is_number).any()
+        }
         weights = np.array([self.weights[n] * len(part) / self.members[n].sum() for n, part in parts.items()])
         return weights / weights.sum(), parts
 
@@ -247,12 +258,12 @@ def check_trials(table: "pd.DataFrame") -> None:
     keys = [*CONDITION, "mitigation_id", "checkpoint", "data", STRATUM, "seed", "trial"]
     if "seed" not in table:
         return
-    again = table.duplicated([key for key in keys if key in table]).to_numpy()
-    if again.any():
-        first = table.iloc[int(again.argmax())]
-        about = ", ".join(f"{key} {first[key]}" for key in ("trial", *keys[:-2]) if key in table and key != "ber")
+    is_repeated = table.duplicated([key for key in keys if key in table]).to_numpy()
+    if is_repeated.any():
+        first = table.iloc[int(is_repeated.argmax())]
+        row = ", ".join(f"{key} {first[key]}" for key in ("trial", *keys[:-2]) if key in table and key != "ber")
         raise ValueError(
-            f"the table holds {int(again.sum()):,} trials twice, which would narrow intervals: the first is {about} (seed "
+            f"the table holds {int(is_repeated.sum()):,} trials twice, which would narrow intervals: the first is {row} (seed "
             f"{first['seed']}); give each campaign's table once, or drop_duplicates()"
         )
 
@@ -262,5 +273,6 @@ def _few(losses: np.ndarray, harmed: np.ndarray | None) -> bool:
     losses = losses[~np.isnan(losses)]
     large = losses > LARGE_LOSS * losses.max(initial=0.0)
     return any(
-        one is not None and one.sum() < FEW_TRIALS and one.sum() < FEW_SHARE * len(one) for one in (harmed, large)
+        flags is not None and flags.sum() < FEW_TRIALS and flags.sum() < FEW_SHARE * len(flags)
+        for flags in (harmed, large)
     )

@@ -127,7 +127,10 @@ def summarise(
             mean, low, high, method = _interval(judged, values, metric, bounds.get(metric), row)
             if metric in bounds and 0 < np.isnan(values).sum() < len(values):
                 filled = [np.where(np.isnan(values), end, values) for end in bounds[metric]]
-                worst = [_interval(_judged(strata, group, one), one, metric, bounds[metric], row) for one in filled]
+                worst = [
+                    _interval(_judged(strata, group, filled_values), filled_values, metric, bounds[metric], row)
+                    for filled_values in filled
+                ]
                 low, high = np.fmin(low, worst[0][1]), np.fmax(high, worst[1][2])
             elif metric != "auc_drop" and not known_bounds(metric) and 0 < np.isnan(values).sum() < len(values):
                 low = high = np.nan  # the values that are missing may be any
@@ -171,8 +174,8 @@ def corrected_exactly(
     import pandas as pd
 
     proven = (trials["corrects_mode"] == "any") | (trials["corrects_mode"] == trials["error_mode"])
-    left = trials["bits_left"].where(proven, 1).groupby([trials[key] for key in keys], dropna=False).max()
-    wrong = (left.reindex(pd.MultiIndex.from_frame(summary[list(keys)])) != 0).to_numpy(bool)
+    bits_left = trials["bits_left"].where(proven, 1).groupby([trials[key] for key in keys], dropna=False).max()
+    wrong = (bits_left.reindex(pd.MultiIndex.from_frame(summary[list(keys)])) != 0).to_numpy(bool)
     ends = {
         f"{metric}{end}": summary[f"{metric}{end}"].where(wrong, summary[metric]) for metric in metrics for end in ENDS
     }

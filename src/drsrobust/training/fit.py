@@ -54,17 +54,17 @@ class Trainer:
         self.device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
         components = component_of(model)
         fused_parameters = {id(parameter) for tables in fused for parameter in tables.parameters}
-        tables, rest = [], []
+        tables, others = [], []
         for name, parameter in named_tensors(model, buffers=False):
             if parameter.numel() and id(parameter) not in fused_parameters:
-                (tables if components[name] == "embedding" else rest).append(parameter)
+                (tables if components[name] == "embedding" else others).append(parameter)
         rate, decay = settings.learning_rate, settings.weight_decay
         table_rate, table_decay = rate, decay  # of tables that FBGEMM cannot update
         if settings.table_optimizer == "adam":
             table_rate, table_decay = settings.table_learning_rate or rate, settings.table_weight_decay
         groups = [
             {"params": tables, "weight_decay": table_decay, "lr": table_rate},
-            {"params": rest, "weight_decay": decay},
+            {"params": others, "weight_decay": decay},
         ]
         self.optimizer = torch.optim.Adam(groups, lr=rate, fused=True)
 

@@ -53,9 +53,9 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
         ax: where to draw; None: a new figure. The last panel of the first row has the legend.
         dataset, protocol: of the panel.
     """
-    shown = data[(data["dataset"] == dataset) & (data["protocol"] == protocol) & (data["ber"] > 0)]
+    rows = data[(data["dataset"] == dataset) & (data["protocol"] == protocol) & (data["ber"] > 0)]
     styles = series_styles(data.sort_values("series")["model"])
-    for number, curve in shown.groupby("series", sort=True):
+    for number, curve in rows.groupby("series", sort=True):
         curve = curve.sort_values("ber")
         place, model = curve["ber"] * apart(number, data["series"].nunique()), curve["model"].iloc[0]
         style = styles[model] | {"linewidth": 1.5, "markersize": 4.5, "capsize": 2, "elinewidth": 0.9}
@@ -65,7 +65,7 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
         ax.plot(place[broken], curve.loc[broken, "auc"], **style)
     auc_guides(ax)
     ax.set_title(f"{dataset}: {ERRORS[protocol]}", fontsize=10)
-    if len(shown):
+    if len(rows):
         ax.set_xscale("log")
     ax.label_outer()
     if len(data) and at_edge(ax, "first_row", "last_col"):
@@ -109,16 +109,16 @@ def scoring_rules(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: st
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
         dataset: of the panel.
     """
-    shown = data[data["dataset"] == dataset]
+    rows = data[data["dataset"] == dataset]
     models = list(dict.fromkeys(data["model"]))
     rules = list(dict.fromkeys(data["rule"]))
-    for (model, rule), curve in shown.groupby(["model", "rule"], sort=False):
+    for (model, rule), curve in rows.groupby(["model", "rule"], sort=False):
         index, curve = rules.index(rule), curve.sort_values("ber")
         style = series_style(index) | {"linestyle": DASHES[models.index(model)], "linewidth": 1.6, "markersize": 5}
         ax.plot(curve["ber"] * apart(index, len(rules)), curve["auc"], label=f"{model}, {rule}", **style)
     auc_guides(ax)
     ax.set_title(dataset)
-    if len(shown):
+    if len(rows):
         ax.set_xscale("log")
     ax.label_outer()
     if len(data) and at_edge(ax, "last_col"):
@@ -154,28 +154,28 @@ def ber_knees(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, h
         dataset: of the panel.
         highest: rate of the campaigns; an arrow at it means that a threshold was not reached.
     """
-    shown = data[data["dataset"] == dataset]
-    models = list(dict.fromkeys(shown["model"]))
+    rows = data[data["dataset"] == dataset]
+    models = list(dict.fromkeys(rows["model"]))
     losses, protocols = list(dict.fromkeys(data["loss"])), list(dict.fromkeys(data["protocol"]))
     for index, protocol in enumerate(protocols):
         style = series_style(index)
-        for model, line in shown[shown["protocol"] == protocol].groupby("model", sort=False):
+        for model, line in rows[rows["protocol"] == protocol].groupby("model", sort=False):
             y = len(models) - 1 - models.index(model) + 0.17 * (1 - 2 * index) * (len(protocols) > 1)
             end = np.minimum(line["knee"], highest)
             ax.plot([end.min(), end.max()], [y, y], color=style["color"], linewidth=3, alpha=0.35, zorder=1)
             for loss, rate, low, high in line[["loss", "knee", "knee_low", "knee_high"]].itertuples(index=False):
                 ends = np.minimum([low, high], highest)
                 ax.plot(ends, [y, y], color=style["color"], marker="|", markersize=7, linewidth=1.1, zorder=1.5)
-                reached = np.isfinite(rate)
-                marker = {"marker": style["marker"] if reached else ">", "markersize": 6.5, "linestyle": "none"}
+                is_reached = np.isfinite(rate)
+                marker = {"marker": style["marker"] if is_reached else ">", "markersize": 6.5, "linestyle": "none"}
                 marker["markerfacecolor"] = _FILLS[losses.index(loss) % 3] or style["color"]
-                label = f"{_lost(loss)}, {ERRORS[protocol]}{'' if reached else ', not reached'}"
+                label = f"{_lost(loss)}, {ERRORS[protocol]}{'' if is_reached else ', not reached'}"
                 ax.plot(min(rate, highest), y, label=label, markeredgecolor=style["color"], zorder=2, **marker)
     ax.set_yticks(range(len(models))[::-1], models)
     ax.set_ylim(-0.6, len(models) - 0.4)
     ax.grid(False, axis="y")
     ax.set(title=dataset, xlabel="bit error rate at which the mean AUC loss is reached")
-    if len(shown):
+    if len(rows):
         ax.set_xscale("log")
         ax.set_xlim(data["knee_low"].min() / 1.6, highest * 1.6)  # the same in all panels, to compare them
     if len(data) and at_edge(ax, "last_col"):

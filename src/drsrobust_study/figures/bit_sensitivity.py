@@ -67,9 +67,9 @@ def bit_sensitivity(
         curve = data[data["target"] == target]
         place = curve["bit"] + 0.22 * (index - (len(targets) - 1) / 2)  # side by side, so that no bar hides another
         style = {"color": style["color"], "marker": style["marker"], "linestyle": "none", "markersize": 4.5}
-        drawn = ax.errorbar(place, curve[quantity], yerr=interval(curve, quantity), label=target, elinewidth=1, **style)
+        bars = ax.errorbar(place, curve[quantity], yerr=interval(curve, quantity), label=target, elinewidth=1, **style)
         bounds = curve["few_harmful"] & (quantity == "auc_drop")
-        drawn[2][0].set_color([to_rgba(style["color"], 0.25 if bound else 1.0) for bound in bounds])
+        bars[2][0].set_color([to_rgba(style["color"], 0.25 if bound else 1.0) for bound in bounds])
     ax.axvspan(22.5, 30.5, color="#F1EFE6", zorder=0, lw=0)
     if quantity == "auc_drop":
         ax.set_yscale("symlog", linthresh=1e-5, linscale=0.6)

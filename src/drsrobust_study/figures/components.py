@@ -148,8 +148,16 @@ def layer_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str 
     place = np.arange(len(data))[::-1]
     ends = [column.replace("auc_drop", quantity) for column in _LOSS]
     for component, style in series_styles(sorted(data["component"].unique())).items():
-        own = (data["component"] == component).to_numpy()
-        _dots(ax, data[own], ends, place[own], color=style["color"], marker=style["marker"], label=component)
+        of_component = (data["component"] == component).to_numpy()
+        _dots(
+            ax,
+            data[of_component],
+            ends,
+            place[of_component],
+            color=style["color"],
+            marker=style["marker"],
+            label=component,
+        )
     ax.set_yticks(place, [f"{row.layer}  ({100 * row.share:.2g} %)" for row in data.itertuples()])
     ax.set_ylim(-0.6, len(data) - 0.4)
     ax.grid(False, axis="y")

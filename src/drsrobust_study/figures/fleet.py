@@ -51,27 +51,29 @@ def fleet_risk(
         quantity: `wrong_per_day`, `stops_per_day` or `stops_anywhere_per_day`.
     """
     data = data[data["nonfinite"].isin(data["nonfinite"].head(1))]
-    drawn, names, rates = [], list(dict.fromkeys(data["mitigation"])), list(dict.fromkeys(data["rate"]))
+    ends, names, rates = [], list(dict.fromkeys(data["mitigation"])), list(dict.fromkeys(data["rate"]))
     styles = {rate: series_style(index) | {"linestyle": "none"} for index, rate in enumerate(rates)}
     for index, rate in enumerate(rates):
         rows = data[(data["rate"] == rate) & (data["kind"] == kind)]
         place = len(names) - 1 - rows["mitigation"].map(names.index).to_numpy(float)
         rows = rows.assign(place=place + 0.16 * ((len(rates) - 1) / 2 - index))
-        seen, unseen = rows[rows[quantity] > 0], rows[(rows[quantity] == 0) & (rows[f"{quantity}_high"] > 0)]
-        low = seen[f"{quantity}_low"].clip(lower=_LEAST * seen[quantity])
-        bars = interval(seen.assign(**{f"{quantity}_low": low}), quantity)
-        ax.errorbar(seen[quantity], seen["place"], xerr=bars, markersize=5, elinewidth=1.2, **styles[rate])
+        positive, unseen = rows[rows[quantity] > 0], rows[(rows[quantity] == 0) & (rows[f"{quantity}_high"] > 0)]
+        low = positive[f"{quantity}_low"].clip(lower=_LEAST * positive[quantity])
+        bars = interval(positive.assign(**{f"{quantity}_low": low}), quantity)
+        ax.errorbar(positive[quantity], positive["place"], xerr=bars, markersize=5, elinewidth=1.2, **styles[rate])
         limits = styles[rate] | LIMIT | {"marker": "<", "markeredgecolor": styles[rate]["color"]}
         ax.plot(unseen[f"{quantity}_high"], unseen["place"], **limits)
-        drawn += [*low, *seen[f"{quantity}_high"], *unseen[f"{quantity}_high"]]
-    own = data[data["kind"] == kind]
-    for name in own.loc[own.groupby("mitigation")[f"{quantity}_high"].transform("max") == 0, "mitigation"].unique():
+        ends += [*low, *positive[f"{quantity}_high"], *unseen[f"{quantity}_high"]]
+    of_kind = data[data["kind"] == kind]
+    for name in of_kind.loc[
+        of_kind.groupby("mitigation")[f"{quantity}_high"].transform("max") == 0, "mitigation"
+    ].unique():
         text = {"xycoords": ax.get_yaxis_transform(), "va": "center", "size": 8.5, "color": "#555555"}
         ax.annotate("never", (0.03, len(names) - 1 - names.index(name)), **text)
     ax.set_xscale("log")
-    if drawn:  # whole decades, since ticks within one cover each other
-        least = max(min(drawn), _RANGE * max(drawn))
-        ax.set_xlim(10 ** np.floor(np.log10(least) - 0.1), 10 ** np.ceil(np.log10(max(drawn)) + 0.1))
+    if ends:  # whole decades, since ticks within one cover each other
+        least = max(min(ends), _RANGE * max(ends))
+        ax.set_xlim(10 ** np.floor(np.log10(least) - 0.1), 10 ** np.ceil(np.log10(max(ends)) + 0.1))
     ax.set_yticks(range(len(names))[::-1], [mitigation_label(name) for name in names])
     ax.set_ylim(-0.6, len(names) - 0.4)
     ax.grid(False, axis="y")

@@ -52,8 +52,8 @@ def injection_speed_data(
     for count in counts:
         near = (table["expected_errors"] / count - 1).abs() < 1e-3
         parts.append(table[ran & near].assign(panel="size", expected_errors=float(count)))
-    drawn = {place for part in parts for place in part.index}
-    parts.append(table[ran & ~table.index.isin(list(drawn))].assign(panel="none"))
+    places = {place for part in parts for place in part.index}
+    parts.append(table[ran & ~table.index.isin(list(places))].assign(panel="none"))
     order = {method: index for index, method in enumerate(table["method"].unique())}
     data = pd.concat(parts).sort_values(
         ["panel", "method", "expected_errors", "parameters", "rate"],

@@ -42,20 +42,20 @@ def memory_fault_loss(
     modes, names = (list(dict.fromkeys(data[column])) for column in ("error_mode", "mitigation"))
     floor = least * (data["hits_per_year"].min() if quantity == "per_year" and len(data) else 1.0)
     for index, name in enumerate(names):
-        own = data[data["mitigation"] == name]
-        place = own["error_mode"].map(modes.index).to_numpy(float) + 0.7 * ((index + 0.5) / len(names) - 0.5)
-        value = own[quantity].to_numpy(float)
-        shown, ends = (
+        rows = data[data["mitigation"] == name]
+        place = rows["error_mode"].map(modes.index).to_numpy(float) + 0.7 * ((index + 0.5) / len(names) - 0.5)
+        value = rows[quantity].to_numpy(float)
+        points, ends = (
             np.maximum(value, floor),
-            np.maximum(own[[f"{quantity}_low", f"{quantity}_high"]], floor).to_numpy().T,
+            np.maximum(rows[[f"{quantity}_low", f"{quantity}_high"]], floor).to_numpy().T,
         )
         colour, label = ("#000000" if name == NONE else COLOURS[index - 1]), mitigation_label(name)
         bars = {"ecolor": colour, "elinewidth": 0.9, "capsize": 2, "linestyle": "none", "color": colour}
-        ax.errorbar(place, shown, yerr=np.abs(ends - shown), marker="", alpha=0.45, **bars)
+        ax.errorbar(place, points, yerr=np.abs(ends - points), marker="", alpha=0.45, **bars)
         over = value > floor
         style = {"linestyle": "none", "color": colour, "markersize": 6}
         ax.plot(place[over], value[over], marker=MARKERS[index], label=label, **style)
-        ax.plot(place[~over], shown[~over], marker="v", markerfacecolor="white", **style)
+        ax.plot(place[~over], points[~over], marker="v", markerfacecolor="white", **style)
     ax.set_yscale("log")
     ax.set_ylim(floor / 2, None)
     ax.set_xticks(range(len(modes)), modes)
@@ -133,8 +133,8 @@ def fault_assumptions(data: "pd.DataFrame", ax: "Axes | None" = None, *, modes: 
     """
     names = list(dict.fromkeys(data["assumption"]))
     for index, mode in enumerate(modes):
-        own = data[data["error_mode"] == mode]
-        place = own["assumption"].map(names[::-1].index).to_numpy(float) + 0.5 * (0.5 - (index + 0.5) / len(modes))
+        rows = data[data["error_mode"] == mode]
+        place = rows["assumption"].map(names[::-1].index).to_numpy(float) + 0.5 * (0.5 - (index + 0.5) / len(modes))
         style = {
             "color": COLOURS[index],
             "marker": MARKERS[index],
@@ -142,7 +142,7 @@ def fault_assumptions(data: "pd.DataFrame", ax: "Axes | None" = None, *, modes: 
             "markersize": 5.5,
             "label": mode,
         }
-        ax.errorbar(own["auc_drop"], place, xerr=interval(own, "auc_drop"), elinewidth=1, capsize=2, **style)
+        ax.errorbar(rows["auc_drop"], place, xerr=interval(rows, "auc_drop"), elinewidth=1, capsize=2, **style)
     ax.set_yticks(range(len(names)), names[::-1])
     ax.grid(False, axis="y")
     ax.axvline(0.0, color="#777777", linewidth=0.9, zorder=0)

@@ -51,10 +51,10 @@ def recovery_rows(data: pd.DataFrame, ax: "Axes | None" = None, *, quantity: str
         quantity: `recovery`, as a share of the lost AUC, or `gained`, as AUC.
     """
     names = data.drop_duplicates("mitigation").sort_values("rank")["mitigation"].tolist()
-    shown = data.dropna(subset=[quantity, f"{quantity}_low"])
+    rows = data.dropna(subset=[quantity, f"{quantity}_low"])
     rates = sorted(data["ber"].unique())  # of all data, so that a rate looks alike in both panels
     for index, ber in enumerate(rates):
-        points, style = shown[shown["ber"] == ber], series_style(index)
+        points, style = rows[rows["ber"] == ber], series_style(index)
         if points.empty:
             continue
         place = len(names) - 1 - points["mitigation"].map(names.index).to_numpy(float)
@@ -105,23 +105,23 @@ def protection_places(data: pd.DataFrame, ax: "Axes | None" = None, *, most: int
     places, height = list(dict.fromkeys(data["place"])), 0.46
     ax.figure.set_size_inches(3.1 * len(places) + 0.2, 1.1 + height * most)
     for column, place in enumerate(places):
-        left, rows = 3.1 * column, data[data["place"] == place].head(most)
+        x, rows = 3.1 * column, data[data["place"] == place].head(most)
         colour = series_style(column)["color"]
-        box = FancyBboxPatch((left + 0.1, 0.0), 2.6, 0.5, boxstyle="round,pad=0.04", facecolor=colour, alpha=0.18, lw=0)
+        box = FancyBboxPatch((x + 0.1, 0.0), 2.6, 0.5, boxstyle="round,pad=0.04", facecolor=colour, alpha=0.18, lw=0)
         ax.add_patch(box)
-        ax.text(left + 1.4, 0.25, place, ha="center", va="center", size=11, weight="bold", color=colour)
+        ax.text(x + 1.4, 0.25, place, ha="center", va="center", size=11, weight="bold", color=colour)
         if column:
             arrow = {"arrowstyle": "-|>", "mutation_scale": 14, "color": "#555555"}
-            ax.add_patch(FancyArrowPatch((left - 0.36, 0.25), (left + 0.06, 0.25), **arrow))
+            ax.add_patch(FancyArrowPatch((x - 0.36, 0.25), (x + 0.06, 0.25), **arrow))
         for index, row in enumerate(rows.itertuples()):
             share = "unknown" if row.recovery != row.recovery else f"{100 * row.recovery:.3g} %"
             costs = [f"+{number(row.overhead_percent)} % time"] if row.overhead_percent >= 0.5 else []
             costs += [f"+{number(row.stored_percent)} % bits"] if row.stored_percent >= 0.01 else []
             name = re.sub(r" \((provable, )?restore\)", "", mitigation_label(row.mitigation))
             y = -0.35 - height * index
-            ax.text(left + 0.1, y, share, va="center", size=9.5, weight="bold", color=colour)
+            ax.text(x + 0.1, y, share, va="center", size=9.5, weight="bold", color=colour)
             text = "\n".join([*textwrap.wrap(name, 30), ", ".join(costs) or "hardly any cost"])
-            ax.text(left + 0.85, y, text, va="center", size=7.6, linespacing=1.15)
+            ax.text(x + 0.85, y, text, va="center", size=7.6, linespacing=1.15)
     ax.set(xlim=(0.0, 3.1 * max(len(places), 1)), ylim=(-0.1 - height * most, 0.6))
     ax.set_axis_off()
     return ax

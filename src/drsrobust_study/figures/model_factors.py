@@ -60,8 +60,8 @@ def model_factors(
     """
     if factor not in _NAMES:
         raise unknown("factor", factor, _NAMES)
-    shown = data[(data["factor"] == factor) & (data["protocol"] == protocol) & (data["target"] == target)]
-    curves = list(shown.groupby("level", sort=True))
+    rows = data[(data["factor"] == factor) & (data["protocol"] == protocol) & (data["target"] == target)]
+    curves = list(rows.groupby("level", sort=True))
     share, limits = value.startswith("deviated"), False
     for index, (level, curve) in enumerate(curves):
         curve = curve.sort_values("ber")
@@ -76,7 +76,7 @@ def model_factors(
         style = {"color": color, "marker": MARKERS[index % len(MARKERS)], "linestyle": DASHES[0]}
         style |= {"capsize": 2, "markersize": 5, "linewidth": 1.7, "elinewidth": 1, "label": f"{level:g}"}
         ax.errorbar(place, middle, yerr=[middle - np.minimum(low, middle), high - middle], **style)
-    if len(shown):
+    if len(rows):
         ax.set_xscale("log")
         if share:
             ax.set_yscale("log")
@@ -84,7 +84,7 @@ def model_factors(
         handles = ax.get_legend_handles_labels()[0] if at_edge(ax, "first_row") else []
         legends = [panel.get_legend() for panel in ax.figure.axes if panel.get_legend() is not None]
         written = [text.get_text() for legend in legends for text in legend.get_texts()]
-        explanation = _NONE_CHANGED.format(shown["n"].min())
+        explanation = _NONE_CHANGED.format(rows["n"].min())
         if limits and explanation not in written:
             marker = {"marker": "v", "color": "#444444", "markeredgecolor": "#444444"} | LIMIT
             handles.append(Line2D([], [], label=explanation, **marker))
@@ -109,10 +109,10 @@ def model_factor_levels(
     """
     if factor not in _NAMES:
         raise unknown("factor", factor, _NAMES)
-    shown = data[(data["factor"] == factor) & (data["protocol"] == protocol) & (data["ber"] == ber)]
-    levels, styles = sorted(shown["level"].unique()), series_styles(_TARGETS)
-    for index, target in enumerate(name for name in _TARGETS if name in set(shown["target"])):
-        curve = shown[shown["target"] == target].sort_values("level")
+    rows = data[(data["factor"] == factor) & (data["protocol"] == protocol) & (data["ber"] == ber)]
+    levels, styles = sorted(rows["level"].unique()), series_styles(_TARGETS)
+    for index, target in enumerate(name for name in _TARGETS if name in set(rows["target"])):
+        curve = rows[rows["target"] == target].sort_values("level")
         middle, low, high = (100 * curve[f"deviated_0.01{end}"].to_numpy(float) for end in _ENDS)
         place = curve["level"].map(levels.index) + 0.06 * (index - 1)
         errors = [middle - np.maximum(low, 0), np.minimum(high, 100) - middle]
@@ -123,7 +123,7 @@ def model_factor_levels(
     ax.grid(False, axis="x")
     ax.set(xlabel=_NAMES[factor], ylabel=f"{_PROTOCOLS[protocol]}\n{_value_name('deviated_0.01')} (%)")
     ax.set_title(_NAMES[factor] if at_edge(ax, "first_row") else "")
-    if len(shown) and at_edge(ax, "first_row", "first_col"):
+    if len(rows) and at_edge(ax, "first_row", "first_col"):
         ax.legend(loc="upper left")
     ax.label_outer()
     return ax
@@ -147,21 +147,21 @@ def component_contribution(data: "pd.DataFrame", ax: "Axes | None" = None, *, pr
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
         protocol: whose rows are drawn.
     """
-    shown = data[data["protocol"] == protocol].reset_index(drop=True)
-    gaps = shown["factor"].map({name: number for number, name in enumerate(shown["factor"].unique())})
-    place = -(shown.index.to_numpy() + 0.6 * gaps.to_numpy(float))
-    share, low, high = (100 * shown[f"share{end}"].to_numpy(float) for end in _ENDS)
-    rest = {"color": "#F3D9C9", "hatch": "///", "edgecolor": "#D9A98C", "label": "in the embedding table"}
+    rows = data[data["protocol"] == protocol].reset_index(drop=True)
+    gaps = rows["factor"].map({name: number for number, name in enumerate(rows["factor"].unique())})
+    place = -(rows.index.to_numpy() + 0.6 * gaps.to_numpy(float))
+    share, low, high = (100 * rows[f"share{end}"].to_numpy(float) for end in _ENDS)
+    table_style = {"color": "#F3D9C9", "hatch": "///", "edgecolor": "#D9A98C", "label": "in the embedding table"}
     ax.barh(place, share, color=series_styles(["mlp"])["mlp"]["color"], label="by errors in the MLPs")
-    ax.barh(place, 100 - share, left=share, **rest)
+    ax.barh(place, 100 - share, left=share, **table_style)
     ax.errorbar(share, place, xerr=[share - low, high - share], ls="", color="#222222", capsize=2.5, elinewidth=1.3)
     diamond = {"marker": "D", "markersize": 6, "linestyle": "", "color": "#FFFFFF", "markeredgecolor": "#000000"}
-    ax.plot(100 * shown["bits_share"], place, label="the MLPs' share of all bits", zorder=4, **diamond)
-    ax.set_yticks(place, [f"{row.factor.replace('_', ' ')} {row.level:g}" for row in shown.itertuples()])
+    ax.plot(100 * rows["bits_share"], place, label="the MLPs' share of all bits", zorder=4, **diamond)
+    ax.set_yticks(place, [f"{row.factor.replace('_', ' ')} {row.level:g}" for row in rows.itertuples()])
     ax.set_xlim(0, 100)
     ax.grid(False, axis="y")
     ax.set(title=_PROTOCOLS[protocol], xlabel="part of the deviating inputs (%)")
-    if len(shown) and at_edge(ax, "last_col"):
+    if len(rows) and at_edge(ax, "last_col"):
         ax.legend(**OUTSIDE)
     ax.label_outer()
     return ax

@@ -181,8 +181,8 @@ def spread_labels(
     renderer, scale = ax.figure.canvas.get_renderer(), ax.figure.dpi / 72
     points, frame = ax.transData.transform(np.column_stack([x, y])), ax.get_window_extent(renderer).extents
     taken = [np.r_[point - _POINT * scale, point + _POINT * scale] for point in points]
-    for left, right, low, high in spans:
-        box = ax.transData.transform([(left, low), (right, high)]).ravel() + scale * np.array([-1, -1, 1, 1])
+    for first, right, low, high in spans:
+        box = ax.transData.transform([(first, low), (right, high)]).ravel() + scale * np.array([-1, -1, 1, 1])
         taken.append(np.r_[np.maximum(box[:2], [*frame[:2]]), min(box[2], frame[2]), box[3]])
     lines: list[np.ndarray] = []
     for number in np.lexsort((-points[:, 0], -points[:, 1])):  # from the top
@@ -199,8 +199,8 @@ def spread_labels(
                 shift[0] += width / 2 * (np.sign(np.cos(angle)) if abs(np.cos(angle)) > 0.1 else 0)
                 centre = points[number] + shift
                 box = np.r_[centre - (width / 2, height / 2), centre + (width / 2, height / 2)]
-                outside = width * height - _overlap(box, frame[None]).sum()
-                cost = _overlap(box, np.array(taken)).sum() + 10 * outside + 0.6 * distance * scale
+                area_outside = width * height - _overlap(box, frame[None]).sum()
+                cost = _overlap(box, np.array(taken)).sum() + 10 * area_outside + 0.6 * distance * scale
                 line = np.linspace(points[number], centre, 25)
                 if distance > _DISTANCES[0]:
                     near = (np.abs(line[:, None] - other).max(axis=2).min() < _POINT / 3 * scale for other in avoid)

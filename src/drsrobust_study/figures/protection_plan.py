@@ -53,11 +53,11 @@ def protection_plan(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     for name, (label, style) in _LINES.items():
         ax.plot(lines["stored_percent"], lines[name], label=label, drawstyle="steps-post", **style)
     for kind, (label, style) in _POINTS.items():
-        own = points[points["kind"] == kind]
-        if len(own):
-            bars = [own["auc_drop"] - own["auc_drop_low"], own["auc_drop_high"] - own["auc_drop"]]
+        of_kind = points[points["kind"] == kind]
+        if len(of_kind):
+            bars = [of_kind["auc_drop"] - of_kind["auc_drop_low"], of_kind["auc_drop_high"] - of_kind["auc_drop"]]
             style = {"linestyle": "", "capsize": 2, "elinewidth": 0.7, "markersize": 6} | style
-            ax.errorbar(own["stored_percent"], own["auc_drop"], yerr=np.maximum(bars, 0), label=label, **style)
+            ax.errorbar(of_kind["stored_percent"], of_kind["auc_drop"], yerr=np.maximum(bars, 0), label=label, **style)
     ax.set_xscale("symlog", linthresh=_STORED, linscale=0.4)
     ax.set_yscale("symlog", linthresh=_LOSS)
     highest = [*lines["bound"], *(points["auc_drop_high"] if len(points) else ()), 10 * _LOSS]

@@ -164,9 +164,9 @@ class ABFT(Mitigation):
             if self.action == "restore":
                 check.reload(module, self.golden, args, kwargs, rows)
             # Not `module(...)`, which would run its hooks twice.
-            again = module.forward(*args, **kwargs)
-            active.detection.record(repaired=find_wrong(args, kwargs, again) is None)
-            return again
+            repeated = module.forward(*args, **kwargs)
+            active.detection.record(repaired=find_wrong(args, kwargs, repeated) is None)
+            return repeated
 
         return hook
 

@@ -98,12 +98,12 @@ class ABFTEmbeddingBag(ABFT):
 
 def _lookup_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """Collections, and tables outside of them."""
-    inside: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
     for name, module in named_modules(model):
-        if name.startswith(inside):
+        if name.startswith(prefixes):
             continue
         if pooled_tables(module) is not None and hasattr(module, "embedding_bags"):
-            inside += (f"{name}." if name else "",)
+            prefixes += (f"{name}." if name else "",)
             yield name, module
         elif isinstance(module, nn.EmbeddingBag | nn.Embedding):
             yield name, module
@@ -124,23 +124,23 @@ def _make_check(name: str, module: nn.Module, quantized: str, modulus: int) -> B
         configs = tables_in_output_order(module)
         by_name = {table.name: table for table in quantized_tables([("", module)])}
         tables = [by_name[pooled_table_name("", config.name)] for config in configs]
-        about = (
+        arguments = (
             name,
             "quantized",
             *_layout(name, configs, [len(table.tensor) for table in tables]),
             module.is_weighted(),
         )
         if quantized == "residue":
-            return ResidueCheck(*about, torch.cat([table_residues(table, modulus) for table in tables]), modulus)
+            return ResidueCheck(*arguments, torch.cat([table_residues(table, modulus) for table in tables]), modulus)
         if module._output_dtype != torch.float32:
             return None
-        return SumCheck(*about, torch.cat([quantized_row_sums(table) for table in tables]))
+        return SumCheck(*arguments, torch.cat([quantized_row_sums(table) for table in tables]))
     configs = pooled_tables(module)
     weights = [pooled_weight(module, config.name) for config in configs]
     if not configs or any(type(weight) is not nn.Parameter or weight.dtype != torch.float32 for weight in weights):
         return None
-    about = (name, "collection", *_layout(name, configs, list(map(len, weights))), module.is_weighted())
-    return SumCheck(*about, torch.cat([row_sums(weight) for weight in weights]))
+    arguments = (name, "collection", *_layout(name, configs, list(map(len, weights))), module.is_weighted())
+    return SumCheck(*arguments, torch.cat([row_sums(weight) for weight in weights]))
 
 
 def _layout(name: str, configs: Sequence[Any], rows: Sequence[int]) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:

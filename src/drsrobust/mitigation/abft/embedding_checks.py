@@ -113,11 +113,11 @@ def _lookup_of_bag(
     ids = input.reshape(-1)
     weights = None if per_sample_weights is None else per_sample_weights.reshape(-1)
     if module.padding_idx is not None:  # padding ids are not part of their bag
-        kept = ids != module.padding_idx
-        before = torch.cat((kept.new_zeros(1, dtype=ids.dtype), kept.cumsum(0).to(ids.dtype)))
+        is_looked_up = ids != module.padding_idx
+        before = torch.cat((is_looked_up.new_zeros(1, dtype=ids.dtype), is_looked_up.cumsum(0).to(ids.dtype)))
         offsets = torch.arange(bags + 1, device=ids.device) if offsets is None else offsets
         offsets = before[offsets.long()]
-        ids, weights = ids[kept], None if weights is None else weights[kept]
+        ids, weights = ids[is_looked_up], None if weights is None else weights[is_looked_up]
     if offsets is not None:
         offsets = offsets.to(ids.dtype)
     return Lookup(ids, offsets, weights, bags)
@@ -221,9 +221,9 @@ class BagCheck(Check):
         ids, start = self.lookup(module, args, kwargs).ids_of(rows), 0
         memory = self.memory(module)
         for table in self.tables:
-            inside = ids[(ids >= start) & (ids < start + table.rows)] - start
-            if len(inside):
-                golden.reload_tensor(table.name, memory[table.name], inside)
+            local = ids[(ids >= start) & (ids < start + table.rows)] - start
+            if len(local):
+                golden.reload_tensor(table.name, memory[table.name], local)
             start += table.rows
 
 

@@ -270,9 +270,9 @@ class Differences:
             right &= difference < self._rule.least
         rows = (~right).nonzero().squeeze(1)
         x, y = x[rows], y[rows]
-        rest = (~(difference[rows] < self._threshold(x))).nonzero().squeeze(1)
-        rest = rest[~self._right_in_float64(x[rest], y[rest])]
-        return rows[rest] if len(rest) else None
+        suspects = (~(difference[rows] < self._threshold(x))).nonzero().squeeze(1)
+        suspects = suspects[~self._right_in_float64(x[suspects], y[suspects])]
+        return rows[suspects] if len(suspects) else None
 
     def _all_below_lowest(self, x: torch.Tensor, y: torch.Tensor) -> bool:
         """Whether no difference reaches the lowest threshold, that of x = 0: the usual case in a layer with biases.

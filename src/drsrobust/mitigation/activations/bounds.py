@@ -190,7 +190,7 @@ def _observe(
 ) -> int:
     """Runs a model on the first rows of a split under observers; returns how many rows these were."""
     n_rows = 0
-    with evaluating(model), hooked_sites(model, {site: each.observe for site, each in observers.items()}):
+    with evaluating(model), hooked_sites(model, {site: observer.observe for site, observer in observers.items()}):
         for number, (size, batch) in enumerate(batches(split, min(rows, len(split)))):
             call(model, batch, forward, number)
             n_rows += size

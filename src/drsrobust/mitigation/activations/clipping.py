@@ -187,11 +187,11 @@ class ActivationClipping(Mitigation):
             ValueError: as `fit`; no multiplier, one that is not positive, or a score that is NaN.
         """
         fitted = cls.fit(model, split, **options)
-        best, tried = best_multiplier(lambda multiplier: score(fitted.scaled(multiplier)), multipliers, steps)
+        best, scores = best_multiplier(lambda multiplier: score(fitted.scaled(multiplier)), multipliers, steps)
         searched = fitted.scaled(best)
         searched.name = searched.name.replace(fitted.name, f"{fitted.name} searched", 1)
-        searched.tried = tried
-        searched._fit = fitted._fit | {"searched": [float(multiplier) for multiplier, _ in tried]}
+        searched.tried = scores
+        searched._fit = fitted._fit | {"searched": [float(multiplier) for multiplier, _ in scores]}
         return searched
 
     def scaled(self, multiplier: float) -> "ActivationClipping":
@@ -322,27 +322,27 @@ def best_multiplier(
         raise ValueError(f"multipliers must be one or more finite numbers over 0, got {list(multipliers)}")
     if steps < 0:
         raise ValueError(f"steps must be 0 or more, got {steps!r}")
-    tried: dict[float, float] = {}
+    scores: dict[float, float] = {}
 
     def value(multiplier: float) -> float:
-        if multiplier not in tried:
-            tried[multiplier] = score(multiplier)
-            if math.isnan(tried[multiplier]):
+        if multiplier not in scores:
+            scores[multiplier] = score(multiplier)
+            if math.isnan(scores[multiplier]):
                 raise ValueError(f"the score of the bounds times {multiplier:g} is NaN")
-        return tried[multiplier]
+        return scores[multiplier]
 
     for multiplier in grid:
         value(multiplier)
-    best = max(grid, key=lambda multiplier: (tried[multiplier], multiplier))
+    best = max(grid, key=lambda multiplier: (scores[multiplier], multiplier))
     if steps and len(grid) > 1:
         at = grid.index(best)
         low, high = math.log(grid[max(at - 1, 0)]), math.log(grid[min(at + 1, len(grid) - 1)])
-        left, right = high - _RATIO * (high - low), low + _RATIO * (high - low)
+        lower, right = high - _RATIO * (high - low), low + _RATIO * (high - low)
         for _ in range(steps):  # the first step tries both inner points, each later step the new one
-            if value(math.exp(left)) > value(math.exp(right)):
-                high, right = right, left
-                left = high - _RATIO * (high - low)
+            if value(math.exp(lower)) > value(math.exp(right)):
+                high, right = right, lower
+                lower = high - _RATIO * (high - low)
             else:
-                low, left = left, right
+                low, lower = lower, right
                 right = low + _RATIO * (high - low)
-    return max(tried, key=lambda multiplier: (tried[multiplier], multiplier)), list(tried.items())
+    return max(scores, key=lambda multiplier: (scores[multiplier], multiplier)), list(scores.items())

@@ -58,18 +58,23 @@ def limiter(low: Limit, high: Limit, mode: str, nan: str) -> Callable[[torch.Ten
         if inside(x):
             return x
         if nan == "zero" and ends.several and not x.requires_grad:
-            held = x if fresh else x.clone()
-            for part in _parts(held):  # 1 where clamping changes nothing (NaN: 0), else 0
+            limited = x if fresh else x.clone()
+            for part in _parts(limited):  # 1 where clamping changes nothing (NaN: 0), else 0
                 _where_above(part, part.clamp(*ends.of(x)).eq_(part), 0.5, grad_input=part)
-            return held
+            return limited
         # Infinite numbers become the largest finite ones: still outside, and 0 when multiplied by 0 (NaN stays NaN).
-        held = (x.nan_to_num_ if fresh else x.nan_to_num)(torch.nan if nan == "keep" else 0.0)
-        if nan == "zero" and not ends.several and x.dtype in (torch.float32, torch.float64) and not held.requires_grad:
-            return _inside(held, held, *ends.beyond(x), grad_input=held)
-        for part in _parts(held):
-            seen = part.detach()
-            part.mul_(seen.clamp(*ends.of(x)).eq_(seen))
-        return held
+        limited = (x.nan_to_num_ if fresh else x.nan_to_num)(torch.nan if nan == "keep" else 0.0)
+        if (
+            nan == "zero"
+            and not ends.several
+            and x.dtype in (torch.float32, torch.float64)
+            and not limited.requires_grad
+        ):
+            return _inside(limited, limited, *ends.beyond(x), grad_input=limited)
+        for part in _parts(limited):
+            values = part.detach()
+            part.mul_(values.clamp(*ends.of(x)).eq_(values))
+        return limited
 
     return saturated if mode == "saturate" else zeroed
 

@@ -101,14 +101,14 @@ class BitProtection(StorageProtection):
         Raises:
             ValueError: bits that no tensor of their target has, or a tensor of two targets.
         """
-        seen: dict[str, Target] = {}
+        target_of: dict[str, Target] = {}
         for target, bits in self._parts:
             if tensors := list(tensors_of(target)):
                 AddressSpace(tensors).only(bits)
             for tensor in tensors:
-                if tensor.name in seen:
-                    raise ValueError(f"{tensor.name} is protected twice: as {seen[tensor.name]} and as {target}")
-                seen[tensor.name] = target
+                if tensor.name in target_of:
+                    raise ValueError(f"{tensor.name} is protected twice: as {target_of[tensor.name]} and as {target}")
+                target_of[tensor.name] = target
                 yield ProtectedBits(tensor, bits)
 
     def decode(
@@ -116,11 +116,11 @@ class BitProtection(StorageProtection):
     ) -> Screened:
         masks = protected.subset.masks
         chosen = masks[errors.index % len(masks)]
-        inside, outside = merge(errors.index, errors.mask & chosen), merge(errors.index, errors.mask & ~chosen)
+        covered, uncovered = merge(errors.index, errors.mask & chosen), merge(errors.index, errors.mask & ~chosen)
         if self.code == "ideal":
-            return Screened(outside)
-        result = (_vote if self.code == "tmr" else _decode_secded)(protected, inside, stored)
-        return replace(result, remaining=merge(*map(np.append, result.remaining, outside)))
+            return Screened(uncovered)
+        result = (_vote if self.code == "tmr" else _decode_secded)(protected, covered, stored)
+        return replace(result, remaining=merge(*map(np.append, result.remaining, uncovered)))
 
     def check_bits(self, protected: "ProtectedBits") -> CheckBits | None:
         if self.code != "secded":

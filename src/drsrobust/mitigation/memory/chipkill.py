@@ -65,22 +65,24 @@ class Chipkill(StorageProtection):
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
     ) -> Screened:
-        words, wrong, own = align(regroup(errors, protected.width, WORD), stored.get(protected.name, NO_ERRORS))
+        words, wrong, check_errors = align(
+            regroup(errors, protected.width, WORD), stored.get(protected.name, NO_ERRORS)
+        )
         pairs = distinct(words // 2)
         data, check = np.zeros((2, len(pairs), 2), np.uint64)
         place = np.searchsorted(pairs, words // 2)
-        data[place, words % 2], check[place, words % 2] = wrong, own
-        left, left_check, status = decode_pairs(data, check)
+        data[place, words % 2], check[place, words % 2] = wrong, check_errors
+        remaining, left_check, status = decode_pairs(data, check)
         index = 2 * pairs[:, None] + np.arange(2)
-        changed = _beyond(protected, index, left).any(axis=1) & (status == CORRECTED)
-        status[changed], left[changed] = UNCORRECTABLE, data[changed]
-        counts = counted(status, ((left | left_check) != 0).any(axis=1))
+        changed = _beyond(protected, index, remaining).any(axis=1) & (status == CORRECTED)
+        status[changed], remaining[changed] = UNCORRECTABLE, data[changed]
+        counts = counted(status, ((remaining | left_check) != 0).any(axis=1))
         given_up = np.repeat(status == UNCORRECTABLE, 2)
-        index, left = index.ravel(), left.ravel()
+        index, remaining = index.ravel(), remaining.ravel()
         if self.uncorrectable != "keep":
             zero = self.uncorrectable == "zero"
-            left[given_up] = protected.read_blocks(index[given_up], WORD) if zero else 0
-        return _result(protected, DecodedBlocks(index, left, given_up, counts), self.uncorrectable)
+            remaining[given_up] = protected.read_blocks(index[given_up], WORD) if zero else 0
+        return _result(protected, DecodedBlocks(index, remaining, given_up, counts), self.uncorrectable)
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         return CheckBits(-(-protected.words * protected.width // WORD), CHECK_BITS)
@@ -177,12 +179,12 @@ class SelectiveChipkill(StorageProtection):
         first, second = self._syndromes(wrong)
         place, status = self._code.locate(first, second)
         fixed = status == CORRECTED
-        left = wrong.copy()
-        left[fixed] ^= first[fixed].astype(np.uint64) << self._shifts[place[fixed]]
-        changed = fixed & _beyond(protected, words, left)
-        status[changed], left[changed] = UNCORRECTABLE, wrong[changed]
-        counts = counted(status, (left & np.bitwise_or.reduce(_NIBBLE << self._shifts)) != 0)
-        return _result(protected, DecodedBlocks(words, left, status == UNCORRECTABLE, counts))
+        remaining = wrong.copy()
+        remaining[fixed] ^= first[fixed].astype(np.uint64) << self._shifts[place[fixed]]
+        changed = fixed & _beyond(protected, words, remaining)
+        status[changed], remaining[changed] = UNCORRECTABLE, wrong[changed]
+        counts = counted(status, (remaining & np.bitwise_or.reduce(_NIBBLE << self._shifts)) != 0)
+        return _result(protected, DecodedBlocks(words, remaining, status == UNCORRECTABLE, counts))
 
     def _syndromes(self, words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return self._code.syndromes(((words >> shift) & _NIBBLE).astype(np.uint8) for shift in self._shifts)
@@ -203,23 +205,23 @@ def decode_pairs(data: np.ndarray, check: np.ndarray) -> tuple[np.ndarray, np.nd
     fixed = np.flatnonzero(status == CORRECTED)
     halves = np.stack((first[fixed] & 15, first[fixed] >> 4), axis=1).astype(np.uint64)
     halves <<= (CHIP_BITS * (chip[fixed] % DATA_CHIPS)).astype(np.uint64)[:, None]
-    for part, inside in ((data, chip[fixed] < DATA_CHIPS), (check, chip[fixed] >= DATA_CHIPS)):
-        part[fixed[inside]] ^= halves[inside]
+    for part, in_part in ((data, chip[fixed] < DATA_CHIPS), (check, chip[fixed] >= DATA_CHIPS)):
+        part[fixed[in_part]] ^= halves[in_part]
     return data, check, status
 
 
 def _symbols(data: np.ndarray, check: np.ndarray) -> Iterator[np.ndarray]:
     """The 8 bits (uint8 [n]) of each chip in code words."""
     for chip in range(CHIPS):
-        held = data if chip < DATA_CHIPS else check
-        nibbles = (held >> np.uint64(CHIP_BITS * (chip % DATA_CHIPS))) & _NIBBLE
+        words = data if chip < DATA_CHIPS else check
+        nibbles = (words >> np.uint64(CHIP_BITS * (chip % DATA_CHIPS))) & _NIBBLE
         yield (nibbles[:, 0] | nibbles[:, 1] << np.uint64(CHIP_BITS)).astype(np.uint8)
 
 
-def _beyond(protected: ProtectedWords, index: np.ndarray, left: np.ndarray) -> np.ndarray:
+def _beyond(protected: ProtectedWords, index: np.ndarray, remaining: np.ndarray) -> np.ndarray:
     """Which 64-bit words have wrong bits after the last protected word."""
     last, bits = divmod(protected.words * protected.width, WORD)
-    return ((index > last) & (left != 0)) | ((index == last) & (left >> np.uint64(bits) != 0))
+    return ((index > last) & (remaining != 0)) | ((index == last) & (remaining >> np.uint64(bits) != 0))
 
 
 def _result(protected: ProtectedWords, blocks: DecodedBlocks, uncorrectable: str = "keep") -> Screened:

@@ -136,10 +136,10 @@ class SECDED:
         if len(check) and int(check.max()) >> self.check_bits:
             raise ValueError(f"a code word has more than {self.check_bits} check bits")
         syndrome = (self.encode(words) ^ check).astype(np.uint8)
-        data, own, status = (table.take(syndrome) for table in self._by_syndrome)
+        data, check_flips, status = (table.take(syndrome) for table in self._by_syndrome)
         data ^= words
-        own ^= check
-        return CodeWords(data, own, status)
+        check_flips ^= check
+        return CodeWords(data, check_flips, status)
 
     def __repr__(self) -> str:
         return f"SECDED({self.bits},{self.data_bits})"
@@ -178,12 +178,12 @@ def decode_errors(code: SECDED, data: Errors, check: Errors, size: int) -> Decod
         data, check: errors in data bits and in check bits, by code word.
         size: data bits of all code words; the last one may be short.
     """
-    index, wrong, own = align(data, check)
-    result = code.decode(wrong, own)
+    index, wrong, check_errors = align(data, check)
+    result = code.decode(wrong, check_errors)
     last = np.flatnonzero(index == size // code.data_bits)  # a short last code word
-    beyond = last[(result.words[last] & ~ones(size % code.data_bits)) != 0]
-    result.status[beyond] = UNCORRECTABLE
-    result.words[beyond] = wrong[beyond]
+    past_end = last[(result.words[last] & ~ones(size % code.data_bits)) != 0]
+    result.status[past_end] = UNCORRECTABLE
+    result.words[past_end] = wrong[past_end]
     counts = counted(result.status, (result.words | result.check) != 0)
     return DecodedBlocks(index, result.words, result.status == UNCORRECTABLE, counts)
 

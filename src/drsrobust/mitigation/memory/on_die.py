@@ -80,17 +80,17 @@ class OnDieECC(StorageProtection):
         flips = [Errors(words, wrong)]
         for chip in range(DATA_CHIPS):
             nibble = ((wrong >> np.uint64(CHIP_BITS * chip)) & np.uint64(15)).astype(np.int64)
-            hit, own = np.flatnonzero(nibble), check.index % DATA_CHIPS == chip
-            syndrome = np.append(_SYNDROMES[place[hit], nibble[hit]], check.mask[own].astype(np.uint8))
-            unit, syndrome = merge(np.append(block[hit], check.index[own] // DATA_CHIPS), syndrome, np.bitwise_xor)
+            hit, of_chip = np.flatnonzero(nibble), check.index % DATA_CHIPS == chip
+            syndrome = np.append(_SYNDROMES[place[hit], nibble[hit]], check.mask[of_chip].astype(np.uint8))
+            unit, syndrome = merge(np.append(block[hit], check.index[of_chip] // DATA_CHIPS), syndrome, np.bitwise_xor)
             bit = _BIT_OF[syndrome]
             word = self._word(unit, np.maximum(bit, 0) // CHIP_BITS)
-            inside = (bit >= 0) & (word * WORD < protected.words * protected.width)  # else a check bit, or none
-            if inside.any():
-                flips.append(merge(word[inside], bit_mask(bit[inside] % CHIP_BITS + CHIP_BITS * chip)))
+            is_data = (bit >= 0) & (word * WORD < protected.words * protected.width)  # else a check bit, or none
+            if is_data.any():
+                flips.append(merge(word[is_data], bit_mask(bit[is_data] % CHIP_BITS + CHIP_BITS * chip)))
         index, *masks = align(*flips)
-        left = np.bitwise_xor.reduce(masks)
-        return Screened(regroup(merge(index, left), WORD, protected.width))
+        remaining = np.bitwise_xor.reduce(masks)
+        return Screened(regroup(merge(index, remaining), WORD, protected.width))
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         lines = -(-protected.words * protected.width // (LINE * WORD))

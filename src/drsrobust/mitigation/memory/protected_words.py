@@ -158,10 +158,14 @@ class ProtectedWords:
 
     def in_rows(self, rows: np.ndarray | None) -> np.ndarray | None:
         """The protected words in some rows of the tensor: their numbers, or None for all of them."""
-        own = self.tensor.rows
-        if rows is None or (own is not None and np.isin(own, rows, assume_unique=True).all()):
+        tensor_rows = self.tensor.rows
+        if rows is None or (tensor_rows is not None and np.isin(tensor_rows, rows, assume_unique=True).all()):
             return None
-        common = rows if own is None else np.searchsorted(own, np.intersect1d(own, rows, assume_unique=True))
+        common = (
+            rows
+            if tensor_rows is None
+            else np.searchsorted(tensor_rows, np.intersect1d(tensor_rows, rows, assume_unique=True))
+        )
         return (common[:, None] * self.tensor.row_words + np.arange(self.tensor.row_words)).ravel()
 
 

@@ -108,8 +108,8 @@ class Scrubbing(StorageProtection):
         return f"Scrubbing per {self.per}"
 
     def settings(self) -> Any:
-        own = {"period": self.period, "window": self.window, "per": self.per, "checksum": self.checksum}
-        return {**super().settings(), **own}
+        options = {"period": self.period, "window": self.window, "per": self.per, "checksum": self.checksum}
+        return {**super().settings(), **options}
 
     def decode(
         self, protected: ProtectedWords, errors: Errors, stored: Mapping[str, Errors], trial: DrawContext
@@ -156,7 +156,7 @@ class Scrubbing(StorageProtection):
                 sums[start : start + step] = _folded(words, protected).sum(axis=1) & ones(_BITS)
             else:
                 rows = words.astype(f"<u{protected.width // 8}")
-                crcs = [zlib.crc32(row[inside].tobytes()) for row, inside in zip(rows, exists, strict=True)]
+                crcs = [zlib.crc32(row[columns].tobytes()) for row, columns in zip(rows, exists, strict=True)]
                 sums[start : start + step] = crcs
         return sums
 
@@ -183,12 +183,12 @@ def _arriving_together(sources: tuple[Source, ...]) -> str:
 
 
 def _old(
-    errors: Errors, unit: np.ndarray, last_visit: Callable[[np.ndarray], np.ndarray], key: int, together: str
+    errors: Errors, unit: np.ndarray, last_visit: Callable[[np.ndarray], np.ndarray], key: int, groups: str
 ) -> np.ndarray:
     """The masks (uint64 [n]) of errors that arrived before the last visit."""
     limit = last_visit(unit)
-    if together != "bit":
-        place = unit if together == "row" else errors.index
+    if groups != "bit":
+        place = unit if groups == "row" else errors.index
         return np.where(_age(place, 0, key) >= limit, errors.mask, np.uint64(0))
     old = np.zeros_like(errors.mask)
     for bit in range(int(np.bitwise_or.reduce(errors.mask)).bit_length() if len(old) else 0):

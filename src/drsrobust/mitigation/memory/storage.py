@@ -80,18 +80,18 @@ class StorageProtection(Mitigation):
             errors = Errors(error_map.word[part], error_map.mask[part])
             if number in hit:
                 protected = in_map[number]
-                local, inside = protected.local(errors.index)
-                outside = None
-                if inside is None or inside.all():
+                local, is_protected = protected.local(errors.index)
+                unprotected = None
+                if is_protected is None or is_protected.all():
                     wrong = Errors(local, errors.mask)
                 else:
-                    wrong = Errors(local[inside], errors.mask[inside])
-                    outside = Errors(errors.index[~inside], errors.mask[~inside])
+                    wrong = Errors(local[is_protected], errors.mask[is_protected])
+                    unprotected = Errors(errors.index[~is_protected], errors.mask[~is_protected])
                 result = self.decode(protected, wrong, stored.get(protected.name, {}), trial)
                 results.append(result)
                 errors = Errors(protected.flat(result.remaining.index), result.remaining.mask)
-                if outside is not None:
-                    errors = Errors(*map(np.append, errors, outside))
+                if unprotected is not None:
+                    errors = Errors(*map(np.append, errors, unprotected))
             columns.append((np.full(len(errors.index), number, np.int32), *errors))
         remaining = error_map
         if columns:
@@ -171,7 +171,11 @@ class StorageProtection(Mitigation):
         return map(ProtectedWords, tensors_of(self.target))
 
     def _confined(self, words: Iterable[ProtectedWords]) -> dict[str, ProtectedWords]:
-        return {each.name: each for each in words if self.only is None or each.name in self.only}
+        return {
+            tensor_words.name: tensor_words
+            for tensor_words in words
+            if self.only is None or tensor_words.name in self.only
+        }
 
     def target_suffix(self) -> str:
         """The end of its name: the target, unless it is everything."""
@@ -189,12 +193,14 @@ class StorageProtection(Mitigation):
             memory, owner = space.once((self, "own memory"), make) if data is space else make()
             if not memory.bits:
                 continue
-            drawn = source.error_model.sample_check_bits(
+            errors_in_memory = source.error_model.sample_check_bits(
                 memory, data, seed=own_seed, data_seed=error_map.seed, copy=copy
             )
-            for number, entries in drawn.by_tensor() if drawn else ():
+            for number, entries in errors_in_memory.by_tensor() if errors_in_memory else ():
                 name = memory.tensors[number].name
-                hits.setdefault((owner[name], name), []).append((drawn.word[entries], drawn.mask[entries]))
+                hits.setdefault((owner[name], name), []).append(
+                    (errors_in_memory.word[entries], errors_in_memory.mask[entries])
+                )
         stored: dict[str, dict[str, Errors]] = {}
         for (tensor, name), parts in hits.items():
             errors = merge(*map(np.concatenate, zip(*parts, strict=True)))

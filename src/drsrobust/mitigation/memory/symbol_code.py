@@ -62,8 +62,8 @@ class SymbolCode:
     def check_symbols(self, first: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The two check symbols of code words with these syndromes of their other symbols."""
         place = self.symbols - 2
-        rest = second ^ self._times(first, place)  # = the last symbol times g^place + g^(place + 1)
-        last = self._times(rest, -int(self._logs[self._powers[place] ^ self._powers[place + 1]]))
+        difference = second ^ self._times(first, place)  # = the last symbol times g^place + g^(place + 1)
+        last = self._times(difference, -int(self._logs[self._powers[place] ^ self._powers[place + 1]]))
         return first ^ last, last
 
 

@@ -121,7 +121,7 @@ class WeightRange(Mitigation):
             ErrorMapMismatch: a tensor of another shape than the ranges were made for.
         """
         memory = {tensor.name: tensor.memory for tensor in space.tensors}
-        mask, outside = error_map.mask.copy(), np.zeros(len(error_map), bool)
+        mask, is_outside = error_map.mask.copy(), np.zeros(len(error_map), bool)
         for number, entries in error_map.by_tensor():
             name = error_map.fingerprint[number].name
             if name not in self.ranges or name not in memory:
@@ -133,11 +133,11 @@ class WeightRange(Mitigation):
                 )
             hit, remaining = self._repaired(tensor, expected, error_map.word[entries], error_map.mask[entries])
             hit += entries.start
-            outside[hit], mask[hit] = True, remaining
-        if not outside.any():
+            is_outside[hit], mask[hit] = True, remaining
+        if not is_outside.any():
             return Screened(error_map, detected=False)
         remaining = error_map.with_words(error_map.tensor, error_map.word, mask)
-        return Screened(remaining, detected=True, repaired=not mask[outside].any())
+        return Screened(remaining, detected=True, repaired=not mask[is_outside].any())
 
     def outside(self, model: nn.Module) -> dict[str, int]:
         """How many present words of each checked tensor are out of range, without tensors that have none: one pass over all
@@ -154,8 +154,8 @@ class WeightRange(Mitigation):
                 )
             values = _comparable(memory[name].tensor.detach().cpu())
             shape = (-1, *[1] * (values.dim() - 1)) if len(bounds.low) > 1 else (1,) * values.dim()
-            inside = (values >= bounds.low.view(shape)) & (values <= bounds.high.view(shape))
-            if wrong := int((~inside).sum()):
+            is_inside = (values >= bounds.low.view(shape)) & (values <= bounds.high.view(shape))
+            if wrong := int((~is_inside).sum()):
                 counts[name] = wrong
         return counts
 
@@ -172,16 +172,16 @@ class WeightRange(Mitigation):
         if len(low) > 1:
             row = torch.from_numpy(word // (tensor.numel() // tensor.shape[0]))
             low, high = low[row], high[row]
-        outside = (~((values >= low) & (values <= high))).nonzero().squeeze(1)  # NaN is in no range
+        wrong = (~((values >= low) & (values <= high))).nonzero().squeeze(1)  # NaN is in no range
         if self.repair == "zero":
-            repaired = torch.zeros(len(outside), dtype=INTEGERS[tensor.element_size()])
+            repaired = torch.zeros(len(wrong), dtype=INTEGERS[tensor.element_size()])
         else:
-            values = values[outside]
-            low, high = (ends[outside] if len(ends) > 1 else ends for ends in (low, high))
+            values = values[wrong]
+            low, high = (ends[wrong] if len(ends) > 1 else ends for ends in (low, high))
             values = torch.where(values < low, low, torch.where(values > high, high, torch.zeros_like(values)))
             repaired = values.to(tensor.dtype).view(INTEGERS[tensor.element_size()])
-        remaining = (repaired ^ original[outside]).numpy()
-        return outside.numpy(), remaining.view(f"uint{8 * remaining.dtype.itemsize}").astype(np.uint64)
+        remaining = (repaired ^ original[wrong]).numpy()
+        return wrong.numpy(), remaining.view(f"uint{8 * remaining.dtype.itemsize}").astype(np.uint64)
 
     def cost(self, model: nn.Module) -> Cost:
         """Two numbers of a word's width for each range. Inference is unchanged: the check runs when weights are loaded or

@@ -92,9 +92,9 @@ class ZeroSpaceECC(StorageProtection):
 
     def decode(self, protected: "Blocks", errors: Errors, stored: Mapping[str, Errors], trial: DrawContext) -> Screened:
         number = protected.number(errors.index)
-        inside = number >= 0
-        block, place = number[inside] // 8, (number[inside] % 8).astype(np.uint64)
-        mask = errors.mask[inside]
+        in_block = number >= 0
+        block, place = number[in_block] // 8, (number[in_block] % 8).astype(np.uint64)
+        mask = errors.mask[in_block]
         check = np.where(place < 7, ((mask >> _FREE) & _ONE) << place, np.uint64(0))
         data = merge(block, _fold(mask, place))
         blocks = decode_errors(secded(_DATA_BITS), data, merge(block, check), protected.blocks * _DATA_BITS)
@@ -105,8 +105,8 @@ class ZeroSpaceECC(StorageProtection):
         if self.uncorrectable != "keep":
             zero = np.uint64(protected.inverse << 7)
             wrong[blocks.given_up] = (values ^ zero)[blocks.given_up] if self.uncorrectable == "zero" else 0
-        index = np.append(protected.places(blocks.index).ravel(), errors.index[~inside])
-        remaining = merge(index, np.append(wrong.ravel(), errors.mask[~inside]))
+        index = np.append(protected.places(blocks.index).ravel(), errors.index[~in_block])
+        remaining = merge(index, np.append(wrong.ravel(), errors.mask[~in_block]))
         return blocks.result(remaining, self.uncorrectable)
 
 
