@@ -64,7 +64,13 @@ def test_pages_name_what_exists():
     for name, arguments in shown.items():
         assert [a.split("=")[0] for a in arguments.split(", ")] == list(inspect.signature(getattr(dr, name)).parameters)
     derived = set(_public_subclasses(dr.injection.ErrorModel))
-    assert derived - {"Sum"} == set(shown)
+    assert derived - {"Sum"} == set(shown) <= set(dr.__all__)
+    protections = (ROOT / "docs" / "protection.md").read_text()
+    for name in {name for name in dr.__all__ if isinstance(getattr(dr, name), type)}:
+        if issubclass(getattr(dr, name), dr.mitigation.Mitigation):
+            assert f"`{name}" in protections, name
+    bases = {"ABFT", "Composed", "StorageProtection"}
+    assert set(_public_subclasses(dr.mitigation.Mitigation)) - bases <= set(dr.__all__)
 
 
 def _public_subclasses(cls):

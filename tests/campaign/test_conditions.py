@@ -145,7 +145,7 @@ def test_a_store_of_another_version(evaluator, tmp_path):
     written["definition"]["format"] = 3
     manifest.write_text(json.dumps(written))
     with pytest.raises(
-        StoreError, match=r"written by another version of drsrobust \(format 3, this version reads \d+\)"
+        StoreError, match=r"written by another version of drsrobust \(format 3, this one reads \d+\)"
     ):
         Campaign(evaluator, store=tmp_path / "s", **GRID)
 

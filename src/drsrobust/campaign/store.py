@@ -90,8 +90,8 @@ class Store:
             raise StoreError(f"{self._manifest} is damaged ({error}); delete {self.folder} to start again") from error
         if definition.get("format") != self._definition.get("format"):
             raise StoreError(
-                f"{self.folder} was written by another version of drsrobust (format {definition.get('format')}, this version "
-                f"reads {self._definition.get('format')}). Pass another store=, or none: then its name follows from the definition"
+                f"{self.folder} was written by another version of drsrobust (format {definition.get('format')}; this one reads "
+                f"{self._definition.get('format')}). Pass another store=, or none: then its name follows from the definition"
             )
         if digest(definition) != self.identity:
             keys = sorted(set(definition) | set(self._definition))

@@ -1,0 +1,34 @@
+"""The Python of docs/extending.md runs as written; what it adds behaves as what is there."""
+
+import numpy as np
+import torch
+
+import drsrobust as dr
+
+
+def test_what_the_page_adds(run_page, monkeypatch):
+    monkeypatch.setitem(dr.models.MODELS, "tables_and_top", None)  # so that what the page adds is gone afterwards
+    page = run_page("extending.md", blocks=3)
+
+    model, evaluator = page["model"], page["evaluator"]
+    assert dr.models.model_name(model) == "tables_and_top" and model.manifest["sizes"]["width"] == 4
+    assert dr.components(model)["component"].tolist() == ["embedding", "top_mlp"]
+
+    few, many = (page["ByteInverted"](rate).sample(dr.resolve(model), seed=3) for rate in (1e-3, 1e-2))
+    assert set(many.mask.astype("<u8").view(np.uint8)) == {0x00, 0xFF}
+    of_few, of_many = (dict(zip(zip(m.tensor, m.word, strict=True), m.mask, strict=True)) for m in (few, many))
+    assert of_few and all(of_many[word] & mask == mask for word, mask in of_few.items())
+    with dr.inject(model, page["both"], seed=1) as error_map:
+        assert np.array_equal(evaluator.rerun(error_map).scores, evaluator.run().scores, equal_nan=True)
+
+    table = page["table"].set_index(["mitigation", "trial"])
+    plain, sound = table.loc["none"], table.loc["sound scores"]
+    assert (plain["bits_flipped"] == sound["bits_flipped"]).all()
+    assert sound["bits_left"].sum() < 0.8 * plain["bits_left"].sum() and set(sound["repaired"].dropna()) <= {False}
+    batch = next(page["data"].test.batches(64))
+    with torch.no_grad(), page["sound"].attach(model) as watch:
+        model(batch.dense_features, batch.sparse_features)
+        assert watch.detected is False
+        model.top[-1].bias.data += 1e9
+        assert model(batch.dense_features, batch.sparse_features).max() <= page["sound"].high + 1e-6
+        assert watch.detected and watch.repaired is False
