@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust._files import new_file
 
 if TYPE_CHECKING:

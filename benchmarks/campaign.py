@@ -27,7 +27,7 @@ from benchmarks.common import (
 from benchmarks.op_profile import price_of_checks, profile
 from benchmarks.published_loop import LoopTrial, OneFlipLoop, ReloadLoop
 from benchmarks.trial_cost import TrialCost, campaign_of
-from drsrobust._environment import progress_bar
+from drsrobust._progress import progress_bar
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorModel, FixedCount
 from drsrobust.timing import one_thread

@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from drsrobust._environment import machine, versions
+from drsrobust._provenance import machine, versions
 from drsrobust.data import Split, load_dataset
 from drsrobust.data.synthetic import planted
 from drsrobust.models import build_model

@@ -12,7 +12,7 @@ import pandas as pd
 from torch import nn
 
 from benchmarks.common import Result, about, default_dataset, generated_remark, text
-from drsrobust._environment import progress_bar
+from drsrobust._progress import progress_bar
 from drsrobust.campaign.sampling import PILOT_TRIALS, UNSEEN_LOSS, allocate, strata_of
 from drsrobust.data import Split, load_dataset
 from drsrobust.evaluation import Evaluator

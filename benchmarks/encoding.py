@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.csv
 
 from benchmarks.common import OURS, Result, about, text
-from drsrobust._environment import progress_bar
 from drsrobust._files import cache_folder, new_file
 from drsrobust._hashing import splitmix64
+from drsrobust._progress import progress_bar
 from drsrobust.data.click_logs import RAW
 
 SAMPLE, WHOLE = 109_711, 45_840_617  # lines

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.common import Result, Verdict, about, at_least, at_most, generated_remark, text, verdict_text
-from drsrobust._environment import progress_bar
+from drsrobust._progress import progress_bar
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, resolve

@@ -18,7 +18,7 @@ from benchmarks.trial_cost import campaign_of
 from drsrobust.campaign import Campaign, Store
 from drsrobust.campaign import trial as work
 from drsrobust.evaluation import Evaluator
-from drsrobust.evaluation import affected as reach
+from drsrobust.evaluation import affected_rows as reach
 from drsrobust.injection import ErrorModel, Injection, resolve
 from drsrobust.models import padded_batches, score
 from drsrobust.timing import one_thread

@@ -16,10 +16,10 @@ import torch
 from torch import nn
 
 from benchmarks.common import NOT_INSTALLED, OURS, Result, text
-from drsrobust._environment import progress_bar
 from drsrobust._hashing import splitmix64
+from drsrobust._progress import progress_bar
 from drsrobust.data import Dataset, load_dataset
-from drsrobust.data.click_logs import CATEGORIES, INTEGERS, TABLES
+from drsrobust.data.click_logs import CATEGORIES, COUNT_COLUMNS, TABLES
 from drsrobust.data.registry import find_files
 from drsrobust.metrics import auc, log_loss
 from drsrobust.metrics.auc import auc_difference
@@ -57,8 +57,8 @@ def hashed(raw: dict[str, np.ndarray], columns: int = READ_COLUMNS) -> "csr_matr
     """
     from scipy.sparse import csr_matrix
 
-    keys = splitmix64(np.arange(len(INTEGERS + CATEGORIES), dtype=np.uint64))
-    fields = zip(INTEGERS + CATEGORIES, keys, strict=True)
+    keys = splitmix64(np.arange(len(COUNT_COLUMNS + CATEGORIES), dtype=np.uint64))
+    fields = zip(COUNT_COLUMNS + CATEGORIES, keys, strict=True)
     places = [splitmix64(raw[name].astype(np.uint64) ^ key) for name, key in fields]
     indices = (np.stack(places, axis=1) & np.uint64(columns - 1)).astype(np.int32)  # [n, fields]
     rows, width = indices.shape

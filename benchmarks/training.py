@@ -23,7 +23,9 @@ from benchmarks.common import NOT_INSTALLED, OURS, Result, about, default_datase
 from benchmarks.op_profile import parts
 from benchmarks.quality import NAME, Rows, installed, torchfm_model
 from benchmarks.quality import TORCHFM_MODELS as MODELS
-from drsrobust._environment import cores, progress_bar, threads, unknown
+from drsrobust._choices import unknown
+from drsrobust._processes import cores, threads
+from drsrobust._progress import progress_bar
 from drsrobust.data import Dataset, load_dataset
 from drsrobust.data.dataset import Schema
 from drsrobust.data.synthetic import planted

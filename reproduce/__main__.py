@@ -9,8 +9,10 @@ from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from drsrobust._environment import commit, cores, machine, unknown, versions
+from drsrobust._choices import unknown
 from drsrobust._files import cache_folder, new_file
+from drsrobust._processes import cores
+from drsrobust._provenance import commit, machine, versions
 from drsrobust_study.notebook import datasets_of
 from reproduce.bundle import bundles_used, figure_sums, read_checkpoints, write_bundle
 from reproduce.claims import Claim, load_claims, write_claims

@@ -14,7 +14,7 @@ from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust._files import new_file
 from drsrobust_study.findings import (
     NOT_TESTABLE,

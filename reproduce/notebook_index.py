@@ -12,8 +12,8 @@ from pathlib import Path
 
 import nbformat
 
-from drsrobust._environment import machine
 from drsrobust._files import new_file
+from drsrobust._provenance import machine
 from reproduce.notebooks import ROOT, Notebook, all_notebooks
 from reproduce.runner import environment, locked, run_notebook
 

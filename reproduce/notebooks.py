@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust._types import fits
 from drsrobust_study.notebook import check_types
 
@@ -16,7 +16,7 @@ _TYPES = {"int": int, "float": float, "bool": bool, "str": str, "list": list, "N
 
 
 def progress_file(folder: Path, notebook: str) -> Path:
-    """The file in which the kernel of a notebook counts (`drsrobust._environment.count_done`), and the run that it
+    """The file in which the kernel of a notebook counts (`drsrobust._progress.count_done`), and the run that it
     `started` and `ended`."""
     return folder / ".progress" / notebook
 

@@ -9,8 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from drsrobust._environment import cores, machine
 from drsrobust._files import new_file
+from drsrobust._processes import cores
+from drsrobust._provenance import machine
 from reproduce.notebook_index import TIMES, read_times
 from reproduce.notebooks import FIGURES, Notebook
 from reproduce.profiles import Profile

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from reproduce.notebooks import Notebook
 
 FOLDER = Path(__file__).resolve().parent / "profiles"

@@ -23,8 +23,8 @@ from typing import Any
 
 import psutil
 
-from drsrobust._environment import end_with_parent
 from drsrobust._files import cache_folder, exclusive
+from drsrobust._processes import end_with_parent
 from reproduce.notebooks import Notebook, progress_file
 from reproduce.time_left import read_events, steps_of
 

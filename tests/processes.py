@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from drsrobust._environment import process_context
+from drsrobust._processes import process_context
 
 
 def start(run: Callable[..., None], *arguments: Any) -> Any:

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.mitigation.memory.storage import StorageProtection
+from drsrobust.mitigation.memory.base import StorageProtection
 from drsrobust.removed_names import INSTEAD
 
 MAP = dr.FixedCount(1).sample(dr.resolve(nn.Linear(2, 2)), seed=0)

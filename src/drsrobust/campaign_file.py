@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust import injection, mitigation
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust._files import expanded
 from drsrobust._types import fits, type_name
 from drsrobust.campaign import Campaign

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import nn
 
-from drsrobust._environment import check_choice, unknown
+from drsrobust._choices import check_choice, unknown
 from drsrobust.evaluation.evaluator import amount
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.error_models import check_whole
@@ -45,7 +45,7 @@ NONFINITE = {  # rule for a score that is NaN -> when a recommendation is wrong
     "no click": "wrong if its probability is on the other side of 0.5, and a NaN is no click",
     "caught": "wrong if its probability is on the other side of 0.5; a NaN is caught, and not served",
 }
-UNCORRECTABLE = "uncorrectable"
+_UNCORRECTABLE = "uncorrectable"
 MEASURED = ("decision_changed", "nan_share", "auc_drop", "stopped")
 
 
@@ -111,7 +111,7 @@ class Fleet:
             row |= _summed("nan_per_day", self.recommendations * modes["active"], modes, "nan_share")
             row |= _summed("auc_days_per_day", modes["active"], modes, "auc_drop", least=-math.inf)
             row |= _summed("stops_per_day", hits, modes, "stopped")
-            missed = {f"stops{end}": modes[f"{UNCORRECTABLE}{end}"] * (modes["anywhere"] - hits) for end in ENDS}
+            missed = {f"stops{end}": modes[f"{_UNCORRECTABLE}{end}"] * (modes["anywhere"] - hits) for end in ENDS}
             stops = {f"stops{end}": missed[f"stops{end}"] + hits * modes[f"stopped{end}"] for end in ENDS}
             row |= _summed("stops_anywhere_per_day", np.ones(len(modes)), modes.assign(**stops), "stops")
             row |= _once(trials["auc_drop"], YEAR * trials["hits"])
@@ -383,7 +383,7 @@ def _silent(damage: "pd.DataFrame", target: str, protection: str | None, nonfini
         served["decision_changed"] = (served["decision_changed"] - served["nan_share"]).clip(lower=0.0)  # of rounding
     elif nonfinite == "no click":
         served["decision_changed"] = served["decision_changed_no_click"]
-    counted = {UNCORRECTABLE: uncorrectable.astype(float).where(coded)}
+    counted = {_UNCORRECTABLE: uncorrectable.astype(float).where(coded)}
     return trials.assign(stopped=stopped.astype(float), **served, **counted)
 
 
@@ -413,11 +413,11 @@ def _modes(
     """`Fleet.modes`, from the mean days that transient and permanent faults are active."""
     import pandas as pd
 
-    summary, measured = trials, (*MEASURED, UNCORRECTABLE)
+    summary, measured = trials, (*MEASURED, _UNCORRECTABLE)
     if len(trials):
-        summary = summarise(trials, measured, bounds=dict.fromkeys(("stopped", UNCORRECTABLE), (0, 1)))
+        summary = summarise(trials, measured, bounds=dict.fromkeys(("stopped", _UNCORRECTABLE), (0, 1)))
         summary = corrected_exactly(summary, trials, ["mitigation", "error_mode"], measured)
-        without = {f"{UNCORRECTABLE}{end}": summary[f"{UNCORRECTABLE}{end}"].fillna(0.0) for end in ENDS}
+        without = {f"{_UNCORRECTABLE}{end}": summary[f"{_UNCORRECTABLE}{end}"].fillna(0.0) for end in ENDS}
         summary = summary.assign(**without)  # where no code is, none leaves a word
     columns = ["mitigation", "error_mode", "n", *(f"{name}{end}" for name in measured for end in ENDS)]
     rates = pd.DataFrame(

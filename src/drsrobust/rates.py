@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,10 @@ INSTEAD = {
         "FieldMixture": _OWN_MODEL,
         "Strided": _OWN_MODEL,
     },
-    "drsrobust.injection": dict.fromkeys(("FieldMixture", "Pattern", "Strided"), _OWN_MODEL),
+    "drsrobust.injection": {
+        **dict.fromkeys(("FieldMixture", "Pattern", "Strided"), _OWN_MODEL),
+        "Application": "use AppliedMap",
+    },
     "drsrobust.campaign": {"strata": "use drsrobust.campaign.bit_partition"},
     "drsrobust.statistics": {
         **dict.fromkeys(("required_trials", "checkpoints", "is_precise", "stopping_interval"), _TRIALS),
@@ -32,7 +35,7 @@ INSTEAD = {
         "as_released": "use drsrobust_study.as_released.clippings",
     },
     "drsrobust.mitigation.memory.bit_protection": {"as_released": "use drsrobust_study.as_released.AppliedTooEarly"},
-    "drsrobust.mitigation.memory.storage": {"report": "use .screen"},
+    "drsrobust.mitigation.memory.base": {"report": "use .screen"},
     "drsrobust.injection.error_map": {
         **dict.fromkeys(("drawn", "drawn_bits", "detected", "repaired", "stopped", "with_detection"), _PROTECTED),
         "remaining": "use .with_words",

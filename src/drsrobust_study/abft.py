@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from torch import nn
 
-from drsrobust._environment import progress_bar
+from drsrobust._progress import progress_bar
 from drsrobust.data import Split
 from drsrobust.data.synthetic import planted
 from drsrobust.evaluation import Evaluator, ReachWarning

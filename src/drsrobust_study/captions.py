@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust._environment import machine, unknown, versions
+from drsrobust._choices import unknown
+from drsrobust._provenance import machine, versions
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
 from drsrobust.statistics.intervals import CONFIDENCE

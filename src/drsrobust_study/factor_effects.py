@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import CONFIDENCE, bootstrap_interval, mean_interval
 from drsrobust.statistics.summary import known_bounds

@@ -23,8 +23,9 @@ import pandas as pd
 import torch
 from torch import nn
 
-from drsrobust._environment import progress_bar, unknown
-from drsrobust.injection.address_space import INTEGERS
+from drsrobust._choices import unknown
+from drsrobust._progress import progress_bar
+from drsrobust.injection.address_space import INTEGER_OF_BYTES
 from drsrobust.timing import available_kib, cpu_seconds, data_kib, peak, resident
 from drsrobust_study.findings import with_verdicts
 from drsrobust_study.injectors import METHODS, OURS, DenseErrorMap, ElementLoop, Method, cannot
@@ -236,7 +237,7 @@ def flipped_bits(model: nn.Module, golden: list[torch.Tensor]) -> int:
     """The number of bits in which the parameters of a model differ from these."""
     count = 0
     for parameter, original in zip(model.parameters(), golden, strict=True):
-        dtype = INTEGERS[original.element_size()]
+        dtype = INTEGER_OF_BYTES[original.element_size()]
         differ = parameter.detach().view(-1).view(dtype) ^ original.view(-1).view(dtype)
         count += int(np.bitwise_count(differ[differ != 0].numpy().view(f"u{original.element_size()}")).sum())
     return count

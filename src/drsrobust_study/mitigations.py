@@ -10,7 +10,7 @@ import pandas as pd
 import torch
 from torch import nn
 
-from drsrobust._environment import progress_bar
+from drsrobust._progress import progress_bar
 from drsrobust.data import Split, load_dataset
 from drsrobust.data.synthetic import planted
 from drsrobust.injection import resolve

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust._environment import count_done, progress_bar, unknown
+from drsrobust._choices import unknown
+from drsrobust._progress import count_done, progress_bar
 from drsrobust.campaign.campaign import Campaign
 from drsrobust.data import Split, load_dataset
 from drsrobust.evaluation import Evaluator, ReachWarning

@@ -5,7 +5,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from drsrobust._environment import machine, unknown, versions
+from drsrobust._choices import unknown
+from drsrobust._provenance import machine, versions
 from drsrobust._types import fits, type_name
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 THIRD = "third"  # 0: all trials
-FEWEST = 6  # trials of a condition and stratum that are divided
+MIN_TRIALS = 6  # trials of a condition and stratum that are divided
 # Columns beyond those of any campaign: the trained model, and the cells of the dummy recommender with its drawn models.
 _OTHERS = ("mitigation_id", "checkpoint", "width", "depth", "embedding_dim", "density", "drawn")
 
@@ -38,7 +38,9 @@ def by_thirds(find: "Callable[..., pd.DataFrame]", *tables: "pd.DataFrame") -> "
 
     findings = [find(*tables).assign(**{THIRD: 0})]
     keys = [_condition(table) for table in tables]
-    if all(table.groupby(key, dropna=False).size().min() >= FEWEST for table, key in zip(tables, keys, strict=True)):
+    if all(
+        table.groupby(key, dropna=False).size().min() >= MIN_TRIALS for table, key in zip(tables, keys, strict=True)
+    ):
         for third in range(3):
             parts = [_third(table, key, third) for table, key in zip(tables, keys, strict=True)]
             findings.append(find(*parts).assign(**{THIRD: third + 1}))

@@ -229,10 +229,10 @@ def test_what_an_interrupt_left_does_not_reach_the_results(evaluator, tmp_path):
 @pytest.mark.filterwarnings("ignore:1 error map")
 def test_interrupts_within_a_trial(evaluator, tmp_path, monkeypatch):
     """KeyboardInterrupt at each of the steps of a trial in turn; the next run gives what an undisturbed one gives."""
-    from drsrobust.injection import Application
+    from drsrobust.injection import AppliedMap
 
     expected = campaign(evaluator, tmp_path / "s").run(progress=False)
-    for step, (owner, name) in enumerate([(Application, "apply"), (type(evaluator), "rerun"), (Application, "undo")]):
+    for step, (owner, name) in enumerate([(AppliedMap, "apply"), (type(evaluator), "rerun"), (AppliedMap, "undo")]):
         for after in (False, True):
             real, calls = getattr(owner, name), iter(range(1000))
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust._environment import machine
+from drsrobust._provenance import machine
 from drsrobust.campaign.store import StoreError
 from drsrobust.introspection.code_digest import CodeDigest
 

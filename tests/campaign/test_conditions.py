@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from drsrobust.campaign import Campaign, StoreError
-from drsrobust.campaign.queue import Chunk
+from drsrobust.campaign.schedule import Chunk
 from drsrobust.campaign.trial import LocalRunner
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, Rows, inject
@@ -144,9 +144,7 @@ def test_a_store_of_another_version(evaluator, tmp_path):
     written = json.loads(manifest.read_text())
     written["definition"]["format"] = 3
     manifest.write_text(json.dumps(written))
-    with pytest.raises(
-        StoreError, match=r"written by another version of drsrobust \(format 3, this one reads \d+\)"
-    ):
+    with pytest.raises(StoreError, match=r"written by another version of drsrobust \(format 3, this one reads \d+\)"):
         Campaign(evaluator, store=tmp_path / "s", **GRID)
 
 
@@ -167,7 +165,7 @@ def test_chunks_take_the_evaluator_of_their_mitigation(evaluator, monkeypatch):
     """One golden run for each mitigation, whatever the order of chunks, and never outside of its block."""
     low, high = NaNGuard(prior=0.2), NaNGuard(prior=0.9)
     conditions = Campaign(evaluator, mitigations=[None, low, high], **GRID).conditions
-    here = LocalRunner(evaluator, conditions, {"seed": 0, "coupled": True, "protocol": "p", "metrics": ()})
+    here = LocalRunner(evaluator, conditions, {"seed": 0, "coupled": True, "label": "p", "metrics": ()})
     made, real = [], Evaluator.__init__
     monkeypatch.setattr(
         Evaluator, "__init__", lambda self, *a, **o: (made.append(attached_mitigations(a[0])), real(self, *a, **o))[1]

@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from drsrobust.campaign import Campaign
 from drsrobust.campaign.progress import CampaignProgress
-from drsrobust.campaign.queue import Schedule
+from drsrobust.campaign.schedule import Schedule
 from drsrobust.injection import BitFlip
 
 
@@ -17,7 +17,7 @@ def trials(condition, numbers, auc=0.8, seconds=2.0):
 
 
 def test_conditions_and_time_left(monkeypatch):
-    monkeypatch.setattr("drsrobust._environment.sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("drsrobust._progress.sys.stderr.isatty", lambda: True, raising=False)
     schedule = Schedule([[0], [1]], 32)
     schedule.add(trials(0, []))
     report = CampaignProgress(schedule, "dlrm", 2)

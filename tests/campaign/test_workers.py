@@ -192,9 +192,9 @@ def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeyp
         moved.append((workers, schedule.computed))
         real(schedule, order, workers, finished)
 
-    monkeypatch.setattr("drsrobust.campaign.campaign.SOON", 0.0)
+    monkeypatch.setattr("drsrobust.campaign.campaign.MIN_SECONDS_FOR_PROCESSES", 0.0)
     monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.05)
-    monkeypatch.setattr("drsrobust.campaign.queue.CHUNK_SECONDS", 0.02)
+    monkeypatch.setattr("drsrobust.campaign.schedule.CHUNK_SECONDS", 0.02)
     monkeypatch.setattr("drsrobust.campaign.campaign.run_in_processes", noted)
     monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
     same(campaign(evaluator, tmp_path / "s").run(progress=False), expected)
@@ -204,9 +204,9 @@ def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeyp
 def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch):
     torch.manual_seed(0)
     evaluator = Evaluator(Unpicklable(data.schema.features), data.test)
-    monkeypatch.setattr("drsrobust.campaign.campaign.SOON", 0.0)
+    monkeypatch.setattr("drsrobust.campaign.campaign.MIN_SECONDS_FOR_PROCESSES", 0.0)
     monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.0)
-    monkeypatch.setattr("drsrobust.campaign.queue.CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr("drsrobust.campaign.schedule.CHUNK_SECONDS", 0.0)
     monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
     with pytest.warns(
         UserWarning, match="minutes are left, and run in this process alone: workers cannot make this Unpicklable"

@@ -22,7 +22,7 @@ import pytest
 import torch
 
 from drsrobust.data.batch import KeyedIds
-from drsrobust.data.batch_parts import Copies, digest, shared_rows
+from drsrobust.data.batch_parts import PartCopies, batch_digest, shared_rows
 
 torchrec = pytest.importorskip("torchrec")
 Pair = namedtuple("Pair", "a b")
@@ -180,24 +180,24 @@ with warnings.catch_warnings():  # sparse and quantized tensors warn of themselv
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_hash_sees_each_kind(kind):
     one, other = KINDS[kind]
-    known = digest({"part": one})
-    assert digest({"part": other}) != known
+    known = batch_digest({"part": one})
+    assert batch_digest({"part": other}) != known
     equal = one.clone() if isinstance(one, torch.Tensor) else copy.deepcopy(one)
-    again = digest({"part": equal}), digest({"part": Copies().of(one)}), digest({"part": one})
+    again = batch_digest({"part": equal}), batch_digest({"part": PartCopies().of(one)}), batch_digest({"part": one})
     assert again == (known, known, known)
 
 
 def test_what_is_derived_at_first_use_does_not_count():
     batch = {"ids": jagged(), "own": Plain(X), "one": ragged()}
-    known = digest(batch)
+    known = batch_digest(batch)
     batch["ids"].to_dict(), batch["ids"].offset_per_key(), batch["own"].total, batch["one"].offsets()
-    assert digest(batch) == known
+    assert batch_digest(batch) == known
 
 
 def test_references_back_end():
     one, other = Plain(X), Plain(X)
     one.me, other.me = one, [other]
-    assert digest(one) != digest(other) and digest(Copies().of(one)) == digest(one)
+    assert batch_digest(one) != batch_digest(other) and batch_digest(PartCopies().of(one)) == batch_digest(one)
 
 
 def test_many_references_to_few_objects():
@@ -205,9 +205,9 @@ def test_many_references_to_few_objects():
     nodes = [types.SimpleNamespace(name=number, others=[]) for number in range(40)]
     for node in nodes:
         node.others = list(nodes)
-    assert digest(nodes) == digest(Copies().of(nodes)) and shared_rows([nodes], [3]) is None
+    assert batch_digest(nodes) == batch_digest(PartCopies().of(nodes)) and shared_rows([nodes], [3]) is None
     one = [1, [X]]
-    assert digest([one, one]) == digest([one, copy.deepcopy(one)])
+    assert batch_digest([one, one]) == batch_digest([one, copy.deepcopy(one)])
 
 
 class Yielding(dict):
@@ -221,7 +221,7 @@ class Yielding(dict):
 
 def test_a_dictionary_with_any_attribute():
     one, other = Yielding(x=X), Yielding(x=X + 1)
-    assert digest(one) == digest(Copies().of(one)) != digest(other)
+    assert batch_digest(one) == batch_digest(PartCopies().of(one)) != batch_digest(other)
 
 
 def test_two_processes_hash_alike():
@@ -246,13 +246,13 @@ def test_two_processes_hash_alike():
 
 def test_what_cannot_be_read_is_named():
     with pytest.raises(TypeError, match=r"the batch\['x'\]\[1\] is a lock, whose content cannot be read"):
-        digest({"x": [1, threading.Lock()]})
+        batch_digest({"x": [1, threading.Lock()]})
 
 
 def test_copies():
     matrix, buffer, sparse = torch.eye(100), torch.zeros(4, 2), torch.eye(3).to_sparse()
     whole, numbers = torch.zeros(1000, 100), np.arange(10_000)
-    copies, taken = Copies(), []
+    copies, taken = PartCopies(), []
     for number in range(5):
         buffer.fill_(number)
         batch = {"x": buffer, "A": matrix, "S": sparse, "view": whole[number : number + 1], "numbers": numbers}

@@ -10,7 +10,7 @@ from drsrobust.data import cache
 def read(monkeypatch):
     """The files that were really read."""
     paths = []
-    monkeypatch.setattr(cache, "LARGE", 10)
+    monkeypatch.setattr(cache, "_HASHED_ONCE_FROM", 10)
     monkeypatch.setattr(cache, "file_digest", lambda path: (paths.append(path), file_digest(path))[1])
     return paths
 

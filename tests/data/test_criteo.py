@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from drsrobust.data import load_dataset
-from drsrobust.data.click_logs import CATEGORIES, INTEGERS, MISSING, buckets, log_counts
+from drsrobust.data.click_logs import CATEGORIES, COUNT_COLUMNS, MISSING_COUNT, buckets, log_counts
 from tests.data.criteo_lines import many
 
 
@@ -27,7 +27,7 @@ def test_log_counts():
 
 def test_buckets():
     """By hand: ln(3)^2 = 1.2, ln(7)^2 = 3.8, ln(8)^2 = 4.3, ln(1000)^2 = 47.7, ln(2^63 - 1)^2 = 1906.9."""
-    values = [MISSING, -(2**63) + 1, -2, -1, 0, 1, 2, 3, 7, 8, 1000, 2**63 - 1]
+    values = [MISSING_COUNT, -(2**63) + 1, -2, -1, 0, 1, 2, 3, 7, 8, 1000, 2**63 - 1]
     found = buckets(np.array(values)).tolist()
     assert found[2:] == [-4, -3, -2, -1, 0, 1, 3, 4, 47, 1906]
     assert len(set(found)) == len(found)  # all of them are different categories
@@ -42,17 +42,17 @@ def test_against_a_plain_reading(tmp_path, schema):
     data = load_dataset("criteo-sample", path=path, schema=schema, min_count=3)
     cells = [text.rstrip("\n").split("\t") for text in lines]
     splits = (data.train, data.valid, data.test)
-    for place, name in enumerate(["label", *INTEGERS, *CATEGORIES]):
+    for place, name in enumerate(["label", *COUNT_COLUMNS, *CATEGORIES]):
         column = [row[place] for row in cells]
         if name == "label":
             assert all(split.labels.tolist() == [float(column[row]) for row in split.rows] for split in splits)
             continue
-        if name in INTEGERS and schema == "dlrm":
+        if name in COUNT_COLUMNS and schema == "dlrm":
             expected = [np.log1p(np.float64(max(int(text or 0), 0))) for text in column]
             for split in splits:
                 np.testing.assert_allclose(split.dense[:, place - 1], [expected[row] for row in split.rows], rtol=1e-6)
             continue
-        if name in INTEGERS:
+        if name in COUNT_COLUMNS:
             keys = [2000 if text == "" else buckets(np.array([int(text)]))[0] for text in column]
         else:
             keys = [int(text or "-1", 16) for text in column]
@@ -72,13 +72,13 @@ def test_hashing(tmp_path, schema):
     whole = load_dataset("criteo-sample", path=path, schema=schema, min_count=1)
     assert all(f.cardinality == 8 for f in data.schema.features) and data.fingerprint != whole.fingerprint
     cells = [text.rstrip("\n").split("\t") for text in path.read_text().splitlines()]
-    names = ["label", *INTEGERS, *CATEGORIES]
+    names = ["label", *COUNT_COLUMNS, *CATEGORIES]
     for feature in data.schema.features:
         place, of = names.index(feature.name), {}
         for split in (data.train, data.valid, data.test):
             for row, i in zip(split.rows, split.sparse[feature.name].values, strict=True):
                 text = cells[row][place]
-                key = buckets(np.array([int(text)]))[0] if text and feature.name in INTEGERS else text
+                key = buckets(np.array([int(text)]))[0] if text and feature.name in COUNT_COLUMNS else text
                 assert (i == 0) == (text == "") and of.setdefault(key, i) == i
     first, second = (data.train.sparse[name].values for name in ("C1", "C2"))
     assert len(set(first.tolist())) == 8 and first.tolist() != second.tolist()

@@ -115,10 +115,10 @@ def test_a_damaged_cache_is_made_again(empty_cache, damage):
     assert load_dataset("synthetic-movielens", rows=500).fingerprint == first
 
 
-@pytest.mark.parametrize("large", [0, cache.LARGE])
+@pytest.mark.parametrize("large", [0, cache._HASHED_ONCE_FROM])
 def test_any_flipped_bit_of_an_array_is_found(empty_cache, monkeypatch, large):
     """Also in arrays that are large: their size alone does not show it."""
-    monkeypatch.setattr(cache, "LARGE", large)
+    monkeypatch.setattr(cache, "_HASHED_ONCE_FROM", large)
     first = load_dataset("synthetic-movielens", rows=500).fingerprint
     folder = next(path for path in (empty_cache / "data").iterdir() if path.is_dir())
     rng = np.random.default_rng(0)
@@ -134,7 +134,7 @@ def test_any_flipped_bit_of_an_array_is_found(empty_cache, monkeypatch, large):
 
 
 def test_large_arrays_are_read_once_per_process(empty_cache, monkeypatch):
-    monkeypatch.setattr(cache, "LARGE", 0)
+    monkeypatch.setattr(cache, "_HASHED_ONCE_FROM", 0)
     load_dataset("synthetic-movielens", rows=500)
     read = []
     monkeypatch.setattr(cache, "file_digest", lambda path: (read.append(path.name), file_digest(path))[1])

@@ -24,7 +24,7 @@ from drsrobust.data.registry import BY_HAND, SOURCES, find_files
 def quick(monkeypatch):
     """No pauses between attempts, and no proxy."""
     monkeypatch.setattr("pooch.core.time.sleep", lambda _: None)
-    monkeypatch.setattr(module, "RETRIES", 2)
+    monkeypatch.setattr(module, "_DOWNLOAD_RETRIES", 2)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 

@@ -68,7 +68,7 @@ def test_memory_is_that_of_one_column(tmp_path, monkeypatch):
         click_logs.parse(tmp_path / name, part, [path], "strict")
         assert pq.ParquetFile(tmp_path / name / RAW).num_row_groups > 10
         tracemalloc.start()
-        click_logs.encode(tmp_path / name, part, seed=0, min_count=10)
+        click_logs.encode_clicks(tmp_path / name, part, seed=0, min_count=10)
         peaks[name] = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
     whole = sum(path.stat().st_size for path in (tmp_path / "all").glob("*.npy"))

@@ -15,7 +15,7 @@ from tests.data.criteo_lines import line, many, run
 KILLED = """
 import os, signal
 from drsrobust.data import cache, click_logs, load_dataset, text_lines
-text_lines.BLOCK = 4000
+text_lines.BLOCK_BYTES = 4000
 calls, real = [0], {what}
 def killer(*arguments, **options):
     calls[0] += 1
@@ -50,7 +50,7 @@ def finished(cache):
     ("name", "what", "n"),
     [
         ("criteo-sample/dlrm", "click_logs.pa.table", 8),  # while parsing, before the 8th block
-        ("criteo-sample/fields", "click_logs.save", 12),  # while encoding, before the 12th array
+        ("criteo-sample/fields", "click_logs.save_array", 12),  # while encoding, before the 12th array
         ("criteo-sample/dlrm", "click_logs.np.lib.format.write_array_header_1_0", 1),  # before the dense matrix
         ("criteo-sample/fields", "cache._publish", 1),  # when all is written, before it is renamed
     ],
@@ -69,7 +69,7 @@ def test_kill_and_resume(file, tmp_path, monkeypatch, name, what, n):
     done = {path: path.stat().st_mtime_ns for path in part.rglob("*") if path.is_file() and path.suffix != ".part"}
     assert (part / click_logs.RAW in done) == (what != "click_logs.pa.table")
     saved, real_save = [], click_logs.save
-    monkeypatch.setattr(click_logs, "save", lambda path, array: (saved.append(path), real_save(path, array)))
+    monkeypatch.setattr(click_logs, "save_array", lambda path, array: (saved.append(path), real_save(path, array)))
     if part / click_logs.RAW in done:
         monkeypatch.setattr(click_logs, "read_columns", None)  # not read again
     monkeypatch.setenv("DRSROBUST_CACHE", str(again))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from drsrobust.data import load_dataset
-from drsrobust.data.movielens import RATE_WEIGHT, encode, read_ratings, read_side
+from drsrobust.data.movielens import RATE_WEIGHT, encode_ratings, read_ratings, read_side
 from drsrobust.data.text_lines import BadLines, DataError
 
 RATINGS = "1::10::5::978300760\n1::20::3::0\n2::10::4::0\n2::30::1::0\n"
@@ -116,7 +116,7 @@ def test_rates_leave_the_own_label_out(folder):
     """Against a loop over rows, in which a row's own label does not occur."""
     big(folder)
     ratings, side = read_ratings(folder / "ratings.dat"), read_side(folder / "users.dat", folder / "movies.dat")
-    columns = encode(ratings, side, seed=0)
+    columns = encode_ratings(ratings, side, seed=0)
     n_train = columns.sizes[0]
     order, labels = columns.rows, columns.labels
     expected = np.zeros((40, 4))
@@ -241,8 +241,8 @@ def test_lines_keep_their_numbers_when_others_are_skipped(folder):
     assert ratings.line.tolist() == read
     first = next(number for number in read if number in unknown)
     with pytest.raises(DataError, match=rf"ratings.dat, line {first}, field \w+: \d+ is not in \w+.dat"):
-        encode(ratings, side, 0)
-    columns = encode(ratings, side, 0, bad)
+        encode_ratings(ratings, side, 0)
+    columns = encode_ratings(ratings, side, 0, bad)
     assert [line for _, line, _ in bad.skipped] == unread + unknown
     assert columns.labels[np.argsort(columns.rows)].tolist() == [float(number % 5 >= 3) for number in good]
     known = ratings.take(np.isin(read, good))
@@ -286,9 +286,9 @@ def test_full_schema_without_users(tmp_path):
     (tmp_path / "ratings.csv").write_text(PLAIN + "\n" + "".join(rows) + "1,77,4.0,0\n")
     ratings, side = read_ratings(tmp_path / "ratings.csv"), read_side(None, tmp_path / "movies.csv")
     with pytest.raises(DataError, match="ratings.csv, line 62, field movie: 77 is not in movies.csv"):
-        encode(ratings, side, 0)
+        encode_ratings(ratings, side, 0)
     bad = BadLines("skip")
-    columns = encode(ratings, side, 0, bad)
+    columns = encode_ratings(ratings, side, 0, bad)
     assert bad.skipped == [("ratings.csv", 62, "field movie: 77 is not in movies.csv")]
     assert [feature.name for feature in columns.schema.features] == ["user", "movie", "year", "genres"]
     assert columns.schema.dense == ("user_count", "movie_count", "user_rate", "movie_rate")
@@ -302,7 +302,7 @@ def test_real_csv_rows(real_data):
     assert len(small.label) == 100_836 and len(np.unique(small.user)) == 610 and len(np.unique(small.movie)) == 9724
     side = read_side(None, real_data / "ml-latest-small" / "movies.csv")
     assert len(side.movie) == 9742 and side.movie[7789] == (("Drama",), 2002)
-    assert encode(small, side, 0).sizes == (80668, 10083, 10085)
+    assert encode_ratings(small, side, 0).sizes == (80668, 10083, 10085)
     grouplens = read_ratings(real_data / "ml-20m-sample" / "ratings.csv")
     assert (
         len(grouplens.label) == 1000 and len(np.unique(grouplens.user)) == 28 and len(np.unique(grouplens.movie)) == 309

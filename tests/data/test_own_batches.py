@@ -144,7 +144,7 @@ def test_a_loader_without_an_end(monkeypatch):
     loader = random.RandomRecDataset(["a", "b"], 16, hash_size=100, num_dense=3, manual_seed=1)
     assert len(from_batches(loader, rows=100)) == 112 and len(from_batches(loader, rows=96)) == 96
     assert len(from_batches(pairs(3), rows=5)) == 8 and len(from_batches(pairs(3), rows=500)) == 12
-    monkeypatch.setattr(own_batches, "MOST", 50)
+    monkeypatch.setattr(own_batches, "MAX_BATCHES", 50)
     with pytest.raises(
         ValueError, match=r"batches has given 50 batches \(0.0 GiB\) and has not ended; rows= takes so many"
     ):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drsrobust.data import text_lines
-from drsrobust.data.click_logs import CLICK
+from drsrobust.data.click_logs import CLICK_LABEL
 from drsrobust.data.movielens import HALF_STARS, SECONDS, STARS, TIME
 from drsrobust.data.text_lines import (
     FULL_HEX,
@@ -25,7 +25,7 @@ from drsrobust.data.text_lines import (
 )
 
 OPTIONAL_INTEGER, HEX = optional(INTEGER), optional(FULL_HEX)
-FIELDS = {"label": CLICK, "count": OPTIONAL_INTEGER, "category": HEX}
+FIELDS = {"label": CLICK_LABEL, "count": OPTIONAL_INTEGER, "category": HEX}
 
 
 def read(path, fields=FIELDS, delimiter="\t", **options):
@@ -55,7 +55,7 @@ def test_values(file, name, content):
 
 
 def test_blocks_are_cut_after_lines(file, monkeypatch):
-    monkeypatch.setattr(text_lines, "BLOCK", 7)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 7)
     path = file(GOOD * 50)
     assert len(list(read_columns(path, LineFormat(FIELDS, "\t")))) > 20
     assert read(path) == {name: values * 50 for name, values in PARSED.items()}
@@ -82,9 +82,9 @@ def test_blocks_are_cut_after_lines(file, monkeypatch):
         (b"1\t0X10\t", "field 2 (count): '0X10'"),
     ],
 )
-@pytest.mark.parametrize("block", [text_lines.BLOCK, 16])
+@pytest.mark.parametrize("block", [text_lines.BLOCK_BYTES, 16])
 def test_a_bad_line_is_named(file, monkeypatch, line, says, block):
-    monkeypatch.setattr(text_lines, "BLOCK", block)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
     path = file(GOOD * 3 + line + b"\n" + GOOD)
     with pytest.raises(DataError) as caught:
         read(path)
@@ -93,11 +93,11 @@ def test_a_bad_line_is_named(file, monkeypatch, line, says, block):
 
 
 @pytest.mark.parametrize("name", ["rows.txt", "rows.txt.gz"])
-@pytest.mark.parametrize("block", [16, text_lines.BLOCK])
+@pytest.mark.parametrize("block", [16, text_lines.BLOCK_BYTES])
 def test_a_line_may_be_so_long_and_no_longer(file, monkeypatch, name, block):
-    monkeypatch.setattr(text_lines, "BLOCK", block)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
     monkeypatch.setattr(text_lines, "PIECE", 16)
-    monkeypatch.setattr(text_lines, "LINE", 40)
+    monkeypatch.setattr(text_lines, "MAX_LINE_BYTES", 40)
     longest = b"1\t" + b" " * 28 + b"7\t0000000a"
     assert len(longest) == 40 and read(file(GOOD + longest + b"\n", name))["count"] == [*PARSED["count"], 7]
     path = file(GOOD + longest.replace(b"7", b" 7") + b"\n" + GOOD, name)
@@ -140,7 +140,7 @@ def test_a_small_file_of_much_text_takes_little_memory(tmp_path, byte, mode, say
 def test_a_byte_order_mark_is_skipped_only_at_the_beginning(file, monkeypatch):
     mark = b"\xef\xbb\xbf"
     assert read(file(mark + GOOD)) == PARSED
-    monkeypatch.setattr(text_lines, "BLOCK", 1)  # each line is a block
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 1)  # each line is a block
     with pytest.raises(DataError, match=r"line 4, field 1 \(label\): '\\xef\\xbb\\xbf1' is not a label"):
         read(file(GOOD + mark + GOOD))
 
@@ -189,9 +189,9 @@ def quote(content):
 @pytest.mark.parametrize("ends", [b"\n", b"\r\n"])
 @pytest.mark.parametrize("head", [b"userId,rating,timestamp\n", b'"userId","rating","timestamp"\n'])
 @pytest.mark.parametrize("rows", [CSV, quote(CSV), CSV.replace(b"1970-01-01 00:00:00", b'"1970-01-01 00:00:00"')])
-@pytest.mark.parametrize("block", [text_lines.BLOCK, 7])
+@pytest.mark.parametrize("block", [text_lines.BLOCK_BYTES, 7])
 def test_csv(file, monkeypatch, ends, head, rows, block):
-    monkeypatch.setattr(text_lines, "BLOCK", block)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", block)
     path = file((head + rows).replace(b"\n", ends), "rows.csv.gz")
     assert read(path, STRICT_FIELDS, ",", header=HEADER, quoted=True) == CSV_PARSED
 
@@ -263,7 +263,7 @@ def test_other_kinds(file):
 
 
 def test_rows_have_the_numbers_of_their_lines(file, monkeypatch):
-    monkeypatch.setattr(text_lines, "BLOCK", 40)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 40)
     content = b"label\tcount\tcategory\n" + b"".join(b"%d\t%d\t\n" % (i % 2, i) for i in range(100)) + b"bad\n" + GOOD
     bad = BadLines("skip")
     blocks = list(read_columns(file(content), LineFormat(FIELDS, "\t", tuple(FIELDS)), bad))
@@ -281,7 +281,7 @@ def test_another_file(file):
 VALUES = {  # the value of each type in plain Python; an exception: malformed
     INTEGER: lambda part: whole(part),
     OPTIONAL_INTEGER: lambda part: -(2**63) if not part else whole(part),
-    CLICK: lambda part: (0, 1)[[0, 1].index(whole(part))],
+    CLICK_LABEL: lambda part: (0, 1)[[0, 1].index(whole(part))],
     STARS: lambda part: 1 + range(1, 6).index(whole(part)),
     SECONDS: lambda part: [whole(part)][whole(part) != 0 and not 788918400 <= whole(part) <= 4102444800],
     HEX: lambda part: -1 if not part else int(re.fullmatch(rb"[0-9a-fA-F]{8}", part)[0], 16),
@@ -311,7 +311,7 @@ def value(kind, part):
 
 PARTS = {
     INTEGER: ["0", "12", " 1", "1 ", "-5", "+5", "0x1", "0X1", "1e3", "1.0", "", " ", "9223372036854775808", "-0", "007"],
-    CLICK: ["0", "1", "2", "-1", "-0", "01", ""],
+    CLICK_LABEL: ["0", "1", "2", "-1", "-0", "01", ""],
     STARS: ["1", "5", "0", "6", "3.0", ""],
     SECONDS: ["0", "978300760", "97830076", "-0", "788918400", "788918399", "4102444800", "4102444801", "", "-978300760"],
     HEX: ["00000000", "ABCDEF01", "abcdef0", "abcdef012", "0000000x", "", "0x000000"],
@@ -343,7 +343,7 @@ def files(draw):
 
 
 @settings(max_examples=300, deadline=None)
-@given(files(), st.sampled_from([text_lines.BLOCK, 1, 30]))
+@given(files(), st.sampled_from([text_lines.BLOCK_BYTES, 1, 30]))
 def test_columns_and_lines_agree(tmp_path_factory, content, block):
     """The column reader and the line reader accept the same text, as plain Python does."""
     fields, delimiter, quoted, headed, rows = content
@@ -366,7 +366,7 @@ def test_columns_and_lines_agree(tmp_path_factory, content, block):
                 if name in parsed:
                     expected[name].append(number_or_none)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_lines, "BLOCK", block)
+        patch.setattr(text_lines, "BLOCK_BYTES", block)
         if bad_lines:
             with pytest.raises(DataError, match=rf"odd.txt, line {bad_lines[0]}\b"):
                 read(path, fields, delimiter, header=header, quoted=quoted)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from drsrobust.evaluation import Evaluator
-from drsrobust.evaluation.affected import BOUND
+from drsrobust.evaluation.affected_rows import BOUND
 from drsrobust.injection import BitFlip, FixedCount, inject
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -13,7 +13,7 @@ from torch import nn
 from drsrobust.campaign import Campaign
 from drsrobust.data import load_dataset
 from drsrobust.evaluation import Evaluator
-from drsrobust.evaluation import affected as reach
+from drsrobust.evaluation import affected_rows as reach
 from drsrobust.injection import BitFlip, FixedCount, inject
 from drsrobust.introspection.wrappers import intercepted
 from drsrobust.models import padded_batches, score

@@ -178,13 +178,13 @@ def test_views_into_one_flat_parameter_know_of_each_other():
 def test_a_wrapper_that_is_gone_does_not_take_its_open_map_along():
     import gc
 
-    from drsrobust.injection import Application
+    from drsrobust.injection import AppliedMap
     from drsrobust.injection.address_space import stored
 
     layer = nn.Linear(8, 8)
     before = words(layer)
     wrapper = nn.Sequential(layer)
-    application = Application(BitFlip(0.3).sample(resolve(wrapper), seed=1), stored(wrapper), wrapper)
+    application = AppliedMap(BitFlip(0.3).sample(resolve(wrapper), seed=1), stored(wrapper), wrapper)
     application.apply()
     del wrapper
     gc.collect()

@@ -92,7 +92,7 @@ def test_every_answer_is_that_of_the_function(dtype, few, compare, seed, n, peop
     scores = upset(rng, golden, rows)
     expected = in_full(labels, golden, users, scores, compare)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "FEW", few)
+        patch.setattr(module, "MAX_SHARE_CHANGED", few)
         same(by_reference(reference, scores, rows), expected)
     same(by_reference(reference, scores, None), expected)
     assert reference.measures(NAMES, scores).keys() == set(NAMES)

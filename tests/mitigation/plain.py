@@ -8,8 +8,8 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.mitigation.base import Screened
+from drsrobust.mitigation.memory.base import DrawContext
 from drsrobust.mitigation.memory.protected_words import Errors
-from drsrobust.mitigation.memory.storage import DrawContext
 from tests.injection.oracle import raw, width
 from tests.injection.spaces import filled, holder
 

@@ -8,13 +8,13 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.injection.memory_faults import Geometry
-from drsrobust.mitigation.memory.on_die import COLUMNS, OnDieECC
+from drsrobust.mitigation.memory.on_die import CODE_COLUMNS, OnDieECC
 from drsrobust.mitigation.memory.protected_words import ProtectedWords
 from tests.mitigation.plain import screened
 
 
 def test_the_code_tells_all_single_errors_apart():
-    assert len(set(COLUMNS.tolist())) == 128 and all(column.bit_count() > 1 for column in COLUMNS.tolist())
+    assert len(set(CODE_COLUMNS.tolist())) == 128 and all(column.bit_count() > 1 for column in CODE_COLUMNS.tolist())
 
 
 @pytest.mark.parametrize("banks", [1, 8])
@@ -40,9 +40,9 @@ def oracle(error_map, words):
     for (block, chip), bits in found.items():
         syndrome = 0
         for bit in bits:
-            syndrome ^= int(COLUMNS[bit])
-        if syndrome in COLUMNS:
-            (flip,) = np.flatnonzero(syndrome == COLUMNS).tolist()
+            syndrome ^= int(CODE_COLUMNS[bit])
+        if syndrome in CODE_COLUMNS:
+            (flip,) = np.flatnonzero(syndrome == CODE_COLUMNS).tolist()
             bits ^= {flip} if block * 64 + flip // 4 * 2 < words else set()
         left |= {(block * 32 + bit // 4, chip * 4 + bit % 4) for bit in bits}
     return left

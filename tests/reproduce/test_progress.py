@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from drsrobust._environment import count_done
+from drsrobust._progress import count_done
 from drsrobust.campaign import Campaign
 from drsrobust.injection import BitFlip
 from reproduce.notebooks import progress_file

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from drsrobust._environment import threads
+from drsrobust._processes import threads
 from drsrobust.data import load_dataset
 from drsrobust.metrics import auc
 from drsrobust.models import build_model, padded_batches, score, state_digest

@@ -17,16 +17,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from torch import nn
 
-from drsrobust._environment import check_choice, commit, cores, machine, versions
+from drsrobust._choices import check_choice
 from drsrobust._files import cache_folder, expanded
 from drsrobust._hashing import digest
 from drsrobust._html import facts
+from drsrobust._processes import cores
+from drsrobust._provenance import commit, machine, versions
 from drsrobust.campaign.conditions import Condition, condition_triples, grid, sharing_maps
 from drsrobust.campaign.model_file import NotPicklable, model_file
 from drsrobust.campaign.progress import CampaignProgress
-from drsrobust.campaign.queue import Schedule
 from drsrobust.campaign.repeat import check_first_trials
 from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, families, stratified
+from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.trial import LocalRunner, run_here
@@ -56,8 +58,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLAIN, STRATIFIED = SAMPLING = ("plain", "stratified")
-FORMAT = 8  # of what a trial computes and stores: raise it when that changes
-SOON = 60.0  # seconds: starting processes, which takes some ten, is not worthwhile for campaigns that end sooner
+STORE_FORMAT = 8  # of what a trial computes and stores: raise it when that changes
+MIN_SECONDS_FOR_PROCESSES = (
+    60.0  # seconds: starting processes, which takes some ten, is not worthwhile for campaigns that end sooner
+)
 _SCHEDULED = ["condition", "trial", "auc", "seconds"]
 _KEY = ["error_model", "rate", "target", *MITIGATION, "trial"]
 
@@ -82,7 +86,7 @@ class Campaign:
             built-in names to None. `decision_changed` comes with `decision_changed_no_click` and `nan_share`. Scores are what
             the evaluator's `scores` says. A function that workers cannot import runs in this process alone, with a warning.
         seed: all error maps follow from it.
-        label: for the column `protocol` of the table, to tell campaigns apart.
+        label: of the campaign, in the column `protocol` of the table.
         coupled: trials of one number at different rates share nested error maps; False: all are independent.
         sampling: `plain`: each trial's error map is drawn by the error model alone. `stratified`: trials are drawn by what does
             harm, and the table has columns `stratum`, `weight` and `loss_is_bounded`; **its plain means are wrong**: use
@@ -215,7 +219,7 @@ class Campaign:
             stratified
             | ({} if scoring == defaults else scoring)
             | {
-                "format": FORMAT,
+                "format": STORE_FORMAT,
                 "model": evaluator.name,
                 "checkpoint": evaluator.checkpoint,
                 "dataset": evaluator.rows.dataset,
@@ -441,7 +445,7 @@ class _SwitchToProcesses:
 
     def worthwhile(self) -> bool:
         seconds = self._schedule.seconds_left() if self._possible else None
-        if seconds is None or seconds < SOON:
+        if seconds is None or seconds < MIN_SECONDS_FOR_PROCESSES:
             return False
         self._possible = False
         try:

@@ -2,8 +2,8 @@
 
 import time
 
-from drsrobust._environment import count_done, progress_bar
-from drsrobust.campaign.queue import Schedule
+from drsrobust._progress import count_done, progress_bar
+from drsrobust.campaign.schedule import Schedule
 
 
 class CampaignProgress:

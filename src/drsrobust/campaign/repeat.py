@@ -10,8 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from drsrobust._environment import machine, threads, versions
-from drsrobust.campaign.queue import Chunk
+from drsrobust._processes import threads
+from drsrobust._provenance import machine, versions
+from drsrobust.campaign.schedule import Chunk
 from drsrobust.campaign.store import Store, StoreError
 from drsrobust.campaign.trial import LocalRunner
 

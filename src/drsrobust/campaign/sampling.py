@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from drsrobust.campaign.conditions import Condition
-from drsrobust.campaign.queue import Schedule
+from drsrobust.campaign.schedule import Schedule
 from drsrobust.injection import AddressSpace, ErrorModel
 from drsrobust.injection.critical_bits import CriticalBits, Stratum
 from drsrobust.mitigation import Screened

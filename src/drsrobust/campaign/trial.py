@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from drsrobust._hashing import canonical_json
 from drsrobust.campaign.conditions import Condition
-from drsrobust.campaign.queue import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
+from drsrobust.campaign.schedule import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
 from drsrobust.campaign.table import BIT_COUNT, SCHEMA, chunk, stored_schema
 from drsrobust.evaluation import CoupledRowsError, Evaluation, Evaluator
 from drsrobust.injection import ErrorMap, Injection

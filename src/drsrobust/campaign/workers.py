@@ -20,18 +20,18 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from drsrobust._environment import pool
 from drsrobust._files import inside_private, private_folder, writing
 from drsrobust._hashing import folder_digests
+from drsrobust._processes import pool
 from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolved
 from drsrobust.campaign.model_file import model_file, read_model_file
-from drsrobust.campaign.queue import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
+from drsrobust.campaign.schedule import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
 from drsrobust.campaign.trial import Finished, LocalRunner
 from drsrobust.data import Split
 from drsrobust.data.cache import SPLIT, read_split, write_split
 from drsrobust.data.own_batches import read_batches, write_batches
 from drsrobust.evaluation import Evaluator
-from drsrobust.evaluation.affected import BOUND
+from drsrobust.evaluation.affected_rows import BOUND
 from drsrobust.evaluation.evaluator import amount
 from drsrobust.injection import ErrorModel, Transient
 from drsrobust.introspection.tensors import is_sparse, listed

@@ -33,7 +33,7 @@ _JAGGED = (
 )
 
 
-class Copies(TorchFunctionMode):
+class PartCopies(TorchFunctionMode):
     """Copies batches one by one, so that a loader may use their memory again. A tensor or array that has the same place and
     content in a later batch is copied once.
 
@@ -132,7 +132,7 @@ def shared_rows(batches: list[Any], sizes: list[int]) -> tuple[int, int, str] | 
     return None
 
 
-def digest(value: Any, path: str = "the batch") -> str:
+def batch_digest(value: Any, path: str = "the batch") -> str:
     """SHA-256 (hex) of a value's content: of equal values in any process the same.
 
     Args:

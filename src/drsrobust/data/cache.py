@@ -13,17 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from drsrobust._environment import progress_bar
 from drsrobust._files import cache_folder, exclusive, new_file, put_in_place
 from drsrobust._hashing import digest, file_digest
+from drsrobust._progress import progress_bar
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
 from drsrobust.data.text_lines import SKIPPED, DataError, Skipped, check_share, write_skipped
 
-FORMAT = 4  # of the folder and its contents: raise it when an encoder changes
-PROGRESS_FROM = 4 << 30  # bytes of arrays; checking more shows a progress bar
-LARGE = 64 << 20  # bytes: smaller files are hashed at each call
+CACHE_FORMAT = 4  # of the folder and its contents: raise it when an encoder changes
+_CHECK_PROGRESS_FROM = 4 << 30  # bytes of arrays; checking more shows a progress bar
+_HASHED_ONCE_FROM = 64 << 20  # bytes: smaller files are hashed at each call
 SETTLED = 2.0  # seconds: a file that changed more recently may change again with the same time of modification
-MANIFEST, SPLIT = "manifest.json", "split.json"
+DATA_MANIFEST, SPLIT = "manifest.json", "split.json"
 _ARRAYS = ("dense", "labels", "users", "rows")
 _FACTS = ("dataset", "part", "prior", "source", "whole", "tasks")
 _RELEVANT = "relevant"  # lists of items as labels: their lengths
@@ -65,15 +65,15 @@ def cached(name: str, identity: object, fill: Callable[[Path], Contents], stackl
     Raises:
         DataError: from `fill`; the working folder is then removed.
     """
-    folder = cache_folder("data", f"{name.replace('/', '-')}-{digest([FORMAT, identity])[:16]}")
+    folder = cache_folder("data", f"{name.replace('/', '-')}-{digest([CACHE_FORMAT, identity])[:16]}")
     part = folder.with_name(f".{folder.name}.part")
     with exclusive(folder):
-        if (folder / MANIFEST).exists() and not _is_intact(folder):
+        if (folder / DATA_MANIFEST).exists() and not _is_intact(folder):
             warnings.warn(f"{folder} is damaged; the data set is encoded again", stacklevel=stacklevel)
-            (folder / MANIFEST).unlink()
-        if not (folder / MANIFEST).exists():
+            (folder / DATA_MANIFEST).unlink()
+        if not (folder / DATA_MANIFEST).exists():
             if not _is_intact(part):  # an intact one is of a process that was killed before it renamed the folder
-                if (part / MANIFEST).exists():
+                if (part / DATA_MANIFEST).exists():
                     shutil.rmtree(part)  # damaged after it was complete: no array can be trusted
                 try:
                     _seal(part, name, identity, fill(part))
@@ -99,13 +99,13 @@ def cached_columns(
             arrays |= {f"ids.{feature}": ids.values, f"lengths.{feature}": ids.lengths}
         for key, array in arrays.items():
             if array is not None:
-                save(part / f"{key}.npy", array)
+                save_array(part / f"{key}.npy", array)
         return Contents(columns.schema, columns.sizes, columns.facts, skipped)
 
     return cached(name, identity, fill, stacklevel + 1)
 
 
-def save(path: Path, array: np.ndarray) -> None:
+def save_array(path: Path, array: np.ndarray) -> None:
     """Writes one array as .npy, complete or absent."""
     with new_file(path) as part, open(part, "wb") as handle:
         np.save(handle, array, allow_pickle=False)
@@ -113,7 +113,7 @@ def save(path: Path, array: np.ndarray) -> None:
 
 def open_folder(folder: Path) -> Dataset:
     """The data set of a finished folder (`Dataset.folder`), memory-mapped; hashes are not checked."""
-    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest = json.loads((folder / DATA_MANIFEST).read_text())
     arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in manifest["arrays"]}
     schema = Schema(
         tuple(manifest["schema"]["dense"]), tuple(Feature(**feature) for feature in manifest["schema"]["features"])
@@ -150,9 +150,9 @@ def open_folder(folder: Path) -> Dataset:
 def _is_intact(folder: Path) -> bool:
     """Whether every file has the SHA-256 of the manifest; large arrays are hashed once per process."""
     try:
-        manifest = json.loads((folder / MANIFEST).read_text())
+        manifest = json.loads((folder / DATA_MANIFEST).read_text())
         arrays = manifest["arrays"]
-        large = sum(size for size, _ in arrays.values()) > PROGRESS_FROM
+        large = sum(size for size, _ in arrays.values()) > _CHECK_PROGRESS_FROM
         with progress_bar(len(arrays), "checking", progress=large) as bar:
             for key, (size, sha256) in arrays.items():
                 path = folder / f"{key}.npy"
@@ -181,14 +181,14 @@ def _seal(part: Path, name: str, identity: object, folder_made: Contents) -> Non
     if manifest["skipped"]:
         manifest["skipped_sha256"] = file_digest(part / SKIPPED)
     manifest = json.loads(json.dumps(manifest | contents | {"facts": folder_made.facts}))  # as a reader will see it
-    with new_file(part / MANIFEST) as path:
+    with new_file(part / DATA_MANIFEST) as path:
         path.write_text(json.dumps(manifest | {"manifest_sha256": digest(manifest)}, indent=1))
 
 
 def _publish(part: Path, folder: Path) -> None:
     """Removes temporary files of a sealed working folder and renames it."""
-    manifest = json.loads((part / MANIFEST).read_text())
-    keep = {MANIFEST, *(f"{key}.npy" for key in manifest["arrays"]), *([SKIPPED] if manifest["skipped"] else [])}
+    manifest = json.loads((part / DATA_MANIFEST).read_text())
+    keep = {DATA_MANIFEST, *(f"{key}.npy" for key in manifest["arrays"]), *([SKIPPED] if manifest["skipped"] else [])}
     for path in part.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
@@ -201,7 +201,7 @@ def source_digest(path: Path) -> str:
     """SHA-256 (hex) of a source file. The cache stores that of a large file by path, size, time of modification and inode,
     since reading 11 GB takes most of a minute."""
     state = _state(path)
-    if state[1] <= LARGE:
+    if state[1] <= _HASHED_ONCE_FROM:
         return file_digest(path)
     note = cache_folder("digests", f"{digest(state)[:32]}.txt")
     if note.exists() and len(noted := note.read_text().strip()) == 64:
@@ -216,7 +216,7 @@ def source_digest(path: Path) -> str:
 def digest_once(path: Path) -> str:
     """SHA-256 (hex) of a file; a large file is read once per process, and again after a change of its state."""
     state = _state(path)
-    return file_digest(path) if state[1] <= LARGE else _digest_of_state(*state)
+    return file_digest(path) if state[1] <= _HASHED_ONCE_FROM else _digest_of_state(*state)
 
 
 @cache

@@ -17,17 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from drsrobust._environment import progress_bar
 from drsrobust._files import new_file
+from drsrobust._progress import progress_bar
 from drsrobust.data import text_lines
-from drsrobust.data.cache import Contents, save
+from drsrobust.data.cache import Contents, save_array
 from drsrobust.data.dataset import Feature, Schema
 from drsrobust.data.id_encoding import encode_column, split_order, split_sizes
 from drsrobust.data.text_lines import (
+    EMPTY_INTEGER,
     FULL_HEX,
     INTEGER,
     SKIPPED,
-    SMALLEST,
     STRICT,
     BadLines,
     FieldType,
@@ -41,19 +41,22 @@ from drsrobust.data.text_lines import (
 )
 
 RAW = "raw.parquet"
-PROGRESS_FROM = 256 << 20  # bytes of source; parsing more shows a progress bar
+_PARSE_PROGRESS_FROM = 256 << 20  # bytes of source; parsing more shows a progress bar
 PROGRESS_FROM_ROWS = 1_000_000  # encoding more rows shows a progress bar
 STRIPE = 1 << 17  # rows of the dense matrix that are assembled at once
 
 LABEL = "label"
-INTEGERS = tuple(f"I{i}" for i in range(1, 14))
+COUNT_COLUMNS = tuple(f"I{i}" for i in range(1, 14))
 CATEGORIES = tuple(f"C{i}" for i in range(1, 27))
-CLICK = integer("a label, 0 or 1", "[01]", lambda number: 0 <= number <= 1)
+CLICK_LABEL = integer("a label, 0 or 1", "[01]", lambda number: 0 <= number <= 1)
 CRITEO_LINES = LineFormat(
-    {LABEL: CLICK} | dict.fromkeys(INTEGERS, optional(INTEGER)) | dict.fromkeys(CATEGORIES, optional(FULL_HEX)), "\t"
+    {LABEL: CLICK_LABEL}
+    | dict.fromkeys(COUNT_COLUMNS, optional(INTEGER))
+    | dict.fromkeys(CATEGORIES, optional(FULL_HEX)),
+    "\t",
 )
 MIN_COUNT = 10  # the study's threshold: categories seen fewer than 10 times share one id
-MISSING = SMALLEST  # an empty integer, as it is parsed
+MISSING_COUNT = EMPTY_INTEGER  # an empty integer, as it is parsed
 NO_BUCKET = 2000  # code of an empty integer; the largest bucket is 1906
 NO_CATEGORY = -1
 
@@ -67,7 +70,8 @@ _ID = FieldType("a number of at most 20 digits", "[0-9]{1,20}")
 HOUR = FieldType("an hour of the form YYMMDDHH", r"\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])([01]\d|2[0-3])", pa.int64())
 _HASHED = (*(name for name in HEADER if name.startswith(("site_", "app_"))), "device_id", "device_ip", "device_model")
 AVAZU_LINES = LineFormat(
-    {"id": _ID, "click": CLICK, "hour": HOUR} | {name: FULL_HEX if name in _HASHED else INTEGER for name in HEADER[3:]},
+    {"id": _ID, "click": CLICK_LABEL, "hour": HOUR}
+    | {name: FULL_HEX if name in _HASHED else INTEGER for name in HEADER[3:]},
     ",",
     HEADER,
     quoted=True,
@@ -89,13 +93,13 @@ def buckets(values: np.ndarray) -> np.ndarray:
         >>> buckets(np.array([-1, 2, 3, 1000, MISSING])).tolist()
         [-3, 0, 1, 47, 2000]
     """
-    small = np.maximum(values, MISSING + 3) - 2  # no overflow; the smallest integers share a bucket
+    small = np.maximum(values, MISSING_COUNT + 3) - 2  # no overflow; the smallest integers share a bucket
     large = np.floor(np.log(np.maximum(values, 3)) ** 2).astype(np.int64)
-    return np.where(values == MISSING, NO_BUCKET, np.where(values > 2, large, small))
+    return np.where(values == MISSING_COUNT, NO_BUCKET, np.where(values > 2, large, small))
 
 
 @dataclass(frozen=True)
-class Table:
+class ClickTable:
     """How a click log is parsed.
 
     Attributes:
@@ -120,7 +124,7 @@ class Table:
 def _criteo_columns(
     transform: Callable[[np.ndarray], np.ndarray], block: dict[str, np.ndarray]
 ) -> dict[str, np.ndarray]:
-    return block | {name: transform(block[name]) for name in INTEGERS}
+    return block | {name: transform(block[name]) for name in COUNT_COLUMNS}
 
 
 def _avazu_columns(block: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -132,15 +136,15 @@ def _avazu_columns(block: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 _CATEGORIES = dict.fromkeys(CATEGORIES, NO_CATEGORY)
 TABLES = {
-    "dlrm": Table(CRITEO_LINES, partial(_criteo_columns, log_counts), INTEGERS, _CATEGORIES),
-    "fields": Table(
-        CRITEO_LINES, partial(_criteo_columns, buckets), (), dict.fromkeys(INTEGERS, NO_BUCKET) | _CATEGORIES
+    "dlrm": ClickTable(CRITEO_LINES, partial(_criteo_columns, log_counts), COUNT_COLUMNS, _CATEGORIES),
+    "fields": ClickTable(
+        CRITEO_LINES, partial(_criteo_columns, buckets), (), dict.fromkeys(COUNT_COLUMNS, NO_BUCKET) | _CATEGORIES
     ),
-    "avazu": Table(AVAZU_LINES, _avazu_columns, (), dict.fromkeys(FEATURES) | {"C20": -1}),
+    "avazu": ClickTable(AVAZU_LINES, _avazu_columns, (), dict.fromkeys(FEATURES) | {"C20": -1}),
 }
 
 
-def parse(part: Path, table: Table, files: Sequence[Path], bad_lines: str) -> None:
+def parse(part: Path, table: ClickTable, files: Sequence[Path], bad_lines: str) -> None:
     """Parses files into the Parquet file `RAW` of a working folder, unless it is there, and lists bad lines in `SKIPPED`.
 
     Raises:
@@ -157,7 +161,7 @@ def parse(part: Path, table: Table, files: Sequence[Path], bad_lines: str) -> No
     with (
         new_file(part / RAW) as path,
         pq.ParquetWriter(path, schema) as writer,
-        progress_bar(size // text_lines.BLOCK + 1, "parsing", progress=size > PROGRESS_FROM) as bar,
+        progress_bar(size // text_lines.BLOCK_BYTES + 1, "parsing", progress=size > _PARSE_PROGRESS_FROM) as bar,
     ):
         for file in files:
             bad = BadLines(bad_lines)
@@ -172,8 +176,8 @@ def parse(part: Path, table: Table, files: Sequence[Path], bad_lines: str) -> No
     pa.default_memory_pool().release_unused()  # some 40 MiB, for another block
 
 
-def encode(
-    part: Path, table: Table, *, seed: int, min_count: int | None = None, hash_size: int | None = None
+def encode_clicks(
+    part: Path, table: ClickTable, *, seed: int, min_count: int | None = None, hash_size: int | None = None
 ) -> Contents:
     """Writes the missing arrays of a data set into its working folder.
 
@@ -191,11 +195,11 @@ def encode(
     n_rows = raw.metadata.num_rows
     sizes = split_sizes(n_rows)
     if not (part / "rows.npy").exists():
-        save(part / "rows.npy", split_order(n_rows, seed)[0])
+        save_array(part / "rows.npy", split_order(n_rows, seed)[0])
     order = np.load(part / "rows.npy", allow_pickle=False)
     if not (part / "labels.npy").exists():
         values, low = _column(raw, LABEL)
-        save(part / "labels.npy", (values[order] + low).astype(np.float32))
+        save_array(part / "labels.npy", (values[order] + low).astype(np.float32))
     features = []
     with progress_bar(len(table.features) + 1, "encoding", progress=n_rows > PROGRESS_FROM_ROWS) as bar:
         for name, missing in table.features.items():
@@ -203,7 +207,7 @@ def encode(
             if not path.exists():
                 values, low = _column(raw, name)
                 values = values[order]
-                save(path, encode_column(name, values, sizes[0], min_count, hash_size, missing, low)[0])
+                save_array(path, encode_column(name, values, sizes[0], min_count, hash_size, missing, low)[0])
             # Every id of a vocabulary occurs in a training row, so the largest one gives their number.
             ids = np.load(path, mmap_mode="r", allow_pickle=False)
             features.append(Feature(name, (int(ids.max()) if hash_size is None else hash_size) + 1))
@@ -238,7 +242,7 @@ def _write_dense(part: Path, raw: pq.ParquetFile, names: tuple[str, ...], order:
     paths = [part / "dense" / f"{name}.npy" for name in names]
     for name, path in zip(names, paths, strict=True):
         if not path.exists():
-            save(path, _column(raw, name)[0][order])
+            save_array(path, _column(raw, name)[0][order])
     n = len(order)
     with new_file(part / "dense.npy") as path, open(path, "wb") as handle:
         header = {"descr": "<f4", "fortran_order": False, "shape": (n, len(names))}

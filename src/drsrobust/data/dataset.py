@@ -12,7 +12,7 @@ import numpy as np
 from drsrobust._hashing import digest
 from drsrobust.data.text_lines import Skipped, read_skipped
 
-TASKS = ("click", "rank")  # labels of 0 and 1 (also of several tasks), or relevant items
+DATA_TASKS = ("click", "rank")  # labels of 0 and 1 (also of several tasks), or relevant items
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from urllib.request import urlopen
 
 import pooch
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust._files import exclusive, expanded, new_folder
 from drsrobust.data.registry import BY_HAND
 
 BASE = "https://files.grouplens.org/datasets/movielens"
 DEFAULT = ("ml-1m", "ml-latest-small")
 TIMEOUT = 30  # seconds without a byte from the server
-RETRIES = 3
+_DOWNLOAD_RETRIES = 3
 
 
 class DownloadError(RuntimeError):
@@ -109,7 +109,7 @@ def _fetch(name: str, root: Path, work: Path, base: str) -> Path:
             md5 = sums[0].lower()
         pooch.get_logger().setLevel("ERROR")
         folder = root if (root / file).exists() else work
-        server = pooch.create(folder, f"{base}/", registry={file: f"md5:{md5}"}, retry_if_failed=RETRIES)
+        server = pooch.create(folder, f"{base}/", registry={file: f"md5:{md5}"}, retry_if_failed=_DOWNLOAD_RETRIES)
         web = pooch.HTTPDownloader(progressbar=sys.stderr.isatty(), chunk_size=1 << 16, timeout=TIMEOUT)
         return Path(server.fetch(file, downloader=web))
     except (OSError, ValueError) as error:  # of urllib and requests, or a wrong MD5

@@ -24,7 +24,7 @@ class Encoded(NamedTuple):
     note: str | None
 
 
-def encode_column(
+def encode_own_column(
     column: pa.Array,
     what: str,
     *,

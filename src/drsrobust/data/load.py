@@ -8,9 +8,9 @@ from pathlib import Path
 
 from drsrobust.data import movielens, synthetic
 from drsrobust.data.cache import Columns, Contents, cached, cached_columns, source_digest
-from drsrobust.data.click_logs import MIN_COUNT, TABLES, Table, encode, parse
+from drsrobust.data.click_logs import MIN_COUNT, TABLES, ClickTable, encode_clicks, parse
 from drsrobust.data.dataset import Dataset
-from drsrobust.data.registry import SOURCES, check_days, find_files, split_name
+from drsrobust.data.registry import SOURCES, check_days, find_files, split_dataset_name
 from drsrobust.data.text_lines import BadLines
 
 # Why an option does not apply to a data set.
@@ -64,7 +64,7 @@ def load_dataset(
         >>> len(data.train), data.schema.features[1].name
         (1600, 'movie')
     """
-    name, schema = split_name(name, schema)
+    name, schema = split_dataset_name(name, schema)
     options = {"seed": _within("seed", seed, 0)} | _options(
         name,
         {
@@ -130,11 +130,11 @@ def _within(name: str, value: int, low: int, high: int | None = None) -> int:
     return index(value)
 
 
-def _click_log(name: str, options: dict, table: Table, files: list[Path]) -> Dataset:
+def _click_log(name: str, options: dict, table: ClickTable, files: list[Path]) -> Dataset:
     def fill(part: Path) -> Contents:
         parse(part, table, files, options["bad_lines"])
         sizes = {key: options.get(key) for key in ("min_count", "hash_size")}
-        return encode(part, table, seed=options["seed"], **sizes)
+        return encode_clicks(part, table, seed=options["seed"], **sizes)
 
     return cached(name, options, fill, stacklevel=4)
 
@@ -148,6 +148,6 @@ def _ratings(name: str, options: dict, files: list[Path]) -> Dataset:
             users = files[1] if len(files) == 3 else None  # only the 100K and 1M sets describe users
             side = movielens.read_side(users, files[-1], bad, encoding="utf-8" if ten else "latin-1")
         ratings = movielens.read_ratings(files[0], bad, half_stars=ten)
-        return movielens.encode(ratings, side, options["seed"], bad)
+        return movielens.encode_ratings(ratings, side, options["seed"], bad)
 
     return cached_columns(name, options, make, bad.skipped, stacklevel=4)

@@ -248,7 +248,7 @@ def _by_id(path: Path, rows: Iterable[tuple[int, list[str]]], bad: BadLines) -> 
     return table
 
 
-def encode(ratings: Ratings, side: Side | None, seed: int, bad: BadLines = STRICT) -> Columns:
+def encode_ratings(ratings: Ratings, side: Side | None, seed: int, bad: BadLines = STRICT) -> Columns:
     """Model inputs of all ratings.
 
     Args:

@@ -10,13 +10,14 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from drsrobust._environment import check_choice, machine
-from drsrobust.data.batch_parts import Copies, digest, shared_rows
-from drsrobust.data.dataset import TASKS, Ids
+from drsrobust._choices import check_choice
+from drsrobust._provenance import machine
+from drsrobust.data.batch_parts import PartCopies, batch_digest, shared_rows
+from drsrobust.data.dataset import DATA_TASKS, Ids
 from drsrobust.data.id_columns import as_array, id_column, user_column, user_numbers
 
 FILE = "batches.pt"
-MOST = 100_000  # batches of an iterable that may be endless
+MAX_BATCHES = 100_000  # batches of an iterable that may be endless
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -51,7 +52,7 @@ class Batches:
     def fingerprint(self) -> str:
         """SHA-256 (hex) of the contents of all batches, labels, users, names of tasks and prior."""
         names = ("batches", "labels", "users", "tasks", "prior")
-        return digest({name: getattr(self, name) for name in names}, "rows")
+        return batch_digest({name: getattr(self, name) for name in names}, "rows")
 
 
 def from_batches(
@@ -89,7 +90,7 @@ def from_batches(
             batches have rows in the same memory, or an iterable that does not end.
     """
     if task is not None:
-        check_choice("task", task, TASKS)
+        check_choice("task", task, DATA_TASKS)
     if not isinstance(batches, Iterable):
         raise TypeError(f"batches is a {type(batches).__name__}; it must be a DataLoader, a list or another iterable")
     for what, column in (("label", label), ("user", user)):
@@ -131,9 +132,9 @@ def _drawn(batches: Iterable[Any], limited: bool) -> Iterator[Any]:
     if isinstance(batches, list | tuple):
         yield from batches
         return
-    copies, memory = Copies(), machine()["memory_gib"] * 2**29
+    copies, memory = PartCopies(), machine()["memory_gib"] * 2**29
     for number, batch in enumerate(batches):
-        if limited and (number >= MOST or copies.nbytes > memory):
+        if limited and (number >= MAX_BATCHES or copies.nbytes > memory):
             raise ValueError(
                 f"batches has given {number:,} batches ({copies.nbytes / 2**30:.1f} GiB) and has not ended; "
                 "rows= takes so many rows of a loader that is endless or that large"

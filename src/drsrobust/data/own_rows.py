@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from drsrobust._environment import check_choice, unknown
+from drsrobust._choices import check_choice, unknown
 from drsrobust._hashing import digest
-from drsrobust.data.dataset import TASKS, Dataset, Feature, Ids, Schema, Split
+from drsrobust.data.dataset import DATA_TASKS, Dataset, Feature, Ids, Schema, Split
 from drsrobust.data.id_columns import (
     MISSING,
     arrow_column,
     as_array,
-    encode_column,
+    encode_own_column,
     id_column,
     refuse_missing,
     user_column,
@@ -68,7 +68,7 @@ def from_frame(
             other than 0 and 1, values that are not in the vocabulary, ids that are negative, not whole or too large, shares
             that do not sum to 1.
     """
-    check_choice("task", task, TASKS)
+    check_choice("task", task, DATA_TASKS)
     for what, names in (("dense", dense), ("sparse", sparse)):
         if isinstance(names, str | Integral):
             raise TypeError(f"{what} is {names!r}; it must be a list of columns, as [{names!r}]")
@@ -142,7 +142,7 @@ def from_tensors(
     Raises:
         TypeError, ValueError: as `from_frame`; arrays of different numbers of rows.
     """
-    check_choice("task", task, TASKS)
+    check_choice("task", task, DATA_TASKS)
     values = as_array(label[0] if isinstance(label, tuple) else label)
     n = len(label[1]) if isinstance(label, tuple) else len(values)
     arrays = {name: _id_array(ids, name) for name, ids in _by_text(sparse, "sparse").items()}
@@ -199,7 +199,7 @@ def _encoded(
         if sizes.get(name, 1) < 1:
             raise ValueError(f"cardinality of {name!r} must be at least 1, got {sizes[name]}")
         options = {"vocabulary": vocabulary.get(name), "cardinality": sizes.get(name), "missing": missing}
-        ids[name], size, note = encode_column(column, f"{kind} {name!r}", **options)
+        ids[name], size, note = encode_own_column(column, f"{kind} {name!r}", **options)
         features.append(Feature(name, size, ids[name].lengths is not None))
         notes += [note] if note else []
     return tuple(features), ids, notes
@@ -311,7 +311,7 @@ def _labels(columns: Mapping[str, pa.Array]) -> np.ndarray:
 
 def _items(column: pa.Array, what: str, vocabulary: Sequence[Any] | None, notes: list[str]) -> Ids:
     """The relevant items of each row; appends to `notes` how they were numbered."""
-    ids, _, note = encode_column(column, what, vocabulary=vocabulary, missing=None)
+    ids, _, note = encode_own_column(column, what, vocabulary=vocabulary, missing=None)
     notes += [note] if note else []
     lengths = np.ones(len(ids.values), np.int32) if ids.lengths is None else ids.lengths
     return Ids(ids.values.astype(np.int64), lengths)

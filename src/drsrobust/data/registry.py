@@ -5,12 +5,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust._files import expanded
 
 
 @dataclass(frozen=True)
-class Source:
+class RawSource:
     """One named data set.
 
     Attributes:
@@ -37,7 +37,7 @@ _CATEGORICAL = ("min_count", "hash_size", "bad_lines")
 _TERMS = "its terms must be accepted by a person"
 
 SOURCES = {
-    "movielens-1m": Source(
+    "movielens-1m": RawSource(
         "1,000,209 ratings: user and movie; full: all attributes of both",
         ("ids", "full"),
         "ml-1m",
@@ -45,7 +45,7 @@ SOURCES = {
         ("bad_lines",),
         "MovieLens 1M, ml-1m.zip from GroupLens (grouplens.org/datasets/movielens/1m)",
     ),
-    "movielens-100k": Source(
+    "movielens-100k": RawSource(
         "100,000 ratings: user and movie; full: all attributes of both",
         ("ids", "full"),
         "ml-100k",
@@ -53,7 +53,7 @@ SOURCES = {
         ("bad_lines",),
         "MovieLens 100K, ml-100k.zip from GroupLens (grouplens.org/datasets/movielens/100k)",
     ),
-    "movielens-10m": Source(
+    "movielens-10m": RawSource(
         "10,000,054 ratings; full: genres and year too",
         ("ids", "full"),
         "ml-10M100K",
@@ -61,7 +61,7 @@ SOURCES = {
         ("bad_lines",),
         "MovieLens 10M, ml-10m.zip from GroupLens (grouplens.org/datasets/movielens/10m)",
     ),
-    "movielens-20m": Source(
+    "movielens-20m": RawSource(
         "20 million ratings; full: genres and year too",
         ("ids", "full"),
         "ml-20m",
@@ -69,7 +69,7 @@ SOURCES = {
         ("bad_lines",),
         "MovieLens 20M, ml-20m.zip from GroupLens (grouplens.org/datasets/movielens/20m) or its copy on Kaggle",
     ),
-    "movielens-25m": Source(
+    "movielens-25m": RawSource(
         "25 million ratings, in the same format",
         ("ids", "full"),
         "ml-25m",
@@ -77,7 +77,7 @@ SOURCES = {
         ("bad_lines",),
         "MovieLens 25M, ml-25m.zip from GroupLens (grouplens.org/datasets/movielens/25m)",
     ),
-    "movielens-latest-small": Source(
+    "movielens-latest-small": RawSource(
         "100,836 ratings, in the same format",
         ("ids", "full"),
         "ml-latest-small",
@@ -85,7 +85,7 @@ SOURCES = {
         ("bad_lines",),
         "MovieLens latest-small, ml-latest-small.zip from GroupLens (grouplens.org/datasets/movielens/latest)",
     ),
-    "criteo-kaggle": Source(
+    "criteo-kaggle": RawSource(
         "45.8 million ads, 13 counts and 26 categories; fields: 39 categories, as in the study",
         _CRITEO,
         "criteo",
@@ -93,7 +93,7 @@ SOURCES = {
         _CATEGORICAL,
         f"train.txt of Criteo's Display Advertising Challenge (Kaggle, 2014; {_TERMS})",
     ),
-    "criteo-sample": Source(
+    "criteo-sample": RawSource(
         "any excerpt of it",
         _CRITEO,
         "criteo",
@@ -101,7 +101,7 @@ SOURCES = {
         _CATEGORICAL,
         "any excerpt of train.txt of Criteo's Display Advertising Challenge",
     ),
-    "criteo-terabyte": Source(
+    "criteo-terabyte": RawSource(
         "days in the same format",
         _CRITEO,
         "criteo-terabyte",
@@ -110,7 +110,7 @@ SOURCES = {
         f"days of Criteo's 1 TB click logs (Criteo AI Lab; {_TERMS})",
         days=True,
     ),
-    "avazu": Source(
+    "avazu": RawSource(
         "40.4 million ads, 23 categories",
         ("fields",),
         "avazu",
@@ -118,11 +118,11 @@ SOURCES = {
         _CATEGORICAL,
         f"train.gz of Avazu's Click-Through Rate Prediction (Kaggle, 2014; {_TERMS})",
     ),
-    "synthetic-movielens": Source("generated ratings with a planted teacher", ("ids", "full"), options=("rows",)),
-    "synthetic-criteo": Source(
+    "synthetic-movielens": RawSource("generated ratings with a planted teacher", ("ids", "full"), options=("rows",)),
+    "synthetic-criteo": RawSource(
         "generated clicks with a planted teacher", ("dlrm",), options=("rows", "min_count", "hash_size")
     ),
-    "synthetic-dummy": Source("input of the model dummy, by density", ("0.01", "0.001", "0.1"), options=("rows",)),
+    "synthetic-dummy": RawSource("input of the model dummy, by density", ("0.01", "0.001", "0.1"), options=("rows",)),
 }
 
 
@@ -160,12 +160,12 @@ BY_HAND = {
 }
 
 
-def describe() -> str:
+def describe_sources() -> str:
     """A line `name/schemas: description` for each data set."""
     return "\n".join(f"{name}/{'|'.join(source.schemas)}: {source.line}" for name, source in SOURCES.items())
 
 
-def split_name(name: str, schema: str | None = None) -> tuple[str, str]:
+def split_dataset_name(name: str, schema: str | None = None) -> tuple[str, str]:
     """Name and schema of `name` or `name/schema`; ValueError for an unknown name or schema, or two schemas."""
     base, _, named = name.partition("/")
     if base not in SOURCES:
@@ -205,7 +205,7 @@ def find_files(
         FileNotFoundError: a file is missing; the message says where to get it and where to put it.
         ValueError: days that do not exist.
     """
-    name, schema = split_name(name)
+    name, schema = split_dataset_name(name)
     source = SOURCES[name]
     files = source.files[:1] if schema == "ids" else source.files
     if source.days and days is not None:

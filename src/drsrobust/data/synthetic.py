@@ -68,7 +68,7 @@ def movielens_columns(rows: int, seed: int, full: bool) -> Columns:
                 for i in range(1, MOVIES + 1)
             },
         )
-    columns = movielens.encode(ratings, side, seed)
+    columns = movielens.encode_ratings(ratings, side, seed)
     columns.facts = _facts(logit, columns)
     return columns
 
@@ -82,7 +82,7 @@ def criteo_columns(rows: int, seed: int, min_count: int | None, hash_size: int |
     rng = np.random.default_rng((seed, VERSION))
     columns: dict[str, np.ndarray] = {}
     logit = np.full(rows, -1.6)
-    for name in click_logs.INTEGERS:
+    for name in click_logs.COUNT_COLUMNS:
         counts = np.exp(rng.normal(1.0, 1.5, rows)).astype(np.int64)
         counts[rng.random(rows) < 0.2] = -1  # like a missing one
         columns[name] = click_logs.log_counts(counts)
@@ -98,7 +98,7 @@ def criteo_columns(rows: int, seed: int, min_count: int | None, hash_size: int |
         logit += (vectors[first] * vectors[right]).sum(axis=1)
     labels = _labels(rng, logit)
     order, sizes = split_order(rows, seed)
-    dense = np.stack([columns[name][order] for name in click_logs.INTEGERS], axis=1)
+    dense = np.stack([columns[name][order] for name in click_logs.COUNT_COLUMNS], axis=1)
     sparse, features = {}, []
     for name in click_logs.CATEGORIES:
         ids, cardinality = encode_column(
@@ -106,7 +106,7 @@ def criteo_columns(rows: int, seed: int, min_count: int | None, hash_size: int |
         )
         sparse[name] = Ids(ids)
         features.append(Feature(name, cardinality))
-    schema = Schema(click_logs.INTEGERS, tuple(features))
+    schema = Schema(click_logs.COUNT_COLUMNS, tuple(features))
     encoded = Columns(schema, dense, sparse, labels[order], None, order, sizes)
     encoded.facts = _facts(logit, encoded)
     return encoded

@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust._files import new_file
 
-BLOCK = 8 << 20  # bytes of decompressed text that are parsed at once
+BLOCK_BYTES = 8 << 20  # bytes of decompressed text that are parsed at once
 PIECE = 1 << 20  # bytes that are read at once; a truncated gzip file is located to that precision
-LINE = 1 << 20  # bytes of the longest line, at least PIECE; lines of the known data sets have less than 1,000
+MAX_LINE_BYTES = 1 << 20  # bytes of the longest line, at least PIECE; lines of the known data sets have less than 1,000
 MOSTLY_BAD = 100_000  # bad lines after which a share of more than half ends the reading
-SMALLEST = -(2**63)  # an empty field of an optional integer
+EMPTY_INTEGER = -(2**63)  # an empty field of an optional integer
 BOM = b"\xef\xbb\xbf"  # byte order mark
 SKIPPED = "skipped.csv"
 
@@ -116,7 +116,7 @@ class FieldType:
 def integer(
     meaning: str,
     plain: str = "-?[0-9]{1,18}",
-    holds: Callable[[int], bool] = lambda number: SMALLEST <= number < 2**63,
+    holds: Callable[[int], bool] = lambda number: EMPTY_INTEGER <= number < 2**63,
     parsed: bool = True,
 ) -> FieldType:
     """An integer for which `holds` is true, with blanks around it or not; if it is not `parsed`, it is only checked."""
@@ -125,7 +125,7 @@ def integer(
 
 
 def optional(kind: FieldType) -> FieldType:
-    """The same type, or an empty field: an integer is then `SMALLEST`, a hexadecimal number -1."""
+    """The same type, or an empty field: an integer is then `EMPTY_INTEGER`, a hexadecimal number -1."""
     pattern, holds = f"({kind.pattern or kind.plain})?", kind.holds
     meaning = f"{kind.meaning} or empty"
     return FieldType(meaning, f"({kind.plain})?", kind.arrow, pattern, holds and (lambda text: not text or holds(text)))
@@ -142,7 +142,7 @@ _NIBBLE[list(b"ABCDEF")] = range(10, 16)
 def _numbers(column: pa.ChunkedArray) -> np.ndarray:
     """The values of a column of well-formed fields, int64 or float64 [n]."""
     if column.type != pa.binary():
-        return column.fill_null(SMALLEST).to_numpy() if column.null_count else column.to_numpy()
+        return column.fill_null(EMPTY_INTEGER).to_numpy() if column.null_count else column.to_numpy()
     present = pc.equal(pc.binary_length(column), 8).to_numpy(zero_copy_only=False)
     text = b"".join(chunk.buffers()[2].to_pybytes() for chunk in column.chunks if chunk.buffers()[2] is not None)
     nibbles = _NIBBLE[np.frombuffer(text, np.uint8)]
@@ -245,7 +245,7 @@ def read_columns(path: Path, form: LineFormat, bad: BadLines = STRICT) -> Iterat
             of these lines from 1.
 
     Raises:
-        DataError: an unreadable file, a line longer than `LINE`, another header, a bad line (`strict`), no good line or,
+        DataError: an unreadable file, a line over `MAX_LINE_BYTES`, another header, a bad line (`strict`), no good line or,
             after `MOSTLY_BAD` bad lines, more bad than good ones (`skip`).
     """
     line, good, before, plain = 1, 0, len(bad.skipped), form.plain
@@ -287,22 +287,24 @@ def blocks(path: Path) -> Iterator[bytes]:
     """The bytes of a text file, decompressed and cut after line ends; the last block may lack one.
 
     Raises:
-        DataError: an unreadable or empty file, or a line longer than `LINE`.
+        DataError: an unreadable or empty file, or a line longer than `MAX_LINE_BYTES`.
     """
     line, parts, size, unfinished = 1, [], 0, 0  # bytes of the block, and of its last line
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as handle:
             if handle.read(len(BOM)) != BOM:
                 handle.seek(0)
-            while piece := handle.read(min(PIECE, BLOCK)):
+            while piece := handle.read(min(PIECE, BLOCK_BYTES)):
                 end = piece.find(b"\n")
-                if unfinished + (len(piece) if end < 0 else end) > LINE:
-                    raise DataError(f"{path}, line {line}: longer than {LINE:,} bytes, the most that a line may have")
+                if unfinished + (len(piece) if end < 0 else end) > MAX_LINE_BYTES:
+                    raise DataError(
+                        f"{path}, line {line}: longer than {MAX_LINE_BYTES:,} bytes, the most that a line may have"
+                    )
                 unfinished = unfinished + len(piece) if end < 0 else len(piece) - 1 - piece.rfind(b"\n")
                 parts.append(piece)
                 size += len(piece)
                 line += piece.count(b"\n")
-                if size >= BLOCK and (cut := piece.rfind(b"\n") + 1):
+                if size >= BLOCK_BYTES and (cut := piece.rfind(b"\n") + 1):
                     parts[-1] = piece[:cut]
                     yield b"".join(parts)
                     parts, size = [piece[cut:]], len(piece) - cut

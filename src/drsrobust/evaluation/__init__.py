@@ -1,6 +1,6 @@
 """Scores and metrics of a model with and without errors in it, computing only what errors reach."""
 
-from drsrobust.evaluation.affected import CoupledRowsError, ReachWarning
+from drsrobust.evaluation.affected_rows import CoupledRowsError, ReachWarning
 from drsrobust.evaluation.evaluator import Evaluation, Evaluator, clean_cost
 from drsrobust.evaluation.propagation import trace
 

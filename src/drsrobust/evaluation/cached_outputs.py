@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from drsrobust.introspection.embedding_modules import table_configs
 from drsrobust.introspection.tensors import is_sparse, listed, named_modules
-from drsrobust.introspection.wrappers import Forward, evaluating, intercepted, is_compiled
+from drsrobust.introspection.wrappers import ModuleForward, evaluating, intercepted, is_compiled
 from drsrobust.models import Scoring
 
 _TO_PYTHON = {"numpy", "tolist", "__array__", "data_ptr", "__dlpack__"}  # values leave PyTorch without an operation
@@ -141,7 +141,7 @@ class Dataflow:
         return worth
 
 
-def trace(model: nn.Module, batch: Any, scoring: Scoring) -> tuple[Dataflow, np.ndarray | None]:
+def trace_dataflow(model: nn.Module, batch: Any, scoring: Scoring) -> tuple[Dataflow, np.ndarray | None]:
     """Traces one forward pass; returns its dependences and the scores of the batch (None if there is a problem)."""
     everything, modules = listed(model), named_modules(model)
     flow = Dataflow({entry.name: i for i, entry in enumerate(everything)})
@@ -270,7 +270,7 @@ class _Dispatch(TorchDispatchMode):
         for call in self._kept_by.get(key, ()):
             self.calls[call.name].whole = False  # its output is changed later
 
-    def around(self, name: str, forward: Forward) -> Forward:
+    def around(self, name: str, forward: ModuleForward) -> ModuleForward:
         """The forward of a module, with its beginning and end recorded."""
 
         def observed(*args, **kwargs):
@@ -312,7 +312,7 @@ def _owners(name: str, modules: list[tuple[str, nn.Module]], tensor: torch.Tenso
     return direct | collections
 
 
-class KeptOutputs:
+class CachedOutputs:
     """Outputs of some modules for each batch, within a budget of memory. Later batches without room are scored in full.
 
     Args:
@@ -347,7 +347,7 @@ class KeptOutputs:
         """Yields an iterator over the batches; caches the modules' outputs meanwhile."""
         full = not self._modules or not self._budget
 
-        def record(name: str, forward: Forward) -> Forward:
+        def record(name: str, forward: ModuleForward) -> ModuleForward:
             def recorded(*args, **kwargs):
                 output = forward(*args, **kwargs)
                 if self._batch is not None:
@@ -386,7 +386,7 @@ class KeptOutputs:
         """Yields an iterator over the batches; meanwhile a call of a named module returns its cached output of the batch."""
         self._batch = None
 
-        def answer(name: str, forward: Forward) -> Forward:
+        def answer(name: str, forward: ModuleForward) -> ModuleForward:
             def answered(*args, **kwargs):
                 if self._batch is None:  # also if an interrupt left this in place of the forward
                     return forward(*args, **kwargs)

@@ -14,8 +14,8 @@ from torch import nn
 from drsrobust._html import facts
 from drsrobust.data import Batches, Dataset, Split
 from drsrobust.data.dataset import Ids
-from drsrobust.evaluation.affected import CoupledRowsError, Reach
-from drsrobust.injection import Application, ErrorMap, InjectionError, open_in, restore_leftovers
+from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
+from drsrobust.injection import AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.introspection.calling import Forward
 from drsrobust.introspection.sharded import refuse_sharded
 from drsrobust.metrics import log_loss, served
@@ -172,7 +172,7 @@ class Evaluator:
         self.checkpoint, self._checksum = state_digest(model), state_checksum(model)
         self._attached = attached_mitigations(model)
         try:
-            self._reach = Reach(model, rows, budget, self.scoring)
+            self._reach = AffectedRows(model, rows, budget, self.scoring)
         except IndexError as error:
             raise IndexError(f"{error}; {_ids_and_tables(model, rows)}") from error.__cause__ or error
         logits = self._reach.scores
@@ -267,7 +267,7 @@ class Evaluator:
             InjectionError, RuntimeError: as `run`.
         """
         attached, changes = self._check_attached(), open_in(self.model)
-        maps = [change.error_map for change in changes if isinstance(change, Application)]
+        maps = [change.error_map for change in changes if isinstance(change, AppliedMap)]
         transient = len(maps) < len(changes)
         if not any(applied is error_map for applied in maps) and not (transient and error_map.log is not None):
             raise ValueError(

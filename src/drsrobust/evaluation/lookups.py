@@ -13,7 +13,7 @@ from drsrobust.data import Split
 from drsrobust.data.dataset import Ids
 from drsrobust.introspection.embedding_modules import pooled_table_name, sparse_type, table_configs
 from drsrobust.introspection.tensors import listed, named_modules
-from drsrobust.introspection.wrappers import Forward, intercepted
+from drsrobust.introspection.wrappers import ModuleForward, intercepted
 
 
 class Readers:
@@ -140,7 +140,7 @@ class Lookups(ABC):
     def _seen_collection(self, name: str, inputs: tuple) -> None:
         """Called at each call of a collection."""
 
-    def _around(self, name: str, forward: Forward) -> Forward:
+    def _around(self, name: str, forward: ModuleForward) -> ModuleForward:
         def observed(*args, **kwargs):
             if name in self._configs:
                 self._seen_collection(name, (*args, *kwargs.values()))

@@ -1,7 +1,7 @@
 """Error models, targets, error maps: exact, reversible errors in the memory of any PyTorch module."""
 
 from drsrobust.injection.address_space import AddressSpace
-from drsrobust.injection.apply import Application, ErrorMapMismatch, applied_maps, open_in, restore, restore_leftovers
+from drsrobust.injection.apply import AppliedMap, ErrorMapMismatch, applied_maps, open_in, restore, restore_leftovers
 from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap
@@ -23,7 +23,7 @@ from drsrobust.removed_names import module_getattr
 __all__ = [
     "Activations",
     "AddressSpace",
-    "Application",
+    "AppliedMap",
     "BitFlip",
     "CriticalBits",
     "Burst",

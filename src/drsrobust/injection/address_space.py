@@ -22,14 +22,14 @@ from drsrobust.introspection.embedding_modules import features_tables
 from drsrobust.introspection.sharded import refuse_sharded
 from drsrobust.introspection.tensors import component_of, listed, named_modules, named_tensors, span
 
-INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
+INTEGER_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
 
 
 class WordView:
     """The words of a tensor as integers of the same width: its own memory, read and written by flat index."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.device, self.type = tensor.device, INTEGERS[tensor.element_size()]
+        self.device, self.type = tensor.device, INTEGER_OF_BYTES[tensor.element_size()]
         self._inference = tensor.is_inference()
         # Autograd counts writes through .detach(), but not through .data: hardware errors are not known to it.
         view = tensor.data.view(self.type)

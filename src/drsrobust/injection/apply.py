@@ -102,10 +102,10 @@ class OpenChanges:
         spans = [span(tensor) for _, tensor in named_tensors(model, buffers=True)]
         return [change for change in changes if _share_modules(model, change.model) or _overlap(change.spans, spans)]
 
-    def other_maps(self, application: "Application", *, later: bool = False) -> "list[Application]":
+    def other_maps(self, application: "AppliedMap", *, later: bool = False) -> "list[AppliedMap]":
         """The other applied maps; only the ones that were applied later, if asked for."""
         changes = self._changes[self._changes.index(application) + 1 :] if later else self._changes
-        return [change for change in changes if isinstance(change, Application) and change is not application]
+        return [change for change in changes if isinstance(change, AppliedMap) and change is not application]
 
 
 OPEN = OpenChanges()
@@ -127,7 +127,7 @@ def open_in(model: nn.Module) -> list[Change]:
 
 def applied_maps(model: nn.Module) -> tuple[Any, ...]:
     """The error maps that are in the model's memory now, in the order in which they were applied."""
-    return tuple(change.error_map for change in OPEN.of(model) if isinstance(change, Application))
+    return tuple(change.error_map for change in OPEN.of(model) if isinstance(change, AppliedMap))
 
 
 def restore(model: nn.Module) -> int:
@@ -164,7 +164,7 @@ class ErrorMapMismatch(ValueError):
     """An error map that was made for another model; the message names the first tensor that differs."""
 
 
-class Application(Change):
+class AppliedMap(Change):
     """One map applied to one model. `apply` and `undo` may be interrupted anywhere; `undo` may run twice.
 
     Args:
@@ -260,7 +260,7 @@ class Application(Change):
 
 
 def apply_for_good(error_map: Flips, memory: Mapping[str, Stored]) -> None:
-    """Changes the words of a model for good. Arguments and errors as of `Application`."""
+    """Changes the words of a model for good. Arguments and errors as of `AppliedMap`."""
     with OPEN.lock:
         for _, words, index, mask in _words_to_hit(error_map, memory)[0]:
             words.write(index, words.read(index) ^ mask)

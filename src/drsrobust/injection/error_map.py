@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust._files import expanded, new_file
 from drsrobust._html import facts
 from drsrobust.injection.address_space import stored
-from drsrobust.injection.apply import Application, apply_for_good
+from drsrobust.injection.apply import AppliedMap, apply_for_good
 from drsrobust.injection.number_formats import Format, bit_set, format_named
 from drsrobust.removed_names import refuses_attributes
 
@@ -123,7 +123,7 @@ class Fingerprint:
 
 
 @dataclass(frozen=True)
-class Source:
+class MapSource:
     """How an error map was drawn: the error model, and the targeted rows (None: all) of each tensor. Protections draw the same
     errors over their own memory."""
 
@@ -166,7 +166,7 @@ class ErrorMap:
     original: np.ndarray | None = None
     depends: np.ndarray | None = None
     log: Log | None = None
-    sources: tuple[Source, ...] = field(default=(), repr=False)
+    sources: tuple[MapSource, ...] = field(default=(), repr=False)
 
     def __len__(self) -> int:
         """How many words are hit (in memory; for transient errors see `log`)."""
@@ -357,7 +357,7 @@ class ErrorMap:
             ErrorMapMismatch: a targeted tensor is missing in the model or has another shape or format, or a word that a mask
                 was made from differs.
         """
-        application = Application(self, stored(model, optimizer), model)
+        application = AppliedMap(self, stored(model, optimizer), model)
         try:
             application.apply()
             yield self

@@ -23,7 +23,7 @@ from drsrobust.injection.critical_bits import (
     mean_count,
 )
 from drsrobust.injection.error_clock import ErrorClock
-from drsrobust.injection.error_map import ErrorMap, Fingerprint, Source, first_of_runs, union
+from drsrobust.injection.error_map import ErrorMap, Fingerprint, MapSource, first_of_runs, union
 from drsrobust.injection.number_formats import Bits, bit_set
 from drsrobust.statistics.strata import ALL
 
@@ -221,7 +221,7 @@ def from_sorted_words(
         seed=int(seed),
         error_model=model.label,
         eligible_bits=space.bits,
-        sources=(Source(model, {t.name: t.rows for t in space.tensors}),),
+        sources=(MapSource(model, {t.name: t.rows for t in space.tensors}),),
         **about,
     )
 
@@ -325,12 +325,12 @@ class Sum(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         """The union of the summands' maps."""
-        copies = Copies()
+        copies = EqualModels()
         maps = [part.sample(space, seed=seed, copy=copy + copies.before(part)) for part in self.parts]
         return replace(union(maps), error_model=self.label, eligible_bits=self.eligible(space).bits)
 
 
-class Copies:
+class EqualModels:
     """Counts equal error models of one trial, which draw from streams of their own."""
 
     def __init__(self) -> None:

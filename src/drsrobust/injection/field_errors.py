@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from drsrobust._hashing import canonical_json
-from drsrobust.injection.address_space import INTEGERS, AddressSpace
+from drsrobust.injection.address_space import INTEGER_OF_BYTES, AddressSpace
 from drsrobust.injection.error_clock import scaled, uniform
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import (
@@ -171,7 +171,7 @@ class RandomValue(ErrorModel):
             low, high = math.ceil(self.low), math.floor(self.high)
             offset = raw if high - low + 1 == 2**64 else scaled(raw, high - low + 1)
             value = torch.from_numpy((offset + np.uint64(low % 2**64)).view(np.int64)).to(dtype)
-        integers = value.view(INTEGERS[dtype.itemsize]).numpy()
+        integers = value.view(INTEGER_OF_BYTES[dtype.itemsize]).numpy()
         return integers.view(f"uint{8 * dtype.itemsize}").astype(np.uint64)
 
 

@@ -12,10 +12,10 @@ import numpy as np
 from torch import nn
 
 from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor, stored, union_bits
-from drsrobust.injection.apply import OPEN, Application
+from drsrobust.injection.apply import OPEN, AppliedMap
 from drsrobust.injection.error_clock import check_seed
 from drsrobust.injection.error_map import ErrorMap, Log, union
-from drsrobust.injection.error_models import Copies, ErrorModel, drawing_order
+from drsrobust.injection.error_models import EqualModels, ErrorModel, drawing_order
 from drsrobust.injection.targets import TargetLike, as_target
 from drsrobust.injection.transient import Draw, Hooks, Transient
 from drsrobust.introspection.sharded import refuse_sharded
@@ -24,7 +24,7 @@ from drsrobust.introspection.tensors import span, unwrapped
 Pair = tuple[ErrorModel, TargetLike | Transient]
 
 
-class Mitigation(Protocol):
+class Protection(Protocol):
     """The part of `drsrobust.mitigation.Mitigation` that `inject` uses."""
 
     def screen(self, error_map: ErrorMap, space: AddressSpace, *, seed: int) -> Any: ...
@@ -40,7 +40,7 @@ def inject(
     *,
     seed: int,
     components: Mapping[str, str] | None = None,
-    mitigation: Mitigation | None = None,
+    mitigation: Protection | None = None,
 ) -> Iterator[ErrorMap]:
     """Errors in a model inside a `with` block; afterwards the model is bit for bit what it was, also if the block raises or is
     interrupted. (A rare interrupt between two instructions may leave errors, which `restore(model)` undoes.)
@@ -142,7 +142,7 @@ class Injection:
             n_transient += isinstance(target, Transient)
         if len(resolved) > 1:  # equal models draw from streams of their own, and the order of the pairs does not matter
             resolved.sort(key=lambda pair: (pair[0].canonical(), _identity(pair[1]), *drawing_order(pair[0])))
-        log, copies = Log(n_transient) if n_transient else None, Copies()
+        log, copies = Log(n_transient) if n_transient else None, EqualModels()
         maps: list[ErrorMap] = []
         hooks: list[Hooks] = []
         in_memory: list[tuple[ErrorModel, AddressSpace]] = []
@@ -157,7 +157,7 @@ class Injection:
             in_memory.append((error_model, target))
             for tensor in target.tensors:
                 memory[tensor.name] = tensor.stored
-        self._changes: list[Application | Hooks] = hooks
+        self._changes: list[AppliedMap | Hooks] = hooks
         self.space = in_memory[0][1] if len(in_memory) == 1 else _joined(space for _, space in in_memory)
         if maps:
             joined = maps[0]
@@ -165,7 +165,7 @@ class Injection:
                 eligible = [error_model.eligible(space) for error_model, space in in_memory]
                 joined = replace(union(maps), eligible_bits=union_bits(eligible))
             self.error_map = replace(joined, log=log)
-            self._changes = [Application(self.error_map, memory, model), *hooks]
+            self._changes = [AppliedMap(self.error_map, memory, model), *hooks]
         else:
             nothing = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
             text = " + ".join(error_model.label for error_model, _ in resolved)
@@ -176,7 +176,7 @@ class Injection:
         other = copy.copy(self)
         other.error_map = error_map
         other._changes = [
-            Application(error_map, change.memory, change.model) if isinstance(change, Application) else change
+            AppliedMap(error_map, change.memory, change.model) if isinstance(change, AppliedMap) else change
             for change in self._changes
         ]
         return other
@@ -198,10 +198,10 @@ class Injection:
         """Removes the hooks and restores the original words; does nothing if that was done before.
 
         Raises:
-            RuntimeError: as `Application.undo`; if the order is wrong, before anything is undone.
+            RuntimeError: as `AppliedMap.undo`; if the order is wrong, before anything is undone.
         """
         for change in self._changes:
-            if isinstance(change, Application):
+            if isinstance(change, AppliedMap):
                 change.check_order()
         for change in reversed(self._changes):
             change.undo()

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.critical_bits import CriticalBits, Stratum

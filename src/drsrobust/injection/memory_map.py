@@ -11,7 +11,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.error_models import check_whole
 

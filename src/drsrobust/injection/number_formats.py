@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 
 # dtype -> bits of the mantissa; exponent and a sign bit lie above them.
 _FLOATS = {

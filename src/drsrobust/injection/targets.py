@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust.injection.address_space import (
     OPTIMIZER,
     AddressSpace,

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor, WordView, check, hittable
 from drsrobust.injection.apply import OPEN, Change
 from drsrobust.injection.error_clock import HOOK

@@ -49,18 +49,20 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-Forward = Callable[..., Any]
+ModuleForward = Callable[..., Any]
 
 
 @contextmanager
-def intercepted(modules: Mapping[str, nn.Module], replacement: Callable[[str, Forward], Forward]) -> Iterator[None]:
+def intercepted(
+    modules: Mapping[str, nn.Module], replacement: Callable[[str, ModuleForward], ModuleForward]
+) -> Iterator[None]:
     """Replaces `module.forward` by `replacement(name, forward)` while the block runs. A module's hooks still run.
 
     Args:
         modules: name -> module. TorchScript modules keep their forward, which cannot be replaced.
         replacement: returns the function that is called in place of a forward.
     """
-    replaced: list[tuple[nn.Module, Forward | None]] = []
+    replaced: list[tuple[nn.Module, ModuleForward | None]] = []
     try:
         for name, module in modules.items():
             if isinstance(module, torch.jit.ScriptModule):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust.metrics._inputs import (
     check_finite,
     check_same,
@@ -82,7 +82,9 @@ def twice_above(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 SCORES = ("logit", "probability")  # what AUC, lists and decisions compare
-FEW = 0.05  # share of changed rows up to which looking at them alone is quicker than starting over (measured: 4 to 7 %)
+MAX_SHARE_CHANGED = (
+    0.05  # share of changed rows up to which looking at them alone is quicker than starting over (measured: 4 to 7 %)
+)
 
 
 class BaselineMetrics:
@@ -246,7 +248,7 @@ class BaselineMetrics:
         if changed is None:
             return scores, None
         changed = checked_rows(changed)
-        if scores.dtype != self.golden.dtype or len(changed) > FEW * n:
+        if scores.dtype != self.golden.dtype or len(changed) > MAX_SHARE_CHANGED * n:
             return scores, None
         return scores, distinct_rows(changed, n)
 

@@ -9,7 +9,7 @@ from drsrobust.metrics._inputs import checked_k
 from drsrobust.metrics.auc import best_first_keys, not_shown
 from drsrobust.metrics.ranking import NOT_A_ROW
 
-PART = 2**17  # scores that are ordered at once, so that they stay in the processor's cache
+_SCORES_AT_ONCE = 2**17  # scores that are ordered at once, so that they stay in the processor's cache
 
 
 class ItemLists:
@@ -79,5 +79,5 @@ class ItemLists:
 
 def parts(rows: np.ndarray, items: int) -> Iterator[np.ndarray]:
     """Row numbers int64 [m] in parts of about 2**17 scores."""
-    step = max(1, PART // items)
+    step = max(1, _SCORES_AT_ONCE // items)
     return (rows[start : start + step] for start in range(0, len(rows), step))

@@ -5,7 +5,7 @@ import numpy as np
 from drsrobust.metrics._inputs import checked, checked_prior
 
 P_MIN = 1e-12  # probabilities are clipped to [P_MIN, 1 - P_MIN], as TorchRec's normalised entropy does
-LIMIT = 40.0  # logits beyond have a clipped probability, and their exponential stays finite
+MAX_LOGIT = 40.0  # logits beyond have a clipped probability, and their exponential stays finite
 GROUP = 16  # rows whose factors are multiplied before the logarithm: at most 1e12 ** 16, far from float64's end
 
 
@@ -112,7 +112,7 @@ def factors(clicked: np.ndarray, scores: np.ndarray, prior: float) -> np.ndarray
     1 + exp(-logit) of a click, 1 + exp(logit) of another row. A row's factor depends on its logit and label alone, bit for
     bit, wherever the row lies.
     """
-    signed = np.clip(scores, -LIMIT, LIMIT)
+    signed = np.clip(scores, -MAX_LOGIT, MAX_LOGIT)
     with np.errstate(invalid="ignore"):  # a NaN with its quiet bit off
         signed *= 1 - 2 * clicked.astype(signed.dtype)  # of one type and in place: four times as fast
         factor = signed.astype(np.float64)
@@ -138,7 +138,7 @@ def mean_log(factor: np.ndarray) -> float:
 
 def _clipped(scores: np.ndarray) -> np.ndarray:
     """Logits float64 [n] in [-LIMIT, LIMIT], or NaN."""
-    return np.clip(scores, -LIMIT, LIMIT).astype(np.float64, copy=False)
+    return np.clip(scores, -MAX_LOGIT, MAX_LOGIT).astype(np.float64, copy=False)
 
 
 def _clipped_rate(prior: float) -> float:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust.metrics.changes import DEVIATED, DEVIATIONS
 from drsrobust.statistics.columns import DECISIONS
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust.metrics._inputs import check_finite, check_same, checked_rows, distinct_rows
 from drsrobust.metrics.changes import (
     DEVIATED,

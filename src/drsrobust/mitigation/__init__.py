@@ -6,6 +6,7 @@ from drsrobust.mitigation.activations.clipping import ActivationClipping
 from drsrobust.mitigation.activations.nan_guard import NaNGuard
 from drsrobust.mitigation.activations.sites import KINDS, clip_sites
 from drsrobust.mitigation.base import Composed, Cost, Detection, Mitigation, Screened
+from drsrobust.mitigation.memory.base import StorageProtection, storage_overhead
 from drsrobust.mitigation.memory.bit_protection import BitProtection
 from drsrobust.mitigation.memory.chipkill import Chipkill, SelectiveChipkill
 from drsrobust.mitigation.memory.ecc import ECC, SECDED
@@ -13,7 +14,6 @@ from drsrobust.mitigation.memory.on_die import OnDieECC
 from drsrobust.mitigation.memory.parity import ParityZero
 from drsrobust.mitigation.memory.replication import Replication
 from drsrobust.mitigation.memory.scrubbing import Scrubbing
-from drsrobust.mitigation.memory.storage import StorageProtection, storage_overhead
 from drsrobust.mitigation.memory.weight_range import WeightRange
 from drsrobust.mitigation.memory.zero_space import ZeroSpaceECC, reserve_bits
 

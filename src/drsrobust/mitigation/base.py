@@ -18,7 +18,7 @@ from torch import nn
 from drsrobust._hashing import digest
 from drsrobust.injection import AddressSpace, ErrorMap
 
-BATCH = 2048  # rows per batch when a mitigation learns from a split
+FIT_BATCH = 2048  # rows per batch when a mitigation learns from a split
 
 
 class Handle(Protocol):

@@ -12,7 +12,7 @@ from drsrobust.models.layers import Fields, FirstOrderModel, check_sizes, mlp
 if TYPE_CHECKING:
     from torchrec import KeyedJaggedTensor
 
-SMALLEST = 1e-5  # lower bound of magnitudes: the logarithm of 0 would be infinite
+_MIN_MAGNITUDE = 1e-5  # lower bound of magnitudes: the logarithm of 0 would be infinite
 
 
 class LogarithmicLayer(nn.Module):
@@ -33,7 +33,7 @@ class LogarithmicLayer(nn.Module):
     def forward(self, vectors: torch.Tensor) -> torch.Tensor:
         """Products [B, dim * neurons] of vectors [B, fields, dim]."""
         magnitudes = vectors.transpose(1, 2).flatten(0, 1).abs()  # [B * dim, fields]: a row for each coordinate
-        logarithms = self.log_norm(torch.log(magnitudes.clamp(min=SMALLEST)))
+        logarithms = self.log_norm(torch.log(magnitudes.clamp(min=_MIN_MAGNITUDE)))
         products = self.product_norm(torch.exp(self.orders(logarithms)))  # [B * dim, neurons]
         return products.view(len(vectors), -1)
 

@@ -4,7 +4,7 @@ from importlib import import_module
 from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,7 +51,7 @@ def build_model(name: str, schema: "Schema", **sizes: Any) -> "nn.Module":
         raise ValueError(f"model {name!r}: {error}") from error
 
 
-def describe() -> str:
+def describe_models() -> str:
     """A line `name: description` for each model."""
     return "\n".join(f"{name}: {entry.line}" for name, entry in MODELS.items())
 

@@ -2,7 +2,7 @@
 
 Matrix products give the same bits for a row in every batch whose size is a multiple of 32, from 64 up (measured on CPUs with
 AVX2; elsewhere scores are equal within a few float32 roundings). So batches are padded to such a size; not those of a model
-whose rows affect each other (`drsrobust.evaluation.affected`).
+whose rows affect each other (`drsrobust.evaluation.affected_rows`).
 """
 
 import hashlib
@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.data import Split
 from drsrobust.introspection.calling import Forward, call
 from drsrobust.introspection.tensors import is_sparse, named_tensors, sparse_parts
@@ -140,7 +140,7 @@ class Scoring:
         )
 
 
-CLICK = Scoring()
+CLICK_SCORING = Scoring()
 
 
 def _is_column(tensor: torch.Tensor) -> bool:
@@ -179,7 +179,7 @@ def score(
     model: nn.Module,
     batches: Iterable[Any],
     n: int,
-    scoring: Scoring = CLICK,
+    scoring: Scoring = CLICK_SCORING,
     sizes: Sequence[int] | None = None,
     *,
     golden: bool = False,

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-GAP = 1e-4  # between the chosen loss and the proven bound, as a share of the loss
+_SOLVER_GAP = 1e-4  # between the chosen loss and the proven bound, as a share of the loss
 
 
 class InfeasibleBudget(ValueError):
@@ -69,7 +69,7 @@ def choose(losses: np.ndarray, costs: np.ndarray, budgets: Sequence[float]) -> C
         integrality=np.ones(len(group)),
         bounds=Bounds(0, 1),
         constraints=constraints,
-        options={"mip_rel_gap": GAP},
+        options={"mip_rel_gap": _SOLVER_GAP},
     )
     if solution.status == 2:
         raise InfeasibleBudget("no choice is within all budgets")

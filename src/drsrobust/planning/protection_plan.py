@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust._files import expanded, new_file
 from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from drsrobust.data import Split
 
 ADDITIVE = ("refuse", "warn")
-BATCH, BATCHES = 2048, 4  # of timed passes
+_TIMED_ROWS, _TIMED_BATCHES = 2048, 4  # of timed passes
 _FORMAT = 2  # of saved files
 PLAN, BY_MEANS, UNIFORM = "plan", "plan by means", "uniform"  # kinds of protection in a table of trials
 _BUDGETS, _SPENT = ("budget_bits", "budget_time"), ("stored_percent", "time_percent")
@@ -464,7 +464,9 @@ def plan(
     losses.check_additivity(errors, refuse=additive == "refuse")
     if costs is None:
         batches = (
-            [*padded_batches(rows.head(BATCH * BATCHES), BATCH)] if any(entry.computes for entry in candidates) else []
+            [*padded_batches(rows.head(_TIMED_ROWS * _TIMED_BATCHES), _TIMED_ROWS)]
+            if any(entry.computes for entry in candidates)
+            else []
         )
         costs = tensor_costs(model, columns["tensor"], candidates, batches)
     budgets = {"budget_bits": budget_bits, "budget_time": budget_time, "required": frozenset(must)}

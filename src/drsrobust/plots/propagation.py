@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-MODEL = "(model)"  # the model itself, in the table of `dr.trace`
-ROWS = 60  # drawn of one model, if a limit of depth can do it
+_MODEL = "(model)"  # the model itself, in the table of `dr.trace`
+_MAX_ROWS = 60  # drawn of one model, if a limit of depth can do it
 _COLUMNS = ["module", "type", "call", "depth", "share_changed", "largest_change", "nan", "own_errors"]
 _LETTERS = 44  # of a module's name
 _HIT = COLOURS[1]
@@ -37,7 +37,7 @@ def propagation_data(table: "pd.DataFrame") -> "pd.DataFrame":
     if missing := [name for name in _COLUMNS if name not in table]:
         raise ValueError(f"the table has no column {missing[0]!r}; give the table of dr.trace(model, batch, error_map)")
     data, depth = table[_COLUMNS].reset_index(drop=True), int(table["depth"].max()) if len(table) else 0
-    while (data["depth"] <= depth).sum() > ROWS and depth > 1:
+    while (data["depth"] <= depth).sum() > _MAX_ROWS and depth > 1:
         depth -= 1
     deeper = data[data["depth"] > depth].drop_duplicates("module")
     data = data[data["depth"] <= depth].reset_index(drop=True)
@@ -45,7 +45,7 @@ def propagation_data(table: "pd.DataFrame") -> "pd.DataFrame":
     for name, bits in zip(deeper["module"], deeper["own_errors"], strict=True):
         while name and name not in modules:
             name = name.rpartition(".")[0]
-        data.loc[data["module"] == (name or MODEL), "own_errors"] += bits
+        data.loc[data["module"] == (name or _MODEL), "own_errors"] += bits
     return data
 
 
@@ -64,7 +64,7 @@ def propagation_message(data: "pd.DataFrame") -> str:
     start = f"{subject} enter{verb} {at} {_name(changed.iloc[0], data)} and"
     if raised:
         return f"{start} make{verb} the model raise {raised}."
-    of_model = data[data["module"] == MODEL]
+    of_model = data[data["module"] == _MODEL]
     scores = (of_model if len(of_model) else data).iloc[-1]
     if np.isnan(scores["share_changed"]):
         return f"{start} change{verb} the shape of the scores."

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drsrobust._environment import versions
 from drsrobust._files import new_file
+from drsrobust._provenance import versions
 from drsrobust.campaign import Campaign
 from drsrobust.campaign.campaign import raised_trials
 from drsrobust.plots import curves, save

@@ -29,7 +29,7 @@ FEW_TRIALS, FEW_SHARE = 12, 0.25
 LARGE_LOSS = 0.25  # of the largest loss: trials that lose more carry the mean
 # How the interval of a stratum is made, as summaries name it.
 STUDENT, STRINGER, RULE_OF_THREE = METHOD_NAMES = "Student's t", "Stringer's bound", "rule of three"
-Bounds = tuple[float, float] | tuple[np.ndarray, np.ndarray]
+MetricBounds = tuple[float, float] | tuple[np.ndarray, np.ndarray]
 AS_SEEN, UNKNOWN = "values as seen", ""
 METHODS = dict(zip(METHOD_NAMES, (mean_interval, stringer_interval, mean_interval), strict=True))
 
@@ -104,7 +104,7 @@ class Strata:
     def mean_interval(
         self,
         values: np.ndarray,
-        bounds: Bounds | None,
+        bounds: MetricBounds | None,
         confidence: float = CONFIDENCE,
     ) -> tuple[float, float, float]:
         """The mean of values [trials] and its interval.
@@ -130,13 +130,13 @@ class Strata:
         least, greatest = (weights @ ends for ends in np.transpose([self._bounds(number, bounds) for number in parts]))
         return mean, float(max(low, least)), float(min(high, greatest))
 
-    def _bounds(self, number: int, bounds: Bounds | None) -> tuple[float, float]:
+    def _bounds(self, number: int, bounds: MetricBounds | None) -> tuple[float, float]:
         """The bounds of a stratum."""
         if bounds is None:
             return -np.inf, np.inf
         return tuple(float(np.broadcast_to(end, self.weights.shape)[number]) for end in bounds)
 
-    def methods(self, values: np.ndarray, bounds: Bounds | None) -> str:
+    def methods(self, values: np.ndarray, bounds: MetricBounds | None) -> str:
         """How `mean_interval` makes the intervals of the strata: `Student's t`, `Stringer's bound`, `rule of three` (all trials
         agree), or several of these; empty where there is no interval."""
         by_stratum = [self._method(number, part, bounds) for number, part in self._parts(values)[1].items()]
@@ -146,7 +146,7 @@ class Strata:
             else ", ".join(sorted({*by_stratum} - {AS_SEEN}) or [AS_SEEN] * bool(by_stratum))
         )
 
-    def _method(self, number: int, values: np.ndarray, bounds: Bounds | None) -> str:
+    def _method(self, number: int, values: np.ndarray, bounds: MetricBounds | None) -> str:
         with np.errstate(invalid="ignore"):  # of infinite values
             alike = np.ptp(values) <= 1e-12 * abs(values).max()  # but for rounding
         if self.bounded[number] and values.min() == values.max():
@@ -160,7 +160,7 @@ class Strata:
             return STUDENT
         return STRINGER if has_bounds else UNKNOWN
 
-    def _stratum(self, number: int, values: np.ndarray, bounds: Bounds | None, confidence: float) -> tuple:
+    def _stratum(self, number: int, values: np.ndarray, bounds: MetricBounds | None, confidence: float) -> tuple:
         """Mean of a stratum, and how far the ends of its interval lie from it."""
         method = self._method(number, values, bounds)
         if method == AS_SEEN:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust.statistics.columns import (
     CONDITION,
     DECISIONS,

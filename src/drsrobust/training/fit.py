@@ -14,8 +14,9 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 from tqdm import tqdm
 
-from drsrobust._environment import progress_bar, threads
 from drsrobust._hashing import digest
+from drsrobust._processes import threads
+from drsrobust._progress import progress_bar
 from drsrobust.data import Dataset
 from drsrobust.introspection.tensors import component_of, named_tensors
 from drsrobust.metrics import auc, log_loss, normalised_entropy

@@ -14,9 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import commit, cores, count_done, machine, pool, progress_bar, threads, unknown, versions
+from drsrobust._choices import unknown
 from drsrobust._files import cache_folder, exclusive
 from drsrobust._hashing import digest
+from drsrobust._processes import cores, pool, threads
+from drsrobust._progress import count_done, progress_bar
+from drsrobust._provenance import commit, machine, versions
 from drsrobust.data import Dataset
 from drsrobust.data.cache import open_folder
 from drsrobust.metrics import auc, log_loss, normalised_entropy
@@ -25,8 +28,8 @@ from drsrobust.training.checkpoint import MANIFEST, read_checkpoint, save_checkp
 from drsrobust.training.fit import Epoch, fit, warn_if_hardly_learned
 from drsrobust.training.settings import Settings
 
-FORMAT = 3  # of checkpoints and of training: raise it when either changes
-LARGE = ("dlrm_dcn", "dlrm")  # the models with the most dense weights, at their default sizes
+CHECKPOINT_FORMAT = 3  # of checkpoints and of training: raise it when either changes
+_SLOWEST_MODELS = ("dlrm_dcn", "dlrm")  # the models with the most dense weights, at their default sizes
 
 
 def load_model(
@@ -82,8 +85,8 @@ def checkpoint_of(
         raise unknown("model", name, MODELS)
     settings = settings or default_settings(name, data.name)
     sizes = default_sizes(name, data.name) if sizes is None else {key: _plain(size) for key, size in sizes.items()}
-    identity = {"format": FORMAT, "model": name, "sizes": sizes, "settings": asdict(settings), "data": data.fingerprint}
-    identity |= {"train": data.train.fingerprint, "valid": data.valid.fingerprint}
+    identity = {"format": CHECKPOINT_FORMAT, "model": name, "sizes": sizes, "settings": asdict(settings)}
+    identity |= {"data": data.fingerprint, "train": data.train.fingerprint, "valid": data.valid.fingerprint}
     return cache_folder("checkpoints", f"{name}-{data.name.replace('/', '-')}-{digest(identity)[:16]}"), identity
 
 
@@ -213,7 +216,7 @@ def _is_cached(data: Dataset) -> bool:
 
 def _train_in_parallel(requests: list[dict[str, Any]], workers: int, device: str | None, progress: bool) -> None:
     # The slowest first, so that none of them starts last: many features, then large layers.
-    requests.sort(key=lambda request: (-len(request["data"].schema.features), request["name"] not in LARGE))
+    requests.sort(key=lambda request: (-len(request["data"].schema.features), request["name"] not in _SLOWEST_MODELS))
     with progress_bar(len(requests), "training models", progress=progress) as bar, pool(workers) as executor:
         futures = [
             executor.submit(_train_one, request | {"data": request["data"].folder}, device) for request in requests

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, fields
 from operator import index
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 
 TABLE_OPTIMIZERS = ("adam", "rowwise_adagrad", "adagrad", "sgd")
 PRECISIONS = ("float32", "bfloat16")

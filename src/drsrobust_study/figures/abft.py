@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-LEAST = 1e-8  # AUC: a smaller change is drawn here
+_LEAST_DRAWN = 1e-8  # AUC: a smaller change is drawn here
 WITHIN = 1e-4  # AUC: the largest change that repair may leave
 _BAR = {"linestyle": "none", "capsize": 2, "elinewidth": 1.1, "markersize": 5}
 _REPAIR = ["panel", "model", "dataset", "mitigation", "ber", "n", "auc", "auc_low", "auc_high", "auc_golden", "change"]
@@ -186,10 +186,10 @@ def abft_repair(data: "pd.DataFrame", ax: "Axes | None" = None, *, panel: str = 
             ax.errorbar(points["ber"] * apart(index, 2), points["auc"], **style)
         else:
             change = points["change"].fillna(np.inf).to_numpy()
-            least = np.unique(np.append(change[change > LEAST], LEAST))
+            least = np.unique(np.append(change[change > _LEAST_DRAWN], _LEAST_DRAWN))
             share = (change >= least[:, None]).mean(axis=1)
             style |= {"marker": "", "linewidth": 1.8}
-            ax.step(np.append(least.clip(LEAST, 1), 1.0), np.append(share, 0.0), where="pre", **style)
+            ax.step(np.append(least.clip(_LEAST_DRAWN, 1), 1.0), np.append(share, 0.0), where="pre", **style)
     if panel == "rate":
         auc_guides(ax, data["auc_golden"])
         ax.set_title("errors in all parameters")
@@ -197,7 +197,7 @@ def abft_repair(data: "pd.DataFrame", ax: "Axes | None" = None, *, panel: str = 
         ax.axvline(WITHIN, linestyle=DASHED, **GUIDE)
         name_line(ax, WITHIN, f"within {WITHIN:g}", axis="x")
         ax.set(xlabel="|AUC - golden|", ylabel="share of trials with at least x", title="one error per trial")
-        ax.set(xlim=(LEAST, 1.0), ylim=(-0.03, 1.03))
+        ax.set(xlim=(_LEAST_DRAWN, 1.0), ylim=(-0.03, 1.03))
     ax.set_xscale("log")
     if len(data):
         ax.legend(loc="best")

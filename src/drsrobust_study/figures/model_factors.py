@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.lines import Line2D
 
-from drsrobust._environment import unknown
+from drsrobust._choices import unknown
 from drsrobust.plots.style import DASHES, LIMIT, MARKERS, OUTSIDE, apart, at_edge, series_styles, styled
 
 if TYPE_CHECKING:

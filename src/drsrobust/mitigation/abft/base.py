@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.injection.apply import open_in
 from drsrobust.introspection.calling import Forward, call
 from drsrobust.introspection.tensors import listed, named_modules
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation.base import (
-    BATCH,
+    FIT_BATCH,
     ActiveMitigation,
     Cost,
     Detection,
@@ -24,9 +24,9 @@ from drsrobust.mitigation.base import (
     tensor_names,
     within,
 )
-from drsrobust.mitigation.memory.golden_copy import GoldenCopy, tensors_digest
+from drsrobust.mitigation.memory.golden_copy import GoldenCopy, copy_digest
 
-ACTIONS = ("report", "recompute", "zero", "restore")
+CHECK_ACTIONS = ("report", "recompute", "zero", "restore")
 
 # (args, kwargs, output) of a call -> numbers of wrong output rows, int64 [m]; None if there are none
 FindWrongRows = Callable[[tuple, dict[str, Any], Any], torch.Tensor | None]
@@ -109,7 +109,7 @@ class ABFT(Mitigation):
     def settings(self) -> Any:
         if self._digest is None:
             tensors = {f"{name}.{key}": t for name, check in self.checks.items() for key, t in check.tensors().items()}
-            self._digest = tensors_digest(tensors)
+            self._digest = copy_digest(tensors)
         golden = None if self.golden is None else self.golden.digest()
         return {"action": self.action, "every": self.every, "checks": self._digest, "golden": golden}
 
@@ -189,7 +189,7 @@ class _BatchCounter:
 
 def check_options(action: str, every: int) -> None:
     """Raises ValueError for an unknown action, or for `every` that is not a whole number over 0."""
-    check_choice("action", action, ACTIONS)
+    check_choice("action", action, CHECK_ACTIONS)
     if isinstance(every, bool) or not isinstance(every, int) or every < 1:
         raise ValueError(f"every must be a whole number of batches, 1 or more, got {every!r}")
 
@@ -210,6 +210,6 @@ def run(model: nn.Module, rows: Any, forward: Forward | None = None) -> Iterator
     """
     batches = getattr(rows, "batches", rows)
     with evaluating(model):
-        for number, batch in enumerate(batches(BATCH) if callable(batches) else batches):
+        for number, batch in enumerate(batches(FIT_BATCH) if callable(batches) else batches):
             call(model, batch, forward, number)
             yield

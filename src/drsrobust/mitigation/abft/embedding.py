@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.introspection.embedding_modules import (
     is_quantized_collection,
     pooled_table_name,
@@ -17,7 +17,7 @@ from drsrobust.introspection.embedding_modules import (
 )
 from drsrobust.introspection.tensors import named_modules
 from drsrobust.mitigation.abft.base import ABFT, Check, check_options, refuse_errors
-from drsrobust.mitigation.abft.embedding_checks import BagCheck, Feature, ResidueCheck, SumCheck, Table
+from drsrobust.mitigation.abft.embedding_checks import BagCheck, CheckedFeature, CheckedTable, ResidueCheck, SumCheck
 from drsrobust.mitigation.abft.quantized_rows import quantized_row_sums, row_sums, table_residues
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy
 
@@ -116,9 +116,9 @@ def _make_check(name: str, module: nn.Module, quantized: str, modulus: int) -> B
         pools = getattr(module, "mode", "sum") in ("sum", "mean")
         if not pools or module.max_norm is not None or module.weight.dtype not in _CHECKED:
             return None
-        table = Table(f"{start}weight", "weight", *module.weight.shape)
+        table = CheckedTable(f"{start}weight", "weight", *module.weight.shape)
         is_bag = isinstance(module, nn.EmbeddingBag)
-        feature = Feature("", 0, is_bag and module.mode == "mean")
+        feature = CheckedFeature("", 0, is_bag and module.mode == "mean")
         return SumCheck(name, "bag" if is_bag else "rows", (table,), (feature,), False, row_sums(module.weight))
     if is_quantized_collection(module):
         configs = tables_in_output_order(module)
@@ -143,14 +143,16 @@ def _make_check(name: str, module: nn.Module, quantized: str, modulus: int) -> B
     return SumCheck(*arguments, torch.cat([row_sums(weight) for weight in weights]))
 
 
-def _layout(name: str, configs: Sequence[Any], rows: Sequence[int]) -> tuple[tuple[Table, ...], tuple[Feature, ...]]:
+def _layout(
+    name: str, configs: Sequence[Any], rows: Sequence[int]
+) -> tuple[tuple[CheckedTable, ...], tuple[CheckedFeature, ...]]:
     """Tables and features of a collection, in the order of its output."""
     tables = tuple(
-        Table(pooled_table_name(name, c.name), pooled_table_name("", c.name), n, c.embedding_dim)
+        CheckedTable(pooled_table_name(name, c.name), pooled_table_name("", c.name), n, c.embedding_dim)
         for c, n in zip(configs, rows, strict=True)
     )
     features = tuple(
-        Feature(feature, number, config.pooling.name == "MEAN")
+        CheckedFeature(feature, number, config.pooling.name == "MEAN")
         for number, config in enumerate(configs)
         for feature in config.feature_names
     )

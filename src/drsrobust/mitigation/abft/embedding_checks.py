@@ -11,8 +11,8 @@ from torch.nn.functional import embedding_bag
 
 from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_tables
 from drsrobust.mitigation.abft.base import Check, FindWrongRows
-from drsrobust.mitigation.abft.quantized_rows import LEAST, ONE, ONE_QUANTIZED, as_words, live_bytes
-from drsrobust.mitigation.abft.rounding_bounds import FAR, bag_factor, unit_roundoff
+from drsrobust.mitigation.abft.quantized_rows import ONE, ONE_QUANTIZED, THRESHOLD_FLOOR, as_words, live_bytes
+from drsrobust.mitigation.abft.rounding_bounds import MAX_FIRST_ORDER, bag_factor, unit_roundoff
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy
 
 
@@ -124,7 +124,7 @@ def _lookup_of_bag(
 
 
 @dataclass(frozen=True)
-class Table:
+class CheckedTable:
     """A table of a module: its tensor's name in the model (`name`) and in the module (`within`), rows and row width."""
 
     name: str
@@ -134,7 +134,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Feature:
+class CheckedFeature:
     """A feature of a module: its key, the number of its table, and whether rows are pooled by mean (else by sum)."""
 
     name: str
@@ -155,8 +155,8 @@ class BagCheck(Check):
 
     name: str
     kind: str
-    tables: tuple[Table, ...]
-    features: tuple[Feature, ...]
+    tables: tuple[CheckedTable, ...]
+    features: tuple[CheckedFeature, ...]
     weighted: bool
 
     @cached_property
@@ -280,12 +280,14 @@ class SumCheck(BagCheck):
         )
         one_row, two_rows = one_row.to(expected.device), two_rows.to(expected.device)
         factor = one_row + (two_rows - one_row) * (lengths - 1)
-        threshold = (threshold * (factor / one_row)).add_(LEAST).masked_fill_(factor > FAR, torch.inf)
+        threshold = (
+            (threshold * (factor / one_row)).add_(THRESHOLD_FLOOR).masked_fill_(factor > MAX_FIRST_ORDER, torch.inf)
+        )
         means = torch.tensor([feature.mean for feature in self.features], device=expected.device)
         if not means.any():
             return expected, threshold
         divisor = torch.where(means.unsqueeze(1), lengths.clamp(min=1), 1)
-        return expected / divisor, (threshold / divisor).add_(LEAST)
+        return expected / divisor, (threshold / divisor).add_(THRESHOLD_FLOOR)
 
 
 def _vector_sums(values: torch.Tensor, dims: Sequence[int], ones: torch.Tensor) -> torch.Tensor:

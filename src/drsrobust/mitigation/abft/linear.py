@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.introspection.calling import Forward
 from drsrobust.introspection.tensors import named_modules
 from drsrobust.mitigation.abft.base import ABFT, Check, FindWrongRows, check_options, refuse_errors, run
@@ -15,7 +15,7 @@ from drsrobust.mitigation.abft.rounding_bounds import OPERANDS, LinearSums, line
 from drsrobust.mitigation.base import ActiveMitigation, Handle
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy
 
-MODES = ("provable", "calibrated")
+BOUND_KINDS = ("provable", "calibrated")
 _CHECKED = (torch.float32, torch.float64)
 
 
@@ -99,7 +99,7 @@ class ABFTLinear(ABFT):
             (False, True)
         """
         check_options(action, every)
-        check_choice("mode", mode, MODES)
+        check_choice("mode", mode, BOUND_KINDS)
         check_choice("rounding of products", products, OPERANDS)
         if not margin > 0:
             raise ValueError(f"margin must be over 0, got {margin}")

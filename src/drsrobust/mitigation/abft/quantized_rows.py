@@ -7,9 +7,9 @@ import torch
 from drsrobust.introspection.embedding_modules import QuantizedTable
 from drsrobust.mitigation.abft.rounding_bounds import bag_factor, round_up, unit_roundoff
 
-CODES = {"int8": 8, "int4": 4, "int2": 2}  # bits of one value
+_VALUE_BITS = {"int8": 8, "int4": 4, "int2": 2}  # bits of one value
 _BLOCK = 65_536  # rows at a time
-LEAST = 2.0**-100  # added to thresholds: more than underflow, less than any error that matters
+THRESHOLD_FLOOR = 2.0**-100  # added to thresholds: more than underflow, less than any error that matters
 ONE = 1  # terms of a bag of one row
 ONE_QUANTIZED = 3  # the same if scale and bias are added separately
 
@@ -38,7 +38,7 @@ def quantized_row_sums(table: QuantizedTable) -> torch.Tensor:
     Raises:
         ValueError: a number is not finite.
     """
-    if table.values not in CODES:
+    if table.values not in _VALUE_BITS:
         return _rounded(_value_sums(table.tensor[:, : table.dim]), torch.float32, ONE_QUANTIZED, table.dim)
     parts = []
     for block in table.tensor.split(_BLOCK):
@@ -51,8 +51,8 @@ def quantized_row_sums(table: QuantizedTable) -> torch.Tensor:
 
 def live_bytes(table: QuantizedTable) -> int:
     """Bytes of a row without padding: header and values."""
-    if table.values in CODES:
-        return table.header + -(-table.dim * CODES[table.values] // 8)
+    if table.values in _VALUE_BITS:
+        return table.header + -(-table.dim * _VALUE_BITS[table.values] // 8)
     return table.dim * table.tensor.element_size()
 
 
@@ -93,7 +93,7 @@ def table_residues(table: QuantizedTable, modulus: int) -> torch.Tensor:
 
 def _unpacked(codes: torch.Tensor, table: QuantizedTable) -> torch.Tensor:
     """The values q [rows, d] of packed codes; the lowest bits of a byte come first."""
-    bits = CODES[table.values]
+    bits = _VALUE_BITS[table.values]
     if bits == 8:
         return codes[:, : table.dim]
     parts = [codes >> shift & 2**bits - 1 for shift in range(0, 8, bits)]
@@ -111,7 +111,7 @@ def _rounded(
     parts: Iterable[tuple[torch.Tensor, torch.Tensor]], dtype: torch.dtype, terms: int, dim: int
 ) -> torch.Tensor:
     sums, magnitudes = (torch.cat(column) for column in zip(*parts, strict=True))
-    thresholds = magnitudes * bag_factor(terms, dim, unit_roundoff(dtype)) + LEAST
+    thresholds = magnitudes * bag_factor(terms, dim, unit_roundoff(dtype)) + THRESHOLD_FLOOR
     rows = torch.stack((sums.to(dtype), round_up(thresholds, dtype)), dim=1)
     if not rows.isfinite().all():
         raise ValueError("sums of its rows are not finite")

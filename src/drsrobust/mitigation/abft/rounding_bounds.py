@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 
 OPERANDS = {"float32": 0.0, "tf32": 2.0**-11, "bfloat16": 2.0**-8}  # relative rounding of factors before a product
-FAR = 0.02  # up to here a first-order bound holds with five per cent added
+MAX_FIRST_ORDER = 0.02  # up to here a first-order bound holds with five per cent added
 
 
 class LinearSums(NamedTuple):
@@ -117,7 +117,7 @@ def bag_factor(longest: int, dim: int, u: float) -> float:
         29.4
     """
     first = (dim + 3 * (longest + 2) + 3) * u
-    return 1.05 * first if first < FAR else math.inf
+    return 1.05 * first if first < MAX_FIRST_ORDER else math.inf
 
 
 def round_up(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

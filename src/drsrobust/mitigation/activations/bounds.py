@@ -13,7 +13,7 @@ from torch import nn
 from drsrobust.introspection.calling import Forward, call
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation.activations.sites import ClipSite, hooked_sites
-from drsrobust.mitigation.base import BATCH, widen
+from drsrobust.mitigation.base import FIT_BATCH, widen
 
 
 class CleanRows(Protocol):
@@ -107,7 +107,7 @@ def batches(split: CleanRows, number: int) -> Iterator[tuple[int, Any]]:
                 yield size, batch
         return
     number = number // 32 * 32 if number >= 64 else number
-    ends = [*range(BATCH, number - 63, BATCH), number] if number > BATCH else [number]
+    ends = [*range(FIT_BATCH, number - 63, FIT_BATCH), number] if number > FIT_BATCH else [number]
     start = 0
     for end in ends:
         rows = np.arange(start, max(end, start + 64)).clip(max=end - 1)

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.injection import restore_leftovers
 from drsrobust.introspection.calling import Forward
 from drsrobust.introspection.tensors import listed, unwrapped
 from drsrobust.introspection.wrappers import is_compiled
 from drsrobust.mitigation.activations.bounds import Bounds, CleanRows, learn
-from drsrobust.mitigation.activations.limits import MODES, NANS, limiter
+from drsrobust.mitigation.activations.limits import CLIP_MODES, NANS, limiter
 from drsrobust.mitigation.activations.sites import ClipSite, check_sites, find_sites, hook_sites, select_sites
 from drsrobust.mitigation.base import (
     ActiveMitigation,
@@ -35,7 +35,9 @@ from drsrobust.removed_names import refuses_arguments, refuses_attributes
 if TYPE_CHECKING:
     import pandas as pd
 
-ROWS = 100_000  # that bounds are learnt from: of 20,000, per neuron and to zero, up to 1e-4 AUC is lost without errors
+FIT_ROWS = (
+    100_000  # that bounds are learnt from: of 20,000, per neuron and to zero, up to 1e-4 AUC is lost without errors
+)
 SCOPES = ("layer", "neuron")
 MULTIPLIERS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 
@@ -88,7 +90,7 @@ class ActivationClipping(Mitigation):
         self.bound: float | None = float(bound)
 
     def _set(self, label: str, mode: str, nan: str, sites: str | Sequence[str] | None) -> None:
-        check_choice("mode", mode, MODES)
+        check_choice("mode", mode, CLIP_MODES)
         check_choice("nan", nan, NANS)
         if mode == "zero" and nan == "bound":
             raise ValueError("nan='bound' needs mode='saturate'; in mode 'zero' numbers outside become 0")
@@ -110,7 +112,7 @@ class ActivationClipping(Mitigation):
         model: nn.Module,
         split: CleanRows,
         *,
-        rows: int = ROWS,
+        rows: int = FIT_ROWS,
         quantile: float | None = None,
         margin: float = 1.0,
         scope: str = "layer",
@@ -145,7 +147,9 @@ class ActivationClipping(Mitigation):
         if rows < 1:
             raise ValueError(f"rows must be at least 1, got {rows!r}")
         label = "profiled" if quantile is None else f"quantile {format_number(quantile)}"
-        label += ("" if margin == 1 else f" x {format_number(margin)}") + ("" if rows == ROWS else f" from {rows} rows")
+        label += ("" if margin == 1 else f" x {format_number(margin)}") + (
+            "" if rows == FIT_ROWS else f" from {rows} rows"
+        )
         self = cls.__new__(cls)
         self._set(label + (" per neuron" if scope == "neuron" else ""), mode, nan, sites)
         self.scope = scope

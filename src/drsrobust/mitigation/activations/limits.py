@@ -10,9 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-MODES = ("saturate", "zero")
+CLIP_MODES = ("saturate", "zero")
 NANS = ("zero", "bound", "keep")
-PART = 1 << 18  # numbers: 1 MB of float32
+_NUMBERS_AT_ONCE = 1 << 18  # numbers: 1 MB of float32
 
 Limit = torch.Tensor | float
 Ends = tuple[Limit, Limit]
@@ -82,9 +82,9 @@ def limiter(low: Limit, high: Limit, mode: str, nan: str) -> Callable[[torch.Ten
 def _parts(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """A tensor in parts of some rows, so that intermediate results stay in the cache. A tensor with gradients stays whole:
     autograd does not allow writes to parts."""
-    if x.dim() < 2 or x.requires_grad or x.numel() <= PART:
+    if x.dim() < 2 or x.requires_grad or x.numel() <= _NUMBERS_AT_ONCE:
         return (x,)
-    return x.split(max(1, PART * len(x) // x.numel()))
+    return x.split(max(1, _NUMBERS_AT_ONCE * len(x) // x.numel()))
 
 
 class _Ends:

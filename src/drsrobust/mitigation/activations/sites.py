@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.introspection.embedding_modules import pooled_tables
 from drsrobust.introspection.tensors import component_of, core, declared_components, named_modules, unwrapped
 from drsrobust.introspection.wrappers import has_replaced_forward, intercepted

@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.injection import Target, as_target
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.number_formats import bit_set
 from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.check_memory import CheckBits, copy_errors, copy_tensor
+from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
+from drsrobust.mitigation.memory.check_bits import CheckBits, copy_errors, copy_tensor
 from drsrobust.mitigation.memory.ecc import SECDED, decode_errors, secded
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -27,11 +28,10 @@ from drsrobust.mitigation.memory.protected_words import (
     wrong_bits,
 )
 from drsrobust.mitigation.memory.replication import majority
-from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 from drsrobust.removed_names import refuses_attributes
 
 CODES = ("ideal", "tmr", "secded")
-Bits = Iterable[int | str] | str
+ChosenBits = Iterable[int | str] | str
 
 
 @refuses_attributes
@@ -70,7 +70,7 @@ class BitProtection(StorageProtection):
 
     def __init__(
         self,
-        bits: Bits | Mapping[str, Bits],
+        bits: ChosenBits | Mapping[str, ChosenBits],
         target: str | Target = "all",
         code: str = "ideal",
     ) -> None:

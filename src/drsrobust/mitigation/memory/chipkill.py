@@ -7,12 +7,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.injection import ErrorMapMismatch, Target
 from drsrobust.injection.address_space import TargetTensor, WordView
 from drsrobust.injection.memory_map import CHECK_BITS, CHIP_BITS, CHIPS, DATA_CHIPS, WORD
 from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.check_memory import CheckBits
+from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
+from drsrobust.mitigation.memory.check_bits import CheckBits
 from drsrobust.mitigation.memory.ecc import ACTIONS, CORRECTED, UNCORRECTABLE, DecodedBlocks, counted
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
@@ -24,7 +25,6 @@ from drsrobust.mitigation.memory.protected_words import (
     regroup,
     units_of,
 )
-from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 from drsrobust.mitigation.memory.symbol_code import symbol_code
 
 _NIBBLE = np.uint64(15)

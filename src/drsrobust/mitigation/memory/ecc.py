@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.injection import Target
 from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.check_memory import CheckBits
+from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
+from drsrobust.mitigation.memory.check_bits import CheckBits
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
     Errors,
@@ -21,7 +22,6 @@ from drsrobust.mitigation.memory.protected_words import (
     regroup,
     units_of,
 )
-from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 CLEAN, CORRECTED, UNCORRECTABLE = range(3)
 ACTIONS = ("keep", "zero", "restore")

@@ -62,7 +62,7 @@ class GoldenCopy:
     def digest(self) -> str:
         """SHA-256 (hex) of names, formats and words."""
         if self._digest is None:
-            self._digest = tensors_digest(self._tensors)
+            self._digest = copy_digest(self._tensors)
         return self._digest
 
     def reload(self, model: nn.Module) -> int:
@@ -103,7 +103,7 @@ class GoldenCopy:
         return int(wrong.sum())
 
 
-def tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+def copy_digest(tensors: Mapping[str, torch.Tensor]) -> str:
     """SHA-256 (hex) of tensors' names, formats, shapes and words."""
     total = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):

@@ -9,7 +9,8 @@ from drsrobust.injection import Target
 from drsrobust.injection.error_models import check_whole
 from drsrobust.injection.memory_map import CHIP_BITS, DATA_CHIPS, LINE, WORD
 from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.check_memory import CheckBits
+from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
+from drsrobust.mitigation.memory.check_bits import CheckBits
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
     Errors,
@@ -21,17 +22,16 @@ from drsrobust.mitigation.memory.protected_words import (
     regroup,
     units_of,
 )
-from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 WORDS = 32  # 64-bit words with 128 bits in each chip
-CHECK_BITS = 8
+_CHECK_BITS = 8
 # Columns of a Hamming code (136,128): those of check bits have one 1, those of data more. Vendors' matrices are not published.
-COLUMNS = np.array([column for column in range(256) if column.bit_count() > 1][: WORDS * CHIP_BITS], np.uint8)
+CODE_COLUMNS = np.array([column for column in range(256) if column.bit_count() > 1][: WORDS * CHIP_BITS], np.uint8)
 _BIT_OF = np.full(256, -1)  # syndrome -> data bit to flip
-_BIT_OF[COLUMNS] = np.arange(len(COLUMNS))
+_BIT_OF[CODE_COLUMNS] = np.arange(len(CODE_COLUMNS))
 _SYNDROMES = np.zeros((WORDS, 16), np.uint8)  # of the 4 bits that a chip holds of a word, by the word's place
 for _bit in range(WORDS * CHIP_BITS):
-    _SYNDROMES[_bit // CHIP_BITS, np.arange(16) >> (_bit % CHIP_BITS) & 1 == 1] ^= COLUMNS[_bit]
+    _SYNDROMES[_bit // CHIP_BITS, np.arange(16) >> (_bit % CHIP_BITS) & 1 == 1] ^= CODE_COLUMNS[_bit]
 
 
 class OnDieECC(StorageProtection):
@@ -94,7 +94,7 @@ class OnDieECC(StorageProtection):
 
     def check_bits(self, protected: ProtectedWords) -> CheckBits:
         lines = -(-protected.words * protected.width // (LINE * WORD))
-        return CheckBits(-(-lines // (4 * self.banks)) * self.banks * DATA_CHIPS, CHECK_BITS)
+        return CheckBits(-(-lines // (4 * self.banks)) * self.banks * DATA_CHIPS, _CHECK_BITS)
 
     def units(self, protected: ProtectedWords, words: np.ndarray) -> np.ndarray:
         block = distinct(np.sort(self._places(units_of(words, protected.width, WORD))[0]))

@@ -6,9 +6,9 @@ import numpy as np
 
 from drsrobust.injection import Target
 from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.check_memory import CheckBits
+from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
+from drsrobust.mitigation.memory.check_bits import CheckBits
 from drsrobust.mitigation.memory.protected_words import NO_ERRORS, Errors, ProtectedWords, align, merge
-from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 
 class ParityZero(StorageProtection):

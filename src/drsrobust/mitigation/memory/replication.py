@@ -5,14 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.injection import Target
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.number_formats import Format
 from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.check_memory import copy_errors, copy_tensor
+from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
+from drsrobust.mitigation.memory.check_bits import copy_errors, copy_tensor
 from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, align, merge, ones
-from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 VOTES = ("median", "majority")
 

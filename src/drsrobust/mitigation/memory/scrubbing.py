@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust._hashing import splitmix64
 from drsrobust.injection import Target
 from drsrobust.injection.error_clock import uniform
-from drsrobust.injection.error_map import Source
+from drsrobust.injection.error_map import MapSource
 from drsrobust.injection.error_models import UNITS
 from drsrobust.mitigation.base import Screened
-from drsrobust.mitigation.memory.check_memory import CheckBits, label_stream
+from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
+from drsrobust.mitigation.memory.check_bits import CheckBits, label_stream
 from drsrobust.mitigation.memory.protected_words import (
     NO_ERRORS,
     Errors,
@@ -24,7 +25,6 @@ from drsrobust.mitigation.memory.protected_words import (
     merge,
     ones,
 )
-from drsrobust.mitigation.memory.storage import DrawContext, StorageProtection
 
 CHECKSUMS = ("crc32", "sum")
 _BITS = 32
@@ -177,7 +177,7 @@ class Scrubbing(StorageProtection):
         return change
 
 
-def _arriving_together(sources: tuple[Source, ...]) -> str:
+def _arriving_together(sources: tuple[MapSource, ...]) -> str:
     """The bits that arrive at one time: a `bit`, a `word`, or a `row`, which is a checked unit here."""
     return max((source.error_model.unit for source in sources), key=UNITS.index, default="bit")
 

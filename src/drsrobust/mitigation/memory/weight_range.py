@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._environment import check_choice
+from drsrobust._choices import check_choice
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorMapMismatch, restore_leftovers
-from drsrobust.injection.address_space import INTEGERS, Stored, WordView, hittable, stored
+from drsrobust.injection.address_space import INTEGER_OF_BYTES, Stored, WordView, hittable, stored
 from drsrobust.mitigation.base import Cost, Mitigation, Screened, confined_name, format_number, tensor_names, widen
 
 PER = ("tensor", "row")
@@ -174,12 +174,12 @@ class WeightRange(Mitigation):
             low, high = low[row], high[row]
         wrong = (~((values >= low) & (values <= high))).nonzero().squeeze(1)  # NaN is in no range
         if self.repair == "zero":
-            repaired = torch.zeros(len(wrong), dtype=INTEGERS[tensor.element_size()])
+            repaired = torch.zeros(len(wrong), dtype=INTEGER_OF_BYTES[tensor.element_size()])
         else:
             values = values[wrong]
             low, high = (ends[wrong] if len(ends) > 1 else ends for ends in (low, high))
             values = torch.where(values < low, low, torch.where(values > high, high, torch.zeros_like(values)))
-            repaired = values.to(tensor.dtype).view(INTEGERS[tensor.element_size()])
+            repaired = values.to(tensor.dtype).view(INTEGER_OF_BYTES[tensor.element_size()])
         remaining = (repaired ^ original[wrong]).numpy()
         return wrong.numpy(), remaining.view(f"uint{8 * remaining.dtype.itemsize}").astype(np.uint64)
 

@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.mitigation.memory.check_memory import copy_name
+from drsrobust.mitigation.memory.check_bits import copy_name
 from drsrobust.mitigation.memory.ecc import ECC
 from drsrobust.mitigation.memory.parity import ParityZero
 from drsrobust.mitigation.memory.protected_words import ProtectedWords

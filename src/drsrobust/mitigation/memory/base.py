@@ -13,11 +13,11 @@ from torch import nn
 from drsrobust._hashing import digest
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorMapMismatch, Target, as_target
 from drsrobust.injection.address_space import TargetTensor
-from drsrobust.injection.error_map import Source
-from drsrobust.injection.error_models import Copies
+from drsrobust.injection.error_map import MapSource
+from drsrobust.injection.error_models import EqualModels
 from drsrobust.introspection.tensors import listed
 from drsrobust.mitigation.base import Cost, Mitigation, Screened, confined_name, tensor_names
-from drsrobust.mitigation.memory.check_memory import CheckBits, label_stream
+from drsrobust.mitigation.memory.check_bits import CheckBits, label_stream
 from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, merge
 from drsrobust.removed_names import refuses_attributes
 
@@ -29,7 +29,7 @@ class DrawContext(NamedTuple):
     """The seed of a trial and the error models that its map was drawn from."""
 
     seed: int
-    sources: tuple[Source, ...]
+    sources: tuple[MapSource, ...]
 
 
 @refuses_attributes
@@ -185,7 +185,7 @@ class StorageProtection(Mitigation):
         self, error_map: ErrorMap, space: AddressSpace, protected: Mapping[str, ProtectedWords], seed: int
     ) -> dict[str, dict[str, Errors]]:
         """The errors in its own memory, by protected tensor and stored tensor."""
-        own_seed, copies = int(label_stream(seed, self.label).random_raw()), Copies()
+        own_seed, copies = int(label_stream(seed, self.label).random_raw()), EqualModels()
         hits: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
         for source in error_map.sources:
             copy, data = copies.before(source.error_model), _drawn_over(space, source.rows)

@@ -17,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from drsrobust.data import Batches, Split
-from drsrobust.evaluation.cached_outputs import KeptOutputs, trace
+from drsrobust.evaluation.cached_outputs import CachedOutputs, trace_dataflow
 from drsrobust.evaluation.lookups import BatchLookups, SplitLookups
 from drsrobust.injection import ErrorMap
 from drsrobust.introspection.tensors import named_modules
@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 PROBE = 64  # rows scored again, in a batch of their own
 BOUND = 1e-5  # difference of one row's scores in two batches, at most, relative to 1 + |score|
-FEW = 0.5  # share of rows up to which affected rows are scored by themselves
-FEW_AND_ALL = 0.1  # the same if dense tensors are hit too; above it, scoring all rows with cached outputs is faster
+MAX_SHARE_ALONE = 0.5  # share of rows up to which affected rows are scored by themselves
+MAX_SHARE_ALONE_DENSE = (
+    0.1  # the same if dense tensors are hit too; above it, scoring all rows with cached outputs is faster
+)
 WITNESSES = 16  # unaffected rows in each batch of affected ones, whose scores must not change
 COUPLED = "its scores depend on which rows are scored together, or change from run to run"
 AUDIT = 50  # times a full run's duration, in reruns, between two comparisons with a full run
@@ -46,7 +48,7 @@ class CoupledRowsError(Exception):
 
 
 @dataclass(frozen=True)
-class Reached:
+class Affected:
     """The rows and tensors that errors affect.
 
     Attributes:
@@ -60,7 +62,7 @@ class Reached:
     rows: np.ndarray
 
 
-class Reach:
+class AffectedRows:
     """The golden run of a model on some rows, and the rows that errors affect.
 
     Args:
@@ -87,11 +89,11 @@ class Reach:
             self._probed = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
             first = _indexed(padded_batches(rows, rows=self._probed)[0])
         self.all_rows: str | None = None
-        self._flow, scores = trace(model, first, scoring)
+        self._flow, scores = trace_dataflow(model, first, scoring)
         self.everything, self.bounded = self._flow.problem, self._flow.bounded
         modules = dict(named_modules(model))
         keep = set() if self.everything else self._flow.worth_keeping() - {""}
-        self.kept = KeptOutputs({name: modules[name] for name in keep}, budget)
+        self.kept = CachedOutputs({name: modules[name] for name in keep}, budget)
         start = time.process_time()
         with self.kept.recording(self.batches) as batches, lookups.watched(batches) as watched:
             sizes = None if isinstance(rows, Split) else rows.sizes
@@ -169,7 +171,7 @@ class Reach:
         """Whether scores of the probed rows are the golden ones, within `BOUND`."""
         return _near(scores, self.scores[self._probed])
 
-    def of(self, maps: Iterable[ErrorMap]) -> Reached:
+    def of(self, maps: Iterable[ErrorMap]) -> Affected:
         """The rows and tensors that the errors of several maps together affect."""
         dense = tables = 0
         hits: list[tuple[float, str, np.ndarray, int]] = []
@@ -195,11 +197,11 @@ class Reach:
             row = words // width
             row = row[np.append(True, row[1:] != row[:-1])]
             rows += self._lookups.rows(table, row)
-            if dense and len(rows[-1]) > FEW_AND_ALL * self.n:
+            if dense and len(rows[-1]) > MAX_SHARE_ALONE_DENSE * self.n:
                 break  # every row is computed anyway
-        return Reached(dense, tables, _union(rows, self.n))
+        return Affected(dense, tables, _union(rows, self.n))
 
-    def score(self, affected: Reached) -> tuple[np.ndarray, np.ndarray | None]:
+    def score(self, affected: Affected) -> tuple[np.ndarray, np.ndarray | None]:
         """Scores [n] of the model with its present errors, and the rows that may differ from the golden scores (None: any).
 
         Raises:
@@ -208,7 +210,7 @@ class Reach:
         if not affected.dense and not len(affected.rows):
             return self.scores, affected.rows
         start = time.process_time()
-        if len(affected.rows) > (FEW_AND_ALL if affected.dense else FEW) * self.n:
+        if len(affected.rows) > (MAX_SHARE_ALONE_DENSE if affected.dense else MAX_SHARE_ALONE) * self.n:
             scores = self._whole(affected.dense | affected.tables)
         else:
             scores = self._whole(affected.dense) if affected.dense else self.scores.copy()

@@ -1,0 +1,66 @@
+"""Threads and worker processes."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+# Modules that take long to import. A server process imports those that this process has, and forks the workers.
+_PRELOADED = ("torch", "torchrec", "pandas", "pyarrow", "drsrobust.campaign.workers", "drsrobust.training.load")
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Sets the number of threads of PyTorch, MKL and FBGEMM inside the block, independent of OMP_NUM_THREADS."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def process_context() -> multiprocessing.context.BaseContext:
+    """How worker processes start. The first one starts a server, which imports the packages of this process (5 s); the server
+    forks all of them (0.1 s each). They see the environment variables of that moment."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([name for name in _PRELOADED if name in sys.modules])
+    return context
+
+
+@contextmanager
+def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
+    """An executor of new processes, which end at an exception in the block or with this process, even if it is killed."""
+    executor = ProcessPoolExecutor(workers, mp_context=process_context(), initializer=end_with_parent)
+    try:
+        yield executor
+    except BaseException:
+        for process in list((executor._processes or {}).values()):
+            process.terminate()  # shutdown would wait for unfinished tasks
+        raise
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+def end_with_parent() -> None:
+    """In a child process: ignores Ctrl-C, which the parent handles, and ends when the parent ends."""
+
+    def wait_for_parent() -> None:
+        multiprocessing.parent_process().join()
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=wait_for_parent, daemon=True).start()
