@@ -139,8 +139,8 @@ def _bytes(tree: Any) -> int:
 PARTS = {
     "sampling": [(Injection, "__init__")],
     "inject and undo": [(Injection, "apply"), (Injection, "undo")],
-    "affected rows": [(reach.Reach, "of")],
-    "forward": [(reach.Reach, "score")],
+    "affected rows": [(reach.AffectedRows, "of")],
+    "forward": [(reach.AffectedRows, "score")],
     "batches of reached rows": [(reach, "padded_batches")],
     "metrics": [(Evaluator, "_evaluation")],
     "seed, audit, row": [(work, "run_trial")],

@@ -170,7 +170,7 @@ def campaign_of(evaluator: Evaluator, error: ErrorModel, target: str, trials: in
 
 
 def _inject_undo(model: nn.Module, condition, seed: int) -> None:
-    injection = Injection(model, [(condition.error_model, condition.hits)], seed=seed)
+    injection = Injection(model, [(condition.error_model, condition.space)], seed=seed)
     try:
         injection.apply()
     finally:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import drsrobust as dr
-from drsrobust.campaign.conditions import Condition, resolved
+from drsrobust.campaign.conditions import Condition, resolve_target
 from drsrobust.campaign.trial import trial_seed
 from drsrobust.data.id_encoding import hash_ids
 from drsrobust.injection import ErrorModel, Injection, RowError, StuckAt
@@ -70,7 +70,7 @@ def seeds():
     found = {}
     for target in targets:
         for error in ERRORS:
-            condition = Condition(error, target, resolved(model, target))
+            condition = Condition(error, target, resolve_target(model, target))
             for coupled in (True, False):
                 name = f"{error!r} {target} {coupled}"
                 found[name] = trial_seed(evaluator, condition, 1, seed=5, coupled=coupled)

@@ -304,7 +304,7 @@ def placed(campaign: "Campaign") -> "pd.DataFrame":
     keys = ["error_model", "target", *MITIGATION, "trial"]
     merged = table.merge(errors.drop(columns=["rate", "count"]), on=keys, how="left", validate="one_to_one")
     classes, names = {}, layer_names(campaign.evaluator.model)
-    spaces = [condition.hits for condition in campaign.conditions if isinstance(condition.hits, AddressSpace)]
+    spaces = [condition.space for condition in campaign.conditions if isinstance(condition.space, AddressSpace)]
     for tensor in (tensor for space in spaces for tensor in space.tensors):
         for name, bits in bit_classes(tensor.format).items():
             classes |= {(tensor.name, bit): name for bit in bits if isinstance(bit, int)}

@@ -189,7 +189,7 @@ class Campaign:
 
         evaluator, targets = self.evaluator, {}
         for condition in self.conditions:
-            targets.setdefault(str(condition.target), condition.resolved)
+            targets.setdefault(str(condition.target), condition.definition)
         options = {name: value for name, value in evaluator.options.items() if name != "memory"}
         scores = options.pop("scores")
         stratified = {} if self._critical_bits is None else {"critical_bits": asdict(self._critical_bits)}
@@ -209,7 +209,7 @@ class Campaign:
                 code(
                     [
                         condition.error_model,
-                        condition.hits if isinstance(condition.hits, Transient) else None,
+                        condition.space if isinstance(condition.space, Transient) else None,
                     ]
                 ),
             ]
@@ -477,7 +477,7 @@ def _check_distinct(conditions: Sequence[Condition]) -> None:
             )
         keys.add(condition.key)
         text = str(condition.target)
-        if targets.setdefault(text, condition.resolved) != condition.resolved:
+        if targets.setdefault(text, condition.definition) != condition.definition:
             raise ValueError(f"two different targets are both named {text!r}; run each in a campaign of its own")
 
 
@@ -491,8 +491,8 @@ def _check_mitigations(conditions: Sequence[Condition], model: nn.Module) -> Non
         try:
             if condition.identity not in {identity for identity, _ in checked}:
                 condition.mitigation.check(model)
-            if isinstance(condition.hits, AddressSpace):
-                condition.mitigation.screen(FixedCount(1).sample(condition.hits, seed=0), condition.hits, seed=0)
+            if isinstance(condition.space, AddressSpace):
+                condition.mitigation.screen(FixedCount(1).sample(condition.space, seed=0), condition.space, seed=0)
         except ValueError as error:
             raise ValueError(f"mitigation {condition.protection!r} in {condition.target}: {error}") from error
         checked.add(key)

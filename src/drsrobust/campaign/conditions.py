@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition of a campaign. Errors are drawn over `hits`: an address space, or a transient target."""
+    """One condition of a campaign. Errors are drawn over `space`: an address space, or a transient target."""
 
     error_model: ErrorModel
     target: str | Target | Transient
-    hits: AddressSpace | Transient
+    space: AddressSpace | Transient
     mitigation: Mitigation | None = None
     stratum: Stratum | None = None
 
     @property
-    def drawn_from(self) -> ErrorModel:
+    def sampled_model(self) -> ErrorModel:
         """The error model that draws its maps: of a stratum, that of the stratum."""
         return self.error_model if self.stratum is None else self.stratum.error_model
 
@@ -72,9 +72,9 @@ class Condition:
     @property
     def ber(self) -> float | None:
         """Expected share of eligible bits that flip; None if it depends on the run."""
-        if isinstance(self.hits, Transient):
+        if isinstance(self.space, Transient):
             return self.error_model.transient_share()
-        return self.error_model.expected_share(self.hits)
+        return self.error_model.expected_share(self.space)
 
     @property
     def loss_is_bounded(self) -> bool:
@@ -93,35 +93,35 @@ class Condition:
             "target_share": rows and rows.share,
             "mitigation_kind": NONE if self.mitigation is None else type(self.mitigation).__name__,
             "corrects_mode": None if self.mitigation is None else self.mitigation.corrects_mode,
-            "n_bits": self.hits.bits if isinstance(self.hits, AddressSpace) else None,
+            "n_bits": self.space.bits if isinstance(self.space, AddressSpace) else None,
         }
 
     def check(self, model: nn.Module) -> None:
         """Raises ValueError for an error model or a target that does not fit the model, and for gradients, which no evaluator
         computes. Bits of a transient target are checked when the model runs."""
-        if isinstance(self.hits, AddressSpace):
-            self.error_model.expected_share(self.hits)
+        if isinstance(self.space, AddressSpace):
+            self.error_model.expected_share(self.space)
             return
-        if isinstance(self.hits, Gradients):
-            raise ValueError(f"{self.hits}: an evaluator takes no gradients; use inject while the model is trained")
-        hooks = Injection(model, [(self.error_model, self.hits)], seed=0)
+        if isinstance(self.space, Gradients):
+            raise ValueError(f"{self.space}: an evaluator takes no gradients; use inject while the model is trained")
+        hooks = Injection(model, [(self.error_model, self.space)], seed=0)
         try:
             hooks.apply()
         finally:
             hooks.undo()
 
     @cached_property
-    def resolved(self) -> list:
+    def definition(self) -> list:
         """The resolved target as JSON: tensor names, with a hash of chosen rows; the text of a transient target."""
-        if isinstance(self.hits, Transient):
-            return [str(self.hits)]
+        if isinstance(self.space, Transient):
+            return [str(self.space)]
         return [
             tensor.name if tensor.rows is None else [tensor.name, hashlib.sha256(tensor.rows).hexdigest()]
-            for tensor in self.hits.tensors
+            for tensor in self.space.tensors
         ]
 
 
-def resolved(model: nn.Module, target: str | Target | Transient) -> AddressSpace | Transient:
+def resolve_target(model: nn.Module, target: str | Target | Transient) -> AddressSpace | Transient:
     """The address space of a target in the model's present memory; a transient target itself."""
     return target if isinstance(target, Transient) else resolve(model, target)
 
@@ -244,7 +244,7 @@ def grid(model: nn.Module, triples: list[tuple[ErrorModel, Any, Mitigation | Non
     same: dict[int, Mitigation] = {}
     for _, target, mitigation in triples:
         if id(target) not in spaces:
-            spaces[id(target)] = resolved(model, target)
+            spaces[id(target)] = resolve_target(model, target)
         if mitigation is not None and id(mitigation) not in same:
             same[id(mitigation)] = first.setdefault(mitigation.identity(), mitigation)
     return [

@@ -55,7 +55,7 @@ def stratified(conditions: Sequence[Condition], critical_bits: CriticalBits) -> 
     for condition in conditions:
         maps = condition.key[:3]
         try:
-            parts = strata.setdefault(maps, strata_of(condition.error_model, condition.hits, critical_bits))
+            parts = strata.setdefault(maps, strata_of(condition.error_model, condition.space, critical_bits))
         except ValueError as error:
             raise ValueError(f"{condition.error_model} in {condition.target}: {error}") from error
         if len(parts) > 1 and _removes(condition, critical_bits):
@@ -68,9 +68,9 @@ def _removes(condition: Condition, critical_bits: CriticalBits) -> bool:
     probe = condition.error_model.critical_probe(critical_bits)
     if condition.mitigation is None or probe is None:
         return False
-    maps = (probe.sample(condition.hits, seed=seed) for seed in range(PROBES))
+    maps = (probe.sample(condition.space, seed=seed) for seed in range(PROBES))
     screened = (
-        (error_map, Screened.by(condition.mitigation, error_map, condition.hits, seed=error_map.seed))
+        (error_map, Screened.by(condition.mitigation, error_map, condition.space, seed=error_map.seed))
         for error_map in maps
     )
     return any(result.remaining.bits < error_map.bits for error_map, result in screened)

@@ -87,8 +87,8 @@ def trial_seed(evaluator: Evaluator, condition: Condition, trial: int, *, seed: 
     """
     parts = {
         "seed": seed,
-        "error_model": condition.drawn_from.canonical(),
-        "target": condition.resolved,
+        "error_model": condition.sampled_model.canonical(),
+        "target": condition.definition,
         "model": evaluator.name,
         "dataset": evaluator.rows.dataset,
         "trial": trial,
@@ -129,14 +129,14 @@ def run_trial(
         `error` when the model raised, and the `errors` as counts by bit (see `audit`).
     """
     start = time.perf_counter()
-    drawn_from = trial_seed(evaluator, condition, trial, seed=seed, coupled=coupled)
-    injection = Injection(evaluator.model, [(condition.drawn_from, condition.hits)], seed=drawn_from)
+    trial_seed_ = trial_seed(evaluator, condition, trial, seed=seed, coupled=coupled)
+    injection = Injection(evaluator.model, [(condition.sampled_model, condition.space)], seed=trial_seed_)
     error_map = injection.error_map
     screened, detection = Screened(error_map), Detection()
     if guarded is None:
         result = _evaluated(evaluator, condition, injection)
     else:
-        screened = Screened.by(condition.mitigation, error_map, injection.space, seed=drawn_from)
+        screened = Screened.by(condition.mitigation, error_map, injection.space, seed=trial_seed_)
         if screened.remaining is not error_map:
             injection = injection.replaced(screened.remaining)
         with condition.mitigation.attach(evaluator.model) as in_computation:
@@ -155,7 +155,7 @@ def run_trial(
         "target": str(condition.target),
         "mitigation": condition.protection,
         "trial": trial,
-        "seed": drawn_from,
+        "seed": trial_seed_,
         "outcome": result.outcome,
         "bits_flipped": hits.bits,
         "words_hit": hits.words,

@@ -23,7 +23,7 @@ from torch import nn
 from drsrobust._files import inside_private, private_folder, writing
 from drsrobust._hashing import folder_digests
 from drsrobust._processes import pool
-from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolved
+from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolve_target
 from drsrobust.campaign.model_file import model_file, read_model_file
 from drsrobust.campaign.schedule import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
 from drsrobust.campaign.trial import Finished, LocalRunner
@@ -134,10 +134,10 @@ def worker_files(
 
 def _condition_spec(condition: Condition, number: int, folder: Path) -> ConditionSpec:
     """Writes the rows of its target."""
-    tensors: Any = condition.hits
+    tensors: Any = condition.space
     if not isinstance(tensors, Transient):
         files: list[tuple[str, str | None]] = []
-        for index, tensor in enumerate(condition.hits.tensors):
+        for index, tensor in enumerate(condition.space.tensors):
             file = None if tensor.rows is None else f"rows-{number}-{index}.npy"
             if file:
                 np.save(folder / file, tensor.rows)
@@ -206,7 +206,9 @@ def _condition(folder: Path, condition: ConditionSpec, model: nn.Module) -> Cond
     if not isinstance(target, Transient):
         rows = {name: None if file is None else np.load(folder / file) for name, file in target}
         target = ResolvedTarget(condition.target, rows)
-    return Condition(condition.error_model, target, resolved(model, target), condition.mitigation, condition.stratum)
+    return Condition(
+        condition.error_model, target, resolve_target(model, target), condition.mitigation, condition.stratum
+    )
 
 
 _MINE = threading.local()  # of a thread: its spec and runner; errors go into a model that no other thread uses

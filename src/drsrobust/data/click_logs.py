@@ -90,7 +90,7 @@ def buckets(values: np.ndarray) -> np.ndarray:
     Source: the study (arXiv:2307.10244), after the winners of the Kaggle challenge ("3 idiots", 2014).
 
     Example:
-        >>> buckets(np.array([-1, 2, 3, 1000, MISSING])).tolist()
+        >>> buckets(np.array([-1, 2, 3, 1000, MISSING_COUNT])).tolist()
         [-3, 0, 1, 47, 2000]
     """
     small = np.maximum(values, MISSING_COUNT + 3) - 2  # no overflow; the smallest integers share a bucket

@@ -160,7 +160,7 @@ BY_HAND = {
 }
 
 
-def describe_sources() -> str:
+def describe() -> str:
     """A line `name/schemas: description` for each data set."""
     return "\n".join(f"{name}/{'|'.join(source.schemas)}: {source.line}" for name, source in SOURCES.items())
 

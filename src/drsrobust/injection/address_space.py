@@ -76,7 +76,7 @@ def distinct_spans(tensors: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]
     spans = list(map(span, tensors.values()))
     open_spans: list[tuple[int, str]] = []
     for (start, end), name in sorted(zip(spans, tensors, strict=True)):
-        if not _has_distinct_words(tensors[name]):
+        if not (tensors[name].is_contiguous() or _has_distinct_words(tensors[name])):
             raise ValueError(f"{name} repeats words of its memory (it was expanded); it cannot be hit word by word")
         open_spans = [(other_end, other) for other_end, other in open_spans if other_end > start]
         for _, other in open_spans:
@@ -87,7 +87,7 @@ def distinct_spans(tensors: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]
 
 
 def _has_distinct_words(tensor: torch.Tensor) -> bool:
-    if tensor.is_contiguous() or not tensor.numel():
+    if not tensor.numel():
         return True
     reach = 1  # words that the smaller dimensions span
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
@@ -262,17 +262,17 @@ class TargetTensor:
         """The tensor itself."""
         return None if self.stored is None else self.stored.tensor
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Words of the whole tensor."""
         return prod(self.shape)
 
-    @property
+    @cached_property
     def row_words(self) -> int:
         """Words of one row."""
         return prod(self.shape[1:])
 
-    @property
+    @cached_property
     def targeted(self) -> int:
         """Words in the targeted rows."""
         return self.size if self.rows is None else len(self.rows) * self.row_words

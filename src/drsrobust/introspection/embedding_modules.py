@@ -51,7 +51,7 @@ def quantized_tables(modules: list[tuple[str, nn.Module]]) -> Iterator[Quantized
     for prefix, module in modules:
         if type(module).__name__ == _LOOKUP:
             yield from _tables(prefix, module)
-        elif type(getattr(module, "_emb_modules", None)) is list:
+        elif is_quantized_collection(module):
             bags = "embedding_bags" if hasattr(module, "embedding_bags") else "embeddings"
             for lookup in module._emb_modules:
                 if type(lookup).__name__ == _LOOKUP:
@@ -145,7 +145,8 @@ def features_tables(modules: list[tuple[str, nn.Module]]) -> dict[str, str]:
     """
     names = {}
     for prefix, module in modules:
-        configs = pooled_tables(module) or ()
+        if not (configs := pooled_tables(module)):
+            continue
         expected = table_names([config.feature_names[0] for config in configs])
         for config in configs:
             feature = config.feature_names[0]
@@ -173,7 +174,7 @@ def with_values(sparse: Any, values: torch.Tensor) -> Any:
 
 def pooled_tables(module: nn.Module) -> list[Any] | None:
     """As `table_configs`, only of collections that pool."""
-    return table_configs(module) if callable(getattr(module, "embedding_bag_configs", None)) else None
+    return table_configs(module) if hasattr(type(module), "embedding_bag_configs") else None
 
 
 def pooled_table_name(collection: str, table: str) -> str:
@@ -189,7 +190,7 @@ def pooled_weight(collection: nn.Module, table: str) -> torch.Tensor | None:
 
 def is_quantized_collection(module: nn.Module) -> bool:
     """Whether a module is a quantized TorchRec collection, with its lookup modules outside of the module tree."""
-    return type(getattr(module, "_emb_modules", None)) is list
+    return type(vars(module).get("_emb_modules")) is list
 
 
 def tables_in_output_order(collection: nn.Module) -> list[Any]:

@@ -9,6 +9,7 @@ another one are those of the inner one.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch.nn.parameter import is_lazy
 
 from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_tables
 from drsrobust.introspection.sharded import refuse_sharded
-from drsrobust.introspection.wrappers import named_modules, plain_name, unwrapped
+from drsrobust.introspection.wrappers import named_modules, unwrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +71,7 @@ def listed(model: nn.Module) -> list[TensorEntry]:
     """Parameters, quantized tables (as their memory, see `embedding_modules`) and buffers, in this order, by their first name.
 
     Tensors that share all of their memory are listed once. FBGEMM's bookkeeping buffers are not listed."""
-    modules = [(plain_name(name), module) for name, module in unwrapped(model).named_modules(remove_duplicate=False)]
+    modules = named_modules(model, repeats=True)
     tables = {table.name: table for table in quantized_tables(modules)}
     parameters, buffers, looked_up = [], [], set()
     for prefix, module in modules:
@@ -140,7 +141,7 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
     if start is None:
         return 0, 0
     if tensor.is_contiguous():
-        return start, start + tensor.numel() * tensor.element_size()
+        return start, start + tensor.nbytes
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + (last + 1) * tensor.element_size()
 
@@ -186,10 +187,11 @@ def component_of(
     embeddings = _embedding_modules(model) if len(by_name) < len(names) else set()
     for name in names:
         if name not in by_name:
-            parts = name.split(".")
-            parents = {".".join(parts[:end]) for end in range(len(parts))}
-            child = name.removeprefix(start).split(".")[0]
-            by_name[name] = child if embeddings.isdisjoint(parents) else "embedding"
+            parent = name
+            while parent and parent not in embeddings:
+                parent = parent.rpartition(".")[0]
+            is_embedding = parent in embeddings
+            by_name[name] = "embedding" if is_embedding else name.removeprefix(start).partition(".")[0]
     return by_name
 
 
@@ -198,8 +200,8 @@ def core(model: nn.Module) -> tuple[str, nn.Module]:
     `DLRMTrain` does; and the beginning of its tensors' names."""
     start, module = "", unwrapped(model)
     while not declared_components(type(module)):
-        children = [(name, child) for name, child in module.named_children() if next(_tensors(child), None) is not None]
-        if len(children) != 1 or next(_tensors(module, recurse=False), None) is not None:
+        children = [(name, child) for name, child in module.named_children() if any(map(_has_tensors, child.modules()))]
+        if len(children) != 1 or _has_tensors(module):
             break
         name, child = children[0]
         child = unwrapped(child)
@@ -209,9 +211,9 @@ def core(model: nn.Module) -> tuple[str, nn.Module]:
     return start, module
 
 
-def _tensors(module: nn.Module, *, recurse: bool = True) -> Iterator[torch.Tensor]:
-    yield from module.parameters(recurse)
-    yield from module.buffers(recurse)
+def _has_tensors(module: nn.Module) -> bool:
+    """Whether a module itself has a parameter or a buffer."""
+    return any(tensor is not None for tensor in (*module._parameters.values(), *module._buffers.values()))
 
 
 def declared_components(model: type[nn.Module]) -> Mapping[str, Sequence[str]]:
@@ -225,11 +227,12 @@ def declared_components(model: type[nn.Module]) -> Mapping[str, Sequence[str]]:
 
 def _embedding_modules(model: nn.Module) -> set[str]:
     """Names of the embedding modules of PyTorch, TorchRec or FBGEMM; the model itself is ""."""
-    return {
-        name
-        for name, module in named_modules(model)
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag) or _COLLECTION.search(type(module).__name__)
-    }
+    return {name for name, module in named_modules(model) if _is_embedding(type(module))}
+
+
+@cache
+def _is_embedding(kind: type[nn.Module]) -> bool:
+    return issubclass(kind, nn.Embedding | nn.EmbeddingBag) or bool(_COLLECTION.search(kind.__name__))
 
 
 def group_of(component: str) -> set[str]:

@@ -2,7 +2,7 @@ from .registry import MODELS as MODELS
 from .registry import Entry as Entry
 from .registry import build_model as build_model
 from .registry import default_sizes as default_sizes
-from .registry import describe_models as describe_models
+from .registry import describe as describe
 from .registry import model_name as model_name
 from .scoring import Scoring as Scoring
 from .scoring import padded_batches as padded_batches

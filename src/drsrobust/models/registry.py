@@ -51,7 +51,7 @@ def build_model(name: str, schema: "Schema", **sizes: Any) -> "nn.Module":
         raise ValueError(f"model {name!r}: {error}") from error
 
 
-def describe_models() -> str:
+def describe() -> str:
     """A line `name: description` for each model."""
     return "\n".join(f"{name}: {entry.line}" for name, entry in MODELS.items())
 
