@@ -14,6 +14,16 @@ OBJECTS = (dr.ActivationClipping(6), dr.BitProtection("sign"), StorageProtection
 OBJECTS = {(each if isinstance(each, type) else type(each)).__module__: each for each in OBJECTS}
 CALLS = (dr.Campaign, dr.ActivationClipping, dr.plots.mitigated_auc, dr.plots.recovery_vs_ber)
 NAMES = [(where, name) for where, names in INSTEAD.items() for name in names if where != "[campaign]"]
+OF_MODULES = {
+    "drsrobust": ("study", "check_parameters", "FieldMixture", "Strided"),
+    "drsrobust.campaign": ("strata",),
+    "drsrobust.injection": ("FieldMixture", "Pattern", "Strided", "Application"),
+    "drsrobust.statistics": (
+        *("required_trials", "checkpoints", "is_precise", "stopping_interval", "error_count_grid", "curve_from_counts"),
+        *("binomial_weights", "stratified_mean", "stratified_proportion"),
+    ),
+}
+NAMES += [(module, name) for module, names in OF_MODULES.items() for name in names]
 
 
 @pytest.mark.parametrize(("where", "name"), NAMES)

@@ -18,4 +18,11 @@ from drsrobust.removed_names import module_getattr
 __version__ = "0.4.1"
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__getattr__ = module_getattr(__name__, _load)
+_OWN_MODEL = "write an error model of your own (docs/extending.md)"
+_REMOVED = {
+    "study": "import drsrobust_study",
+    "check_parameters": "use drsrobust_study.check_parameters",
+    "FieldMixture": _OWN_MODEL,
+    "Strided": _OWN_MODEL,
+}
+__getattr__ = module_getattr(__name__, _REMOVED, _load)

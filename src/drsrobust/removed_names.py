@@ -1,32 +1,14 @@
 """Names that version 0.5 removed. For one version their use raises an error of one line with what to write instead."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
-_OWN_MODEL = "write an error model of your own (docs/extending.md)"
 _TRIALS = "give trials= (docs/campaigns.md)"
 _PROTECTED = "the map of `inject` holds the errors that remain; `mitigation.screen` says what was detected"
-_STRATA = "use drsrobust.statistics.strata.Strata"
 
-# Module (of classes and functions, that which defines them) -> removed name -> what to write instead.
+# Module that defines the class or function -> removed attribute or argument -> what to write instead.
 INSTEAD = {
-    "drsrobust": {
-        "study": "import drsrobust_study",
-        "check_parameters": "use drsrobust_study.check_parameters",
-        "FieldMixture": _OWN_MODEL,
-        "Strided": _OWN_MODEL,
-    },
-    "drsrobust.injection": {
-        **dict.fromkeys(("FieldMixture", "Pattern", "Strided"), _OWN_MODEL),
-        "Application": "use AppliedMap",
-    },
-    "drsrobust.campaign": {"strata": "use drsrobust.campaign.bit_partition"},
-    "drsrobust.statistics": {
-        **dict.fromkeys(("required_trials", "checkpoints", "is_precise", "stopping_interval"), _TRIALS),
-        **dict.fromkeys(("error_count_grid", "curve_from_counts", "binomial_weights"), 'run sampling="stratified"'),
-        **dict.fromkeys(("stratified_mean", "stratified_proportion"), _STRATA),
-    },
     "drsrobust.campaign.campaign": {"protocol": "give label=", "precision": _TRIALS, "max_trials": _TRIALS},
     "[campaign]": {"precision": _TRIALS, "max_trials": _TRIALS},
     "drsrobust.mitigation.activations.clipping": {
@@ -47,6 +29,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C", bound=type)
 
 
+def _line(thing: str, name: str, instead: str) -> str:
+    return f"{thing} has no {name!r} since version 0.5; {instead}"
+
+
 def removed(where: str, name: str, thing: str | None = None) -> str | None:
     """The line on a removed name; None for any other name.
 
@@ -56,15 +42,23 @@ def removed(where: str, name: str, thing: str | None = None) -> str | None:
         thing: what the message says of whose name it is; None: `where`.
     """
     instead = INSTEAD.get(where, {}).get(name)
-    return instead and f"{thing or where} has no {name!r} since version 0.5; {instead}"
+    return instead and _line(thing or where, name, instead)
 
 
-def module_getattr(module: str, load: Callable[[str], Any] | None = None) -> Callable[[str], Any]:
-    """A module's `__getattr__`, which raises AttributeError for removed names and loads others by `load`."""
+def module_getattr(
+    module: str, instead: Mapping[str, str], load: Callable[[str], Any] | None = None
+) -> Callable[[str], Any]:
+    """A module's `__getattr__`.
+
+    Args:
+        module: its name.
+        instead: removed name -> what to write instead; these raise AttributeError.
+        load: loads the other names; None: there are none.
+    """
 
     def attribute(name: str) -> Any:
-        if line := removed(module, name):
-            raise AttributeError(line)
+        if name in instead:
+            raise AttributeError(_line(module, name, instead[name]))
         if load is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return load(name)

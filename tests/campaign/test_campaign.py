@@ -378,4 +378,4 @@ def test_a_model_whose_tensors_moved_is_hit_where_they_are_now(data, trained, tm
     last.weight = torch.nn.Parameter(last.weight.detach().clone())
     assert moved.run(progress=False).equals(expected) and (expected["auc_drop"] != 0).all()
     with pytest.raises(ValueError, match="of a tensor that was replaced since it was resolved"):
-        Injection(model, [(old.error_model, old.hits)], seed=1)
+        Injection(model, [(old.error_model, old.space)], seed=1)

@@ -57,7 +57,7 @@ def test_ids_of_any_integer_type(dtype):
 def test_memory_is_that_of_one_column(tmp_path, monkeypatch):
     """Peak of everything NumPy allocates while 60,000 lines are encoded: a small part of the encoded set, and hardly more
     for 39 columns than for 4. (Arrow's own memory, one look-up's result, is not counted.)"""
-    monkeypatch.setattr(text_lines, "BLOCK", 1 << 20)
+    monkeypatch.setattr(text_lines, "BLOCK_BYTES", 1 << 20)
     monkeypatch.setattr(text_lines, "PIECE", 1 << 18)
     monkeypatch.setattr(click_logs, "STRIPE", 2000)
     path, table = tmp_path / "lines.txt", TABLES["dlrm"]

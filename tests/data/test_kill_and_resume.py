@@ -68,7 +68,7 @@ def test_kill_and_resume(file, tmp_path, monkeypatch, name, what, n):
     part = next((again / "data").glob(".*.part"))
     done = {path: path.stat().st_mtime_ns for path in part.rglob("*") if path.is_file() and path.suffix != ".part"}
     assert (part / click_logs.RAW in done) == (what != "click_logs.pa.table")
-    saved, real_save = [], click_logs.save
+    saved, real_save = [], click_logs.save_array
     monkeypatch.setattr(click_logs, "save_array", lambda path, array: (saved.append(path), real_save(path, array)))
     if part / click_logs.RAW in done:
         monkeypatch.setattr(click_logs, "read_columns", None)  # not read again
@@ -110,7 +110,7 @@ def test_block_size_changes_nothing(file, tmp_path, monkeypatch):
     prints = []
     for size in (3000, 1 << 20):
         monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / str(size)))
-        monkeypatch.setattr(text_lines, "BLOCK", size)
+        monkeypatch.setattr(text_lines, "BLOCK_BYTES", size)
         monkeypatch.setattr(click_logs, "STRIPE", size // 50)
         monkeypatch.setattr(id_encoding, "CHUNK", size // 70)
         monkeypatch.setattr(id_encoding, "HASH_CHUNK", size // 90)

@@ -107,6 +107,7 @@ class AffectedRows:
         self.all_rows = self.everything or self.all_rows
         self._warned: set[str] = set()
         self._lookups = lookups
+        self._unknown = {table: why for table in lookups.tables if (why := self._why_unknown(table))}
 
     def _try_again(self, scores: np.ndarray) -> None:
         """Compares scores of the traced batch with the golden ones."""
@@ -148,13 +149,12 @@ class AffectedRows:
         """Memory of the inverted indexes made so far."""
         return self._lookups.nbytes
 
-    def why_all_rows(self, table: str) -> str | None:
-        """Why errors in a table count as affecting every row; None if the affected rows are known."""
-        if self.all_rows or (unknown := self._lookups.why_unknown(table)):
-            return self.all_rows or unknown
-        if self._flow.elsewhere >> self._flow.number[table] & 1:
-            return "it reads the table outside of the look-up too"
-        return None
+    def _why_unknown(self, table: str) -> str | None:
+        """Why the rows that read a table are unknown; None if they are known."""
+        number = self._flow.number.get(table)
+        if number is not None and self._flow.elsewhere >> number & 1:
+            return self._lookups.why_unknown(table) or "it reads the table outside of the look-up too"
+        return self._lookups.why_unknown(table)
 
     def intact(self) -> bool:
         """Whether the model without errors gives the golden scores: all rows with cached outputs, and a few rows without."""
@@ -183,7 +183,7 @@ class AffectedRows:
                     continue  # an optimizer's state, or a tensor that is never read
                 if fingerprint.name not in self._lookups.tables:
                     dense |= 1 << number
-                elif why := self.why_all_rows(fingerprint.name):
+                elif why := self.all_rows or self._unknown.get(fingerprint.name):
                     self._warn(f"errors in {fingerprint.name} count as affecting every row: {why}")
                     dense |= 1 << number
                 else:

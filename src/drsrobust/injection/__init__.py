@@ -59,4 +59,6 @@ __all__ = [
     "restore_leftovers",
 ]
 
-__getattr__ = module_getattr(__name__)
+_OWN_MODEL = "write an error model of your own (docs/extending.md)"
+_REMOVED = {"FieldMixture": _OWN_MODEL, "Pattern": _OWN_MODEL, "Strided": _OWN_MODEL, "Application": "use AppliedMap"}
+__getattr__ = module_getattr(__name__, _REMOVED)

@@ -129,14 +129,15 @@ class Injection:
     ) -> None:
         if not pairs:
             raise ValueError("no (error model, target) pair was given")
-        refuse_sharded(model)
         resolved, n_transient = [], 0
         for error_model, target in pairs:
             if not isinstance(error_model, ErrorModel):
                 raise TypeError(f"error_model is {error_model!r}; it must be an error model, as BitFlip(ber=1e-6)")
             if isinstance(target, AddressSpace):
                 _check_space(target, model)
-            elif not isinstance(target, Transient):
+            elif isinstance(target, Transient):
+                refuse_sharded(model)
+            else:
                 target = as_target(target).resolve(model, components)
             resolved.append((error_model, target))
             n_transient += isinstance(target, Transient)
@@ -148,7 +149,7 @@ class Injection:
         in_memory: list[tuple[ErrorModel, AddressSpace]] = []
         memory: dict[str, Stored] = {}
         for error_model, target in resolved:
-            number = copies.before(error_model)
+            number = copies.before(error_model) if len(resolved) > 1 else 0
             if isinstance(target, Transient):
                 check_seed(seed)
                 hooks.append(Hooks(model, target, Draw(error_model, int(seed), number, log)))
@@ -227,6 +228,7 @@ def _joined(spaces: Iterable[AddressSpace]) -> AddressSpace:
 
 def _check_space(space: AddressSpace, model: nn.Module) -> None:
     """Raises ValueError for an address space whose memory is not the model's (any more)."""
+    refuse_sharded(model)
     plain = unwrapped(model)
     doubtful = [tensor for tensor in space.tensors if not _is_registered(plain, tensor)]
     memory = stored(model) if doubtful else {}

@@ -6,7 +6,7 @@ so is a list of them. Targets while the model runs (inputs, activations, gradien
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import floor
@@ -30,7 +30,7 @@ from drsrobust.injection.address_space import (
 )
 from drsrobust.injection.hidden_words import warn_of_hidden_words
 from drsrobust.introspection.embedding_modules import table_configs
-from drsrobust.introspection.tensors import GROUPS, declared_groups, group_of, is_sparse, named_modules
+from drsrobust.introspection.tensors import GROUPS, SPARSE_LAYOUTS, declared_groups, group_of, named_modules
 
 LISTED = 20  # tensors in a message, at most
 NEAREST = 3  # names that a message suggests, at most
@@ -168,7 +168,7 @@ class Named(Target):
         if text in ("all", "everything"):
             in_model = [(name, entry) for name, entry in memory.items() if not name.startswith(OPTIMIZER)]
             chosen = [n for n, e in in_model if e.parameter or (text == "everything" and hittable(e.tensor))]
-            return dict.fromkeys(n for n in chosen if not is_sparse(memory[n].tensor))
+            return dict.fromkeys(n for n in chosen if memory[n].tensor.layout not in SPARSE_LAYOUTS)
         # All names, also further ones of tied tensors.
         first = {name: memory.first.get(name, name) for name in memory.component if not name.startswith(OPTIMIZER)}
         if text in first:
@@ -184,7 +184,7 @@ class Named(Target):
             members = {name for name in first if name.startswith(f"{text}.")}
             members = members & parameters or members
         members = members or {name for name in first if fnmatchcase(name, text)}
-        dense = {name for name in members if not is_sparse(memory[first[name]].tensor)}
+        dense = {name for name in members if memory[first[name]].tensor.layout not in SPARSE_LAYOUTS}
         return dict.fromkeys(first[name] for name in dense or members)
 
 
@@ -292,9 +292,9 @@ class Rows(Target):
 
     table: str
     rows: Any
-    label: str | None = field(default=None, repr=False)
-    order: str | None = field(default=None, repr=False)  # "hot", "cold" or "quantile"; None: listed rows
-    share: float | None = field(default=None, repr=False)  # of all rows of the table
+    label: str | None = field(default=None, init=False, repr=False)
+    order: str | None = field(default=None, init=False, repr=False)  # "hot", "cold" or "quantile"; None: listed rows
+    share: float | None = field(default=None, init=False, repr=False)  # of all rows of the table
 
     @classmethod
     def hot(cls, table: str, split: Any, share: float) -> "Rows":
@@ -305,23 +305,30 @@ class Rows(Target):
             split: the rows of data whose reads are counted: `split.sparse[feature]` are (values, lengths).
             share: 0 < share <= 1, of all rows of the table; of rows read equally often the lower number goes first.
         """
-        return replace(cls.quantile(table, split, 0.0, share, _label=f"hot {share:g}"), order="hot", share=share)
+        return cls._ranked(table, split, 0.0, share, "hot", f"hot {share:g}", share)
 
     @classmethod
     def cold(cls, table: str, split: Any, share: float) -> "Rows":
         """The least read `share` of a table's rows (at least one), unread ones included. Arguments as in `hot`."""
-        return replace(cls.quantile(table, split, 1 - share, 1.0, _label=f"cold {share:g}"), order="cold", share=share)
+        return cls._ranked(table, split, 1 - share, 1.0, "cold", f"cold {share:g}", share)
 
     @classmethod
-    def quantile(cls, table: str, split: Any, low: float, high: float, *, _label: str | None = None) -> "Rows":
+    def quantile(cls, table: str, split: Any, low: float, high: float) -> "Rows":
         """The rows from share `low` to share `high` of the table, ordered from the most to the least read; of rows read
         equally often the lower number goes first. Adjacent shares partition the rows; an empty one is refused."""
+        return cls._ranked(table, split, low, high, "quantile", f"quantile {low:g} to {high:g}", high - low)
+
+    @classmethod
+    def _ranked(cls, table: str, split: Any, low: float, high: float, order: str, label: str, share: float) -> "Rows":
         if not 0 <= low < high <= 1:
             raise ValueError(f"shares of a table's rows must satisfy 0 <= low < high <= 1, got {low} and {high}")
         if not isinstance(getattr(split, "sparse", None), Mapping):
             raise TypeError(f"split is a {type(split).__name__}; it must be a Split, as data.train")
-        name = f"{_label or f'quantile {low:g} to {high:g}'} of {getattr(split, 'fingerprint', '')[:12]}"
-        return cls(table, _Ranked(split, low, high), name, "quantile", high - low)
+        rows = cls(table, _Ranked(split, low, high))
+        label = f"{label} of {getattr(split, 'fingerprint', '')[:12]}"
+        for name, value in (("label", label), ("order", order), ("share", share)):
+            object.__setattr__(rows, name, value)
+        return rows
 
     def __str__(self) -> str:
         return f"Rows({self.table}, {self.label or _row_text(self.rows)})"

@@ -123,9 +123,12 @@ def address(tensor: torch.Tensor) -> int | None:
     return tensor.data_ptr() or None
 
 
+SPARSE_LAYOUTS = frozenset(_INDICES)  # of tensors that are stored as indices and values
+
+
 def is_sparse(tensor: torch.Tensor) -> bool:
     """Whether a tensor is stored as indices and values: COO, CSR, CSC, BSR or BSC."""
-    return tensor.layout in _INDICES
+    return tensor.layout in SPARSE_LAYOUTS
 
 
 def sparse_parts(tensor: torch.Tensor) -> list[torch.Tensor]:

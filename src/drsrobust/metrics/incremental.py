@@ -167,8 +167,16 @@ class BaselineMetrics:
         Raises:
             ValueError: scores of another length, or rows that are no distinct numbers of rows.
         """
-        scores, rows = self._checked(scores, changed)
+        return self._auc(*self._checked(scores, changed))
+
+    def _auc(self, scores: np.ndarray, rows: np.ndarray | None) -> float:
         return self._pairs.auc(self._shown(scores, rows), rows)
+
+    def headline(self, scores: np.ndarray, changed: np.ndarray | None = None) -> tuple[float, float, float]:
+        """AUC, log loss and normalised entropy of scores [n], which are checked once. Else as `auc`."""
+        scores, rows = self._checked(scores, changed)
+        logloss = self._log_loss(scores, rows)
+        return self._auc(scores, rows), logloss, logloss / self.entropy
 
     def _shown(self, scores: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
         """What AUC, lists and decisions compare [n], of scores of which all but `rows` (None: any row) are golden."""
@@ -182,7 +190,9 @@ class BaselineMetrics:
 
     def log_loss(self, scores: np.ndarray, changed: np.ndarray | None = None) -> float:
         """`metrics.log_loss` of scores [n]. Arguments and errors are those of `auc`."""
-        scores, rows = self._checked(scores, changed)
+        return self._log_loss(*self._checked(scores, changed))
+
+    def _log_loss(self, scores: np.ndarray, rows: np.ndarray | None) -> float:
         if rows is None:
             return mean_log(factors(self._clicked, scores, self._prior))
         factor = self._factors.copy()
@@ -195,7 +205,9 @@ class BaselineMetrics:
 
     def calibration(self, scores: np.ndarray, changed: np.ndarray | None = None) -> float:
         """`metrics.calibration` of scores [n]. Arguments and errors are those of `auc`."""
-        scores, rows = self._checked(scores, changed)
+        return self._calibration(*self._checked(scores, changed))
+
+    def _calibration(self, scores: np.ndarray, rows: np.ndarray | None) -> float:
         if rows is None:
             return over_clicks(probabilities(scores, self._prior), self._clicked)
         p = self._probabilities.copy()
@@ -225,7 +237,7 @@ class BaselineMetrics:
             if name in DEVIATIONS:
                 values[name] = DEVIATIONS[name](checked_scores, self.golden)
             elif name == "calibration":
-                values[name] = self.calibration(scores, changed)
+                values[name] = self._calibration(checked_scores, rows)
             else:
                 values[name] = self._share(name, checked_scores, rows)
         return values
@@ -238,8 +250,8 @@ class BaselineMetrics:
         check_same(self._arrays(), fresh._arrays(self._lists))
 
     def _checked(self, scores: np.ndarray, changed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Scores [n], and the changed rows, sorted; None: any row may have changed, or more than FEW have, so that a full
-        computation is faster. Scores of another dtype than the golden ones count as all changed.
+        """Scores [n], and the changed rows, sorted; None: any row may have changed, or over `MAX_SHARE_CHANGED` of all, so that
+        a full computation is faster. Scores of another dtype than the golden ones count as all changed.
         """
         scores, n = np.asarray(scores), len(self.golden)
         if scores.size != n or max(scores.shape, default=0) != n:

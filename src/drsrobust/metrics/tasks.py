@@ -60,8 +60,7 @@ class ClickMetrics:
 
     def headline(self, scores: np.ndarray, changed: np.ndarray | None = None) -> Headline:
         """AUC, log loss and normalised entropy of scores [n]. Arguments and errors are those of `BaselineMetrics.auc`."""
-        logloss = self._reference.log_loss(scores, changed)
-        return self._reference.auc(scores, changed), logloss, logloss / self._reference.entropy
+        return self._reference.headline(scores, changed)
 
     def measures(
         self, names: Sequence[str], scores: np.ndarray, changed: np.ndarray | None = None

@@ -27,4 +27,9 @@ __all__ = [
     "wilson",
 ]
 
-__getattr__ = module_getattr(__name__)
+_REMOVED = {
+    **dict.fromkeys(("required_trials", "checkpoints", "is_precise", "stopping_interval"), "give trials= to campaigns"),
+    **dict.fromkeys(("error_count_grid", "curve_from_counts", "binomial_weights"), 'run sampling="stratified"'),
+    **dict.fromkeys(("stratified_mean", "stratified_proportion"), "use drsrobust.statistics.strata.Strata"),
+}
+__getattr__ = module_getattr(__name__, _REMOVED)
