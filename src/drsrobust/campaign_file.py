@@ -336,11 +336,7 @@ def _kind(key: str, table: Any, package: types.ModuleType, base: type) -> tuple[
     if not isinstance(table, dict) or not isinstance(table.get("kind"), str):
         raise TypeError(f'{key} holds {table!r}; it must be a table with kind, as {{ kind = "..." }}')
     classes = {name: getattr(package, name) for name in package.__all__ if inspect.isclass(getattr(package, name))}
-    kinds = [
-        name
-        for name, candidate in classes.items()
-        if issubclass(candidate, base) and candidate not in (base, injection.Sum)
-    ]
+    kinds = [name for name, cls in classes.items() if issubclass(cls, base) and cls not in (base, injection.Sum)]
     if table["kind"] not in kinds:
         raise unknown(f"kind of {key}", table["kind"], kinds)
     kind = getattr(package, table["kind"])

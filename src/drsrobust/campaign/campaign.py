@@ -59,9 +59,7 @@ if TYPE_CHECKING:
 
 PLAIN, STRATIFIED = SAMPLING = ("plain", "stratified")
 STORE_FORMAT = 8  # of what a trial computes and stores: raise it when that changes
-MIN_SECONDS_FOR_PROCESSES = (
-    60.0  # seconds: starting processes, which takes some ten, is not worthwhile for campaigns that end sooner
-)
+MIN_SECONDS_FOR_PROCESSES = 60.0  # starting them takes some ten: not worthwhile for campaigns that end sooner
 _SCHEDULED = ["condition", "trial", "auc", "seconds"]
 _KEY = ["error_model", "rate", "target", *MITIGATION, "trial"]
 
@@ -204,16 +202,7 @@ class Campaign:
             missing.extend([metric.code.missing] if metric.code.missing else [])
             functions[name] = [metric.code.text[:16], round(evaluator.own_metric(metric, evaluator.golden), 6)]
         conditions = [
-            [
-                *condition.key,
-                code(
-                    [
-                        condition.error_model,
-                        condition.space if isinstance(condition.space, Transient) else None,
-                    ]
-                ),
-            ]
-            for condition in self.conditions
+            [*condition.key, code([condition.error_model, condition.transient])] for condition in self.conditions
         ]
         definition = (
             stratified

@@ -49,6 +49,11 @@ class Condition:
         return self.error_model if self.stratum is None else self.stratum.error_model
 
     @property
+    def transient(self) -> Transient | None:
+        """The target, if its errors occur while the model runs."""
+        return self.space if isinstance(self.space, Transient) else None
+
+    @property
     def key(self) -> tuple[str | float | None, ...]:
         """Error model, rate and target as the table names them, the mitigation's identity and, if it has one, the stratum."""
         key = self.error_model.label, self.error_model.rate, str(self.target), self.identity

@@ -243,6 +243,7 @@ class TargetTensor:
         format: of its words.
         rows: int64 ascending, which rows (of the first dimension) are targeted; None: all.
         stored: the tensor in its model's memory; None in a space made without a model.
+        size, row_words, targeted: words of the whole tensor, of one row and in the targeted rows.
     """
 
     name: str
@@ -251,6 +252,15 @@ class TargetTensor:
     format: Format
     rows: np.ndarray | None = field(default=None, compare=False)
     stored: Stored | None = field(default=None, compare=False, repr=False)
+    size: int = field(init=False, compare=False, repr=False)
+    row_words: int = field(init=False, compare=False, repr=False)
+    targeted: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        row_words = prod(self.shape[1:])
+        size = self.shape[0] * row_words if self.shape else 1
+        targeted = size if self.rows is None else len(self.rows) * row_words
+        vars(self).update(size=size, row_words=row_words, targeted=targeted)
 
     @classmethod
     def of(cls, name: str, component: str, dtype: torch.dtype, shape: tuple[int, ...]) -> "TargetTensor":
@@ -261,21 +271,6 @@ class TargetTensor:
     def memory(self) -> torch.Tensor | None:
         """The tensor itself."""
         return None if self.stored is None else self.stored.tensor
-
-    @cached_property
-    def size(self) -> int:
-        """Words of the whole tensor."""
-        return prod(self.shape)
-
-    @cached_property
-    def row_words(self) -> int:
-        """Words of one row."""
-        return prod(self.shape[1:])
-
-    @cached_property
-    def targeted(self) -> int:
-        """Words in the targeted rows."""
-        return self.size if self.rows is None else len(self.rows) * self.row_words
 
 
 class EligibleBits:
@@ -455,6 +450,11 @@ class AddressSpace:
     def __repr__(self) -> str:
         names = ", ".join(tensor.name for tensor in self.tensors[:3]) + (", ..." if len(self.tensors) > 3 else "")
         return f"<AddressSpace: {self.bits:,} bits in {self.words:,} words of {len(self.tensors)} tensors: {names}>"
+
+    @cached_property
+    def by_name(self) -> dict[str, TargetTensor]:
+        """The targeted tensors by name."""
+        return {tensor.name: tensor for tensor in self.tensors}
 
     def in_model(self, model: nn.Module, memory: Memory) -> "AddressSpace":
         """This space, with the model that its tensors are listed from."""

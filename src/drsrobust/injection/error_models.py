@@ -325,24 +325,24 @@ class Sum(ErrorModel):
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         """The union of the summands' maps."""
-        copies = EqualModels()
-        maps = [part.sample(space, seed=seed, copy=copy + copies.before(part)) for part in self.parts]
+        before = equal_before(self.parts)
+        maps = [part.sample(space, seed=seed, copy=copy + more) for part, more in zip(self.parts, before, strict=True)]
         return replace(union(maps), error_model=self.label, eligible_bits=self.eligible(space).bits)
 
 
-class EqualModels:
-    """Counts equal error models of one trial, which draw from streams of their own."""
-
-    def __init__(self) -> None:
-        self._count: Counter[str] = Counter()
-
-    def before(self, model: ErrorModel) -> int:
-        """The `copy` of the next model: how many equal models came before it; of a sum, before any of its parts."""
+def equal_before(models: Sequence[ErrorModel]) -> list[int]:
+    """The `copy` of each model of one trial: how many equal ones come before it; of a sum, before any of its parts. So equal
+    models draw from streams of their own."""
+    if len(models) == 1:
+        return [0]
+    count: Counter[str] = Counter()
+    copies = []
+    for model in models:
         forms = [part.canonical() for part in model.summands()]
-        copy = max(self._count[form] for form in forms)
+        copies.append(max(count[form] for form in forms))
         for form in forms:
-            self._count[form] = max(self._count[form], copy) + 1
-        return copy
+            count[form] = max(count[form], copies[-1]) + 1
+    return copies
 
 
 def drawing_order(model: ErrorModel) -> tuple[str, float, float]:

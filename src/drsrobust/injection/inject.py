@@ -15,7 +15,7 @@ from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor
 from drsrobust.injection.apply import OPEN, AppliedMap
 from drsrobust.injection.error_clock import check_seed
 from drsrobust.injection.error_map import ErrorMap, Log, union
-from drsrobust.injection.error_models import EqualModels, ErrorModel, drawing_order
+from drsrobust.injection.error_models import ErrorModel, drawing_order, equal_before
 from drsrobust.injection.targets import TargetLike, as_target
 from drsrobust.injection.transient import Draw, Hooks, Transient
 from drsrobust.introspection.sharded import refuse_sharded
@@ -143,18 +143,18 @@ class Injection:
             n_transient += isinstance(target, Transient)
         if len(resolved) > 1:  # equal models draw from streams of their own, and the order of the pairs does not matter
             resolved.sort(key=lambda pair: (pair[0].canonical(), _identity(pair[1]), *drawing_order(pair[0])))
-        log, copies = Log(n_transient) if n_transient else None, EqualModels()
+        log = Log(n_transient) if n_transient else None
         maps: list[ErrorMap] = []
         hooks: list[Hooks] = []
         in_memory: list[tuple[ErrorModel, AddressSpace]] = []
         memory: dict[str, Stored] = {}
-        for error_model, target in resolved:
-            number = copies.before(error_model) if len(resolved) > 1 else 0
+        copies = equal_before([error_model for error_model, _ in resolved])
+        for (error_model, target), copy_number in zip(resolved, copies, strict=True):
             if isinstance(target, Transient):
                 check_seed(seed)
-                hooks.append(Hooks(model, target, Draw(error_model, int(seed), number, log)))
+                hooks.append(Hooks(model, target, Draw(error_model, int(seed), copy_number, log)))
                 continue
-            maps.append(error_model.sample(target, seed=seed, copy=number))
+            maps.append(error_model.sample(target, seed=seed, copy=copy_number))
             in_memory.append((error_model, target))
             for tensor in target.tensors:
                 memory[tensor.name] = tensor.stored

@@ -178,15 +178,10 @@ class MemoryFault(ErrorModel):
         Raises:
             ValueError: the memory has no room for the tensors.
         """
-        held_words = self.geometry.held(Layout(space).words)
-        rows, columns = -(-held_words // self.geometry.columns), np.minimum(held_words, self.geometry.columns)
-        counts = {
-            "bit": CHIP_BITS * held_words.sum(),
-            "word": held_words.sum(),
-            "column": columns.sum(),
-            "row": rows.sum(),
-        }
-        counts |= {"bank": (held_words > 0).sum(), "banks": (held_words > 0).any(axis=1).sum(), "ranks": 1}
+        words = self.geometry.held(Layout(space).words)
+        rows, columns = -(-words // self.geometry.columns), np.minimum(words, self.geometry.columns)
+        counts = {"bit": CHIP_BITS * words.sum(), "word": words.sum(), "column": columns.sum(), "row": rows.sum()}
+        counts |= {"bank": (words > 0).sum(), "banks": (words > 0).any(axis=1).sum(), "ranks": 1}
         return {mode: int(count) for mode, count in counts.items()}
 
     def strata(self, space: AddressSpace, critical_bits: CriticalBits) -> list[Stratum]:
@@ -210,10 +205,8 @@ class MemoryFault(ErrorModel):
             if name == "check chips" or not chance.any():
                 strata.append((name, len(chips) / CHIPS, {"chips": chips}, bounded_within))
             else:
-                other_chance = float((1 - chance[chips]).sum()) / CHIPS
-                strata.append(
-                    (f"{name}, not critical", other_chance, {"chips": chips, "critical": 0} | condition, "word")
-                )
+                other = float((1 - chance[chips]).sum()) / CHIPS
+                strata.append((f"{name}, not critical", other, {"chips": chips, "critical": 0} | condition, "word"))
         strata.append(("critical bits", float(chance.sum()) / CHIPS, {"critical": "1+"} | condition, None))
         return [
             Stratum(name, share, replace(self, **new), bounded) for name, share, new, bounded in strata if share > 0
@@ -262,19 +255,11 @@ class MemoryFault(ErrorModel):
     def hits_per_hour(self, space: AddressSpace) -> dict[str, Fit]:
         """Faults per hour that reach the tensors, of each mode, in all chips of the memory, or in those of `chips`."""
         geometry = self.geometry
-        places_of_device = {
-            "bit": CHIP_BITS * geometry.words,
-            "word": geometry.words,
-            "ranks": 1,
-            "banks": geometry.ranks,
-        }
-        places_of_device |= {
-            "column": geometry.ranks * geometry.banks * geometry.columns,
-            "bank": geometry.ranks * geometry.banks,
-        }
-        places_of_device |= {"row": geometry.ranks * geometry.banks * geometry.rows}
+        total = {"bit": CHIP_BITS * geometry.words, "word": geometry.words, "ranks": 1, "banks": geometry.ranks}
+        total |= {"column": geometry.ranks * geometry.banks * geometry.columns, "bank": geometry.ranks * geometry.banks}
+        total |= {"row": geometry.ranks * geometry.banks * geometry.rows}
         places, devices = self.places(space), geometry.ranks * self.n_chips
-        share = {mode: places[mode] / places_of_device[mode] * devices * 1e-9 for mode in MODES}
+        share = {mode: places[mode] / total[mode] * devices * 1e-9 for mode in MODES}
         return {mode: Fit(*(rate * share[mode] for rate in rates)) for mode, rates in self.fit}
 
     def extent(self, space: AddressSpace, *, seed: int, copy: int = 0) -> Extent:
@@ -329,23 +314,23 @@ class MemoryFault(ErrorModel):
         failing = int(np.bitwise_or.reduce(1 << lines[: self.lines]))
         return first | int(_bernoulli(random, 1, self.density)[0]) & failing
 
-    def _reached(self, mode: str, place: int, held_words: np.ndarray) -> np.ndarray:
+    def _reached(self, mode: str, place: int, words: np.ndarray) -> np.ndarray:
         """The words of a column, a row, a bank or more, by the number of its place."""
         geometry, columns = self.geometry, self.geometry.columns
-        full = np.argwhere(held_words > 0)
+        full = np.argwhere(words > 0)
         if mode == "ranks":
-            return np.arange(held_words.sum())
+            return np.arange(words.sum())
         if mode == "banks":
             rank = np.unique(full[:, 0])[place]
-            start = int(held_words[:rank].sum())
-            return np.arange(start, start + int(held_words[rank].sum()))
-        counts = {"bank": held_words > 0, "row": -(-held_words // columns), "column": np.minimum(held_words, columns)}[
-            mode
-        ].astype(int)
+            start = int(words[:rank].sum())
+            return np.arange(start, start + int(words[rank].sum()))
+        counts = {"bank": words > 0, "row": -(-words // columns), "column": np.minimum(words, columns)}[mode].astype(
+            int
+        )
         ends = np.cumsum(counts.ravel())
         number = int(np.searchsorted(ends, place, side="right"))
         rank, bank = divmod(number, geometry.banks)
-        within, filled = place - int(ends[number] - counts.ravel()[number]), int(held_words[rank, bank])
+        within, filled = place - int(ends[number] - counts.ravel()[number]), int(words[rank, bank])
         if mode == "bank":
             offset = np.arange(filled)
         elif mode == "row":

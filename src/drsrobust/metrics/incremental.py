@@ -82,9 +82,7 @@ def twice_above(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 SCORES = ("logit", "probability")  # what AUC, lists and decisions compare
-MAX_SHARE_CHANGED = (
-    0.05  # share of changed rows up to which looking at them alone is quicker than starting over (measured: 4 to 7 %)
-)
+MAX_SHARE_CHANGED = 0.05  # of rows; above it starting over is quicker than looking at these alone (measured: 4 to 7 %)
 
 
 class BaselineMetrics:

@@ -104,8 +104,9 @@ class Screened:
         counts: Counter[str] = Counter()
         for part in parts:
             counts.update(part.counts)
-        detected, stopped = (_known(any, (getattr(part, name) for part in parts)) for name in ("detected", "stopped"))
-        return cls(remaining, detected, _known(all, (part.repaired for part in parts)), stopped, counts)
+        detected = _known(any, [part.detected for part in parts])
+        repaired = _known(all, [part.repaired for part in parts])
+        return cls(remaining, detected, repaired, _known(any, [part.stopped for part in parts]), counts)
 
 
 @dataclass(frozen=True)

@@ -77,11 +77,11 @@ class Plan:
             raise ValueError(
                 f"required is {self.required!r}; it must be a set of names of the plan's tensors: {unknown}"
             )
-        unprotectable = np.isnan(self.losses.values[0, :, 1:]).all(axis=1)
+        blank = np.isnan(self.losses.values[0, :, 1:]).all(axis=1)
         if lacking := [
             name
-            for name, without in zip(self.losses.tensors, unprotectable, strict=True)
-            if without and name in self.required
+            for name, is_blank in zip(self.losses.tensors, blank, strict=True)
+            if is_blank and name in self.required
         ]:
             raise ValueError(f"no candidate protects {lacking[0]!r}, which is required")
 
@@ -208,10 +208,10 @@ class Plan:
             )
         parts = []
         for number, candidate in enumerate(self.candidates, 1):
-            names_of_option = [
+            names = [
                 name for name, option in zip(self.losses.tensors, self.choice.option, strict=True) if option == number
             ]
-            parts += [candidate.on(names_of_option)] if names_of_option else []
+            parts += [candidate.on(names)] if names else []
         composed = Composed(parts)
         composed.name = self.name
         return composed
@@ -236,7 +236,7 @@ class Plan:
 
         names = ["budget_bits", *_SPENT, "loss", "bound", "least"]
         plans = [self.within(budget_bits=budget) for budget in budgets]
-        return pd.DataFrame([[getattr(each_plan, name) for name in names] for each_plan in plans], columns=names)
+        return pd.DataFrame([[getattr(plan, name) for name in names] for plan in plans], columns=names)
 
     def verify(
         self,

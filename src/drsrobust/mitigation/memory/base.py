@@ -14,7 +14,7 @@ from drsrobust._hashing import digest
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorMapMismatch, Target, as_target
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.error_map import MapSource
-from drsrobust.injection.error_models import EqualModels
+from drsrobust.injection.error_models import equal_before
 from drsrobust.introspection.tensors import listed
 from drsrobust.mitigation.base import Cost, Mitigation, Screened, confined_name, tensor_names
 from drsrobust.mitigation.memory.check_bits import CheckBits, label_stream
@@ -185,16 +185,17 @@ class StorageProtection(Mitigation):
         self, error_map: ErrorMap, space: AddressSpace, protected: Mapping[str, ProtectedWords], seed: int
     ) -> dict[str, dict[str, Errors]]:
         """The errors in its own memory, by protected tensor and stored tensor."""
-        own_seed, copies = int(label_stream(seed, self.label).random_raw()), EqualModels()
+        own_seed = int(label_stream(seed, self.label).random_raw())
         hits: dict[tuple[str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
-        for source in error_map.sources:
-            copy, data = copies.before(source.error_model), _drawn_over(space, source.rows)
+        copies = equal_before([source.error_model for source in error_map.sources])
+        for source, copy_number in zip(error_map.sources, copies, strict=True):
+            data = _drawn_over(space, source.rows)
             make = partial(self._own_memory, protected, source.rows)
             memory, owner = space.once((self, "own memory"), make) if data is space else make()
             if not memory.bits:
                 continue
             errors_in_memory = source.error_model.sample_check_bits(
-                memory, data, seed=own_seed, data_seed=error_map.seed, copy=copy
+                memory, data, seed=own_seed, data_seed=error_map.seed, copy=copy_number
             )
             for number, entries in errors_in_memory.by_tensor() if errors_in_memory else ():
                 name = memory.tensors[number].name
@@ -223,11 +224,10 @@ class StorageProtection(Mitigation):
 
     def _in_map(self, error_map: ErrorMap, space: AddressSpace) -> dict[int, ProtectedWords]:
         """The protected words of the map's tensors, by tensor number."""
-        present = space.once(TargetTensor, lambda: {tensor.name: tensor for tensor in space.tensors})
         protected = space.once(self, lambda: self._confined(self.words_of(space.targeted_by)))
         in_map = {}
         for number, expected in enumerate(error_map.fingerprint):
-            tensor = present.get(expected.name)
+            tensor = space.by_name.get(expected.name)
             if tensor is None or (tensor.shape, tensor.format.name) != (expected.shape, expected.format):
                 present_as = f"it is {list(tensor.shape)} {tensor.format.name}" if tensor else "it is not targeted"
                 raise ErrorMapMismatch(

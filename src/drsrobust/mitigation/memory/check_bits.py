@@ -10,6 +10,7 @@ leaves this memory clean, is said by its `sample_check_bits`. It stays clean und
 
 import hashlib
 from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,12 @@ from drsrobust.mitigation.memory.protected_words import (
 )
 
 
+@cache
+def _word_format(width: int) -> Format:
+    """Words of check bits, as wide as the protected ones."""
+    return Format("check bits", getattr(torch, f"uint{width}"), {"value": np.array([ones(width)])})
+
+
 class CheckBits(NamedTuple):
     """Check bits of a tensor's protected words: `bits` for each of `units` (code words, words, rows).
 
@@ -43,14 +50,13 @@ class CheckBits(NamedTuple):
         """The tensor that holds them, under the name of the protected one; of some units (ascending; None: all), the words with
         any of their check bits."""
         width = protected.width
-        word_format = Format("check bits", getattr(torch, f"uint{width}"), {"value": np.array([ones(width)])})
         words = None
         if units is not None:
             first, last = units * self.bits // width, ((units + 1) * self.bits - 1) // width
             spread = np.arange(int((last - first).max(initial=0)) + 1)
             words = distinct(np.sort(np.minimum(first[:, None] + spread, last[:, None]).ravel()))
         shape = (-(-self.units * self.bits // width),)
-        return TargetTensor(protected.name, protected.tensor.component, shape, word_format, words)
+        return TargetTensor(protected.name, protected.tensor.component, shape, _word_format(width), words)
 
     def unpacked(self, protected: ProtectedWords, errors: Errors) -> Errors:
         """Errors in words of that tensor as errors in the check bits of units."""

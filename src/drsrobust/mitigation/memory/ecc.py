@@ -18,7 +18,6 @@ from drsrobust.mitigation.memory.protected_words import (
     ProtectedWords,
     align,
     merge,
-    ones,
     regroup,
     units_of,
 )
@@ -181,7 +180,7 @@ def decode_errors(code: SECDED, data: Errors, check: Errors, size: int) -> Decod
     index, wrong, check_errors = align(data, check)
     result = code.decode(wrong, check_errors)
     last = np.flatnonzero(index == size // code.data_bits)  # a short last code word
-    past_end = last[(result.words[last] & ~ones(size % code.data_bits)) != 0]
+    past_end = last[result.words[last] >> np.uint64(size % code.data_bits) != 0]
     result.status[past_end] = UNCORRECTABLE
     result.words[past_end] = wrong[past_end]
     counts = counted(result.status, (result.words | result.check) != 0)
@@ -209,7 +208,7 @@ class ECC(StorageProtection):
 
     A (72,64) word holds two float32, four bfloat16 or eight bytes of a quantized row; a float64 fills two (39,32) words. The
     last code word of a tensor may be short: a correction beyond its end counts as uncorrectable. Check bits take errors too
-    (`check_memory`). A code word with 2 errors, and some with more, is detected as uncorrectable; others with 3 and more get a
+    (`check_bits`). A code word with 2 errors, and some with more, is detected as uncorrectable; others with 3 and more get a
     fourth error (miscorrected) or pass (if the errors form a code word).
 
     P(2 and more of n bits wrong) = 1 - (1 - p)^n - n p (1 - p)^(n - 1): of (72,64) 2.6e-7, 2.5e-5, 2.4e-3, 0.16 at p = 1e-5 to

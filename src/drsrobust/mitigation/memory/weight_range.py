@@ -120,13 +120,12 @@ class WeightRange(Mitigation):
         Raises:
             ErrorMapMismatch: a tensor of another shape than the ranges were made for.
         """
-        memory = {tensor.name: tensor.memory for tensor in space.tensors}
         mask, is_outside = error_map.mask.copy(), np.zeros(len(error_map), bool)
         for number, entries in error_map.by_tensor():
             name = error_map.fingerprint[number].name
-            if name not in self.ranges or name not in memory:
+            if name not in self.ranges or name not in space.by_name:
                 continue
-            expected, tensor = self.ranges[name], memory[name]
+            expected, tensor = self.ranges[name], space.by_name[name].memory
             if tuple(tensor.shape) != expected.shape:
                 raise ErrorMapMismatch(
                     f"{self.name} was fitted to {name!r} of {list(expected.shape)}; in this model it is {list(tensor.shape)}"
