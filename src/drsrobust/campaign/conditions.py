@@ -74,12 +74,19 @@ class Condition:
         """The identity as tables hold it: its first 12 digits."""
         return None if self.identity is None else self.identity[:12]
 
-    @property
-    def ber(self) -> float | None:
-        """Expected share of eligible bits that flip; None if it depends on the run."""
-        if isinstance(self.space, Transient):
-            return self.error_model.transient_share()
-        return self.error_model.expected_share(self.space)
+    @cached_property
+    def columns(self) -> dict[str, Any]:
+        """The columns of `trial.SCHEMA` that all of its trials share. `ber` is the expected share of eligible bits that
+        flip; None if it depends on the run."""
+        is_transient = isinstance(self.space, Transient)
+        return {
+            "error_model": self.error_model.label,
+            "rate": self.error_model.rate,
+            "ber": self.error_model.transient_share() if is_transient else self.error_model.expected_share(self.space),
+            "target": str(self.target),
+            "mitigation": self.protection,
+            "mitigation_id": self.mitigation_id,
+        }
 
     @property
     def loss_is_bounded(self) -> bool:

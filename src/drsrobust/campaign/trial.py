@@ -36,7 +36,7 @@ def errors_by_bit(error_map: ErrorMap) -> tuple[np.ndarray, np.ndarray, np.ndarr
         bit: uint8 [n], 0 the lowest of its word, ascending within a tensor.
         count: int64 [n], at least 1.
     """
-    hit = [(number, count_bits(error_map.mask[entries])) for number, entries in error_map.by_tensor()]
+    hit = [(number, count_bits(error_map.mask[entries])) for number, entries in list(error_map.by_tensor())]
     counts = np.array([count for _, count in hit], np.int64).reshape(-1, 64)
     row, bit = np.nonzero(counts)
     numbers = np.array([number for number, _ in hit], np.int64)
@@ -149,11 +149,7 @@ def run_trial(
         "model": evaluator.name,
         "dataset": evaluator.rows.dataset,
         "protocol": label,
-        "error_model": condition.error_model.label,
-        "rate": condition.error_model.rate,
-        "ber": condition.ber,
-        "target": str(condition.target),
-        "mitigation": condition.protection,
+        **condition.columns,
         "trial": trial,
         "seed": trial_seed_,
         "outcome": result.outcome,
@@ -176,9 +172,9 @@ def run_trial(
         "n_sites": hits.n_sites,
         "n_events": hits.n_events,
         "stopped": screened.stopped,
-        "mitigation_id": condition.mitigation_id,
     }
-    row |= result.metrics([name for name in metrics if name not in own_metrics])
+    if built_in := [name for name in metrics if name not in own_metrics]:
+        row |= result.metrics(built_in)
     row |= {name: (guarded or evaluator).own_metric(metric, result) for name, metric in own_metrics.items()}
     return row | {"error": result.error, "errors": audit(error_map), "seconds": time.perf_counter() - start}
 
