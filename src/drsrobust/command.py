@@ -80,10 +80,10 @@ def report(file: str, folder: str | None) -> None:
         _write(settings.make(), settings, folder)
 
 
-def _write(made, settings, folder: str | None = None) -> None:
+def _write(campaign, settings, folder: str | None = None) -> None:
     from drsrobust.report import write
 
-    page = write(made, folder or settings.report_folder, bounds=settings.report.ends())
+    page = write(campaign, folder or settings.report_folder, bounds=settings.report.ends())
     click.echo(f"report: {page}")
 
 

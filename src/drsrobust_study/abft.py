@@ -342,19 +342,19 @@ def generated(table_rows: int, rows: int, batch: int = BATCH, *, seed: int = 0) 
         yield from split.batches(batch)
 
 
-def noticed_shares(found: pd.DataFrame) -> pd.DataFrame:
+def noticed_shares(detections: pd.DataFrame) -> pd.DataFrame:
     """Shares of errors that were detected, by bit, with 95 % Wilson intervals.
 
     Args:
-        found: columns `COLUMNS`; rows without injections are dropped.
+        detections: columns `COLUMNS`; rows without injections are dropped.
 
     Returns:
-        `found` with the shares of all errors (`noticed`) and of significant ones (`significant_noticed`, missing where there
-        were none), each with `_low` and `_high`.
+        `detections` with the shares of all errors (`noticed`) and of significant ones (`significant_noticed`, missing where
+        there were none), each with `_low` and `_high`.
     """
     counts, keys = ["injections", "significant", "significant_detected", "detected"], list(COLUMNS[:4])
     others = {name: "first" for name in COLUMNS[-2:]}
-    shares = found.groupby(keys, sort=False, as_index=False).agg(dict.fromkeys(counts, "sum") | others)
+    shares = detections.groupby(keys, sort=False, as_index=False).agg(dict.fromkeys(counts, "sum") | others)
     shares = shares[shares["injections"] > 0].reset_index(drop=True)
     parts = {"noticed": ("detected", "injections"), "significant_noticed": ("significant_detected", "significant")}
     for name, (count, n) in parts.items():
@@ -367,11 +367,11 @@ def _intervals(count: pd.Series, n: pd.Series) -> np.ndarray:
     return np.array(ends).reshape(-1, 3)
 
 
-def claims(found: pd.DataFrame, runs: pd.DataFrame, batch: int) -> pd.DataFrame:
+def claims(all_detections: pd.DataFrame, runs: pd.DataFrame, batch: int) -> pd.DataFrame:
     """Findings on claim C6: checksums detect errors at little cost.
 
     Args:
-        found: `in_layers` and `in_tables`, one below the other.
+        all_detections: `in_layers` and `in_tables`, one below the other.
         runs: `overhead` of operators, with `mitigation`.
         batch: rows of a clean batch.
 
@@ -384,7 +384,9 @@ def claims(found: pd.DataFrame, runs: pd.DataFrame, batch: int) -> pd.DataFrame:
     """
     rows = []
     timings = runs[runs["scope"] == "operator"].groupby("mitigation")["overhead_percent"].agg(["median", "min", "max"])
-    for (name, model), group in found[found["injections"] > 0].groupby(["mitigation", "model"], sort=False):
+    for (name, model), group in all_detections[all_detections["injections"] > 0].groupby(
+        ["mitigation", "model"], sort=False
+    ):
         labels = {"mitigation": name, "model": model}
         rows += [labels | row | {THIRD: 0} for row in _check_findings(name, group, timings, batch)]
         for third, part in group.groupby(THIRD):

@@ -31,7 +31,7 @@ def details(
     summary: "pd.DataFrame | None" = None,
     *more: str,
     trials: str | None = None,
-    drawn: str | None = None,
+    points: str | None = None,
 ) -> str:
     """How a figure was made.
 
@@ -41,7 +41,7 @@ def details(
             rates. None: only the data.
         more: further sentences; empty ones are dropped.
         trials: a sentence on the trials; None: their number by `summary`.
-        drawn: a sentence on points and bars; None: means with the intervals of `summary`.
+        points: a sentence on points and bars; None: means with the intervals of `summary`.
     """
     rows = [rows] if isinstance(rows, Split) else list(rows)
     parts = [_data(split, summary if len(rows) == 1 else None, summary) for split in rows]
@@ -49,13 +49,13 @@ def details(
         parts.append(
             trials or f"{span(summary['n'])} trials per point, each with its own error map; model and rows are fixed."
         )
-        parts.append(drawn or f"Points: means; bars: {_intervals(summary)}.")
+        parts.append(points or f"Points: means; bars: {_intervals(summary)}.")
         if (summary["rate"].fillna(0) >= 1e-4).any():  # the field: `rates.field_rates()`
             parts.append(
                 "Rates from 1e-4 are a stress range: by logged events, a day in DRAM gives about 1e-9 before ECC."
             )
-    elif drawn:
-        parts.append(drawn)
+    elif points:
+        parts.append(points)
     return " ".join(filter(None, [*parts, *more]))
 
 
@@ -106,11 +106,11 @@ def single_error_details(
     text += "their numbers of bits; model and rows are fixed."
     points_text = f"Points: means; bars: {CONFIDENCE:.0%} intervals of stratified samples."
     definition = f"Incorrect: {', '.join(incorrect[name] for name in definitions)}." if definitions else ""
-    return details(evaluator.rows, table, definition, trials=text, drawn=points_text)
+    return details(evaluator.rows, table, definition, trials=text, points=points_text)
 
 
 def deviation_details(
-    summary: "pd.DataFrame", cells: Sequence[Mapping[str, float]], *more: str, drawn: str | None = None
+    summary: "pd.DataFrame", cells: Sequence[Mapping[str, float]], *more: str, points: str | None = None
 ) -> str:
     """Details of a figure made from `deviation_summary`, with the differences from the study's grid.
 
@@ -118,7 +118,7 @@ def deviation_details(
         summary: as `deviation_summary` returns it.
         cells: as `factor_grid` gives them, the middle one first.
         more: further sentences.
-        drawn: a sentence on points and bars; None: means with Student's t.
+        points: a sentence on points and bars; None: means with Student's t.
     """
     densities, rates = ([f"{value:g}" for value in sorted(summary[name].unique())] for name in ("density", "ber"))
     inputs = summary["n_inputs"].iloc[0]
@@ -130,7 +130,7 @@ def deviation_details(
         f"Untrained models, {span(summary['models'])} drawn per cell; {span(summary['n'])} trials per point, each with its own "
         "error map.",
         "An output counts as changed if it moves by over 1 % or is not finite.",
-        f"{drawn or means} Middle: {middle}.",
+        f"{points or means} Middle: {middle}.",
     ]
     released = summary[summary["protocol"] == "as_released"]
     if len(released):

@@ -68,14 +68,14 @@ def _word(model: torch.nn.Module, name: str, place: int) -> int:
     return int(tensor.detach().reshape(-1)[place].cpu().numpy().view(np.uint32))
 
 
-def _described(bit: int, word: int, found: "Evaluation", own: np.ndarray, item: int) -> dict[str, Any]:
-    scores = found.scores[own]
+def _described(bit: int, word: int, evaluation: "Evaluation", user_rows: np.ndarray, item: int) -> dict[str, Any]:
+    scores = evaluation.scores[user_rows]
     order = np.argsort(-scores, kind="stable")  # NaN is last
     return {
         "flipped": bit,
         "word": f"{word:032b}",
         "value": float(np.uint32(word).view(np.float32)),
-        "probability": float(found.probabilities[item]),
-        "rank": 1 + int(np.flatnonzero(own[order] == item)[0]),
-        "auc": found.auc,
+        "probability": float(evaluation.probabilities[item]),
+        "rank": 1 + int(np.flatnonzero(user_rows[order] == item)[0]),
+        "auc": evaluation.auc,
     }

@@ -20,7 +20,7 @@ _CURVE = ["model", "dataset", "protocol", "target"]
 
 
 def best_recovery(
-    found: "pd.DataFrame",
+    recoveries: "pd.DataFrame",
     claimed: float,
     value: str = "recovery",
     by: Sequence[str] = ("model", "dataset", "protocol"),
@@ -28,7 +28,7 @@ def best_recovery(
     """Findings on claim C4, "up to so much": the condition whose interval has the highest lower end.
 
     Args:
-        found: as `recovery` returns it, with intervals that hold for the best of its rows (`confidence`).
+        recoveries: as `recovery` returns it, with intervals that hold for the best of its rows (`confidence`).
         claimed: 0.30 is 30 % of the lost AUC, or 0.30 AUC.
         value: `recovery` or `gained`.
         by: one best condition for each combination of these columns.
@@ -43,7 +43,7 @@ def best_recovery(
     import pandas as pd
 
     rows, by = [], list(by)
-    for where, group in found.reset_index(drop=True).groupby(by, sort=False):
+    for where, group in recoveries.reset_index(drop=True).groupby(by, sort=False):
         row = dict(zip(by, where, strict=True))
         row = {"dataset": ", ".join(dict.fromkeys(group["dataset"]))} | row
         group = group.dropna(subset=[value])
@@ -67,13 +67,13 @@ def best_recovery(
     return with_verdicts(pd.DataFrame(rows), "up_to", bound=claimed)
 
 
-def _untestable(best: "pd.Series", here: "pd.DataFrame", value: str, claimed: float) -> str:
+def _untestable(best: "pd.Series", group: "pd.DataFrame", value: str, claimed: float) -> str:
     """Why the best of some conditions does not test a recovery; empty if it does."""
     width = best[f"{value}_high"] - best[f"{value}_low"]
     if value == "recovery" and best["lost"] < LEAST_LOSS:
         return f"errors cost {best['lost']:.2g} AUC, under {LEAST_LOSS:g}"
     if value == "gained":
-        cost = here["lost"].where(here["raised"] == 0, here["lost_high"]).max()
+        cost = group["lost"].where(group["raised"] == 0, group["lost_high"]).max()
         if cost < claimed:
             return f"errors cost at most {cost:.3g} AUC, the claim is {claimed:g}"
     if np.isnan(width):
@@ -113,27 +113,28 @@ def max_safe_rate(summary: "pd.DataFrame", loss: float = DROP) -> "pd.DataFrame"
 
 
 def cheapest(
-    kept: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float], limit: str = "kept_to"
+    safe_rates: "pd.DataFrame", storage: "pd.DataFrame", bers: Sequence[float], limit: str = "kept_to"
 ) -> "pd.DataFrame":
     """At each rate, the mitigation that keeps the AUC with least storage.
 
     Args:
-        kept: as `max_safe_rate` returns it, of one model, data set, protocol and target, with the model without mitigation.
+        safe_rates: as `max_safe_rate` returns it, of one model, data set, protocol and target, and without
+            mitigation.
         storage: as `storage_overhead` returns it, of the mitigations to choose from; the first of equal ones is taken.
         bers: the rates.
-        limit: column of `kept`: up to which rate a mitigation keeps the AUC.
+        limit: column of `safe_rates`: up to which rate a mitigation keeps the AUC.
 
     Returns:
         one row per rate: `ber`; `lost`, whether the model without mitigation clearly loses more; `mitigation` and
         `stored_percent` (missing where none keeps the AUC).
 
     Raises:
-        ValueError: a mitigation's label that is in several rows of `kept`.
+        ValueError: a mitigation's label that is in several rows of `safe_rates`.
     """
     import pandas as pd
 
-    _one_row_each(kept)
-    limits, rows = kept.set_index("mitigation"), []
+    _one_row_each(safe_rates)
+    limits, rows = safe_rates.set_index("mitigation"), []
     for ber in bers:
         keeps = storage[storage["mitigation"].map(limits[limit]) >= ber]
         keeps = keeps.sort_values("stored_percent", kind="stable")[["mitigation", "stored_percent"]]
@@ -151,12 +152,12 @@ def _one_row_each(table: "pd.DataFrame") -> None:
 
 
 def kept_rates(
-    kept: "pd.DataFrame", storage: "pd.DataFrame", families: Mapping[str, Sequence[str]], bers: Sequence[float]
+    safe_rates: "pd.DataFrame", storage: "pd.DataFrame", families: Mapping[str, Sequence[str]], bers: Sequence[float]
 ) -> "pd.DataFrame":
     """Findings on claim C5: at how many rates at which AUC is lost without protection a family of mitigations keeps it.
 
     Args:
-        kept, storage, bers: as in `cheapest`.
+        safe_rates, storage, bers: as in `cheapest`.
         families: name -> names of its mitigations, as the codes of bit protection.
 
     Returns:
@@ -169,12 +170,17 @@ def kept_rates(
     rows = []
     for name, members in families.items():
         stored = storage[storage["mitigation"].isin(members)]
-        choice = cheapest(kept, stored, bers, "held_to")
+        choice = cheapest(safe_rates, stored, bers, "held_to")
         lost = choice[choice["lost"]]
         has_loss = lost["mitigation"].notna()
-        clearly = cheapest(kept, stored, lost["ber"])["mitigation"].notna() if len(lost) else has_loss
-        over = kept.loc[kept["mitigation"].isin(members), "lost_from"].fillna(np.inf).max()
-        row = {"reading": "rates", "model": kept["model"].iloc[0], "dataset": kept["dataset"].iloc[0], "code": name}
+        clearly = cheapest(safe_rates, stored, lost["ber"])["mitigation"].notna() if len(lost) else has_loss
+        over = safe_rates.loc[safe_rates["mitigation"].isin(members), "lost_from"].fillna(np.inf).max()
+        row = {
+            "reading": "rates",
+            "model": safe_rates["model"].iloc[0],
+            "dataset": safe_rates["dataset"].iloc[0],
+            "code": name,
+        }
         best = [
             f"{number(rate.ber)} {rate.mitigation}, +{rate.stored_percent:.2g} % storage"
             if rate.stored_percent >= 0
@@ -241,32 +247,32 @@ def released_gain(table: "pd.DataFrame", released: str) -> "pd.DataFrame":
     return with_verdicts(pd.DataFrame([row]), "above", bound=0.0)
 
 
-def cost_benefit(found: "pd.DataFrame", storage: "pd.DataFrame", times: "pd.DataFrame") -> "pd.DataFrame":
+def cost_benefit(recoveries: "pd.DataFrame", storage: "pd.DataFrame", times: "pd.DataFrame") -> "pd.DataFrame":
     """Recovery of each mitigation with its cost, and those that no other one beats (nor doing nothing).
 
     Args:
-        found: as `recovery` returns it, at one rate: a row per mitigation.
+        recoveries: as `recovery` returns it, at one rate: a row per mitigation.
         storage: as `storage_overhead` returns it.
         times: of mitigations that run with the model, a row per timing: `mitigation` and `overhead_percent`.
 
     Returns:
-        the rows of `found` with `stored_bits`, `stored_percent`, `overhead_percent` (median; 0 for mitigations that were not
-        timed, which run no code with the model), `overhead_percent_low` and `overhead_percent_high` (range of the timings),
+        the rows of `recoveries` with `stored_bits`, `stored_percent`, `overhead_percent` (median; 0 for mitigations that were
+        not timed, which run no code with the model), `overhead_percent_low` and `overhead_percent_high` (range of the timings),
         `timed` and `front` (see there).
 
     Raises:
         ValueError: a mitigation that is in several rows, or has no row in `storage`.
     """
-    for table in (found, storage):
+    for table in (recoveries, storage):
         _one_row_each(table)
-    if missing := sorted({*found["mitigation"]} - {*storage["mitigation"]}):
+    if missing := sorted({*recoveries["mitigation"]} - {*storage["mitigation"]}):
         raise ValueError(f"storage has no row for {', '.join(missing)}")
     spread = times.groupby("mitigation")["overhead_percent"].agg(["median", "min", "max"])
     ends = [f"overhead_percent{end}" for end in ENDS]
-    points = found.merge(storage, on="mitigation").join(spread.set_axis(ends, axis=1), on="mitigation")
+    points = recoveries.merge(storage, on="mitigation").join(spread.set_axis(ends, axis=1), on="mitigation")
     points["timed"] = points["overhead_percent"].notna()
     points[ends] = points[ends].fillna(0.0)
-    points.attrs = dict(found.attrs)
+    points.attrs = dict(recoveries.attrs)
     points["front"] = front(points, "recovery", ["overhead_percent", "stored_percent"]) & (points["recovery"] > 0)
     return points
 

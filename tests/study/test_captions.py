@@ -25,7 +25,7 @@ def test_data_trials_intervals_and_stress_rates(summary, data):
         "ECC. More."
     )
     assert "stress" not in details(data.test, summary.assign(rate=1e-6))
-    drawn = details(replace(data.test, dataset="movielens-1m/full"), summary, drawn="Colours: means.")
+    drawn = details(replace(data.test, dataset="movielens-1m/full"), summary, points="Colours: means.")
     assert "generated" not in drawn and "Colours: means." in drawn and "bars" not in drawn
     assert details(data.test).endswith(", 600 test rows.")
 
@@ -71,7 +71,7 @@ def test_deviation_and_protocols():
     )
     assert "at 1e-06 a share of 2e-06 of all bits is wrong" in text
     assert text.endswith("here rates are 1e-06, inputs are 500, which vary far less than error maps.")
-    assert "Bars: parts. Middle" in deviation_details(summary, factor_grid(levels), drawn="Bars: parts.")
+    assert "Bars: parts. Middle" in deviation_details(summary, factor_grid(levels), points="Bars: parts.")
     rates = pd.concat([summary.assign(ber=ber) for ber in (1e-8, 5e-8, 1e-7, 5e-7, 1e-6)])
     assert "The study ran" not in deviation_details(rates.assign(n_inputs=10_000), factor_grid(levels, full=True))
     assert protocol_text(summary, ber=1e-6).count("2e-06 of the bits wrong, inputs changed by errors in all") == 2

@@ -50,7 +50,7 @@ def test_the_message_and_the_figure(flips):
     assert "the item keeps rank 1, and AUC stays" in messages.one_flip(small, 0)
     lost = flips.assign(rank=[1] + [7] * 32, auc=[0.8] + [0.5] * 32)
     assert "the item goes from rank 1 to 7, AUC from 0.800 to 0.500" in messages.one_flip(lost, 30)
-    drawn = figure(flips, shown=30).figure
+    drawn = figure(flips, marked_bit=30).figure
     assert len(drawn.axes) == 4 and "bit 30" in alt_text.text(drawn)
     figure(flips.assign(value=np.where(flips["flipped"] == 30, np.nan, flips["value"])))  # NaN can be drawn
 

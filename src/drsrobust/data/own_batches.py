@@ -203,10 +203,10 @@ def _joined(arrays_given: list[Any], task: str | None) -> tuple[np.ndarray | Ids
     raise ValueError(f"labels hold {wrong:g}; they must be 0 or 1, or for ranking whole numbers of items")
 
 
-def _users(given: Any, batch: int, rows: int) -> pa.Array:
+def _users(users: Any, batch: int, rows: int) -> pa.Array:
     """Users [B] of one batch."""
     what = f"user of batch {batch}"
-    values = given if isinstance(given, torch.Tensor) else np.asarray(given)
+    values = users if isinstance(users, torch.Tensor) else np.asarray(users)
     column = id_column(values.reshape(-1), what)
     if len(column) != rows:
         raise ValueError(f"user gives {len(column)} users for {rows} rows of batch {batch}")

@@ -67,11 +67,11 @@ def written(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterat
 
 
 class Escapes(TorchFunctionMode):
-    """Calls `seen` with each tensor whose values leave PyTorch without an operation."""
+    """Calls `on_escape` with each tensor whose values leave PyTorch without an operation."""
 
-    def __init__(self, seen: Callable[[torch.Tensor], None]) -> None:
+    def __init__(self, on_escape: Callable[[torch.Tensor], None]) -> None:
         super().__init__()
-        self._seen = seen
+        self._seen = on_escape
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if getattr(func, "__name__", "") in _TO_PYTHON and args and isinstance(args[0], torch.Tensor):

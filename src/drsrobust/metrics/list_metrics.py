@@ -28,16 +28,16 @@ class ListMetrics:
         self._of(lists.k)
 
     def measures(
-        self, asked: Mapping[str, tuple[str, int | None]], scores: np.ndarray, who: np.ndarray | None
+        self, names: Mapping[str, tuple[str, int | None]], scores: np.ndarray, who: np.ndarray | None
     ) -> dict[str, float]:
         """Metrics by their names; lists are ordered once for all of them.
 
         Args:
-            asked: name -> (metric of `LISTS`, length of the list; None: that of `lists`).
+            names: name -> (metric of `LISTS`, length of the list; None: that of `lists`).
             scores: as `lists.top` takes them.
             who: numbers of the users with a changed row, int64 [A]; None: anyone.
         """
-        requested = {name: (metric, self._of(k or self.lists.k)) for name, (metric, k) in asked.items()}
+        requested = {name: (metric, self._of(k or self.lists.k)) for name, (metric, k) in names.items()}
         top = self.lists.cut(max(lists.lists.k for _, lists in requested.values())).top(scores, who)
         return {
             name: lists.measure(metric, top[: lists.lists.depth], who) for name, (metric, lists) in requested.items()

@@ -23,17 +23,17 @@ _LARGEST = 1e39  # where infinite values and NaN are drawn; the largest float32 
 _PLAIN, _MARKED = "#0072B2", "#C1272D"
 
 
-def one_flip(data: "pd.DataFrame", *, shown: int | None = None) -> "Axes":
+def one_flip(data: "pd.DataFrame", *, marked_bit: int | None = None) -> "Axes":
     """Four panels, one above the other, over the bit that is flipped; the dashed line is the model without errors.
 
     Args:
         data: as `drsrobust_study.one_flip.one_flip` returns it.
-        shown: a bit to mark, with its numbers; None: none.
+        marked_bit: a bit to mark, with its numbers; None: none.
     """
     golden, flips = data[data["flipped"] < 0].iloc[0], data[data["flipped"] >= 0]
     axes = new_panels(rows=len(_PANELS), sharey=False)
     axes[0].figure.set_size_inches(8.0, 7.6)
-    marked = flips["flipped"] == shown
+    marked = flips["flipped"] == marked_bit
     for ax, (name, title) in zip(axes, _PANELS.items(), strict=True):
         start, ends = golden[name], flips[name]
         if name == "value":
@@ -42,7 +42,7 @@ def one_flip(data: "pd.DataFrame", *, shown: int | None = None) -> "Axes":
         ax.axhline(start, color="#777777", linestyle="--", linewidth=0.9, zorder=1)
         colours = np.where(marked, _MARKED, _PLAIN)
         ax.vlines(flips["flipped"], start, ends, colors=colours, linewidth=1.6)
-        for some, colour, label in ((~marked, _PLAIN, "other bits"), (marked, _MARKED, f"bit {shown}")):
+        for some, colour, label in ((~marked, _PLAIN, "other bits"), (marked, _MARKED, f"bit {marked_bit}")):
             style = {"color": colour, "marker": "o", "linestyle": "none", "markersize": 4.5}
             ax.plot(flips["flipped"][some], ends[some], label=label, **style)
         for bit, end, value in zip(flips["flipped"][marked], ends[marked], flips[name][marked], strict=True):

@@ -27,15 +27,15 @@ _POINT = 6.0  # half the side of the square around a point that stays free
 _CROSSED = 200.0  # square pixels of overlap that are as bad as a line over a point or another line
 
 
-def protection_cost_data(kept: "pd.DataFrame", costs: "pd.DataFrame") -> "pd.DataFrame":
+def protection_cost_data(safe_rates: "pd.DataFrame", costs: "pd.DataFrame") -> "pd.DataFrame":
     """What `protection_cost` draws: one row per mitigation, the least storage first.
 
     Args:
-        kept: `max_safe_rate`, of one model and protocol.
+        safe_rates: `max_safe_rate`, of one model and protocol.
         costs: `storage_overhead` of the same mitigations; others store nothing.
     """
-    refuse_one_label(kept)
-    data = kept.merge(costs, on="mitigation", how="left").fillna({"stored_bits": 0, "stored_percent": 0.0})
+    refuse_one_label(safe_rates)
+    data = safe_rates.merge(costs, on="mitigation", how="left").fillna({"stored_bits": 0, "stored_percent": 0.0})
     data["order"] = data["mitigation"] != NONE
     data = data.sort_values(["order", "stored_percent", "held_to"], kind="stable", na_position="first")
     columns = ["model", "dataset", "protocol", "target", "mitigation", "stored_bits", "stored_percent"]
