@@ -24,6 +24,7 @@ from drsrobust.injection import (
     restore,
 )
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
+from drsrobust.mitigation import ECC
 from drsrobust.mitigation.memory.golden_copy import GoldenCopy
 
 
@@ -70,6 +71,22 @@ def test_close_seeds_and_large_ones_are_different_trials():
     space = AddressSpace([TargetTensor.of("t", "t", torch.float32, (10**9,))])  # more words than there is memory
     seeds = [*range(300), *(2**n + k for n in range(17, 64) for k in (0, 1)), 100_000, 200_000, 2**64 - 1]
     assert len({tuple(FixedCount(3).sample(space, seed=seed).word.tolist()) for seed in seeds}) == len(set(seeds))
+
+
+def test_a_target_that_was_resolved_before(model):
+    """Gives the errors of its name, protected or not, until a tensor is replaced."""
+    space, before = resolve(model, "0.*"), words(model)
+    for protection in (None, ECC()):
+        with inject(model, BitFlip(1e-2), "0.*", seed=3, mitigation=protection) as by_name:
+            pass
+        with inject(model, BitFlip(1e-2), space, seed=3, mitigation=protection) as error_map:
+            assert error_map.frame().equals(by_name.frame()) and not same(model, before)
+    assert same(model, before)
+    model[0].weight = nn.Parameter(model[0].weight.detach().clone())
+    with pytest.raises(
+        ValueError, match="0.weight: the address space is of another model, or of a tensor that was replaced"
+    ):
+        inject(model, BitFlip(1e-2), space, seed=3).__enter__()
 
 
 def test_only_what_was_hit_is_touched(model):

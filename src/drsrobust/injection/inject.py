@@ -21,7 +21,8 @@ from drsrobust.injection.transient import Draw, Hooks, Transient
 from drsrobust.introspection.sharded import refuse_sharded
 from drsrobust.introspection.tensors import span, unwrapped
 
-Pair = tuple[ErrorModel, TargetLike | Transient]
+InjectionTarget = TargetLike | Transient | AddressSpace
+Pair = tuple[ErrorModel, InjectionTarget]
 
 
 class Protection(Protocol):
@@ -36,7 +37,7 @@ class Protection(Protocol):
 def inject(
     model: nn.Module,
     error_model: ErrorModel | Sequence[Pair],
-    target: TargetLike | Transient = "all",
+    target: InjectionTarget = "all",
     *,
     seed: int,
     components: Mapping[str, str] | None = None,
@@ -49,8 +50,8 @@ def inject(
         model: any module.
         error_model: as `BitFlip(ber=1e-6)`; or several (error model, target) pairs at once.
         target: what may be hit: `"all"` (parameters and quantized tables), `"everything"` (and buffers), a component, a module,
-            or a glob on names; a `Target`, as `Rows(...)`; a union of them with `|`, or as a list; or, while the model runs,
-            `Inputs(...)`, `Activations(...)`, `Gradients(...)`.
+            or a glob on names; a `Target`, as `Rows(...)`; a union of them with `|`, or as a list; what `resolve` made of one,
+            so that a loop looks it up once; or, while the model runs, `Inputs(...)`, `Activations(...)`, `Gradients(...)`.
         seed: decides everything that is drawn.
         components: overrides of which tensor belongs to which component.
         mitigation: protects the model inside the block: its memory side removes errors, its compute side is attached.
@@ -107,7 +108,7 @@ class Injection:
 
     Args:
         model: any module.
-        pairs: (error model, target) each; instead of a target in memory also its address space.
+        pairs: (error model, target) each.
         seed: decides everything that is drawn.
         components: overrides of which tensor belongs to which component.
 
@@ -122,7 +123,7 @@ class Injection:
     def __init__(
         self,
         model: nn.Module,
-        pairs: Sequence[tuple[ErrorModel, TargetLike | Transient | AddressSpace]],
+        pairs: Sequence[Pair],
         *,
         seed: int,
         components: Mapping[str, str] | None = None,
