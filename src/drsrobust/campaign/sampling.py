@@ -58,6 +58,7 @@ def stratified(conditions: Sequence[Condition], critical_bits: CriticalBits) -> 
             parts = strata.setdefault(maps, strata_of(condition.error_model, condition.space, critical_bits))
         except ValueError as error:
             raise ValueError(f"{condition.error_model} in {condition.target}: {error}") from error
+        # A code that corrects single critical flips makes their number meaningless: harm is then in what it leaves.
         if len(parts) > 1 and _removes(condition, critical_bits):
             strata[maps] = [Stratum(ALL, 1.0, condition.error_model)]
     return [replace(condition, stratum=stratum) for condition in conditions for stratum in strata[condition.key[:3]]]
@@ -101,6 +102,7 @@ def allocate(probabilities: np.ndarray, deviations: np.ndarray, trials: int, pil
         if not (~low & (shares < least)).any():
             break
         low |= shares < least
+    # One by one, not by rounding shares: so a campaign with more trials keeps those that it has.
     counts = np.full(len(shares), pilot, np.int64)
     for _ in range(trials - int(counts.sum())):
         counts[np.argmax(shares / (2 * counts + 1))] += 1
@@ -129,6 +131,7 @@ class StratifiedSchedule(Schedule):
         self._allocated = {number: len(family) == 1 for number, family in self._family.items()}
         for family in families:
             for number in family if len(family) > 1 else ():
+                # A variance takes two trials.
                 self._limit[number] = max(2, min(PILOT_TRIALS, trials // len(family)))
 
     def _advance(self, number: int) -> None:
@@ -149,6 +152,7 @@ class StratifiedSchedule(Schedule):
         model raised counts as 0."""
         n = self._limit[number]
         spreads = [np.nan_to_num(self.values(condition, n)).var() for condition in self._groups[number]]
+        # A pilot that shows no loss may have missed the rare ones: it must not starve its stratum.
         unseen = 0.0 if self._strata[number].is_bounded("word") else UNSEEN_LOSS**2 / n
         return float(np.sqrt(max(spreads) + unseen))
 

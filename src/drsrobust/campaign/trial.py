@@ -137,6 +137,7 @@ def run_trial(
         result = _evaluated(evaluator, condition, injection)
     else:
         screened = Screened.by(condition.mitigation, error_map, injection.space, seed=trial_seed_)
+        # Not by `inject`: the trial needs what the protection detected, too.
         if screened.remaining is not error_map:
             injection = injection.replaced(screened.remaining)
         with condition.mitigation.attach(evaluator.model) as in_computation:

@@ -107,6 +107,7 @@ class AffectedRows:
         self.all_rows = self.everything or self.all_rows
         self._warned: set[str] = set()
         self._lookups = lookups
+        # Asked once: the golden run has seen all look-ups, and trials ask for every table that they hit.
         self._unknown = {table: why for table in lookups.tables if (why := self._why_unknown(table))}
 
     def _try_again(self, scores: np.ndarray) -> None:

@@ -260,6 +260,7 @@ class TargetTensor:
         row_words = prod(self.shape[1:])
         size = self.shape[0] * row_words if self.shape else 1
         targeted = size if self.rows is None else len(self.rows) * row_words
+        # Not as properties: protections read them for every tensor of every trial.
         vars(self).update(size=size, row_words=row_words, targeted=targeted)
 
     @classmethod

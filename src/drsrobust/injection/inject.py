@@ -82,6 +82,7 @@ def inject(
         try:
             injection.apply()
             yield injection.error_map
+            # Not in `finally`: after an exception sites may be unreached for that reason.
             if unreached := injection.unreached():
                 warnings.warn(
                     f"no error was injected at {', '.join(unreached)}: not called inside the `with` block (not used by this "
@@ -230,6 +231,7 @@ def _joined(spaces: Iterable[AddressSpace]) -> AddressSpace:
 def _check_space(space: AddressSpace, model: nn.Module) -> None:
     """Raises ValueError for an address space whose memory is not the model's (any more)."""
     refuse_sharded(model)
+    # Looking at the tensors alone takes a tenth of listing the model, in every trial.
     plain = unwrapped(model)
     doubtful = [tensor for tensor in space.tensors if not _is_registered(plain, tensor)]
     memory = stored(model) if doubtful else {}

@@ -193,6 +193,7 @@ class BaselineMetrics:
     def _log_loss(self, scores: np.ndarray, rows: np.ndarray | None) -> float:
         if rows is None:
             return mean_log(factors(self._clicked, scores, self._prior))
+        # A copy, since the golden factors serve all trials; it costs less than their logarithms.
         factor = self._factors.copy()
         factor[rows] = factors(self._clicked.take(rows), scores.take(rows), self._prior)
         return mean_log(factor)

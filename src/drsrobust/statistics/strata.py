@@ -69,6 +69,7 @@ class Strata:
                 f"the weights of {len(trials)} trials sum to {weight.sum():g}, not to 1: they are of several conditions, or "
                 "some trials of one are missing"
             )
+        # Without losses no trial is known to be harmless, so that none is counted as one of few harmful ones.
         harmed = np.ones(len(trials), bool)
         if "auc_drop" in trials and "outcome" in trials:
             harmed = ((trials["auc_drop"] > DROP) | (trials["outcome"] == "raised")).to_numpy(bool)
@@ -126,6 +127,7 @@ class Strata:
         intervals = [self._stratum(number, part, bounds, confidence) for number, part in parts.items()]
         means, below, above = np.array(intervals).T
         mean = float(weights @ means)
+        # Strata are independent, so distances add in squares; each side by itself, since Stringer's bound is not symmetric.
         low, high = mean - np.linalg.norm(weights * below), mean + np.linalg.norm(weights * above)
         least, greatest = (weights @ ends for ends in np.transpose([self._bounds(number, bounds) for number in parts]))
         return mean, float(max(low, least)), float(min(high, greatest))
@@ -208,6 +210,7 @@ class Strata:
             ValueError: values outside the bounds.
         """
         weights, parts = self._parts(values)
+        # `bounded_interval` has two sides, of which one is used: half of its error.
         level = 1 - 2 * (1 - confidence) / max(1, len(parts))
         return float(weights @ [bounded_interval(part, bounds, level)[2] for part in parts.values()])
 
@@ -243,6 +246,7 @@ class Strata:
             for number, member in enumerate(self.members)
             if (member & is_number).any()
         }
+        # A trial without a value takes its weight along: its stratum counts for less, not its other trials for more.
         weights = np.array([self.weights[n] * len(part) / self.members[n].sum() for n, part in parts.items()])
         return weights / weights.sum(), parts
 

@@ -93,6 +93,7 @@ class StorageProtection(Mitigation):
                 if unprotected is not None:
                     errors = Errors(*map(np.append, errors, unprotected))
             columns.append((np.full(len(errors.index), number, np.int32), *errors))
+        # The map itself where nothing changed: a trial then need not apply another one.
         remaining = error_map
         if columns:
             joined = tuple(map(np.concatenate, zip(*columns, strict=True)))
@@ -191,6 +192,7 @@ class StorageProtection(Mitigation):
         for source, copy_number in zip(error_map.sources, copies, strict=True):
             data = _drawn_over(space, source.rows)
             make = partial(self._own_memory, protected, source.rows)
+            # Nearly all trials draw over the whole space, whose check bits are laid out once.
             memory, owner = space.once((self, "own memory"), make) if data is space else make()
             if not memory.bits:
                 continue
