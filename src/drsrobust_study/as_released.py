@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from typing import Any
 
-import pandas as pd
 from torch import nn
 
 from drsrobust.mitigation import ActivationClipping, Mitigation, clip_sites
@@ -35,9 +34,9 @@ def clippings(model: nn.Module, bounds: Iterable[float]) -> list[ActivationClipp
     return clips
 
 
-def without_suffix(table: pd.DataFrame) -> pd.DataFrame:
-    """A table in which the published clippings are named as those of the same bound, so that a figure draws them alike."""
-    return table.assign(mitigation=table["mitigation"].str.replace(_CLIP, "clip ", regex=False))
+def display_names(clips: Iterable[Mitigation]) -> dict[str, str]:
+    """The names of published clippings in figures: those of the same bound."""
+    return {clip.name: clip.name.replace(_CLIP, "clip ") for clip in clips}
 
 
 class AppliedTooEarly(Mitigation):

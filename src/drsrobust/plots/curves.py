@@ -3,7 +3,8 @@
 For each figure `<name>_data` picks the numbers and `<name>` draws them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+NO_NAMES: Mapping[str, str] = MappingProxyType({})
 NONE, UNPROTECTED = "none", "no protection"  # the model without a mitigation, in tables and in figures
 _KEYS = ["model", "dataset", "error_model", "target"]
 _NUMBERS = ["ber", "realised", "realised_low", "realised_high", "n", "auc", "auc_low", "auc_high", "auc_q10", "auc_q90"]
@@ -102,20 +104,26 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     return ax
 
 
-def mitigated_auc_data(summary: "pd.DataFrame") -> "pd.DataFrame":
+def mitigated_auc_data(summary: "pd.DataFrame", names: Mapping[str, str] = NO_NAMES) -> "pd.DataFrame":
     """What `mitigated_auc` draws: one row per label of a campaign (column `protocol`), mitigation and rate; `series`
     numbers mitigations, the same under all labels.
 
     Args:
         summary: `dr.summarise` of campaigns of one model over mitigations and rates.
+        names: display names of mitigations; those of one name look alike.
     """
-    return picked(_numbered(summary), [*_MITIGATION_KEYS, "n", *_AUC, "share_nonfinite", "share_raised"])
+    return picked(_numbered(summary, names), [*_MITIGATION_KEYS, "n", *_AUC, "share_nonfinite", "share_raised"])
 
 
 @refuses_arguments
 @styled
 def mitigated_auc(
-    data: "pd.DataFrame", ax: "Axes | None" = None, *, label: str = "corrected", errors: str | None = None
+    data: "pd.DataFrame",
+    ax: "Axes | None" = None,
+    *,
+    label: str = "corrected",
+    errors: str | None = None,
+    names: Mapping[str, str] = NO_NAMES,
 ) -> "Axes":
     """Mean AUC with its interval against the bit error rate, a curve per mitigation; without protection in black, with the
     10-90 % quantiles over trials as a band. Curves are shifted slightly, so that no bar hides another.
@@ -125,8 +133,9 @@ def mitigated_auc(
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
         label: of the campaign whose curves are drawn.
         errors: what the title says of them; None: their target.
+        names: as of `mitigated_auc_data`.
     """
-    rows = data[(data["ber"] > 0) & (data["protocol"] == label)]
+    rows = data[(data["ber"] > 0) & (data["protocol"] == label)].replace({"mitigation": dict(names)})
     plain = rows[rows["mitigation"] == NONE]
     ax.fill_between(plain["ber"], plain["auc_q10"], plain["auc_q90"], color="#000000", alpha=0.08, lw=0)
     _curves(ax, rows, "auc")
@@ -138,13 +147,16 @@ def mitigated_auc(
     return ax
 
 
-def recovery_vs_ber_data(recovery: "pd.DataFrame") -> "pd.DataFrame":
+def recovery_vs_ber_data(recovery: "pd.DataFrame", names: Mapping[str, str] = NO_NAMES) -> "pd.DataFrame":
     """What `recovery_vs_ber` draws: one row per label of a campaign, mitigation and rate.
 
     Args:
         recovery: `dr.recovery` of campaigns of one model over rates.
+        names: as of `mitigated_auc_data`.
     """
-    return picked(_numbered(recovery), [*_MITIGATION_KEYS, "n", "auc_golden", *_RECOVERY], "recovery_low", "recovery")
+    return picked(
+        _numbered(recovery, names), [*_MITIGATION_KEYS, "n", "auc_golden", *_RECOVERY], "recovery_low", "recovery"
+    )
 
 
 @refuses_arguments
@@ -155,6 +167,7 @@ def recovery_vs_ber(
     *,
     label: str = "corrected",
     errors: str | None = None,
+    names: Mapping[str, str] = NO_NAMES,
     quantity: str = "recovery",
     claimed: float | None = None,
 ) -> "Axes":
@@ -165,11 +178,12 @@ def recovery_vs_ber(
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
         label: of the campaign whose curves are drawn.
         errors: what the title says of them; None: their target.
+        names: as of `mitigated_auc_data`.
         quantity: `recovery`, as a share of the lost AUC, or `gained`, as AUC.
         claimed: a published value, drawn as a line.
     """
     data = data[data["ber"] > 0].dropna(subset=[quantity, f"{quantity}_low"])
-    rows = data[data["protocol"] == label]
+    rows = data[data["protocol"] == label].replace({"mitigation": dict(names)})
     _curves(ax, rows, quantity)
     ax.axhline(0, linestyle="-", **GUIDE)
     labels = {"recovery": "share of the lost AUC that comes back", "gained": "AUC gained by protection"}
@@ -207,17 +221,16 @@ def mitigation_label(mitigation: str) -> str:
     return UNPROTECTED if mitigation == NONE else re.sub(r"\bbits (?=\d+(?![-+\d]))", "bit ", mitigation)
 
 
-def _numbered(table: "pd.DataFrame") -> "pd.DataFrame":
+def _numbered(table: "pd.DataFrame", display_names: Mapping[str, str]) -> "pd.DataFrame":
     """With `series`: one number for a mitigation under all labels of campaigns, -1 without protection."""
     if (models := table["model"].nunique()) > 1 or table["dataset"].nunique() > 1:
         raise ValueError(
             f"the table holds {models} models and {table['dataset'].nunique()} data sets; give one of each"
         )
     refuse_one_label(table)
-    names = [name for name in dict.fromkeys(table["mitigation"]) if name != NONE]
-    return table.assign(
-        series=table["mitigation"].map({name: number for number, name in enumerate(names)} | {NONE: -1})
-    )
+    shown = table["mitigation"].replace(dict(display_names))
+    numbers = {name: number for number, name in enumerate(name for name in dict.fromkeys(shown) if name != NONE)}
+    return table.assign(series=shown.map(numbers | {NONE: -1}))
 
 
 def _mitigation_style(number: int) -> dict:
