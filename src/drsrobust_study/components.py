@@ -1,7 +1,7 @@
 """Vulnerability of layers, tables, components and classes of bits to single errors: claims C2 and C9 (notebook 04).
 
-Each layer and table times each class of bits is a stratum with trials of its own (`layer_strata`). One random error in a
-component, in a class of bits or anywhere is a mean over strata, weighted by their numbers of bits. A campaign with errors over
+Each layer and table times each class of bits is a part with trials of its own (`layer_partition`). One random error in a
+component, in a class of bits or anywhere is a mean over parts, weighted by their numbers of bits. A campaign with errors over
 more than one part is split by where they fell (`placed`).
 """
 
@@ -66,7 +66,7 @@ def layer_names(model: nn.Module) -> dict[str, str]:
     return names
 
 
-def layer_strata(model: nn.Module, target: str | Target = "all") -> "pd.DataFrame":
+def layer_partition(model: nn.Module, target: str | Target = "all") -> "pd.DataFrame":
     """Layers and tables times classes of bits: a partition of the eligible bits, finer than `bit_partition`.
 
     Args:
@@ -81,7 +81,7 @@ def layer_strata(model: nn.Module, target: str | Target = "all") -> "pd.DataFram
 
     Example:
         >>> model = nn.ModuleDict({"bottom": nn.Linear(4, 8), "top": nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 1))})
-        >>> layer_strata(model).groupby("layer")["eligible"].sum().to_dict()
+        >>> layer_partition(model).groupby("layer")["eligible"].sum().to_dict()
         {'bottom': 1280, 'top 1': 1152, 'top 2': 160}
     """
     import pandas as pd
@@ -100,11 +100,11 @@ def layer_strata(model: nn.Module, target: str | Target = "all") -> "pd.DataFram
         frames.append(frame)
     frame_of_all = pd.concat(frames, ignore_index=True)
     if frame_of_all["eligible"].sum() != space.bits:
-        raise ValueError(f"target {str(target)!r} takes some rows of a tensor; layer_strata needs whole tensors")
+        raise ValueError(f"target {str(target)!r} takes some rows of a tensor; layer_partition needs whole tensors")
     return frame_of_all.assign(weight=frame_of_all["eligible"] / space.bits)
 
 
-def mlp_parts(strata: "pd.DataFrame") -> "pd.DataFrame":
+def mlp_parts(partition: "pd.DataFrame") -> "pd.DataFrame":
     """Strata with a column `part`: their component, with all `*_mlp` as one.
 
     Example:
@@ -112,17 +112,17 @@ def mlp_parts(strata: "pd.DataFrame") -> "pd.DataFrame":
         >>> mlp_parts(pd.DataFrame({"component": ["over_mlp", "dense_mlp", "cross"]}))["part"].tolist()
         ['mlp', 'mlp', 'cross']
     """
-    return strata.assign(part=strata["component"].str.replace(r".+_mlp$", "mlp", regex=True))
+    return partition.assign(part=partition["component"].str.replace(r".+_mlp$", "mlp", regex=True))
 
 
-def single_errors(strata: "pd.DataFrame") -> list[tuple[FixedCount, str | Target]]:
-    """The conditions of a campaign with one error per trial in each part of `bit_partition` or `layer_strata`."""
-    return [(FixedCount(1, bits=row.bits), row.target) for row in strata.itertuples()]
+def single_errors(partition: "pd.DataFrame") -> list[tuple[FixedCount, str | Target]]:
+    """The conditions of a campaign with one error per trial in each part of `bit_partition` or `layer_partition`."""
+    return [(FixedCount(1, bits=row.bits), row.target) for row in partition.itertuples()]
 
 
 def stratified_pvf(
     table: "pd.DataFrame",
-    strata: "pd.DataFrame",
+    partition: "pd.DataFrame",
     split: Split,
     by: Sequence[str] = ("component",),
     confidence: float = CONFIDENCE,
@@ -133,11 +133,11 @@ def stratified_pvf(
     users) incorrect as any trial of its target reached.
 
     Args:
-        table: of a campaign over `single_errors(strata)`, of one model, with columns `decision_changed`, `list_changed` and
+        table: of a campaign over `single_errors(partition)`, of one model, with columns `decision_changed`, `list_changed` and
             `score_changed`.
-        strata: as `bit_partition` or `layer_strata` returns it.
+        partition: as `bit_partition` or `layer_partition` returns it.
         split: the rows that were scored.
-        by: columns of `strata` to group by, as component, layer, bit_class; none: one error anywhere.
+        by: columns of `partition` to group by, as component, layer, bit_class; none: one error anywhere.
         confidence: of the intervals.
 
     Returns:
@@ -145,17 +145,17 @@ def stratified_pvf(
         (trials), `pvf` and `incorrect` with `_low` and `_high`; null (n 0) where the data have none of these outputs.
 
     Raises:
-        ValueError: a stratum without trials, or several models in one table.
+        ValueError: a part without trials, or several models in one table.
     """
     import pandas as pd
 
-    trials = _by_stratum(table, strata)
+    trials = _by_part(table, partition)
     sizes = {"decision_changed": len(split), "score_changed": len(split)}
     sizes["list_changed"] = 0 if split.users is None else len(np.unique(split.users))
-    reach = _reach(table, strata, len(split))
+    reach = _reach(table, partition, len(split))
     rows = []
-    for part, numbers, weights in _parts(table, strata, by):
-        joined = _weighted([trials[number] for number in numbers], strata.iloc[numbers], weights)
+    for part, numbers, weights in _parts(table, partition, by):
+        joined = _weighted([trials[number] for number in numbers], partition.iloc[numbers], weights)
         for name in DEFINITIONS:
             # All outputs of a model that raised are incorrect.
             values = joined[name].astype(float).mask(joined["outcome"] == "raised", 1.0).to_numpy()
@@ -180,7 +180,7 @@ def stratified_pvf(
 
 def stratified_loss(
     table: "pd.DataFrame",
-    strata: "pd.DataFrame",
+    partition: "pd.DataFrame",
     split: Split,
     by: Sequence[str] = ("component",),
     confidence: float = CONFIDENCE,
@@ -197,13 +197,13 @@ def stratified_loss(
     """
     import pandas as pd
 
-    trials = _by_stratum(table, strata)
+    trials = _by_part(table, partition)
     clicks = int((split.labels > 0.5).sum())
-    most = _reach(table, strata, len(split)) / max(1, min(clicks, len(split) - clicks))
+    most = _reach(table, partition, len(split)) / max(1, min(clicks, len(split) - clicks))
     golden = float(table["auc_golden"].iloc[0])
     rows = []
-    for part, numbers, weights in _parts(table, strata, by):
-        joined = _weighted([trials[number] for number in numbers], strata.iloc[numbers], weights)
+    for part, numbers, weights in _parts(table, partition, by):
+        joined = _weighted([trials[number] for number in numbers], partition.iloc[numbers], weights)
         values, frame = joined["auc_drop"].to_numpy(float, na_value=np.nan), Strata.of(joined)
         least, greatest = -np.minimum(1 - golden, most[numbers]), np.minimum(golden, most[numbers])
         mean, low, high = frame.mean_interval(_within(frame, values, least, greatest), (least, greatest), confidence)
@@ -211,7 +211,7 @@ def stratified_loss(
             greatest = np.where((frame.members & raised).any(axis=1), golden, greatest)
             worst = _within(frame, np.where(raised, golden, values), least, greatest)
             high = float(np.fmax(high, frame.mean_interval(worst, (least, greatest), confidence)[2]))
-        row = part | {"bits": int(strata["eligible"].to_numpy()[numbers].sum()), "n": int((~raised).sum())}
+        row = part | {"bits": int(partition["eligible"].to_numpy()[numbers].sum()), "n": int((~raised).sum())}
         rows.append(row | {"auc_drop": mean, "auc_drop_low": low, "auc_drop_high": high})
     frame = pd.DataFrame(rows)
     frame.attrs = {"auc_drop": f"mean over errors; {confidence:.0%} interval recovered from strata's intervals"}
@@ -221,7 +221,7 @@ def stratified_loss(
 def over_train_seeds(
     estimate: Callable[..., "pd.DataFrame"],
     table: "pd.DataFrame",
-    strata: "pd.DataFrame",
+    partition: "pd.DataFrame",
     split: Split,
     by: Sequence[str] = ("component",),
 ) -> "pd.DataFrame":
@@ -230,47 +230,47 @@ def over_train_seeds(
 
     Args:
         table: trials of all models, which differ in `checkpoint`.
-        strata, split, by: as of `stratified_pvf`.
+        partition, split, by: as of `stratified_pvf`.
     """
-    frames = [estimate(trials, strata, split, by=by) for _, trials in table.groupby("checkpoint", sort=False)]
+    frames = [estimate(trials, partition, split, by=by) for _, trials in table.groupby("checkpoint", sort=False)]
     values = [name for name in ("pvf", "incorrect", "auc_drop") if name in frames[0]]
     return across_models(frames, values, by=["model", "dataset", *by, "definition"])
 
 
-def _by_stratum(table: "pd.DataFrame", strata: "pd.DataFrame") -> "list[pd.DataFrame]":
-    """The trials of each stratum."""
+def _by_part(table: "pd.DataFrame", partition: "pd.DataFrame") -> "list[pd.DataFrame]":
+    """The trials of each part."""
     if (several := table["model"].nunique()) != 1:
         raise ValueError(f"table must hold trials of one model, got {several}")
     groups = dict(list(table.groupby(["error_model", "target"])))
     parts = []
-    for error_model, target in single_errors(strata):
+    for error_model, target in single_errors(partition):
         if (error_model.label, str(target)) not in groups:
-            raise ValueError(f"table has no trial of {error_model} in {target}; run single_errors(strata)")
+            raise ValueError(f"table has no trial of {error_model} in {target}; run single_errors(partition)")
         parts.append(groups[error_model.label, str(target)])
     return parts
 
 
 def _parts(
-    table: "pd.DataFrame", strata: "pd.DataFrame", by: Sequence[str]
+    table: "pd.DataFrame", partition: "pd.DataFrame", by: Sequence[str]
 ) -> Iterator[tuple[dict[str, Any], np.ndarray, np.ndarray]]:
-    """For each part its names, the numbers of its strata, and their weights within it."""
-    eligible, strata = strata["eligible"].to_numpy(float), strata.reset_index(drop=True)
-    for name, part in strata.groupby(list(by), sort=False) if by else [((), strata)]:
+    """For each part its names, the numbers of its rows in the partition, and their weights within it."""
+    eligible, partition = partition["eligible"].to_numpy(float), partition.reset_index(drop=True)
+    for name, part in partition.groupby(list(by), sort=False) if by else [((), partition)]:
         numbers = part.index.to_numpy()
         names = {"model": table["model"].iloc[0], "dataset": table["dataset"].iloc[0]}
         names |= dict(zip(by, name, strict=True)) | {"share": float(eligible[numbers].sum() / eligible.sum())}
         yield names, numbers, eligible[numbers] / eligible[numbers].sum()
 
 
-def _weighted(trials: "list[pd.DataFrame]", strata: "pd.DataFrame", weights: np.ndarray) -> "pd.DataFrame":
-    """The trials of several strata as one table, with the columns of a stratified campaign."""
+def _weighted(trials: "list[pd.DataFrame]", partition: "pd.DataFrame", weights: np.ndarray) -> "pd.DataFrame":
+    """The trials of several parts as one table, with the columns of a stratified campaign."""
     import pandas as pd
 
-    bounded = strata["bit_class"].isin(BOUNDED)
-    strata = enumerate(zip(trials, weights, bounded, strict=True))
+    bounded = partition["bit_class"].isin(BOUNDED)
+    partition = enumerate(zip(trials, weights, bounded, strict=True))
     return pd.concat(
         values.assign(**{STRATUM: str(number), WEIGHT: weight / len(values), LOSS_IS_BOUNDED: is_bounded})
-        for number, (values, weight, is_bounded) in strata
+        for number, (values, weight, is_bounded) in partition
     )
 
 
@@ -280,10 +280,10 @@ def _within(strata: Strata, values: np.ndarray, least: np.ndarray | float, great
     return np.clip(values, low, high)
 
 
-def _reach(table: "pd.DataFrame", strata: "pd.DataFrame", rows: int) -> np.ndarray:
-    """Rows that any trial of each stratum's target reached: float64 [strata]; all `rows` if none reached one, or all raised."""
+def _reach(table: "pd.DataFrame", partition: "pd.DataFrame", rows: int) -> np.ndarray:
+    """Rows that any trial of each part's target reached: float64 [parts]; all `rows` if none reached one, or all raised."""
     most = table.groupby("target")["rows_reached"].max().replace(0, rows).fillna(rows)
-    return np.array([float(most[str(target)]) for target in strata["target"]])
+    return np.array([float(most[str(target)]) for target in partition["target"]])
 
 
 def placed(campaign: "Campaign") -> "pd.DataFrame":
@@ -398,12 +398,12 @@ def _names(parts: "pd.DataFrame") -> list[str]:
     return [key for key in ("model", "dataset", "definition") if key in parts]
 
 
-def claims(tables: "Sequence[pd.DataFrame]", strata: "Sequence[pd.DataFrame]", split: Split) -> "pd.DataFrame":
+def claims(tables: "Sequence[pd.DataFrame]", partitions: "Sequence[pd.DataFrame]", split: Split) -> "pd.DataFrame":
     """All findings on claims C2, C9, C10 and C11, on all trials and on thirds of them.
 
     Args:
-        tables: trials of campaigns over `single_errors(strata)`, one table per model; C9 to C11 are about the first.
-        strata: of each model, as `layer_strata` returns it.
+        tables: trials of campaigns over `single_errors(partition)`, one table per model; C9 to C11 are about the first.
+        partitions: of each model, as `layer_partition` returns it.
         split: the rows that were scored.
 
     Returns:
@@ -415,8 +415,8 @@ def claims(tables: "Sequence[pd.DataFrame]", strata: "Sequence[pd.DataFrame]", s
     columns = ["claim", "reading", "model", "dataset", "definition", "value", "low", "high", "n", "detail", "reason"]
 
     def find(*trials: "pd.DataFrame") -> "pd.DataFrame":
-        findings = [*_first_model_findings(trials[0], strata[0], split)]
-        for trials_of_model, parts in zip(trials, strata, strict=True):
+        findings = [*_first_model_findings(trials[0], partitions[0], split)]
+        for trials_of_model, parts in zip(trials, partitions, strict=True):
             loss = over_train_seeds(stratified_loss, trials_of_model, mlp_parts(parts), split, by=["part"])
             ratio = part_ratio(loss, "auc_drop", top="mlp", bottom="embedding", by="part")
             findings.append(ratio.assign(claim="C2", reading="mlp over embedding"))
@@ -425,9 +425,9 @@ def claims(tables: "Sequence[pd.DataFrame]", strata: "Sequence[pd.DataFrame]", s
     return by_thirds(find, *tables)
 
 
-def _first_model_findings(table: "pd.DataFrame", strata: "pd.DataFrame", split: Split) -> "Iterator[pd.DataFrame]":
-    shares = over_train_seeds(stratified_pvf, table, strata, split)
-    losses = over_train_seeds(stratified_loss, table, strata, split)
+def _first_model_findings(table: "pd.DataFrame", partition: "pd.DataFrame", split: Split) -> "Iterator[pd.DataFrame]":
+    shares = over_train_seeds(stratified_pvf, table, partition, split)
+    losses = over_train_seeds(stratified_loss, table, partition, split)
     yield part_ratio(shares, "incorrect", top="over_mlp").assign(claim="C9", reading="over_mlp over others")
     yield part_ratio(shares, "incorrect", bottom="embedding").assign(claim="C9", reading="others over embedding")
     yield part_ratio(losses, "auc_drop", bottom="embedding").assign(claim="C10", reading="others over embedding")
@@ -436,6 +436,6 @@ def _first_model_findings(table: "pd.DataFrame", strata: "pd.DataFrame", split: 
     least, greatest = WRONG / 3, WRONG * 3
     top = with_verdicts(top, "within", least=least, greatest=greatest)
     yield top.assign(claim="C11", reading="over_mlp")
-    layers = over_train_seeds(stratified_loss, table, strata, split, by=["component", "layer"])
+    layers = over_train_seeds(stratified_loss, table, partition, split, by=["component", "layer"])
     layers = layers.assign(total=layers["share"] * layers["auc_drop"])
     yield size_power(layers).assign(claim="C2", reading="size")

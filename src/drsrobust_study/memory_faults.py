@@ -79,7 +79,7 @@ def expected_loss(table: "pd.DataFrame", hits: Mapping[str, float]) -> "pd.DataF
 def understatement(
     faults: "pd.DataFrame",
     flips: "pd.DataFrame",
-    strata: "pd.DataFrame",
+    partition: "pd.DataFrame",
     rows: Split,
     fit: Mapping[str, float],
     hits: Mapping[str, Mapping[str, float]],
@@ -91,8 +91,8 @@ def understatement(
 
     Args:
         faults: trials of `MemoryFault(mode)` without mitigation, of all modes with a rate.
-        flips: trials of `single_errors(strata)`, one flipped bit each.
-        strata: as `layer_strata` gives them.
+        flips: trials of `single_errors(partition)`, one flipped bit each.
+        partition: as `layer_partition` gives it.
         rows: that were scored.
         fit: mode -> failure rate of a device, in any unit; faults that reach a model which fills the memory come by these.
         hits: size of a model, in words -> mode -> faults per hour that reach it. The first is the model of the trials.
@@ -105,7 +105,7 @@ def understatement(
     import pandas as pd
 
     def find(faults: "pd.DataFrame", flips: "pd.DataFrame") -> "pd.DataFrame":
-        (flip,) = stratified_loss(flips, strata, rows, by=()).to_dict("records")
+        (flip,) = stratified_loss(flips, partition, rows, by=()).to_dict("records")
         bit = [flip[f"auc_drop{end}"] * DATA_CHIPS / CHIPS for end in ENDS]  # a wrong check bit does no harm
         findings: list[dict] = []
         for size, rates in (hits | {FULL: fit}).items():

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 from drsrobust_study.captions import details, deviation_details, protocol_text, single_error_details
-from drsrobust_study.components import layer_strata, single_errors
+from drsrobust_study.components import layer_partition, single_errors
 from drsrobust_study.model_factors import factor_grid
 
 BASE = {"model": "m", "dataset": "synthetic-movielens/full", "rate": 1e-3, "auc_golden": 0.8}
@@ -41,8 +41,8 @@ def test_single_errors(evaluator, tmp_path):
     from drsrobust import Campaign
 
     options = {"metrics": ["decision_changed"], "trials": 2, "store": tmp_path / "s"}
-    strata = layer_strata(evaluator.model)
-    table = Campaign(evaluator, conditions=single_errors(strata)[:2], **options).run(progress=False)
+    partition = layer_partition(evaluator.model)
+    table = Campaign(evaluator, conditions=single_errors(partition)[:2], **options).run(progress=False)
     text = single_error_details(table, evaluator)
     assert "2 trials for each layer or table" in text and "moves by over 0.001" in text and "95%" in text
     changed = single_error_details(table, evaluator, ["decision_changed"])

@@ -11,7 +11,7 @@ import pytest
 import drsrobust as dr
 from drsrobust.statistics.summary import summarise
 from drsrobust_study import components, figures, messages
-from drsrobust_study.components import layer_strata, single_errors
+from drsrobust_study.components import layer_partition, single_errors
 from drsrobust_study.memory_faults import enlarged, expected_loss, mixed, ranking, understatement
 
 mpl.use("Agg")
@@ -66,7 +66,7 @@ def test_expected_loss_of_a_year(trials):
 
 
 def test_the_factor_over_single_bits(evaluator, trials, data, tmp_path):
-    parts = layer_strata(evaluator.model)
+    parts = layer_partition(evaluator.model)
     flips = dr.Campaign(evaluator, conditions=single_errors(parts), trials=6, store=tmp_path / "s").run(progress=False)
     fit, hits = {"bit": 1.0, "row": 0.5, "bank": 0.5}, {"bit": 1e-12, "row": 1e-12, "bank": 1e-9}
     faults = trials[trials["mitigation"] == "none"]
