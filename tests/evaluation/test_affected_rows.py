@@ -81,7 +81,8 @@ def test_the_index_is_small(data, evaluator, trained):
     with inject(trained, BitFlip(1e-3), "embedding", seed=1) as error_map:
         evaluator.rerun(error_map)
     ids = sum(v.values.nbytes + (0 if v.lengths is None else v.lengths.nbytes) for v in data.test.sparse.values())
-    assert 0 < evaluator._reach.index_bytes <= 1.5 * ids
+    readers = evaluator._reach._lookups._readers.values()
+    assert 0 < sum(reader._positions.nbytes + reader._starts.nbytes for reader in readers) <= 1.5 * ids
 
 
 @pytest.mark.parametrize("memory", [0, "100KB", "2GB"])

@@ -145,11 +145,6 @@ class AffectedRows:
         """Scores of all rows by the model in its present state."""
         return self._scored(self.batches, self.n)
 
-    @property
-    def index_bytes(self) -> int:
-        """Memory of the inverted indexes made so far."""
-        return self._lookups.nbytes
-
     def _why_unknown(self, table: str) -> str | None:
         """Why the rows that read a table are unknown; None if they are known."""
         number = self._flow.number.get(table)

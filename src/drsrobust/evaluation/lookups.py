@@ -42,11 +42,6 @@ class Readers:
         counts = np.bincount(ranges, minlength=(self.cardinality >> self._shift) + 1)
         self._starts = np.concatenate(([0], np.cumsum(counts))).astype(self._positions.dtype)
 
-    @property
-    def nbytes(self) -> int:
-        """Memory of the index, without the ids."""
-        return self._positions.nbytes + self._starts.nbytes
-
     def of(self, ids: np.ndarray) -> np.ndarray:
         """The rows (int64, ascending) that look up any of some distinct ids, int64 [m]."""
         ids = ids[ids < self.cardinality]
@@ -122,11 +117,6 @@ class Lookups(ABC):
     @abstractmethod
     def rows(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
         """The rows of data (int64, ascending) whose scores may depend on rows `ids` (int64, distinct) of a table, in parts."""
-
-    @property
-    def nbytes(self) -> int:
-        """Memory of the inverted indexes made so far."""
-        return sum(readers.nbytes for readers in self._readers.values())
 
     @abstractmethod
     def _begin(self, batch: Any) -> None:

@@ -364,13 +364,6 @@ class EligibleBits:
         """How many eligible bits words have (int64 [n]), as if all rows were targeted."""
         return self._counts[word % self._period]
 
-    def expected_flips(self, bits_per_word: int | None) -> float:
-        """Expected flips if every word has this many distinct eligible bits flipped (none, if it has fewer), or each of them
-        with probability 1/2 (None)."""
-        if bits_per_word is None:
-            return self.bits / 2
-        return float(self._units * bits_per_word * (self._counts >= bits_per_word).sum())
-
     def subset(self, word: np.ndarray, raw: np.ndarray) -> np.ndarray:
         """For each word a uniform set of its eligible bits, as masks uint64 [n], by Floyd's algorithm (Bentley and Floyd, CACM
         30, 1987): of b eligible bits, numbered from the lowest, step j = 0 .. k - 1 takes number
