@@ -126,6 +126,13 @@ def start():
             pass
 
 
+@pytest.fixture(autouse=True)
+def close_figures():
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
 @pytest.fixture
 def fewer_rows(monkeypatch):
     """Pages load `synthetic-movielens` with its default number of rows."""

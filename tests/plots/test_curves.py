@@ -12,12 +12,6 @@ from drsrobust_study import figures
 mpl.use("Agg")
 
 
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
-
-
 def summary(error_models, targets=("all",), models=("dlrm",)):
     rows = []
     for model in models:

@@ -9,12 +9,6 @@ from drsrobust import plots
 mpl.use("Agg")
 
 
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
-
-
 def table(shares, *, raised=None, **columns):
     """As of `dr.trace`: modules a.0, a, b, (model) or the names that are given, with a flipped bit in the first."""
     n = len(shares)

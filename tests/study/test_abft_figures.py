@@ -1,7 +1,6 @@
 """Figures of checksums: which numbers they draw, and where."""
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,12 +12,6 @@ from drsrobust_study.abft import claims, noticed_shares
 from drsrobust_study.rounding import threshold_claim
 
 mpl.use("Agg")
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture

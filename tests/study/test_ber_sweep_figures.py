@@ -1,5 +1,4 @@
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,12 +8,6 @@ from drsrobust.plots import alt_text
 from drsrobust_study import figures
 
 mpl.use("Agg")
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def summary():

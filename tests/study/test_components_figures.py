@@ -1,7 +1,6 @@
 import itertools
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -12,12 +11,6 @@ mpl.use("Agg")
 NAN = float("nan")
 COMPONENTS = {"embedding": (0.9, 1e-4), "over_mlp": (0.1, 1e-2)}
 CLASSES = ["mantissa", "sign", "exponent_top", "exponent_low", "exponent_high"]
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def ends(value, name):

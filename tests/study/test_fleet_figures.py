@@ -1,7 +1,6 @@
 """What the figures of a fleet draw of tables with no row, one and several."""
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -10,12 +9,6 @@ from drsrobust_study import messages
 from drsrobust_study.figures import fleet_risk, fleet_risk_data, fleet_tail
 
 mpl.use("Agg")
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def table(kind="faults", wrong=(5e4, 0.0), stops=(0.0, 0.08), nonfinite="wrong", width=2.0):

@@ -1,5 +1,4 @@
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -7,12 +6,6 @@ from drsrobust import plots
 from drsrobust_study import figures
 
 mpl.use("Agg")
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def row(method, parameters, rate, cpu, undo=None, dtype="float32"):

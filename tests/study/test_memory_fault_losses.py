@@ -3,7 +3,6 @@
 from itertools import product
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,12 +15,6 @@ from drsrobust_study.memory_faults import enlarged, expected_loss, mixed, rankin
 
 mpl.use("Agg")
 MODES = ("bit", "row", "bank")
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 import itertools
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
@@ -13,12 +12,6 @@ from drsrobust_study.figures.protection import spread_labels
 mpl.use("Agg")
 NAN = float("nan")
 ABOUT = {"model": "wide_deep", "dataset": "d", "target": "all", "n": 9, "auc_golden": 0.8}
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def ends(name, value, by=0.02):

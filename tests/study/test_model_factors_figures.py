@@ -1,7 +1,6 @@
 import itertools
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -17,12 +16,6 @@ CELLS = [
     MIDDLE | {"depth": 2},
     MIDDLE | {"depth": 2, "width": 64},
 ]
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 def ends(name, value):

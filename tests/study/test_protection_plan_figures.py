@@ -1,5 +1,4 @@
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
 
@@ -28,12 +27,6 @@ MEASURED = pd.DataFrame(
         "auc_drop_high": [1e-3, 1e-3, 2e-3, 0.014],
     }
 )
-
-
-@pytest.fixture(autouse=True)
-def close_figures():
-    yield
-    plt.close("all")
 
 
 @pytest.mark.parametrize(("budgets", "points"), [(0, 0), (1, 1), (3, 0), (3, 4)])
