@@ -63,6 +63,8 @@ def test_auc_by_mitigation_and_protocol(summary):
     labels = [text.get_text() for text in axes[1].get_legend().get_texts()]
     assert labels == ["no protection", "clip 6", "10-90 % of trials,\nno protection"]  # what its row shows
     assert "all parameters" in axes[0].get_title("left") and "published" in axes[1].get_title("left")
+    mine = plots.mitigated_auc(data[data["protocol"] == "as_released"].assign(protocol="mine"))
+    assert len(drawn(mine)) == 2  # a user's label needs no argument
     with pytest.raises(ValueError, match=r"as dr.summarise\(table\)"):
         plots.mitigated_auc_data(summary.drop(columns="auc_low"))
     with pytest.raises(ValueError, match="2 models and 1 data sets"):

@@ -143,7 +143,7 @@ class Campaign:
             warnings.warn(
                 f"{', '.join(without)}: no value on these rows, so the columns will be empty; metrics of lists need users "
                 "(user= of dr.data.from_frame and the others)",
-                stacklevel=2,
+                stacklevel=3,  # past the decorator
             )
         for metric in self.own_metrics.values():
             evaluator.check_own_metric(metric)
@@ -168,7 +168,7 @@ class Campaign:
         warnings.warn(
             f"this campaign's results are not kept, since a later run could not see whether this is the same: {missing}; pass "
             "store= a folder to keep them",
-            stacklevel=3,
+            stacklevel=4,
         )
         folder = cache_folder("campaigns")
         folder.mkdir(parents=True, exist_ok=True)

@@ -121,7 +121,7 @@ def mitigated_auc(
     data: "pd.DataFrame",
     ax: "Axes | None" = None,
     *,
-    label: str = "corrected",
+    label: str | None = None,
     errors: str | None = None,
     names: Mapping[str, str] = NO_NAMES,
 ) -> "Axes":
@@ -131,11 +131,12 @@ def mitigated_auc(
     Args:
         data: `mitigated_auc_data`; rates of 0 are not drawn.
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
-        label: of the campaign whose curves are drawn.
+        label: of the campaign whose curves are drawn; None: the first in the data.
         errors: what the title says of them; None: their target.
         names: as of `mitigated_auc_data`.
     """
-    rows = data[(data["ber"] > 0) & (data["protocol"] == label)].replace({"mitigation": dict(names)})
+    rows = _of_label(data, label).replace({"mitigation": dict(names)})
+    rows = rows[rows["ber"] > 0]
     plain = rows[rows["mitigation"] == NONE]
     ax.fill_between(plain["ber"], plain["auc_q10"], plain["auc_q90"], color="#000000", alpha=0.08, lw=0)
     _curves(ax, rows, "auc")
@@ -165,7 +166,7 @@ def recovery_vs_ber(
     data: "pd.DataFrame",
     ax: "Axes | None" = None,
     *,
-    label: str = "corrected",
+    label: str | None = None,
     errors: str | None = None,
     names: Mapping[str, str] = NO_NAMES,
     quantity: str = "recovery",
@@ -176,14 +177,14 @@ def recovery_vs_ber(
     Args:
         data: `recovery_vs_ber_data`; values that are blank or have no interval are not drawn.
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
-        label: of the campaign whose curves are drawn.
+        label: of the campaign whose curves are drawn; None: the first in the data.
         errors: what the title says of them; None: their target.
         names: as of `mitigated_auc_data`.
         quantity: `recovery`, as a share of the lost AUC, or `gained`, as AUC.
         claimed: a published value, drawn as a line.
     """
-    data = data[data["ber"] > 0].dropna(subset=[quantity, f"{quantity}_low"])
-    rows = data[data["protocol"] == label].replace({"mitigation": dict(names)})
+    rows = _of_label(data, label).replace({"mitigation": dict(names)})
+    rows = rows[rows["ber"] > 0].dropna(subset=[quantity, f"{quantity}_low"])
     _curves(ax, rows, quantity)
     ax.axhline(0, linestyle="-", **GUIDE)
     labels = {"recovery": "share of the lost AUC that comes back", "gained": "AUC gained by protection"}
@@ -219,6 +220,12 @@ def refuse_one_label(table: "pd.DataFrame") -> None:
 def mitigation_label(mitigation: str) -> str:
     """The name of a mitigation in a figure: a single protected bit in the singular."""
     return UNPROTECTED if mitigation == NONE else re.sub(r"\bbits (?=\d+(?![-+\d]))", "bit ", mitigation)
+
+
+def _of_label(data: "pd.DataFrame", label: str | None) -> "pd.DataFrame":
+    """The rows of one campaign's label, by default the first."""
+    labels = data["protocol"]
+    return data[labels == (next(iter(labels), None) if label is None else label)]
 
 
 def _numbered(table: "pd.DataFrame", display_names: Mapping[str, str]) -> "pd.DataFrame":
