@@ -22,4 +22,3 @@ from .captions import details as details
 from .findings import conclusion as conclusion
 from .notebook import check_parameters as check_parameters
 from .notebook import provenance as provenance
-from .thirds import by_thirds as by_thirds

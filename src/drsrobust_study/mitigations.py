@@ -1,4 +1,4 @@
-"""The models on which mitigations are compared, the mitigations, and their time at inference (notebooks 07, 08)."""
+"""The models on which mitigations are compared, the mitigations, and their time at inference (notebook 07, benchmarks)."""
 
 import os
 from collections.abc import Sequence

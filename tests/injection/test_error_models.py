@@ -243,6 +243,27 @@ def test_sums_of_row_errors_of_one_rate_and_two_densities_commute():
     assert entries((a + b).sample(ALL, seed=1)) == entries((b + a).sample(ALL, seed=1))
 
 
+class HighBits(dr.BitFlip):
+    """Flips only the two highest bits, without the field `bits`."""
+
+    def eligible(self, space):
+        return space.only((30, 31))
+
+
+@pytest.mark.parametrize(
+    ("error_model", "eligible"),
+    [
+        (HighBits(0.5) + dr.SingleBit(3), {3, 30, 31}),
+        (HighBits(0.5) + dr.BitFlip(0.1), set(range(32))),
+        (dr.BitFlip(0.1, bits="sign") + dr.SingleBit(30), {30, 31}),
+    ],
+)
+def test_a_sum_may_flip_what_its_parts_may(error_model, eligible):
+    space = resolve(one_format("float32"), "everything")
+    words = space.bits // 32
+    assert error_model.eligible(space).bits == error_model.sample(space, seed=1).eligible_bits == len(eligible) * words
+
+
 def test_equal_models_of_one_trial_are_two_draws():
     model, a, b = one_format("float32"), dr.BitFlip(0.05), dr.MultiBit(0.1, 2)
 

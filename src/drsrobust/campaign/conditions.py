@@ -8,7 +8,7 @@ from functools import cached_property
 from inspect import signature
 from itertools import product
 from math import log10
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -28,9 +28,6 @@ from drsrobust.injection.address_space import Memory
 from drsrobust.injection.critical_bits import SPREAD, Stratum
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import NONE
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -76,7 +73,7 @@ class Condition:
 
     @cached_property
     def columns(self) -> dict[str, Any]:
-        """The columns of `trial.SCHEMA` that all of its trials share. `ber` is the expected share of eligible bits that
+        """The columns of `table.SCHEMA` that all of its trials share. `ber` is the expected share of eligible bits that
         flip; None if it depends on the run."""
         is_transient = isinstance(self.space, Transient)
         return {

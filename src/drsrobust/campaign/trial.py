@@ -140,6 +140,7 @@ def run_trial(
         # Not by `inject`: the trial needs what the protection detected, too.
         if screened.remaining is not error_map:
             injection = injection.replaced(screened.remaining)
+        # Attached already by `Evaluator.under`: this begins a Detection of the trial's own.
         with condition.mitigation.attach(evaluator.model) as in_computation:
             result = _evaluated(guarded, condition, injection)
         detection = CombinedDetection([screened, in_computation])

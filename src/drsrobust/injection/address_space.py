@@ -415,6 +415,7 @@ class AddressSpace:
 
     Attributes:
         tensors: the targeted ones, in plain string order of their names.
+        chosen_bits: the argument `bits`.
         eligible: the eligible bits of each.
         bits: how many eligible bits there are.
         words: how many words have one.
@@ -431,7 +432,7 @@ class AddressSpace:
     def __init__(self, tensors: Iterable[TargetTensor], bits: Iterable[int | str] | None = None) -> None:
         self.tensors = tuple(sorted((t for t in tensors if t.targeted), key=lambda tensor: tensor.name))
         chosen = None if bits is None else bit_set(bits)
-        self.eligible = eligible_bits(self.tensors, chosen)
+        self.chosen_bits, self.eligible = chosen, eligible_bits(self.tensors, chosen)
         self._ends = np.cumsum([eligible.bits for eligible in self.eligible], dtype=np.int64)
         self._word_ends = np.cumsum([eligible.words for eligible in self.eligible], dtype=np.int64)
         self.bits, self.words = (int(ends[-1]) if len(ends) else 0 for ends in (self._ends, self._word_ends))

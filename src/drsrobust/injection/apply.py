@@ -50,6 +50,10 @@ class Change(ABC):
     thread: int
 
     @abstractmethod
+    def apply(self) -> None:
+        """Makes the change."""
+
+    @abstractmethod
     def undo(self) -> None:
         """Restores the model; does nothing if that was done before."""
 
@@ -102,10 +106,10 @@ class OpenChanges:
         spans = [span(tensor) for _, tensor in named_tensors(model, buffers=True)]
         return [change for change in changes if _share_modules(model, change.model) or _overlap(change.spans, spans)]
 
-    def other_maps(self, application: "AppliedMap", *, later: bool = False) -> "list[AppliedMap]":
+    def other_maps(self, applied: "AppliedMap", *, later: bool = False) -> "list[AppliedMap]":
         """The other applied maps; only the ones that were applied later, if asked for."""
-        changes = self._changes[self._changes.index(application) + 1 :] if later else self._changes
-        return [change for change in changes if isinstance(change, AppliedMap) and change is not application]
+        changes = self._changes[self._changes.index(applied) + 1 :] if later else self._changes
+        return [change for change in changes if isinstance(change, AppliedMap) and change is not applied]
 
 
 OPEN = OpenChanges()

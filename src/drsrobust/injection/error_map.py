@@ -357,12 +357,12 @@ class ErrorMap:
             ErrorMapMismatch: a targeted tensor is missing in the model or has another shape or format, or a word that a mask
                 was made from differs.
         """
-        application = AppliedMap(self, stored(model, optimizer), model)
+        applied = AppliedMap(self, stored(model, optimizer), model)
         try:
-            application.apply()
+            applied.apply()
             yield self
         finally:
-            application.undo()
+            applied.undo()
 
     def apply(self, model: nn.Module, *, optimizer: Any = None) -> None:
         """Applies the errors for good; `applied` undoes them."""

@@ -1,6 +1,7 @@
 """Error models: the base class, sums, and models of single flipped or stuck bits.
 
-An error model is a frozen dataclass with one verb, `sample`. Models of several bits are in `field_errors`."""
+An error model is a frozen dataclass that draws error maps: it defines `rate`, `expected_share` and `sample`, and inherits the
+rest. Models of several bits are in `field_errors`."""
 
 import hashlib
 from abc import ABC, abstractmethod
@@ -39,6 +40,7 @@ class ErrorModel(ABC):
 
     Attributes:
         unit: what goes wrong at one time: a `bit`, a `word`, or a `row` (neighbouring words).
+            `Scrubbing` lets the bits of a unit arrive together.
     """
 
     RATE: ClassVar[str | None] = None
@@ -315,8 +317,8 @@ class Sum(ErrorModel):
 
     def eligible(self, space: AddressSpace) -> AddressSpace:
         """The bits that any of the summands may flip."""
-        bits = [(part.bit,) if isinstance(part, SingleBit) else getattr(part, "bits", None) for part in self.parts]
-        return space if None in bits else space.only({bit for part_bits in bits for bit in part_bits})
+        chosen = [part.eligible(space).chosen_bits for part in self.parts]
+        return space if None in chosen else space.only({bit for bits in chosen for bit in bits})
 
     def expected_share(self, space: AddressSpace) -> None:
         """None: the overlap of the summands' bits is not counted."""

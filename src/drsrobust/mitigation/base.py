@@ -134,12 +134,12 @@ class Mitigation(ABC):
     """A protection. `a + b` applies both, from left to right.
 
     A subclass sets `name`, implements `settings`, and overrides `screen`, `register_hooks` (with `new_detection`) and `cost` as
-    far as it has these sides.
+    far as it has these sides; `covers` and `on` too, if `dr.plan` shall place it on single tensors.
 
     Attributes:
         name: label in tables and legends. Several settings may share it; conditions, stores and tables use `identity`.
         corrects_mode: the mode of memory faults of which it corrects every single one, or `any`; None: it does not.
-        spread: how far a repair may move errors (`injection.critical_bits.SPREAD`).
+        spread: how far a repair may move errors: within the `chip`, within the `word`, or `anywhere`.
         ordered: whether its effect on a sample depends on earlier batches (repair of weights, a check of every n-th batch).
             Evaluators then score all rows in order.
         reports_only: whether it detects errors and changes nothing.

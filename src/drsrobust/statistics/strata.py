@@ -31,6 +31,7 @@ LARGE_LOSS = 0.25  # of the largest loss: trials that lose more carry the mean
 STUDENT, STRINGER, RULE_OF_THREE = METHOD_NAMES = "Student's t", "Stringer's bound", "rule of three"
 MetricBounds = tuple[float, float] | tuple[np.ndarray, np.ndarray]
 AS_SEEN, UNKNOWN = "values as seen", ""
+# `mean_interval` uses the rule of three by itself where all values agree.
 METHODS = dict(zip(METHOD_NAMES, (mean_interval, stringer_interval, mean_interval), strict=True))
 
 
@@ -44,14 +45,14 @@ class Strata:
         members: bool [strata, trials].
         few_harmful: bool [strata], whether so few trials of a stratum are harmed, or carry its mean loss, that Student's t is
             too narrow.
-        bounded: bool [strata], whether no value is taken to lie beyond those seen.
+        loss_is_bounded: bool [strata], whether no value is taken to lie beyond those seen.
     """
 
     names: tuple[str, ...]
     weights: np.ndarray
     members: np.ndarray
     few_harmful: np.ndarray
-    bounded: np.ndarray
+    loss_is_bounded: np.ndarray
 
     @classmethod
     def of(cls, trials: "pd.DataFrame") -> "Strata":
@@ -110,8 +111,9 @@ class Strata:
     ) -> tuple[float, float, float]:
         """The mean of values [trials] and its interval.
 
-        A stratum's interval is Student's; with few harmful trials it is Stringer's, which needs finite bounds. Of bounded
-        strata it is assumed that no value lies beyond those seen; if they are all equal, so is the mean.
+        A stratum's interval is Student's; with few harmful trials it is Stringer's, which needs finite bounds; where all trials
+        agree it is the rule of three. Of strata whose loss is bounded it is assumed that no value lies beyond those seen; if
+        they are all equal, so is the mean.
 
         Args:
             values: NaN where a trial has no value.
@@ -151,10 +153,10 @@ class Strata:
     def _method(self, number: int, values: np.ndarray, bounds: MetricBounds | None) -> str:
         with np.errstate(invalid="ignore"):  # of infinite values
             alike = np.ptp(values) <= 1e-12 * abs(values).max()  # but for rounding
-        if self.bounded[number] and values.min() == values.max():
+        if self.loss_is_bounded[number] and values.min() == values.max():
             return AS_SEEN
         has_bounds = bounds is not None and (
-            self.bounded[number] or bool(np.isfinite(self._bounds(number, bounds)).all())
+            self.loss_is_bounded[number] or bool(np.isfinite(self._bounds(number, bounds)).all())
         )
         if alike:
             return RULE_OF_THREE if bounds is not None else UNKNOWN
@@ -169,7 +171,7 @@ class Strata:
             return float(values[0]), 0.0, 0.0
         if method == UNKNOWN:
             return mean_interval(values)[0], float("nan"), float("nan")
-        ends = (values.min(), values.max()) if self.bounded[number] else bounds and self._bounds(number, bounds)
+        ends = (values.min(), values.max()) if self.loss_is_bounded[number] else bounds and self._bounds(number, bounds)
         mean, low, high = METHODS[method](values, bounds=ends, confidence=confidence)
         return float(mean), float(mean - low), float(high - mean)
 

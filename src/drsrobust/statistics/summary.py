@@ -201,6 +201,7 @@ def _judged(strata: Strata, group: "pd.DataFrame", values: np.ndarray) -> Strata
     with np.errstate(invalid="ignore"):  # of infinite values
         distance = np.abs(values - strata.quantile(values, 0.5))
         distance /= np.fmax.reduce(distance) or 1.0
+    # The distance takes the place of the loss, in units of the farthest one: `few_harmful` asks which trials carry the mean.
     few_far = Strata.of(group.assign(auc_drop=distance)).few_harmful
     return replace(strata, few_harmful=strata.few_harmful | few_far)
 
