@@ -1,6 +1,7 @@
 """The Python of docs/extending.md runs as written; what it adds behaves as what is there."""
 
 import numpy as np
+import pytest
 import torch
 
 import drsrobust as dr
@@ -8,7 +9,8 @@ import drsrobust as dr
 
 def test_what_the_page_adds(run_page, monkeypatch):
     monkeypatch.setitem(dr.models.MODELS, "tables_and_top", None)  # so that what the page adds is gone afterwards
-    page = run_page("extending.md", blocks=3)
+    monkeypatch.setitem(dr.data.SOURCES, "myshop", None)
+    page = run_page("extending.md", blocks=4)
 
     model, evaluator = page["model"], page["evaluator"]
     assert dr.models.model_name(model) == "tables_and_top" and model.manifest["sizes"]["width"] == 4
@@ -32,3 +34,23 @@ def test_what_the_page_adds(run_page, monkeypatch):
         model.top[-1].bias.data += 1e9
         assert model(batch.dense_features, batch.sparse_features).max() <= page["sound"].high + 1e-6
         assert watch.detected and watch.repaired is False
+
+    shop, root = page["shop"], page["root"]
+    assert shop.name == "myshop/all" and len(shop.train) == 1600 and shop.schema.features[0].cardinality == 3
+    assert dr.load_dataset("myshop/all", path=root / "myshop").fingerprint == shop.fingerprint
+    assert dr.load_dataset("myshop", root, seed=1).train.fingerprint != shop.train.fingerprint
+    with pytest.raises(FileNotFoundError, match="there is no .*clicks.csv .*Get the shop's export"):
+        dr.load_dataset("myshop", root / "elsewhere")
+    with pytest.raises(ValueError, match="hash_size=8 is for sets of categories"):
+        dr.load_dataset("myshop", root, hash_size=8)
+
+
+def test_a_data_set_must_say_how_it_is_read(monkeypatch):
+    with pytest.raises(ValueError, match="unknown read .*'raitings'; did you mean 'ratings'"):
+        dr.data.RawSource("", ("all",), "folder", ("file",), read="raitings")
+    with pytest.raises(ValueError, match="unknown read .* None"):
+        dr.data.RawSource("", ("all",), "folder", ("file",))
+    nothing = dr.data.RawSource("", ("all",), read=lambda name, files, seed: [name, files, seed])
+    monkeypatch.setitem(dr.data.SOURCES, "nothing", nothing)
+    with pytest.raises(TypeError, match=r"read of nothing must return a Dataset.*'nothing/all', \[\], 3"):
+        dr.load_dataset("nothing", seed=3)

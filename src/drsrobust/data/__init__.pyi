@@ -9,5 +9,6 @@ from .own_batches import from_batches as from_batches
 from .own_rows import from_frame as from_frame
 from .own_rows import from_tensors as from_tensors
 from .registry import SOURCES as SOURCES
+from .registry import RawSource as RawSource
 from .registry import describe as describe
 from .text_lines import DataError as DataError

@@ -10,7 +10,7 @@ from drsrobust.data import movielens, synthetic
 from drsrobust.data.cache import Columns, Contents, cached, cached_columns, source_digest
 from drsrobust.data.click_logs import MIN_COUNT, TABLES, ClickTable, encode_clicks, parse
 from drsrobust.data.dataset import Dataset
-from drsrobust.data.registry import SOURCES, check_days, find_files, split_dataset_name
+from drsrobust.data.registry import AVAZU, RATINGS, SOURCES, check_days, find_files, split_dataset_name
 from drsrobust.data.text_lines import BadLines
 
 # Why an option does not apply to a data set.
@@ -78,16 +78,23 @@ def load_dataset(
     full_name = f"{name}/{schema}"
     if root is not None and path is not None:
         raise ValueError(f"pass either root or path, not both: root={root!r}, path={path!r}")
-    if not SOURCES[name].files:
+    source = SOURCES[name]
+    if not source.files:
         if path is not None:
             raise ValueError(f"path={path!r} does not apply: {name} is generated, not read")
-        return synthetic.load(full_name, options)
+        if not callable(source.read):
+            return synthetic.load(full_name, options)
     files = find_files(full_name, root, path=path, days=options.pop("days", None))
+    if callable(source.read):
+        data = source.read(full_name, files, options["seed"])
+        if not isinstance(data, Dataset):
+            raise TypeError(f"read of {name} must return a Dataset, as dr.data.from_frame does, got {data!r}")
+        return data
     options["sources"] = [source_digest(file) for file in files]
-    if name.startswith("movielens"):
+    if source.read == RATINGS:
         data = _ratings(full_name, options, files)
     else:
-        data = _click_log(full_name, options, TABLES["avazu" if name == "avazu" else schema], files)
+        data = _click_log(full_name, options, TABLES[AVAZU if source.read == AVAZU else schema], files)
     if data.skipped:
         file, line, fault = data.skipped[0]
         n_rows = len(data.train) + len(data.valid) + len(data.test)

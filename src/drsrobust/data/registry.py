@@ -1,12 +1,18 @@
 """The named data sets: their files below a root, options and publishers. Imports no PyTorch."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from drsrobust._choices import unknown
+from drsrobust._choices import check_choice, unknown
 from drsrobust._files import expanded
+
+if TYPE_CHECKING:
+    from drsrobust.data.dataset import Dataset
+
+FORMATS = RATINGS, CRITEO, AVAZU = "ratings", "criteo", "avazu"  # of files that `load` reads
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,10 @@ class RawSource:
         options: arguments of `load_dataset` that apply to it.
         origin: the publisher of the files.
         days: whether any subset of `files` suffices.
+        read: one of `FORMATS`; or a function (`name/schema`, files, seed) -> Dataset, called each time; None: generated here.
+
+    Raises:
+        ValueError: files without `read`, or an unknown format.
     """
 
     line: str
@@ -30,6 +40,11 @@ class RawSource:
     options: tuple[str, ...] = ()
     origin: str = ""
     days: bool = False
+    read: "str | Callable[[str, list[Path], int], Dataset] | None" = None
+
+    def __post_init__(self) -> None:
+        if self.files and not callable(self.read):
+            check_choice("read (a function, or the name of a format)", self.read, FORMATS)
 
 
 _CRITEO = ("dlrm", "fields")
@@ -44,6 +59,7 @@ SOURCES = {
         ("ratings.dat", "users.dat", "movies.dat"),
         ("bad_lines",),
         "MovieLens 1M, ml-1m.zip from GroupLens (grouplens.org/datasets/movielens/1m)",
+        read=RATINGS,
     ),
     "movielens-100k": RawSource(
         "100,000 ratings: user and movie; full: all attributes of both",
@@ -52,6 +68,7 @@ SOURCES = {
         ("u.data", "u.user", "u.item"),
         ("bad_lines",),
         "MovieLens 100K, ml-100k.zip from GroupLens (grouplens.org/datasets/movielens/100k)",
+        read=RATINGS,
     ),
     "movielens-10m": RawSource(
         "10,000,054 ratings; full: genres and year too",
@@ -60,6 +77,7 @@ SOURCES = {
         ("ratings.dat", "movies.dat"),
         ("bad_lines",),
         "MovieLens 10M, ml-10m.zip from GroupLens (grouplens.org/datasets/movielens/10m)",
+        read=RATINGS,
     ),
     "movielens-20m": RawSource(
         "20 million ratings; full: genres and year too",
@@ -68,6 +86,7 @@ SOURCES = {
         ("ratings.csv or rating.csv", "movies.csv or movie.csv"),
         ("bad_lines",),
         "MovieLens 20M, ml-20m.zip from GroupLens (grouplens.org/datasets/movielens/20m) or its copy on Kaggle",
+        read=RATINGS,
     ),
     "movielens-25m": RawSource(
         "25 million ratings, in the same format",
@@ -76,6 +95,7 @@ SOURCES = {
         ("ratings.csv", "movies.csv"),
         ("bad_lines",),
         "MovieLens 25M, ml-25m.zip from GroupLens (grouplens.org/datasets/movielens/25m)",
+        read=RATINGS,
     ),
     "movielens-latest-small": RawSource(
         "100,836 ratings, in the same format",
@@ -84,6 +104,7 @@ SOURCES = {
         ("ratings.csv", "movies.csv"),
         ("bad_lines",),
         "MovieLens latest-small, ml-latest-small.zip from GroupLens (grouplens.org/datasets/movielens/latest)",
+        read=RATINGS,
     ),
     "criteo-kaggle": RawSource(
         "45.8 million ads, 13 counts and 26 categories; fields: 39 categories, as in the study",
@@ -92,6 +113,7 @@ SOURCES = {
         ("train.txt",),
         _CATEGORICAL,
         f"train.txt of Criteo's Display Advertising Challenge (Kaggle, 2014; {_TERMS})",
+        read=CRITEO,
     ),
     "criteo-sample": RawSource(
         "any excerpt of it",
@@ -100,6 +122,7 @@ SOURCES = {
         ("criteo_sample.txt",),
         _CATEGORICAL,
         "any excerpt of train.txt of Criteo's Display Advertising Challenge",
+        read=CRITEO,
     ),
     "criteo-terabyte": RawSource(
         "days in the same format",
@@ -109,6 +132,7 @@ SOURCES = {
         (*_CATEGORICAL, "days"),
         f"days of Criteo's 1 TB click logs (Criteo AI Lab; {_TERMS})",
         days=True,
+        read=CRITEO,
     ),
     "avazu": RawSource(
         "40.4 million ads, 23 categories",
@@ -117,6 +141,7 @@ SOURCES = {
         ("train.csv",),
         _CATEGORICAL,
         f"train.gz of Avazu's Click-Through Rate Prediction (Kaggle, 2014; {_TERMS})",
+        read=AVAZU,
     ),
     "synthetic-movielens": RawSource("generated ratings with a planted teacher", ("ids", "full"), options=("rows",)),
     "synthetic-criteo": RawSource(
@@ -207,7 +232,7 @@ def find_files(
     """
     name, schema = split_dataset_name(name)
     source = SOURCES[name]
-    files = source.files[:1] if schema == "ids" else source.files
+    files = source.files[:1] if source.read == RATINGS and schema == "ids" else source.files
     if source.days and days is not None:
         files = tuple(files[day] for day in check_days(days))
     candidates = [_candidates(name, file, root, path) for file in files]
