@@ -138,13 +138,13 @@ def ratio(top: Iterable[float], bottom: Iterable[float]) -> dict[str, float]:
     return {"value": value / under, "low": min(ends), "high": max(ends)}
 
 
-def conclusion(claim: str, paper: str, places: str | Iterable[str], words: Iterable[str]) -> str:
-    """The paragraph that ends a notebook: what the paper says, what was found, and how often which verdict.
+def conclusion(claim: str, text: str, places: str | Iterable[str], words: Iterable[str]) -> str:
+    """The paragraph that ends a notebook: the claim, what was found, and how often which verdict.
 
     Example:
         >>> conclusion("C8", "bit 30 dominates", ["most in 9 of 9 parts", "|w| is 1e37"], ["reproduced", "in part"])
-        'C8. The paper: bit 30 dominates. Here: most in 9 of 9 parts; |w| is 1e37. Findings: 1 reproduced, 1 in part.'
+        'C8. Claim: bit 30 dominates. Here: most in 9 of 9 parts; |w| is 1e37. Findings: 1 reproduced, 1 in part.'
     """
     places, counts = [places] if isinstance(places, str) else list(places), Counter(words)
     counted = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
-    return f"{claim}. The paper: {paper}. Here: {'; '.join(places) or 'no finding'}. Findings: {counted or 'none'}."
+    return f"{claim}. Claim: {text}. Here: {'; '.join(places) or 'no finding'}. Findings: {counted or 'none'}."

@@ -140,5 +140,5 @@ def test_numbers_are_short():
 
 def test_a_conclusion_counts_verdicts():
     text = conclusion("C3", "AUC holds", iter(["a", "b"]), iter(["contradicted", "reproduced", "reproduced"]))
-    assert text == "C3. The paper: AUC holds. Here: a; b. Findings: 2 reproduced, 1 contradicted."
+    assert text == "C3. Claim: AUC holds. Here: a; b. Findings: 2 reproduced, 1 contradicted."
     assert conclusion("C3", "AUC holds", [], []).endswith("Here: no finding. Findings: none.")
