@@ -1,10 +1,15 @@
-"""For every notebook: checked parameters, the concluding paragraph with its verdict, and a line on provenance."""
+"""For every notebook: checked parameters, short tracebacks of refused ones, and a line on provenance."""
 
 import ast
+import contextlib
 import re
+import sys
 from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import drsrobust
 from drsrobust._choices import unknown
 from drsrobust._provenance import machine, versions
 from drsrobust._types import fits, type_name
@@ -12,9 +17,15 @@ from drsrobust._types import fits, type_name
 if TYPE_CHECKING:
     from drsrobust.evaluation import Evaluator
 
+# How the library refuses a value. Other errors are faults of code, and keep all of their traceback.
+_REFUSALS = (ValueError, TypeError, FileNotFoundError)
+_PACKAGES = (Path(drsrobust.__file__).parent, Path(__file__).parent)
+_BETWEEN = (Path("<string>"), Path(contextlib.__file__))  # a dataclass's __init__, a context manager's __enter__
+
 
 def check_parameters(namespace: dict[str, Any]) -> None:
-    """Checks the annotated parameters of a notebook before anything is loaded or trained.
+    """Checks the annotated parameters of a notebook before anything is loaded or trained. From then on the traceback of a value
+    that the library refuses ends at the line of the notebook.
 
     papermill checks nothing: `1e-5` in YAML and a list after `-p` become text, a misspelt name becomes a new variable.
 
@@ -26,6 +37,11 @@ def check_parameters(namespace: dict[str, Any]) -> None:
         ValueError: a name set by papermill that is no parameter; an unknown data set.
         FileNotFoundError: the files of a data set are missing.
     """
+    if "IPython" in sys.modules:
+        from IPython import get_ipython
+
+        if shell := get_ipython():
+            shell.set_custom_exc(_REFUSALS, _show_refusal)
     annotations = namespace.get("__annotations__", {})
     for name in _injected(namespace.get("In", ())):
         if name not in annotations:
@@ -36,6 +52,21 @@ def check_parameters(namespace: dict[str, Any]) -> None:
         from drsrobust.data.registry import find_files
 
         find_files(dataset)
+
+
+def _show_refusal(
+    shell: Any, kind: type, error: Exception, traceback: TracebackType, tb_offset: int | None = None
+) -> Any:
+    """IPython's handler of `_REFUSALS`."""
+    entry, last = traceback, None
+    while entry is not None:
+        file = Path(entry.tb_frame.f_code.co_filename)
+        if file not in _BETWEEN and not any(file.is_relative_to(package) for package in _PACKAGES):
+            last = entry
+        entry = entry.tb_next
+    if last is not None:  # an error that another library raised keeps all entries
+        last.tb_next = None
+    return shell.showtraceback((kind, error, traceback), tb_offset=tb_offset)
 
 
 def check_types(values: Mapping[str, Any], annotations: Mapping[str, Any]) -> None:
