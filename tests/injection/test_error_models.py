@@ -1,6 +1,7 @@
 """Every error model in every format, against the oracle; nesting and sums."""
 
 from functools import partial
+from inspect import isabstract
 
 import numpy as np
 import pytest
@@ -241,6 +242,13 @@ def test_a_model_twice_is_two_independent_draws(error_model):
 def test_sums_of_row_errors_of_one_rate_and_two_densities_commute():
     a, b = dr.RowError(0.5, 8, 0.2), dr.RowError(0.5, 8, 0.8)
     assert entries((a + b).sample(ALL, seed=1)) == entries((b + a).sample(ALL, seed=1))
+
+
+def test_the_oracle_knows_every_error_model():
+    named = {value for name in dir(dr.injection) if isinstance(value := getattr(dr.injection, name), type)}
+    named = {value for value in named if issubclass(value, dr.injection.ErrorModel) and not isabstract(value)}
+    tested = {type(error_model) for form in FORMATS for error_model in models_for(form)}
+    assert named - tested == {dr.MemoryFault}  # its own layout is in test_memory_faults
 
 
 class HighBits(dr.BitFlip):
