@@ -1,6 +1,8 @@
 """What holds the house together: pins, set-up, the rule of imports, notebooks without outputs, no machine in the files."""
 
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -66,8 +68,30 @@ def test_set_up_checks_hashes():
         text = (ROOT / name).read_text()
         assert "--no-deps --require-hashes -r requirements/cpu.hashes.txt" in text
         assert re.search(r"^FROM [\w.:-]+@sha256:[0-9a-f]{64}$", text, re.MULTILINE)
-    actions = re.findall(r"uses: (\S+)", (ROOT / ".github" / "workflows" / "tests.yml").read_text())
-    assert len(actions) == 2 and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action) for action in actions)
+    for workflow in (ROOT / ".github" / "workflows").iterdir():
+        actions = re.findall(r"uses: (\S+)", workflow.read_text())
+        assert len(actions) == 2 and all(re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action) for action in actions)
+
+
+def test_the_workflow_publishes_the_documentation(tmp_path):
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "docs.yml").read_text())
+    steps = {step.get("name"): step for step in workflow["jobs"]["docs"]["steps"]}
+    assert steps["Build"]["run"] == "make docs" and steps["Publish"]["working-directory"] == "build/docs/html"
+    (tmp_path / "html").mkdir()
+    (tmp_path / "html" / "index.html").write_text("home")
+    subprocess.run(["git", "init", "-q", "--bare", "remote/me/drsrobust"], cwd=tmp_path, check=True)
+    settings = {"GITHUB_TOKEN": "secret", "GITHUB_REPOSITORY": "me/drsrobust", "GITHUB_SHA": "abc"}
+    settings |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": f"url.{tmp_path}/remote/.insteadOf"}
+    settings |= {"GIT_CONFIG_VALUE_0": "https://x-access-token:secret@github.com/"}
+    for _ in range(2):  # the second time over the first one
+        command = ["bash", "-e", "-c", steps["Publish"]["run"]]
+        subprocess.run(command, cwd=tmp_path / "html", env=os.environ | settings, check=True)
+        show = ["git", "-C", str(tmp_path / "remote/me/drsrobust"), "ls-tree", "--name-only", "gh-pages"]
+        assert subprocess.run(show, capture_output=True, text=True, check=True).stdout.split() == [
+            ".nojekyll",
+            "index.html",
+        ]
+        shutil.rmtree(tmp_path / "html" / ".git")
 
 
 def test_what_the_project_needs_is_in_the_lock():
