@@ -50,6 +50,9 @@ def test_a_data_set_must_say_how_it_is_read(monkeypatch):
         dr.data.RawSource("", ("all",), "folder", ("file",), read="raitings")
     with pytest.raises(ValueError, match="unknown read .* None"):
         dr.data.RawSource("", ("all",), "folder", ("file",))
+    monkeypatch.setitem(dr.data.SOURCES, "nothing", dr.data.RawSource("", ("all",)))
+    with pytest.raises(ValueError, match="unknown generated data set .*'nothing'"):
+        dr.load_dataset("nothing")
     nothing = dr.data.RawSource("", ("all",), read=lambda name, files, seed: [name, files, seed])
     monkeypatch.setitem(dr.data.SOURCES, "nothing", nothing)
     with pytest.raises(TypeError, match=r"read of nothing must return a Dataset.*'nothing/all', \[\], 3"):

@@ -40,7 +40,7 @@ def load_dataset(
     call, even a killed one, the next call continues after the parse and the finished columns.
 
     Args:
-        name: one of `drsrobust.data.SOURCES`; a schema may follow after a slash, as in `movielens-1m/full`.
+        name: one of `drsrobust.data.SOURCES`, which takes your own, too; a schema may follow, as in `movielens-1m/full`.
         root: the folder that holds the data folders (`ml-1m`, `criteo`); None: `$DRSROBUST_DATA`.
         path: the file (Criteo, Avazu) or folder (MovieLens, `criteo-terabyte`) itself, instead of a root.
         schema: MovieLens: `ids` (default) or `full`; Criteo: `dlrm` (default; 13 dense columns and 26 features) or `fields`
@@ -56,6 +56,7 @@ def load_dataset(
 
     Raises:
         ValueError: an unknown name or schema, or an argument that does not apply to this data set.
+        TypeError: the function that reads a set of your own returns no `Dataset`.
         FileNotFoundError: a file is missing; the message says where to get it and where to put it.
         DataError: a malformed file.
 
@@ -65,6 +66,7 @@ def load_dataset(
         (1600, 'movie')
     """
     name, schema = split_dataset_name(name, schema)
+    source = SOURCES[name]
     options = {"seed": _within("seed", seed, 0)} | _options(
         name,
         {
@@ -78,12 +80,10 @@ def load_dataset(
     full_name = f"{name}/{schema}"
     if root is not None and path is not None:
         raise ValueError(f"pass either root or path, not both: root={root!r}, path={path!r}")
-    source = SOURCES[name]
-    if not source.files:
-        if path is not None:
-            raise ValueError(f"path={path!r} does not apply: {name} is generated, not read")
-        if not callable(source.read):
-            return synthetic.load(full_name, options)
+    if not source.files and path is not None:
+        raise ValueError(f"path={path!r} does not apply: {name} is not read from files")
+    if source.read is None:
+        return synthetic.load(full_name, options)
     files = find_files(full_name, root, path=path, days=options.pop("days", None))
     if callable(source.read):
         data = source.read(full_name, files, options["seed"])

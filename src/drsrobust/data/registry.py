@@ -27,7 +27,8 @@ class RawSource:
         options: arguments of `load_dataset` that apply to it.
         origin: the publisher of the files.
         days: whether any subset of `files` suffices.
-        read: one of `FORMATS`; or a function (`name/schema`, files, seed) -> Dataset, called each time; None: generated here.
+        read: one of `FORMATS`; or a function (`name/schema`, files, seed of the split) -> Dataset, called each time; None: of
+            the sets that this package generates.
 
     Raises:
         ValueError: files without `read`, or an unknown format.
@@ -43,7 +44,7 @@ class RawSource:
     read: "str | Callable[[str, list[Path], int], Dataset] | None" = None
 
     def __post_init__(self) -> None:
-        if self.files and not callable(self.read):
+        if (self.files or self.read is not None) and not callable(self.read):
             check_choice("read (a function, or the name of a format)", self.read, FORMATS)
 
 

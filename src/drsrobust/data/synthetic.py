@@ -8,6 +8,7 @@ rows, click rate 0.23, AUC 0.84. `synthetic-dummy`, the input of the model `dumm
 import numpy as np
 from scipy.special import expit
 
+from drsrobust._choices import check_choice
 from drsrobust.data import click_logs, movielens
 from drsrobust.data.cache import Columns, cached_columns
 from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
@@ -27,8 +28,13 @@ PLANTED_TABLES, PLANTED_DENSE, PLANTED_FACTORS, PLANTED_PAIRS = 26, 13, 4, 6
 
 
 def load(name: str, options: dict) -> Dataset:
-    """A generated data set; options are `seed`, `rows` and, of `synthetic-criteo`, `min_count` or `hash_size`."""
+    """A generated data set; options are `seed`, `rows` and, of `synthetic-criteo`, `min_count` or `hash_size`.
+
+    Raises:
+        ValueError: a set that nothing here generates.
+    """
     base, schema = name.split("/")
+    check_choice("generated data set (a set of your own needs read=)", base, ROWS)
     rows, seed = options["rows"], options["seed"]
 
     def make() -> Columns:

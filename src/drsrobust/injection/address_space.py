@@ -415,7 +415,7 @@ class AddressSpace:
 
     Attributes:
         tensors: the targeted ones, in plain string order of their names.
-        chosen_bits: the argument `bits`.
+        chosen_bits: the argument `bits` without duplicates; None: all but padding.
         eligible: the eligible bits of each.
         bits: how many eligible bits there are.
         words: how many words have one.

@@ -169,7 +169,7 @@ class ErrorMapMismatch(ValueError):
 
 
 class AppliedMap(Change):
-    """One map applied to one model. `apply` and `undo` may be interrupted anywhere; `undo` may run twice.
+    """One map that is, or will be, applied to one model. `apply` and `undo` may be interrupted anywhere; `undo` may run twice.
 
     Args:
         error_map: which words.
