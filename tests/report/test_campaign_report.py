@@ -4,6 +4,7 @@ import copy
 import csv
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -50,6 +51,35 @@ def test_curves_protections_and_other_errors(evaluator, tmp_path):
     assert len(pd.read_csv(tmp_path / "out" / "trials.csv")) == len(table)
     rows = re.findall(r"<tr><td>(all|embedding)</td>", text)
     assert len(rows) == 12
+    # Metrics of one's own have a figure and an interval, too.
+    own = pd.read_csv(tmp_path / "out" / "figures" / "data" / "metric_1.csv", comment="#")
+    assert {"mean_score", "mean_score_low", "mean_score_high"} <= set(own) and len(own) == 12
+    heads = re.findall(r'<button type="button">([^<]+)</button>', text)
+    assert heads[-6:] == ["mean_score", "mean_score low", "mean_score high", "ndcg@5", "ndcg@5 low", "ndcg@5 high"]
+
+
+def test_a_report_says_how_many_trials_would_do(evaluator, tmp_path):
+    options = {"errors": [dr.BitFlip(1e-7), dr.SingleBit(30)], "trials": 40}
+    table = dr.Campaign(evaluator, **options).run(progress=False)
+    text = dr.report.write(dr.Campaign(evaluator, **options), tmp_path / "plain").read_text()
+    harmed = (table["auc_drop"] > 0.001).groupby(table["error_model"]).mean()
+    assert harmed["BitFlip"] == 0 < harmed["SingleBit(bit=30)"] < 0.25
+    assert f"some {math.ceil(12 / harmed['SingleBit(bit=30)']):,} trials a condition would show 12 of them" in text
+    assert "In 1 none of 40 does." in text and "sampling=&#34;stratified&#34;" in text
+    assert "BitFlip at 1e-07 in all shows no loss of AUC in 40 trials; it is at most 0." in text
+    campaign = dr.Campaign(evaluator, errors=[dr.BitFlip(1e-6)], trials=40, sampling="stratified")
+    campaign.run(progress=False)
+    assert "sampling=" not in dr.report.write(campaign, tmp_path / "stratified").read_text()
+
+
+def test_one_rate_is_a_point_and_no_curve(evaluator, tmp_path):
+    errors = [dr.BitFlip(1e-3), dr.MultiBit(1e-3, 2)]
+    mitigations = [None, dr.WeightRange.fit(evaluator.model)]
+    campaign = dr.Campaign(evaluator, errors=errors, mitigations=mitigations, trials=4)
+    campaign.run(progress=False)
+    dr.report.write(campaign, tmp_path)
+    assert [path.name for path in (tmp_path / "figures").glob("*.svg")] == ["conditions.svg"]
+    assert len(pd.read_csv(tmp_path / "figures" / "data" / "conditions.csv", comment="#")) == 4
 
 
 def test_a_page_is_replaced_whole(evaluator, tmp_path):

@@ -1,8 +1,10 @@
 """The report of a campaign: what it found in sentences, figures, all conditions, and how it was made."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from drsrobust._files import new_file
 from drsrobust._provenance import versions
@@ -14,10 +16,12 @@ from drsrobust.plots.style import new_panels
 from drsrobust.report import figure_entries, templates
 from drsrobust.report.own_files import PAGE, report_files
 from drsrobust.statistics import recovery, summarise
-from drsrobust.statistics.columns import NONE
+from drsrobust.statistics.columns import ENDS, NONE
+from drsrobust.statistics.strata import FEW_TRIALS, STRATUM
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 _SHOWN = ("target", "mitigation", "error_model", "rate", "n")
 
@@ -49,27 +53,27 @@ def _write(
 ) -> None:
     figures = folder / "figures"
     names = []
-    for name, ax, data, caption in _figures(summary, recovered, main):
+    others = [name for name in campaign.metrics if name != main and summary[name].notna().any()]
+    for name, ax, data, caption in _figures(summary, recovered, main, others):
         save(ax, name, data, caption, folder=figures)
         names.append(name)
     write_csv(table, folder / "trials.csv", digits=None)
     write_csv(summary, folder / "summary.csv")
     evaluator = campaign.evaluator
-    others = [name for name in campaign.metrics if name != main and summary[name].notna().any()]
+    columns = [*_SHOWN, *(f"{metric}{end}" for metric in (main, *others) for end in ENDS)]
+    cards = _cards(summary, recovered, main)
+    cards += [*_unsure(summary, is_stratified=STRATUM in table), *_raised(campaign)]
     page = (
         templates()
         .get_template("campaign.html.j2")
         .render(
             title=f"What bit errors do to {evaluator.name} on {evaluator.rows.dataset}",
             opening=_opening(campaign, table),
-            cards=[*_cards(summary, recovered, main), *_raised(campaign)],
+            cards=cards,
             figures=figure_entries(figures, names),
-            caption=f"{main}: mean over trials with its interval ({'; '.join(summary['interval'].unique())})",
-            heads=[*_SHOWN, main, "low", "high", *others],
-            rows=[
-                [_cell(row[name]) for name in (*_SHOWN, main, f"{main}_low", f"{main}_high", *others)]
-                for row in summary.to_dict("records")
-            ],
+            caption=f"Means over trials with their intervals ({'; '.join(summary['interval'].unique())})",
+            heads=[name.replace("_low", " low").replace("_high", " high") for name in columns],
+            rows=[[_cell(row[name]) for name in columns] for row in summary.to_dict("records")],
             facts=_facts(campaign).items(),
         )
     )
@@ -93,16 +97,35 @@ def _cards(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str)
         what = "costs an AUC of" if drop else f"leaves {main} at"
         cards.append({"head": "Worst without protection", "text": f"{_where(worst)} {what} {_interval(worst, main)}."})
         best = plain.iloc[-1]
-        cards.append({"head": "Least harm", "text": f"{_where(best)} {what} {_interval(best, main)}."})
+        text = f"{_where(best)} {what} {_interval(best, main)}."
+        if drop and best[f"{main}_low"] <= 0:
+            text = (
+                f"{_where(best)} shows no loss of AUC in {best['n']} trials; it is at most {best[f'{main}_high']:.2g}."
+            )
+        cards.append({"head": "Least harm", "text": text})
     if recovered is not None:
         protected = recovered[recovered["mitigation"] != NONE].dropna(subset=["recovery_low"])
         for _, row in protected.sort_values("recovery_low", ascending=False).head(1).iterrows():
             text = f"{row['mitigation']} gives back {_interval(row, 'recovery', '.0%')} of what {_where(row)} costs."
             cards.append({"head": "Best protection", "text": text})
-    if few := int(summary["few_harmful"].sum()) if "few_harmful" in summary else 0:
-        text = f"In {few} of {len(summary)} conditions too few trials show harm; their intervals are bounds. Run more trials."
-        cards.append({"head": "Not yet sure", "text": text})
     return cards
+
+
+def _unsure(summary: "pd.DataFrame", *, is_stratified: bool) -> list[dict[str, str]]:
+    """How many trials would do where few show harm, so that the interval is a bound."""
+    few = summary[summary["few_harmful"]]
+    if few.empty:
+        return []
+    text = f"In {len(few)} of {len(summary)} conditions too few trials show harm; their intervals are wide bounds."
+    harmed = few[few["trials_harmed"] > 0]
+    if len(harmed):
+        needed = int(np.ceil(FEW_TRIALS / harmed["trials_harmed"].min()))
+        text += f" Where some do, some {needed:,} trials a condition would show {FEW_TRIALS} of them."
+    if len(few) > len(harmed):
+        text += f" In {len(few) - len(harmed)} none of {few['n'].max()} does."
+    if not is_stratified:
+        text += ' Campaign(sampling="stratified") draws the harmful maps of many error models on purpose: far fewer do.'
+    return [{"head": "Not yet sure", "text": text}]
 
 
 def _raised(campaign: Campaign) -> list[dict[str, str]]:
@@ -123,12 +146,12 @@ def _interval(row: Mapping[str, Any], name: str, form: str = ".3g") -> str:
     return f"{row[name]:{form}} [{row[f'{name}_low']:{form}}, {row[f'{name}_high']:{form}}]"
 
 
-def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str) -> Any:
-    """Name, axes, data and caption of each figure."""
-    is_rate = (summary["rate"] == summary["ber"]) & (summary["ber"] > 0)
-    if main != "auc_drop" or summary["ber"][is_rate].nunique() < 2:
-        is_rate &= False
-    rates, others = summary[is_rate], summary[~is_rate]
+def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str, others: Sequence[str]) -> Any:
+    """Name, axes, data and caption of each figure. Errors in one target at two rates or more make a curve."""
+    is_rate = (summary["rate"] == summary["ber"]) & (summary["ber"] > 0) & (main == "auc_drop")
+    curve = [summary["error_model"], summary["target"]]
+    is_rate &= summary["ber"].where(is_rate).groupby(curve).transform("nunique") > 1
+    rates, single = summary[is_rate], summary[~is_rate]
     if len(plain := rates[rates["mitigation"] == NONE]):
         data = curves.auc_vs_ber_data(plain)
         yield "auc", curves.auc_vs_ber(data), data, "AUC against the bit error rate, without protection."
@@ -142,16 +165,22 @@ def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: st
             if back["recovery_low"].notna().any():
                 data = curves.recovery_vs_ber_data(back)
                 yield f"recovery_{number}", curves.recovery_vs_ber(data), data, f"Recovered AUC, {where}."
-    if len(data := others[[*_SHOWN, main, f"{main}_low", f"{main}_high"]].dropna(subset=[main])):
-        (ax,) = new_panels()
-        ax.figure.set_size_inches(7, 1.2 + 0.3 * len(data))
-        labels = [_where(row) + _under(row) for row in data.to_dict("records")]
-        places = range(len(data))
-        ax.errorbar(data[main], places, xerr=curves.interval(data, main), fmt="o", capsize=2.5, markersize=5)
-        ax.set_yticks(places, labels)
-        ax.invert_yaxis()
-        ax.set_xlabel(main)
-        yield "conditions", ax, data, f"{main} of each condition: mean over trials with its 95 % interval."
+    shown = [(main, single), *((metric, summary) for metric in others)]
+    for number, (metric, rows) in enumerate(shown):
+        if len(data := rows[[*_SHOWN, *(f"{metric}{end}" for end in ENDS)]].dropna(subset=[metric])):
+            caption = f"{metric} of each condition: mean over trials with its 95 % interval."
+            yield f"metric_{number}" if number else "conditions", _by_condition(data, metric), data, caption
+
+
+def _by_condition(data: "pd.DataFrame", metric: str) -> "Axes":
+    (ax,) = new_panels()
+    ax.figure.set_size_inches(7, 1.2 + 0.3 * len(data))
+    places = range(len(data))
+    ax.errorbar(data[metric], places, xerr=curves.interval(data, metric), fmt="o", capsize=2.5, markersize=5)
+    ax.set_yticks(places, [_where(row) + _under(row) for row in data.to_dict("records")])
+    ax.invert_yaxis()
+    ax.set_xlabel(metric)
+    return ax
 
 
 def _cell(value: Any) -> tuple[float | None, str]:
