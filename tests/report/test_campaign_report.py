@@ -64,8 +64,8 @@ def test_a_report_says_how_many_trials_would_do(evaluator, tmp_path):
     text = dr.report.write(dr.Campaign(evaluator, **options), tmp_path / "plain").read_text()
     harmed = (table["auc_drop"] > 0.001).groupby(table["error_model"]).mean()
     assert harmed["BitFlip"] == 0 < harmed["SingleBit(bit=30)"] < 0.25
-    assert f"some {math.ceil(12 / harmed['SingleBit(bit=30)']):,} trials a condition would show 12 of them" in text
-    assert "In 1 none of 40 does." in text and "sampling=&#34;stratified&#34;" in text
+    assert f"some {math.ceil(12 / harmed['SingleBit(bit=30)']):,} trials hold 12 harmful ones" in text
+    assert "1 of these conditions showed none in 40 trials." in text and "sampling=&#34;stratified&#34;" in text
     assert "BitFlip at 1e-07 in all shows no loss of AUC in 40 trials; it is at most 0." in text
     campaign = dr.Campaign(evaluator, errors=[dr.BitFlip(1e-6)], trials=40, sampling="stratified")
     campaign.run(progress=False)

@@ -54,8 +54,8 @@ def _write(
     figures = folder / "figures"
     names = []
     others = [name for name in campaign.metrics if name != main and summary[name].notna().any()]
-    for name, ax, data, caption in _figures(summary, recovered, main, others):
-        save(ax, name, data, caption, folder=figures)
+    for name, ax, data, caption, title in _figures(summary, recovered, main, others):
+        save(ax, name, data, caption, title=title, folder=figures)
         names.append(name)
     write_csv(table, folder / "trials.csv", digits=None)
     write_csv(summary, folder / "summary.csv")
@@ -112,19 +112,21 @@ def _cards(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str)
 
 
 def _unsure(summary: "pd.DataFrame", *, is_stratified: bool) -> list[dict[str, str]]:
-    """How many trials would do where few show harm, so that the interval is a bound."""
+    """How many trials a condition needs where few show harm."""
     few = summary[summary["few_harmful"]]
     if few.empty:
         return []
-    text = f"In {len(few)} of {len(summary)} conditions too few trials show harm; their intervals are wide bounds."
-    harmed = few[few["trials_harmed"] > 0]
+    text = (
+        f"In {len(few)} of {len(summary)} conditions too few trials show harm, so that their intervals are wide bounds."
+    )
+    harmed, unseen = few[few["trials_harmed"] > 0], few[few["trials_harmed"] == 0]
     if len(harmed):
         needed = int(np.ceil(FEW_TRIALS / harmed["trials_harmed"].min()))
-        text += f" Where some do, some {needed:,} trials a condition would show {FEW_TRIALS} of them."
-    if len(few) > len(harmed):
-        text += f" In {len(few) - len(harmed)} none of {few['n'].max()} does."
+        text += f" Where some were harmful, some {needed:,} trials hold {FEW_TRIALS} harmful ones, which are enough."
+    if len(unseen):
+        text += f" {len(unseen)} of these conditions showed none in {unseen['n'].max():,} trials."
     if not is_stratified:
-        text += ' Campaign(sampling="stratified") draws the harmful maps of many error models on purpose: far fewer do.'
+        text += ' Campaign(sampling="stratified") draws the harmful maps of many error models on purpose, and needs far fewer.'
     return [{"head": "Not yet sure", "text": text}]
 
 
@@ -147,29 +149,30 @@ def _interval(row: Mapping[str, Any], name: str, form: str = ".3g") -> str:
 
 
 def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: str, others: Sequence[str]) -> Any:
-    """Name, axes, data and caption of each figure. Errors in one target at two rates or more make a curve."""
+    """Name, axes, data, caption and title (None: of `save`) of each figure. Two rates or more make a curve."""
     is_rate = (summary["rate"] == summary["ber"]) & (summary["ber"] > 0) & (main == "auc_drop")
     curve = [summary["error_model"], summary["target"]]
     is_rate &= summary["ber"].where(is_rate).groupby(curve).transform("nunique") > 1
     rates, single = summary[is_rate], summary[~is_rate]
     if len(plain := rates[rates["mitigation"] == NONE]):
         data = curves.auc_vs_ber_data(plain)
-        yield "auc", curves.auc_vs_ber(data), data, "AUC against the bit error rate, without protection."
+        yield "auc", curves.auc_vs_ber(data), data, "AUC against the bit error rate, without protection.", None
     if recovered is not None:
         of_rates = recovered[recovered["rate"] == recovered["ber"]]
         for number, (errors, rows) in enumerate(rates.groupby(["error_model", "target"], sort=False)):
             where = " in ".join(errors)
             data = curves.mitigated_auc_data(rows)
-            yield f"protected_{number}", curves.mitigated_auc(data), data, f"AUC under protections, {where}."
+            yield f"protected_{number}", curves.mitigated_auc(data), data, f"AUC under protections, {where}.", None
             back = of_rates[(of_rates[["error_model", "target"]] == list(errors)).all(axis=1)]
             if back["recovery_low"].notna().any():
                 data = curves.recovery_vs_ber_data(back)
-                yield f"recovery_{number}", curves.recovery_vs_ber(data), data, f"Recovered AUC, {where}."
+                yield f"recovery_{number}", curves.recovery_vs_ber(data), data, f"Recovered AUC, {where}.", None
     shown = [(main, single), *((metric, summary) for metric in others)]
     for number, (metric, rows) in enumerate(shown):
         if len(data := rows[[*_SHOWN, *(f"{metric}{end}" for end in ENDS)]].dropna(subset=[metric])):
             caption = f"{metric} of each condition: mean over trials with its 95 % interval."
-            yield f"metric_{number}" if number else "conditions", _by_condition(data, metric), data, caption
+            title = f"{metric}, by errors and protection"  # the largest of means with wide intervals is no message
+            yield f"metric_{number}" if number else "conditions", _by_condition(data, metric), data, caption, title
 
 
 def _by_condition(data: "pd.DataFrame", metric: str) -> "Axes":
