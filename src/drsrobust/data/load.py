@@ -81,7 +81,7 @@ def load_dataset(
     if root is not None and path is not None:
         raise ValueError(f"pass either root or path, not both: root={root!r}, path={path!r}")
     if not source.files and path is not None:
-        raise ValueError(f"path={path!r} does not apply: {name} is not read from files")
+        raise ValueError(f"path={path!r} does not apply: {name} is generated, not read")
     if source.read is None:
         return synthetic.load(full_name, options)
     files = find_files(full_name, root, path=path, days=options.pop("days", None))
