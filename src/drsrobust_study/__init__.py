@@ -1,4 +1,4 @@
-"""The study of arXiv:2307.10244: numbers, wording and verdicts of its notebooks, one module per topic.
+"""The study of arXiv:2307.10244: numbers and wording of its notebooks, one module per topic.
 
 Only notebooks, `reproduce/` and `benchmarks/` import it. `figures` draws what the modules compute.
 """

@@ -18,11 +18,13 @@ from drsrobust.injection import AddressSpace, ErrorMap, SingleBit, resolve
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import model_name
+from drsrobust.statistics.columns import NONE
 from drsrobust.statistics.intervals import wilson
-from drsrobust_study.findings import with_verdicts
+from drsrobust.statistics.summary import summarise
+from drsrobust_study.findings import EXACT, exact_share
 from drsrobust_study.mitigations import LARGE, Case, bag_checks, checks, layer_checks, with_int8_tables
 from drsrobust_study.rounding import beyond_rounding
-from drsrobust_study.thirds import THIRD
+from drsrobust_study.thirds import THIRD, by_thirds
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
@@ -41,12 +43,6 @@ COLUMNS = (
 COLUMNS += ("false_alarms", "clean_rows")
 MOVED = {"provable": 1e-2, "calibrated": 1e-3}  # of a logit, by an error that a linear layer's check should detect
 BATCH = 2048  # clean rows
-# Of arXiv:2103.00130, on int8 operators: share of significant errors that are detected (more), share of clean batches with an
-# alarm (less; 0: no alarm at all), per cent of the operator's time (less).
-PUBLISHED = {
-    "layers": {"noticed": 0.95, "alarms": 0.0, "time": 20.0},
-    "tables": {"noticed": 0.99, "alarms": 0.10, "time": 26.0},
-}
 
 
 def detected(
@@ -376,14 +372,17 @@ def claims(all_detections: pd.DataFrame, runs: pd.DataFrame, batch: int) -> pd.D
         batch: rows of a clean batch.
 
     Returns:
-        three rows per check and model with errors: `part` (a key of `PUBLISHED`), `mitigation`, `model`, `reading`, `value`
-        with `low` and `high`, `n`, `detail`, `reason`, `verdict` and `third`. `noticed`: the share of `n` significant errors
-        that is detected (95 %, Wilson), of all and of each third of them. `alarms`: of linear layers the number of alarms in
-        `n` clean batches, of tables their share (95 %, Wilson). `time`: per cent of the operator's time (median and range of
-        the timings).
+        three rows per check and model with errors: `part` (`layers` or `tables`), `mitigation`, `model`, `reading`, `value`
+        with `low` and `high`, `n`, `interval`, `detail`, `reason` and `third`. `noticed`: the share of `n` significant errors
+        that is detected (95 %, Wilson), of all and of each third of them. `alarms`: the share of `n` clean batches with an
+        alarm (`exact_share`). `time`: per cent of the operator's time (median and range of `n` timings).
     """
     rows = []
-    timings = runs[runs["scope"] == "operator"].groupby("mitigation")["overhead_percent"].agg(["median", "min", "max"])
+    timings = (
+        runs[runs["scope"] == "operator"]
+        .groupby("mitigation")["overhead_percent"]
+        .agg(["median", "min", "max", "count"])
+    )
     for (name, model), group in all_detections[all_detections["injections"] > 0].groupby(
         ["mitigation", "model"], sort=False
     ):
@@ -391,12 +390,31 @@ def claims(all_detections: pd.DataFrame, runs: pd.DataFrame, batch: int) -> pd.D
         rows += [labels | row | {THIRD: 0} for row in _check_findings(name, group, timings, batch)]
         for third, part in group.groupby(THIRD):
             rows.append(labels | _check_findings(name, part, timings, batch)[0] | {THIRD: third})
-    table = pd.DataFrame(rows)
-    parts = []
-    for (part, reading), group in table.groupby(["part", "reading"], sort=False):
-        rule = "above" if reading == "noticed" else "below"
-        parts.append(with_verdicts(group, rule, bound=PUBLISHED[part][reading]))
-    return pd.concat(parts).sort_index()
+    return pd.DataFrame(rows)
+
+
+def repair_claims(trials: pd.DataFrame) -> pd.DataFrame:
+    """The finding on claim C6: the AUC that is lost in spite of repair, on all trials and on thirds of them.
+
+    Args:
+        trials: of campaigns over rates, with and without one mitigation that repairs.
+
+    Returns:
+        rows as of `claims`, with `part` (`repair`) and `reading` (`loss`): the mean AUC loss with repair at the rate where it
+        is largest, of `n` trials.
+    """
+
+    def find(trials_of: pd.DataFrame) -> pd.DataFrame:
+        repaired = summarise(trials_of[trials_of["mitigation"] != NONE])
+        lost = repaired["auc_drop"].fillna(repaired["auc_golden"])  # all, where the model raised in every trial
+        worst = repaired.loc[lost.idxmax()]
+        row = {"part": "repair", "reading": "loss"} | worst[["mitigation", "model"]].to_dict()
+        row |= zip(("value", "low", "high"), worst[["auc_drop", "auc_drop_low", "auc_drop_high"]], strict=True)
+        reason = "the model raised in every trial" if np.isnan(row["value"]) else ""
+        detail = f"at {worst['ber']:g}, {worst['n']} trials"
+        return pd.DataFrame([row | {"n": worst["n"], "interval": "", "detail": detail, "reason": reason}])
+
+    return by_thirds(find, trials)
 
 
 def _check_findings(name: str, group: pd.DataFrame, timings: pd.DataFrame, batch: int) -> list[dict[str, Any]]:
@@ -408,16 +426,17 @@ def _check_findings(name: str, group: pd.DataFrame, timings: pd.DataFrame, batch
         group, bits = group[group["bit"] >= 23], f" of sign and exponent ({share})"
     n, batches = int(group["significant"].sum()), -(-clean // batch)
     shares = wilson(int(group["significant_detected"].sum()), n) if n else (np.nan,) * 3
-    rate = (alarms,) * 3 if part == "layers" else wilson(alarms, batches)
-    time = timings.loc[name].tolist() if name in timings.index else (np.nan,) * 3
+    rate = exact_share(alarms, batches).values()
+    *time, runs = timings.loc[name].tolist() if name in timings.index else (np.nan, np.nan, np.nan, 0)
+    untimed, spread = "" if runs else "the operator's time was not measured", f"range over {runs:.0f} timings"
     wordings = {
-        "noticed": (shares, n, f"{n:,} significant errors{bits}", "" if n else "no significant errors to detect"),
-        "alarms": (rate, batches, f"{alarms} alarms in {clean:,} rows, {batches:,} batches", ""),
-        "time": (time, 1, "", "the operator's time was not measured" if np.isnan(time[0]) else ""),
+        "noticed": (shares, n, "", f"{n:,} significant errors{bits}", "" if n else "no significant errors to detect"),
+        "alarms": (rate, batches, EXACT, f"{alarms} alarms in {clean:,} rows, {batches:,} batches", ""),
+        "time": (time, int(runs), spread, "", untimed),
     }
     return [
         {"part": part, "reading": reading}
         | dict(zip(("value", "low", "high"), numbers, strict=True))
-        | {"n": count, "detail": detail, "reason": reason}
-        for reading, (numbers, count, detail, reason) in wordings.items()
+        | {"n": count, "interval": interval, "detail": detail, "reason": reason}
+        for reading, (numbers, count, interval, detail, reason) in wordings.items()
     ]

@@ -1,15 +1,16 @@
 """The bit error rate at which the mean AUC loss passes a threshold, and claim C3."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from drsrobust.plots.names import display_name
 from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.random_effects import SEEDS, across_models
 from drsrobust.statistics.summary import summarise
-from drsrobust_study.findings import number, verdicts
+from drsrobust_study.findings import COUNTS, EXTREMES, number
 from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 LOSSES = (0.001, 0.01)  # AUC
 HALF = "half"  # of the golden AUC over 0.5
 FLIPS = 100  # in all trials of a rate; fewer do not test whether AUC holds there
+# Most times the rate of the second loss at which half is lost in a collapse: two decades. A loss proportional to the rate needs
+# about 15; one that grows over more than two decades is no collapse.
+COLLAPSE = 100
 _KEYS = ["model", "dataset", "protocol", "target", "error_model", "mitigation"]
 HOW = (
     "first rate at which the mean AUC loss over error maps reaches the threshold (between two rates it is taken to grow by as "
@@ -105,19 +109,23 @@ def crossing(means: np.ndarray, rates: np.ndarray, limit: float) -> np.ndarray:
     return np.where(is_reached.any(axis=1), lower_rate + share * (rates[first] - lower_rate), np.inf)
 
 
-def knee_claims(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES) -> "pd.DataFrame":
+def knee_claims(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES, model: str = "dlrm") -> "pd.DataFrame":
     """Findings on claim C3: AUC holds, then collapses, at a rate that depends on model and data set.
 
     Args:
         summary, losses: as of `rate_at_loss`; a column `train_seeds` counts the trained models of a row (`across_models`).
+        model: that is compared with the others.
 
     Returns:
-        four rows per protocol: `reading`, `protocol`, `dataset`, `value`, `low`, `high`, `n`, `verdict`, `reason` and `detail`.
-        `collapse`: the share of the curves that lose half of the AUC over 0.5 at some rate (low: by the low end of the mean
-        loss; high: by its high end). `hold`: the share that loses under the smallest threshold at some rate with 100 flips or
-        more (a trial that raised counts as an AUC of 0; low: by the high end of the mean loss). `models` and `data sets`: the
-        highest knee (of the second threshold) over the lowest, between models of one data set and between data sets of one
-        model, of the two whose intervals differ most; models are compared where they were trained with most seeds.
+        four rows per protocol and more: `reading`, `protocol`, `dataset`, `value`, `low`, `high`, `n`, `interval`, `reason`,
+        `detail`, `first`, `last` and `loss`. `collapse`: the share of the `n` curves that lose half of the AUC over 0.5 at a
+        rate at most 100 times that at which the second threshold is lost (ends: by the ends of both rates). `hold`: the share
+        that loses under the smallest threshold at some rate with 100 flips or more (a trial that raised counts as an AUC of 0;
+        low: by the high end of the mean loss). `models` and `data sets`: the highest knee (of the second threshold, `loss`)
+        over the lowest, between models of one data set and between data sets of one model, of the two whose intervals differ
+        most, of `n` error maps of a rate; `first` and `last` name them, from the lowest knee; models are compared where they
+        were trained with most seeds. `model`, by the name of the model: per data set with it and two others or more, the rate
+        at which it loses half over the median rate of the `n` others.
     """
     import pandas as pd
 
@@ -127,20 +135,46 @@ def knee_claims(summary: "pd.DataFrame", losses: Sequence[float] = LOSSES) -> "p
     for protocol, of_protocol in rates_found.groupby("protocol", sort=False):
         labels = {"protocol": protocol, "dataset": ", ".join(dict.fromkeys(of_protocol["dataset"]))}
         half = of_protocol[of_protocol["loss"] == HALF]
-        low, value, high = (float(np.isfinite(half[name]).mean()) for name in ("knee_high", "knee", "knee_low"))
-        lost, top = int(np.isfinite(half["knee"]).sum()), number(summary["ber"].max())
-        detail = f"half is lost by {top} in {lost} of {len(half)} curves"
-        shares = {"value": value, "low": low, "high": high, "n": len(half), "detail": detail}
-        rows.append({"reading": "collapse"} | labels | shares)
-        rows.append({"reading": "hold"} | labels | _held(summary[summary["protocol"] == protocol], losses[0]))
         knees = of_protocol[of_protocol["loss"] == second]
+        rows.append({"reading": "collapse"} | labels | _collapsed(half, knees, second, summary["ber"].max()))
+        rows.append({"reading": "hold"} | labels | _held(summary[summary["protocol"] == protocol], losses[0]))
         most = knees[knees[SEEDS] == knees[SEEDS].max()] if SEEDS in knees else knees
         rows.append({"reading": "models", "protocol": protocol} | _most_different(most, "model", "dataset", second))
         rows.append({"reading": "data sets", "protocol": protocol} | _most_different(knees, "dataset", "model", second))
-    findings = pd.DataFrame(rows)
-    shares = findings["reading"].isin(["collapse", "hold"])
-    words = np.where(shares, verdicts(findings, "above", bound=0.5), verdicts(findings, "above", bound=1.0))
-    return findings.assign(verdict=words)
+        rows += [{"reading": model, "protocol": protocol} | row for row in _against_others(half, model)]
+    return pd.DataFrame(rows).fillna(dict.fromkeys(("first", "last"), ""))
+
+
+def _collapsed(half: "pd.DataFrame", knees: "pd.DataFrame", loss: str, highest: float) -> dict[str, Any]:
+    """The row `collapse` of the knees of one protocol, at half and at the second loss."""
+    of_half, of_loss = half.set_index(_KEYS), knees.set_index(_KEYS)
+    ends = {"value": ("knee", "knee"), "low": ("knee_high", "knee_low"), "high": ("knee_low", "knee_high")}
+    # A half that is not lost is no collapse: infinity over infinity is not at most 100 either.
+    is_steep = {end: of_half[top] / of_loss[bottom] <= COLLAPSE for end, (top, bottom) in ends.items()}
+    n, lost = len(half), int(np.isfinite(half["knee"]).sum())
+    detail = f"half is lost by {number(highest)} in {lost} of {n} curves, at most {COLLAPSE} times the rate that "
+    detail += f"costs {loss} in {is_steep['value'].sum()}, clearly in {is_steep['low'].sum()}"
+    shares = {end: float(steep.mean()) for end, steep in is_steep.items()}
+    return shares | {"n": n, "interval": COUNTS, "reason": "", "detail": detail, "loss": HALF}
+
+
+def _against_others(half: "pd.DataFrame", model: str) -> Iterator[dict[str, Any]]:
+    """The rows of one model of one protocol, from the knees at half."""
+    for (dataset, *_), group in half.groupby(["dataset", "target", "error_model", "mitigation"], sort=False):
+        own, others = group[group["model"] == model], group[group["model"] != model]
+        if own.empty or len(others) < 2:
+            continue
+        row, middle = own.iloc[0], others[["knee", "knee_low", "knee_high"]].median()
+        ends = {"low": row["knee_low"] / middle["knee_high"], "high": row["knee_high"] / middle["knee_low"]}
+        is_known = np.isfinite(row["knee"]) and np.isfinite(middle["knee"]) and not np.isnan([*ends.values()]).any()
+        ratio = {"value": row["knee"] / middle["knee"]} | ends if is_known else dict.fromkeys(("value", *ends), np.nan)
+        rank, n = 1 + int((others["knee"] < row["knee"]).sum()), len(group)
+        place = {1: "the least robust of", n: "the most robust of"}.get(rank, f"number {rank} from the least robust of")
+        detail = f"{display_name(model)} is {place} {n}: half is lost at {_words(row)}, "
+        detail += f"median of the others {middle['knee']:.1e}"
+        row = {"dataset": dataset} | ratio | {"n": len(others), "interval": f"{EXTREMES}, median of the others"}
+        reason = "" if is_known else "half is not lost up to the highest rate"
+        yield row | {"reason": reason, "detail": detail if is_known else reason, "loss": HALF}
 
 
 def _held(summary: "pd.DataFrame", limit: float) -> dict[str, Any]:
@@ -152,7 +186,16 @@ def _held(summary: "pd.DataFrame", limit: float) -> dict[str, Any]:
     detail = (
         f"under {number(limit)} is lost at some rate in {round(value * n)} of {n} curves, clearly in {round(low * n)}"
     )
-    return {"value": value, "low": low, "high": max(high, value), "n": n, "detail": detail}
+    return {
+        "value": value,
+        "low": low,
+        "high": max(high, value),
+        "n": n,
+        "interval": COUNTS,
+        "reason": "",
+        "detail": detail,
+        "loss": f"{limit:g}",
+    }
 
 
 def _most_different(knees: "pd.DataFrame", name: str, same: str, loss: str) -> dict[str, Any]:
@@ -171,14 +214,20 @@ def _most_different(knees: "pd.DataFrame", name: str, same: str, loss: str) -> d
         names = ", ".join(dict.fromkeys(knees["dataset"]))
         only = {"model": "one model only", "dataset": "one data set only"}[name]
         reason = "none loses that much" if several else only
-        return {"dataset": names, "value": np.nan, "low": np.nan, "high": np.nan, "reason": reason, "detail": reason}
+        nothing = {"value": np.nan, "low": np.nan, "high": np.nan, "n": 0, "interval": EXTREMES, "loss": loss}
+        return {"dataset": names} | nothing | {"reason": reason, "detail": reason}
     low, key, first, last = max(pairs, key=lambda pair: pair[0])
     return {
         "dataset": ", ".join(dict.fromkeys([first["dataset"], last["dataset"]])),
         "value": last["knee"] / first["knee"] if np.isfinite(last["knee"]) else np.nan,
         "low": low,
         "high": last["knee_high"] / first["knee_low"],
+        "n": first["n"] + last["n"],
+        "interval": f"{EXTREMES}, of the two that differ most",
         "reason": "",
+        "first": first[name],
+        "last": last[name],
+        "loss": loss,
         "detail": f"{key}, {loss} AUC lost: {', '.join(f'{knee[name]} {_words(knee)}' for knee in (first, last))}",
     }
 

@@ -9,12 +9,14 @@ import torch
 from drsrobust.introspection.tensors import component_of, named_tensors
 from drsrobust.models import model_name
 from drsrobust.statistics.summary import summarise
-from drsrobust_study.findings import with_verdicts
+from drsrobust_study.findings import COUNTS
 from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
+
+COSTLY = 0.01  # mean AUC loss by a flip of some bit: components that lose less say little of which bit is the worst
 
 
 def flipped_magnitudes(models: "Sequence[nn.Module]", bit: int = 30) -> "pd.DataFrame":
@@ -60,53 +62,64 @@ def flipped_magnitudes(models: "Sequence[nn.Module]", bit: int = 30) -> "pd.Data
 
 
 def bit_claim(data: "pd.DataFrame", bit: int = 30) -> "pd.DataFrame":
-    """The finding on claim C8: in how many components a flip of one bit costs most AUC.
+    """Findings on claim C8: in how many components a flip of one bit costs most AUC.
 
     Args:
         data: one row per model, target and bit, with `auc_drop`, `auc_drop_low`, `auc_drop_high`.
         bit: the bit that is claimed to dominate.
 
     Returns:
-        one row with `reading` (`most`) and the share of components in which the mean AUC loss of the bit is the largest:
-        `value`; `low`, the share in which its interval lies above those of all other bits; `high`, the share in which no other
-        bit's interval lies above its; `verdict` (over half) and `detail`.
+        two rows with `reading`, `value`, `low`, `high`, `n` components, `interval`, `detail` and `reason`. `most`: the share of
+        components in which the mean AUC loss of the bit is the largest; `low`, in which its interval lies above those of all
+        other bits; `high`, in which no other bit's interval lies above its. `worst`: the same of the components in which a flip
+        of some bit costs a mean of over 0.01 AUC, with `low` as the value.
 
     Raises:
         ValueError: there are no flips of this bit, or none of others.
     """
     import pandas as pd
 
-    clear = by_mean = beaten = components = 0
+    rows = []
     for _, group in data.groupby(["model", "target"], sort=False):
         of_bit, others = group[group["bit"] == bit], group[group["bit"] != bit]
         if of_bit.empty or others.empty:
             raise ValueError(f"data must hold flips of bit {bit} and of other bits in every component")
-        components += 1
-        by_mean += bool(of_bit["auc_drop"].iloc[0] > others["auc_drop"].max())
-        clear += bool(of_bit["auc_drop_low"].iloc[0] > others["auc_drop_high"].max())
-        beaten += bool(others["auc_drop_low"].max() > of_bit["auc_drop_high"].iloc[0])
-    detail = f"bit {bit} has the largest mean AUC loss in {by_mean} of {components} components, clearly in {clear}; "
-    shares = {"value": by_mean / components, "low": clear / components, "high": 1 - beaten / components}
-    row = {"reading": "most"} | shares | {"detail": f"{detail}another bit clearly in {beaten}"}
-    return with_verdicts(pd.DataFrame([row]), "above", bound=0.5)
+        row = {"by_mean": of_bit["auc_drop"].iloc[0] > others["auc_drop"].max()}
+        row |= {"clear": of_bit["auc_drop_low"].iloc[0] > others["auc_drop_high"].max()}
+        row |= {"beaten": others["auc_drop_low"].max() > of_bit["auc_drop_high"].iloc[0]}
+        rows.append(row | {"costly": group["auc_drop"].max() > COSTLY})
+    components = pd.DataFrame(rows)
+    shares, counts, n = components.mean(), components.sum(), len(components)
+    detail = f"bit {bit} has the largest mean AUC loss in {counts['by_mean']} of {n} components, clearly in "
+    detail += f"{counts['clear']}; another bit clearly in {counts['beaten']}"
+    most = {"reading": "most", "value": shares["by_mean"], "low": shares["clear"], "high": 1 - shares["beaten"], "n": n}
+    most |= {"interval": COUNTS, "detail": detail, "reason": ""}
+    costly = components[components["costly"]]
+    shares, clear = costly.astype(float).mean(), int(costly["clear"].sum())  # without a component NaN
+    detail = f"in {len(costly)} of {n} components a flip costs over {COSTLY:g} AUC; bit {bit} is clearly the worst in {clear}"
+    worst = {"reading": "worst", "value": shares["clear"], "low": shares["clear"], "high": 1 - shares["beaten"]}
+    worst |= {"n": len(costly), "interval": COUNTS, "detail": f"{detail} of them"}
+    worst |= {"reason": "" if len(costly) else f"no flip costs over {COSTLY:g} AUC"}
+    return pd.DataFrame([most, worst])
 
 
-def size_claim(flipped: "pd.DataFrame", least: float = 1e36) -> "pd.DataFrame":
-    """The finding on claim C8: the smallest median |w| of a component with the bit flipped, which is exact.
+def size_claim(flipped: "pd.DataFrame") -> "pd.DataFrame":
+    """The finding on claim C8: the median |w| of a component with the bit flipped, which is exact.
 
     Args:
         flipped: as `flipped_magnitudes` returns it.
-        least: |w| above which the claim holds.
 
     Returns:
-        one row with `reading` (`size`), `value`, `low`, `high`, `verdict` and `detail`.
+        one row with `reading` (`size`), `value` (the median over components), `low` and `high` (the smallest and the greatest),
+        `n` components, `interval`, `detail` and `reason`.
     """
     import pandas as pd
 
-    smallest, greatest = flipped["flipped_median"].min(), flipped["flipped_median"].max()
-    detail = f"median |w| of a component {smallest:.1e} to {greatest:.1e} with the bit flipped"
-    row = {"reading": "size", "value": smallest, "low": smallest, "high": smallest, "detail": detail}
-    return with_verdicts(pd.DataFrame([row]), "above", bound=least)
+    medians = flipped["flipped_median"]
+    row = {"reading": "size", "value": medians.median(), "low": medians.min(), "high": medians.max(), "n": len(medians)}
+    row |= {"interval": f"range over {len(medians)} components", "reason": ""}
+    detail = f"median |w| of a component {row['low']:.1e} to {row['high']:.1e} with the bit flipped"
+    return pd.DataFrame([row | {"detail": detail}])
 
 
 def claims(table: "pd.DataFrame", flipped: "pd.DataFrame") -> "pd.DataFrame":

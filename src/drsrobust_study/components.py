@@ -21,7 +21,7 @@ from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.pvf import DEFINITIONS
 from drsrobust.statistics.random_effects import across_models
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
-from drsrobust_study.findings import interval, number, ratio, with_verdicts
+from drsrobust_study.findings import EXTREMES, interval, number, ratio
 from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 # Classes of bits whose flips are taken to lose no more than those that were drawn: all but the highest exponent bit, as in
 # stratified campaigns of `BitFlip`.
 BOUNDED = ("sign", "exponent_high", "exponent_low", "mantissa")
-WRONG = 0.004  # share of wrong inferences at one flip in the worst part, of arXiv:2405.01741
 
 
 def layer_names(model: nn.Module) -> dict[str, str]:
@@ -330,15 +329,16 @@ def part_ratio(
         by: the column that names parts.
 
     Returns:
-        one row per model, data set (and definition): these, `value`, `low` and `high` of the ratio (`findings.ratio`), `detail`
-        (the most and the least vulnerable part in words), `reason` where a part is missing, and `verdict` (over 1).
+        one row per model, data set (and definition): these, `value`, `low` and `high` of the ratio (`findings.ratio`), `n`
+        trials of all parts, `interval`, `detail` (the most and the least vulnerable part in words), and `reason` where a part
+        is missing.
 
     Example:
         >>> import pandas as pd
-        >>> parts = pd.DataFrame({"model": "m", "dataset": "d", "component": ["table", "over"], "loss": [0.1, 0.3]})
+        >>> parts = pd.DataFrame({"model": "m", "dataset": "d", "component": ["table", "over"], "n": 9, "loss": [0.1, 0.3]})
         >>> parts = parts.assign(loss_low=parts["loss"] - 0.05, loss_high=parts["loss"] + 0.05)
-        >>> part_ratio(parts, "loss", top="over", bottom="table")[["value", "low", "verdict"]].round(2).values.tolist()
-        [[3.0, 1.67, 'reproduced']]
+        >>> part_ratio(parts, "loss", top="over", bottom="table")[["value", "low", "n"]].round(2).values.tolist()
+        [[3.0, 1.67, 18.0]]
     """
     import pandas as pd
 
@@ -347,7 +347,7 @@ def part_ratio(
         named = group.set_index(by)[ends]
         others = named.drop(index=[name for name in (top, bottom) if name in named.index])
         row = dict(zip(keys, names, strict=True)) | {"value": np.nan, "low": np.nan, "high": np.nan}
-        row |= {"detail": _described(group, value, by), "reason": ""}
+        row |= {"n": int(group["n"].sum()), "interval": EXTREMES, "detail": _described(group, value, by), "reason": ""}
         missing = [name for name in (top, bottom) if name is not None and name not in named.index]
         if missing or (None in (top, bottom) and others.empty):
             rows.append(row | {"reason": f"no {missing[0] if missing else 'other part'} in this model"})
@@ -356,7 +356,7 @@ def part_ratio(
         above = named.loc[top] if top else others.min()
         below = named.loc[bottom] if bottom else others.max()
         rows.append(row | ratio(above, below))
-    return with_verdicts(pd.DataFrame(rows), "above", bound=1.0)
+    return pd.DataFrame(rows)
 
 
 def size_power(layers: "pd.DataFrame") -> "pd.DataFrame":
@@ -367,13 +367,14 @@ def size_power(layers: "pd.DataFrame") -> "pd.DataFrame":
         layers: of one model, with `component`, `bits`, and `total`, the AUC loss of one error anywhere that falls there.
 
     Returns:
-        one row: `value`, `low`, `high`, `n` tables, `detail`, `reason` (fewer than three sizes) and `verdict` (over 0).
+        one row: `value`, `low`, `high`, `n` tables, `interval`, `detail` and `reason` (fewer than 3 sizes).
     """
     import pandas as pd
     from scipy.stats import linregress, t
 
     tables = layers[(layers["component"] == "embedding") & (layers["total"] > 0)]
-    row = {"value": np.nan, "low": np.nan, "high": np.nan, "n": len(tables), "detail": "", "reason": ""}
+    row = {"value": np.nan, "low": np.nan, "high": np.nan, "n": len(tables), "interval": ""}
+    row |= {"detail": "", "reason": ""}
     if tables["bits"].nunique() < 3:
         row["reason"] = "fewer than 3 sizes of tables"
     else:
@@ -383,7 +384,7 @@ def size_power(layers: "pd.DataFrame") -> "pd.DataFrame":
         bits, totals = ([number(end) for end in (tables[c].min(), tables[c].max())] for c in ("bits", "total"))
         row["detail"] = f"{len(tables)} tables of {bits[0]} to {bits[1]} bits lose {totals[0]} to {totals[1]} AUC"
     labels = {name: layers[name].iloc[0] for name in ("model", "dataset") if name in layers}
-    return with_verdicts(pd.DataFrame([labels | row]), "above", bound=0.0)
+    return pd.DataFrame([labels | row])
 
 
 def _described(group: "pd.DataFrame", value: str, by: str) -> str:
@@ -407,12 +408,13 @@ def claims(tables: "Sequence[pd.DataFrame]", partitions: "Sequence[pd.DataFrame]
         split: the rows that were scored.
 
     Returns:
-        rows with `claim`, `reading`, `model`, `dataset`, `definition`, `value`, `low`, `high`, `n`, `detail`, `reason`,
-        `verdict` and `third`.
+        rows with `claim`, `reading`, `model`, `dataset`, `definition`, `value`, `low`, `high`, `n`, `interval`, `detail`,
+        `reason` and `third`.
     """
     import pandas as pd
 
-    columns = ["claim", "reading", "model", "dataset", "definition", "value", "low", "high", "n", "detail", "reason"]
+    columns = ["claim", "reading", "model", "dataset", "definition", "value", "low", "high", "n", "interval", "detail"]
+    columns += ["reason"]
 
     def find(*trials: "pd.DataFrame") -> "pd.DataFrame":
         findings = [*_first_model_findings(trials[0], partitions[0], split)]
@@ -420,7 +422,7 @@ def claims(tables: "Sequence[pd.DataFrame]", partitions: "Sequence[pd.DataFrame]
             loss = over_train_seeds(stratified_loss, trials_of_model, mlp_parts(parts), split, by=["part"])
             ratio = part_ratio(loss, "auc_drop", top="mlp", bottom="embedding", by="part")
             findings.append(ratio.assign(claim="C2", reading="mlp over embedding"))
-        return pd.concat(findings).reindex(columns=[*columns, "verdict"])
+        return pd.concat(findings).reindex(columns=columns)
 
     return by_thirds(find, *tables)
 
@@ -433,9 +435,7 @@ def _first_model_findings(table: "pd.DataFrame", partition: "pd.DataFrame", spli
     yield part_ratio(losses, "auc_drop", bottom="embedding").assign(claim="C10", reading="others over embedding")
     top = shares[(shares["component"] == "over_mlp") & (shares["definition"] == "decision_changed")]
     top = top.rename(columns={"incorrect": "value", "incorrect_low": "low", "incorrect_high": "high"})
-    least, greatest = WRONG / 3, WRONG * 3
-    top = with_verdicts(top, "within", least=least, greatest=greatest)
-    yield top.assign(claim="C11", reading="over_mlp")
+    yield top.assign(claim="C11", reading="over_mlp", interval="", detail="", reason="")
     layers = over_train_seeds(stratified_loss, table, partition, split, by=["component", "layer"])
     layers = layers.assign(total=layers["share"] * layers["auc_drop"])
     yield size_power(layers).assign(claim="C2", reading="size")

@@ -13,14 +13,14 @@ from drsrobust._choices import unknown
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import CONFIDENCE, bootstrap_interval, mean_interval
 from drsrobust.statistics.summary import known_bounds
-from drsrobust_study.findings import CONTRADICTED, IN_PART, REPRODUCED, verdict, with_verdicts
+from drsrobust_study.findings import COUNTS
 from drsrobust_study.model_factors import FACTORS, SHARES, VALUE, ladders, unit_interval
 from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd
 
-CLAIMS = ("above", "differs")  # rules of `findings`
+CLAIMS = ("above", "differs")  # from the least to the greatest level
 EXPECTED = {"width": "above", "depth": "above", "embedding_dim": "above", "density": "differs"}  # of the deviation
 _CELL = ["protocol", *FACTORS]
 
@@ -50,7 +50,7 @@ def factor_trends(
         one row per protocol, target and factor with two levels or more: `least`, `greatest` level, the mean deviation there
         (`at_least`, `at_greatest`), their difference `value` with `low` and `high` (Student's t over models); `up` and `down`,
         numbers of steps between neighbouring levels whose interval (Bonferroni over the steps) lies above or below 0, of
-        `steps`; `n` models; `claim` and `verdict`.
+        `steps`; `n` models; `interval`, `claim` and `reason`.
 
     Raises:
         ValueError: an unknown factor or claim, or a rate that the table does not hold.
@@ -79,7 +79,7 @@ def factor_trends(
             ]
             row = {"protocol": protocol, "target": target, "factor": factor, "least": levels[0], "greatest": levels[-1]}
             row |= _trend(np.mean(values, axis=0), confidence, known_bounds(value))
-            rows.append(row | {"claim": claim, "verdict": verdict(row["low"], row["high"], claim, bound=0.0)})
+            rows.append(row | {"interval": "", "claim": claim, "reason": ""})
     return pd.DataFrame(rows)
 
 
@@ -91,21 +91,22 @@ def factors_claim(trends: "pd.DataFrame") -> "pd.DataFrame":
 
     Returns:
         one row per protocol and target: these, `factor` (`all`), the share of the factors whose mean is as claimed (`value`),
-        whose interval shows it (`low`), and whose interval does not contradict it (`high`), `n` factors, `verdict` (all), and
-        `detail`: the factors by what was found.
+        whose interval shows it (`low`), and whose interval does not contradict it (`high`), `n` factors, `interval`, `reason`,
+        and `detail`: the factors by what was found.
     """
     import pandas as pd
 
     rows = []
     for (protocol, target), group in trends.groupby(["protocol", "target"], sort=False):
         row = {"protocol": protocol, "target": target, "factor": "all", "n": len(group)}
-        wordings = {"as claimed": REPRODUCED, "undecided": IN_PART, "the reverse": CONTRADICTED}
-        kinds = {words: group["verdict"] == word for words, word in wordings.items()}
-        low, high = kinds["as claimed"].mean(), 1 - kinds["the reverse"].mean()
-        row |= {"value": ((group["value"] > 0) | (group["claim"] == "differs")).mean(), "low": low, "high": high}
+        either = group["claim"] == "differs"
+        shown, reverse = (group["low"] > 0) | (either & (group["high"] < 0)), ~either & (group["high"] <= 0)
+        kinds = {"as claimed": shown, "undecided": ~shown & ~reverse, "the reverse": reverse}
+        row |= {"value": ((group["value"] > 0) | either).mean(), "low": shown.mean(), "high": 1 - reverse.mean()}
+        row |= {"interval": COUNTS, "reason": ""}
         texts = [f"{words} {', '.join(group['factor'][kind])}" for words, kind in kinds.items() if kind.any()]
         rows.append(row | {"detail": "; ".join(texts).replace("_dim", " dimension")})
-    return with_verdicts(pd.DataFrame(rows), "all")
+    return pd.DataFrame(rows)
 
 
 def _trend(values: np.ndarray, confidence: float, bounds: tuple[float, float] | None) -> dict[str, float]:
@@ -196,7 +197,7 @@ def component_claims(shares: "pd.DataFrame", parts: Sequence[str] = ("mlp", "emb
 
     Returns:
         one row per protocol: `protocol`, the share of the cells in which the first part does more per wrong bit (`value`),
-        clearly (`low`), and not clearly less (`high`), `n` cells, `verdict` (all) and `detail`.
+        clearly (`low`), and not clearly less (`high`), `n` cells, `interval`, `detail` and `reason`.
     """
     import pandas as pd
 
@@ -207,8 +208,8 @@ def component_claims(shares: "pd.DataFrame", parts: Sequence[str] = ("mlp", "emb
         row |= {"low": (cells["effect"] == "more").mean(), "high": 1 - (cells["effect"] == "less").mean()}
         medians = [f"{100 * cells[f'per_bit_{part}'].median():.2g} %" for part in parts]
         detail = f"inputs that one wrong bit changes: {medians[0]} by {parts[0]}, {medians[1]} by {parts[1]} (medians)"
-        rows.append(row | {"detail": detail})
-    return with_verdicts(pd.DataFrame(rows), "all")
+        rows.append(row | {"interval": COUNTS, "detail": detail, "reason": ""})
+    return pd.DataFrame(rows)
 
 
 def claims(table: "pd.DataFrame", ber: float) -> "tuple[pd.DataFrame, pd.DataFrame]":

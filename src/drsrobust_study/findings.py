@@ -1,100 +1,20 @@
-"""Findings, and the rules that turn them into verdicts on claims: for the tables of notebooks and for `reproduce/claims.toml`.
+"""Findings: numbers with intervals, for the tables of notebooks and for `reproduce/claims.toml`.
 
-A finding is a number with an interval: columns `value`, `low` and `high`; `detail` in words, and `reason` where it tests
-nothing. A table of findings may have a column `third` (`drsrobust_study.thirds`).
+A table of findings has the columns `value`, `low` and `high`; `n`, how many trials, models, batches or parts a number is of;
+`interval` in words where it is no plain 95 % one; `detail` in words, and `reason` where a number tests nothing. It may have a
+column `third` (`drsrobust_study.thirds`). What a finding says of a claim is decided in `reproduce/` alone.
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable
-from inspect import signature
+from collections.abc import Iterable
 from math import isinf
 from numbers import Real
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pandas as pd
+from drsrobust.statistics.intervals import CONFIDENCE
 
-VERDICTS = ("reproduced", "in part", "contradicted", "not testable here", "seed-dependent")
-REPRODUCED, IN_PART, CONTRADICTED, NOT_TESTABLE, SEED_DEPENDENT = VERDICTS
-
-
-def _above(low: float, high: float, bound: float) -> tuple[bool, bool]:
-    return low > bound, high <= bound
-
-
-def _below(low: float, high: float, bound: float) -> tuple[bool, bool]:
-    return high <= bound, low > bound
-
-
-def _within(low: float, high: float, least: float, greatest: float) -> tuple[bool, bool]:
-    return low >= least and high <= greatest, high < least or low > greatest
-
-
-def _up_to(low: float, high: float, bound: float) -> tuple[bool, bool]:
-    return low > 0 and high >= bound, high < bound
-
-
-def _differs(low: float, high: float, bound: float) -> tuple[bool, bool]:
-    return low > bound or high < bound, False
-
-
-def _all(low: float, high: float) -> tuple[bool, bool]:
-    return low >= 1, high <= 0
-
-
-# Of an interval: whether it shows the claim, and whether it contradicts it.
-RULES: dict[str, Callable[..., tuple[bool, bool]]] = {
-    "above": _above,
-    "below": _below,
-    "within": _within,
-    "differs": _differs,
-    "up_to": _up_to,  # the best of several reaches the bound
-    "all": _all,  # of a share of parts: all hold; low: the share that clearly holds, high: that is not clearly wrong
-}
-
-
-def rule_options(kind: str) -> set[str]:
-    """Names of the options of a rule."""
-    return set(signature(RULES[kind]).parameters) - {"low", "high"}
-
-
-def verdict(low: float, high: float, kind: str, **options: float) -> str:
-    """What an interval says of a claim: `reproduced` if the claim holds in all of it, `contradicted` if in none of it, else `in
-    part`.
-
-    Args:
-        low, high: ends of the interval; both the number where it is exact.
-        kind: in `RULES`.
-        options: as `rule_options`.
-
-    Returns:
-        one of the first four of `VERDICTS`; `not testable here` without an interval.
-
-    Example:
-        >>> [verdict(low, high, "above", bound=1.0) for low, high in ((1.5, 2.0), (0.5, 2.0), (0.5, 0.9))]
-        ['reproduced', 'in part', 'contradicted']
-    """
-    if low != low or high != high:
-        return NOT_TESTABLE
-    is_shown, wrong = RULES[kind](low, high, **options)
-    return REPRODUCED if is_shown else CONTRADICTED if wrong else IN_PART
-
-
-def verdicts(table: "pd.DataFrame", kind: str, **options: float) -> list[str]:
-    """The verdict on each row of a table of findings; `not testable here` where it has a reason."""
-    reasons = table["reason"].fillna("") if "reason" in table else [""] * len(table)
-    ends = zip(table["low"], table["high"], reasons, strict=True)
-    return [NOT_TESTABLE if reason else verdict(low, high, kind, **options) for low, high, reason in ends]
-
-
-def seed_dependent(words: Iterable[str]) -> bool:
-    """Whether the verdicts on the thirds contradict each other: one is `reproduced` and another `contradicted`."""
-    return {REPRODUCED, CONTRADICTED} <= set(words)
-
-
-def with_verdicts(table: "pd.DataFrame", kind: str, **options: float) -> "pd.DataFrame":
-    """A table of findings with a column `verdict`."""
-    return table.assign(verdict=verdicts(table, kind, **options))
+# Words for intervals that are no plain 95 % ones.
+COUNTS = "counts: clearly, not clearly less"  # of a share of parts: those that clearly hold, those not clearly wrong
+EXACT = "exact binomial (Clopper-Pearson)"
+EXTREMES = "extremes of both 95 % intervals"  # of a ratio
 
 
 def number(value: object) -> str:
@@ -122,6 +42,24 @@ def interval(value: float, low: float, high: float) -> str:
     return f"{number(value)} [{number(low)}, {number(high)}]"
 
 
+def exact_share(count: int, n: int) -> dict[str, float]:
+    """The share count / n with its exact 95 % interval (C. J. Clopper and E. S. Pearson, Biometrika 26, 1934).
+
+    Returns:
+        `value`, `low`, `high`; NaN when n is 0.
+
+    Example:
+        >>> exact_share(0, 100)
+        {'value': 0.0, 'low': 0.0, 'high': 0.036...}
+    """
+    from scipy.stats import binomtest
+
+    if not n:
+        return dict.fromkeys(("value", "low", "high"), float("nan"))
+    ends = binomtest(int(count), int(n)).proportion_ci(CONFIDENCE, method="exact")
+    return {"value": count / n, "low": float(ends.low), "high": float(ends.high)}
+
+
 def ratio(top: Iterable[float], bottom: Iterable[float]) -> dict[str, float]:
     """The ratio of two independent numbers with intervals, whose ends are the extremes over both intervals.
 
@@ -138,13 +76,13 @@ def ratio(top: Iterable[float], bottom: Iterable[float]) -> dict[str, float]:
     return {"value": value / under, "low": min(ends), "high": max(ends)}
 
 
-def conclusion(claim: str, text: str, places: str | Iterable[str], words: Iterable[str]) -> str:
-    """The paragraph that ends a notebook: the claim, what was found, and how often which verdict.
+def conclusion(claim: str, text: str, places: str | Iterable[str]) -> str:
+    """The paragraph that ends a notebook: the claim, what was found, and where the verdict is.
 
     Example:
-        >>> conclusion("C8", "bit 30 dominates", ["most in 9 of 9 parts", "|w| is 1e37"], ["reproduced", "in part"])
-        'C8. Claim: bit 30 dominates. Here: most in 9 of 9 parts; |w| is 1e37. Findings: 1 reproduced, 1 in part.'
+        >>> conclusion("C8", "bit 30 dominates", ["most in 9 of 9 parts", "|w| is 1e37"])
+        'C8. Claim: bit 30 dominates. Here: most in 9 of 9 parts; |w| is 1e37. Verdict: claims.csv of `python -m reproduce`.'
     """
-    places, counts = [places] if isinstance(places, str) else list(places), Counter(words)
-    counted = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if counts[word])
-    return f"{claim}. Claim: {text}. Here: {'; '.join(places) or 'no finding'}. Findings: {counted or 'none'}."
+    places = [places] if isinstance(places, str) else list(places)
+    here = "; ".join(places) or "no finding"
+    return f"{claim}. Claim: {text}. Here: {here}. Verdict: claims.csv of `python -m reproduce`."

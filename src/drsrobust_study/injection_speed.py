@@ -27,7 +27,6 @@ from drsrobust._choices import unknown
 from drsrobust._progress import progress_bar
 from drsrobust.injection.address_space import INTEGER_OF_BYTES
 from drsrobust.timing import available_kib, cpu_seconds, data_kib, peak, resident
-from drsrobust_study.findings import with_verdicts
 from drsrobust_study.injectors import METHODS, OURS, DenseErrorMap, ElementLoop, Method, cannot
 
 COLUMNS = ("method", "parameters", "dtype", "rate", "errors", "cpu_ms", "undo_cpu_ms", "peak_mib", "note")
@@ -333,16 +332,15 @@ def ratios(table: pd.DataFrame, parameters: int = STUDY_SIZE) -> pd.DataFrame:
     return times.sort_index()
 
 
-def speed_claim(table: pd.DataFrame, *, least: float = 100 / 3, greatest: float = 300.0) -> pd.DataFrame:
+def speed_claim(table: pd.DataFrame) -> pd.DataFrame:
     """Findings on claim C7: the time of other methods over that of the dense error map.
 
     Args:
         table: as `injection_speed` returns it.
-        least, greatest: between which the ratio counts as the study's "about 100".
 
     Returns:
         one row per method that ran on the same models and rates, the loop over elements first: `method`, `value` (the median
-        over float32 models and rates), `low`, `high` (the range), `n`, `verdict` and `detail`.
+        over float32 models and rates), `low`, `high` (the range), `n`, `interval`, `detail` and `reason`.
     """
     keys, times = ["parameters", "dtype", "rate"], table[(table["dtype"] == "float32") & table["cpu_ms"].notna()]
     dense = times["method"] == DenseErrorMap.name
@@ -352,12 +350,12 @@ def speed_claim(table: pd.DataFrame, *, least: float = 100 / 3, greatest: float 
     for method, group in merged.groupby("method", sort=False):
         ends = {"value": group["ratio"].median(), "low": group["ratio"].min(), "high": group["ratio"].max()}
         detail = f"{len(group)} sizes and rates, one thread of a CPU, both methods as implemented here"
-        rows.append({"method": method} | ends | {"n": len(group), "detail": detail})
-    findings = pd.DataFrame(rows, columns=["method", "value", "low", "high", "n", "detail"])
-    findings = findings.sort_values(
+        words = {"interval": f"range over {len(group)} sizes and rates", "detail": detail, "reason": ""}
+        rows.append({"method": method} | ends | {"n": len(group)} | words)
+    columns = ["method", "value", "low", "high", "n", "interval", "detail", "reason"]
+    return pd.DataFrame(rows, columns=columns).sort_values(
         "method", key=lambda names: names != ElementLoop.name, kind="stable", ignore_index=True
     )
-    return with_verdicts(findings, "within", least=least, greatest=greatest)
 
 
 def growth(table: pd.DataFrame, counts: Sequence[int] = COUNTS, smallest: int = 1_000_000) -> pd.DataFrame:

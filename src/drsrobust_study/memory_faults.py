@@ -17,7 +17,7 @@ from drsrobust.statistics.columns import CONDITION, ENDS, MITIGATION, identifyin
 from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
 from drsrobust.statistics.summary import corrected_exactly, summarise
 from drsrobust_study.components import stratified_loss
-from drsrobust_study.findings import interval, number, ratio, with_verdicts
+from drsrobust_study.findings import EXTREMES, interval, number, ratio
 from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def understatement(
     Returns:
         on all trials and on thirds: one row with `reading` `fault`, of a fault that reaches the model; and rows with `memory`,
         by all faults of the memory, one for each `size` and for a model that fills it. `value`, `low`, `high` (`ratio`),
-        `detail`, `reason`, `verdict` (over 1).
+        `n` trials, `interval`, `detail` and `reason`.
     """
     import pandas as pd
 
@@ -111,7 +111,8 @@ def understatement(
         for size, rates in (hits | {FULL: fit}).items():
             (mean,) = summarise(mixed(faults, rates), ["auc", "auc_drop"]).to_dict("records")
             loss, most = [mean[f"auc_drop{end}"] for end in ENDS], max(rates, key=lambda mode: rates[mode])
-            labels = {"model": mean["model"], "dataset": mean["dataset"], "n": mean["n"] + flip["n"], "reason": ""}
+            labels = {"model": mean["model"], "dataset": mean["dataset"], "n": mean["n"] + flip["n"]}
+            labels |= {"interval": EXTREMES, "reason": ""}
             if not findings:
                 share = f"{100 * rates[most] / sum(rates.values()):.0f} % of such faults are of mode {most!r}"
                 detail = f"{interval(*loss)} AUC a fault, {interval(*bit)} if it were one wrong bit; {share}"
@@ -122,7 +123,7 @@ def understatement(
             some = number(float(f"{times['value']:.1g}"))
             detail = f"some {some} times at {size}"
             findings.append({"reading": "memory", "size": size} | labels | times | {"detail": detail})
-        return with_verdicts(pd.DataFrame(findings), "above", bound=1.0)
+        return pd.DataFrame(findings)
 
     return by_thirds(find, faults, flips)
 

@@ -9,7 +9,7 @@ from drsrobust.statistics.columns import ENDS, NONE, identifying
 from drsrobust.statistics.random_effects import across_models
 from drsrobust.statistics.recovery import recovery
 from drsrobust.statistics.summary import DROP, summarise
-from drsrobust_study.findings import number, with_verdicts
+from drsrobust_study.findings import COUNTS, EXACT, exact_share, number
 from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
@@ -35,10 +35,9 @@ def best_recovery(
 
     Returns:
         one row each: the columns of `by`, `mitigation`, `ber` and `dataset` of the best, `value`, `low` and `high`,
-        `conditions` that it was chosen from, `detail` in words, `reason` where nothing can be tested (no condition has a value
-        or an interval, the interval is wider than 0.4, errors cost under 0.01 AUC, or less than the claimed gain in all
-        conditions, by the interval's high end where some trials raised), and `verdict`: the claim is reproduced if the best
-        interval lies above 0 and reaches the claimed value, and contradicted if it ends below.
+        `n` trials, `conditions` that it was chosen from, `detail` in words, and `reason` where nothing can be tested (no
+        condition has a value or an interval, the interval is wider than 0.4, errors cost under 0.01 AUC, or less than the
+        claimed gain in all conditions, by the interval's high end where some trials raised).
     """
     import pandas as pd
 
@@ -54,17 +53,18 @@ def best_recovery(
             "value": np.nan,
             "low": np.nan,
             "high": np.nan,
+            "n": 0,
         }
         reason = detail = "nothing lost"
         if len(group):
             low = group[f"{value}_low"]
             best = group.loc[(low if low.notna().any() else group[value]).idxmax()]
-            row |= {name: best[name] for name in ("mitigation", "ber", "dataset")}
+            row |= {name: best[name] for name in ("mitigation", "ber", "dataset", "n")}
             row |= {name: best[f"{value}{end}"] for name, end in zip(("value", "low", "high"), ENDS, strict=True)}
             detail = f"{row['mitigation']} at {number(row['ber'])}, best of {len(group)}"
             reason = _untestable(best, group, value, claimed)
         rows.append(row | {"reason": reason, "detail": detail})
-    return with_verdicts(pd.DataFrame(rows), "up_to", bound=claimed)
+    return pd.DataFrame(rows)
 
 
 def _untestable(best: "pd.Series", group: "pd.DataFrame", value: str, claimed: float) -> str:
@@ -163,7 +163,7 @@ def kept_rates(
     Returns:
         one row per family: `reading` (`rates`), `model`, `dataset`, `code` (its name); `value`, the share of the rates that
         clearly need protection at which the mean loss with one of the family is within the limit (`low`: clearly, `high`: not
-        clearly over it); `verdict` (all), `reason`, and `detail`: the cheapest at each rate.
+        clearly over it); `n` such rates, `interval`, `reason`, and `detail`: the cheapest at each rate.
     """
     import pandas as pd
 
@@ -189,23 +189,22 @@ def kept_rates(
         ]
         detail = f"held at {has_loss.sum()} of {len(lost)} rates, clearly at {clearly.sum()}: {'; '.join(best)}"
         row |= {"value": has_loss.mean(), "low": clearly.mean(), "high": (lost["ber"] < over).mean(), "n": len(lost)}
-        row["detail"] = detail if len(lost) else ""
+        row |= {"interval": COUNTS, "detail": detail if len(lost) else ""}
         rows.append(row | {"reason": "" if len(lost) else "nothing lost"})
-    return with_verdicts(pd.DataFrame(rows), "all")
+    return pd.DataFrame(rows)
 
 
-def worst_loss(summary: "pd.DataFrame", mitigation: str, loss: float = DROP) -> "pd.DataFrame":
+def worst_loss(summary: "pd.DataFrame", mitigation: str) -> "pd.DataFrame":
     """The finding on claim C5: the mean AUC loss with a mitigation at the rate where most is lost, with an upper bound that
     assumes nothing.
 
     Args:
         summary: as `summarise` returns it, of one model and protocol over several rates.
         mitigation: its name.
-        loss: in AUC.
 
     Returns:
         one row per data set: `reading` (`loss`), `model`, `dataset`, `code` (the mitigation), `value`, `low`, `high`
-        (`auc_drop_bound`), `n` trials, `detail` and `verdict` (at most `loss`).
+        (`auc_drop_bound`), `n` trials, `interval`, `detail` and `reason`.
     """
     import pandas as pd
 
@@ -215,9 +214,10 @@ def worst_loss(summary: "pd.DataFrame", mitigation: str, loss: float = DROP) -> 
     ):
         worst = curve.loc[curve["auc_drop_bound"].idxmax()]
         row = {"reading": "loss", "model": model, "dataset": dataset, "code": mitigation, "n": int(worst["n"])}
-        row |= {"value": worst["auc_drop"], "low": worst["auc_drop_low"], "high": worst["auc_drop_bound"], "reason": ""}
+        row |= {"value": worst["auc_drop"], "low": worst["auc_drop_low"], "high": worst["auc_drop_bound"]}
+        row |= {"interval": "distribution-free upper bound", "reason": ""}
         rows.append(row | {"detail": f"at {number(worst['ber'])}, {row['n']:,} trials"})
-    return with_verdicts(pd.DataFrame(rows), "below", bound=loss)
+    return pd.DataFrame(rows)
 
 
 def released_gain(table: "pd.DataFrame", released: str) -> "pd.DataFrame":
@@ -228,23 +228,22 @@ def released_gain(table: "pd.DataFrame", released: str) -> "pd.DataFrame":
         released: the mitigation's name.
 
     Returns:
-        one row: `reading` (`released`), `model`, `dataset`, `code`, `value`, `low`, `high` (a count of paired trials), `n`,
-        `detail` and `verdict` (in some).
+        one row: `reading` (`released`), `model`, `dataset`, `code`, `value`, `low`, `high` (`exact_share`), `n` trials,
+        `interval`, `detail` and `reason`.
     """
     import pandas as pd
 
     pairs = table.pivot(index=["ber", "trial"], columns="mitigation", values="auc")
     changed = ~(pairs[NONE] == pairs[released]) & pairs[[NONE, released]].notna().any(axis=1)
-    share = float(changed.mean())
     row = {
         "reading": "released",
         "model": table["model"].iloc[0],
         "dataset": table["dataset"].iloc[0],
         "code": released,
     }
-    row |= {"value": share, "low": share, "high": share, "n": len(pairs)}
+    row |= exact_share(int(changed.sum()), len(pairs)) | {"n": len(pairs), "interval": EXACT}
     row |= {"detail": f"AUC differs in {int(changed.sum())} of {len(pairs)} trials", "reason": ""}
-    return with_verdicts(pd.DataFrame([row]), "above", bound=0.0)
+    return pd.DataFrame([row])
 
 
 def cost_benefit(recoveries: "pd.DataFrame", storage: "pd.DataFrame", times: "pd.DataFrame") -> "pd.DataFrame":
@@ -315,15 +314,17 @@ def best_recoveries(tables: "Sequence[pd.DataFrame]", claimed: float) -> "pd.Dat
         claimed: as of `best_recovery`.
 
     Returns:
-        its rows with `reading` (`recovery`, `gained`) and `scope` (`all`, `each`).
+        its rows with `reading` (`recovery`, `gained`), `scope` (`all`, `each`) and `interval`.
     """
     import pandas as pd
 
     conditions = sum(len(table.groupby(["protocol", "mitigation", "ber"])) for table in tables)
-    joint = pd.concat([recovery_of_models(table, confidence=1 - 0.05 / conditions) for table in tables])
+    confidence = 1 - 0.05 / conditions
+    joint = pd.concat([recovery_of_models(table, confidence=confidence) for table in tables])
+    words = f"{100 * confidence:.4g} %: best of {conditions} (Bonferroni)"
     scopes = {"all": ["model", "protocol"], "each": ["model", "dataset", "protocol"]}
     return pd.concat(
-        best_recovery(joint, claimed, reading, by=by).assign(reading=reading, scope=scope)
+        best_recovery(joint, claimed, reading, by=by).assign(reading=reading, scope=scope, interval=words)
         for scope, by in scopes.items()
         for reading in ("recovery", "gained")
     )
@@ -359,7 +360,7 @@ def bit_protection_claims(
     import pandas as pd
 
     def find(many: "pd.DataFrame", *trials: "pd.DataFrame") -> "pd.DataFrame":
-        findings = [worst_loss(summarise(many), many["mitigation"].iloc[0], loss)]
+        findings = [worst_loss(summarise(many), many["mitigation"].iloc[0])]
         for cost, trials_of in zip(costs, trials, strict=True):
             summary = summarise(trials_of[trials_of["protocol"] == "corrected"])
             bers = sorted(summary["ber"].unique())

@@ -5,24 +5,23 @@ from typing import TYPE_CHECKING
 
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.recovery import recovery
-from drsrobust_study.findings import number, with_verdicts
+from drsrobust_study.findings import number
 from drsrobust_study.thirds import by_thirds
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def removed(trials: "pd.DataFrame", plan: Mitigation, claimed: float) -> "pd.DataFrame":
+def removed(trials: "pd.DataFrame", plan: Mitigation) -> "pd.DataFrame":
     """The finding on claim C19.
 
     Args:
         trials: as `Plan.verify` returns them.
         plan: within the claimed cost, one of their mitigations by its identity.
-        claimed: share of the lost AUC.
 
     Returns:
-        one row: `reading` (`removed`), `model`, `dataset`, `mitigation`, `n` trials, `value`, `low`, `high`, `detail`, `reason`
-        and `verdict` (over `claimed`).
+        one row: `reading` (`removed`), `model`, `dataset`, `mitigation`, `n` trials, `value`, `low`, `high`, `interval`,
+        `detail` and `reason`.
     """
     import pandas as pd
 
@@ -32,10 +31,11 @@ def removed(trials: "pd.DataFrame", plan: Mitigation, claimed: float) -> "pd.Dat
     labels = {"reading": "removed"} | row[["model", "dataset", "mitigation", "n"]].to_dict()
     labels |= zip(("value", "low", "high"), row[["recovery", "recovery_low", "recovery_high"]], strict=True)
     labels["detail"] = f"+{number(cost['stored_percent'])} % bits, +{number(cost['time_percent'])} % time"
+    labels["interval"] = ""
     labels["reason"] = "" if row["recovery"] == row["recovery"] else "nothing lost"
-    return with_verdicts(pd.DataFrame([labels]), "above", bound=claimed)
+    return pd.DataFrame([labels])
 
 
-def plan_claims(trials: "pd.DataFrame", plan: Mitigation, claimed: float) -> "pd.DataFrame":
+def plan_claims(trials: "pd.DataFrame", plan: Mitigation) -> "pd.DataFrame":
     """`removed` on all trials and on thirds of them."""
-    return by_thirds(lambda table: removed(table, plan, claimed), trials)
+    return by_thirds(lambda table: removed(table, plan), trials)

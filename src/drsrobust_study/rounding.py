@@ -14,26 +14,26 @@ from drsrobust.mitigation import ABFTEmbeddingBag, ABFTLinear
 from drsrobust.mitigation.abft.base import run
 from drsrobust.mitigation.abft.embedding_checks import BagCheck
 from drsrobust.mitigation.abft.rounding_bounds import unit_roundoff
-from drsrobust_study.findings import with_verdicts
 
 
-def threshold_claim(model: nn.Module, rows: Split, least: float = 7.0, greatest: float = 20.0) -> pd.DataFrame:
+def threshold_claim(model: nn.Module, rows: Split) -> pd.DataFrame:
     """The finding on claim C13: how many times the largest difference of clean rows the provable threshold of a linear layer
     is. Both are compared row by row, since the threshold depends on the row.
 
     Args:
         model: without errors.
         rows: that are scored.
-        least, greatest: the published range.
 
     Returns:
-        one row: `value` (the median over layers), `low`, `high` (the range), `n` layers, `detail` (by layer) and `verdict`.
+        one row: `value` (the median over layers), `low`, `high` (the range), `n` layers, `interval`, `detail` (by layer)
+        and `reason`.
     """
     checks = ABFTLinear.fit(model, rows, mode="calibrated", margin=1.0).checks
     ratios = pd.Series({name: 1 / check.rule.share for name, check in checks.items()})
     row = {"value": ratios.median(), "low": ratios.min(), "high": ratios.max(), "n": len(ratios)}
+    row |= {"interval": f"range over {len(ratios)} layers", "reason": ""}
     row["detail"] = ", ".join(f"{name} {ratio:.0f}" for name, ratio in ratios.items())
-    return with_verdicts(pd.DataFrame([row]), "within", least=least, greatest=greatest)
+    return pd.DataFrame([row])
 
 
 def beyond_rounding(model: nn.Module, split: Split, errors: pd.DataFrame) -> pd.Series:

@@ -1,4 +1,4 @@
-"""Findings on all trials and on each of three independent thirds of them: no verdict hangs on one seed of the error maps."""
+"""Findings on all trials and on each of three independent thirds of them: none hangs on one seed of the error maps."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ _OTHERS = ("mitigation_id", "checkpoint", "width", "depth", "embedding_dim", "de
 
 
 def by_thirds(find: "Callable[..., pd.DataFrame]", *tables: "pd.DataFrame") -> "pd.DataFrame":
-    """Findings on all trials, and on each of three independent thirds of them, so that a verdict does not hang on one seed.
+    """Findings on all trials, and on each of three independent thirds of them, so that none hangs on one seed.
 
     A third holds every third trial of each condition (and stratum): error maps of trials with different numbers are
     independent. Tables with under 6 trials in a condition are not divided.
