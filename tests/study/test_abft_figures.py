@@ -5,10 +5,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from drsrobust.campaign import Campaign
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import BitFlip
 from drsrobust.mitigation import ABFTLinear
+from drsrobust.statistics import summarise
 from drsrobust.statistics.intervals import wilson
 from drsrobust_study import figures
-from drsrobust_study.abft import claims, noticed_shares
+from drsrobust_study.abft import claims, noticed_shares, repair_claims
 from drsrobust_study.rounding import threshold_claim
 
 mpl.use("Agg")
@@ -110,23 +114,44 @@ def test_repair(panel):
 def test_claims(found, runs):
     table = claims(found, runs, batch=2048)
     whole = table[table["third"] == 0].set_index(["part", "reading"])
-    assert whole["verdict"].to_dict() == {
-        ("layers", "noticed"): "reproduced",
-        ("layers", "alarms"): "reproduced",
-        ("layers", "time"): "reproduced",
-        ("tables", "noticed"): "reproduced",
-        ("tables", "alarms"): "in part",  # 1 of 49 is not surely under 10 %
-        ("tables", "time"): "contradicted",
-    }
+    layers, alarms = whole.loc[("layers", "noticed")], whole.loc[("layers", "alarms")]
+    assert layers["value"] == 1 and layers["low"] > 0.95 and alarms["n"] == 49
+    assert (alarms["value"], alarms["low"]) == (0, 0) and alarms["high"] == pytest.approx(1 - 0.025 ** (1 / 49))
+    assert whole.loc[("tables", "alarms"), "value"] == 1 / 49
+    assert set(whole.xs("alarms", level="reading")["interval"]) == {"exact binomial (Clopper-Pearson)"}
+    assert whole.loc[("tables", "time"), ["n", "interval"]].tolist() == [3, "range over 3 timings"]
     bags = whole.loc[("tables", "noticed")]
     assert (bags["n"], bags["value"]) == (2000, 0.999)  # sign and exponent alone
     assert whole.loc[("tables", "time"), ["value", "low", "high"]].tolist() == [40.0, 39.0, 44.0]
     loud = claims(found.assign(false_alarms=[1, 1, 30, 30, 0]), runs, batch=2048).query("reading == 'alarms'")
-    assert loud["verdict"].tolist() == ["contradicted", "contradicted"]
+    assert loud["value"].tolist() == [1 / 49, 30 / 49] and loud["low"].tolist()[0] > 0
     blind = claims(found.assign(significant_detected=0), runs, batch=2048).query("reading == 'noticed' and third == 0")
-    assert blind["verdict"].tolist() == ["contradicted", "contradicted"]
+    assert blind["value"].tolist() == [0, 0]
     few = found[found["bit"] == 30].assign(significant=10, significant_detected=10)
-    assert claims(few, runs, batch=2048)["verdict"][0] == "in part"
+    assert claims(few, runs, batch=2048)["low"][0] < 0.95
+
+
+def test_what_is_lost_in_spite_of_repair(trained, data):
+    """The loss at the worst rate of the trials with repair, as the summary has it, not of those without."""
+    repair = ABFTLinear.fit(trained, action="restore")
+    campaign = Campaign(
+        Evaluator(trained, data.test), errors=[BitFlip(1e-5), BitFlip(1e-3)], mitigations=[None, repair], trials=6
+    )
+    trials = campaign.run(progress=False)
+    found = repair_claims(trials)
+    assert found["third"].tolist() == [0, 1, 2, 3] and found["n"].tolist() == [6, 2, 2, 2]
+    summary = summarise(trials)
+    worst = summary[summary["mitigation"] == repair.name].set_index("ber").loc[1e-3]
+    row = found.iloc[0]
+    assert row[["part", "reading", "mitigation", "detail"]].tolist() == [
+        "repair",
+        "loss",
+        repair.name,
+        "at 0.001, 6 trials",
+    ]
+    assert row["value"] == worst["auc_drop"] > 0 and row["high"] == worst["auc_drop_high"]
+    harmless = repair_claims(trials.assign(auc=trials["auc_golden"], auc_drop=0.0))
+    assert set(harmless["value"]) == {0} and (harmless["high"] > 0).all()
 
 
 def test_thirds_of_the_errors(found, runs):
@@ -136,14 +161,14 @@ def test_thirds_of_the_errors(found, runs):
     )
     noticed = claims(parts, runs, batch=2048).query("part == 'layers' and reading == 'noticed'").set_index("third")
     assert noticed["n"].tolist() == [180, 60, 60, 60] and noticed["value"].tolist() == pytest.approx([2 / 3, 1, 1, 0])
-    assert noticed.loc[3, "verdict"] == "contradicted"
+    assert noticed.loc[3, "high"] < 0.1
     shares = noticed_shares(parts)
     assert len(shares) == 4 and (shares["significant"] == 90).all() and (shares["significant_detected"] == 60).all()
 
 
 def test_what_was_not_measured_is_no_test(found, runs):
     untimed = claims(found, runs[runs["scope"] == "model"], batch=2048).query("reading == 'time'")
-    assert set(untimed["verdict"]) == {"not testable here"} and untimed["value"].isna().all()
+    assert untimed["value"].isna().all() and set(untimed["n"]) == {0}
     assert set(untimed["reason"]) == {"the operator's time was not measured"}
     harmless = claims(found.assign(significant=0, significant_detected=0), runs, batch=2048).query(
         "reading == 'noticed'"

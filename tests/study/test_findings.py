@@ -1,4 +1,4 @@
-"""Verdicts by intervals, findings on thirds of the trials, and numbers in words."""
+"""Findings on thirds of the trials, exact shares, and numbers in words."""
 
 import math
 
@@ -10,67 +10,8 @@ from drsrobust.campaign import Campaign
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip
 from drsrobust.statistics import summarise
-from drsrobust_study.findings import (
-    RULES,
-    conclusion,
-    interval,
-    number,
-    ratio,
-    rule_options,
-    seed_dependent,
-    verdict,
-    verdicts,
-)
+from drsrobust_study.findings import conclusion, exact_share, interval, number, ratio
 from drsrobust_study.thirds import by_thirds
-
-OPTIONS = {"bound": 0.3, "least": 0.2, "greatest": 0.4}
-# Of each rule: an interval that shows the claim, one that contradicts it (none can of `differs`), and a wide one.
-INTERVALS = {
-    "above": ((0.31, 0.4), (0.1, 0.3), (0.1, 0.9)),
-    "below": ((0.1, 0.3), (0.31, 0.4), (0.1, 0.9)),
-    "within": ((0.2, 0.4), (0.41, 0.6), (0.1, 0.9)),
-    "differs": ((0.1, 0.2), None, (0.1, 0.9)),
-    "up_to": ((0.01, 0.3), (0.1, 0.29), (-0.1, 0.9)),
-    "all": ((1.0, 1.0), (0.0, 0.0), (0.2, 0.9)),
-}
-
-
-def options(kind):
-    return {name: OPTIONS[name] for name in rule_options(kind)}
-
-
-def test_every_rule_has_intervals_here():
-    assert set(INTERVALS) == set(RULES)
-
-
-@pytest.mark.parametrize("kind", RULES)
-def test_narrow_wide_and_no_intervals(kind):
-    shown, wrong, wide = INTERVALS[kind]
-    assert verdict(*shown, kind, **options(kind)) == "reproduced"
-    assert wrong is None or verdict(*wrong, kind, **options(kind)) == "contradicted"
-    assert verdict(*wide, kind, **options(kind)) == "in part"
-    for ends in ((math.nan, math.nan), (math.nan, 0.4), (0.1, math.nan)):
-        assert verdict(*ends, kind, **options(kind)) == "not testable here"
-
-
-@pytest.mark.parametrize("kind", RULES)
-def test_a_reason_outweighs_a_number(kind):
-    shown = INTERVALS[kind][0]
-    table = pd.DataFrame({"low": [shown[0]] * 3, "high": [shown[1]] * 3, "reason": ["", None, "all trials raised"]})
-    assert verdicts(table, kind, **options(kind)) == ["reproduced", "reproduced", "not testable here"]
-    assert verdicts(table.drop(columns="reason"), kind, **options(kind)) == ["reproduced"] * 3
-    assert verdicts(table[:0], kind, **options(kind)) == []
-
-
-def test_up_to_needs_a_recovery_that_reaches_the_bound():
-    """The released clipping on MovieLens gave 0.204 [0.108, 0.291]: less than the 30 % of the claim, if barely."""
-    ends = {
-        (0.108, 0.291): "contradicted",
-        (0.25, 0.6): "reproduced",
-        (0.97, 0.99): "reproduced",
-        (-0.1, 0.5): "in part",
-    }
-    assert {pair: verdict(*pair, "up_to", bound=0.3) for pair in ends} == ends
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +51,6 @@ def test_few_trials_are_not_divided(tables):
     assert by_thirds(lambda trials: pd.DataFrame({"n": [len(trials)]}), few)["third"].tolist() == [0]
 
 
-def test_thirds_that_contradict_each_other():
-    assert seed_dependent(["reproduced", "contradicted", "in part"])
-    assert not seed_dependent(["reproduced", "in part", "in part"])  # one is merely wider
-    assert not seed_dependent([]) and not seed_dependent(["contradicted"] * 3)
-
-
 def test_a_ratio_has_the_extremes_of_both_intervals():
     found = ratio((30, 27, 33), (3, 2.7, 3))
     assert (found["value"], found["low"], found["high"]) == pytest.approx((10, 27 / 3, 33 / 2.7))
@@ -138,7 +73,22 @@ def test_numbers_are_short():
     assert interval(math.nan, 0.1, 0.2) == ""
 
 
-def test_a_conclusion_counts_verdicts():
-    text = conclusion("C3", "AUC holds", iter(["a", "b"]), iter(["contradicted", "reproduced", "reproduced"]))
-    assert text == "C3. Claim: AUC holds. Here: a; b. Findings: 2 reproduced, 1 contradicted."
-    assert conclusion("C3", "AUC holds", [], []).endswith("Here: no finding. Findings: none.")
+def test_an_exact_share_covers_every_share():
+    """Whatever the share, at most 2.5 % of counts lie on either side of the interval."""
+    from scipy.stats import binom
+
+    n = 20
+    found = [exact_share(count, n) for count in range(n + 1)]
+    assert found[0]["low"] == 0 and found[0]["high"] == pytest.approx(1 - 0.025 ** (1 / n))
+    assert found[n]["high"] == 1 and found[5]["value"] == 0.25
+    for share in np.linspace(0.01, 0.99, 50):
+        chances = binom.pmf(range(n + 1), n, share)
+        assert sum(chances[[one["low"] > share for one in found]]) <= 0.025
+        assert sum(chances[[one["high"] < share for one in found]]) <= 0.025
+    assert all(math.isnan(end) for end in exact_share(0, 0).values())
+
+
+def test_a_conclusion_says_where_the_verdict_is():
+    text = conclusion("C3", "AUC holds", iter(["a", "b"]))
+    assert text == "C3. Claim: AUC holds. Here: a; b. Verdict: claims.csv of `python -m reproduce`."
+    assert "Here: no finding." in conclusion("C3", "AUC holds", []) and "Here: a." in conclusion("C3", "AUC holds", "a")

@@ -231,17 +231,17 @@ def test_ratios_and_growth(fake):
 
 
 @pytest.mark.parametrize(
-    ("times", "value", "verdict"),
-    [([100, 290], 195, "reproduced"), ([20, 40, 50], 40, "in part"), ([2.5], 2.5, "contradicted")],
+    ("times", "value"),
+    [([100, 290], 195), ([20, 40, 50], 40), ([2.5], 2.5)],
 )
-def test_the_claim_about_speed(times, value, verdict):
+def test_the_claim_about_speed(times, value):
     rows = [
         {"method": name, "parameters": 10, "dtype": "float32", "rate": 10.0**-i, "cpu_ms": ms, "undo_cpu_ms": 1.0}
         for i, time in enumerate(times)
         for name, ms in (("drsrobust", 1.0), ("dense error map", 2.0), ("per element loop", 2.0 * time))
     ]
     finding = speed.speed_claim(pd.DataFrame(rows)).iloc[0]
-    assert (finding["value"], finding["verdict"]) == (value, verdict)
+    assert finding[["value", "low", "high", "n"]].tolist() == [value, min(times), max(times), len(times)]
     assert finding["detail"].startswith(f"{len(times)} sizes and rates")
     tool = [rows[0], rows[1] | {"method": "MRFI", "cpu_ms": 20.0}, *rows[1:3]]
     assert speed.speed_claim(pd.DataFrame(tool))["method"].tolist() == ["per element loop", "MRFI"]

@@ -31,21 +31,21 @@ def trials(share, *, full=False, n=40, protocol="corrected", noise=0.02, ber=1e-
     return pd.DataFrame(rows)
 
 
-def verdicts(table, **options):
+def effects(table, **options):
     found = factor_trends(table, CLAIMS, ber=1e-6, **options)
     return found[found["target"] == "all"].set_index("factor")
 
 
 def test_a_factor_with_which_robustness_falls():
-    found = verdicts(trials(lambda cell, _: 0.2 + 0.1 * np.log2(cell["width"] / 64)))
+    found = effects(trials(lambda cell, _: 0.2 + 0.1 * np.log2(cell["width"] / 64)))
     width = found.loc["width"]
-    assert width["verdict"] == "reproduced" and width["up"] == 2 == width["steps"] and width["down"] == 0
+    assert width["low"] > 0 and width["up"] == 2 == width["steps"] and width["down"] == 0
     assert (width["least"], width["greatest"], width["n"]) == (64, 256, 40)
     assert width["at_least"] == pytest.approx(0.2, abs=0.03) and width["value"] == pytest.approx(0.2, abs=0.02)
     assert width["low"] < 0.2 < width["high"]
     # What a trial has in common at all levels (0.05) does not widen the interval; what differs does: 0.02 sqrt(2) / sqrt(40).
     assert width["high"] - width["low"] == pytest.approx(2 * 2.02 * 0.0045, rel=0.4)
-    assert found.loc["depth", "verdict"] == "in part" and list(found.index) == [
+    assert found.loc["depth", "low"] < 0 < found.loc["depth", "high"] and list(found.index) == [
         "width",
         "depth",
     ]  # the others have one level
@@ -54,12 +54,12 @@ def test_a_factor_with_which_robustness_falls():
 def test_a_model_that_raised_deviates_in_all_outputs():
     """Of 256 wide cells half of the trials raised: those that did not say nothing of width, and are not all there is."""
     table = trials(lambda *_: 0.3)
-    assert verdicts(table).loc["width", "verdict"] == "in part"
+    assert effects(table).loc["width", "low"] < 0
     raised = table.assign(
         **{"deviated_0.01": table["deviated_0.01"].mask((table["width"] == 256) & (table["trial"] < 20))}
     )
-    width = verdicts(raised).loc["width"]
-    assert width["n"] == 40 and width["value"] == pytest.approx(0.35, abs=0.03) and width["verdict"] == "reproduced"
+    width = effects(raised).loc["width"]
+    assert width["n"] == 40 and width["value"] == pytest.approx(0.35, abs=0.03) and width["low"] > 0
     mlp = table["deviated_0.01"].mask((table["target"] == "mlp") & (table["trial"] < 20))
     shares = component_shares(table.assign(**{"deviated_0.01": mlp}), ber=1e-6).iloc[0]
     assert shares["n"] == 40 and shares["share"] == pytest.approx(0.65 / 0.95, abs=0.03)
@@ -68,7 +68,7 @@ def test_a_model_that_raised_deviates_in_all_outputs():
 def test_a_change_that_is_the_same_in_all_trials_is_not_certain():
     table = trials(lambda cell, _: 0.2, noise=0.0)
     table["deviated_0.01"] = 0.2 + 0.1 * np.log2(table["width"] / 64)
-    width = verdicts(table).loc["width"]
+    width = effects(table).loc["width"]
     u = 1 - 0.05 ** (1 / 40)
     assert (width["low"], width["high"]) == pytest.approx((0.2 - 1.2 * u, 0.2 + 0.8 * u))
     shares = component_shares(table, ber=1e-6).iloc[0]
@@ -81,12 +81,9 @@ def test_a_change_that_is_the_same_in_all_trials_is_not_certain():
 def test_the_unit_is_the_drawn_model():
     """Models of one cell differ by 0.1: 8 of them do not show a difference of 0.05, however many trials each has."""
     one = dict(n=200, models=8, between=0.1)
-    assert (
-        verdicts(trials(lambda cell, _: 0.3 + 0.05 * (cell["width"] == 256), **one)).loc["width", "verdict"]
-        == "in part"
-    )
-    width = verdicts(trials(lambda cell, _: 0.3 + 0.3 * (cell["width"] == 256), **one)).loc["width"]
-    assert width["verdict"] == "reproduced" and width["n"] == 8
+    assert effects(trials(lambda cell, _: 0.3 + 0.05 * (cell["width"] == 256), **one)).loc["width", "low"] < 0
+    width = effects(trials(lambda cell, _: 0.3 + 0.3 * (cell["width"] == 256), **one)).loc["width"]
+    assert width["low"] > 0 and width["n"] == 8
     # Student's t of 8 differences whose deviation is 0.1 sqrt(2).
     assert width["high"] - width["low"] == pytest.approx(2 * 2.365 * 0.1 * np.sqrt(2) / np.sqrt(8), rel=0.5)
     summary = deviation_summary(trials(lambda *_: 0.5, **one))
@@ -97,39 +94,38 @@ def test_the_unit_is_the_drawn_model():
 def test_all_factors_together():
     trends = factor_trends(trials(lambda cell, _: 0.2 + 0.1 * np.log2(cell["width"] / 64)), CLAIMS, ber=1e-6)
     found = factors_claim(trends).set_index("target").loc["all"]
-    assert found["verdict"] == "in part" and (found["low"], found["n"]) == (0.5, 2)
+    assert (found["low"], found["high"], found["n"]) == (0.5, 1, 2)
     assert found["detail"] == "as claimed width; undecided depth"
-    both = factors_claim(trends.assign(verdict="reproduced"))
-    assert set(both["verdict"]) == {"reproduced"} and both["detail"].tolist() == ["as claimed width, depth"] * 3
-    neither = factors_claim(trends.assign(verdict="contradicted"))
-    assert set(neither["verdict"]) == {"contradicted"} and neither["detail"][0] == "the reverse width, depth"
+    both = factors_claim(trends.assign(value=0.2, low=0.1, high=0.3))
+    assert set(both["low"]) == {1} and both["detail"].tolist() == ["as claimed width, depth"] * 3
+    neither = factors_claim(trends.assign(value=-0.2, low=-0.3, high=-0.1))
+    assert set(neither["high"]) == {0} and neither["detail"][0] == "the reverse width, depth"
 
 
 def test_a_factor_that_goes_back_says_so():
     shares = {64: 0.2, 128: 0.4, 256: 0.3}
-    found = verdicts(trials(lambda cell, _: shares[cell["width"]]))
-    assert found.loc["width", ["verdict", "up", "down"]].tolist() == ["reproduced", 1, 1]
+    found = effects(trials(lambda cell, _: shares[cell["width"]]))
+    assert found.loc["width", ["up", "down"]].tolist() == [1, 1] and found.loc["width", "low"] > 0
 
 
 def test_a_factor_that_makes_robust_is_not():
-    found = verdicts(trials(lambda cell, _: 0.5 - 0.2 * (cell["depth"] - 1)))
-    assert found.loc["depth", "verdict"] == "contradicted" and found.loc["depth", "high"] < 0
+    found = effects(trials(lambda cell, _: 0.5 - 0.2 * (cell["depth"] - 1)))
+    assert found.loc["depth", "high"] < 0
 
 
 def test_depends_in_either_direction():
     table = trials(lambda cell, _: 0.5 - 0.2 * (cell["depth"] - 1))
     found = factor_trends(table, {"depth": "differs", "width": "differs"}, ber=1e-6).set_index(["target", "factor"])
-    assert (
-        found.loc[("all", "depth"), "verdict"] == "reproduced" and found.loc[("all", "width"), "verdict"] == "in part"
-    )
+    whole = factors_claim(found.reset_index()).set_index("target").loc["all"]
+    assert whole["detail"] == "as claimed depth; undecided width" and (whole["low"], whole["high"]) == (0.5, 1)
 
 
 def test_a_full_grid_averages_over_the_other_factors():
     """Width matters at depth 2 alone: half of it shows in the mean, nothing around the middle (depth 1)."""
     table = trials(lambda cell, _: 0.2 + 0.2 * (cell["depth"] == 2) * np.log2(cell["width"] / 64), full=True)
-    assert verdicts(table).loc["width", "value"] == pytest.approx(0.2, abs=0.02)
+    assert effects(table).loc["width", "value"] == pytest.approx(0.2, abs=0.02)
     around = table[(table["depth"] == 1) | (table["width"] == 128)]
-    assert verdicts(around).loc["width", "verdict"] == "in part"
+    assert effects(around).loc["width", "low"] < 0
 
 
 def test_what_trends_refuse():
@@ -153,7 +149,6 @@ def test_what_components_do_in_total_and_per_bit():
     swapped = {"per_bit_mlp": found["per_bit_embedding"], "per_bit_embedding": found["per_bit_mlp"]}
     less = found.assign(protocol="other", effect="less", **swapped)
     claims = component_claims(pd.concat([found.assign(protocol="one"), less])).set_index("protocol")
-    assert claims["verdict"].to_dict() == {"one": "reproduced", "other": "contradicted"}
     assert claims[["value", "low", "high"]].values.tolist() == [[1, 1, 1], [0, 0, 0]]
     assert claims.loc["one", "detail"].startswith("inputs that one wrong bit changes: 1.5e+05 % by mlp, ")
 
@@ -174,7 +169,7 @@ def test_nothing_deviated_anywhere():
     table = trials(lambda *_: 0.3).assign(**{"deviated_0.01": 0.0})
     found = component_shares(table, ber=1e-6)
     assert found["share"].isna().all() and (found["effect"] == "unclear").all()
-    assert component_claims(found.assign(protocol="one"))["verdict"].tolist() == ["in part"]
+    assert component_claims(found.assign(protocol="one"))[["low", "high"]].values.tolist() == [[0, 1]]
     with pytest.raises(ValueError, match="no trials with errors in 'mlp' at 1e-06"):
         component_shares(table[table["target"] != "mlp"], ber=1e-6)
 

@@ -14,7 +14,7 @@ from drsrobust_study.protection import kept_rates, released_gain, worst_loss
 def parts(model, values, half, definition="score_changed"):
     frame = pd.DataFrame({"component": ["over_mlp", "dense_mlp", "embedding"], "incorrect": values})
     frame["incorrect_low"], frame["incorrect_high"] = frame["incorrect"] - half, frame["incorrect"] + half
-    return frame.assign(model=model, dataset="d", definition=definition)
+    return frame.assign(model=model, dataset="d", definition=definition, n=20)
 
 
 def test_ratios_of_parts_by_model_and_definition():
@@ -27,7 +27,8 @@ def test_ratios_of_parts_by_model_and_definition():
         ]
     )
     found = part_ratio(given, "incorrect", top="over_mlp")
-    assert found[["model", "verdict"]].values.tolist() == [["a", "reproduced"], ["b", "in part"], ["c", "contradicted"]]
+    assert found["model"].tolist() == ["a", "b", "c"] and set(found["n"]) == {60}
+    assert (found["low"] > 1).tolist() == [True, False, False] and (found["high"] < 1).tolist() == [False, False, True]
     assert found["value"].tolist() == pytest.approx([5 / 3, 5 / 3, 3 / 5])
     assert (found["low"][0], found["high"][0]) == pytest.approx((0.45 / 0.35, 0.55 / 0.25))
     assert (
@@ -35,13 +36,12 @@ def test_ratios_of_parts_by_model_and_definition():
         == "dense_mlp 0.5 [0.45, 0.55], then over_mlp 0.3 [0.25, 0.35], least embedding 0.1 [0.05, 0.15]"
     )
     last = part_ratio(given, "incorrect", bottom="embedding")
-    assert last["value"].tolist() == pytest.approx([3, 3, 3]) and last["verdict"].tolist()[:1] == ["reproduced"]
+    assert last["value"].tolist() == pytest.approx([3, 3, 3]) and last["low"][0] > 1
     assert last["reason"].tolist() == ["", "", ""] and np.isnan(last["low"][1])  # 0.1 - 0.15 is no divisor
-    assert last["verdict"][1] == "not testable here"
     both = part_ratio(given, "incorrect", top="over_mlp", bottom="embedding")
     assert both["value"].tolist() == pytest.approx([5, 5, 3])
     alone = part_ratio(given, "incorrect", top="cross")
-    assert set(alone["verdict"]) == {"not testable here"} and set(alone["reason"]) == {"no cross in this model"}
+    assert alone["low"].isna().all() and set(alone["reason"]) == {"no cross in this model"}
 
 
 def test_the_total_of_a_table_against_its_size():
@@ -49,12 +49,12 @@ def test_the_total_of_a_table_against_its_size():
     layers = pd.DataFrame({"component": "embedding", "bits": bits, "total": 3e-6 * bits**0.5 * noise})
     layers.loc[4] = {"component": "over_mlp", "bits": 10.0, "total": 9.0}
     found = size_power(layers).iloc[0]
-    assert found["verdict"] == "reproduced" and found["value"] == pytest.approx(0.5) and found["n"] == 4
+    assert found["low"] > 0 and found["value"] == pytest.approx(0.5) and found["n"] == 4
     flat = size_power(layers.assign(total=[*noise, 9.0])).iloc[0]
-    assert flat["verdict"] == "in part" and flat["low"] < 0 < flat["high"]
+    assert flat["low"] < 0 < flat["high"]
     assert flat["detail"] == "4 tables of 1,000 to 1e6 bits lose 0.9 to 1.1 AUC"
     few = size_power(layers[:2]).iloc[0]
-    assert few["verdict"] == "not testable here" and few["reason"] == "fewer than 3 sizes of tables"
+    assert np.isnan(few["value"]) and few["reason"] == "fewer than 3 sizes of tables"
 
 
 def test_magnitudes_are_those_of_single_flips(trained):
@@ -82,37 +82,35 @@ def test_magnitudes_of_other_bits_and_types():
 
 
 @pytest.mark.parametrize(
-    ("limits", "verdict", "share", "detail"),
+    ("limits", "share", "detail"),
     [
         (
             {"a": 1e-3, "b": 1e-2},
-            "reproduced",
             1,
             "held at 2 of 2 rates, clearly at 2: 0.001 a, +1 % storage; 0.01 b, +5 % storage",
         ),
         (
             {"a": 1e-3, "b": 1e-4},
-            "in part",
             0.5,
             "held at 1 of 2 rates, clearly at 1: 0.001 a, +1 % storage; 0.01 none",
         ),
-        ({"a": 1e-4, "b": 1e-4}, "contradicted", 0, "held at 0 of 2 rates, clearly at 0: 0.001 none; 0.01 none"),
+        ({"a": 1e-4, "b": 1e-4}, 0, "held at 0 of 2 rates, clearly at 0: 0.001 none; 0.01 none"),
     ],
 )
-def test_codes_that_keep_the_auc(limits, verdict, share, detail):
+def test_codes_that_keep_the_auc(limits, share, detail):
     kept = pd.DataFrame({"mitigation": ["none", *limits], "kept_to": [1e-4, *limits.values()]})
     kept = kept.assign(model="m", dataset="d", protocol="p", target="all", held_to=kept["kept_to"])
     kept["lost_from"] = 10 * kept["kept_to"]
     storage = pd.DataFrame({"mitigation": ["b", "a", "other"], "stored_percent": [5.0, 1.0, 0.0]})
     found = kept_rates(kept, storage, {"code": ["a", "b"]}, [1e-4, 1e-3, 1e-2]).iloc[0]
     assert (found["model"], found["dataset"], found["code"]) == ("m", "d", "code")
-    assert (found["verdict"], found["value"], found["detail"]) == (verdict, share, detail)
+    assert (found["value"], found["low"], found["high"], found["detail"]) == (share, share, share, detail)
     calm = kept_rates(kept.assign(lost_from=np.nan), storage, {"code": ["a", "b"]}, [1e-4, 1e-3, 1e-2]).iloc[0]
-    assert calm["verdict"] == "not testable here" and calm["reason"] == "nothing lost"
+    assert np.isnan(calm["value"]) and calm["reason"] == "nothing lost"
     unclear = kept.assign(kept_to=np.nan).replace({"lost_from": {10 * limit: np.nan for limit in limits.values()}})
     unclear.loc[unclear["mitigation"] == "none", "lost_from"] = 1e-3
     unclear = kept_rates(unclear, storage, {"code": ["a", "b"]}, [1e-4, 1e-3, 1e-2]).iloc[0]
-    assert unclear["verdict"] == "in part" and (unclear["low"], unclear["value"], unclear["high"]) == (0, share, 1)
+    assert (unclear["low"], unclear["value"], unclear["high"]) == (0, share, 1)
 
 
 def test_the_worst_loss_is_judged_by_the_bound_that_assumes_nothing():
@@ -120,14 +118,16 @@ def test_the_worst_loss_is_judged_by_the_bound_that_assumes_nothing():
     summary = pd.DataFrame(rates | {"auc_drop_bound": [0.0004, 0.0009], "n": 4000}).assign(model="m", dataset="d")
     summary = pd.concat([summary.assign(mitigation="bits"), summary.assign(mitigation="none", auc_drop_bound=0.3)])
     found = worst_loss(summary, "bits").iloc[0]
-    assert (found["verdict"], found["value"], found["high"], found["n"]) == ("reproduced", 0.0002, 0.0009, 4000)
+    assert (found["value"], found["high"], found["n"]) == (0.0002, 0.0009, 4000)
+    assert found["interval"] == "distribution-free upper bound"
     assert found["detail"] == "at 0.001, 4,000 trials"
-    assert worst_loss(summary.assign(auc_drop_bound=0.02), "bits")["verdict"].tolist() == ["in part"]  # too few trials
 
 
 def test_a_protection_that_changes_nothing():
     table = pd.DataFrame({"ber": 1e-3, "trial": [0, 1] * 2, "mitigation": ["none"] * 2 + ["released"] * 2})
     table = table.assign(model="m", dataset="d", auc=[0.7, 0.8, 0.7, 0.8])
-    assert released_gain(table, "released")[["value", "n", "verdict"]].values.tolist() == [[0.0, 2, "contradicted"]]
+    nothing = released_gain(table, "released").iloc[0]
+    assert nothing[["value", "low", "n"]].tolist() == [0, 0, 2] and nothing["high"] == pytest.approx(1 - 0.025**0.5)
+    assert nothing["interval"] == "exact binomial (Clopper-Pearson)"
     helped = released_gain(table.assign(auc=[0.7, 0.8, 0.7, 0.81]), "released")
-    assert helped[["value", "verdict"]].values.tolist() == [[0.5, "reproduced"]]
+    assert helped["value"].tolist() == [0.5] and helped["low"].tolist() == pytest.approx([1 - 0.975**0.5])
