@@ -428,7 +428,7 @@ def _check_findings(name: str, group: pd.DataFrame, timings: pd.DataFrame, batch
     shares = wilson(int(group["significant_detected"].sum()), n) if n else (np.nan,) * 3
     rate = exact_share(alarms, batches).values()
     *time, runs = timings.loc[name].tolist() if name in timings.index else (np.nan, np.nan, np.nan, 0)
-    untimed, spread = "" if runs else "the operator's time was not measured", f"range over {runs:.0f} timings"
+    untimed, spread = "" if runs else "the operator's time was not measured", "range over timings"
     wordings = {
         "noticed": (shares, n, "", f"{n:,} significant errors{bits}", "" if n else "no significant errors to detect"),
         "alarms": (rate, batches, EXACT, f"{alarms} alarms in {clean:,} rows, {batches:,} batches", ""),

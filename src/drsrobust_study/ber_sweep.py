@@ -215,7 +215,7 @@ def _most_different(knees: "pd.DataFrame", name: str, same: str, loss: str) -> d
         only = {"model": "one model only", "dataset": "one data set only"}[name]
         reason = "none loses that much" if several else only
         nothing = {"value": np.nan, "low": np.nan, "high": np.nan, "n": 0, "interval": EXTREMES, "loss": loss}
-        return {"dataset": names} | nothing | {"reason": reason, "detail": reason}
+        return {"dataset": names, "first": "", "last": ""} | nothing | {"reason": reason, "detail": reason}
     low, key, first, last = max(pairs, key=lambda pair: pair[0])
     return {
         "dataset": ", ".join(dict.fromkeys([first["dataset"], last["dataset"]])),

@@ -119,7 +119,7 @@ def test_claims(found, runs):
     assert (alarms["value"], alarms["low"]) == (0, 0) and alarms["high"] == pytest.approx(1 - 0.025 ** (1 / 49))
     assert whole.loc[("tables", "alarms"), "value"] == 1 / 49
     assert set(whole.xs("alarms", level="reading")["interval"]) == {"exact binomial (Clopper-Pearson)"}
-    assert whole.loc[("tables", "time"), ["n", "interval"]].tolist() == [3, "range over 3 timings"]
+    assert whole.loc[("tables", "time"), ["n", "interval"]].tolist() == [3, "range over timings"]
     bags = whole.loc[("tables", "noticed")]
     assert (bags["n"], bags["value"]) == (2000, 0.999)  # sign and exponent alone
     assert whole.loc[("tables", "time"), ["value", "low", "high"]].tolist() == [40.0, 39.0, 44.0]
