@@ -1,14 +1,17 @@
-"""The claims of the study as data (`claims.toml`), and the verdicts of a run on them (`claims.csv`).
+"""The claims as data (`claims.toml`), and the verdicts of a run on them (`claims.csv`).
 
-A verdict follows from numbers of a figure's CSV, or of a table of findings, by a rule of `drsrobust_study.findings`. One check
-of each claim is the main one: its number and verdict are the claim's.
+A number of a figure's CSV, or of a table of findings, gets its verdict by a rule of `reproduce.verdicts`. A claim has the worst
+verdict of the checks that its words need.
 """
 
+import json
+import subprocess
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from itertools import takewhile
 from math import nan
 from pathlib import Path
@@ -16,53 +19,46 @@ from typing import TYPE_CHECKING, Any
 
 from drsrobust._choices import unknown
 from drsrobust._files import new_file
-from drsrobust_study.findings import (
-    NOT_TESTABLE,
-    RULES,
-    SEED_DEPENDENT,
-    interval,
-    number,
-    rule_options,
-    seed_dependent,
-    verdict,
-)
+from drsrobust_study.findings import number
 from drsrobust_study.notebook import datasets_of
+from drsrobust_study.quantities import ENDS, Selection, filled, named_in, quantities
 from drsrobust_study.thirds import THIRD
 from reproduce.profiles import JUDGED
+from reproduce.verdicts import (
+    MAP_DEPENDENT,
+    NOT_TESTABLE,
+    OTHER,
+    RULES,
+    UNDECIDED,
+    Rule,
+    map_dependent,
+    rule_options,
+    worst,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FILE = Path(__file__).resolve().parent / "claims.toml"
+GROUPS = ("study", "related")  # the claims of Ma et al., and those of related work
 COLUMNS = (
-    *("claim", "check", "main", "what", "where", "expected", "reads", "value", "low", "high", "n", "verdict", "thirds"),
-    *("reason", "detail", "sentence", "data", "notebook", "figure", "source"),
+    *(
+        "group",
+        "claim",
+        "check",
+        "needed",
+        "what",
+        "where",
+        "expected",
+        "reads",
+        "value",
+        "low",
+        "high",
+        "n",
+        "interval",
+    ),
+    *("verdict", "thirds", "reason", "detail", "number", "sentence", "data", "notebook", "figure", "source", "since"),
 )
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """The numbers of a CSV that a check reads.
-
-    Attributes:
-        value, low, high: columns, or expressions of columns as `auc_golden - auc`; without ends the value is taken for both.
-            Where none of the three is given, they are the columns of these names, if there.
-        where: column -> a value, a list of values, or a text with `*`.
-        by: columns; the check is made for each of their combinations.
-        over: as `where`, of the rows to divide by, which are found by equal values in `match`. The quotient has an interval if
-            `low` and `high` are given, else none.
-        match: columns.
-        worst: `max` or `min` of `value`: the row that is taken where several are left.
-    """
-
-    value: str = ""
-    low: str = ""
-    high: str = ""
-    where: dict[str, Any] = field(default_factory=dict)
-    by: tuple[str, ...] = ()
-    over: dict[str, Any] = field(default_factory=dict)
-    match: tuple[str, ...] = ()
-    worst: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ class Check:
     """One number of a claim, and the rule for its verdict.
 
     Attributes:
-        place: `claims.toml, C3, check 1`, for messages.
+        place: `claims.toml, C3a, check 1`, for messages.
         what: in words.
         notebook: that makes the figure.
         figure: that shows it.
@@ -78,9 +74,11 @@ class Check:
         quantity: its numbers.
         reads: what the number is, in words.
         expected: in words.
-        kind: in `findings.RULES`, with its `options`.
-        why: of the main check, why it is that one; empty of the others.
+        rule: that gives the verdict.
+        needed: whether the words of the claim need it.
+        after: what of the rule was written after a result was seen; empty where the rule came first.
         generated: whether the study's own data are generated, so that no real ones are needed.
+        since: the first commit with this rule, as `since` gives it.
     """
 
     place: str
@@ -88,26 +86,40 @@ class Check:
     notebook: str
     figure: str
     table: str | None
-    quantity: Quantity
+    quantity: Selection
     reads: str
     expected: str
-    kind: str
-    options: dict[str, Any]
-    why: str = ""
+    rule: Rule
+    needed: bool = False
+    after: str = ""
     generated: bool = False
+    since: str = ""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim: its checks, the main one first; a sentence with their numbers; its source; and the data sets of the study
-    (patterns)."""
+    """A claim and its checks.
+
+    Attributes:
+        id: as `C3a`.
+        group: of `GROUPS`.
+        text: what is claimed.
+        source: of the claim, and how it is known.
+        number, sentence: what was found, in some words and in a sentence, with names of quantities in braces.
+        checks: at least one is needed.
+        datasets: of the study, as patterns.
+        measured: what was measured in place of what is claimed; empty where it is the same.
+    """
 
     id: str
+    group: str
     text: str
     source: str
+    number: str
     sentence: str
     checks: tuple[Check, ...]
     datasets: tuple[str, ...] = ()
+    measured: str = ""
 
 
 def load_claims(notebooks: Iterable[str], path: Path = FILE) -> list[Claim]:
@@ -118,53 +130,83 @@ def load_claims(notebooks: Iterable[str], path: Path = FILE) -> list[Claim]:
         path: of the file.
 
     Raises:
-        ValueError: an unknown or missing key, rule or option, a figure of no notebook, or a claim with no main check or with
-            several; file and key are named.
+        ValueError: an unknown or missing key, rule, option or quantity, a figure of no notebook, or a claim that needs no
+            check; file and key are named.
     """
     tables = tomllib.loads(path.read_text())
     _check_keys(path.name, tables, {"claim"})
     notebooks, claims = list(notebooks), []
+    words, dates = ("id", "group", "text", "source", "number", "sentence"), since(path)
     for position, table in enumerate(tables["claim"], 1):
         place = f"{path.name}, {table.get('id', f'claim {position}')}"
-        _check_keys(place, table, {"id", "text", "source", "sentence", "check"}, {"datasets"})
-        checks = tuple(_check(f"{place}, check {i}", entry, notebooks) for i, entry in enumerate(table["check"], 1))
-        if [bool(check.why) for check in checks] != [True] + [False] * (len(checks) - 1):
-            raise ValueError(f"{place}: the first check, and no other, must have main = true and a reason, why = ...")
-        datasets = tuple(table.get("datasets", ()))
-        claims.append(Claim(*(table[key] for key in ("id", "text", "source", "sentence")), checks, datasets))
+        _check_keys(place, table, {*words, "check"}, {"datasets", "measured"})
+        if table["group"] not in GROUPS:
+            raise unknown(f"group in {place}", table["group"], GROUPS)
+        for name in named_in(f"{table['number']} {table['sentence']}"):
+            if name not in quantities():
+                raise unknown(f"quantity in {place}", name, quantities())
+        checks = tuple(
+            _check(f"{place}, check {i}", entry, notebooks, dates) for i, entry in enumerate(table["check"], 1)
+        )
+        if not any(check.needed for check in checks):
+            raise ValueError(f"{place}: at least one check must have needed = true")
+        options = {"datasets": tuple(table.get("datasets", ())), "measured": table.get("measured", "")}
+        claims.append(Claim(*(table[key] for key in words), checks, **options))
     if duplicates := [name for name, count in Counter(claim.id for claim in claims).items() if count > 1]:
         raise ValueError(f"{path.name}: duplicate claim {', '.join(duplicates)}")
     return claims
 
 
-def _check(place: str, entry: dict[str, Any], notebooks: list[str]) -> Check:
+def _check(place: str, entry: dict[str, Any], notebooks: list[str], dates: Mapping[str, str]) -> Check:
     words = {"what", "figure", "reads", "expected"}
-    main = {"main", "why"} if entry.get("main") else set()
-    _check_keys(place, entry, words | {"quantity", "rule"} | main, {"table", "generated"})
+    _check_keys(place, entry, words | {"quantity", "rule"}, {"table", "generated", "needed", "after"})
     notebook = notebook_of(entry["figure"], notebooks)
     if notebook is None:
         raise unknown(f"notebook in {place}, figure", entry["figure"], notebooks)
     quantity = entry["quantity"]
-    _check_keys(f"{place}, quantity", quantity, set(), set(Quantity.__dataclass_fields__))
+    _check_keys(f"{place}, quantity", quantity, set(), set(Selection.__dataclass_fields__))
     if bool(quantity.get("over")) != bool(quantity.get("match")):
         raise ValueError(
             f"{place}, quantity: give both `over` (the rows to divide by) and `match` (equal columns), or neither"
         )
-    options = dict(entry["rule"])
-    kind = options.pop("kind", None)
+    kind = entry["rule"].get("kind")
     if kind not in RULES:
         raise unknown(f"kind in {place}, rule", kind, RULES)
-    _check_keys(f"{place}, rule {kind}", options, rule_options(kind))
+    general = {"kind", "true", "false", "log", "needs"}
+    needed = {key for key in rule_options(kind) if key != "refuted" or kind == "differs"}
+    _check_keys(
+        f"{place}, rule {kind}", entry["rule"], {"kind", "true", "false", *needed}, general | rule_options(kind)
+    )
+    options = {key: entry["rule"][key] for key in rule_options(kind) if key in entry["rule"]}
+    rule = Rule(**{key: entry["rule"][key] for key in general if key in entry["rule"]}, options=options)
     lists = {key: tuple(quantity.get(key, ())) for key in ("by", "match")}
-    rest = {key: entry[key] for key in (*words, "why", "generated", "table") if key in entry}
+    rest = {key: entry[key] for key in (*words, "needed", "after", "generated", "table") if key in entry}
     return Check(
         place,
         notebook=notebook,
-        quantity=Quantity(**(quantity | lists)),
-        kind=kind,
-        options=options,
+        quantity=Selection(**(quantity | lists)),
+        rule=rule,
+        since=dates.get(_rule_text(entry), ""),
         **{"table": None} | rest,
     )
+
+
+def _rule_text(entry: Mapping[str, Any]) -> str:
+    """What decides the verdict of a check: its number and its rule."""
+    return json.dumps([entry.get(key) for key in ("figure", "table", "quantity", "rule")], sort_keys=True)
+
+
+@cache
+def since(path: Path = FILE) -> dict[str, str]:
+    """The first commit of each rule that any version of a file holds, as `2026-11-25 0123456`; empty outside a git checkout."""
+    git = ("git", "-C", str(path.parent))
+    log = subprocess.run([*git, "log", "--format=%h %cs", "--", path.name], capture_output=True, text=True)
+    dates: dict[str, str] = {}
+    for commit, date in (line.split() for line in log.stdout.splitlines()):  # from the latest to the first
+        version = subprocess.run([*git, "show", f"{commit}:./{path.name}"], capture_output=True, text=True)
+        for claim in tomllib.loads(version.stdout).get("claim", ()):
+            dates |= {_rule_text(entry): f"{date} {commit}" for entry in claim.get("check", ())}
+    return dates
 
 
 def _check_keys(place: str, entry: Mapping[str, Any], needed: set[str], optional: set[str] = frozenset()) -> None:
@@ -189,24 +231,23 @@ def evaluate_claims(claims: list[Claim], figures: Path, run: dict[str, Any]) -> 
         run: as in its run.json.
 
     Returns:
-        `COLUMNS`; for each claim one row with `check` 0, its sentence, and the number and verdict of its main check, then one
-        row per check and combination of its `by`, with a verdict of `findings.VERDICTS`, the verdicts on thirds of the trials,
-        and the `reason` where it is not testable.
+        `COLUMNS`; for each claim one row with `check` 0, its sentence, and number and verdict of the check that decides, then
+        one row per check and combination of its `by`, with a verdict of `verdicts.VERDICTS`, the verdicts on thirds of the
+        trials, and the `reason` where it is not testable or undecided.
 
     Raises:
-        ValueError: a figure that its notebook does not make, a column that its CSV does not have, a main check with several
-            numbers.
+        ValueError: a figure that its notebook does not make, or a column that its CSV does not have.
     """
     import pandas as pd
 
     rows = []
     for claim in claims:
         checks = [
-            {"claim": claim.id, "check": i, "source": "", "sentence": ""} | row
+            {"group": claim.group, "claim": claim.id, "check": i, "source": "", "number": "", "sentence": ""} | row
             for i, check in enumerate(claim.checks, 1)
-            for row in _check_rows(check, figures, run)
+            for row in _check_rows(check, claim.measured, figures, run)
         ]
-        rows += [_claim_row(claim, checks), *checks]
+        rows += [_claim_row(claim, checks, figures), *checks]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -235,86 +276,74 @@ def read_table(path: Path, **options: Any) -> "pd.DataFrame":
     return pd.read_csv(path, skiprows=comments, **options)
 
 
-def _claim_row(claim: Claim, rows: list[dict]) -> dict:
-    """The claim's own row: its sentence, and the number and verdict of its main check."""
-    main = [row for row in rows if row["main"]]
-    if len(main) != 1:
-        raise ValueError(f"{claim.checks[0].place}: the main check has {len(main)} numbers; `where` must leave one")
+def read_figure_table(figures: Path, name: str) -> "pd.DataFrame | None":
+    """The CSV of this name in a folder of figures or in its data/; None where there is none."""
+    paths = (figures / f"{name}.csv", figures / "data" / f"{name}.csv")
+    return next((read_table(path) for path in paths if path.is_file()), None)
+
+
+def _claim_row(claim: Claim, rows: list[dict], figures: Path) -> dict:
+    """The claim's own row: its sentence, and the number and verdict of the needed check that decides."""
+    needed = [row for row in rows if row["needed"]]
+    words = [row["verdict"] for row in needed]
+    verdict = OTHER if OTHER in words and NOT_TESTABLE not in words else worst(set(words) - {OTHER})
+    decides = needed[words.index(verdict)]
     data = dict.fromkeys(name for row in rows for name in row["data"].split(", ") if name)
     missing = [pattern for pattern in claim.datasets if not any(fnmatchcase(name, pattern) for name in data)]
     absent = f"not run here: {', '.join(name.rstrip('*/') for name in missing)}" if missing else ""
-    row = main[0] | {"check": 0, "what": claim.text, "source": claim.source, "sentence": _sentence(claim, rows)}
+    by = ", ".join(filter(None, (decides["what"], decides["where"])))
+    decided = f"decided by: {by}" if len(set(words)) > 1 else ""
+    reason = "; ".join(filter(None, (decided, decides["reason"], absent)))
     notebooks = dict.fromkeys(row["notebook"] for row in rows)
-    reason = "; ".join(filter(None, (main[0]["reason"], absent)))
-    return row | {"reason": reason, "data": ", ".join(data), "notebook": ", ".join(notebooks)}
+    row = decides | {"check": 0, "what": claim.text, "where": "", "source": claim.source, "verdict": verdict}
+    row |= {"reason": reason, "data": ", ".join(data), "notebook": ", ".join(notebooks), "since": ""}
+    if verdict == NOT_TESTABLE:
+        return row | {"number": "", "sentence": f"Not testable here: {decides['reason']}."}
+    try:
+        told = {
+            key: filled(getattr(claim, key), lambda name: read_figure_table(figures, name))
+            for key in ("number", "sentence")
+        }
+    except LookupError as error:
+        told = {"number": "", "sentence": f"Not told here: {error}."}
+    return row | told
 
 
-class _Told:
-    """The numbers of a check in a claim's sentence: `{1}`, `{1:%}` per cent, `{1:x}` the number alone. Of a check with `by` it
-    is the range of all its numbers, or the number with the widest of their intervals where all are equal; `{1[SECDED]}` is of
-    those whose `where` is or begins with that name."""
-
-    def __init__(self, rows: list[dict]) -> None:
-        self.rows, self.detail = rows, "; ".join(dict.fromkeys(row["detail"] for row in rows))
-
-    def __getitem__(self, name: str) -> "_Told":
-        return _Told([row for row in self.rows if name in (row["where"], row["where"].partition(", ")[0])])
-
-    def __format__(self, spec: str) -> str:
-        known = [row for row in self.rows if row["value"] == row["value"]]
-        if not known:
-            return "an unknown number of"
-        scale, unit = (100, " %") if "%" in spec else (1, "")
-        least, greatest = (number(scale * choose(row["value"] for row in known)) for choose in (min, max))
-        missing = (
-            f" (unknown in {len(self.rows) - len(known)} of {len(self.rows)})" if len(known) < len(self.rows) else ""
-        )
-        if least != greatest:
-            return f"{least} to {greatest}{unit}{missing}"
-        low, high = min(row["low"] for row in known), max(row["high"] for row in known)
-        _, _, ends = interval(scale * known[0]["value"], scale * low, scale * high).partition(" ")
-        return f"{least}{unit}" + (f" {ends}" if ends and "x" not in spec else "") + missing
-
-
-def _sentence(claim: Claim, rows: list[dict]) -> str:
-    """The claim's sentence with the numbers of its checks; why not, where the main check has none."""
-    main = rows[0]
-    if main["value"] != main["value"]:
-        return f"Not testable here: {main['reason']}."
-    by_check = [[row for row in rows if row["check"] == check] for check in range(1, len(claim.checks) + 1)]
-    return claim.sentence.format(None, *map(_Told, by_check))
-
-
-def _check_rows(check: Check, figures: Path, run: dict[str, Any]) -> list[dict]:
+def _check_rows(check: Check, measured: str, figures: Path, run: dict[str, Any]) -> list[dict]:
     """One row per combination of the columns in `by`; a single one where the check could not be made."""
     words = {key: getattr(check, key) for key in ("what", "expected", "reads", "notebook", "figure")}
-    words |= {"main": bool(check.why)}
+    words |= {"needed": check.needed, "since": check.since + (f" ({check.after})" if check.after else "")}
     outcome = next((one for one in run["notebooks"] if one["notebook"] == check.notebook), None)
     data = ", ".join(datasets_of(outcome["parameters"])) if outcome else ""
     if outcome is None or not outcome["ok"]:
         return [words | _missing(data, f"{check.notebook} {'failed' if outcome else 'was not run'}")]
-    rows = _rows(check, _read(check, figures, outcome))
+    rows = check.quantity.rows(_read(check, figures, outcome), check.place, check.table or check.figure)
     if rows.empty:
         where = ", ".join(f"{key} {value}" for key, value in check.quantity.where.items())
         return [words | _missing(data, f"no values of {where}" if where else "no values")]
     results, by = [], list(check.quantity.by)
     for name, group in rows.groupby(by, sort=False) if by else [((), rows)]:
         by_third = dict(list(group.groupby(THIRD))) if THIRD in group else {0: group}
-        finding, *parts = (_one_row(check, rows) for _, rows in sorted(by_third.items()))
+        finding, *parts = (check.quantity.row(rows, check.place) for _, rows in sorted(by_third.items()))
         datasets = ", ".join(dict.fromkeys(", ".join(group["dataset"]).split(", "))) if "dataset" in group else data
         reason = _text(finding, "reason") or _reason(check, datasets, run)
         word, on_thirds = _verdict(check, finding), ", ".join(_verdict(check, part) for part in parts)
-        word = SEED_DEPENDENT if seed_dependent(on_thirds.split(", ")) else word
-        detail = _text(finding, "detail")
+        n = int(finding["n"]) if finding.get("n", nan) == finding.get("n") else 1
+        if map_dependent(on_thirds.split(", ")):
+            word = MAP_DEPENDENT
         if reason and word != NOT_TESTABLE:
             word, reason = NOT_TESTABLE, f"{reason} (as it is: {word})"
-        if word == NOT_TESTABLE:
+        elif word == NOT_TESTABLE:
             reason = reason or "no interval"
+        elif measured:
+            word, reason = OTHER, measured
+        elif word == UNDECIDED:
+            needs = check.rule.needed(*(float(finding[end]) for end in ENDS), n)
+            reason = f"{n:,} decide neither way" + (f"; {needs} would" if needs else "")
         named = [(key, v) for key, v in zip(by, name, strict=True) if key != "dataset"]
         where = ", ".join(v if isinstance(v, str) else f"{key} {number(v)}" for key, v in named)
-        row = {key: float(finding[key]) for key in ("value", "low", "high")}
-        row["n"] = int(finding["n"]) if finding.get("n", nan) == finding.get("n") else 1
-        row |= {"verdict": word, "thirds": on_thirds, "reason": reason, "detail": detail}
+        row = {key: float(finding[key]) for key in ENDS} | {"n": n, "interval": _text(finding, "interval")}
+        row |= {"verdict": word, "thirds": on_thirds, "reason": reason, "detail": _text(finding, "detail")}
         row |= {"where": where, "data": datasets}
         results.append(words | row | {"figure": _figure(check, datasets, outcome)})
     return results
@@ -324,18 +353,7 @@ def _verdict(check: Check, row: "pd.Series") -> str:
     """Of one finding by the check's rule."""
     if _text(row, "reason"):
         return NOT_TESTABLE
-    return verdict(float(row["low"]), float(row["high"]), check.kind, **check.options)
-
-
-def _one_row(check: Check, rows: "pd.DataFrame") -> "pd.Series":
-    """The row of a check, or the worst of several."""
-    if len(rows) == 1:
-        return rows.iloc[0]
-    if not check.quantity.worst:
-        raise ValueError(
-            f"{check.place}: {len(rows)} rows; `where` and `by` must leave one, or `worst` must choose one"
-        )
-    return rows.loc[getattr(rows["value"], f"idx{check.quantity.worst}")()]
+    return check.rule.verdict(*(float(row[end]) for end in ENDS))
 
 
 def _text(row: "pd.Series", name: str) -> str:
@@ -344,8 +362,8 @@ def _text(row: "pd.Series", name: str) -> str:
 
 
 def _missing(data: str, reason: str) -> dict:
-    row = {"value": nan, "low": nan, "high": nan, "n": 0, "verdict": NOT_TESTABLE, "thirds": "", "reason": reason}
-    return row | {"detail": "", "where": "", "data": data}
+    row = {"value": nan, "low": nan, "high": nan, "n": 0, "interval": "", "verdict": NOT_TESTABLE, "thirds": ""}
+    return row | {"reason": reason, "detail": "", "where": "", "data": data}
 
 
 def _reason(check: Check, data: str, run: dict[str, Any]) -> str:
@@ -374,55 +392,3 @@ def _read(check: Check, figures: Path, outcome: dict[str, Any]) -> "pd.DataFrame
             tables = sorted(other.stem for other in figures.glob(f"{outcome['notebook']}*.csv"))
             raise unknown(f"table in {check.place}, table", check.table, tables)
     return read_table(path)
-
-
-def _rows(check: Check, table: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of the check with `value`, `low` and `high`. The ends of a quotient are the extremes over its two intervals; NaN
-    where one has none."""
-    import pandas as pd
-
-    quantity, ends = check.quantity, ("value", "low", "high")
-    for key in (*quantity.by, *quantity.match):
-        if key not in table:
-            raise _unknown_column(check, "quantity", key, table)
-    columns = {name: getattr(quantity, name) for name in ends if getattr(quantity, name)}
-    columns = columns or {name: name for name in ends if name in table}
-    numbers = {name: _column(check, table, name, expression) for name, expression in columns.items()}
-    if "value" in numbers:
-        numbers = {end: numbers["value"] for end in ends} | numbers
-    table = table.assign(**numbers)
-    rows = _where(check, table, quantity.where)
-    if quantity.over:
-        match = list(quantity.match)
-        under = _where(check, table, quantity.over).set_index(match)[list(ends)]
-        rows = rows.join(under.add_suffix("_under"), on=match)
-        quotients = [rows[one] / rows[f"{other}_under"] for one in ends[1:] for other in ends[1:]]
-        rows["value"] /= rows["value_under"]
-        bounded = rows["low_under"] * rows["high_under"] > 0
-        rows["low"] = pd.concat(quotients, axis=1).min(axis=1).where(bounded)
-        rows["high"] = pd.concat(quotients, axis=1).max(axis=1).where(bounded)
-    return rows.reset_index(drop=True)
-
-
-def _column(check: Check, table: "pd.DataFrame", name: str, expression: str) -> "pd.Series":
-    if expression in table:
-        return table[expression].astype(float)
-    try:
-        return table.eval(expression).astype(float)
-    except Exception as error:  # pandas raises many kinds, of its own and of Python's parser
-        raise _unknown_column(check, f"quantity.{name}", expression, table) from error
-
-
-def _where(check: Check, table: "pd.DataFrame", conditions: dict[str, Any]) -> "pd.DataFrame":
-    for key, value in conditions.items():
-        if key not in table:
-            raise _unknown_column(check, "quantity.where", key, table)
-        if isinstance(value, str) and "*" in value:
-            table = table[table[key].map(lambda text, pattern=value: fnmatchcase(str(text), pattern))]
-        else:
-            table = table[table[key].isin(value if isinstance(value, list) else [value])]
-    return table
-
-
-def _unknown_column(check: Check, where: str, name: str, table: "pd.DataFrame") -> Exception:
-    return unknown(f"column of {check.table or check.figure}.csv in {check.place}, {where}", name, table.columns)
