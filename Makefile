@@ -66,8 +66,8 @@ data: $(STAMP)  ## download MovieLens into DATA (default: build/data) and print 
 reproduce: $(STAMP)  ## run all notebooks: figures and report in build/PROFILE (PROFILE=smoke|laptop|paper, DATA=folder, PLAN=1: how long it will take, PORTABLE=1: the same numbers on other processors, CHECKPOINTS=bundle: without training)
 	@DRSROBUST_MAKE=$$PPID exec $(BIN)/python -m reproduce --profile "$(PROFILE)" $(if $(PLAN),--plan) $(if $(PORTABLE),--portable) $(if $(CHECKPOINTS),--checkpoints "$(CHECKPOINTS)")
 
-publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/
-	@$(BIN)/python -m reproduce --publish --profile "$(PROFILE)"
+publish: $(STAMP)  ## copy the finished PROFILE run on real data into figures/ (CACHED=1: also one that did not begin with an empty cache)
+	@$(BIN)/python -m reproduce --publish --profile "$(PROFILE)" $(if $(CACHED),--cached)
 
 bundle: $(STAMP)  ## one zip file of the finished PROFILE run: trained models, figures, record, SHA-256 sums
 	@$(BIN)/python -m reproduce --bundle --profile "$(PROFILE)"

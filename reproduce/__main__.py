@@ -59,7 +59,7 @@ def _main(options: argparse.Namespace) -> int:
             from reproduce.publish import publish
 
             with locked(build / options.profile):
-                print("\n".join(f"figures/{name}" for name in publish(options.profile, build)))
+                print("\n".join(f"figures/{name}" for name in publish(options.profile, build, cached=options.cached)))
             return 0
         if options.bundle:
             print(write_bundle(build / options.profile))
@@ -144,6 +144,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--plan", action="store_true", help="print what would run, how long, and what data is missing")
     parser.add_argument("--times", action="store_true", help="time notebooks with their defaults; write their index")
     parser.add_argument("--publish", action="store_true", help="copy the finished run into figures/")
+    parser.add_argument("--cached", action="store_true", help="with --publish: also a run that did not begin empty")
     parser.add_argument("--report", action="store_true", help="write the report of the profile's last run again")
     parser.add_argument(
         "--compare", action="store_true", help="compare the profile's last run with the published figures"

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from reproduce.claims import read_table
 from reproduce.notebooks import FIGURES
 from reproduce.same import TIMED_TABLES
+from reproduce.tables import read_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
-from itertools import takewhile
 from math import nan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +20,10 @@ from drsrobust._choices import unknown
 from drsrobust._files import new_file
 from drsrobust_study.findings import number
 from drsrobust_study.notebook import datasets_of
-from drsrobust_study.quantities import ENDS, Selection, filled, named_in, quantities
 from drsrobust_study.thirds import THIRD
 from reproduce.profiles import JUDGED
+from reproduce.quantities import ENDS, Selection, filled, named_in, quantities
+from reproduce.tables import read_table
 from reproduce.verdicts import (
     MAP_DEPENDENT,
     NOT_TESTABLE,
@@ -267,21 +267,6 @@ def write_claims(claims: list[Claim], figures: Path, run: dict[str, Any]) -> Pat
     return path
 
 
-def read_table(path: Path, **options: Any) -> "pd.DataFrame":
-    """A CSV of a run, without the comments before its header; with options of `pandas.read_csv`."""
-    import pandas as pd
-
-    with open(path) as handle:
-        comments = sum(1 for _ in takewhile(lambda line: line.startswith("#"), handle))
-    return pd.read_csv(path, skiprows=comments, **options)
-
-
-def read_figure_table(figures: Path, name: str) -> "pd.DataFrame | None":
-    """The CSV of this name in a folder of figures or in its data/; None where there is none."""
-    paths = (figures / f"{name}.csv", figures / "data" / f"{name}.csv")
-    return next((read_table(path) for path in paths if path.is_file()), None)
-
-
 def _claim_row(claim: Claim, rows: list[dict], figures: Path) -> dict:
     """The claim's own row: its sentence, and the number and verdict of the needed check that decides."""
     needed = [row for row in rows if row["needed"]]
@@ -300,10 +285,7 @@ def _claim_row(claim: Claim, rows: list[dict], figures: Path) -> dict:
     if verdict == NOT_TESTABLE:
         return row | {"number": "", "sentence": f"Not testable here: {decides['reason']}."}
     try:
-        told = {
-            key: filled(getattr(claim, key), lambda name: read_figure_table(figures, name))
-            for key in ("number", "sentence")
-        }
+        told = {key: filled(getattr(claim, key), figures) for key in ("number", "sentence")}
     except LookupError as error:
         told = {"number": "", "sentence": f"Not told here: {error}."}
     return row | told

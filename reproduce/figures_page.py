@@ -4,7 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust.plots import read_words
+from reproduce.quantities import message
 from reproduce.readme_tables import taken
+
+WIDTH = 830  # pixels of a figure of 7 inches
 
 # Begin of a figure's name -> what of the paper it answers, the longest one that fits. Of the paper only the abstract and the
 # released scripts are known.
@@ -12,13 +15,13 @@ ANSWERS = {
     "00": "ours: quality of the models without errors",
     "01": "ours, after the abstract: which bits matter (C8)",
     "02": "known from the scripts: the grids of the dummy model (C1)",
-    "03_ber_sweep": "known from the scripts: models, rates and protocols (C3)",
+    "03_ber_sweep": "known from the scripts: models, rates and protocols (C3a to C3c, C10b)",
     "03_ber_sweep_scores": "ours: what ranking logits and rules for NaN would change",
-    "04": "ours, after the abstract and arXiv:2405.01741: components (C2, C9, C10, C11)",
+    "04": "ours, after the abstract and arXiv:2405.01741: components (C2a, C2b, C9, C10a, C11)",
     "04_component_vulnerability_shapes": "ours: errors other than single flips",
     "05": "known from abstract and scripts: up to 30 % by clipping (C4)",
-    "06": "known from abstract and scripts: selective bit protection (C5)",
-    "07": "known from the abstract: ABFT; numbers of arXiv:2103.00130 (C6, C13)",
+    "06": "known from abstract and scripts: selective bit protection (C5a to C5c)",
+    "07": "known from the abstract: ABFT; numbers of arXiv:2103.00130 (C6a to C6c, C13)",
     "08": "ours: all protections on the same error maps",
     "09": "known from abstract and tool: speed of injection (C7)",
     "10": "ours: a model, rows and a metric of one's own",
@@ -41,7 +44,7 @@ def figures_page(figures: Path, run: dict[str, Any]) -> str:
     lines += [
         f"Made by `make publish` from a {run['profile']} run ({run['started']}, commit {run['commit'] or 'unknown'}). It took "
         f"{taken(run)} ({machine.get('processor', 'processor unknown')}), and at most {peak:.1f} GiB of memory in a notebook. "
-        "Titles are messages computed from the numbers; each CSV holds what is drawn. [CLAIMS.md](CLAIMS.md) has the verdicts.",
+        "Each CSV holds what is drawn. [CLAIMS.md](CLAIMS.md) has the verdicts.",
     ]
     drawn = [(name, one["notebook"]) for one in run["notebooks"] for name in one["figures"]]
     for heading, appendix in (("Main figures", False), ("Appendix", True)):
@@ -50,8 +53,8 @@ def figures_page(figures: Path, run: dict[str, Any]) -> str:
             lines += ["", f"## {heading}"]
         for name, notebook in shown:
             words = read_words(figures, name)
-            lines += ["", f'<a id="{name}"></a>', "", f"### {words['title']}", ""]
-            lines += [f'<img src="{name}.png" width="520" alt="{words["alt"]}">', "", words["caption"], ""]
+            lines += ["", f'<a id="{name}"></a>', "", f"### {message(name, figures) or words['title']}", ""]
+            lines += [f'<img src="{name}.png" width="{WIDTH}" alt="{words["alt"]}">', "", words["caption"], ""]
             files = f"[SVG]({name}.svg), [CSV](data/{name}.csv), [{notebook}](../notebooks/{notebook}.ipynb)"
             lines += [f"`{name}`: {files}; `.venv/bin/python -m reproduce {notebook}`; {_answer(name)}."]
     return "\n".join(lines) + "\n"

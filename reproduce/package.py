@@ -7,7 +7,8 @@ from typing import Any
 import jinja2
 
 from drsrobust import __version__
-from reproduce.readme_tables import read_claims, read_rows, taken
+from reproduce.readme_tables import read_claims, taken
+from reproduce.tables import read_rows
 
 ARTICLE, APPENDIX, CRATE = "article.md", "artifact.md", "ro-crate-metadata.json"
 NAME = "drsrobust: what bit errors do to deep recommenders, and what to protect"

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from drsrobust._files import exclusive, new_file, new_folder
+from drsrobust._files import cache_folder, exclusive, new_file, new_folder
 from reproduce.bundle import figure_sums
 from reproduce.figures_page import figures_page
 from reproduce.notebooks import FIGURES, ROOT
@@ -33,9 +33,15 @@ def publish(
     readme: Path = ROOT / "README.md",
     docs: Path = ROOT / "docs",
     paper: Path = ROOT / "paper",
+    cached: bool = False,
 ) -> list[str]:
     """Copies a run's figures, tables and numbers to `target`, with run.json, `CLAIMS.md` and `README.md`, in place of all
     earlier files, and writes what the README, the guides to models and protections, and the article say of them.
+
+    Args:
+        profile, build: of the run.
+        target, readme, docs, paper: what is written.
+        cached: whether a run may be published that used models or trials of an earlier one; the texts then give both times.
 
     Returns:
         the names of the files in `target`.
@@ -44,12 +50,13 @@ def publish(
         FileNotFoundError, ValueError: as `checked_run`.
     """
     run, source = checked_run(profile, build), build / profile / "figures"
+    run["seconds_from_empty"] = _seconds_from_empty(profile, run, target, cached)
     names = [name for outcome in run["notebooks"] for name in outcome["figures"]]
     pages = {readme: with_gallery(with_claims(readme.read_text(), source / "claims.csv"), source, names)}
     if (source / "models.csv").is_file():
         pages[docs / "models.md"] = with_models((docs / "models.md").read_text(), source / "models.csv")
     if all((source / "data" / name).is_file() for name in (RECOVERY, FRONT)):
-        pages[readme] = with_result(pages[readme], source / "data", run)
+        pages[readme] = with_result(pages[readme], source, run)
         pages[docs / "protection.md"] = with_protections((docs / "protection.md").read_text(), source / "data")
     with exclusive(build / "publish"), new_folder(target) as part:
         (part / "data").mkdir()
@@ -100,6 +107,24 @@ def checked_run(profile: str, build: Path) -> dict[str, Any]:
             what = "is missing" if name not in sums else "differs" if name in recorded else "is not of this run"
             raise ValueError(f"{source / name} {what}, by the SHA-256 in its run.json; run it again")
     return run
+
+
+def _seconds_from_empty(profile: str, run: dict[str, Any], target: Path, cached: bool) -> float:
+    """How long a run with an empty cache took: this one, or the one published last.
+
+    Raises:
+        ValueError: this run had models or trials of an earlier one, and `cached` is not given or no such time was published.
+    """
+    if not run["cached"]:
+        return run["seconds"]
+    problem = f"the {profile} run used models or trials of an earlier run, so its minutes are not those of a reader"
+    if not cached:
+        raise ValueError(f"{problem}; empty {cache_folder()} and run it again, or give CACHED=1 to publish both times")
+    earlier = json.loads((target / "run.json").read_text()) if (target / "run.json").is_file() else {}
+    seconds = earlier.get("seconds_from_empty")
+    if seconds is None:
+        raise ValueError(f"{problem}, and no run with an empty cache was published before; run it with an empty cache")
+    return seconds
 
 
 def _check_commit(profile: str, commit: str | None) -> None:

@@ -4,9 +4,10 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from drsrobust.plots import display_name, read_words
+from drsrobust.plots import read_words
 from drsrobust_study.findings import interval, number
-from reproduce.claims import read_table
+from reproduce.quantities import filled, messages
+from reproduce.tables import read_rows
 
 END = "<!-- end of the table -->"
 CLAIMS_BEGIN, CLAIMS_END = "<!-- from figures/claims.csv, by make publish -->", "<!-- end of the claims -->"
@@ -15,43 +16,41 @@ PROTECTIONS_BEGIN = "<!-- from figures/data/08_mitigation_recovery.csv, by make 
 PROTECTIONS_END = "<!-- end of the protections -->"
 RECOVERY, FRONT = "08_mitigation_recovery.csv", "08_mitigation_recovery_front.csv"
 RANKING = "12_memory_faults_ranking.csv"
-RESULT_BEGIN = f"<!-- result: from figures/data/{RECOVERY}, by make publish -->"
+RESULT_BEGIN = "<!-- result: from reproduce/messages.toml, by make publish -->"
 RESULT_END = "<!-- end of the result -->"
 GALLERY_BEGIN, GALLERY_END = "<!-- gallery: by make publish -->", "<!-- end of the gallery -->"
-STRESS, GUARD = 1e-3, "range per tensor"  # the condition of the result
-KEEP, RELOAD, CHIPKILL = "SECDED (72,64)", "SECDED (72,64), restore", "chipkill RS(18,16)"
+STRESS = 1e-3  # the rate at which protections under faults of chips are compared
 COLUMNS = 3  # of the gallery
+GROUP_HEADINGS = {"study": "Claims of Ma et al.", "related": "Claims of related work"}
 
 
 def taken(run: dict[str, Any]) -> str:
     """How long a run took, where, and whether it began with an empty cache."""
-    earlier = ", with models and trials of an earlier run at hand" if run.get("cached") else ""
-    return f"{run['seconds'] / 60:.0f} minutes on {run['machine']['cores']} cores{earlier}"
+    minutes, cores = (
+        (f"{run[key] / 60:.0f} minutes" for key in ("seconds_from_empty", "seconds")),
+        run["machine"]["cores"],
+    )
+    from_empty, here = minutes
+    earlier = f" ({here} with models and trials of an earlier run at hand)" if run["cached"] else ""
+    return f"{from_empty} on {cores} cores{earlier}"
 
 
-def with_result(page: str, data: Path, run: dict[str, Any]) -> str:
+def with_result(page: str, figures: Path, run: dict[str, Any]) -> str:
     """A README with the result in one sentence, and how long the run took.
 
     Args:
         page: the text.
-        data: folder of the figures' CSVs.
+        figures: folder of the figures.
         run: as in its run.json.
 
     Raises:
         ValueError: the marks are missing.
     """
-    row = next(row for row in read_rows(data / RECOVERY) if row["mitigation"] == GUARD and float(row["ber"]) == STRESS)
-    golden, lost, share = (float(row[name]) for name in ("auc_golden", "lost", "recovery"))
-    faults = {row["mitigation"]: 100 * float(row["faults"] or "nan") for row in read_rows(data / RANKING)}
-    text = (
-        f"**Independent random bit flips at the stress rate {number(STRESS)} take a {display_name(row['model'])} from "
-        f"{golden:.2f} to {golden - lost:.2f} AUC; a two-number range check per tensor gives back {100 * share:.0f} % of that "
-        f"loss.** But memory fails in whole chips, too: of what that costs the range check gives back {faults[GUARD]:.0f} %, "
-        f"SECDED {faults[KEEP]:.0f} % if the server keeps words that it cannot correct and {faults[RELOAD]:.0f} % if it "
-        "reloads them; if it stops, it serves hardly anything wrong, but stops for such a word anywhere in its memory. A code "
-        f"over chips gives back {faults[CHIPKILL]:.0f} %. Chosen flips pass the range check. "
-        f"(The run behind all numbers of this page took {taken(run)}.)"
-    )
+    try:
+        result = filled(messages()["readme"]["result"], figures)
+    except LookupError as error:
+        result = f"The published run has no result in one sentence: {error}."
+    text = f"{result} (All numbers of this page: one run, {taken(run)}.)"
     return _replaced(page, RESULT_BEGIN, RESULT_END, "\n".join(textwrap.wrap(text, 128)), "the result")
 
 
@@ -69,7 +68,8 @@ def with_gallery(page: str, figures: Path, names: list[str]) -> str:
     main = [name for name in names if not read_words(figures, name).get("appendix")]
     cells = []
     for name in main:
-        title = read_words(figures, name)["title"].replace("|", chr(92) + "|")
+        words = read_words(figures, name)
+        title = words["title"].removesuffix(".").replace("|", chr(92) + "|")
         cells.append(f'<a href="figures/README.md#{name}"><img src="figures/{name}.png" width="260" alt="{title}"></a>')
     rows = [cells[at : at + COLUMNS] for at in range(0, len(cells), COLUMNS)]
     lines = [_line(*[""] * COLUMNS), _line(*["---"] * COLUMNS)]
@@ -151,12 +151,13 @@ def read_claims(path: Path) -> list[dict[str, Any]]:
 
 
 def claims_table(path: Path) -> str:
-    """`claims.csv` as a Markdown table: one line per claim, with its verdict and its sentence."""
-    lines = _header("claim", "verdict", "what was found")
-    for row in read_claims(path):
-        if row["whole"]:
-            lines.append(_line(f"{row['claim']}: {row['what']}", f"**{row['verdict']}**", row["sentence"]))
-    return "\n".join(lines)
+    """`claims.csv` as two Markdown tables: one line per claim, with its verdict and one number."""
+    rows, lines = [row for row in read_claims(path) if row["whole"]], []
+    for group, heading in GROUP_HEADINGS.items():
+        lines += ["", *_header(heading, "verdict", "here")]
+        for row in (row for row in rows if row["group"] == group):
+            lines.append(_line(f"{row['claim']}: {row['what']}", f"**{row['verdict']}**", row["number"]))
+    return "\n".join([*lines[1:]])
 
 
 def claims_page(path: Path, run: dict[str, Any]) -> str:
@@ -171,33 +172,37 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
     lines = ["# What is claimed, and what was found", ""]
     lines += [
         f"Made by `make publish` from `claims.csv` of a {run['profile']} run ({run['started']}, commit "
-        f"{run['commit'] or 'unknown'}, data: {', '.join(run['datasets']) or 'none'}). The verdict of a claim is that of its "
-        "main check, the first one: `reproduced` if the claim holds in all of the interval, `contradicted` if in none of it, "
-        "`in part` otherwise; `seed-dependent` if two of three independent thirds of the trials contradict each other (their "
-        "verdicts are under `thirds`). Numbers in brackets are 95 % intervals unless said otherwise; minutes are those of the "
-        "notebooks in that run. The commands need the data sets that are named. `corrected`: errors in all parameters; "
-        "`as_released`: errors and protection where the study's scripts put them.",
-        "",
+        f"{run['commit'] or 'unknown'}, data: {', '.join(run['datasets']) or 'none'}). A check is `reproduced` if its claim "
+        "holds in all of the interval, `contradicted` if in none of it, `undecided` if an interval of this width could not "
+        "have shown both (the number that it takes is given), `in part` otherwise, and `map-dependent` if two of three "
+        "independent thirds of the error maps contradict each other (their verdicts are under `thirds`). A claim has the worst "
+        "verdict of the checks that its words need, which are bold. `another thing was measured` than the source claims where "
+        "that is said. Brackets hold 95 % intervals, or what follows them in parentheses. `rule of` dates each rule by its "
+        "first commit, and says where it was written after a result was seen. Minutes are those of the notebooks in that run. "
+        "The commands need the data sets that are named. `corrected`: errors in all parameters; `as_released`: errors where "
+        "the study's scripts put them.",
     ]
-    lines += _header("claim", "verdict", "what was found", "data", "notebook", "command", "minutes")
-    for row in (row for row in rows if row["whole"]):
-        notebooks = row["notebook"].split(", ")
-        links = ", ".join(f"[{name}](../notebooks/{name}.ipynb)" if name in minutes else name for name in notebooks)
-        took = [f"{minutes[name]:.1f}" for name in notebooks if name in minutes]
-        command = f"`.venv/bin/python -m reproduce {' '.join(notebooks)}`"
-        anchor = f"[{row['claim']}](#{row['claim'].lower()}): {row['what']}"
-        cells = (anchor, row["verdict"], row["sentence"], row["data"], links, command)
-        lines.append(_line(*cells, ", ".join(took) or "not run"))
+    for group, heading in GROUP_HEADINGS.items():
+        lines += ["", f"## {heading}", ""]
+        lines += _header("claim", "verdict", "what was found", "source", "notebook", "minutes")
+        for row in (row for row in rows if row["whole"] and row["group"] == group):
+            notebooks = row["notebook"].split(", ")
+            links = ", ".join(f"[{name}](../notebooks/{name}.ipynb)" if name in minutes else name for name in notebooks)
+            took = [f"{minutes[name]:.1f}" for name in notebooks if name in minutes]
+            anchor = f"[{row['claim']}](#{row['claim'].lower()}): {row['what']}"
+            cells = (anchor, row["verdict"], row["sentence"], row["source"], links)
+            lines.append(_line(*cells, ", ".join(took) or "not run"))
     for row in rows:
         if row["whole"]:
+            command = f"`.venv/bin/python -m reproduce {' '.join(row['notebook'].split(', '))}`"
             lines += [
                 "",
                 f"## {row['claim']}",
                 "",
                 f"{row['what']} ({row['source']}). **{row['verdict'].capitalize()}**",
             ]
-            lines[-1] += f": {row['reason']}." if row["reason"] else "."
-            header = ("check", "where", "expected", "got", "verdict", "thirds", "data", "figure")
+            lines[-1] += f": {row['reason']}. {command}" if row["reason"] else f". {command}"
+            header = ("check", "where", "expected", "got", "verdict", "thirds", "rule of", "data", "figure")
             lines += ["", *_header(*header)]
         else:
             lines.append(_line(*_check(row, minutes)))
@@ -206,10 +211,11 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
 
 def _check(row: dict[str, Any], minutes: dict[str, float]) -> tuple[str, ...]:
     verdict = f"{row['verdict']}: {row['reason']}" if row["reason"] else row["verdict"]
-    got = "; ".join(filter(None, (f"{row['reads']}: {row['got']}" if row["got"] else "", row["detail"])))
+    bracket = f" ({row['interval']})" if row["interval"] else ""
+    got = "; ".join(filter(None, (f"{row['reads']}: {row['got']}{bracket}" if row["got"] else "", row["detail"])))
     figure = f"[{row['figure']}]({row['figure']}.svg)" if row["notebook"] in minutes else row["figure"]
-    what = f"**{row['what']}**" if row["main"] == "True" else row["what"]
-    return what, row["where"], row["expected"], got, verdict, row["thirds"], row["data"], figure
+    what = f"**{row['what']}**" if row["needed"] == "True" else row["what"]
+    return what, row["where"], row["expected"], got, verdict, row["thirds"], row["since"], row["data"], figure
 
 
 def _replaced(page: str, begin: str, end: str, table: str, thing: str) -> str:
@@ -219,11 +225,6 @@ def _replaced(page: str, begin: str, end: str, table: str, thing: str) -> str:
     if not found or not closed:
         raise ValueError(f"the page has no place for the table of {thing}, between {begin!r} and {end!r}")
     return f"{before}{begin}\n{table}\n{end}{after}"
-
-
-def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV as text, without comments."""
-    return read_table(path, dtype=str, keep_default_na=False).to_dict("records")
 
 
 def _header(*cells: str) -> list[str]:

@@ -16,8 +16,11 @@ from drsrobust_study.notebook import datasets_of
 from reproduce import executed
 from reproduce.agreement import agreement, differing, published_profile
 from reproduce.notebooks import FIGURES
-from reproduce.readme_tables import FRONT, RECOVERY, read_claims, read_rows
+from reproduce.profiles import JUDGED
+from reproduce.quantities import message
+from reproduce.readme_tables import FRONT, GROUP_HEADINGS, RECOVERY, read_claims
 from reproduce.runner import tables_of
+from reproduce.tables import read_rows
 
 
 def write_report(folder: Path, run: dict[str, Any]) -> Path:
@@ -29,7 +32,8 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
     """
     report, figures = folder / "report", folder / "figures"
     environment = templates(Path(__file__).parent)
-    entries = [_entry(environment, folder, outcome) for outcome in run["notebooks"]]
+    judged = run["profile"] in JUDGED
+    entries = [_entry(environment, folder, outcome, judged) for outcome in run["notebooks"]]
     # The folder may also hold tables of earlier runs of other notebooks.
     tables = [path.name for outcome in run["notebooks"] for path in tables_of(outcome["notebook"], figures)]
     tables += ["claims.csv"] if (figures / "claims.csv").is_file() else []
@@ -41,9 +45,10 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
         tables=sorted(tables),
         seeds=_seeds(run["notebooks"]),
         agreement=_agreement(figures) if compared else None,
-        claims=read_claims(figures / "claims.csv") if "claims.csv" in tables else [],
-        published=_published_verdicts(),
-        protections=_protections(figures / "data"),
+        judged=judged,
+        groups=GROUP_HEADINGS,
+        claims=_claims(figures if judged else FIGURES) if "claims.csv" in tables else [],
+        protections=_protections(figures / "data") if judged else None,
     )
     _zip_numbers(figures, report / "numbers.zip")
     with new_file(report / "index.html") as part:
@@ -51,9 +56,10 @@ def write_report(folder: Path, run: dict[str, Any]) -> Path:
     return report / "index.html"
 
 
-def _published_verdicts() -> dict[str, str]:
-    path = FIGURES / "claims.csv"
-    return {row["claim"]: row["verdict"] for row in read_claims(path) if row["whole"]} if path.is_file() else {}
+def _claims(figures: Path) -> list[dict[str, Any]]:
+    """The claims of a folder of figures: of a run too small to be judged those of the published run are shown."""
+    path = figures / "claims.csv"
+    return read_claims(path) if path.is_file() else []
 
 
 def _protections(data: Path) -> dict[str, Any] | None:
@@ -88,17 +94,19 @@ def _agreement(figures: Path) -> dict[str, Any]:
     return {name: table.to_dict("records") for name, table in tables} | {"summary": found["summary"]}
 
 
-def _entry(environment: jinja2.Environment, folder: Path, outcome: dict[str, Any]) -> dict[str, Any]:
-    """The template's variables for one notebook; writes the notebook's page."""
+def _entry(environment: jinja2.Environment, folder: Path, outcome: dict[str, Any], judged: bool) -> dict[str, Any]:
+    """The template's variables for one notebook, with messages and results if the run is judged; writes the notebook's page."""
     entry = {"peak_mib": 0, "page": None, "opening": "", "results": ""} | outcome
     drawn = figure_entries(folder / "figures", outcome["figures"])
+    if judged:
+        drawn = [one | {"title": message(one["name"], folder / "figures") or one["title"]} for one in drawn]
     entry["drawn"], entry["appendix"] = ([one for one in drawn if one["appendix"] == kind] for kind in (False, True))
     entry["data"] = ", ".join(datasets_of(outcome["parameters"]))
     path = folder / outcome["output"]
     if path.is_file():
         notebook = nbformat.read(path, as_version=4)
         entry |= {"page": f"{path.stem}.html", "opening": executed.opening(notebook)}
-        entry["results"] = executed.results(notebook)
+        entry["results"] = executed.results(notebook) if judged else ""
         page = environment.get_template("notebook.html.j2").render(title=outcome["title"], body=executed.body(notebook))
         with new_file(folder / "report" / entry["page"]) as part:
             part.write_text(page)

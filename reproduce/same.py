@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reproduce.claims import read_table
 from reproduce.notebooks import ROOT
+from reproduce.tables import read_table
 
 if TYPE_CHECKING:
     import pandas as pd

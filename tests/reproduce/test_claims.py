@@ -1,35 +1,39 @@
 """claims.toml, mistakes in it, and the table that a made-up run gives."""
 
 import json
+import os
 import re
+import subprocess
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from drsrobust_study import messages
-from drsrobust_study.findings import number
-from reproduce.claims import evaluate_claims, load_claims, write_claims
+from reproduce.claims import evaluate_claims, load_claims, since, write_claims
 from reproduce.notebooks import all_notebooks
+from reproduce.quantities import named_in
 from reproduce.readme_tables import claims_page, with_claims
 
 ROOT = Path(__file__).resolve().parents[2]
+# C3c: the interval of 0.01 AUC lost on two data sets is too wide to refute; C5b, C6b: a mean below 0.001 takes 3,700 maps;
+# C10b: DLRM's knee on MovieLens has three models.
+UNDECIDED_BY_DESIGN = {"C3c", "C5b", "C6b", "C10b"}
 CLAIM = """
 [[claim]]
 id = "C1"
 text = "|w| falls"
+group = "study"
 source = "somewhere"
-sentence = "It is {1}, {1:%} or {1:x}: {1.detail}."
+number = "{threshold_ratio} times"
+sentence = "It is {threshold_ratio} times, in {abft_batches.value} batches."
 [[claim.check]]
-main = true
-why = "it is the number"
+needed = true
 what = "it falls with width"
 figure = "10_test"
 quantity = { value = "loss", low = "loss_low", high = "loss_high", where = { width = 64, target = "all", dataset = "m*" } }
 reads = "loss of the narrowest"
 expected = "over 0.25"
-rule = { kind = "above", bound = 0.25 }
+rule = { kind = "above", bound = 0.25, true = 0.5, false = 0.0 }
 """
 SIDE = """
 [[claim.check]]
@@ -39,7 +43,11 @@ table = "10_test_claims"
 quantity = { by = ["kind"] }
 reads = "a share"
 expected = "much"
-rule = { kind = "up_to", bound = 0.3 }
+rule = { kind = "reaches", bound = 0.3, true = 0.3, false = 0.0 }
+"""
+NUMBERS = """part,reading,mitigation,value,low,high,n
+threshold,threshold,,73,53,87,5
+layers,alarms,ABFT Linear (provable),0,0,0.07,49
 """
 CSV = """model,dataset,target,width,loss,loss_low,loss_high,detail
 m,movielens-1m/full,all,64,0.4,0.3,0.5,wide enough
@@ -66,6 +74,7 @@ def made_up(tmp_path):
     (tmp_path / "figures" / "data").mkdir(parents=True)
     (tmp_path / "figures" / "data" / "10_test.csv").write_text(CSV)
     (tmp_path / "figures" / "10_test_claims.csv").write_text(TABLE)
+    (tmp_path / "figures" / "07_abft_claims.csv").write_text(NUMBERS)
     outcome = {"notebook": "10_test", "ok": True, "seconds": 90.0, "figures": ["10_test", "10_test_second"]}
     outcome["parameters"] = {"dataset": "movielens-1m/full"}
     run = {"profile": "laptop", "started": "2026-01-01 00:00 UTC", "commit": "0123456789ab", "notebooks": [outcome]}
@@ -80,69 +89,66 @@ def made_up(tmp_path):
     return evaluator
 
 
-def test_the_main_check_is_the_claim(made_up):
-    whole, main, *sides = made_up(CLAIM + SIDE).itertuples()
-    assert (whole.check, whole.claim, whole.what) == (0, "C1", "|w| falls") and whole.main and main.main
+def test_a_claim_has_the_worst_verdict_of_the_checks_that_its_words_need(made_up):
+    whole, first, *sides = made_up(CLAIM + SIDE).itertuples()
+    assert (whole.check, whole.claim, whole.what) == (0, "C1", "|w| falls") and whole.needed and first.needed
     assert (whole.verdict, whole.value, whole.low, whole.high) == ("reproduced", 0.4, 0.3, 0.5)
-    assert whole.sentence == "It is 0.4 [0.3, 0.5], 40 % [30, 50] or 0.4: wide enough."
-    assert [side.main for side in sides] == [False] * 3 and {side.sentence for side in sides} == {""}
-    # Whatever side checks say, the claim's verdict is that of its main check.
-    assert [side.verdict for side in sides] == ["reproduced", "not testable here", "seed-dependent"]
+    assert (whole.number, whole.sentence) == ("73 [53, 87] times", "It is 73 [53, 87] times, in 49 batches.")
+    assert [side.needed for side in sides] == [False] * 3 and {side.sentence for side in sides} == {""}
+    assert [side.verdict for side in sides] == ["reproduced", "not testable here", "map-dependent"]
+    needed = SIDE.replace("[[claim.check]]", "[[claim.check]]\nneeded = true")
+    whole = made_up(CLAIM + needed).iloc[0]
+    assert (whole["verdict"], whole["sentence"]) == ("not testable here", "Not testable here: nothing lost.")
+    assert whole["reason"] == "decided by: as the notebook found, b; nothing lost"
+    only = needed.replace("quantity = { by", 'quantity = { where = { kind = ["a", "c"] }, by')
+    whole = made_up(CLAIM + only).iloc[0]
+    assert (whole["verdict"], whole["reason"]) == ("map-dependent", "decided by: as the notebook found, c")
 
 
-@pytest.mark.parametrize(
-    ("written", "said"),
-    [
-        ("{2}", "0.3 to 0.5 (unknown in 1 of 3)"),  # not the first row of three
-        ("{2:%x}", "30 to 50 % (unknown in 1 of 3)"),
-        ("{2[a]:%}", "50 % [40, 60]"),
-        ("{2[c]:x}", "0.3"),
-        ("{2[b]}", "an unknown number of"),
-        ("{2[not run here]}", "an unknown number of"),
-        ("{2.detail}", "all of it; "),
-    ],
-)
-def test_a_sentence_says_all_numbers_of_a_check_or_names_one(made_up, written, said):
-    text = (CLAIM + SIDE).replace("It is {1}, {1:%} or {1:x}: {1.detail}.", f"{{1:x}}: {written}.")
-    assert made_up(text)["sentence"][0] == f"0.4: {said}."
+def test_what_no_result_of_this_size_could_show_is_undecided(made_up):
+    (made_up.folder / "figures" / "10_test_claims.csv").write_text("kind,value,low,high,n\na,0.3,-0.2,0.8,10\n")
+    row = made_up(CLAIM + SIDE).iloc[2]
+    assert (row["verdict"], row["reason"]) == ("undecided", "10 decide neither way; some 70 would")
 
 
-def test_equal_numbers_of_a_check_are_said_once(made_up):
-    """With the widest of their intervals."""
-    (made_up.folder / "figures" / "10_test_claims.csv").write_text("kind,value,low,high\na,1,0.8,1\nb,1,0.9,1\n")
-    text = (CLAIM + SIDE).replace("It is {1}, {1:%} or {1:x}: {1.detail}.", "{1:x}, {2:%}.")
-    assert made_up(text)["sentence"][0] == "0.4, 100 % [80, 100]."
+def test_a_claim_of_another_thing_is_neither_reproduced_nor_contradicted(made_up):
+    other = CLAIM.replace('source = "somewhere"', 'source = "somewhere"\nmeasured = "a CPU, not a GPU"')
+    table = made_up(other + SIDE)
+    assert table["verdict"].tolist()[:3] == ["another thing was measured"] * 3
+    assert table["reason"][0] == "a CPU, not a GPU" and table["verdict"][3] == "not testable here"
 
 
-def published():
-    return json.loads((ROOT / "figures" / "run.json").read_text()), load_claims(all_notebooks())
+def test_a_number_that_was_not_measured_is_not_told(made_up):
+    (made_up.folder / "figures" / "07_abft_claims.csv").unlink()
+    assert made_up(CLAIM)["sentence"][0] == "Not told here: no table 07_abft_claims."
 
 
-def test_sentences_of_the_published_run():
-    """C7 by the least of all cells of its CSV, C5 and C6 by all rows of a check, on the CSVs of the published run."""
-    run, claims = published()
-    table = evaluate_claims(claims, ROOT / "figures", run)
-    said = table[table["check"] == 0].set_index("claim")["sentence"]
-    assert not said.str.contains("unknown").any()
-    cells = pd.read_csv(ROOT / "figures" / "data" / "09_injection_speed.csv", comment="#")
-    times = cells.pivot(index=["panel", "parameters", "dtype", "rate"], columns="method", values="total_ms")
-    least = (times["dense error map"] / times["drsrobust"]).min()
-    assert f"drsrobust is at least {number(least)} times as fast" in said["C7"]
-    assert f" {number(least)} to " in messages.speed(cells)
-    checks = table.set_index(["claim", "check"]).sort_index()["value"]
-    for check in (3, 4):
-        values = 100 * checks["C5", check]
-        ends = " to ".join(dict.fromkeys([number(values.min()), number(values.max())]))
-        assert f" {ends} % of the " in said["C5"]
-    for value in checks["C6", 6]:
-        assert f"{number(value)} % (" in said["C6"]
+def test_a_rule_is_dated_by_the_first_commit_that_holds_it(tmp_path):
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
+    subprocess.run([*git, "init", "-q"], check=True)
+    path = tmp_path / "claims.toml"
+    for date, text in (
+        ("2026-01-01", CLAIM),
+        ("2026-02-02", CLAIM + SIDE),
+        ("2026-03-03", CLAIM.replace('"C1"', '"C2"')),
+    ):
+        path.write_text(text)
+        subprocess.run([*git, "add", "."], check=True)
+        environment = os.environ | {f"GIT_{who}_DATE": f"{date}T12:00:00Z" for who in ("AUTHOR", "COMMITTER")}
+        subprocess.run([*git, "commit", "-qm", date], check=True, env=environment)
+    (claim,) = load_claims(["10_test"], path)
+    assert claim.id == "C2" and claim.checks[0].since.startswith("2026-01-01 ")  # renaming a claim is no new rule
+    path.write_text(CLAIM.replace("bound = 0.25", "bound = 0.26"))
+    since.cache_clear()
+    (claim,) = load_claims(["10_test"], path)
+    assert claim.checks[0].since == ""
 
 
 def test_verdicts_on_thirds(made_up):
     """One third that is merely wider does not count, two that contradict each other do."""
     _, _, wider, nothing, contrary = made_up(CLAIM + SIDE).itertuples()
-    assert (wider.verdict, wider.thirds) == ("reproduced", "reproduced, in part, reproduced")
-    assert (contrary.verdict, contrary.thirds) == ("seed-dependent", "reproduced, contradicted")
+    assert (wider.verdict, wider.thirds) == ("reproduced", "reproduced, undecided, reproduced")
+    assert (contrary.verdict, contrary.thirds) == ("map-dependent", "reproduced, contradicted")
     assert (nothing.thirds, nothing.reason, wider.where, wider.n) == ("", "nothing lost", "a", 30)
 
 
@@ -172,8 +178,8 @@ def test_several_rows_need_a_choice(made_up):
     ):
         made_up(several)
     assert made_up(several.replace("} }", '}, worst = "min" }'))["value"][0] == 0.1
-    with pytest.raises(ValueError, match="the main check has 2 numbers"):
-        made_up(several.replace("} }", '}, by = ["width"] }'))
+    both = made_up(several.replace("} }", '}, by = ["width"] }'))
+    assert both["verdict"].tolist() == ["contradicted", "reproduced", "contradicted"]  # the worst of both
 
 
 def test_division_of_rows_by_others(made_up):
@@ -185,9 +191,10 @@ def test_division_of_rows_by_others(made_up):
     exact = CLAIM.partition("quantity")[0] + (
         'quantity = { value = "ms", where = { method = "slow", rate = [1, 2] }, over = { method = "fast" }, '
         'match = ["rate"], worst = "min" }\n'
-        'reads = "slow over fast"\nexpected = "9 times"\ngenerated = true\nrule = { kind = "above", bound = 9.5 }\n'
-    ).replace("main = true", "main = true")
-    found = made_up(exact.replace("{1.detail}", "")).iloc[1]
+        'reads = "slow over fast"\nexpected = "9 times"\ngenerated = true\n'
+        'rule = { kind = "above", bound = 9.5, true = 20, false = 5 }\n'
+    )
+    found = made_up(exact).iloc[1]
     assert found[["value", "low", "high", "verdict"]].tolist() == [10, 10, 10, "reproduced"]
     ends = exact.replace('value = "ms",', 'value = "ms", low = "least", high = "most",')
     found = made_up(ends).iloc[1]
@@ -225,13 +232,19 @@ def test_what_was_not_made(made_up):
         ('"above"', '"abov"', "unknown kind in claims.toml, C1, check 1, rule 'abov'; did you mean"),
         ('"above", ', '"above", least = 1, ', "unknown key in claims.toml, C1, check 1, rule above 'least'"),
         (", bound = 0.25", "", "claims.toml, C1, check 1, rule above: no bound"),
-        ("main = true", "", "unknown key in claims.toml, C1, check 1 'why'"),
-        ('why = "it is the number"', "", "claims.toml, C1, check 1: no why"),
-        ('sentence = "It is {1}, {1:%} or {1:x}: {1.detail}."', "", "claims.toml, C1: no sentence"),
-        ('"loss"', '"los"', "10_test.csv in claims.toml, C1, check 1, quantity.value 'los'; did you mean 'loss'?"),
-        ('"loss"', '"loss - "', "quantity.value 'loss - '"),
-        (" target =", " targets =", "claims.toml, C1, check 1, quantity.where 'targets'; did you mean 'target'?"),
-        ("} }", '}, by = ["data"] }', "claims.toml, C1, check 1, quantity 'data'; did you mean 'dataset'?"),
+        ("true = 0.5, ", "", "claims.toml, C1, check 1, rule above: no true"),
+        ("needed = true", "", "claims.toml, C1: at least one check must have needed = true"),
+        ('number = "{threshold_ratio} times"', "", "claims.toml, C1: no number"),
+        (
+            "{abft_batches.value}",
+            "{abft_batch}",
+            "unknown quantity in claims.toml, C1 'abft_batch'; did you mean 'abft_batc",
+        ),
+        ('group = "study"', 'group = "studies"', "unknown group in claims.toml, C1 'studies'; did you mean 'study'?"),
+        ('"loss"', '"los"', "10_test.csv in claims.toml, C1, check 1, value 'los'; did you mean 'loss'?"),
+        ('"loss"', '"loss - "', "check 1, value 'loss - '"),
+        (" target =", " targets =", "claims.toml, C1, check 1, where 'targets'; did you mean 'target'?"),
+        ("} }", '}, by = ["data"] }', "claims.toml, C1, check 1, by or match 'data'; did you mean 'dataset'?"),
         ("} }", '}, per = ["data"] }', "unknown key in claims.toml, C1, check 1, quantity 'per'"),
         ("} }", '}, over = { target = "mlp" } }', "give both `over` (the rows to divide by)"),
         ("expected =", "awaited =", "unknown key in claims.toml, C1, check 1 'awaited'; known: "),
@@ -261,14 +274,45 @@ def test_an_old_table_does_not_outlive_a_mistake(made_up):
     assert not (figures / "claims.csv").exists()
 
 
-def test_all_claims_of_the_study_are_there():
-    """In the order of the notebooks of their main checks, each with numbers in its sentence."""
+def test_all_claims_are_there():
+    """By number in their groups, each with quantities in its sentence."""
     claims = load_claims(all_notebooks())
-    assert {claim.id for claim in claims} == {f"C{number}" for number in (*range(1, 14), 19)}
-    notebooks = [claim.checks[0].notebook for claim in claims]
-    assert notebooks == sorted(notebooks)
+    numbers = [(claim.group != "study", int(re.sub(r"\D", "", claim.id)), claim.id) for claim in claims]
+    assert numbers == sorted(numbers)
+    assert {number for _, number, _ in numbers} == {*range(1, 14), 19}
+    assert all(claim.source and named_in(claim.sentence) and named_in(claim.number) for claim in claims)
+
+
+def published():
+    run, claims = json.loads((ROOT / "figures" / "run.json").read_text()), load_claims(all_notebooks())
+    return evaluate_claims(claims, ROOT / "figures", run), claims
+
+
+def test_the_published_run_has_all_numbers_of_its_sentences():
+    table, _ = published()
+    whole = table[table["check"] == 0]
+    assert not whole["sentence"].str.startswith(("Not told", "Not testable")).any() and whole["number"].all()
+    assert (whole["verdict"] != "not testable here").all()
+
+
+def test_each_rule_can_go_either_way_at_the_published_size():
+    """Two made tables for each needed check, with the published intervals moved to where the claim is exactly true and exactly
+    false: `reproduced` and `contradicted`, or `undecided` by design, which then says so."""
+    table, claims = published()
+    undecided = set()
     for claim in claims:
-        assert "{1" in claim.sentence and claim.source and claim.checks[0].why
+        for number, check in enumerate(claim.checks, 1):
+            if not check.needed:
+                continue
+            for row in table[(table["claim"] == claim.id) & (table["check"] == number)].itertuples():
+                low, high = row.low - row.value, row.high - row.value
+                ends = {to: (to, to + low, to + high) for to in (check.rule.true, check.rule.false)}
+                if check.rule.log:
+                    ends = {to: (to, to * row.low / row.value, to * row.high / row.value) for to in ends}
+                words = [check.rule.verdict(*ends[to]) for to in (check.rule.true, check.rule.false)]
+                assert words[0] in ("reproduced", "undecided") and words[1] in ("contradicted", "undecided"), claim.id
+                undecided |= {claim.id} if "undecided" in words else set()
+    assert undecided <= UNDECIDED_BY_DESIGN
 
 
 def test_the_published_pages_are_those_of_the_published_table():

@@ -1,11 +1,11 @@
-"""Numbers of a run by name, and texts around them: every measured number of a title or page is one cell of one CSV.
+"""Numbers of a run by name, and texts around them: every measured number of a message or page is one cell of one CSV.
 
 `quantities.toml` names them: CSV, rows, column, digits. A text names a quantity in braces: `{x}` is the number with its
 interval, `{x.value}` the number alone, unless its interval spans over a factor of `SPAN`.
 """
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 from drsrobust._choices import unknown
 from drsrobust_study.findings import interval, number
 from drsrobust_study.thirds import THIRD
+from reproduce.tables import read_named
 
 if TYPE_CHECKING:
     import pandas as pd
 
 FILE = Path(__file__).parent / "quantities.toml"
+MESSAGES = Path(__file__).parent / "messages.toml"
 SPAN = 3  # a number whose interval is wider than this factor is not printed without it
 ENDS = ("value", "low", "high")
 
@@ -65,10 +67,10 @@ class Selection:
 
         for key in (*self.by, *self.match):
             if key not in table:
-                raise _unknown_column(place, name, key, table)
+                raise _unknown_column(f"{place}, by or match", name, key, table)
         columns = {end: getattr(self, end) for end in ENDS if getattr(self, end)}
         columns = columns or {end: end for end in ENDS if end in table}
-        numbers = {end: _column(table, text, place, name) for end, text in columns.items()}
+        numbers = {end: _column(table, text, f"{place}, {end}", name) for end, text in columns.items()}
         if "value" in numbers:
             numbers = {end: numbers["value"] for end in ENDS} | numbers
         table = table.assign(**numbers)
@@ -125,7 +127,7 @@ class Quantity:
         if rows.empty:
             raise LookupError(f"{self.csv} has no row of quantity {name}")
         row = self.selection.row(rows, f"quantities.toml, {name}")
-        ends = (float(f"{row[end]:.6g}") for end in ENDS)  # the digits of a CSV, so that a title says what a page says
+        ends = (float(f"{row[end]:.6g}") for end in ENDS)  # the digits of a CSV, so that all texts say the same
         return Number(*ends, self.digits, self.percent)
 
 
@@ -186,14 +188,14 @@ def quantities(path: Path = FILE) -> dict[str, Quantity]:
 class _Numbers(Mapping[str, Number]):
     """Name -> number, read when a text asks for it."""
 
-    def __init__(self, read: "Callable[[str], pd.DataFrame | None]") -> None:
-        self._read, self._named = read, quantities()
+    def __init__(self, figures: Path) -> None:
+        self._figures, self._named = figures, quantities()
 
     def __getitem__(self, name: str) -> Number:
         if name not in self._named:
             raise unknown("quantity in a text", name, self._named)
         quantity = self._named[name]
-        table = self._read(quantity.csv)
+        table = read_named(self._figures, quantity.csv)
         if table is None:
             raise LookupError(f"no table {quantity.csv}")
         return quantity.read(table, name)
@@ -205,18 +207,32 @@ class _Numbers(Mapping[str, Number]):
         return len(self._named)
 
 
-def filled(text: str, read: "Callable[[str], pd.DataFrame | None]") -> str:
+def filled(text: str, figures: Path) -> str:
     """A text with its quantities.
 
     Args:
         text: with names in braces.
-        read: gives the table of a CSV's name; None where there is none.
+        figures: folder of a run's figures and tables.
 
     Raises:
         LookupError: a quantity that this run did not measure.
         ValueError: an unknown name.
     """
-    return Formatter().vformat(text, (), _Numbers(read))
+    return Formatter().vformat(text, (), _Numbers(figures))
+
+
+@cache
+def messages(path: Path = MESSAGES) -> dict[str, Any]:
+    """The messages of figures by their names, and the texts of pages by page and name."""
+    return tomllib.loads(path.read_text())
+
+
+def message(name: str, figures: Path) -> str:
+    """The message of a figure with the numbers of a run; empty where it has none, or the run did not measure all of them."""
+    try:
+        return filled(messages().get(name, ""), figures)
+    except LookupError:
+        return ""
 
 
 def named_in(text: str) -> list[str]:
@@ -236,7 +252,7 @@ def _column(table: "pd.DataFrame", text: str, place: str, name: str) -> "pd.Seri
 def _where(table: "pd.DataFrame", conditions: dict[str, Any], place: str, name: str) -> "pd.DataFrame":
     for key, value in conditions.items():
         if key not in table:
-            raise _unknown_column(place, name, key, table)
+            raise _unknown_column(f"{place}, where", name, key, table)
         if isinstance(value, str) and "*" in value:
             table = table[table[key].map(lambda text, pattern=value: fnmatchcase(str(text), pattern))]
         else:

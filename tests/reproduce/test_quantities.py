@@ -1,0 +1,108 @@
+"""Measured numbers of texts: each is one cell of one CSV, and none is written by hand."""
+
+import json
+import re
+
+import pytest
+
+from reproduce.claims import load_claims
+from reproduce.notebooks import FIGURES, ROOT, all_notebooks
+from reproduce.quantities import Number, Quantity, Selection, filled, message, messages, named_in, quantities
+from reproduce.tables import read_named
+
+TABLE = """model,third,value,low,high,loss,loss_low,loss_high
+dlrm,0,0.463821,0.300958,0.608954,0.1,0.01,0.9
+dlrm,1,0.9,0.8,1,0,0,0
+fm,0,2,,,1234.5,1234.5,1234.5
+"""
+
+
+@pytest.fixture
+def figures(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "t.csv").write_text(TABLE)
+    ends = {end: f"loss{suffix}" for end, suffix in (("value", ""), ("low", "_low"), ("high", "_high"))}
+    named = {
+        "share": Quantity("t", Selection(where={"model": "dlrm"}), percent=True),
+        "loss": Quantity("t", Selection(where={"model": "dlrm"}, **ends), digits=1),
+        "rest": Quantity(
+            "t", Selection(value="1 - loss", low="1 - loss_high", high="1 - loss_low", where={"model": "dlrm"})
+        ),
+        "exact": Quantity("t", Selection(where={"model": "fm"}, **ends), digits=4),
+        "other": Quantity("t", Selection(where={"model": "dcn"})),
+        "nowhere": Quantity("u", Selection()),
+        "twice": Quantity("t", Selection()),
+    }
+    monkeypatch.setattr("reproduce.quantities.quantities", lambda: named)
+    return tmp_path
+
+
+def test_texts_are_filled(figures):
+    text = "{share}, {share.value}, {loss.value}, {rest}, {exact}"
+    # A number whose interval spans over a factor of 3 is never printed without it.
+    assert filled(text, figures) == "46 % [30, 61], 46 %, 0.1 [0.01, 0.9], 0.9 [0.1, 0.99], 1,234"
+
+
+@pytest.mark.parametrize(("name", "says"), [("other", "t has no row of quantity other"), ("nowhere", "no table u")])
+def test_what_was_not_measured_is_not_told(figures, name, says):
+    with pytest.raises(LookupError, match=says):
+        filled(f"{{{name}}}", figures)
+
+
+def test_mistakes_are_named(figures, tmp_path):
+    with pytest.raises(ValueError, match="unknown quantity in a text 'shares'; did you mean 'share'"):
+        filled("{shares}", figures)
+    with pytest.raises(ValueError, match="quantities.toml, twice: 2 rows"):
+        filled("{twice}", figures)
+    for text, says in (
+        ("a = { csv = 'x', digit = 3 }", "key in q.toml, a 'digit'; did you"),
+        ("a = {}", "q.toml, a: no csv"),
+    ):
+        (tmp_path / "q.toml").write_text(text)
+        with pytest.raises(ValueError, match=says):
+            quantities(tmp_path / "q.toml")
+
+
+def test_a_number_without_a_value_is_not_told():
+    with pytest.raises(LookupError, match="not measured"):
+        str(Number(float("nan"), 0, 1))
+    assert Number(-2.0, -3.0, -1.5).value == "-2" and Number(0.0, 0.0, 0.0).value == "0"
+
+
+def published():
+    return json.loads((FIGURES / "run.json").read_text())
+
+
+def test_messages_are_of_figures_and_the_published_run_has_their_numbers():
+    names = {name for one in published()["notebooks"] for name in one["figures"]}
+    told = {name: message(name, FIGURES) for name in messages() if name != "readme"}
+    assert set(told) <= names and all(told.values()) and all(len(text) < 330 for text in told.values())
+    assert not any("nan" in text or "{" in text for text in told.values())
+
+
+def test_no_two_names_are_of_one_cell_and_each_is_used():
+    cells = {}
+    for name, quantity in quantities().items():
+        table = read_named(FIGURES, quantity.csv)
+        table = table[table["third"].fillna(0) == 0] if "third" in table else table
+        row = quantity.selection.row(quantity.selection.rows(table, name, quantity.csv), name)
+        cell = (quantity.csv, row.name, quantity.selection.value or "value")
+        assert cell not in cells, f"{name} and {cells[cell]} are one number"
+        cells[cell] = name
+    texts = [text for name, text in messages().items() if name != "readme"] + [*messages()["readme"].values()]
+    texts += [f"{claim.number} {claim.sentence}" for claim in load_claims(all_notebooks())]
+    article = (ROOT / "paper" / "article.md.j2").read_text()
+    used = {name for text in texts for name in named_in(text)} | set(re.findall(r"\w+", article))
+    assert set(quantities()) <= used
+
+
+# Numbers of texts that were not measured: settings, limits, sources and dates.
+SETTINGS = r"C\d+\w?|C\d+|arXiv:[\d.]+|https?:\S+|\b20\d\d\b|\d\d_\w+|bits? \d+(?: to \d+)?|float32|int8|CRC32|1e-?\d+"
+
+
+@pytest.mark.parametrize("name", [name for name in messages() if name != "readme"])
+def test_no_number_of_a_message_is_written_by_hand(name):
+    text = re.sub(r"\{[^}]*\}", "", messages()[name])
+    text = re.sub(SETTINGS, "", text)
+    # rates, budgets and counts that the notebooks set
+    assert set(re.findall(r"\d[\d.,]*(?<![.,])", text)) <= {"0.1", "0.001", "0.01", "5", "10,000", "31", "30"}, text
