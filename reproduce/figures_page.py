@@ -51,7 +51,7 @@ def figures_page(figures: Path, run: dict[str, Any]) -> str:
         for name, notebook in shown:
             words = read_words(figures, name)
             lines += ["", f'<a id="{name}"></a>', "", f"### {words['title']}", ""]
-            lines += [f'<img src="{name}.png" width="520" alt="{words["alt"]}">', "", words["caption"], ""]
+            lines += [f'<img src="{name}.png" width="830" alt="{words["alt"]}">', "", words["caption"], ""]
             files = f"[SVG]({name}.svg), [CSV](data/{name}.csv), [{notebook}](../notebooks/{notebook}.ipynb)"
             lines += [f"`{name}`: {files}; `.venv/bin/python -m reproduce {notebook}`; {_answer(name)}."]
     return "\n".join(lines) + "\n"

@@ -9,10 +9,10 @@ from drsrobust.plots.style import (
     CLAIMED,
     DASHED,
     GUIDE,
-    OUTSIDE,
     apart,
     at_edge,
     auc_guides,
+    legend_outside,
     name_line,
     series_style,
     series_styles,
@@ -75,7 +75,7 @@ def abft_detection(
     ax.set_title(f"{mitigation}, {data['model'].iloc[0] if len(data) else ''}")
     ax.label_outer()
     if len(data) and at_edge(ax, "last_col"):
-        ax.legend(title="errors in (points:\nharmful, lines: all)", **OUTSIDE)
+        legend_outside(ax, title="errors in (points:\nharmful, lines: all)")
     return ax
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.lines import Line2D
 
 from drsrobust.plots.curves import interval, mitigation_label
-from drsrobust.plots.style import LIMIT, OUTSIDE, at_edge, series_style, styled
+from drsrobust.plots.style import LIMIT, at_edge, legend_outside, series_style, styled
 from drsrobust.statistics.columns import ENDS
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def fleet_risk(
     if rates and at_edge(ax, "last_col"):
         handles = [Line2D([], [], label=rate, **style) for rate, style in styles.items()]
         bound = {"marker": "<", "color": "#444444"} | LIMIT
-        ax.legend(handles=[*handles, Line2D([], [], label="none in these trials:\nupper end", **bound)], **OUTSIDE)
+        legend_outside(ax, [*handles, Line2D([], [], label="none in these trials:\nupper end", **bound)])
     ax.label_outer()
     return ax
 
@@ -99,5 +99,5 @@ def fleet_tail(data: pd.DataFrame, ax: "Axes | None" = None) -> "Axes":
     ax.set_xscale("log")
     ax.set(xlabel="years between faults that lose more", ylabel="AUC that a host loses")
     if len(data):
-        ax.legend(**OUTSIDE)
+        legend_outside(ax)
     return ax

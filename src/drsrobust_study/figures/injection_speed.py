@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import OUTSIDE, at_edge, series_style, styled
+from drsrobust.plots.style import at_edge, legend_outside, series_style, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,7 +98,7 @@ def injection_speed(
         handles = ax.get_legend_handles_labels()[0] if panel == "rate" else _entries(ax, styles, counts, data)
         handles += _crosses(ax, data, x, styles)
         if at_edge(ax, "last_col"):
-            ax.legend(handles=handles, **OUTSIDE)
+            legend_outside(ax, handles)
         model = f"{data['parameters'].iloc[0]:,} float32 parameters"
         ax.set_title(model if panel == "rate" else "at equal numbers of errors")
         ax.label_outer()

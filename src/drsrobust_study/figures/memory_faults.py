@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.plots.curves import NONE, interval, mitigation_label
-from drsrobust.plots.style import COLOURS, MARKERS, OUTSIDE, at_edge, styled
+from drsrobust.plots.style import COLOURS, MARKERS, at_edge, legend_outside, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +65,7 @@ def memory_fault_loss(
     ax.grid(False, axis="x")
     ax.set(xlabel="mode of the fault", ylabel=_LABELS[quantity])
     if names and at_edge(ax, "last_col"):
-        ax.legend(**OUTSIDE)
+        legend_outside(ax)
     return ax
 
 
@@ -79,7 +79,7 @@ def protection_ranking(data: "pd.DataFrame", ax: "Axes | None" = None, *, ber: f
         ber: of the flips.
     """
     place = np.arange(len(data))[::-1]
-    ax.figure.set_size_inches(8.4, 1.6 + 0.36 * len(data))
+    ax.figure.set_size_inches(7.0, 1.6 + 0.36 * len(data))
     kinds = {"faults": ("faults of chips", 0, 0.14), "flips": (f"independent flips at {ber:g}", 1, -0.14)}
     for name, (label, number, shift) in kinds.items():
         style = {
@@ -147,5 +147,5 @@ def fault_assumptions(data: "pd.DataFrame", ax: "Axes | None" = None, *, modes: 
     ax.grid(False, axis="y")
     ax.axvline(0.0, color="#777777", linewidth=0.9, zorder=0)
     ax.set_xlabel(_LABELS["auc_drop"])
-    ax.legend(title="mode", **OUTSIDE)
+    legend_outside(ax, title="mode")
     return ax

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from drsrobust.plots.curves import interval, mitigation_label, refuse_one_label
-from drsrobust.plots.style import OUTSIDE, at_edge, series_style, styled
+from drsrobust.plots.style import at_edge, legend_outside, series_style, styled
 from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def recovery_rows(data: pd.DataFrame, ax: "Axes | None" = None, *, quantity: str
     if quantity == "recovery":
         ax.set_xlim(-0.3, 1.15)  # bars are very long where little is lost
     if rates and at_edge(ax, "last_col"):
-        ax.legend(title="bit error rate", **OUTSIDE)
+        legend_outside(ax, title="bit error rate")
     ax.label_outer()
     return ax
 
@@ -103,7 +103,7 @@ def protection_places(data: pd.DataFrame, ax: "Axes | None" = None, *, most: int
         most: mitigations of a place that are written, the best ones.
     """
     places, height = list(dict.fromkeys(data["place"])), 0.46
-    ax.figure.set_size_inches(3.1 * len(places) + 0.2, 1.1 + height * most)
+    ax.figure.set_size_inches(min(3.1 * len(places) + 0.2, 7.0), 1.1 + height * most)
     for column, place in enumerate(places):
         x, rows = 3.1 * column, data[data["place"] == place].head(most)
         colour = series_style(column)["color"]
@@ -121,7 +121,7 @@ def protection_places(data: pd.DataFrame, ax: "Axes | None" = None, *, most: int
             y = -0.35 - height * index
             ax.text(x + 0.1, y, share, va="center", size=9.5, weight="bold", color=colour)
             text = "\n".join([*textwrap.wrap(name, 30), ", ".join(costs) or "hardly any cost"])
-            ax.text(x + 0.85, y, text, va="center", size=7.6, linespacing=1.15)
+            ax.text(x + 0.85, y, text, va="center", size=8, linespacing=1.15)
     ax.set(xlim=(0.0, 3.1 * max(len(places), 1)), ylim=(-0.1 - height * most, 0.6))
     ax.set_axis_off()
     return ax

@@ -140,7 +140,7 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None, *, cost: st
         handles = [Line2D([], [], linestyle="", label=f"protects {kind}", **style) for kind, style in _KINDS.items()]
         open_circle = {"marker": "o", "color": "#444444", "markerfacecolor": "white", "linestyle": ""}
         handles.append(Line2D([], [], label="another one is at least as good in all", **open_circle))
-        ax.figure.legend(handles=handles, loc="outside right center")
+        ax.figure.legend(handles=handles, loc="outside lower center", ncols=3)
     ax.label_outer()
     names = [
         mitigation_label(name).replace(" + ", "\n+ ") if front else ""
@@ -164,7 +164,7 @@ def spread_labels(
     y: np.ndarray,
     names: Sequence[str],
     spans: Sequence[tuple[float, float, float, float]] = (),
-    size: float = 7.5,
+    size: float = 8,
 ) -> None:
     """Writes a name next to each point, with a thin line to it where it is further away: of places on circles around the point
     the one with the least overlap inside of the axes.

@@ -48,7 +48,7 @@ def protection_plan_data(frontier: "pd.DataFrame", measured: "pd.DataFrame") -> 
 def protection_plan(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """Expected loss of AUC against stored bits, on axes that are linear near 0. Lines: the plan at each budget. Points: means
     on fresh error maps with intervals."""
-    ax.figure.set_size_inches(9.2, 5.6)
+    ax.figure.set_size_inches(7.0, 5.6)
     lines, points = data[data["kind"] == _BUDGET], data[data["kind"] != _BUDGET]
     for name, (label, style) in _LINES.items():
         ax.plot(lines["stored_percent"], lines[name], label=label, drawstyle="steps-post", **style)
