@@ -115,8 +115,11 @@ def _drawn(ax: "Axes") -> dict[str | None, np.ndarray]:
     for part in ax.containers:
         if isinstance(part, ErrorbarContainer) and part.lines[0] is not None:
             lines.append((part.get_label(), part.lines[0].get_xydata()))
-        elif isinstance(part, BarContainer) and part.orientation == "horizontal":
-            ends = [(bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2) for bar in part.patches]
+        elif isinstance(part, BarContainer):
+            across, along = (1.0, 0.5) if part.orientation == "horizontal" else (0.5, 1.0)
+            ends = [
+                (bar.get_x() + across * bar.get_width(), bar.get_y() + along * bar.get_height()) for bar in part.patches
+            ]
             lines.append((part.get_label(), np.reshape(ends, (-1, 2))))
     lines += [(line.get_label(), line.get_xydata()) for line in ax.lines if not str(line.get_label()).startswith("_")]
     merged: dict[str | None, list[np.ndarray]] = {}

@@ -65,13 +65,16 @@ def abft_detection(
         mitigations: the checks.
         published: the share of harmful errors to compare with.
     """
-    handles, width = [], 0.84 / max(len(mitigations), 1)
+    handles, width, every = [], 0.84 / max(len(mitigations), 1), list(data["mitigation"].unique())
     for index, name in enumerate(mitigations):
-        rows, colour = data[data["mitigation"] == name], series_style(index)["color"]
+        rows, colour = data[data["mitigation"] == name], series_style(every.index(name))["color"]
         parts = {
             "detected": (rows["significant_detected"], {"color": colour, "lw": 0}),
             "missed": (rows["significant"] - rows["significant_detected"], _MISSED),
-            "harmless, detected": (rows["detected"] - rows["significant_detected"], {"color": colour, "alpha": 0.35, "lw": 0}),
+            "harmless, detected": (
+                rows["detected"] - rows["significant_detected"],
+                {"color": colour, "alpha": 0.35, "lw": 0},
+            ),
         }
         place, top = rows["bit"] + width * ((len(mitigations) - 1) / 2 - index), np.zeros(len(rows))
         for label, (count, style) in parts.items():
@@ -91,9 +94,15 @@ def abft_detection(
     ax.set_title(data["model"].iloc[0] + f", int{highest + 1}" * (highest < 31) if len(data) else "")
     ax.label_outer()
     if len(data):
-        handles += [Patch(label="harmful, missed", **_MISSED), Patch(color="#999999", alpha=0.45, lw=0, label=_HARMLESS)]
+        shown, harmless = data[data["mitigation"].isin(list(mitigations))], {"color": "#999999", "alpha": 0.45, "lw": 0}
+        handles.append(Patch(label="harmful, missed", **_MISSED))
+        handles += [Patch(label=_HARMLESS, **harmless)] * bool(
+            (shown["detected"] > shown["significant_detected"]).any()
+        )
         if published is not None:
-            handles.append(Line2D([], [], linestyle="", label=f"(published: over {100 * published:g} % of harmful errors)"))
+            handles.append(
+                Line2D([], [], linestyle="", label=f"(published: over {100 * published:g} % of harmful errors)")
+            )
         legend_outside(ax, handles)
     return ax
 
@@ -152,11 +161,10 @@ def abft_overhead(
     else:
         ax.set_xlim(min(-1.0, ends.min(initial=0) - 1), 1.1 * ends.max(initial=10))
         ax.axvline(0, **GUIDE)
-    label = f"extra time, per cent of the {scope}'s{' (logarithmic)' if logarithmic else ''}"
-    ax.set(xlabel=label, title=f"overhead, of the {scope}'s time")
+    ax.set(xlabel="extra time (%)", title=f"of the {scope}'s time")
     ax.grid(False, axis="y")
     if scope == "model":
-        ax.legend(loc="best")
+        legend_outside(ax)
     ax.label_outer()
     return ax
 

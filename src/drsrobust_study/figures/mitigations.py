@@ -67,7 +67,7 @@ def recovery_rows(data: pd.DataFrame, ax: "Axes | None" = None, *, quantity: str
         ax.axhspan(index - 0.5, index + 0.5, color="#F5F5F2", zorder=-1, lw=0)
     for line in (0.0, 1.0) if quantity == "recovery" else (0.0,):
         ax.axvline(line, color="#777777", linewidth=0.9, zorder=0)
-    ax.set_yticks(range(len(names))[::-1], [mitigation_label(name) for name in names], fontsize=8)
+    ax.set_yticks(range(len(names))[::-1], [textwrap.fill(mitigation_label(name), 36) for name in names])
     ax.set_ylim(-0.6, len(names) - 0.4)
     ax.grid(False, axis="y")
     ax.set(title=_TITLES[quantity], xlabel=_LABELS[quantity])
@@ -111,7 +111,9 @@ def protection_places(data: pd.DataFrame, ax: "Axes | None" = None) -> "Axes":
         bars = interval(rows, "recovery")
         ax.errorbar(rows["recovery"], heights, xerr=bars, label=place, **style | _POINT)
         for height, row in zip(heights, rows.itertuples(), strict=True):
-            labels[height] = textwrap.fill(re.sub(r" \((provable, )?restore\)", "", mitigation_label(row.mitigation)), 48)
+            labels[height] = textwrap.fill(
+                re.sub(r" \((provable, )?restore\)", "", mitigation_label(row.mitigation)), 34
+            )
             costs = [f"+{number(row.overhead_percent)} % time"] if row.overhead_percent >= 0.5 else []
             costs += [f"+{number(row.stored_percent)} % bits"] if row.stored_percent >= 0.01 else []
             ax.annotate(", ".join(costs) or "hardly any", (1.02, height), color="#444444", **margin)

@@ -1,14 +1,18 @@
 """Cost of mitigations against the AUC that they keep or recover."""
 
+import re
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, MaxNLocator
 
 from drsrobust.plots.curves import NONE, mitigation_label, refuse_one_label
-from drsrobust.plots.style import COLOURS, styled
+from drsrobust.plots.style import COLOURS, SMALLEST, styled
+from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -95,67 +99,55 @@ def protection_front_data(points: "pd.DataFrame") -> "pd.DataFrame":
 
 
 @styled
-def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None, *, cost: str = "overhead_percent") -> "Axes":
-    """Recovery, on an axis that separates 0.99 from 0.999, against a cost, a point per mitigation. A grey line shows the most
-    recovery at each cost or below. Filled points have a name: no other is as good in recovery and all costs together.
+def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """Recovery, on an axis that separates 0.99 from 0.999, against extra time of inference, a point per mitigation, named with
+    its extra stored bits. Those that take no time have a strip of their own. Filled: no other one is as good in recovery and
+    all costs together.
 
     Args:
-        cost: `overhead_percent`, of inference time, 0 for protections of memory; or `stored_percent`, of the parameters' bits
-            (logarithmic).
+        data: `protection_front_data`.
+        ax: where to draw; None: a new figure.
     """
-    ax.figure.set_figheight(5.6)  # room for names
+    ax.figure.set_figheight(5.4)  # room for names
     data = data.dropna(subset=["recovery", "recovery_low"])
-    stored = cost == "stored_percent"
-    value = np.minimum(data["recovery"].to_numpy(float), _MOST)
-    place = np.maximum(data[cost].to_numpy(float), 1e-4 if stored else -np.inf)
-    if stored:
-        ax.set_xscale("log")
+    value, time = np.minimum(data["recovery"].to_numpy(float), _MOST), data["overhead_percent"].to_numpy(float)
     ax.set_yscale("function", functions=(lambda y: -np.log10(np.maximum(1 - y, 1e-6)), lambda z: 1 - 10**-z))
-    spans = []
+    timed = data["timed"].to_numpy(bool)
+    width = 1.1 * max([*data["overhead_percent_high"][timed], 1.0])
+    side_by_side = -0.97 * width + 0.035 * width * (np.arange(len(data)) % 6)  # so that no bar hides another
+    place, spans = np.where(timed, time, side_by_side), []
     for y, x, row in zip(value, place, data.itertuples(), strict=True):
         style = _KINDS["in the computation" if row.timed else "in memory"]
         low, high = min(row.recovery_low, y), max(y, min(row.recovery_high, _MOST))
         ends = {"yerr": [[y - low], [high - y]]}
         spans.append((x, x, low, high))
-        if row.timed and not stored:
-            ends["xerr"] = [[x - row.overhead_percent_low], [row.overhead_percent_high - x]]
+        if row.timed:
+            ends["xerr"] = np.maximum([[x - row.overhead_percent_low], [row.overhead_percent_high - x]], 0)
             spans.append((row.overhead_percent_low, row.overhead_percent_high, y, y))
         style = style | {
             "markerfacecolor": style["color"] if row.front else "white",
             "zorder": 2.2 if row.front else 2.0,
         }
-        ax.errorbar(x, y, **ends, **style, markersize=7, capsize=2, elinewidth=0.8, linestyle="")
-    _staircase(ax, place, value)
-    titles = {"overhead_percent": "cost in time", "stored_percent": "cost in memory"}
-    labels = {
-        "overhead_percent": "longer inference (%), measured\n(0: adds nothing to the computation)",
-        "stored_percent": "extra stored bits (% of the parameters)",
-    }
-    ax.set(title=titles[cost], xlabel=labels[cost], ylabel="share of the lost AUC that comes back")
+        ax.errorbar(x, y, **ends, **style, markersize=5.5, capsize=2, elinewidth=0.8, linestyle="")
+    ax.axvspan(-1.03 * width, 0, color="#F3F3EE", zorder=0, lw=0)
+    top = {"xycoords": ax.get_xaxis_transform(), "va": "bottom", "ha": "center", "color": "#444444", "size": SMALLEST}
+    ax.annotate("adds nothing to the computation", (-0.51 * width, 1.01), **top)
+    ax.set(xlabel="longer inference (%), measured", ylabel="share of the lost AUC that comes back")
+    ax.set_xlim(-1.03 * width, width)
+    ax.xaxis.set_major_locator(FixedLocator([one for one in MaxNLocator(5).tick_values(0, width) if 0 <= one <= width]))
     ticks = [tick for tick in _TICKS if tick < value.max(initial=0.5)] + [_MOST] * bool(value.max(initial=0) >= _MOST)
     ax.set_yticks(ticks, [f"{tick:g}" + (" or more" if tick == _MOST else "") for tick in ticks], minor=False)
     ax.set_ylim(min(-0.8, value.min(initial=0) - 0.3), 1 - 0.3 * (1 - value.max(initial=0.9)))
-    ax.margins(x=0.15)
-    if not ax.figure.legends:  # before labels are placed, since it takes room from all panels
-        handles = [Line2D([], [], linestyle="", label=f"protects {kind}", **style) for kind, style in _KINDS.items()]
-        open_circle = {"marker": "o", "color": "#444444", "markerfacecolor": "white", "linestyle": ""}
-        handles.append(Line2D([], [], label="another one is at least as good in all", **open_circle))
-        ax.figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    ax.label_outer()
-    names = [
-        mitigation_label(name).replace(" + ", "\n+ ") if front else ""
-        for name, front in zip(data["mitigation"], data["front"], strict=True)
-    ]
+    handles = [Line2D([], [], linestyle="", label=f"protects {kind}", **style) for kind, style in _KINDS.items()]
+    open_circle = {"marker": "o", "color": "#444444", "markerfacecolor": "white", "linestyle": ""}
+    handles.append(Line2D([], [], label="open: another one is at least as good in all", **open_circle))
+    ax.figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    names = []
+    for name, bits in zip(data["mitigation"], data["stored_percent"], strict=True):
+        text = re.sub(r" \((provable, )?restore\)", "", mitigation_label(name))
+        names.append(textwrap.fill(text + (f" (+{number(bits)} %)" if bits >= 0.01 else ""), 28))
     spread_labels(ax, place, value, names, spans)
     return ax
-
-
-def _staircase(ax: "Axes", cost: np.ndarray, value: np.ndarray) -> None:
-    """The best value at each cost or below."""
-    order = np.lexsort((-value, cost))
-    best = np.maximum.accumulate(value[order])
-    steps = np.r_[True, np.diff(best) > 0] if len(best) else np.array([], bool)
-    ax.step(cost[order][steps], best[steps], where="post", color="#999999", linewidth=1.6, zorder=1)
 
 
 def spread_labels(
