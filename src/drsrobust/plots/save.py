@@ -83,7 +83,8 @@ def save(
     heading = textwrap.fill(words["title"].removesuffix("."), round(CHARACTERS * figure.get_figwidth()))
     figure.suptitle(heading, x=0.005, ha="left", size=10)
     _check_readable(figure)
-    metadata = {"svg": {"Date": None, "Creator": None, "Title": words["title"]}, "png": {"Software": None}}
+    # PNG first: a layout for its pixels fits an SVG, whose texts are narrower, but not the other way round.
+    metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None, "Title": words["title"]}}
     with mpl.rc_context(SETTINGS):
         for ending, written in metadata.items():
             with new_file(folder / f"{name}.{ending}") as part:

@@ -51,7 +51,8 @@ def memory_fault_loss(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         ax: where to draw; None: a new figure.
     """
     modes, names = (list(dict.fromkeys(data[column])) for column in ("error_mode", "mitigation"))
-    highest, width = data["auc_drop_high"].max() if len(data) else 1.0, 0.8 / max(len(names), 1)
+    highest, width = data["auc_drop_high"].max() if len(data) else 1.0, 0.84 / max(len(names), 1)
+    ax.figure.set_figheight(1.2 + 0.46 * max(len(modes), 3))
     for index, name in enumerate(names):
         rows = data[data["mitigation"] == name]
         place = _rows(rows, modes) + width * ((len(names) - 1) / 2 - index)
@@ -62,7 +63,7 @@ def memory_fault_loss(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         bars = np.maximum([value - low, high - value], 0)[:, seen]
         ax.errorbar(value[seen], place[seen], xerr=bars, marker="", linestyle="none", ecolor="#111111", **_BAR)
         for x, y, upper in zip(value, place, high, strict=True):
-            if name == NONE and x < 0.005 * highest:
+            if upper == 0 or (name == NONE and x < 0.005 * highest):
                 ax.annotate(number(x), (upper, y), (4, 0), textcoords="offset points", va="center", size=SMALLEST)
     ax.set_yticks(range(len(modes))[::-1], [_MODES.get(mode, mode) for mode in modes])
     ax.set(
@@ -115,7 +116,7 @@ def protection_ranking(data: "pd.DataFrame", ax: "Axes | None" = None, *, ber: f
         ber: of the flips.
     """
     place = np.arange(len(data))[::-1]
-    ax.figure.set_size_inches(7.0, 1.6 + 0.36 * len(data))
+    ax.figure.set_figheight(1.7 + 0.36 * len(data))
     kinds = {"faults": ("faults of chips", 0, 0.14), "flips": (f"independent flips at {ber:g}", 1, -0.14)}
     for name, (label, style_number, shift) in kinds.items():
         style = {
@@ -128,14 +129,14 @@ def protection_ranking(data: "pd.DataFrame", ax: "Axes | None" = None, *, ber: f
         ax.errorbar(data[name], place + shift, xerr=interval(data, name), elinewidth=1, capsize=2, **style)
     for line in (0.0, 1.0):
         ax.axvline(line, color="#777777", linewidth=0.9, zorder=0)
-    if len(data) and "rank_correlation" in data:
-        order = interval_text(*(data[f"rank_correlation{end}"].iloc[0] for end in ENDS))
-        text = f"rank correlation of the two: {order}"
-        ax.annotate(text, (1, 1.02), xycoords="axes fraction", va="bottom", ha="right", color="#444444", size=SMALLEST)
     ax.set_yticks(place, [textwrap.fill(mitigation_label(name), 34) for name in data["mitigation"]])
     ax.set_xlim(max(-1.0, min(-0.1, *data["faults_low"], *data["flips_low"])) if len(data) else -0.1, 1.08)
     ax.grid(False, axis="y")
-    ax.set_xlabel("share of the lost AUC that comes back")
+    label = "share of the lost AUC that comes back"
+    if len(data):
+        order = interval_text(*(data[f"rank_correlation{end}"].iloc[0] for end in ENDS))
+        label += f"\n(rank correlation of the two orders: {order})"
+    ax.set_xlabel(label)
     ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
     return ax
 

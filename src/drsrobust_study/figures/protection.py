@@ -3,6 +3,7 @@
 import re
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -142,12 +143,33 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     open_circle = {"marker": "o", "color": "#444444", "markerfacecolor": "white", "linestyle": ""}
     handles.append(Line2D([], [], label="open: another one is at least as good in all", **open_circle))
     ax.figure.legend(handles=handles, loc="outside lower center", ncols=3)
+    ax.figure.canvas.draw()  # gives the axes their place
     names = []
     for name, bits in zip(data["mitigation"], data["stored_percent"], strict=True):
         text = re.sub(r" \((provable, )?restore\)", "", mitigation_label(name))
-        names.append(textwrap.fill(text + (f" (+{number(bits)} %)" if bits >= 0.01 else ""), 28))
-    spread_labels(ax, place, value, names, spans)
+        names.append(text + (f" (+{number(bits)} % bits)" if bits >= 0.01 else ""))
+    in_strip = [textwrap.fill(name, 36) for name, is_timed in zip(names, timed, strict=True) if not is_timed]
+    _listed(ax, place[~timed], value[~timed], in_strip, -0.74 * width)
+    names = [textwrap.fill(name, 24) if is_timed else "" for name, is_timed in zip(names, timed, strict=True)]
+    spread_labels(ax, place, value, names, [*spans, (-1.03 * width, 0.0, *ax.get_ylim())])
     return ax
+
+
+def _listed(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str], left: float) -> None:
+    """Writes names in a column, in the order of their points and without overlap, with a line to each point."""
+    line = 0.165 / ax.get_position().height / ax.figure.get_figheight()  # of text, as a share of the panel
+    to_share = ax.transData + ax.transAxes.inverted()
+    order = sorted(range(len(names)), key=lambda index: (y[index], -x[index]))
+    heights = [line * (1 + names[index].count("\n")) for index in order]
+    above = np.r_[0.0, np.cumsum([(low + high) / 2 for low, high in pairwise(heights)])]  # of names without gaps
+    free = [to_share.transform((x[index], y[index]))[1] for index in order] - above[: len(order)]
+    upwards, downwards = np.maximum.accumulate(free), np.minimum.accumulate(free[::-1])[::-1]
+    centres = np.maximum((upwards + downwards) / 2, line) + above[: len(order)]
+    for index, centre in zip(order, centres, strict=True):
+        place = ax.transData.inverted().transform(ax.transAxes.transform((0, centre)))[1]
+        arrow = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
+        style = {"va": "center", "ha": "left", "size": SMALLEST, "arrowprops": arrow, "annotation_clip": False}
+        ax.annotate(names[index], (x[index], y[index]), (left, place), **style)
 
 
 def spread_labels(
@@ -177,23 +199,23 @@ def spread_labels(
         box = ax.transData.transform([(first, low), (right, high)]).ravel() + scale * np.array([-1, -1, 1, 1])
         taken.append(np.r_[np.maximum(box[:2], [*frame[:2]]), min(box[2], frame[2]), box[3]])
     lines: list[np.ndarray] = []
-    for number in np.lexsort((-points[:, 0], -points[:, 1])):  # from the top
-        if not names[number]:
+    for index in np.lexsort((-points[:, 0], -points[:, 1])):  # from the top
+        if not names[index]:
             continue
-        text = ax.text(0, 0, names[number], size=size)
+        text = ax.text(0, 0, names[index], size=size)
         width, height = text.get_window_extent(renderer).size
         text.remove()
-        avoid = [*lines, *np.delete(points, number, 0)[:, None]]
+        avoid = [*lines, *np.delete(points, index, 0)[:, None]]
         best: tuple = (np.inf,)
         for distance in _DISTANCES:
             for angle in _ANGLES:
                 shift = distance * scale * np.array([np.cos(angle), np.sin(angle)])
                 shift[0] += width / 2 * (np.sign(np.cos(angle)) if abs(np.cos(angle)) > 0.1 else 0)
-                centre = points[number] + shift
+                centre = points[index] + shift
                 box = np.r_[centre - (width / 2, height / 2), centre + (width / 2, height / 2)]
                 area_outside = width * height - _overlap(box, frame[None]).sum()
                 cost = _overlap(box, np.array(taken)).sum() + 10 * area_outside + 0.6 * distance * scale
-                line = np.linspace(points[number], centre, 25)
+                line = np.linspace(points[index], centre, 25)
                 if distance > _DISTANCES[0]:
                     near = (np.abs(line[:, None] - other).max(axis=2).min() < _POINT / 3 * scale for other in avoid)
                     cost += _CROSSED * sum(near)
@@ -207,7 +229,7 @@ def spread_labels(
             arrow = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
         paper = {"facecolor": "white", "alpha": 0.75, "pad": 0.4, "linewidth": 0}
         style = {"ha": "center", "va": "center", "size": size, "bbox": paper, "arrowprops": arrow, "zorder": 5}
-        ax.annotate(names[number], (x[number], y[number]), xytext=shift, textcoords="offset points", **style)
+        ax.annotate(names[index], (x[index], y[index]), xytext=shift, textcoords="offset points", **style)
 
 
 def _overlap(box: np.ndarray, others: np.ndarray) -> np.ndarray:

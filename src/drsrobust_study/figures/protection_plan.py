@@ -62,9 +62,8 @@ def protection_plan(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         dearest = plans.loc[plans["stored_percent"].idxmax()]
         best = best_uniform(data, dearest["stored_percent"])
         name = "none" if best is None else f"{mitigation_label(best['mitigation'])} (+{best['stored_percent']:.2g} %)"
-        ax.set_title(
-            f"best of all tensors alike at no more bits than the plan of {dearest['stored_percent']:.2g} %: {name}"
-        )
+        text = f"best protection of all tensors, at no more bits than the plan of {dearest['stored_percent']:.2g} %:"
+        ax.set_title(f"{text}\n{name}", weight="normal")
     if len(points):
         names = [
             mitigation_label(name).removesuffix(" time").rpartition(",")[0] if kind == PLAN else mitigation_label(name)
