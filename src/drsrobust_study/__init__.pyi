@@ -8,6 +8,7 @@ from . import components as components
 from . import factor_effects as factor_effects
 from . import figures as figures
 from . import findings as findings
+from . import fleet_risk as fleet_risk
 from . import injection_speed as injection_speed
 from . import memory_faults as memory_faults
 from . import messages as messages

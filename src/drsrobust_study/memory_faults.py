@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from drsrobust.data.dataset import Ids
 from drsrobust.injection.memory_faults import CHIPS, DATA_CHIPS
 from drsrobust.models.registry import build_model, default_sizes, model_name
 from drsrobust.statistics.columns import CONDITION, ENDS, MITIGATION, identifying
+from drsrobust.statistics.intervals import CONFIDENCE
 from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
 from drsrobust.statistics.summary import corrected_exactly, summarise
 from drsrobust_study.components import stratified_loss
@@ -137,7 +139,7 @@ def ranking(flips: "pd.DataFrame", faults: "pd.DataFrame", storage: "pd.DataFram
 
     Returns:
         `model`, `dataset`, `mitigation`, `stored_percent`, and `flips` and `faults` with `_low` and `_high`: recovery under
-        each.
+        each; in every row what `rank_correlation` gives for all of them.
     """
     keys = ["model", "dataset", "mitigation"]
     ends = [f"recovery{end}" for end in ENDS]
@@ -149,7 +151,25 @@ def ranking(flips: "pd.DataFrame", faults: "pd.DataFrame", storage: "pd.DataFram
     ranked.insert(
         len(keys), "stored_percent", ranked["mitigation"].map(storage.set_index("mitigation")["stored_percent"])
     )
-    return ranked.sort_values("faults", ascending=False, kind="stable", ignore_index=True)
+    ranked = ranked.sort_values("faults", ascending=False, kind="stable", ignore_index=True)
+    return ranked.assign(**rank_correlation(ranked))
+
+
+def rank_correlation(ranked: "pd.DataFrame") -> dict[str, float | str]:
+    """Spearman's correlation of the orders under flips and under faults. Its interval is of Fisher's z with the standard error
+    of D. G. Bonett and T. A. Wright (Psychometrika 65, 2000), and is blank for under 4 protections or equal orders.
+
+    Returns:
+        `rank_correlation`, with `_low` and `_high`; `rank_interval`, in words.
+    """
+    both = ranked.dropna(subset=["flips", "faults"])
+    order, n = both["flips"].rank().corr(both["faults"].rank()), len(both)
+    ends = [float("nan")] * 2
+    if n > 3 and abs(order) < 1:
+        width = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2) * np.sqrt((1 + order**2 / 2) / (n - 3))
+        ends = [float(np.tanh(np.arctanh(order) + sign * width)) for sign in (-1, 1)]
+    values = dict(zip((f"rank_correlation{end}" for end in ENDS), (float(order), *ends), strict=True))
+    return values | {"rank_interval": f"{CONFIDENCE:.0%}, Fisher's z, error of Bonett and Wright"}
 
 
 def enlarged(

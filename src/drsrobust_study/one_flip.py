@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from drsrobust.evaluation import Evaluation, Evaluator
     from drsrobust.injection import ErrorMap
 
+_LIST = 10  # rows of a user whose list is worth a rank
+
 
 def flip(model: torch.nn.Module, target: str, bit: int, *, seed: int = 0) -> "ErrorMap":
     """The flip of one bit of a word that the seed draws from a target: the same word for every bit (`SingleBit` draws another
@@ -23,14 +25,16 @@ def flip(model: torch.nn.Module, target: str, bit: int, *, seed: int = 0) -> "Er
         return replace(sign_flip, error_model=f"SingleBit(bit={bit})", mask=np.array([1 << bit], np.uint64))
 
 
-def one_flip(evaluator: "Evaluator", target: str, *, seed: int = 0) -> "pd.DataFrame":
+def one_flip(evaluator: "Evaluator", target: str, *, bit: int = 30, seed: int = 0) -> "pd.DataFrame":
     """Flips each bit of one float32 weight and scores the rows again.
 
-    The item is the first in the list of the user with most rows, as the model without errors orders it.
+    The item is the first in a user's list, as the model without errors orders it: of all users with at least 10 rows (or with
+    as many as any has) the one whose item's probability moves most by the flip of `bit`, of equals the one with most rows.
 
     Args:
         evaluator: of rows with users.
         target: a component or tensors by glob; the weight is drawn from it.
+        bit: whose flip chooses the item.
         seed: draws the weight.
 
     Returns:
@@ -47,9 +51,13 @@ def one_flip(evaluator: "Evaluator", target: str, *, seed: int = 0) -> "pd.DataF
     users = evaluator.rows.users
     if users is None:
         raise ValueError(f"{evaluator.rows.dataset} has no users; one_flip ranks an item in a user's list")
-    ids, counts = np.unique(users, return_counts=True)
-    rows_of_user = np.flatnonzero(users == ids[counts.argmax()])
-    item = int(rows_of_user[evaluator.golden.scores[rows_of_user].argmax()])
+    by_user = np.lexsort((-evaluator.golden.scores, users))
+    _, starts, counts = np.unique(users[by_user], return_index=True, return_counts=True)
+    items = by_user[starts[np.argsort(-counts, kind="stable")]][: max(1, int((counts >= _LIST).sum()))]
+    with flip(evaluator.model, target, bit, seed=seed).applied(evaluator.model) as error_map:
+        moved = np.abs(evaluator.rerun(error_map).probabilities - evaluator.golden.probabilities)
+    item = int(items[np.nan_to_num(moved[items]).argmax()])
+    rows_of_user = np.flatnonzero(users == users[item])
     ((name, place),) = flip(evaluator.model, target, 31, seed=seed).frame()[["tensor", "word"]].itertuples(index=False)
     word = _word(evaluator.model, name, place)
     rows = [_described(-1, word, evaluator.golden, rows_of_user, item)]

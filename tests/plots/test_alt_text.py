@@ -27,7 +27,7 @@ def test_the_title_follows_the_widest_curve_and_the_text_has_all(ax):
     ax.axhline(0.9)  # a guide without a name is no series
     figure = curves(ax, all=[0.8, 0.79, 0.5], tables=[0.8, 0.8, float("nan")])
     assert alt_text.title(figure) == "AUC falls from 0.8 to 0.5 between bit error rate 1e-9 and 1e-7 (all)."
-    expected = "AUC against bit error rate. all: 0.5 at 1e-7 to 0.8 at 1e-9; tables: 0.8 throughout."
+    expected = "AUC against bit error rate: from 0.5 at 1e-7 (all) to 0.8 at 1e-9 (all)."
     assert alt_text.text(figure) == expected
 
 
@@ -43,7 +43,7 @@ def test_rows_with_names(ax):
     ax.errorbar([3.0, 5.0], [1.1, 0.1], xerr=1, linestyle="none", label="batch 64")
     ax.errorbar([3.0, 4.0], [0.9, -0.1], xerr=1, linestyle="none", label="batch 256")
     assert alt_text.title(ax.figure) == "Time is highest for the other: 5 (batch 64)."
-    expected = "price: Time. batch 64: 3 at one to 5 at the other; batch 256: 3 at one to 4 at the other."
+    expected = "price: Time: from 3 at one (batch 64) to 5 at the other (batch 64)."
     assert alt_text.text(ax.figure) == expected
 
 
@@ -56,7 +56,7 @@ def test_columns_with_names_and_with_numbers_set_by_hand(ax):
     ax.set_xticks([0, 1, 2], ["64", "128", "512"])
     ax.set(xlabel="width", ylabel="share")
     ax.errorbar([0.1, 1.1, 2.1], [0.1, 0.5, 0.2], label="mlp")
-    assert alt_text.text(ax.figure) == "Share against width. mlp: 0.1 at 64 to 0.5 at 128."
+    assert alt_text.text(ax.figure) == "Share against width: from 0.1 at 64 (MLPs) to 0.5 at 128 (MLPs)."
 
 
 def test_bars_without_names_and_panels_that_show_other_quantities(ax):
@@ -64,7 +64,7 @@ def test_bars_without_names_and_panels_that_show_other_quantities(ax):
     ax.set_yticks([1, 0], ["bits 30", "all bits"])
     ax.set(xlabel="rate", ylabel="protected")
     assert alt_text.title(ax.figure) == "Rate is highest for all bits: 4."
-    assert alt_text.text(ax.figure) == "Rate. 2 points, 3 at bits 30 to 4 at all bits."
+    assert alt_text.text(ax.figure) == "Rate: from 3 at bits 30 to 4 at all bits."
     axes = plots.new_panels(2, sharey=False)
     for ax, name in zip(axes, ("criteo/ids", "movielens/ids"), strict=True):
         curves(ax, all=[0.8, 0.5])
@@ -80,10 +80,24 @@ def test_a_map_of_colours(ax):
     ax.set(xlabel="bit position (31: sign)", title="loss")
     ax.set_yticks([0.5, 1.5, 2.5], ["fm", "dlrm", "blank"])
     assert alt_text.title(ax.figure) == "Loss is highest at bit position 1.5: 0.3 (fm)."
-    assert alt_text.text(ax.figure) == "Loss against bit position. fm: 0.1 at 0.5 to 0.3 at 1.5; dlrm: 0.2 at 1.5."
+    assert alt_text.text(ax.figure) == "Loss against bit position: from 0.1 at 0.5 (FM) to 0.3 at 1.5 (FM)."
 
 
-def test_many_series_are_cut_and_none_is_said(ax):
+def test_nothing_and_one_value_are_said(ax):
     assert alt_text.title(ax.figure) == "No values to show."
-    assert alt_text.text(ax.figure) == "Value. No data."
-    assert alt_text.text(curves(ax, **{f"s{n}": [0.1, 0.2] for n in range(11)})).endswith("; and 3 more series.")
+    assert alt_text.text(ax.figure) == "Value: no data."
+    assert alt_text.text(curves(ax, all=[0.2, 0.2])) == "AUC against bit error rate: 0.2 throughout."
+    figure = curves(plots.new_panels()[0], all=[0.2])
+    assert alt_text.text(figure, "A message.") == "A message. AUC against bit error rate: 0.2 at 1e-9 (all)."
+
+
+@pytest.mark.parametrize("letters", [10, 20, 2000])
+def test_no_text_is_longer_than_400_letters(letters):
+    axes = plots.new_panels(4, rows=2)
+    for ax in axes:
+        curves(ax, **{f"{'word ' * (letters // 5)}{n}": [0.1, 0.2, 0.3] for n in range(11)})
+        ax.set_title(f"dlrm on movielens-1m/full, {'name ' * (letters // 10)}")
+    text = alt_text.text(axes[0].figure, "Half of it is lost. " * 30)
+    assert 100 < len(text) <= 400 and text.startswith("Half of it is lost.")
+    assert ("more panels." in text) == (letters < 1000)
+    plt.close("all")

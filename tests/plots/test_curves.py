@@ -121,7 +121,10 @@ def test_the_csv_is_plain_and_the_words_are_in_a_json(tmp_path, monkeypatch):
     pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "data" / "figure.csv"), data, check_dtype=False)
     words = plots.read_words(tmp_path, "figure")
     assert words["title"] == "AUC rises from 0.7 to 0.8 between bit error rate 1e-5 and 0.001."
-    assert words["alt"].startswith("DLRM on d: AUC against bit error rate.")
+    assert (
+        words["alt"]
+        == f"{words['title']} DLRM on d: AUC against bit error rate: from 0.7 at 1e-5 (all) to 0.8 at 0.001 (all)."
+    )
     assert {name: words[name] for name in ("caption", "details", "timed")} == {
         "caption": "AUC < rate.",
         "details": "Data: d.",
@@ -148,7 +151,7 @@ def test_a_notebook_shows_the_picture_with_its_words(tmp_path, monkeypatch):
     finally:
         InteractiveShell.clear_instance()
     picture, words = shown.outputs
-    assert picture.data["image/png"] and picture.metadata["image/png"]["alt"].startswith("DLRM on d: AUC")
+    assert picture.data["image/png"] and picture.metadata["image/png"]["alt"].startswith("AUC rises from 0.7")
     assert words.data["text/html"] == "<p>AUC &lt; rate. <small>Data: d.</small></p>" and not plt.get_fignums()
 
 

@@ -10,7 +10,18 @@ from matplotlib.text import Annotation
 from drsrobust import models, plots
 from drsrobust.introspection.tensors import declared_components
 from drsrobust.plots.names import readable
-from drsrobust.plots.style import COLOURS, apart, auc_guides, label_lines, name_line, series_styles, shade_rates
+from drsrobust.plots.style import (
+    COLOURS,
+    apart,
+    auc_guides,
+    label_lines,
+    legend_outside,
+    name_line,
+    plain_number,
+    series_styles,
+    shade_rates,
+    styled,
+)
 from drsrobust_study import figures
 
 mpl.use("Agg")
@@ -182,3 +193,68 @@ def test_a_reader_sees_names_not_ids():
     text = "dlrm on movielens-1m/full: over_mlp 1, embedding user, mlp_x, path/dlrm.csv"
     assert readable("linear layers of linear") == "linear layers of first-order weights"
     assert readable(text) == "DLRM on MovieLens-1M (all features): top MLP 1, table user, mlp_x, path/dlrm.csv"
+
+
+def test_ticks_are_plain_numbers(ax):
+    @styled
+    def draw(ax):
+        ax.plot([1e-9, 1e-2], [0.002, 0.7])
+        ax.set(xscale="log", yscale="log", ylim=(1e-3, 1))
+        return ax
+
+    draw(ax)
+    ax.figure.canvas.draw()
+    shown = {text.get_text() for axis in (ax.xaxis, ax.yaxis) for text in axis.get_majorticklabels()}
+    assert {"1e-9", "1e-5", "0.01", "0.1"} <= shown and not any("$" in text for text in shown)
+    assert [plain_number(one) for one in (2.5e-5, 1e-10, 0, 1, 20000, -1e-4)] == [
+        "2.5e-5",
+        "1e-10",
+        "0",
+        "1",
+        "2e4",
+        "-1e-4",
+    ]
+
+
+@pytest.mark.parametrize(("n", "rows"), [(1, 1), (2, 1), (3, 2), (4, 2)])
+def test_panels_share_seven_inches(n, rows):
+    axes = plots.new_panels(n, rows=rows)
+    assert axes[0].figure.get_figwidth() == 7.0 and len(axes) == n * rows
+    plt.close("all")
+
+
+def test_a_figure_that_cannot_be_read_is_refused(ax, tmp_path):
+    ax.plot([0, 1], [0, 1])
+    data = pd.DataFrame({"a": [1]})
+    small = ax.text(0, 0, "tiny", size=7)
+    with pytest.raises(ValueError, match="the text 'tiny' has 7 points; save takes 8 or more"):
+        plots.save(ax, "figure", data, "c", folder=tmp_path)
+    small.remove()
+    ax.figure.set_figwidth(7.5)
+    with pytest.raises(ValueError, match=r"the figure is 7.5 inches wide; save takes at most 7"):
+        plots.save(ax, "figure", data, "c", folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+    ax.figure.set_figwidth(7)
+    plots.save(ax, "figure", data, "c", folder=tmp_path)
+    assert plt.imread(tmp_path / "figure.png").shape[1] == 7 * 240
+
+
+def test_a_legend_stands_beside_one_panel_and_once_below_several(ax):
+    ax.plot([0, 1], label="a")
+    assert legend_outside(ax) is ax.get_legend()
+    ax = plots.new_panels()[0]
+    ax.plot([0, 1], label="a name that would squeeze the panel beside which it stands")
+    assert legend_outside(ax) in ax.figure.legends
+    axes = plots.new_panels(2, rows=2)
+    for panel, labels in zip(axes, ("ab", "ab", "bc", "bc"), strict=True):
+        for label in labels:
+            panel.plot([0, 1], label=label)
+        legend_outside(panel, title="errors in")
+    (below,) = axes[0].figure.legends
+    assert [text.get_text() for text in below.get_texts()] == ["a", "b", "c"]
+    axes[0].figure.canvas.draw()
+    lowest = min(panel.get_tightbbox().y0 for panel in axes)
+    assert below.get_window_extent().y1 <= lowest + 1 and below.get_window_extent().x0 >= 0
+    _, free = plt.subplots()  # without a layout that keeps room below
+    free.plot([0, 1], label="a")
+    assert legend_outside(free) is free.get_legend()

@@ -1,6 +1,7 @@
-"""A figure in words, read from what is drawn: a message as its title, and alternative text with the range of each series."""
+"""A figure in words, read from what is drawn: a message as its title, and alternative text with the ends of each panel."""
 
 import re
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -8,12 +9,14 @@ from matplotlib.collections import QuadMesh
 from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.ticker import FixedFormatter, FixedLocator, FuncFormatter
 
+from drsrobust.plots.names import readable
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-_SERIES = 8  # described of a panel
+_LETTERS = 400  # of an alternative text at most: a screen reader cannot stop in it
 _POINTS = 400  # of a figure at most, with words of their own
 
 
@@ -42,10 +45,19 @@ def title(figure: "Figure") -> str:
     return f"{_head(ax)}: {message}" if len(panels) > 1 and len({_quantity(ax) for ax in panels}) == 1 else message
 
 
-def text(figure: "Figure") -> str:
-    """What each panel shows, and the smallest and largest value of each series; of a panel without axes, its words."""
+def text(figure: "Figure", message: str = "") -> str:
+    """The message, then what each panel shows with its least and greatest value, as far as 400 letters hold; of a panel without
+    axes, its words."""
     panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
-    return " ".join(_panel(ax) if ax.axison else _words(ax) for ax in panels)
+    parts = [readable(_panel(ax) if ax.axison else _words(ax)) for ax in panels]
+    message = shorten(message, _LETTERS // 2, placeholder=" ...")
+    for shown in range(len(parts), 0, -1):
+        rest = len(parts) - shown
+        more = [f"{rest} more panel{'s' * (rest > 1)}."] if rest else []
+        words = " ".join(filter(None, [message, *parts[:shown], *more]))
+        if len(words) <= _LETTERS:
+            return words
+    return shorten(" ".join(filter(None, [message, *parts])), _LETTERS, placeholder=" ...")
 
 
 def points(figure: "Figure") -> list[list[float | str]]:
@@ -71,25 +83,19 @@ def _words(ax: "Axes") -> str:
 
 
 def _panel(ax: "Axes") -> str:
-    series, x_quantity = _series(ax), _bare(_shared_label(ax, "x"))
-    text = _quantity(ax) + (
-        f" against {x_quantity}" if (_names(ax.yaxis) is None or _is_map(ax)) and x_quantity else ""
-    )
-    ranges = [_range(name, *points) for name, points in list(series.items())[:_SERIES]]
-    if len(series) > _SERIES:
-        ranges.append(f"and {len(series) - _SERIES} more series")
-    head = "" if _is_map(ax) else _head(ax)
-    return f"{f'{head}: ' if head else ''}{text}. {'; '.join(ranges) or 'No data'}."
-
-
-def _range(name: str | None, values: np.ndarray, places: list[str]) -> str:
-    low, high = int(values.argmin()), int(values.argmax())
-    start = f"{name}: " if name else f"{len(values)} points, "
-    if len(values) == 1:
-        return f"{name or '1 point'}: {_number(values[0])} at {places[0]}"
-    if _number(values[low]) == _number(values[high]):
-        return f"{start}{_number(values[0])} throughout"
-    return f"{start}{_number(values[low])} at {places[low]} to {_number(values[high])} at {places[high]}"
+    x_quantity, head = _bare(_shared_label(ax, "x")), "" if _is_map(ax) else _head(ax)
+    text = f"{f'{head}: ' if head else ''}{_quantity(ax)}"
+    text += f" against {x_quantity}" if (_names(ax.yaxis) is None or _is_map(ax)) and x_quantity else ""
+    values = [
+        (value, place, name) for name, series in _series(ax).items() for value, place in zip(*series, strict=True)
+    ]
+    if not values:
+        return f"{text}: no data."
+    ends = [pick(values, key=lambda one: one[0]) for pick in (min, max)]
+    least, most = (f"{_number(value)} at {place}{f' ({name})' if name else ''}" for value, place, name in ends)
+    if _number(ends[0][0]) == _number(ends[1][0]):
+        return f"{text}: {least if len(values) == 1 else f'{_number(ends[0][0])} throughout'}."
+    return f"{text}: from {least} to {most}."
 
 
 def _series(ax: "Axes") -> dict[str | None, tuple[np.ndarray, list[str]]]:
@@ -109,8 +115,11 @@ def _drawn(ax: "Axes") -> dict[str | None, np.ndarray]:
     for part in ax.containers:
         if isinstance(part, ErrorbarContainer) and part.lines[0] is not None:
             lines.append((part.get_label(), part.lines[0].get_xydata()))
-        elif isinstance(part, BarContainer) and part.orientation == "horizontal":
-            ends = [(bar.get_x() + bar.get_width(), bar.get_y() + bar.get_height() / 2) for bar in part.patches]
+        elif isinstance(part, BarContainer):
+            across, along = (1.0, 0.5) if part.orientation == "horizontal" else (0.5, 1.0)
+            ends = [
+                (bar.get_x() + across * bar.get_width(), bar.get_y() + along * bar.get_height()) for bar in part.patches
+            ]
             lines.append((part.get_label(), np.reshape(ends, (-1, 2))))
     lines += [(line.get_label(), line.get_xydata()) for line in ax.lines if not str(line.get_label()).startswith("_")]
     merged: dict[str | None, list[np.ndarray]] = {}

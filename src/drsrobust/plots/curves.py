@@ -11,13 +11,16 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from drsrobust.plots.losses import bound_handle, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import (
     CLAIMED,
+    DASHED,
     GUIDE,
-    OUTSIDE,
+    SMALLEST,
     apart,
     at_edge,
     auc_guides,
+    legend_outside,
     name_line,
     series_style,
     series_styles,
@@ -72,7 +75,8 @@ def auc_vs_ber_data(summary: "pd.DataFrame") -> "pd.DataFrame":
 @styled
 def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """Mean AUC with its interval (bars) and the 10-90 % quantiles over trials (band) against the bit error rate, a curve per
-    model, data set and target. Curves are shifted slightly, so that no bar hides another; rates of 0 are not drawn.
+    model, data set and target. Curves are shifted slightly, so that no bar hides another; rates of 0 are not drawn. Bars and
+    bands end at the AUC without errors, which a bound of the loss cannot exceed.
 
     Args:
         data: `dr.summarise` of a campaign's table, or `auc_vs_ber_data` of it.
@@ -90,8 +94,9 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     styles = series_styles(names)
     for index, (key, curve) in enumerate(curves):
         style, place = styles[names[index]], curve["ber"] * apart(index, len(curves), step=0.07)
+        curve = under_golden(curve)
         ax.fill_between(place, curve["auc_q10"], curve["auc_q90"], color=style["color"], alpha=0.10, lw=0)
-        style = style | {"label": ", ".join(key), "capsize": 2.5, "markersize": 5, "linewidth": 1.6}
+        style = style | {"label": ", ".join(key), "capsize": 2.5, "markersize": 4.5, "linewidth": 1.5}
         ax.errorbar(place, curve["auc"], yerr=interval(curve, "auc"), **style)
     auc_guides(ax, data["auc_golden"])
     if len(curves):
@@ -99,7 +104,7 @@ def auc_vs_ber(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         ax.label_outer()
         band = Patch(color="#999999", alpha=0.25, lw=0, label="10-90 % of trials")
         handles = [*ax.get_legend_handles_labels()[0], band]
-        ax.legend(handles=handles, title="errors in", **OUTSIDE)
+        legend_outside(ax, handles, title="errors in")
         ax.set_title(" / ".join(f"{model} on {name}" for model, name in data[_KEYS[:2]].drop_duplicates().to_numpy()))
     return ax
 
@@ -125,8 +130,9 @@ def mitigated_auc(
     errors: str | None = None,
     names: Mapping[str, str] = NO_NAMES,
 ) -> "Axes":
-    """Mean AUC with its interval against the bit error rate, a curve per mitigation; without protection in black, with the
-    10-90 % quantiles over trials as a band. Curves are shifted slightly, so that no bar hides another.
+    """AUC lost under errors with its interval, on a logarithmic axis, against the bit error rate, a curve per mitigation;
+    without protection in black, with the 10-90 % quantiles over trials as a band. An open triangle is the upper end of an
+    interval that holds no loss. Curves are shifted slightly, so that no bar hides another.
 
     Args:
         data: `mitigated_auc_data`; rates of 0 are not drawn.
@@ -135,16 +141,26 @@ def mitigated_auc(
         errors: what the title says of them; None: their target.
         names: as of `mitigated_auc_data`.
     """
-    rows = _of_label(data, label).replace({"mitigation": dict(names)})
-    rows = rows[rows["ber"] > 0]
-    plain = rows[rows["mitigation"] == NONE]
-    ax.fill_between(plain["ber"], plain["auc_q10"], plain["auc_q90"], color="#000000", alpha=0.08, lw=0)
-    _curves(ax, rows, "auc")
-    auc_guides(ax, rows["auc_golden"])
-    _finish(ax, rows, [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")], errors)
+    drawn = data[data["ber"] > 0].replace({"mitigation": dict(names)})
+    rows, floor = _of_label(drawn, label), loss_floor(drawn)
+    plain = rows[rows["mitigation"] == NONE].sort_values("ber")
+    band = [np.maximum(plain["auc_golden"] - plain[f"auc_{end}"], floor / 100) for end in ("q90", "q10")]
+    ax.fill_between(plain["ber"], *band, color="#000000", alpha=0.08, lw=0)
+    curves = list(rows.groupby("series", sort=True))
+    for index, (number, curve) in enumerate(curves):
+        curve, name = curve.sort_values("ber"), mitigation_label(curve["mitigation"].iloc[0])
+        style = _mitigation_style(number) | ({"marker": "o"} if number < 0 else {})
+        draw_losses(ax, curve, curve["ber"] * apart(index, len(curves)), floor=floor, label=name, **style)
+    ax.set(xlabel="bit error rate (flips per stored bit)")
+    notes = [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")]
+    if (rows["auc_drop_low"] < floor).any():
+        notes.append(bound_handle())
+    _finish(ax, rows, notes, errors)
     if len(rows):
-        low, high = ax.get_ylim()
-        ax.set_ylim(max(low, 0.0), min(high, 1.0))
+        loss_axis(ax, floor, float(np.nanmax([*drawn["auc_drop_high"], *(drawn["auc_golden"] - 0.5)])))
+        at_random = rows["auc_golden"].max() - 0.5
+        ax.axhline(at_random, linestyle=DASHED, **GUIDE)
+        name_line(ax, at_random, "coin toss", at="left", above=False)
     return ax
 
 
@@ -195,7 +211,8 @@ def recovery_vs_ber(
     if quantity == "recovery":
         ax.set_ylim(max(ax.get_ylim()[0], -0.6), 1.25)  # bars are very long where little is lost; room for the labels
         for ber, lost in rows.groupby("ber")["lost"].first().items():
-            place = {"xycoords": ax.get_xaxis_transform(), "va": "top", "ha": "center", "color": "#555555", "size": 7.5}
+            place = {"xycoords": ax.get_xaxis_transform(), "va": "top", "ha": "center", "color": "#555555"}
+            place["size"] = SMALLEST
             ax.annotate(f"{lost:.2g}\nlost", (ber, 0.985), **place)
     _finish(ax, rows, [], errors)
     return ax
@@ -204,6 +221,14 @@ def recovery_vs_ber(
 def interval(data: "pd.DataFrame", value: str) -> np.ndarray:
     """Lengths [2, n] of error bars from `value` to `<value>_low` and `<value>_high`, 0 where rounding makes one negative."""
     return np.maximum([data[value] - data[f"{value}_low"], data[f"{value}_high"] - data[value]], 0)
+
+
+def under_golden(data: "pd.DataFrame") -> "pd.DataFrame":
+    """With `auc_high` and `auc_q90` no higher than the AUC without errors, or than the mean where that is higher still: a bound
+    of the loss says nothing of a gain."""
+    most = np.maximum(data["auc_golden"], data["auc"])
+    ends = [name for name in ("auc_high", "auc_q90") if name in data]
+    return data.assign(**{name: np.minimum(data[name], most) for name in ends})
 
 
 def refuse_one_label(table: "pd.DataFrame") -> None:
@@ -261,9 +286,7 @@ def _finish(ax: "Axes", labels: "pd.DataFrame", notes: list[Patch], errors: str 
         return
     model, dataset, target = labels[["model", "dataset", "target"]].iloc[0]
     where = "all parameters" if target == "all" else target
-    ax.set_title(
-        f"{model} on {dataset}:\n{errors or f'errors in {where}'}", size="small"
-    )  # names of data sets are long
+    ax.set_title(f"{model} on {dataset}:\n{errors or f'errors in {where}'}")  # names of data sets are long
     ax.set_xscale("log")
     ax.label_outer()
     if at_edge(ax, "last_col"):
@@ -272,4 +295,4 @@ def _finish(ax: "Axes", labels: "pd.DataFrame", notes: list[Patch], errors: str 
             Line2D([], [], label=mitigation_label(name), **_mitigation_style(number))
             for number, name in zip(series["series"], series["mitigation"], strict=True)
         ]
-        ax.legend(handles=[*lines, *notes], handlelength=3, **OUTSIDE)
+        legend_outside(ax, [*lines, *notes], handlelength=3)

@@ -11,7 +11,7 @@ from matplotlib.colors import LogNorm
 from matplotlib.ticker import MaxNLocator
 
 from drsrobust.plots.save import CHARACTERS
-from drsrobust.plots.style import COLOURS, new_panels, styled
+from drsrobust.plots.style import COLOURS, SMALLEST, new_panels, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,13 +110,13 @@ def _draw(data: "pd.DataFrame", ax: "Axes", *, titled: bool) -> "Axes":
     ax.barh(places, np.nan_to_num(share), height=0.7, color=colours)
     is_reached, first_nan = share > 0, np.flatnonzero(data["nan"].fillna(0) > 0)[:1]
     ax.scatter(share[is_reached], places[is_reached], s=9, color="#333333", zorder=3)  # shows small shares too
-    margin = {"xycoords": ax.get_yaxis_transform(), "va": "center", "size": 7.5, "annotation_clip": False}
+    margin = {"xycoords": ax.get_yaxis_transform(), "va": "center", "size": SMALLEST, "annotation_clip": False}
     for place in places[is_reached | np.isnan(share)]:
         text = "other shape or calls" if np.isnan(share[place]) else f"{largest[place]:.2g}".replace("nan", "NaN")
         text += "  first NaN" if place in first_nan else ""
         ax.annotate(text, (1.015, place), color=_HIT if place in first_nan else "#444444", **margin)
     ax.annotate("largest change", (1.015, -1.1), color="#444444", **margin)
-    ax.set_yticks(places, [_label(row, data) for _, row in data.iterrows()], fontsize=7.5)
+    ax.set_yticks(places, [_label(row, data) for _, row in data.iterrows()], fontsize=SMALLEST)
     for label, bits in zip(ax.get_yticklabels(), data["own_errors"], strict=True):
         label.set_color(_HIT if bits else "#222222")
     ax.set(

@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator
 from drsrobust._files import new_file
 from drsrobust.plots import alt_text
 from drsrobust.plots.names import display_name, readable
-from drsrobust.plots.style import SETTINGS
+from drsrobust.plots.style import SETTINGS, SMALLEST, WIDTH
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +52,8 @@ def save(
     `details`, `alt`, `timed`, `appendix`; `points` as of `alt_text.points`). In a notebook it shows the picture with these
     words, and closes the figure.
 
+    A figure is at most 7 inches wide, and its texts have 8 points or more.
+
     The bytes depend on the data, the words and the version of matplotlib alone.
 
     Args:
@@ -64,6 +66,9 @@ def save(
         timed: the numbers are measured times, which differ from run to run.
         appendix: reports show the figure in their appendix.
         folder: where to; then nothing is shown. None: `figures_folder()`.
+
+    Raises:
+        ValueError: the figure is wider, or a text is smaller.
     """
     figure, silent = ax.figure, folder is not None
     folder = folder or figures_folder()
@@ -71,13 +76,15 @@ def save(
     words = {"title": title or _with_dataset(alt_text.title(figure), data), "caption": caption, "details": details}
     words |= {
         "title": readable(words["title"]),
-        "alt": readable(alt_text.text(figure)),
+        "alt": alt_text.text(figure, readable(words["title"])),
         "timed": timed,
         "appendix": appendix,
     }
     heading = textwrap.fill(words["title"].removesuffix("."), round(CHARACTERS * figure.get_figwidth()))
     figure.suptitle(heading, x=0.005, ha="left", size=10)
-    metadata = {"svg": {"Date": None, "Creator": None, "Title": words["title"]}, "png": {"Software": None}}
+    _check_readable(figure)
+    # PNG first: a layout for its pixels fits an SVG, whose texts are narrower, but not the other way round.
+    metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None, "Title": words["title"]}}
     with mpl.rc_context(SETTINGS):
         for ending, written in metadata.items():
             with new_file(folder / f"{name}.{ending}") as part:
@@ -123,6 +130,17 @@ def _rename(figure: mpl.figure.Figure) -> None:
     for text in figure.findobj(Text):
         if (words := readable(text.get_text())) != text.get_text():
             text.set_text(words)
+
+
+def _check_readable(figure: mpl.figure.Figure) -> None:
+    """Raises ValueError for a figure that is too wide for a page, or has texts too small to read on it."""
+    if figure.get_figwidth() > WIDTH + 1e-6:
+        raise ValueError(f"the figure is {figure.get_figwidth():g} inches wide; save takes at most {WIDTH:g}")
+    for text in figure.findobj(Text):
+        if text.get_visible() and text.get_text().strip() and text.get_fontsize() < SMALLEST:
+            raise ValueError(
+                f"the text {text.get_text()!r} has {text.get_fontsize():g} points; save takes {SMALLEST} or more"
+            )
 
 
 def _with_dataset(sentence: str, data: "pd.DataFrame") -> str:

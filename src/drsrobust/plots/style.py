@@ -2,35 +2,47 @@
 
 Colours are Okabe and Ito's; markers and dashes tell series apart in grey. Files are equal byte for byte from run to run."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+import re
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import wraps
 from inspect import signature
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import seaborn as sns
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.text import Annotation
+from matplotlib.ticker import LogFormatterSciNotation
+
+from drsrobust.plots.names import readable
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
+    from matplotlib.legend import Legend
 
+WIDTH = 7.0  # inches of a figure at most: two columns of a paper
+SMALLEST = 8  # points of a text at least
 SETTINGS = {
-    "figure.figsize": (7.2, 4.2),
-    "figure.dpi": 110,
-    "savefig.dpi": 160,
+    "figure.figsize": (WIDTH, 3.8),
+    "figure.dpi": 120,
+    "savefig.dpi": 240,  # twice the pixels at which pages show a figure
+    "font.size": 8,
     "axes.grid": True,
     "grid.color": "#E3E3E3",
     "axes.edgecolor": "#555555",
-    "axes.titlesize": 11,
+    "axes.titlesize": 9,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
-    "axes.labelsize": 10,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8,
+    "ytick.labelsize": 8,
     "legend.frameon": False,
-    "legend.fontsize": 9,
-    "legend.title_fontsize": 9,
+    "legend.fontsize": 8,
+    "legend.title_fontsize": 8,
     "svg.hashsalt": "drsrobust",
 }
 COLOURS = (
@@ -54,6 +66,7 @@ CLAIMED = {"linestyle": DASHED, "color": "#333333", "linewidth": 1.1}  # a publi
 # Open, so that an upper limit is not read as a value.
 LIMIT = {"linestyle": "none", "markerfacecolor": "white", "markersize": 5.5, "markeredgewidth": 1.2}
 OUTSIDE = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5)}  # a legend to the right of its panel
+_ASIDE = 30  # letters of the longest name in a legend to the right of its panel; longer ones would squeeze it
 _DECADES = 0.16  # largest shift of a panel's curves on a logarithmic axis
 
 
@@ -69,6 +82,7 @@ def styled(draw: Callable[..., "Axes"]) -> Callable[..., "Axes"]:
             if "ax" in parameters.parameters and call.arguments.get("ax") is None:
                 call.arguments["ax"] = new_panels()[0]
             axes = draw(*call.args, **call.kwargs)
+            _plain_ticks(axes.figure.axes if hasattr(axes, "figure") else ())
             interactive = mpl.is_interactive()
         # The first figure of a notebook loads its backend, which switches this on; `rc_context` would reset it.
         mpl.interactive(interactive)
@@ -79,18 +93,68 @@ def styled(draw: Callable[..., "Axes"]) -> Callable[..., "Axes"]:
 
 @styled
 def new_panels(n: int = 1, *, rows: int = 1, scale: float = 1.0, sharey: bool = True) -> "list[Axes]":
-    """The axes of a new figure, row by row; panels of a column share the horizontal axis.
+    """The axes of a new figure 7 inches wide, row by row; panels of a column share the horizontal axis.
 
     Args:
         n: panels in a row.
         rows: number of rows.
-        scale: of each panel's width and height.
+        scale: of the height of each row, 3.8 inches.
         sharey: whether all panels share the vertical axis.
     """
-    width, height = SETTINGS["figure.figsize"]
-    size = (scale * width * (1 + 0.72 * (n - 1)), scale * height * rows)
+    size = (WIDTH, scale * SETTINGS["figure.figsize"][1] * rows)
     _, axes = plt.subplots(rows, n, sharex="col", sharey=sharey, squeeze=False, layout="constrained", figsize=size)
     return list(axes.ravel())
+
+
+class _PlainTicks(LogFormatterSciNotation):
+    """Labels of a logarithmic axis as `1e-6` and `0.01`, since an exponent in superscript is too small to read."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return plain_number(x) if super().__call__(x, pos) else ""
+
+
+def plain_number(value: float) -> str:
+    """A number as at a tick: `1e-6`, `0.001`, `20`, `1e4`."""
+    if value and not 1e-3 <= abs(value) < 1e4:
+        return re.sub(r"\.?0*e([-+])0*", r"e\1", f"{value:.1e}").replace("e+", "e")
+    return f"{value:g}"
+
+
+def _plain_ticks(panels: "Iterable[Axes]") -> None:
+    for axis in (axis for panel in panels for axis in (panel.xaxis, panel.yaxis)):
+        for ticker in (axis.major, axis.minor):
+            if type(ticker.formatter) is LogFormatterSciNotation:
+                set_formatter = axis.set_major_formatter if ticker is axis.major else axis.set_minor_formatter
+                set_formatter(_PlainTicks(labelOnlyBase=ticker.formatter.labelOnlyBase))
+
+
+def legend_outside(
+    ax: "Axes", handles: "Sequence[Artist] | None" = None, *, title: str | None = None, **options: Any
+) -> "Legend":
+    """A legend to the right of a panel that is alone in its row and has short names, else below all panels; that of several
+    panels has each name once.
+
+    Args:
+        ax: the panel.
+        handles: what it explains; None: what is drawn in the panel.
+        title: of the legend.
+        options: of matplotlib's `legend`.
+    """
+    handles = list(ax.get_legend_handles_labels()[0] if handles is None else handles)
+    figure, place = ax.figure, ax.get_subplotspec()
+    longest = max((len(line) for one in handles for line in readable(str(one.get_label())).split("\n")), default=0)
+    is_alone = place is None or place.get_gridspec().ncols == 1
+    if (is_alone and longest <= _ASIDE) or not isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+        return ax.legend(handles=handles, title=title, **OUTSIDE | options)
+    for old in list(figure.legends):
+        names = {one.get_label() for one in old.explained}
+        handles = [*old.explained, *(one for one in handles if one.get_label() not in names)]
+        old.remove()
+    letters = 72 * figure.get_figwidth() / (4.4 * longest + 42)  # points: of a letter, and of the line before a name
+    columns = max(1, min(int(letters), len(handles)))
+    below = figure.legend(handles=handles, title=title, loc="outside lower center", ncols=columns, **options)
+    below.explained = handles
+    return below
 
 
 def at_edge(ax: "Axes", *edges: str) -> bool:
@@ -189,7 +253,7 @@ def label_lines(
         heights[index] = min(heights[index], 1 - height * (len(heights) - 1 - index))
     for name, place in zip(names, heights, strict=True):
         colour = (colours or {}).get(name, "#444444")
-        ax.annotate(name, (1.01, place), xycoords="axes fraction", va="center", ha="left", color=colour, size=9)
+        ax.annotate(name, (1.01, place), xycoords="axes fraction", va="center", ha="left", color=colour, size=SMALLEST)
 
 
 def shade_rates(ax: "Axes", *, below: float = 1e-8, above: float = 1e-4) -> None:
@@ -212,7 +276,7 @@ def shade_rates(ax: "Axes", *, below: float = 1e-8, above: float = 1e-4) -> None
                 va="bottom",
                 ha="center",
                 color="#555555",
-                size=8,
+                size=SMALLEST,
             )
     ax.set_xlim(low, right)
 
@@ -230,7 +294,7 @@ class _LineName(Annotation):
             sides = sorted(("bottom", "top"), key=lambda side: (side == "bottom") != above)
             self._places = [((x[end], value), (end, side)) for end in ends for side in sides]
         paper = {"facecolor": "white", "alpha": 0.75, "pad": 0.5, "linewidth": 0}
-        style = {"color": "#444444", "size": 8, "bbox": paper, "zorder": 1.2}  # above the line, below data
+        style = {"color": "#444444", "size": SMALLEST, "bbox": paper, "zorder": 1.2}  # above the line, below data
         super().__init__(text, self._places[0][0], (0, 0), xycoords=coords, textcoords="offset points", **style)
         self._line = (axis, value)
         self.set_in_layout(False)

@@ -10,9 +10,9 @@ from drsrobust._files import new_file
 from drsrobust._provenance import versions
 from drsrobust.campaign import Campaign
 from drsrobust.campaign.campaign import raised_trials
-from drsrobust.plots import curves, save
+from drsrobust.plots import curves, losses, save
 from drsrobust.plots.save import write_csv
-from drsrobust.plots.style import new_panels
+from drsrobust.plots.style import legend_outside, new_panels, styled
 from drsrobust.report import figure_entries, templates
 from drsrobust.report.own_files import PAGE, report_files
 from drsrobust.statistics import recovery, summarise
@@ -175,14 +175,22 @@ def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: st
             yield f"metric_{number}" if number else "conditions", _by_condition(data, metric), data, caption, title
 
 
+@styled
 def _by_condition(data: "pd.DataFrame", metric: str) -> "Axes":
     (ax,) = new_panels()
     ax.figure.set_size_inches(7, 1.2 + 0.3 * len(data))
     places = range(len(data))
-    ax.errorbar(data[metric], places, xerr=curves.interval(data, metric), fmt="o", capsize=2.5, markersize=5)
+    if metric == "auc_drop":
+        floor = losses.loss_floor(data)
+        losses.draw_losses(ax, data, places, floor=floor, vertical=False, marker="o")
+        losses.loss_axis(ax, floor, data[[metric, f"{metric}_high"]].max(axis=None), axis="x")
+        if (data["auc_drop_low"] < floor).any():
+            legend_outside(ax, [losses.bound_handle(vertical=False)])
+    else:
+        ax.errorbar(data[metric], places, xerr=curves.interval(data, metric), fmt="o", capsize=2.5, markersize=5)
+        ax.set_xlabel(metric)
     ax.set_yticks(places, [_where(row) + _under(row) for row in data.to_dict("records")])
     ax.invert_yaxis()
-    ax.set_xlabel(metric)
     return ax
 
 

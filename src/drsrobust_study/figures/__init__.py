@@ -36,13 +36,14 @@ from drsrobust_study.figures.components import (
     row_loss,
     row_loss_data,
 )
-from drsrobust_study.figures.fleet import fleet_risk, fleet_risk_data, fleet_tail
+from drsrobust_study.figures.fleet import fleet_tail
 from drsrobust_study.figures.injection_speed import injection_speed, injection_speed_data
 from drsrobust_study.figures.memory_faults import (
     fault_assumptions,
     fault_assumptions_data,
     memory_fault_loss,
     memory_fault_loss_data,
+    memory_fault_years,
     protection_ranking,
 )
 from drsrobust_study.figures.mitigations import (
@@ -93,8 +94,6 @@ __all__ = [
     "error_shapes_data",
     "fault_assumptions",
     "fault_assumptions_data",
-    "fleet_risk",
-    "fleet_risk_data",
     "fleet_tail",
     "injection_speed",
     "injection_speed_data",
@@ -105,6 +104,7 @@ __all__ = [
     "lead_curves",
     "memory_fault_loss",
     "memory_fault_loss_data",
+    "memory_fault_years",
     "model_curves",
     "model_curves_data",
     "model_factor_levels",

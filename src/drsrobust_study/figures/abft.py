@@ -3,79 +3,107 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
-from drsrobust.plots.curves import NONE, UNPROTECTED, interval
+from drsrobust.plots.curves import NONE, UNPROTECTED
+from drsrobust.plots.losses import bound_handle, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import (
     CLAIMED,
-    DASHED,
     GUIDE,
-    OUTSIDE,
     apart,
-    at_edge,
-    auc_guides,
-    name_line,
+    legend_outside,
     series_style,
-    series_styles,
     styled,
 )
+from drsrobust.statistics.intervals import wilson
+from drsrobust_study.findings import interval
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     import pandas as pd
     from matplotlib.axes import Axes
 
-_LEAST_DRAWN = 1e-8  # AUC: a smaller change is drawn here
-WITHIN = 1e-4  # AUC: the largest change that repair may leave
 _BAR = {"linestyle": "none", "capsize": 2, "elinewidth": 1.1, "markersize": 5}
+_COUNTS = ["injections", "significant", "significant_detected", "detected"]
+_MISSED, _HARMLESS = {"facecolor": "#000000", "lw": 0}, "pale, on top: harmless, detected"
 _REPAIR = ["panel", "model", "dataset", "mitigation", "ber", "n", "auc", "auc_low", "auc_high", "auc_golden", "change"]
+_REPAIR += ["auc_drop", "auc_drop_low", "auc_drop_high"]
 
 
 def abft_detection_data(shares: "pd.DataFrame") -> "pd.DataFrame":
-    """What `abft_detection` draws: one row per mitigation, model, component and bit, sorted.
+    """What `abft_detection` draws: one row per mitigation, model and bit, over all components, in the order of mitigations.
 
     Args:
         shares: `noticed_shares` of single errors by bit.
     """
     if "noticed_low" not in shares:
         raise ValueError("the table has no column 'noticed_low'; give it as noticed_shares(errors)")
-    names = {name: number for number, name in enumerate(shares["mitigation"].unique())}
-    keys = ["mitigation", "model", "component", "bit"]
-    data = shares.sort_values(keys, key=lambda column: column.map(names) if column.name == "mitigation" else column)
-    return data.reset_index(drop=True)
+    data = shares.groupby(["mitigation", "model", "bit"], sort=False)[_COUNTS].sum().reset_index()
+    order = {name: number for number, name in enumerate(shares["mitigation"].unique())}
+    keys = ["mitigation", "model", "bit"]
+    return data.sort_values(
+        keys, key=lambda column: column.map(order) if column.name == "mitigation" else column, ignore_index=True
+    )
 
 
 @styled
 def abft_detection(
-    data: "pd.DataFrame", ax: "Axes | None" = None, *, mitigation: str, published: float | None = None
+    data: "pd.DataFrame",
+    ax: "Axes | None" = None,
+    *,
+    mitigations: "Sequence[str]",
+    published: float | None = None,
 ) -> "Axes":
-    """Share of single errors that one check detects, by bit and component: of all (pale line), of significant ones (points).
+    """Single errors by bit, a bar per check: the share that is harmful, detected or missed, and on top of it the share of
+    harmless ones that is detected. The legend has the detected share of all harmful errors with its interval (Wilson).
 
     Args:
-        mitigation: the check.
-        published: a share to compare with, drawn as a line.
+        data: `abft_detection_data`.
+        ax: where to draw; None: a new figure.
+        mitigations: the checks.
+        published: the share of harmful errors to compare with.
     """
-    data = data[data["mitigation"] == mitigation]
-    components = list(data["component"].unique())
-    for index, (component, style) in enumerate(series_styles(components).items()):
-        points = data[data["component"] == component].sort_values("bit")
-        place = points["bit"] + 0.26 * (index - (len(components) - 1) / 2)
-        pale = {"color": style["color"], "linestyle": style["linestyle"], "alpha": 0.45, "linewidth": 1.3}
-        ax.plot(place, points["noticed"], **pale)
-        ends = interval(points, "significant_noticed")
-        ax.errorbar(place, points["significant_noticed"], yerr=ends, label=component, **style | _BAR)
-    highest = int(data["bit"].max()) if len(data) else 31
-    if published is not None:
-        ax.axhline(published, zorder=1, **CLAIMED)
-        name_line(ax, published, f"published: {100 * published:g} %", above=False)
-    ax.set(xlabel="bit position (the highest at the left)", ylabel="share detected", ylim=(-0.04, 1.08))
+    handles, width, every = [], 0.84 / max(len(mitigations), 1), list(data["mitigation"].unique())
+    for index, name in enumerate(mitigations):
+        rows, colour = data[data["mitigation"] == name], series_style(every.index(name))["color"]
+        parts = {
+            "detected": (rows["significant_detected"], {"color": colour, "lw": 0}),
+            "missed": (rows["significant"] - rows["significant_detected"], _MISSED),
+            "harmless, detected": (
+                rows["detected"] - rows["significant_detected"],
+                {"color": colour, "alpha": 0.35, "lw": 0},
+            ),
+        }
+        place, top = rows["bit"] + width * ((len(mitigations) - 1) / 2 - index), np.zeros(len(rows))
+        for label, (count, style) in parts.items():
+            share = (count / rows["injections"]).to_numpy(float)
+            ax.bar(place, share, width, bottom=top, label=f"{name}: {label}", **style)
+            top = top + share
+        found, harmful = int(rows["significant_detected"].sum()), int(rows["significant"].sum())
+        text = f"{name}: {found:,} of {harmful:,} harmful errors detected"
+        text += f", {interval(*(100 * end for end in wilson(found, harmful)))} %" if harmful else ""
+        handles.append(Patch(facecolor=colour, lw=0, label=text))
+    highest = int(data["bit"][data["mitigation"].isin(list(mitigations))].max()) if len(data) else 31
+    ax.set(xlabel="bit position (the highest at the left)", ylabel="share of errors", ylim=(0, 1.04))
     ax.set_xlim(highest + 0.7, -0.7)
     step = 1 if highest < 8 else 4
     ax.set_xticks(range(highest % step, highest + 1, step))
-    ax.set_title(f"{mitigation}, {data['model'].iloc[0] if len(data) else ''}")
+    ax.grid(False, axis="x")
+    ax.set_title(data["model"].iloc[0] + f", int{highest + 1}" * (highest < 31) if len(data) else "")
     ax.label_outer()
-    if len(data) and at_edge(ax, "last_col"):
-        ax.legend(title="errors in (points:\nharmful, lines: all)", **OUTSIDE)
+    if len(data):
+        shown, harmless = data[data["mitigation"].isin(list(mitigations))], {"color": "#999999", "alpha": 0.45, "lw": 0}
+        handles.append(Patch(label="harmful, missed", **_MISSED))
+        handles += [Patch(label=_HARMLESS, **harmless)] * bool(
+            (shown["detected"] > shown["significant_detected"]).any()
+        )
+        if published is not None:
+            handles.append(
+                Line2D([], [], linestyle="", label=f"(published: over {100 * published:g} % of harmful errors)")
+            )
+        legend_outside(ax, handles)
     return ax
 
 
@@ -133,11 +161,10 @@ def abft_overhead(
     else:
         ax.set_xlim(min(-1.0, ends.min(initial=0) - 1), 1.1 * ends.max(initial=10))
         ax.axvline(0, **GUIDE)
-    label = f"extra time, per cent of the {scope}'s{' (logarithmic)' if logarithmic else ''}"
-    ax.set(xlabel=label, title=f"overhead, of the {scope}'s time")
+    ax.set(xlabel="extra time (%)", title=f"of the {scope}'s time")
     ax.grid(False, axis="y")
     if scope == "model":
-        ax.legend(loc="best")
+        legend_outside(ax)
     ax.label_outer()
     return ax
 
@@ -169,36 +196,22 @@ def abft_repair_data(summary: "pd.DataFrame", single: "pd.DataFrame") -> "pd.Dat
 
 
 @styled
-def abft_repair(data: "pd.DataFrame", ax: "Axes | None" = None, *, panel: str = "rate") -> "Axes":
-    """AUC without and with repair.
+def abft_repair(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """AUC lost at each bit error rate with its interval, on a logarithmic axis, without and with repair. An open triangle is
+    the upper end of an interval that holds no loss.
 
     Args:
-        panel: `rate`: mean AUC with its interval against the bit error rate; `single`: share of trials with one error whose
-            AUC differs from the golden one by at least x.
+        data: `abft_repair_data`; panel `rate` is drawn.
+        ax: where to draw; None: a new figure.
     """
-    data = data[data["panel"] == panel]
+    data = data[(data["panel"] == "rate") & (data["ber"] > 0)]
+    floor = loss_floor(data)
     for index, name in enumerate(data["mitigation"].drop_duplicates().sort_values(key=lambda names: names != NONE)):
         points, style = data[data["mitigation"] == name], series_style(index)
         style |= {"color": "#000000", "label": UNPROTECTED} if name == NONE else {"label": "rows and layers repaired"}
-        if panel == "rate":
-            points = points[points["ber"] > 0]
-            style |= {"yerr": interval(points, "auc"), "capsize": 2.5, "markersize": 5, "linewidth": 1.6}
-            ax.errorbar(points["ber"] * apart(index, 2), points["auc"], **style)
-        else:
-            change = points["change"].fillna(np.inf).to_numpy()
-            least = np.unique(np.append(change[change > _LEAST_DRAWN], _LEAST_DRAWN))
-            share = (change >= least[:, None]).mean(axis=1)
-            style |= {"marker": "", "linewidth": 1.8}
-            ax.step(np.append(least.clip(_LEAST_DRAWN, 1), 1.0), np.append(share, 0.0), where="pre", **style)
-    if panel == "rate":
-        auc_guides(ax, data["auc_golden"])
-        ax.set_title("errors in all parameters")
-    else:
-        ax.axvline(WITHIN, linestyle=DASHED, **GUIDE)
-        name_line(ax, WITHIN, f"within {WITHIN:g}", axis="x")
-        ax.set(xlabel="|AUC - golden|", ylabel="share of trials with at least x", title="one error per trial")
-        ax.set(xlim=(_LEAST_DRAWN, 1.0), ylim=(-0.03, 1.03))
-    ax.set_xscale("log")
+        draw_losses(ax, points, points["ber"] * apart(index, 2, 0.12), floor=floor, **style)
+    ax.set(title="errors in all parameters", xlabel="bit error rate (flips per stored bit)", xscale="log")
     if len(data):
-        ax.legend(loc="best")
+        loss_axis(ax, floor, float(data["auc_drop_high"].max()))
+        legend_outside(ax, [*ax.get_legend_handles_labels()[0], bound_handle()])
     return ax

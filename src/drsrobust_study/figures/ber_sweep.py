@@ -9,11 +9,11 @@ from drsrobust.plots.curves import interval, picked
 from drsrobust.plots.names import display_name
 from drsrobust.plots.style import (
     DASHES,
-    OUTSIDE,
     apart,
     at_edge,
     auc_guides,
     label_lines,
+    legend_outside,
     series_style,
     series_styles,
     shade_rates,
@@ -73,7 +73,7 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
         if (data["share_nonfinite"] > 0.5).any():
             style = {"marker": "o", "markersize": 4.5, "markeredgecolor": "#444444"} | _HOLLOW
             handles.append(Line2D([], [], label="open: most trials had\nNaN or infinite scores", **style))
-        ax.legend(handles=handles, handlelength=3, **OUTSIDE)
+        legend_outside(ax, handles, handlelength=3)
     return ax
 
 
@@ -126,7 +126,7 @@ def scoring_rules(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: st
             Line2D([], [], label=rule, **series_style(index) | {"linestyle": ""}) for index, rule in enumerate(rules)
         ]
         handles += [Line2D([], [], label=name, color="#444444", linestyle=DASHES[i]) for i, name in enumerate(models)]
-        ax.legend(handles=handles, **OUTSIDE)
+        legend_outside(ax, handles)
     return ax
 
 
@@ -188,7 +188,7 @@ def ber_knees(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str, h
         for number, loss in enumerate(losses):
             fill = _FILLS[number % 3] or "#888888"
             handles.append(Line2D([], [], markerfacecolor=fill, label=_lost(loss), **marker))
-        ax.legend(handles=handles, **OUTSIDE)
+        legend_outside(ax, handles)
     return ax
 
 

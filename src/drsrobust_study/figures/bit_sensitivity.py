@@ -9,7 +9,7 @@ from matplotlib.colors import LogNorm, Normalize, to_rgba
 from matplotlib.patches import Rectangle
 
 from drsrobust.plots.curves import interval, picked
-from drsrobust.plots.style import OUTSIDE, at_edge, series_styles, styled
+from drsrobust.plots.style import at_edge, legend_outside, series_styles, styled
 from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def bit_sensitivity(
     if len(data):
         ax.set_title(f"{_TITLES[quantity]}, {data['model'].iloc[0]} on {data['dataset'].iloc[0]}", pad=18)
         if at_edge(ax, "last_col"):
-            ax.legend(title="flip in", **OUTSIDE)
+            legend_outside(ax, title="flip in")
     return ax
 
 
@@ -147,7 +147,7 @@ def bit_layout_data(weight: float, bits: Sequence[int]) -> "pd.DataFrame":
 @styled
 def bit_layout(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """The bits of a float32 in boxes, coloured by field: a row per flip, with the flipped box marked and the value."""
-    ax.figure.set_size_inches(9.0, 0.9 + 0.34 * len(data))
+    ax.figure.set_size_inches(7.0, 0.9 + 0.34 * len(data))
     colours = {"sign": "#E9C7DC", "exponent": "#F7D9B8", "mantissa": "#CFE3F2"}
     fields = [next(name for name, low, high in FIELDS if low <= bit <= high) for bit in range(31, -1, -1)]
     for row, (flipped, value, word) in enumerate(data[["flipped", "value", "word"]].itertuples(index=False)):

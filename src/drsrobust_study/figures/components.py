@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.plots.curves import picked
-from drsrobust.plots.style import LIMIT, OUTSIDE, at_edge, series_style, series_styles, styled
+from drsrobust.plots.style import LIMIT, at_edge, legend_outside, series_style, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +76,7 @@ def component_pvf(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
         ax.set(title="errors that make any output incorrect (PVF)", xlabel="share of errors", xlim=(-0.02, 1.02))
     ax.label_outer()
     if at_edge(ax, "last_col"):
-        ax.legend(**OUTSIDE)
+        legend_outside(ax)
     return ax
 
 
@@ -119,7 +119,7 @@ def bit_class_pvf(
     else:
         ax.set(title=f"errors with any {_OUTPUTS[definition]} (PVF)", ylabel="share of errors", ylim=(-0.03, 1.03))
     if len(data) and at_edge(ax, "last_col"):
-        ax.legend(title=f"{data['model'].iloc[0]}: error in", **OUTSIDE)
+        legend_outside(ax, title=f"{data['model'].iloc[0]}: error in")
     return ax
 
 
@@ -167,7 +167,7 @@ def layer_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str 
     _log(ax, "x", data[ends[::2]])
     ax.label_outer()
     if len(data) and at_edge(ax, "last_col"):
-        ax.legend(title=f"{data['model'].iloc[0]}\n(share of its bits)", **OUTSIDE)
+        legend_outside(ax, title=f"{data['model'].iloc[0]}\n(share of its bits)")
     return ax
 
 
@@ -200,7 +200,7 @@ def row_loss(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     if len(data):
         ax.set_xscale("log")
         _log(ax, "y", data[_LOSS[::2]])
-        ax.legend(title=f"{data['model'].iloc[0]}, rows of", **OUTSIDE)
+        legend_outside(ax, title=f"{data['model'].iloc[0]}, rows of")
     return ax
 
 
@@ -236,7 +236,7 @@ def error_shapes(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     ax.set(xlabel="mean AUC loss of one event")
     _log(ax, "x", data[_LOSS[::2]])
     if len(data):
-        ax.legend(title="errors in", **OUTSIDE)
+        legend_outside(ax, title="errors in")
     return ax
 
 

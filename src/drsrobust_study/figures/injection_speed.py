@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.style import OUTSIDE, at_edge, series_style, styled
+from drsrobust.plots.style import legend_outside, series_style, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,6 @@ _LABELS = {
 }
 _JOINED = "float32"  # type of the models that lines join; others have a band
 _BAND = "#E4DFCF"
-_CROSS = {"marker": "x", "linestyle": "none", "markersize": 4.5}
 _GREY = "#555555"
 _LINE = {"markersize": 5.5, "linewidth": 1.6}
 
@@ -68,13 +67,13 @@ def injection_speed_data(
 def injection_speed(
     data: "pd.DataFrame", ax: "Axes | None" = None, *, panel: str = "rate", quantity: str = "total_ms"
 ) -> "Axes":
-    """CPU time (inject and undo) or memory of one injection by method; a cross at the upper edge where one was not run.
+    """CPU time (inject and undo) or memory of one injection by method; a curve ends where its method was not run.
 
     Args:
         panel: `rate`: against the bit error rate, on one model; `size`: against the model's size at equal numbers of errors,
             with open markers for all but the smallest number.
         quantity: `total_ms` or `peak_mib`.
-        ax: where to draw; None: a new figure. The last panel of a row has the legend.
+        ax: where to draw; None: a new figure.
     """
     styles = {method: series_style(index) for index, method in enumerate(data["method"].unique())}
     data, x = data[data["panel"] == panel], "rate" if panel == "rate" else "parameters"
@@ -96,27 +95,11 @@ def injection_speed(
         # A logarithmic axis alone has no place for 0, the memory that a small injection takes.
         ax.set_yscale("log") if quantity == "total_ms" else ax.set_yscale("symlog", linthresh=1, linscale=0.5)
         handles = ax.get_legend_handles_labels()[0] if panel == "rate" else _entries(ax, styles, counts, data)
-        handles += _crosses(ax, data, x, styles)
-        if at_edge(ax, "last_col"):
-            ax.legend(handles=handles, **OUTSIDE)
+        legend_outside(ax, handles)
         model = f"{data['parameters'].iloc[0]:,} float32 parameters"
         ax.set_title(model if panel == "rate" else "at equal numbers of errors")
         ax.label_outer()
     return ax
-
-
-def _crosses(ax: "Axes", data: "pd.DataFrame", x: str, styles: dict[str, dict]) -> list[Line2D]:
-    """Draws a cross where a method was not run; gives its legend entry."""
-    missing = data[data["cpu_ms"].isna()]
-    for index, (method, style) in enumerate(styles.items()):
-        places = missing.loc[missing["method"] == method, x].unique()
-        height = [0.98 - 0.035 * index] * len(places)  # a row per method, so that no cross hides another
-        ax.plot(places, height, transform=ax.get_xaxis_transform(), color=style["color"], **_CROSS)
-    if missing.empty:
-        return []
-    low, high = ax.get_ylim()
-    ax.set_ylim(low, 4 * high)  # crosses lie above all curves
-    return [Line2D([], [], color=_GREY, label="not run", **_CROSS)]
 
 
 def _entries(

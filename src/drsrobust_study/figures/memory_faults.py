@@ -7,7 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.plots.curves import NONE, interval, mitigation_label
-from drsrobust.plots.style import COLOURS, MARKERS, OUTSIDE, at_edge, styled
+from drsrobust.plots.losses import RESOLUTION, bound_handle, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.style import COLOURS, MARKERS, SMALLEST, legend_outside, styled
+from drsrobust.statistics.columns import ENDS
+from drsrobust_study.findings import interval as interval_text
+from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +21,17 @@ _LABELS = {
     "auc_drop": "AUC lost to one fault that reaches the model",
     "per_year": "AUC lost to faults of a year",
 }
+_MODES = {
+    "bit": "bit",
+    "word": "word (64 bits)",
+    "column": "column of a bank",
+    "row": "row of a bank",
+    "bank": "bank",
+    "banks": "banks\n(all of a chip)",
+    "ranks": "ranks\n(a chip in every rank)",
+    "any": "any of these,\nby their rates",
+}
+_BAR = {"elinewidth": 0.9, "capsize": 2}
 _KEYS = ["model", "dataset", "error_mode", "mitigation", "n", "hits_per_year"]
 
 
@@ -27,46 +42,68 @@ def memory_fault_loss_data(expected: "pd.DataFrame") -> "pd.DataFrame":
 
 
 @styled
-def memory_fault_loss(
-    data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "auc_drop", least: float = 1e-6
-) -> "Axes":
-    """The loss by fault mode, a series per mitigation, on a logarithmic axis. Open triangles at the bottom are means that are
-    not over `least` (no bit remained, or only harmless ones).
+def memory_fault_loss(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """The AUC that one fault costs, by mode, a bar per mitigation with its interval, which begins at 0. A number stands where
+    the bar of the model without protection is too short to see.
+
+    Args:
+        data: `memory_fault_loss_data`, of the mitigations to draw.
+        ax: where to draw; None: a new figure.
+    """
+    modes, names = (list(dict.fromkeys(data[column])) for column in ("error_mode", "mitigation"))
+    highest, width = data["auc_drop_high"].max() if len(data) else 1.0, 0.84 / max(len(names), 1)
+    ax.figure.set_figheight(1.2 + 0.46 * max(len(modes), 3))
+    for index, name in enumerate(names):
+        rows = data[data["mitigation"] == name]
+        place = _rows(rows, modes) + width * ((len(names) - 1) / 2 - index)
+        value, low, high = (rows[f"auc_drop{end}"].clip(lower=0).to_numpy(float) for end in ENDS)
+        colour = "#555555" if name == NONE else COLOURS[index - 1]
+        ax.barh(place, value, width, color=colour, lw=0, label=mitigation_label(name))
+        seen = high > 0
+        bars = np.maximum([value - low, high - value], 0)[:, seen]
+        ax.errorbar(value[seen], place[seen], xerr=bars, marker="", linestyle="none", ecolor="#111111", **_BAR)
+        for x, y, upper in zip(value, place, high, strict=True):
+            if upper == 0 or (name == NONE and x < 0.005 * highest):
+                ax.annotate(number(x), (upper, y), (4, 0), textcoords="offset points", va="center", size=SMALLEST)
+    ax.set_yticks(range(len(modes))[::-1], [_MODES.get(mode, mode) for mode in modes])
+    ax.set(
+        xlim=(0, 1.05 * highest), ylim=(-0.6, len(modes) - 0.4), ylabel="mode of the fault", xlabel=_LABELS["auc_drop"]
+    )
+    ax.grid(False, axis="y")
+    if names:
+        legend_outside(ax)
+    return ax
+
+
+@styled
+def memory_fault_years(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """The AUC that the faults of a year cost, by mode, a series per mitigation, on a logarithmic axis. An open triangle is the
+    upper end of an interval that holds no loss; it is at the left edge where a code corrects all faults of a mode.
 
     Args:
         data: `memory_fault_loss_data`.
-        ax: where to draw; None: a new figure. The last panel of a row has the legend.
-        quantity: `auc_drop`, or `per_year`.
-        least: AUC; of `per_year` it is per fault.
+        ax: where to draw; None: a new figure.
     """
     modes, names = (list(dict.fromkeys(data[column])) for column in ("error_mode", "mitigation"))
-    floor = least * (data["hits_per_year"].min() if quantity == "per_year" and len(data) else 1.0)
+    ax.figure.set_figheight(1.4 + 0.5 * max(len(modes), 2))
+    floor = loss_floor(data, "per_year", RESOLUTION * data["hits_per_year"].min()) if len(data) else RESOLUTION
     for index, name in enumerate(names):
         rows = data[data["mitigation"] == name]
-        place = rows["error_mode"].map(modes.index).to_numpy(float) + 0.7 * ((index + 0.5) / len(names) - 0.5)
-        value = rows[quantity].to_numpy(float)
-        points, ends = (
-            np.maximum(value, floor),
-            np.maximum(rows[[f"{quantity}_low", f"{quantity}_high"]], floor).to_numpy().T,
-        )
-        colour, label = ("#000000" if name == NONE else COLOURS[index - 1]), mitigation_label(name)
-        bars = {"ecolor": colour, "elinewidth": 0.9, "capsize": 2, "linestyle": "none", "color": colour}
-        ax.errorbar(place, points, yerr=np.abs(ends - points), marker="", alpha=0.45, **bars)
-        over = value > floor
-        style = {"linestyle": "none", "color": colour, "markersize": 6}
-        ax.plot(place[over], value[over], marker=MARKERS[index], label=label, **style)
-        ax.plot(place[~over], points[~over], marker="v", markerfacecolor="white", **style)
-    ax.set_yscale("log")
-    ax.set_ylim(floor / 2, None)
-    ax.set_xticks(range(len(modes)), modes)
-    ax.set_xlim(-0.6, len(modes) - 0.4)
-    for index in range(0, len(modes), 2):
-        ax.axvspan(index - 0.5, index + 0.5, color="#F5F5F2", zorder=-1, lw=0)
-    ax.grid(False, axis="x")
-    ax.set(xlabel="mode of the fault", ylabel=_LABELS[quantity])
-    if names and at_edge(ax, "last_col"):
-        ax.legend(**OUTSIDE)
+        place = _rows(rows, modes) + 0.7 * (0.5 - (index + 0.5) / len(names))
+        style = {"color": "#000000" if name == NONE else COLOURS[index - 1], "marker": MARKERS[index]}
+        draw_losses(ax, rows, place, "per_year", floor=floor, vertical=False, label=mitigation_label(name), **style)
+    ax.set_yticks(range(len(modes))[::-1], [_MODES.get(mode, mode) for mode in modes])
+    ax.set(ylim=(-0.6, len(modes) - 0.4), ylabel="mode of the fault")
+    ax.grid(False, axis="y")
+    if names:
+        loss_axis(ax, floor, float(data["per_year_high"].max()), axis="x", label=_LABELS["per_year"])
+        legend_outside(ax, [*ax.get_legend_handles_labels()[0], bound_handle(vertical=False)])
     return ax
+
+
+def _rows(data: "pd.DataFrame", modes: Sequence[str]) -> np.ndarray:
+    """The height of each row's mode, the first mode at the top."""
+    return len(modes) - 1 - data["error_mode"].map(list(modes).index).to_numpy(float)
 
 
 @styled
@@ -79,12 +116,12 @@ def protection_ranking(data: "pd.DataFrame", ax: "Axes | None" = None, *, ber: f
         ber: of the flips.
     """
     place = np.arange(len(data))[::-1]
-    ax.figure.set_size_inches(8.4, 1.6 + 0.36 * len(data))
+    ax.figure.set_figheight(1.7 + 0.36 * len(data))
     kinds = {"faults": ("faults of chips", 0, 0.14), "flips": (f"independent flips at {ber:g}", 1, -0.14)}
-    for name, (label, number, shift) in kinds.items():
+    for name, (label, style_number, shift) in kinds.items():
         style = {
-            "color": COLOURS[number],
-            "marker": MARKERS[number],
+            "color": COLOURS[style_number],
+            "marker": MARKERS[style_number],
             "linestyle": "none",
             "markersize": 6,
             "label": label,
@@ -92,10 +129,14 @@ def protection_ranking(data: "pd.DataFrame", ax: "Axes | None" = None, *, ber: f
         ax.errorbar(data[name], place + shift, xerr=interval(data, name), elinewidth=1, capsize=2, **style)
     for line in (0.0, 1.0):
         ax.axvline(line, color="#777777", linewidth=0.9, zorder=0)
-    ax.set_yticks(place, [textwrap.fill(mitigation_label(name), 34) for name in data["mitigation"]], size=9)
+    ax.set_yticks(place, [textwrap.fill(mitigation_label(name), 34) for name in data["mitigation"]])
     ax.set_xlim(max(-1.0, min(-0.1, *data["faults_low"], *data["flips_low"])) if len(data) else -0.1, 1.08)
     ax.grid(False, axis="y")
-    ax.set_xlabel("share of the lost AUC that comes back")
+    label = "share of the lost AUC that comes back"
+    if len(data):
+        order = interval_text(*(data[f"rank_correlation{end}"].iloc[0] for end in ENDS))
+        label += f"\n(rank correlation of the two orders: {order})"
+    ax.set_xlabel(label)
     ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2)
     return ax
 
@@ -140,12 +181,15 @@ def fault_assumptions(data: "pd.DataFrame", ax: "Axes | None" = None, *, modes: 
             "marker": MARKERS[index],
             "linestyle": "none",
             "markersize": 5.5,
-            "label": mode,
+            "label": _MODES.get(mode, mode).replace("\n", " "),
         }
+        rows = rows.assign(
+            auc_drop_low=rows["auc_drop_low"].clip(lower=0)
+        )  # an interval that holds no loss begins at 0
         ax.errorbar(rows["auc_drop"], place, xerr=interval(rows, "auc_drop"), elinewidth=1, capsize=2, **style)
-    ax.set_yticks(range(len(names)), names[::-1])
+    ax.set_yticks(range(len(names)), [textwrap.fill(name, 26) for name in names[::-1]])
     ax.grid(False, axis="y")
-    ax.axvline(0.0, color="#777777", linewidth=0.9, zorder=0)
+    ax.set_xlim(0, None)
     ax.set_xlabel(_LABELS["auc_drop"])
-    ax.legend(title="mode", **OUTSIDE)
+    legend_outside(ax, title="mode")
     return ax

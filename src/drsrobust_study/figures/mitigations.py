@@ -5,17 +5,18 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 
 from drsrobust.plots.curves import interval, mitigation_label, refuse_one_label
-from drsrobust.plots.style import OUTSIDE, at_edge, series_style, styled
+from drsrobust.plots.style import SMALLEST, at_edge, legend_outside, series_style, styled
 from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _KEYS = ["model", "dataset", "protocol", "target", "mitigation", "ber", "n", "auc_golden"]
+_POINT = {"linestyle": "none", "markersize": 4.5, "elinewidth": 1.1, "capsize": 2}
 _TITLES = {"recovery": "recovery", "gained": "the same in AUC"}
 _LABELS = {"recovery": "share of the lost AUC that comes back", "gained": "AUC gained by protection"}
 
@@ -66,14 +67,14 @@ def recovery_rows(data: pd.DataFrame, ax: "Axes | None" = None, *, quantity: str
         ax.axhspan(index - 0.5, index + 0.5, color="#F5F5F2", zorder=-1, lw=0)
     for line in (0.0, 1.0) if quantity == "recovery" else (0.0,):
         ax.axvline(line, color="#777777", linewidth=0.9, zorder=0)
-    ax.set_yticks(range(len(names))[::-1], [mitigation_label(name) for name in names], fontsize=8)
+    ax.set_yticks(range(len(names))[::-1], [textwrap.fill(mitigation_label(name), 36) for name in names])
     ax.set_ylim(-0.6, len(names) - 0.4)
     ax.grid(False, axis="y")
     ax.set(title=_TITLES[quantity], xlabel=_LABELS[quantity])
     if quantity == "recovery":
         ax.set_xlim(-0.3, 1.15)  # bars are very long where little is lost
     if rates and at_edge(ax, "last_col"):
-        ax.legend(title="bit error rate", **OUTSIDE)
+        legend_outside(ax, title="bit error rate")
     ax.label_outer()
     return ax
 
@@ -93,35 +94,36 @@ def protection_places_data(points: pd.DataFrame, places: Mapping[str, Sequence[s
 
 
 @styled
-def protection_places(data: pd.DataFrame, ax: "Axes | None" = None, *, most: int = 6) -> "Axes":
-    """The way of a weight from memory to the score, with the mitigations that act on each part of it: the share of the lost AUC
-    that each gives back, its extra time and its extra storage.
+def protection_places(data: pd.DataFrame, ax: "Axes | None" = None) -> "Axes":
+    """The share of the lost AUC that each mitigation gives back, with its interval; rows are grouped by the place where they
+    act, on the way of a weight from memory to the score. Extra time and extra storage stand at the right.
 
     Args:
         data: `protection_places_data`.
         ax: where to draw; None: a new figure.
-        most: mitigations of a place that are written, the best ones.
     """
-    places, height = list(dict.fromkeys(data["place"])), 0.46
-    ax.figure.set_size_inches(3.1 * len(places) + 0.2, 1.1 + height * most)
-    for column, place in enumerate(places):
-        x, rows = 3.1 * column, data[data["place"] == place].head(most)
-        colour = series_style(column)["color"]
-        box = FancyBboxPatch((x + 0.1, 0.0), 2.6, 0.5, boxstyle="round,pad=0.04", facecolor=colour, alpha=0.18, lw=0)
-        ax.add_patch(box)
-        ax.text(x + 1.4, 0.25, place, ha="center", va="center", size=11, weight="bold", color=colour)
-        if column:
-            arrow = {"arrowstyle": "-|>", "mutation_scale": 14, "color": "#555555"}
-            ax.add_patch(FancyArrowPatch((x - 0.36, 0.25), (x + 0.06, 0.25), **arrow))
-        for index, row in enumerate(rows.itertuples()):
-            share = "unknown" if row.recovery != row.recovery else f"{100 * row.recovery:.3g} %"
+    places, labels, y = list(dict.fromkeys(data["place"])), {}, 0.0
+    margin = {"xycoords": ax.get_yaxis_transform(), "va": "center", "size": SMALLEST, "annotation_clip": False}
+    for index, place in enumerate(places):
+        rows, style = data[data["place"] == place], series_style(index)
+        ax.annotate(place, (-0.02, y), ha="right", color=style["color"], weight="bold", **margin)
+        heights = y - 1 - np.arange(len(rows))
+        bars = interval(rows, "recovery")
+        ax.errorbar(rows["recovery"], heights, xerr=bars, label=place, **style | _POINT)
+        for height, row in zip(heights, rows.itertuples(), strict=True):
+            labels[height] = textwrap.fill(
+                re.sub(r" \((provable, )?restore\)", "", mitigation_label(row.mitigation)), 34
+            )
             costs = [f"+{number(row.overhead_percent)} % time"] if row.overhead_percent >= 0.5 else []
             costs += [f"+{number(row.stored_percent)} % bits"] if row.stored_percent >= 0.01 else []
-            name = re.sub(r" \((provable, )?restore\)", "", mitigation_label(row.mitigation))
-            y = -0.35 - height * index
-            ax.text(x + 0.1, y, share, va="center", size=9.5, weight="bold", color=colour)
-            text = "\n".join([*textwrap.wrap(name, 30), ", ".join(costs) or "hardly any cost"])
-            ax.text(x + 0.85, y, text, va="center", size=7.6, linespacing=1.15)
-    ax.set(xlim=(0.0, 3.1 * max(len(places), 1)), ylim=(-0.1 - height * most, 0.6))
-    ax.set_axis_off()
+            ax.annotate(", ".join(costs) or "hardly any", (1.02, height), color="#444444", **margin)
+        y = heights[-1] - 1.4
+    ax.annotate("cost", (1.02, 0.0), color="#444444", weight="bold", **margin)
+    for line in (0.0, 1.0):
+        ax.axvline(line, color="#777777", linewidth=0.9, zorder=0)
+    ax.set_yticks(list(labels), list(labels.values()))
+    ax.tick_params(axis="y", length=0)
+    ax.grid(False, axis="y")
+    ax.set(ylim=(y + 0.8, 0.8), xlim=(-0.15, 1.1), xlabel=_LABELS["recovery"])
+    ax.figure.set_figheight(0.9 + 0.19 * max(-y, 3.0))
     return ax

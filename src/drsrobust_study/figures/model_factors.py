@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 
 from drsrobust._choices import unknown
-from drsrobust.plots.style import DASHES, LIMIT, MARKERS, OUTSIDE, apart, at_edge, series_styles, styled
+from drsrobust.plots.style import DASHES, LIMIT, MARKERS, apart, at_edge, legend_outside, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -162,7 +162,7 @@ def component_contribution(data: "pd.DataFrame", ax: "Axes | None" = None, *, pr
     ax.grid(False, axis="y")
     ax.set(title=_PROTOCOLS[protocol], xlabel="part of the deviating inputs (%)")
     if len(rows) and at_edge(ax, "last_col"):
-        ax.legend(**OUTSIDE)
+        legend_outside(ax)
     ax.label_outer()
     return ax
 

@@ -32,7 +32,7 @@ def one_flip(data: "pd.DataFrame", *, marked_bit: int | None = None) -> "Axes":
     """
     golden, flips = data[data["flipped"] < 0].iloc[0], data[data["flipped"] >= 0]
     axes = new_panels(rows=len(_PANELS), sharey=False)
-    axes[0].figure.set_size_inches(8.0, 7.6)
+    axes[0].figure.set_size_inches(7.0, 7.6)
     marked = flips["flipped"] == marked_bit
     for ax, (name, title) in zip(axes, _PANELS.items(), strict=True):
         start, ends = golden[name], flips[name]

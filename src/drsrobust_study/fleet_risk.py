@@ -1,0 +1,61 @@
+"""What errors of memory cost a fleet a day, as a table (notebook 13)."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from drsrobust.plots.curves import mitigation_label
+from drsrobust.statistics.columns import ENDS
+from drsrobust_study.findings import interval
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_QUANTITIES = ("wrong_per_day", "nan_per_day", "auc_days_per_day", "stops_per_day", "stops_anywhere_per_day")
+_SHOWN = ("wrong_per_day", "share_wrong", "stops_anywhere_per_day")
+_WORDS = {
+    "rate": "failure rates",
+    "protection": "protection",
+    "nonfinite": "a NaN is",
+    "wrong_per_day": "wrong recommendations a day",
+    "share_wrong": "share of all",
+    "stops_anywhere_per_day": "hosts stopped a day",
+}
+
+
+def fleet_risk_data(tables: "Mapping[str, pd.DataFrame]") -> "pd.DataFrame":
+    """One row per failure rate, rule for NaN and mitigation.
+
+    Args:
+        tables: name of a failure rate -> `Fleet.table()` with it, or several of these with other rules for NaN as one table.
+    """
+    import pandas as pd
+
+    quantities = [f"{name}{end}" for name in _QUANTITIES for end in ENDS]
+    columns = ["rate", "kind", "nonfinite", "mitigation", "faults_per_day", "hits_per_day", "active", *quantities]
+    parts = [table.assign(rate=name) for name, table in tables.items()]
+    return pd.concat(parts, ignore_index=True)[[*columns, "loss_once_a_year", "loss_once_in_ten_years"]]
+
+
+def fleet_risk_table(data: "pd.DataFrame", served: float) -> "pd.DataFrame":
+    """What a reader needs of `fleet_risk_data`.
+
+    Args:
+        data: `fleet_risk_data`.
+        served: recommendations of the whole fleet a day.
+
+    Returns:
+        a row each: `rate`, `protection`, `nonfinite` (the rule for NaN), and with `_low` and `_high` `wrong_per_day`,
+        `share_wrong` (of all recommendations) and `stops_anywhere_per_day` (hosts). Bounds that no trial supports are kept.
+    """
+    shares = {f"share_wrong{end}": data[f"wrong_per_day{end}"] / served for end in ENDS}
+    table = data.assign(protection=data["mitigation"].map(mitigation_label), **shares)
+    return table[["rate", "protection", "nonfinite", *(f"{name}{end}" for name in _SHOWN for end in ENDS)]]
+
+
+def worded(table: "pd.DataFrame") -> "pd.DataFrame":
+    """`fleet_risk_table` as texts to read: each number with its interval in brackets."""
+    texts = {
+        name: [interval(*ends) for ends in table[[f"{name}{end}" for end in ENDS]].itertuples(index=False)]
+        for name in _SHOWN
+    }
+    return table[["rate", "protection", "nonfinite"]].assign(**texts).rename(columns=_WORDS)
