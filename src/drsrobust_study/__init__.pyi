@@ -11,7 +11,6 @@ from . import findings as findings
 from . import fleet_risk as fleet_risk
 from . import injection_speed as injection_speed
 from . import memory_faults as memory_faults
-from . import messages as messages
 from . import mitigations as mitigations
 from . import model_factors as model_factors
 from . import one_flip as one_flip

@@ -1,4 +1,4 @@
-"""A figure in words, read from what is drawn: a message as its title, and alternative text with the ends of each panel."""
+"""A figure in words, read from what is drawn: alternative text with the ends of each panel, and words of its points."""
 
 import re
 from textwrap import shorten
@@ -18,31 +18,6 @@ if TYPE_CHECKING:
 
 _LETTERS = 400  # of an alternative text at most: a screen reader cannot stop in it
 _POINTS = 400  # of a figure at most, with words of their own
-
-
-def title(figure: "Figure") -> str:
-    """One sentence on the first panel with data: where its quantity is highest, or how its widest curve falls or rises."""
-    panels = [ax for ax in figure.axes if _series(ax)]
-    if not panels:
-        return "No values to show."
-    ax, series = panels[0], _series(panels[0])
-    quantity, x_quantity = _quantity(ax), _bare(_shared_label(ax, "x"))
-    named = (_names(ax.yaxis) or _names(ax.xaxis)) is not None and not _is_map(ax)
-    name = max(series, key=lambda name: float(f"{np.ptp(series[name][0]):.1g}"))
-    values, places = series[name]
-    first, last = _number(values[0]), _number(values[-1])
-    if named or _is_map(ax) or {first, last} != {_number(values.min()), _number(values.max())}:
-        name = max(series, key=lambda name: series[name][0].max())
-        values, places = series[name]
-        place = places[int(values.argmax())]
-        message = f"is highest {f'for {place}' if named else f'at {x_quantity} {place}'}: {_number(values.max())}"
-    elif first == last:
-        message = f"stays at {first}"
-    else:
-        move = "falls" if values[-1] < values[0] else "rises"
-        message = f"{move} from {first} to {last} between {x_quantity} {places[0]} and {places[-1]}"
-    message = f"{quantity} {message}{f' ({name})' if name and len(series) > 1 else ''}."
-    return f"{_head(ax)}: {message}" if len(panels) > 1 and len({_quantity(ax) for ax in panels}) == 1 else message
 
 
 def text(figure: "Figure", message: str = "") -> str:

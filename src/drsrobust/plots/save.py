@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator
 
 from drsrobust._files import new_file
 from drsrobust.plots import alt_text
-from drsrobust.plots.names import display_name, readable
+from drsrobust.plots.names import readable
 from drsrobust.plots.style import SETTINGS, SMALLEST, WIDTH
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def save(
         data: the frame behind the figure; numbers are written with 6 digits.
         caption: one sentence: what is drawn.
         details: how it was made: data, rows, trials, intervals.
-        title: the message, a sentence, which is drawn above the panels; None: made from what is drawn.
+        title: a sentence, which is drawn above the panels; None: the caption.
         timed: the numbers are measured times, which differ from run to run.
         appendix: reports show the figure in their appendix.
         folder: where to; then nothing is shown. None: `figures_folder()`.
@@ -73,7 +73,7 @@ def save(
     figure, silent = ax.figure, folder is not None
     folder = folder or figures_folder()
     _rename(figure)
-    words = {"title": title or _with_dataset(alt_text.title(figure), data), "caption": caption, "details": details}
+    words = {"title": title or caption, "caption": caption, "details": details}
     words |= {
         "title": readable(words["title"]),
         "alt": alt_text.text(figure, readable(words["title"])),
@@ -159,12 +159,6 @@ def _check_readable(figure: mpl.figure.Figure) -> None:
             raise ValueError(
                 f"the text {text.get_text()!r} has {text.get_fontsize():g} points; save takes {SMALLEST} or more"
             )
-
-
-def _with_dataset(sentence: str, data: "pd.DataFrame") -> str:
-    names = list(data["dataset"].dropna().unique()) if "dataset" in data else []
-    name = display_name(names[0]) if names else ""
-    return f"{name}: {sentence}" if len(names) == 1 and name not in sentence else sentence
 
 
 def write_csv(table: "pd.DataFrame", path: Path, digits: int | None = 6) -> None:
