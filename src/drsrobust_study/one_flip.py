@@ -53,7 +53,7 @@ def one_flip(evaluator: "Evaluator", target: str, *, bit: int = 30, seed: int = 
         raise ValueError(f"{evaluator.rows.dataset} has no users; one_flip ranks an item in a user's list")
     by_user = np.lexsort((-evaluator.golden.scores, users))
     _, starts, counts = np.unique(users[by_user], return_index=True, return_counts=True)
-    items = by_user[starts[np.argsort(-counts, kind="stable")]][: max(1, int((counts >= _LIST).sum()))]
+    items = by_user[starts[np.argsort(-counts, kind="stable")]][: (counts >= min(_LIST, counts.max())).sum()]
     with flip(evaluator.model, target, bit, seed=seed).applied(evaluator.model) as error_map:
         moved = np.abs(evaluator.rerun(error_map).probabilities - evaluator.golden.probabilities)
     item = int(items[np.nan_to_num(moved[items]).argmax()])

@@ -97,8 +97,8 @@ def test_figures_and_their_numbers(smoke):
     timed = ["07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places"]
     timed += ["14_protection_plan"]  # its budget of time is of measured times
     timed += ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
-    names += ["10_your_model", "11_one_flip", "11_one_flip_layers", "13_fleet_risk", "13_fleet_risk_tail"]
-    names += [f"12_memory_faults{part}" for part in ("", "_assumptions", "_ranking")]
+    names += ["10_your_model", "11_one_flip", "11_one_flip_layers", "13_fleet_risk_tail"]
+    names += [f"12_memory_faults{part}" for part in ("", "_assumptions", "_ranking", "_yearly")]
     assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names + timed)
     for name in names + timed:
         assert (folder / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
@@ -132,6 +132,8 @@ def test_figures_and_their_numbers(smoke):
         "08_mitigation_recovery_claims",
         "09_injection_speed_claims",
         "12_memory_faults_claims",
+        "13_fleet_risk",
+        "14_protection_plan_assignment",
         "14_protection_plan_claims",
         "claims",
         "models",

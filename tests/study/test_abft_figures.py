@@ -1,7 +1,6 @@
 """Figures of checksums: which numbers they draw, and where."""
 
 import matplotlib as mpl
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -43,19 +42,21 @@ def runs():
 
 
 def test_detection(found):
+    found = pd.concat([found, found.head(1).assign(component="dense_mlp", significant_detected=1999)])
     data = figures.abft_detection_data(noticed_shares(found))
     assert len(data) == 4 and data["mitigation"].iloc[0] == "ABFT Linear (provable)"
-    one = data[(data["bit"] == 31)].iloc[0]
-    assert one[["significant_noticed", "significant_noticed_low", "significant_noticed_high"]].tolist() == list(
-        wilson(1998, 2000)
-    )
-    assert one["noticed"] == pytest.approx(1998 / 3000)
-    assert np.isnan(data.loc[data["bit"] == 0, "significant_noticed"]).all()
-    ax = figures.abft_detection(data, mitigation="ABFT Linear (provable)", published=0.95)
-    assert ax.get_title(loc="left") == "ABFT Linear (provable), dlrm" and ax.get_xlim()[0] > ax.get_xlim()[1]
-    assert [
-        line.get_ydata()[0] for line in ax.lines if len(set(line.get_ydata())) == 1 and line.get_linestyle() == "--"
-    ]
+    top = data[data["bit"] == 30].iloc[0]  # over both components
+    assert top[["injections", "significant", "significant_detected"]].tolist() == [4000, 4000, 3999]
+    ax = figures.abft_detection(data, mitigations=["ABFT EmbeddingBag", "ABFT Linear (provable)"], published=0.95)
+    heights = {bars.get_label(): [bar.get_height() for bar in bars.patches] for bars in ax.containers}
+    assert heights["ABFT EmbeddingBag: detected"] == pytest.approx([0.0, 1998 / 3000])
+    assert heights["ABFT EmbeddingBag: missed"] == pytest.approx([0.5, 2 / 3000])
+    assert heights["ABFT Linear (provable): missed"] == pytest.approx([0.0, 1 / 4000])
+    assert ax.get_title(loc="left") == "dlrm" and ax.get_xlim()[0] > ax.get_xlim()[1]
+    share, low, high = (f"{100 * end:.3g}" for end in wilson(3999, 4000))
+    legend = [text.get_text() for text in (ax.get_legend() or ax.figure.legends[0]).get_texts()]
+    assert f"ABFT Linear (provable): 3,999 of 4,000 harmful errors detected, {share} [{low}, {high}] %" in legend
+    assert "(published: over 95 % of harmful errors)" in legend and "harmful, missed" in legend
     with pytest.raises(ValueError, match="no column 'noticed_low'"):
         figures.abft_detection_data(found)
 
@@ -71,44 +72,25 @@ def test_overhead(runs):
         assert "published: under 20 %" in [text.get_text().strip() for text in ax.texts]
 
 
-@pytest.mark.parametrize("panel", ["rate", "single"])
-def test_repair(panel):
-    summary = pd.DataFrame(
-        {
-            "model": "dlrm",
-            "dataset": "d",
-            "mitigation": ["none", "none", "both", "both"],
-            "ber": [1e-5, 1e-3] * 2,
-            "n": 3,
-            "auc": [0.8, 0.6, 0.8, 0.8],
-            "auc_low": [0.79, 0.5, 0.8, 0.8],
-            "auc_high": [0.81, 0.7, 0.8, 0.8],
-            "auc_golden": 0.8,
-        }
-    )
-    single = pd.DataFrame(
-        {
-            "model": "dlrm",
-            "dataset": "d",
-            "mitigation": ["none", "none", "both", "both"],
-            "auc_drop": [-0.1, 0.01, 0, 1e-9],
-        }
-    )
+def test_repair():
+    auc = {"auc": [0.8, 0.6, 0.8, 0.8], "auc_low": [0.79, 0.5, 0.8, 0.79], "auc_high": [0.81, 0.7, 0.8, 0.8]}
+    loss = {
+        "auc_drop": [0.0, 0.2, 0.0, 0.0],
+        "auc_drop_low": [-0.01, 0.1, 0.0, 0.0],
+        "auc_drop_high": [0.01, 0.3, 0.0, 0.01],
+    }
+    shared = {"model": "dlrm", "dataset": "d", "mitigation": ["none", "none", "both", "both"]}
+    summary = pd.DataFrame(shared | auc | loss | {"ber": [1e-5, 1e-3] * 2, "n": 3, "auc_golden": 0.8})
+    single = pd.DataFrame(shared | {"auc_drop": [-0.1, 0.01, 0, 1e-9]})
     data = figures.abft_repair_data(summary, single)
     assert data[data["panel"] == "single"]["change"].tolist() == [0, 1e-9, 0.01, 0.1]
-    ax = figures.abft_repair(data, panel=panel)
+    ax = figures.abft_repair(data)
     labels = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert labels == ["no protection", "rows and layers repaired"]
-    if panel == "single":
-        plain = ax.lines[0]
-        assert plain.get_xdata().tolist() == [1e-8, 0.01, 0.1, 1.0] and plain.get_ydata().tolist() == [
-            1.0,
-            1.0,
-            0.5,
-            0.0,
-        ]
-        both = ax.lines[1]  # neither trial changes by as much as is drawn
-        assert both.get_xdata().tolist() == [1e-8, 1.0] and both.get_ydata().tolist() == [0.0, 0.0]
+    assert labels[:2] == ["no protection", "rows and layers repaired"] and labels[2].startswith("at most")
+    shown = [bars.lines[0].get_ydata().tolist() for bars in ax.containers]
+    assert shown == [[0.2], []] and ax.get_yscale() == "log"  # all that surely is a loss
+    bounds = [line.get_ydata().tolist() for line in ax.lines if line.get_marker() == "v"]
+    assert bounds[0] == [0.01] and max(bounds[1]) == 0.01
 
 
 def test_claims(found, runs):

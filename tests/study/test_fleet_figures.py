@@ -1,12 +1,12 @@
-"""What the figures of a fleet draw of tables with no row, one and several."""
+"""The table of a fleet and its figure, of tables with no row, one and several."""
 
 import matplotlib as mpl
 import pandas as pd
 import pytest
 
-from drsrobust import plots
 from drsrobust_study import messages
-from drsrobust_study.figures import fleet_risk, fleet_risk_data, fleet_tail
+from drsrobust_study.figures import fleet_tail
+from drsrobust_study.fleet_risk import fleet_risk_data, fleet_risk_table, worded
 
 mpl.use("Agg")
 
@@ -32,30 +32,15 @@ def data():
     return fleet_risk_data({"1 Gb": table(), "16 Gb": table(wrong=(4e4, 10.0)), "events": table("events", (90.0, 0.0))})
 
 
-def points(ax):
-    return [line.lines[0].get_xdata().tolist() for line in ax.containers]
-
-
-def test_faults_and_events_have_panels_of_their_own(data):
-    axes = plots.new_panels(3)
-    fleet_risk(data, axes[0])
-    fleet_risk(data, axes[1], quantity="stops_anywhere_per_day")
-    fleet_risk(data, axes[2], kind="events")
-    assert [points(ax) for ax in axes] == [[[5e4], [4e4, 10.0], []], [[72.0], [72.0], []], [[], [], [90.0]]]
-    limits = [line.get_xdata().tolist() for line in axes[0].lines if line.get_marker() == "<" and len(line.get_xdata())]
-    assert limits == [[0.001]]  # the upper end, where no trial had any
-    assert "distinct" in axes[0].get_title("left") and "logged" in axes[2].get_title("left")
-    assert axes[0].get_legend() is None
-    labels = [text.get_text() for text in axes[2].get_legend().get_texts()]
-    assert labels == ["1 Gb", "16 Gb", "events", "none in these trials:\nupper end"]
-    assert axes[0].get_xlim() == (1e-2, 1e6)  # six decades below the largest
-
-
-def test_one_row_and_none(data):
-    one = fleet_risk_data({"1 Gb": table(wrong=(5e4,))})
-    assert points(fleet_risk(one)) == [[5e4]]
-    assert points(fleet_risk(data.head(0))) == []
-    assert points(fleet_risk(data.assign(wrong_per_day=0.0, wrong_per_day_high=0.0))) == [[], [], []]  # nothing fails
+def test_the_table_of_a_reader(data):
+    shown = fleet_risk_table(data, 1e6)
+    assert shown["protection"].tolist()[:2] == ["no protection", "SECDED (72,64)"] and len(shown) == len(data)
+    first = shown.iloc[0]
+    assert first[["wrong_per_day", "share_wrong", "share_wrong_low"]].tolist() == [5e4, 0.05, 0.025]
+    words = worded(shown)
+    assert words["hosts stopped a day"].tolist()[1] == "72 [36, 144]"
+    assert words["wrong recommendations a day"].tolist()[1] == "0 [0, 0.001]"  # what no trial showed has its bound
+    assert len(worded(shown.head(0))) == 0
 
 
 def test_a_curve_for_each_protection():
@@ -80,7 +65,6 @@ def test_the_message(data):
 
 
 def test_every_rule_for_nan_is_in_the_table_and_the_message():
-    """The first one is drawn."""
     rules = [table(wrong=(7.4e4,), width=1.1)]
     rules += [
         table(wrong=(5.5e4,), width=1.1, nonfinite="no click"),
@@ -89,6 +73,5 @@ def test_every_rule_for_nan_is_in_the_table_and_the_message():
     data = fleet_risk_data({"1 Gb": pd.concat(rules), "16 Gb": table(wrong=(4e4,))})
     assert data["nonfinite"].tolist() == ["wrong", "no click", "caught", "wrong"]
     assert {"nan_per_day_low", "stops_per_day_high", "stops_anywhere_per_day"} < set(data.columns)
-    assert points(fleet_risk(data)) == [[7.4e4], [4e4]]
     many = "74,000 recommendations a day wrong (55,000 with NaN as no click, 28,000 with NaN caught)."
     assert messages.fleet_risk(data, 10_000) == f"Faults in the memory of 10,000 hosts (1 Gb) make {many}"

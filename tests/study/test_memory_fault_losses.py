@@ -11,7 +11,7 @@ import drsrobust as dr
 from drsrobust.statistics.summary import summarise
 from drsrobust_study import components, figures, messages
 from drsrobust_study.components import layer_partition, single_errors
-from drsrobust_study.memory_faults import enlarged, expected_loss, mixed, ranking, understatement
+from drsrobust_study.memory_faults import enlarged, expected_loss, mixed, rank_correlation, ranking, understatement
 
 mpl.use("Agg")
 MODES = ("bit", "row", "bank")
@@ -111,18 +111,23 @@ def frame(modes, names):
 
 
 @pytest.mark.parametrize("names", [[], ["none"], ["none", "chipkill", "SECDED"]])
-@pytest.mark.parametrize("quantity", ["auc_drop", "per_year"])
-def test_losses_are_drawn(names, quantity):
-    data = figures.memory_fault_loss_data(frame(["bit", "row", "any"], names))
-    ax = figures.memory_fault_loss(data, quantity=quantity)
-    drawn = {line.get_label(): line.get_ydata().tolist() for line in ax.lines if line.get_marker() in "os^"}
+def test_losses_are_drawn(names):
+    data = figures.memory_fault_loss_data(frame(["bit", "banks", "any"], names))
+    ax = figures.memory_fault_loss(data.assign(auc_drop_low=-1.0))
+    drawn = {
+        bars.get_label(): [bar.get_width() for bar in bars.patches]
+        for bars in ax.containers
+        if hasattr(bars, "patches")
+    }
+    assert len(drawn) == len(names) and ax.get_xlim()[0] == 0 and ax.get_xscale() == "linear"
+    years = figures.memory_fault_years(data)
     if names:
-        scale = 1.0 if quantity == "auc_drop" else 1e-3
-        assert drawn["no protection"] == pytest.approx([scale * 1e-4, scale * 1e-3, scale * 1e-2])
-        assert [text.get_text() for text in ax.get_xticklabels()] == ["bit", "row", "any"]
-    if len(names) > 1:
-        below = [line for line in ax.lines if line.get_marker() == "v" and len(line.get_ydata())]
-        assert [len(line.get_ydata()) for line in below] == [3]
+        assert drawn["no protection"] == pytest.approx([1e-4, 1e-3, 1e-2])
+        assert [text.get_text() for text in ax.get_yticklabels()][1] == "banks\n(all of a chip)"
+        starts = [line[0][0] for bars in ax.collections for line in bars.get_segments()]
+        assert min(starts) == 0  # no interval falls through the floor
+        plain = next(bars for bars in years.containers if bars.get_label() == "no protection")
+        assert plain.lines[0].get_xdata() == pytest.approx([1e-7, 1e-6, 1e-5]) and years.get_xscale() == "log"
 
 
 def test_rankings_are_drawn():
@@ -142,13 +147,28 @@ def test_rankings_are_drawn():
     )
     assert messages.ranking(data.head(1)) == "Recovery under faults of memory chips and under independent flips."
     figures.protection_ranking(data.head(0), ber=1e-3)
+    assert data["rank_correlation"].tolist() == pytest.approx([-0.5] * 3) and data["rank_correlation_low"].isna().all()
+    assert "rank correlation of the two orders: -0.5" in ax.get_xlabel()
+
+
+def test_the_interval_of_a_rank_correlation():
+    """Of Bonett and Wright: r = 0.6 over 9 is atanh(0.6) +- 1.96 sqrt(1.18 / 6)."""
+    orders = pd.DataFrame({"flips": range(9), "faults": [2, 0, 1, 5, 8, 3, 4, 7, 6]}, dtype=float)
+    found = rank_correlation(orders)
+    order = 1 - 6 * sum((orders["flips"] - orders["faults"]) ** 2) / (9 * 80)
+    half = 1.95996 * ((1 + order**2 / 2) / 6) ** 0.5
+    assert found["rank_correlation"] == pytest.approx(order)
+    ends = [found["rank_correlation_low"], found["rank_correlation_high"]]
+    assert ends == pytest.approx([np.tanh(np.arctanh(order) + sign * half) for sign in (-1, 1)], abs=1e-5)
+    assert rank_correlation(orders.assign(faults=orders["flips"]))["rank_correlation"] == 1
 
 
 def test_assumptions_are_drawn():
     parts = {"as above": frame(["row", "any"], ["none"]), "all wrong": frame(["row", "any"], ["none"])}
     parts["all wrong"]["auc_drop"] *= 2
     data = figures.fault_assumptions_data(parts)
-    ax = figures.fault_assumptions(data, modes=["row", "any"])
+    ax = figures.fault_assumptions(data.assign(auc_drop_low=-1.0), modes=["row", "any"])
+    assert ax.get_xlim()[0] == 0 and min(line[0][0] for bars in ax.collections for line in bars.get_segments()) == 0
     assert len(ax.containers) == 2 and [text.get_text() for text in ax.get_yticklabels()] == ["all wrong", "as above"]
     said = messages.assumptions(data)
     assert said == "A fault costs 0.001 (as above) to 0.002 (all wrong) AUC on average, by what is assumed."

@@ -56,7 +56,7 @@ def test_auc_by_mitigation_and_protocol(summary):
     axes = plots.new_panels(2)
     plots.mitigated_auc(data, axes[0])
     plots.mitigated_auc(data, axes[1], label="as_released", errors=as_released.ERRORS["as_released"], names=names)
-    assert np.allclose(drawn(axes[0]), [[0.5999, 0.59], [0.6499, 0.64], [0.6999, 0.69]])  # no rate of 0
+    assert np.allclose(drawn(axes[0]), [[0.2001, 0.21], [0.1501, 0.16], [0.1001, 0.11]])  # AUC lost; no rate of 0
     assert len(drawn(axes[1])) == 2 and axes[0].get_legend() is None
     colours = [[line.lines[0].get_color() for line in ax.containers] for ax in axes]
     assert colours[0][:2] == colours[1] and colours[0][0] == "#000000"
@@ -142,18 +142,25 @@ def points():
 def test_recovery_against_costs(points):
     data = figures.protection_front_data(points)
     assert data["mitigation"].tolist() == ["a + b", "ECC", "clip", "slow", "blank"]
-    axes = plots.new_panels(2)
-    figures.protection_front(data, axes[0])
-    figures.protection_front(data, axes[1], cost="stored_percent")
-    for ax, column in zip(axes, ("overhead_percent", "stored_percent"), strict=True):
-        marks = [line.lines[0] for line in ax.containers]
-        assert [mark.get_ydata()[0] for mark in marks] == [0.9999, 0.99, 0.8, 0.7]  # over the last tick: drawn there
-        assert [mark.get_xdata()[0] for mark in marks] == data[column].tolist()[:4]
-        assert [mark.get_markerfacecolor() == "white" for mark in marks] == [False, False, False, True]
-    names = [[text.get_text() for text in ax.texts] for ax in axes]
-    assert [set(one) for one in names] == [{"a\n+ b", "ECC", "clip"}] * 2  # those on the front
-    step = next(line for line in axes[0].lines if line.get_drawstyle() == "steps-post")
-    assert step.get_xdata().tolist() == [0, 40] and step.get_ydata().tolist() == [0.99, 0.9999]
+    ax = figures.protection_front(data)
+    marks = [line.lines[0] for line in ax.containers]
+    assert [mark.get_ydata()[0] for mark in marks] == [0.9999, 0.99, 0.8, 0.7]  # over the last tick: drawn there
+    times = [mark.get_xdata()[0] for mark in marks]
+    assert times[0::2] + times[3:] == [40.0, 10.0, 30.0] and times[1] < 0  # what takes no time has its strip
+    assert [mark.get_markerfacecolor() == "white" for mark in marks] == [False, False, False, True]
+    names = {" ".join(text.get_text().split()) for text in ax.texts}
+    assert {"a + b (+90 %)", "ECC (+12.5 %)", "clip (+0.01 %)", "slow (+0.02 %)"} < names  # all of them
+    assert all(tick >= 0 for tick in ax.get_xticks())
+
+
+def test_places_are_groups_of_rows(points):
+    places = {"memory": ["ECC"], "nowhere": [], "layers": ["slow", "a + b"]}
+    ax = figures.protection_places(figures.protection_places_data(points, places))
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["ECC", "a + b", "slow"]
+    shown = {bars.get_label(): bars.lines[0].get_xdata().tolist() for bars in ax.containers}
+    assert shown == {"memory": [0.99], "layers": [1.02, 0.7]}
+    texts = [text.get_text() for text in ax.texts]
+    assert {"+12.5 % bits", "+40 % time, +90 % bits", "+30 % time, +0.02 % bits", "cost"} < set(texts)
 
 
 def test_names_cover_no_names_and_stay_inside():

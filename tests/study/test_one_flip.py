@@ -24,9 +24,8 @@ def test_each_row_is_a_model_with_one_changed_weight(flips, data, trained):
     name, place = flips.attrs["weight"].rstrip("]").split("[")
     assert [int(word, 2) ^ stored for word in flips["word"][1:]] == [1 << bit for bit in range(31, -1, -1)]
     users = data.test.users
-    ids, counts = np.unique(users, return_counts=True)
-    assert flips.attrs["items"] == counts.max() and users[flips.attrs["row"]] == flips.attrs["user"]
     own = np.flatnonzero(users == flips.attrs["user"])
+    assert flips.attrs["items"] == len(own) and flips.attrs["row"] in own
     for row in flips[flips["flipped"].isin([-1, 31, 30, 25])].to_dict("records"):
         other = copy.deepcopy(trained)
         weight = other.get_parameter(name).detach().reshape(-1)
@@ -37,6 +36,20 @@ def test_each_row_is_a_model_with_one_changed_weight(flips, data, trained):
         assert row["probability"] == golden.probabilities[flips.attrs["row"]]
         better = int((golden.scores[own] > golden.scores[flips.attrs["row"]]).sum())
         assert better < row["rank"] <= better + int((golden.scores[own] == golden.scores[flips.attrs["row"]]).sum())
+
+
+def test_the_item_is_the_first_of_a_list_and_moves_most(flips, data, trained):
+    """Of all users' first items; without any that moves it would be that of the longest list."""
+    evaluator, users = dr.Evaluator(trained, data.test), data.test.users
+    with flip(trained, "over_mlp", 30, seed=3).applied(trained) as error_map:
+        moved = abs(evaluator.rerun(error_map).probabilities - evaluator.golden.probabilities)
+    ids, counts = np.unique(users, return_counts=True)
+    firsts = []
+    for user in ids[counts >= min(10, counts.max())]:
+        own = np.flatnonzero(users == user)
+        firsts.append(own[evaluator.golden.scores[own].argmax()])
+    assert flips.attrs["row"] in firsts
+    assert np.nan_to_num(moved[flips.attrs["row"]]) == np.nan_to_num(moved[firsts]).max()
 
 
 def test_one_word_for_every_bit(trained):

@@ -3,18 +3,9 @@ import pandas as pd
 import pytest
 
 from drsrobust_study import figures, messages
+from drsrobust_study.protection_plan import against_uniform, best_uniform
 
 mpl.use("Agg")
-FRONTIER = pd.DataFrame(
-    {
-        "budget_bits": [0.0, 0.01, 0.05],
-        "stored_percent": [0.0, 0.9, 4.7],
-        "time_percent": 0.0,
-        "loss": [0.012, 1e-5, -1e-6],
-        "bound": [0.03, 0.002, 0.0019],
-        "least": [0.012, 1e-6, -2e-6],
-    }
-)
 MEASURED = pd.DataFrame(
     {
         "mitigation": ["range per tensor", "plan, 5 % bits, 0 % time", "plan by means, 5 % bits, 0 % time", "none"],
@@ -29,17 +20,47 @@ MEASURED = pd.DataFrame(
 )
 
 
-@pytest.mark.parametrize(("budgets", "points"), [(0, 0), (1, 1), (3, 0), (3, 4)])
-def test_none_one_and_many(budgets, points):
-    data = figures.protection_plan_data(FRONTIER.head(budgets), MEASURED.head(points))
+@pytest.mark.parametrize("rows", [[], [3], [1, 3], [0, 1, 2, 3]])
+def test_none_one_and_many(rows):
+    data = figures.protection_plan_data(MEASURED.iloc[rows])
+    assert data["kind"].tolist() == [kind for kind in MEASURED["kind"].iloc[rows] if kind != "plan by means"]
     ax = figures.protection_plan(data)
-    assert len(data) == budgets + points
-    assert [line.get_xdata().tolist() for line in ax.lines[:3]] == [
-        FRONTIER["stored_percent"].head(budgets).tolist()
-    ] * 3
-    heights = [bars.lines[0].get_ydata().tolist() for bars in ax.containers]
-    assert sorted(sum(heights, [])) == sorted(MEASURED["auc_drop"].head(points))
+    means = sorted(y for line in ax.lines if line.get_label().endswith(("maps", "mean")) for y in line.get_ydata())
+    assert means == sorted(data.loc[data["kind"] != "none", "auc_drop"])
+    bounds = [y for line in ax.lines if line.get_marker() == "v" for y in line.get_ydata()]
+    assert bounds == [1e-3] * len(means)  # no loss for sure
+    best = {0: "", 1: "", 2: "\nnone", 4: "\nrange per tensor (+0.02 %)"}[len(rows)]
+    assert ax.get_title("left").endswith(best)
     ax.figure.canvas.draw()
+
+
+def test_the_best_uniform_protection_at_no_more_bits():
+    assert best_uniform(MEASURED, 4.7)["mitigation"] == "range per tensor"
+    assert best_uniform(MEASURED, 0.01) is None
+    dear = MEASURED.iloc[[0]].assign(mitigation="ECC", stored_percent=4.0, auc_drop=1e-7)
+    assert best_uniform(pd.concat([MEASURED, dear], ignore_index=True), 4.7)["mitigation"] == "ECC"
+
+
+class Measured:
+    """A plan by what it measured."""
+
+    name, stored_percent = "plan, 5 % bits, 0 % time", 4.7
+
+    def __init__(self, **columns):
+        self.table = MEASURED.assign(**columns)
+
+    def compare(self, trials):
+        return self.table
+
+
+def test_the_plan_against_the_best_uniform_protection():
+    trials = pd.DataFrame({"model": ["m"], "dataset": ["d"]})
+    over = {"over_plan": [0.006, 0, 0, 0.1], "over_plan_low": [0.003, 0, 0, 0.1], "over_plan_high": [0.012, 0, 0, 0.1]}
+    row = against_uniform(trials, Measured(**over)).iloc[0]
+    assert row[["value", "low", "high"]].tolist() == pytest.approx([0.5, 0.25, 1.0])  # of 0.012
+    assert row["verdict"] == "reproduced" and row["detail"] == "range per tensor, +0.02 % bits" and row["n"] == 9
+    none = against_uniform(trials, Measured(**over, stored_percent=[9.0, 4.7, 3.6, 0.0])).iloc[0]
+    assert none["verdict"] == "not testable here" and none["reason"] == "no uniform protection stores so little"
 
 
 def test_message():

@@ -139,6 +139,7 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     ax.axvspan(-1.03 * width, 0, color="#F3F3EE", zorder=0, lw=0)
     top = {"xycoords": ax.get_xaxis_transform(), "va": "bottom", "ha": "center", "color": "#444444", "size": SMALLEST}
     ax.annotate("adds nothing to the computation", (-0.51 * width, 1.01), **top)
+    ax.annotate("(in parentheses: extra stored bits)", (0.5 * width, 1.01), **top)
     ax.set(xlabel="longer inference (%), measured", ylabel="share of the lost AUC that comes back")
     ax.set_xlim(-1.03 * width, width)
     ax.xaxis.set_major_locator(FixedLocator([one for one in MaxNLocator(5).tick_values(0, width) if 0 <= one <= width]))
@@ -153,10 +154,10 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     names = []
     for name, bits in zip(data["mitigation"], data["stored_percent"], strict=True):
         text = re.sub(r" \((provable, )?restore\)", "", mitigation_label(name))
-        names.append(text + (f" (+{number(bits)} % bits)" if bits >= 0.01 else ""))
-    in_strip = [textwrap.fill(name, 36) for name, is_timed in zip(names, timed, strict=True) if not is_timed]
+        names.append(text + (f" (+{number(bits)} %)" if bits >= 0.01 else ""))
+    in_strip = [textwrap.fill(name, 34) for name, is_timed in zip(names, timed, strict=True) if not is_timed]
     _listed(ax, place[~timed], value[~timed], in_strip, -0.74 * width)
-    names = [textwrap.fill(name, 24) if is_timed else "" for name, is_timed in zip(names, timed, strict=True)]
+    names = [textwrap.fill(name, 28) if is_timed else "" for name, is_timed in zip(names, timed, strict=True)]
     spread_labels(ax, place, value, names, [*spans, (-1.03 * width, 0.0, *ax.get_ylim())])
     return ax
 
