@@ -4,7 +4,6 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 
-from drsrobust_study import messages
 from drsrobust_study.figures import fleet_tail
 from drsrobust_study.fleet_risk import fleet_risk_data, fleet_risk_table, worded
 
@@ -51,20 +50,9 @@ def test_a_curve_for_each_protection():
     assert [line.get_ydata().tolist() for line in drawn.lines] == [[0.1, 0.3], [0.0, 0.0]]
     assert drawn.lines[0].get_label() == "no protection"
     assert len(fleet_tail(tail.head(1)).lines) == 1 and len(fleet_tail(tail.head(0)).lines) == 0
-    assert messages.fleet_tail(tail) == "Without protection a fault costs some host 0.15 AUC at least once in 365 days."
-    assert messages.fleet_tail(tail[tail["mitigation"] == "ECC"]).startswith("AUC that a host loses")
 
 
-def test_the_message(data):
-    """What the first rate is; a number of a wide interval is given by its ends."""
-    said = "Faults in the memory of 10 hosts (1 Gb) make 25,000 to 100,000 recommendations a day wrong"
-    code = "; where SECDED (72,64) stops the host instead, 36 to 140 hosts stop a day and up to 0.001 stay wrong."
-    assert messages.fleet_risk(data, 10) == said + code
-    assert messages.fleet_risk(data[data["mitigation"] == "none"], 10) == f"{said}."
-    assert messages.fleet_risk(data[data["mitigation"] != "none"], 10).endswith("(1 Gb): wrong recommendations a day.")
-
-
-def test_every_rule_for_nan_is_in_the_table_and_the_message():
+def test_every_rule_for_nan_is_in_the_table():
     rules = [table(wrong=(7.4e4,), width=1.1)]
     rules += [
         table(wrong=(5.5e4,), width=1.1, nonfinite="no click"),
@@ -73,5 +61,3 @@ def test_every_rule_for_nan_is_in_the_table_and_the_message():
     data = fleet_risk_data({"1 Gb": pd.concat(rules), "16 Gb": table(wrong=(4e4,))})
     assert data["nonfinite"].tolist() == ["wrong", "no click", "caught", "wrong"]
     assert {"nan_per_day_low", "stops_per_day_high", "stops_anywhere_per_day"} < set(data.columns)
-    many = "74,000 recommendations a day wrong (55,000 with NaN as no click, 28,000 with NaN caught)."
-    assert messages.fleet_risk(data, 10_000) == f"Faults in the memory of 10,000 hosts (1 Gb) make {many}"

@@ -9,7 +9,7 @@ import pytest
 
 import drsrobust as dr
 from drsrobust.statistics.summary import summarise
-from drsrobust_study import components, figures, messages
+from drsrobust_study import components, figures
 from drsrobust_study.components import layer_partition, single_errors
 from drsrobust_study.memory_faults import enlarged, expected_loss, mixed, rank_correlation, ranking, understatement
 
@@ -140,12 +140,6 @@ def test_rankings_are_drawn():
     assert data["mitigation"].tolist() == ["chipkill", "range", "clip"]
     ax = figures.protection_ranking(data, ber=1e-3)
     assert [line.lines[0].get_xdata().tolist() for line in ax.containers] == [[1.0, 0.4, 0.1], [0.5, 0.99, 0.9]]
-    said = messages.ranking(data)
-    assert said == (
-        "Under faults of chips protections lose their order under random flips (rank correlation -0.50): clip goes from 90 to "
-        "at most 20 %."
-    )
-    assert messages.ranking(data.head(1)) == "Recovery under faults of memory chips and under independent flips."
     figures.protection_ranking(data.head(0), ber=1e-3)
     assert data["rank_correlation"].tolist() == pytest.approx([-0.5] * 3) and data["rank_correlation_low"].isna().all()
     assert "rank correlation of the two orders: -0.5" in ax.get_xlabel()
@@ -170,19 +164,3 @@ def test_assumptions_are_drawn():
     ax = figures.fault_assumptions(data.assign(auc_drop_low=-1.0), modes=["row", "any"])
     assert ax.get_xlim()[0] == 0 and min(line[0][0] for bars in ax.collections for line in bars.get_segments()) == 0
     assert len(ax.containers) == 2 and [text.get_text() for text in ax.get_yticklabels()] == ["all wrong", "as above"]
-    said = messages.assumptions(data)
-    assert said == "A fault costs 0.001 (as above) to 0.002 (all wrong) AUC on average, by what is assumed."
-    assert messages.assumptions(data.head(0)) == "AUC lost to a fault, by assumption."
-
-
-def test_the_message_of_losses():
-    expected = frame(["row", "any"], ["none", "chipkill RS(18,16)", "SECDED (72,64)"])
-    assert messages.memory_faults(expected) == (
-        "A fault that reaches the model costs 0.001 AUC; codes leave of it: chipkill RS(18,16) 0 %, SECDED (72,64) 100 %."
-    )
-    wide = expected.assign(auc_drop_high=expected["auc_drop"] + 1e-4, auc_drop_low=expected["auc_drop"] / 20)
-    assert messages.memory_faults(wide) == (  # a point whose interval spans a factor of over 10 is not given
-        "A fault that reaches the model costs 5e-5 to 0.0011 AUC; codes leave of it: chipkill RS(18,16) at most 10 %, "
-        "SECDED (72,64) 5 to 110 %."
-    )
-    assert messages.memory_faults(expected.head(0)) == "AUC lost to faults of a memory chip, by mode."

@@ -8,7 +8,6 @@ import torch
 
 import drsrobust as dr
 from drsrobust.plots import alt_text
-from drsrobust_study import messages
 from drsrobust_study.figures import one_flip as figure
 from drsrobust_study.one_flip import flip, one_flip
 
@@ -58,11 +57,7 @@ def test_one_word_for_every_bit(trained):
     assert (flip(trained, "over_mlp", 3, seed=5).mask == 8).all()
 
 
-def test_the_message_and_the_figure(flips):
-    small = flips[flips["flipped"].isin([-1, 0])]
-    assert "the item keeps rank 1, and AUC stays" in messages.one_flip(small, 0)
-    lost = flips.assign(rank=[1] + [7] * 32, auc=[0.8] + [0.5] * 32)
-    assert "the item goes from rank 1 to 7, AUC from 0.800 to 0.500" in messages.one_flip(lost, 30)
+def test_the_figure(flips):
     drawn = figure(flips, marked_bit=30).figure
     assert len(drawn.axes) == 4 and "bit 30" in alt_text.text(drawn)
     figure(flips.assign(value=np.where(flips["flipped"] == 30, np.nan, flips["value"])))  # NaN can be drawn

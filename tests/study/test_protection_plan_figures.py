@@ -2,7 +2,7 @@ import matplotlib as mpl
 import pandas as pd
 import pytest
 
-from drsrobust_study import figures, messages
+from drsrobust_study import figures
 from drsrobust_study.protection_plan import against_uniform, best_uniform
 
 mpl.use("Agg")
@@ -61,13 +61,3 @@ def test_the_plan_against_the_best_uniform_protection():
     assert row["verdict"] == "reproduced" and row["detail"] == "range per tensor, +0.02 % bits" and row["n"] == 9
     none = against_uniform(trials, Measured(**over, stored_percent=[9.0, 4.7, 3.6, 0.0])).iloc[0]
     assert none["verdict"] == "not testable here" and none["reason"] == "no uniform protection stores so little"
-
-
-def test_message():
-    text = messages.protection_plan(MEASURED)
-    assert text.startswith(
-        "A plan for 4.7 % more bits cuts the loss of AUC from 0.012 to 3e-5; the one that looks best"
-    )
-    assert text.endswith("on its own error maps leaves 4e-4.")
-    assert messages.protection_plan(MEASURED[MEASURED["kind"] != "plan by means"]).endswith("to 3e-5.")
-    assert messages.protection_plan(MEASURED[MEASURED["kind"] == "none"]).startswith("Expected loss")
