@@ -1,7 +1,7 @@
-"""`make article`: paper/article.md as a PDF, by typst and its embedded fonts, without LaTeX and without a network.
+"""`make article`: paper/article.md from the published run, and its PDF by typst, without LaTeX and without a network.
 
-An image with the next paragraph, `Figure 1: ...`, is a figure; a table with the one before it, `Table 1: ...`, too. Blocks
-marked `typst` are formulas in typst's notation.
+An image with the next paragraph, `Figure 1: ...`, is a figure; a table with the one before it, `Table 1: ...`, too. Between
+dollar signs, and in blocks marked `typst`, are formulas in typst's notation.
 """
 
 import json
@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from drsrobust._files import new_file
-from reproduce.notebooks import ROOT
+from reproduce.notebooks import FIGURES, ROOT
+from reproduce.package import article
 
 SOURCE = ROOT / "paper" / "article.md"
 STYLE = ROOT / "paper" / "article.typ"
-CAPTION = re.compile(r"(Figure|Table) (\d+): ")
+FORMULA = re.compile(r"\$([^$]+)\$")
 NARROWEST = 6  # characters of a table's column, for widths
 
 
@@ -69,7 +70,7 @@ class _Writer:
     """Writes the blocks of one document; counts its figures and tables."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.numbers = root, {"Figure": 0, "Table": 0}
+        self.root, self.numbers, self.section = root, {"Figure": 0, "Table": 0}, ""
 
     def blocks(self, tokens: list[Any]) -> str:
         parts = list(_grouped(tokens))
@@ -92,6 +93,7 @@ class _Writer:
         match first.type:
             case "heading_open":
                 level, words = int(first.tag[1:]), _inline(inner[0])
+                self.section = words
                 if level == 1:
                     return f"#set document(title: [{words}])\n#title[{words}]"
                 return f"{'=' * (level - 1)} {words}"
@@ -100,13 +102,14 @@ class _Writer:
             case "blockquote_open":
                 return f"#abstract[{self.blocks(inner)}]"
             case "fence" if first.info == "typst":
-                formula = first.content.strip()
-                return f"#math.equation(block: true, alt: {_string(formula)}, $ {formula} $)"
+                return _formula(first.content, block=True)
             case "fence" | "code_block":
                 return f"#raw(block: true, {_string(first.content.rstrip())})"
             case "bullet_list_open" | "ordered_list_open":
                 items = ", ".join(f"[{self.blocks(item[1:-1])}]" for item in _grouped(inner))
-                return f"#{'list' if first.tag == 'ul' else 'enum'}({items})"
+                if first.tag == "ul":
+                    return f"#list({items})"
+                return f"#enum(numbering: {_string('[1]' if self.section == 'References' else '1.')}, {items})"
             case "table_open":
                 raise ValueError("a table has no paragraph 'Table 1: ...' before it")
         raise ValueError(f"the article holds a {first.type.removesuffix('_open')}, which the converter does not know")
@@ -131,12 +134,13 @@ class _Writer:
         return ",\n".join(lines) + ")"
 
     def _figure(self, kind: str, body: str, caption: list[Any]) -> str:
-        words = _inline(caption[1]) if caption and caption[0].type == "paragraph_open" else ""
+        words = caption[1].content if caption and caption[0].type == "paragraph_open" else ""
         self.numbers[kind] += 1
-        expected, match = f"{kind} {self.numbers[kind]}: ", CAPTION.match(words)
-        if not match or match[0] != expected:
+        expected = f"{kind} {self.numbers[kind]}: "
+        if not words.startswith(expected):
             raise ValueError(f"the text of a {kind.lower()} must begin with {expected!r}, got {words[:40]!r}")
-        return f"#figure({body}, caption: [{words.removeprefix(expected)}])"
+        place = "placement: auto, " if kind == "Figure" else ""
+        return f"#figure({body}, {place}caption: [{_inline(caption[1]).partition(': ')[2]}])"
 
 
 def _grouped(tokens: list[Any]) -> Iterator[list[Any]]:
@@ -162,13 +166,14 @@ def _inline(token: Any) -> str:
 def _piece(token: Any) -> str:
     match token.type:
         case "text":
-            return re.sub(r"([\\#$*_`<>@\[\]~/=+-])", r"\\\1", token.content)
+            pieces = FORMULA.split(token.content)
+            return "".join(_formula(piece) if at % 2 else _escaped(piece) for at, piece in enumerate(pieces))
         case "softbreak":
             return "\n"
         case "hardbreak":
             return "\\\n"
         case "code_inline":
-            return f"#raw({_string(token.content)})"
+            return f"#raw({_string(token.content)});"
         case "link_open":
             return f"#link({_string(token.attrs['href'])})["
         case "em_open":
@@ -176,8 +181,18 @@ def _piece(token: Any) -> str:
         case "strong_open":
             return "#strong["
         case "link_close" | "em_close" | "strong_close":
-            return "]"
+            return "];"  # ends the call, so that a bracket after it is text
     raise ValueError(f"the article holds {token.type}, which the converter does not know: {token.content[:40]!r}")
+
+
+def _escaped(text: str) -> str:
+    text = re.sub(r"([\\#$*_`<>@\[\]~/=+-])", r"\\\1", text)
+    return re.sub(r"\b(Figure|Table) (\d)", r"\1~\2", text)
+
+
+def _formula(text: str, *, block: bool = False) -> str:
+    """A formula, with its text for readers that see no formulas."""
+    return f"#math.equation(block: {str(block).lower()}, alt: {_string(text.strip())}, $ {text.strip()} $.body);"
 
 
 def _string(text: str) -> str:
@@ -185,9 +200,12 @@ def _string(text: str) -> str:
 
 
 def main() -> int:
-    """Builds the article and says where it is; 1 and one line if it cannot be built."""
+    """Writes the article with the numbers of `figures/`, then its PDF; 1 and one line if it cannot be built."""
     target = ROOT / "build" / "article" / "article.pdf"
     try:
+        text = article(FIGURES, SOURCE.parent, json.loads((FIGURES / "run.json").read_text()))
+        with new_file(SOURCE) as part:
+            part.write_text(text)
         pages, figures = build_article(target=target)
     except (ValueError, ImportError, OSError) as error:
         print(f"article: {error}", file=sys.stderr)

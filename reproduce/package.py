@@ -65,7 +65,9 @@ def _number(claim: dict[str, Any]) -> int:
 
 def _table(claim: dict[str, Any]) -> str:
     """The title of the table that holds a claim: by its column `table`, else by its number."""
-    return claim.get("table") or (OF_STUDY if 1 <= _number(claim) <= LAST_OF_STUDY else OF_OTHERS)
+    if claim.get("table") in (OF_STUDY, OF_OTHERS):
+        return claim["table"]
+    return OF_STUDY if 1 <= _number(claim) <= LAST_OF_STUDY else OF_OTHERS
 
 
 def _cell(text: str) -> str:
