@@ -200,14 +200,17 @@ def _string(text: str) -> str:
 
 
 def main() -> int:
-    """Writes the article with the numbers of `figures/`, then its PDF; 1 and one line if it cannot be built."""
+    """Writes the article with the numbers of `figures/`, then its PDF; 1 and a line on stderr if it cannot be built."""
     target = ROOT / "build" / "article" / "article.pdf"
     try:
         text = article(FIGURES, SOURCE.parent, json.loads((FIGURES / "run.json").read_text()))
         with new_file(SOURCE) as part:
             part.write_text(text)
         pages, figures = build_article(target=target)
-    except (ValueError, ImportError, OSError) as error:
+    except ModuleNotFoundError as error:
+        print(f"article: {error}; `make article` installs it", file=sys.stderr)
+        return 1
+    except (ValueError, OSError) as error:
         print(f"article: {error}", file=sys.stderr)
         return 1
     print(f"wrote {target.relative_to(ROOT)}: {pages} pages, {figures} figures and tables")

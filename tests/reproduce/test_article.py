@@ -124,4 +124,4 @@ def test_the_pdf_has_all_pages_and_figures(tmp_path):
     assert pages in PAGES and figures == FIGURES + TABLES
     pdf = target.read_bytes()
     assert pdf.startswith(b"%PDF-") and b"pdfuaid" in pdf
-    assert build_article(target=target) == (pages, figures) and len(target.read_bytes()) == len(pdf)
+    assert build_article(target=target) == (pages, figures) and target.read_bytes() == pdf

@@ -53,7 +53,7 @@ def test_every_number_of_the_article_comes_from_the_run(figures):
     assert "(thirds: 2 in part, 1 reproduced)" in text
     template = (ROOT / "paper" / "article.md.j2").read_text()
     results = template[template.index("## 4. Results") : template.index("## 6.")]
-    written = re.sub(r"(?s)\{.*?\}|!\[.*?\)|\bC\d|(?:Figure|Table) \d|#+ \d[.\d]*", "", results)
+    written = re.sub(r"(?s)\{.*?\}|!\[.*?\)|\bC\d|(?:Figure|Table|Section) [\d.]+|#+ \d[.\d]*", "", results)
     said = {
         "95 %",
         "1 %",
