@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,14 @@ def test_every_number_of_the_article_comes_from_the_run(figures):
         "2023",
     }  # of intervals, of the measure, of stress rates, of the claim, of a date
     assert set(re.findall(r"\d[\w.-]*(?: %)?", written)) <= said | {"2023."}
+
+
+@pytest.mark.parametrize("profile", ["smoke", "laptop", "paper"])
+def test_the_article_is_written_with_the_settings_of_each_profile(figures, profile):
+    settings = tomllib.loads((ROOT / "reproduce" / "profiles" / f"{profile}.toml").read_text())
+    outcomes = [{"notebook": name, "parameters": values} for name, values in settings.items()]
+    text = article(figures, ROOT / "paper", RUN | {"notebooks": outcomes})
+    assert f"{settings['05_activation_clipping']['trials']} maps" in text
 
 
 @pytest.mark.parametrize(
