@@ -13,6 +13,7 @@ BIN     := $(VENV)/bin
 STAMP   := $(VENV)/installed-$(basename $(notdir $(LOCK)))
 BROWSER := $(VENV)/browser-installed
 DOCS    := $(VENV)/docs-installed
+ARTICLE := $(VENV)/article-installed
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
 HASHES  := $(wildcard $(LOCK:.txt=.hashes.txt))
@@ -34,7 +35,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup lab data reproduce publish bundle compare test browser-test docs bench same lint format lock clean distclean
+.PHONY: help setup lab data reproduce publish bundle compare test browser-test docs article bench same lint format lock clean distclean
 
 help:  ## show this help
 	@echo "drsrobust: what bit errors do to deep recommenders"; echo
@@ -88,15 +89,14 @@ browser-test: $(STAMP) $(BROWSER)  ## check the report and JupyterLab in a real 
 	@$(BIN)/python -m reproduce --report --profile "$(PROFILE)"
 	DRSROBUST_CHROMIUM="$(CHROMIUM)" DRSROBUST_REPORT="build/$(PROFILE)/report" $(BIN)/python -m pytest -o addopts=-q tests/browser
 
-$(BROWSER): requirements/browser.txt | $(STAMP)
-	@$(INSTALL) --no-deps --require-hashes -r $(<:.txt=.hashes.txt)
-	@touch $@
-
 # Executed notebooks of the last run of PROFILE, or the notebooks without outputs.
 docs: $(STAMP) $(DOCS)  ## build the documentation into build/docs, and check its links
 	@$(BIN)/python -m reproduce.docs_site --profile "$(PROFILE)"
 
-$(DOCS): requirements/docs.txt | $(STAMP)
+article: $(STAMP) $(ARTICLE)  ## write paper/article.md from figures/, and build/article/article.pdf of it (no LaTeX)
+	@$(BIN)/python -m reproduce.article
+
+$(BROWSER) $(DOCS) $(ARTICLE): $(VENV)/%-installed: requirements/%.txt | $(STAMP)
 	@$(INSTALL) --no-deps --require-hashes -r $(<:.txt=.hashes.txt)
 	@touch $@
 
@@ -122,11 +122,11 @@ lock: $(STAMP)  ## compile requirements/*.in into *.txt (first: export UV_TORCH_
 	@cp build/cpu.lock requirements/cpu.txt
 	@grep '^[a-z].*==' build/cpu.lock > build/same.txt  # both machines get the same versions of all other packages
 	@env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header --no-annotate requirements/gpu.in -c build/same.txt -o requirements/gpu.txt
-	@for name in cpu gpu docs browser; do \
+	@for name in cpu gpu docs browser article; do \
 	  grep '^[a-zA-Z].*==' requirements/$$name.txt | grep -v '^torch==' > build/$$name.in; \
 	  env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --no-deps --generate-hashes --python-version 3.11 --no-header --no-annotate build/$$name.in -o requirements/$$name.hashes.txt || exit 1; \
 	done
-	@echo "wrote requirements/cpu.txt, requirements/gpu.txt and hashes of these, docs.txt and browser.txt"
+	@echo "wrote requirements/cpu.txt, requirements/gpu.txt and hashes of these, docs.txt, browser.txt and article.txt"
 
 clean:  ## remove build/ (runs, figures, caches); .venv and build/data stay
 	@test ! -d build || find build -mindepth 1 -maxdepth 1 ! -name data -exec rm -rf {} +

@@ -1,14 +1,21 @@
 """What archives and journals ask for, from the published run: the article, the artifact appendix and the RO-Crate."""
 
 import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from drsrobust import __version__
-from reproduce.readme_tables import read_claims, taken
+from drsrobust.plots import display_name
+from drsrobust_study.findings import number
+from reproduce.readme_tables import GROUP_HEADINGS, read_claims, taken
 from reproduce.tables import read_rows
+from reproduce.verdicts import OTHER, VERDICTS
 
 ARTICLE, APPENDIX, CRATE = "article.md", "artifact.md", "ro-crate-metadata.json"
 NAME = "drsrobust: what bit errors do to deep recommenders, and what to protect"
@@ -36,9 +43,33 @@ def article(figures: Path, paper: Path, run: dict[str, Any]) -> str:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters |= {"number": number, "model": display_name, "cell": _cell, "tally": _tally}
     claims = [row for row in read_claims(figures / "claims.csv") if row["whole"]]
-    models = len(read_rows(figures / "models.csv"))
-    return environment.get_template(f"{ARTICLE}.j2").render(run=run, claims=claims, models=models, version=__version__)
+    return environment.get_template(f"{ARTICLE}.j2").render(
+        run=run,
+        settings={outcome["notebook"]: outcome.get("parameters", {}) for outcome in run["notebooks"]},
+        tables={title: [row for row in claims if row["group"] == group] for group, title in GROUP_HEADINGS.items()},
+        by_number={key: list(rows) for key, rows in groupby(claims, key=_number)},
+        words=(*VERDICTS, OTHER),
+        models=len(read_rows(figures / "models.csv")),
+        version=__version__,
+    )
+
+
+def _number(claim: dict[str, Any]) -> int:
+    """Of C2a: 2."""
+    match = re.match(r"C(\d+)", claim["claim"])
+    return int(match[1]) if match else 0
+
+
+def _cell(text: str) -> str:
+    """Text for a cell of a Markdown table."""
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _tally(words: Iterable[str]) -> str:
+    """`2 in part, 1 reproduced`; empty without words."""
+    return ", ".join(f"{count} {word}" for word, count in Counter(filter(None, words)).most_common())
 
 
 def appendix(figures: Path, run: dict[str, Any]) -> str:

@@ -43,7 +43,7 @@ def test_every_version_is_pinned_and_no_place_is_named():
     )
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu", "docs", "browser"])
+@pytest.mark.parametrize("name", ["cpu", "gpu", "docs", "browser", "article"])
 def test_hashes_are_of_the_locked_versions(name):
     """Of all packages but PyTorch, whose CPU build differs from index to index, and of the project itself."""
     blocks = (ROOT / "requirements" / f"{name}.hashes.txt").read_text().replace("\\\n", "").splitlines()

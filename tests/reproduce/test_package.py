@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,8 @@ RUN = {
     "machine": {"cores": 2},
     "notebooks": [{"notebook": "01_bit_sensitivity", "seconds": 90.0, "peak_mib": 2048}],
 }
+# With the settings of the notebooks, which the article names.
+WHOLE = RUN | {"notebooks": json.loads((ROOT / "figures" / "run.json").read_text())["notebooks"]}
 
 
 @pytest.fixture
@@ -44,13 +47,51 @@ def figures(tmp_path):
 
 
 def test_every_number_of_the_article_comes_from_the_run(figures):
-    text = article(figures, ROOT / "paper", RUN)
-    assert "### C8. bit 30 dominates" in text and "**In part.** A flip costs 4,711 times as much." in text
-    assert "2 trained models on movielens-1m/full" in text and "commit 0123456789ab" in text
-    assert "in part, reproduced, in part" in text
+    text = article(figures, ROOT / "paper", WHOLE)
+    assert "| **C8**: bit 30 dominates. *Source: ours.* |" in text
+    assert "**C8: in part.** A flip costs 4,711 times as much." in text
+    assert "2 trained models (movielens-1m/full)" in text and "commit `0123456789ab`" in text
+    assert "(thirds: 2 in part, 1 reproduced)" in text
     template = (ROOT / "paper" / "article.md.j2").read_text()
-    results = template[template.index("## 4. Results") : template.index("## 5.")]
-    assert not re.search(r"\d", re.sub(r"\{.*?\}|## 4", "", results))
+    results = template[template.index("## 4. Results") : template.index("## 6.")]
+    written = re.sub(r"(?s)\{.*?\}|!\[.*?\)|\bC\d|(?:Figure|Table|Section) [\d.]+|#+ \d[.\d]*", "", results)
+    said = {
+        "95 %",
+        "1 %",
+        "1e-4",
+        "30 %",
+        "2023",
+    }  # of intervals, of the measure, of stress rates, of the claim, of a date
+    assert set(re.findall(r"\d[\w.-]*(?: %)?", written)) <= said | {"2023."}
+
+
+@pytest.mark.parametrize("profile", ["smoke", "laptop", "paper"])
+def test_the_article_is_written_with_the_settings_of_each_profile(figures, profile):
+    settings = tomllib.loads((ROOT / "reproduce" / "profiles" / f"{profile}.toml").read_text())
+    outcomes = [{"notebook": name, "parameters": values} for name, values in settings.items()]
+    text = article(figures, ROOT / "paper", RUN | {"notebooks": outcomes})
+    assert f"{settings['05_activation_clipping']['trials']} maps" in text
+
+
+@pytest.mark.parametrize(
+    ("claim", "table", "title"),
+    [
+        ("C2a", None, "Claims of Ma et al."),
+        ("C7", "", "Claims of Ma et al."),
+        ("C8", None, "Claims of related work"),
+        ("C19b", "", "Claims of related work"),
+        ("C3b", "Claims of related work", "Claims of related work"),
+    ],
+)
+def test_a_claim_is_in_one_of_two_tables(figures, claim, table, title):
+    import pandas as pd
+
+    row = pd.read_csv(figures / "claims.csv").assign(claim=claim)
+    (row if table is None else row.assign(table=table)).to_csv(figures / "claims.csv", index=False)
+    text = article(figures, ROOT / "paper", WHOLE)
+    before, _, after = text.partition(f"| **{claim}**: ")
+    assert re.findall(r"(?m)^Table [23]: (Claims of (?:Ma et al\.|related work))", before)[-1] == title
+    assert f"**{claim}: in part.** A flip costs" in after
 
 
 def test_the_appendix_gives_minutes_and_memory_per_claim(figures):
@@ -74,8 +115,8 @@ def test_the_crate_describes_every_file(figures):
 
 def test_all_are_written(figures, tmp_path):
     (tmp_path / "article.md.j2").write_text((ROOT / "paper" / "article.md.j2").read_text())
-    write_package(figures, tmp_path, RUN)
-    assert json.loads((figures / "ro-crate-metadata.json").read_text()) == crate(figures, RUN)
+    write_package(figures, tmp_path, WHOLE)
+    assert json.loads((figures / "ro-crate-metadata.json").read_text()) == crate(figures, WHOLE)
     assert {"article.md", "artifact.md"} <= {path.name for path in tmp_path.iterdir()}
 
 
