@@ -275,7 +275,7 @@ class Sum(ErrorModel):
 
     Each draws from streams of its own, so that the sum's map holds its summands' maps of the same seed, and `a + b` equals
     `b + a`. Of models that differ only in their rate or count, the one with the larger draws first: its map holds the maps of
-    the others of the same seed. (Exception: of `RowError`s, one of which has the higher rate and the other the higher density,
+    the others of the same seed. (Exception: of two `RowError`, one of which has the higher rate and the other the higher density,
     the sum holds the map of the one with the higher rate.)
 
     Args:
