@@ -1,6 +1,7 @@
 """`make docs`: home, guides, a page for each public name, the notebooks of the last run and the figures, as a site.
 
-Home is taken from README.md and docs/install.md. Sphinx reports broken links and references as errors. The site needs no network.
+Home is taken from README.md and docs/install.md. Sphinx reports broken links and references as errors. The site needs no
+network.
 """
 
 import argparse
@@ -39,6 +40,8 @@ SETTINGS = {
     "project": "drsrobust",
     "author": "The drsrobust authors",
     "extensions": ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"],
+    "default_role": "code",
+    "html_title": "drsrobust",
     "html_theme": "pydata_sphinx_theme",
     "html_theme_options": {
         "header_links_before_dropdown": len(TOP),
@@ -85,7 +88,9 @@ def write_source(folder: Path, notebooks: Path | None) -> None:
     texts = {name: f"docs/{name}.md" for name in ("install", *(name for group in GUIDES.values() for name in group))}
     texts |= {name: f"{name}.md" for name in PROJECT} | {"claims": "figures/CLAIMS.md", "figures": "figures/README.md"}
     pages = {path: f"{name}.md" for name, path in texts.items()} | {"README.md": "index.md"}
-    pages |= {f"notebooks/{name}.ipynb": f"{name}.ipynb" for name in names} | {"notebooks/index.ipynb": "notebooks.ipynb"}
+    pages |= {f"notebooks/{name}.ipynb": f"{name}.ipynb" for name in names} | {
+        "notebooks/index.ipynb": "notebooks.ipynb"
+    }
     read = {path: (ROOT / path).read_text() for path in ("README.md", *texts.values())}
     for name, path in texts.items():
         text = _pictures(read[path]) if name == "figures" else read[path]
@@ -93,7 +98,9 @@ def write_source(folder: Path, notebooks: Path | None) -> None:
         (folder / f"{name}.md").write_text(_searched(relinked(text, Path(path).parent, pages)))
     (folder / "guides.md").write_text("\n".join(["# Guides", "", *_toctrees(GUIDES)]))
     (folder / "project.md").write_text("\n".join(["# Project", "", *_toctrees({"": PROJECT})]))
-    home = home_page(relinked(read["README.md"], Path(), pages), relinked(read["docs/install.md"], Path("docs"), pages), names)
+    home = home_page(
+        relinked(read["README.md"], Path(), pages), relinked(read["docs/install.md"], Path("docs"), pages), names
+    )
     top = [f"{title} <{page}>" for title, page in TOP.items()]
     (folder / "index.md").write_text("\n".join([home, "", "```{toctree}", ":hidden:", "", *top, "```", ""]))
     shown = {f"{name}.md": read[path] for name, path in texts.items() if path.startswith("docs/")}
@@ -132,7 +139,18 @@ def home_page(readme: str, install: str, notebooks: list[str]) -> str:
             raise ValueError(f"the gallery of README.md shows {picture}, which is of no notebook")
         cells += [f"[![{Path(picture).stem}]({picture}) {_text(message)}]({page}.ipynb)", ""]
     steps = install.partition("\n## ")[0].partition("\n")[2].strip()
-    lines = [opening, "## An example", "", code[0], "", "## Install", "", steps, "", "[More ways to install](install.md)"]
+    lines = [
+        opening,
+        "## An example",
+        "",
+        code[0],
+        "",
+        "## Install",
+        "",
+        steps,
+        "",
+        "[More ways to install](install.md)",
+    ]
     lines += ["", "## Figures", "", "````{container} gallery", *cells, "````", "", "## Claims", "", *claims]
     return re.sub(r"<!--.*?-->\n?", "", "\n".join(lines), flags=re.DOTALL)
 
@@ -174,9 +192,8 @@ def _glossary(text: str) -> str:
     """The table of words as a glossary, each of whose words the search finds."""
     before, _, rows = text.partition("| word | meaning |\n| --- | --- |\n")
     words = [re.fullmatch(r"\| (.*?) \| (.*) \|", row).groups() for row in rows.strip().splitlines()]
-    terms = [f"{word}\n: {meaning}\n" for word, meaning in words]
-    comments = "\n".join(f"<!-- search: {word} -->" for word, _ in words)
-    return "\n".join([before, comments, "", *terms])
+    terms = [line for word, meaning in words for line in (word, f"  {meaning}", "")]
+    return "\n".join([before, "```{glossary}", *terms, "```", ""])
 
 
 def _pictures(text: str) -> str:
@@ -223,14 +240,20 @@ def _toctree(pages: tuple[str, ...] | list[str], option: str, caption: str = "")
 
 
 def setup(app: Any) -> None:
-    """Called by Sphinx: in docstrings |x| is a magnitude, not the name of a substitution."""
+    """Called by Sphinx: in docstrings |x| is a magnitude, not the name of a substitution; private bases are not shown."""
     app.connect("autodoc-process-docstring", lambda app, what, name, obj, options, lines: _escape(lines))
+    app.connect("autodoc-process-bases", lambda app, name, obj, options, bases: _show_public(bases))
 
 
 def _escape(lines: list[str]) -> None:
     for number, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
             lines[number] = line.replace("|", "\\|")
+
+
+def _show_public(bases: list[type]) -> None:
+    while any(base.__name__.startswith("_") for base in bases):
+        bases[:] = [new for base in bases for new in (base.__bases__ if base.__name__.startswith("_") else (base,))]
 
 
 def main(arguments: list[str] | None = None) -> int:
