@@ -94,7 +94,8 @@ def write_api(folder: Path, guides: list[Section]) -> None:
     """
     folder.mkdir()
     names = public_names()
-    parts = ["# Public names", "", "All are attributes of `drsrobust`, which the examples call `dr`.", ""]
+    about = "All are attributes of `drsrobust`, which the examples call `dr`; import `drsrobust.timing` and `drsrobust.fleet_risk`."
+    parts = ["# Public names", "", about, ""]
     for package in GROUPS:
         listed = {path: value for path, value in names.items() if group(path, value) == package}
         about = first_sentence(import_module(f"drsrobust.{package}"))
