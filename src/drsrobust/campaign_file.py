@@ -262,6 +262,9 @@ def read_campaign(path: str | PathLike) -> Campaign:
 
     Raises:
         as `read_campaign_file` and `CampaignFile.make`.
+
+    Example:
+        >>> table = read_campaign("study.toml").run()  # doctest: +SKIP
     """
     return read_campaign_file(path).make()
 

@@ -142,6 +142,14 @@ def restore(model: nn.Module) -> int:
 
     Raises:
         RuntimeError: a tensor was replaced while errors were in it; all others are restored first.
+
+    Example:
+        >>> import drsrobust as dr
+        >>> model = torch.nn.PReLU()  # has one weight, 0.25
+        >>> interrupted = dr.inject(model, dr.SingleBit(31), seed=0)
+        >>> _ = interrupted.__enter__()
+        >>> model.weight.item(), restore(model), model.weight.item()
+        (-0.25, 1, 0.25)
     """
     changes, errors = OPEN.of(model), []
     for change in reversed(changes):

@@ -275,8 +275,8 @@ class Sum(ErrorModel):
 
     Each draws from streams of its own, so that the sum's map holds its summands' maps of the same seed, and `a + b` equals
     `b + a`. Of models that differ only in their rate or count, the one with the larger draws first: its map holds the maps of
-    the others of the same seed. (Exception: of `RowError`s, one of which has the higher rate and the other the higher density,
-    the sum holds the map of the one with the higher rate.)
+    the others of the same seed. (Exception: of two `RowError`, one of which has the higher rate and the other the higher
+    density, the sum holds the map of the one with the higher rate.)
 
     Args:
         parts: the summands.
@@ -575,6 +575,14 @@ class StuckAt(_ChosenBits):
         value: 0 or 1.
         rate: per eligible bit.
         bits: eligible bits, as in `BitFlip`.
+
+    Example:
+        >>> import drsrobust as dr
+        >>> from torch import nn
+        >>> model = nn.PReLU()  # has one weight, 0.25
+        >>> with dr.inject(model, StuckAt(1, rate=1, bits="sign"), seed=0):
+        ...     model.weight.item()
+        -0.25
     """
 
     RATE = "rate"

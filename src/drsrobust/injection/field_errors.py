@@ -103,6 +103,13 @@ class RandomValue(ErrorModel):
     Args:
         rate: per word.
         low, high: in every targeted format representable (rounded); low < high.
+
+    Example:
+        >>> import drsrobust as dr
+        >>> model = torch.nn.Linear(1, 1, bias=False)
+        >>> with dr.inject(model, RandomValue(rate=1, low=2, high=3), seed=0):
+        ...     2 <= model.weight.item() <= 3
+        True
     """
 
     RATE = "rate"

@@ -195,6 +195,11 @@ class Dtype(Target):
     Args:
         dtype: as `torch.float16` or `"float16"`. Quantized rows of integers count as `uint8`.
         within: a target that holds them.
+
+    Example:
+        >>> model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, bias=False).half())
+        >>> [tensor.name for tensor in resolve(model, Dtype("float16")).tensors]
+        ['1.weight']
     """
 
     dtype: torch.dtype | str

@@ -178,6 +178,13 @@ class Inputs(Transient):
               `nn.EmbeddingBag` and so TorchRec's `EmbeddingBagCollection` raise; FBGEMM's fused tables read row 0 for an id
               that is too large and raise for a negative one; its quantized ones read row 0 for an id that is too large and
               give zeros for -1. On a GPU a plain look-up fails the device for the whole process.
+
+    Example:
+        >>> import drsrobust as dr
+        >>> model = nn.Flatten()
+        >>> with dr.inject(model, dr.SingleBit(31), target=Inputs("dense"), seed=0):
+        ...     model(torch.ones(1, 1))
+        tensor([[-1.]])
     """
 
     which: str
@@ -224,6 +231,13 @@ class Activations(Transient):
     Tensors, TorchRec's KeyedTensor and JaggedTensor, and tuples, lists and dicts of them are hit. The module's other hooks
     (a mitigation's, as a bound on outputs) and the next module see a changed copy; gradients pass through it as through the
     original. Activation checkpointing computes outputs again, and new errors hit these.
+
+    Example:
+        >>> import drsrobust as dr
+        >>> model = nn.Sequential(nn.Identity(), nn.Flatten())
+        >>> with dr.inject(model, dr.SingleBit(31), target=Activations("0"), seed=0):
+        ...     model(torch.ones(1, 1))
+        tensor([[-1.]])
     """
 
     glob: str

@@ -72,7 +72,7 @@ class SECDED:
 
     @cached_property
     def columns(self) -> np.ndarray:
-        """uint8 [bits]: the syndrome of each single bit, of data bits from the lowest, then check bits from the lowest."""
+        """The syndrome of each single bit (uint8 [bits]), of data bits from the lowest, then of check bits from the lowest."""
         columns: list[int] = []
         for weight in range(3, self.check_bits + 1, 2):
             free = sorted(sum(1 << row for row in rows) for rows in combinations(range(self.check_bits), weight))

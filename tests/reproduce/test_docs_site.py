@@ -1,0 +1,114 @@
+"""The pages that `make docs` gives to Sphinx, which checks their links."""
+
+import inspect
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import drsrobust as dr
+from reproduce.docs_api import example, public_names, sections
+from reproduce.docs_site import TOP, home_page, relinked, write_source
+from reproduce.notebooks import ROOT, all_notebooks
+
+README = (ROOT / "README.md").read_text()
+INSTALL = (ROOT / "docs" / "install.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source")
+    write_source(folder, None)
+    return folder
+
+
+def test_every_page_is_in_a_list_of_pages(source):
+    listed = {"index"}
+    for path in source.rglob("*.*"):
+        if path.suffix in (".md", ".ipynb"):
+            text = path.read_text().replace("\\n", "\n").replace('",\n', "\n")
+            for block in re.findall(r"```\{toctree\}\n(.*?)```", text, re.DOTALL):
+                names = [line.strip(' "') for line in block.splitlines()]
+                names = [name for name in names if name and not name.startswith(":")]
+                names = [re.sub(r".*<(.*)>", r"\1", name) for name in names]
+                listed |= {(path.parent / name).relative_to(source).as_posix() for name in names}
+    pages = {path.relative_to(source).with_suffix("").as_posix() for path in source.rglob("*.md")}
+    notebooks = {path.stem for path in source.glob("*.ipynb")}
+    assert listed == pages | notebooks and set(TOP.values()) < listed
+    guides = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert guides | set(all_notebooks()) < listed
+
+
+def test_every_public_name_has_a_page_with_its_summary(source):
+    names = public_names()
+    for name in dr.__all__:
+        value = getattr(dr, name)
+        if inspect.isclass(value) or inspect.isfunction(value):
+            assert names[name] is value
+        for inner in getattr(value, "__all__", ()):
+            if inspect.isclass(getattr(value, inner)) or inspect.isfunction(getattr(value, inner)):
+                assert any(getattr(value, inner) is known for known in names.values()), f"{name}.{inner}"
+    index = (source / "api" / "index.md").read_text()
+    for path in names:
+        assert re.search(rf"^\| \[{re.escape(path)}\]\({re.escape(path)}\.md\) \| \S.* \|$", index, re.MULTILINE), path
+        assert re.search(
+            rf":: drsrobust\.{re.escape(path)}$", (source / "api" / f"{path}.md").read_text(), re.MULTILINE
+        )
+    assert len({path.lower() for path in names}) == len(names)  # files of a disk that ignores case
+
+
+def test_examples_come_from_docstrings_and_guides(source):
+    names = public_names()
+    assert example("ECC", dr.ECC, []) is None  # its docstring has one
+    page = "# Title\n\n## Part\n\n```python\nx = dr.Campaign(1)\n# no heading\n```\n\n```text\ndr.Campaign()\n```\n"
+    first, second = sections({"page.md": page})
+    assert (first.link, second.link, second.title) == ("page.md", "page.md#part", "Title: Part")
+    assert second.blocks == ["x = dr.Campaign(1)\n# no heading\n"]
+    assert example("Campaign", dr.Campaign, [first, second]) == (second, second.blocks[0])
+    without = [name for name in dr.__all__ if name in names and not _has_example(source, name)]
+    assert without == []
+
+
+def _has_example(source, name):
+    path = source / "api" / f"{name}.md"
+    members = [getattr(dr, name), *vars(getattr(dr, name)).values()]
+    return "## Example" in path.read_text() or any(">>>" in (inspect.getdoc(member) or "") for member in members)
+
+
+@pytest.mark.parametrize(
+    "begin, end, part",
+    [
+        ("<!-- gallery", "<!-- end of the gallery -->", "pictures between"),
+        ("<!-- from figures/claims.csv", "<!-- end of the claims -->", "tables between"),
+        ("```text", "```\n", "a block of Python"),
+        ("![", ")\n", "a picture above"),
+    ],
+)
+def test_home_needs_its_parts(begin, end, part):
+    home_page(README, INSTALL, list(all_notebooks()))
+    missing = re.sub(rf"{re.escape(begin)}.*?{re.escape(end)}", "", README, flags=re.DOTALL)
+    with pytest.raises(ValueError, match=f"needs of README.md {part}"):
+        home_page(missing, INSTALL, list(all_notebooks()))
+
+
+def test_home_has_what_the_readme_has(source):
+    home = (source / "index.md").read_text()
+    pictures = re.findall(r'<img src="(figures/\w+\.png)"', README)
+    assert pictures and all(re.search(rf"\]\({picture}\).*\]\(\w+\.ipynb\)", home) for picture in pictures)
+    for table in re.findall(r"claims\.csv, .*?-->\n(.*?)\n<!--", README, re.DOTALL):
+        assert table in home
+    assert "pip install git+" in home and "<!--" not in home
+
+
+def test_links_lead_to_pages_and_code_stays():
+    pages = {"docs/data.md": "data.md"}
+    text = "[`a`](data.md#x) [b](../LICENSE) [c](https://a.b) `[d](data.md)` ![e](../figures/a.svg) [f](#g)"
+    assert relinked(text, Path("docs"), pages) == (
+        "[`a`](data.md#x) b (`LICENSE`) [c](https://a.b) `[d](data.md)` ![e](figures/a.svg) [f](#g)"
+    )
+
+
+def test_the_page_on_installing_names_every_extra():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(re.findall(r"^\| `(\w+)` \|", INSTALL, re.MULTILINE)) == set(extras)
