@@ -48,7 +48,8 @@ def test_it_says_so(table):
 
 def test_conditions_with_more_trials_than_asked_are_named_once(evaluator, tmp_path, caplog):
     """At 1e-4 this model has four strata, at 1e-6 two, at 1e-1 plain maps."""
-    options = {"errors": [BitFlip(rate) for rate in (1e-6, 1e-4, 1e-1)], "mitigations": [None, NaNGuard(value=0.0)], "trials": 3}
+    options = {"errors": [BitFlip(rate) for rate in (1e-6, 1e-4, 1e-1)], "trials": 3}
+    options["mitigations"] = [None, NaNGuard(value=0.0)]
     few = Campaign(evaluator, sampling="stratified", store=tmp_path / "s", **options)
     said = "trials=3 becomes 4 in 2 conditions, 8 in 2 conditions: each stratum takes 2 at least"
     assert caplog.messages == [said]
