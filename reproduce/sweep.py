@@ -41,11 +41,13 @@ class Sweep:
         fixed: the values of all parameters that do not vary.
         points: the values of those that do, by the name of the point's folder; points with fewer trials come first, since those
             with more continue their campaigns.
+        real: whether the data are.
     """
 
     notebook: Notebook
     fixed: dict[str, Any]
     points: dict[str, dict[str, Any]]
+    real: bool
 
     @property
     def varied(self) -> list[str]:
@@ -131,6 +133,8 @@ def _several(word: str, notebook: Notebook) -> tuple[str, list]:
         return name, read if is_several else [value]
     if text[:1] in ("'", '"') or (not isinstance(read, str | tuple) and fits(read, annotation)):
         return name, [value]
+    if "," in text and set(text) & set("'\"") and read == text:
+        raise ValueError(f"{word!r} has a quote; put quotes around each of its values")
     values: list = []
     for item in map(str.strip, text.split(",")):
         if not item:
@@ -182,7 +186,7 @@ def _sweep(
         if point in points[:number]:
             raise ValueError(f"two points are equal: {_name(point)}")
     values = profile.parameters[notebook.name] | fixed
-    return Sweep(notebook, {name: values[name] for name in values if name not in lists}, _named(points))
+    return Sweep(notebook, {name: values[name] for name in values if name not in lists}, _named(points), profile.real)
 
 
 def _name(point: Mapping[str, Any]) -> str:

@@ -140,8 +140,9 @@ def _draw(figure: str, table: pd.DataFrame, curves: Curves | None, sweep: Sweep,
         pictures = {point: folder / point / "figures" / f"{figure}.png" for point in shown}
         ax = _pictures(pictures)
         caption = f"The figure of each of {some}. {words['caption']}"
-    title = f"{figure} over {', '.join(sweep.varied)}"
-    options = {"timed": words["timed"], "appendix": words["appendix"], "folder": folder / "figures"}
+    title = f"{figure.replace('_', ' ')} over {', '.join(sweep.varied)}"
+    details = f"{points[0]}: {words['details']}" if words["details"] else ""
+    options = {"details": details, "timed": words["timed"], "appendix": words["appendix"], "folder": folder / "figures"}
     save(ax, figure, table, caption[:1].upper() + caption[1:], title=title, **options)
     if not curves:  # pictures have no series to describe: the runs' words do
         alt = " ".join(f"{point}: {_words(folder, figure, table, point)['title']}" for point in shown)
