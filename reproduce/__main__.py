@@ -125,12 +125,23 @@ def _run_sweep(sweep: Sweep, notebooks: dict[str, Notebook], folder: Path, optio
         return 0
     try:
         with locked(folder):
-            return run_sweep(sweep, notebooks, folder, options.jobs)
+            outcomes = run_sweep(sweep, notebooks, folder, options.jobs)
+            failed = {point: outcome.error for point, outcome in outcomes.items() if not outcome.ok}
+            for point, error in failed.items():
+                print(f"reproduce: {point} failed: {error}", file=sys.stderr)
+            if failed:
+                again = "the same command runs them again"
+                print(f"reproduce: {len(failed)} of {len(outcomes)} points failed; {again}", file=sys.stderr)
+            from reproduce.sweep_page import write_results  # not above: a refused call must not wait for it
+
+            page = write_results(sweep, folder, outcomes)
     except BlockingIOError as error:
         print(f"reproduce: {error}", file=sys.stderr)
         return 2
-    except OSError as error:
-        return _failed("sweep", error, folder)
+    except (OSError, ValueError) as error:
+        return _failed("page of the sweep", error, folder)
+    print(f"table: {folder / 'sweep.csv'}\npage:  {page}")
+    return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:

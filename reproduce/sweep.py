@@ -4,8 +4,6 @@ A point that has finished is not run again."""
 
 import json
 import re
-import sys
-import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,7 +22,7 @@ from reproduce.notebooks import Notebook, literal, parse_assignment, progress_fi
 from reproduce.plan import Record, duration, matching, read_records, remember
 from reproduce.profiles import Profile
 from reproduce.progress import Progress
-from reproduce.runner import ALONE, MODELS, Outcome, Run, explained, side_by_side, total_seconds
+from reproduce.runner import ALONE, MODELS, Outcome, Run, side_by_side, total_seconds
 from reproduce.time_left import Step
 
 POINT = "point.json"  # in the folder of a point that has finished: its outcome
@@ -213,16 +211,9 @@ def finished(sweep: Sweep, folder: Path) -> dict[str, Outcome]:
     return {point: Outcome(**json.loads(file.read_text())) for point, file in files.items() if file.is_file()}
 
 
-def run_sweep(sweep: Sweep, notebooks: Mapping[str, Notebook], folder: Path, jobs: int) -> int:
-    """Runs the points that have not finished yet, and writes tables, figures and a page of all. The caller holds the lock of
-    the folder.
-
-    Returns:
-        exit status: 1 if a point failed, or the results could not be written.
-    """
-    from reproduce.sweep_page import write_results  # not above: a refused call must not wait for it
-
-    outcomes, name, start = finished(sweep, folder), sweep.notebook.name, time.monotonic()
+def run_sweep(sweep: Sweep, notebooks: Mapping[str, Notebook], folder: Path, jobs: int) -> dict[str, Outcome]:
+    """Runs the points that have not finished yet; returns the outcomes of all. The caller holds the lock of the folder."""
+    outcomes, name = finished(sweep, folder), sweep.notebook.name
     left = [point for point in sweep.points if point not in outcomes]
     print(f"sweep of {name}: {len(sweep.points)} points, {len(outcomes)} finished earlier; {folder}", flush=True)
     runs = {point: Run(sweep.notebook, sweep.parameters(point), folder / point) for point in left}
@@ -238,22 +229,7 @@ def run_sweep(sweep: Sweep, notebooks: Mapping[str, Notebook], folder: Path, job
             steps |= _expected(sweep, left, read_records(folder.parent, dict(notebooks)))
             took = duration(outcome.seconds) if outcome.ok else f"FAILED: {outcome.error}"
             progress.line(f"  {point} ... {took}", finished=point)
-    outcomes = {point: outcomes[point] for point in sweep.points}
-    failed = [point for point, outcome in outcomes.items() if not outcome.ok]
-    for point in failed:
-        print(f"reproduce: {point} failed: {outcomes[point].error}", file=sys.stderr)
-    if failed:
-        print(
-            f"reproduce: {len(failed)} of {len(outcomes)} points failed; the same command runs them again",
-            file=sys.stderr,
-        )
-    try:
-        page = write_results(sweep, folder, outcomes)
-    except (OSError, ValueError) as error:
-        print(f"reproduce: no page: {explained(type(error).__name__, str(error), folder)}", file=sys.stderr)
-        return 1
-    print(f"{duration(time.monotonic() - start)}\ntable: {page.parent / 'sweep.csv'}\npage:  {page}")
-    return 1 if failed else 0
+    return {point: outcomes[point] for point in sweep.points}
 
 
 def print_sweep_plan(sweep: Sweep, notebooks: Mapping[str, Notebook], folder: Path, jobs: int) -> None:
@@ -286,17 +262,17 @@ def _jobs(sweep: Sweep, jobs: int) -> int:
 
 def _nearest(sweep: Sweep, point: str, records: Sequence[Record]) -> Record | None:
     """The record with the fixed parameters that shares most of the others with a point."""
-    wanted = sweep.parameters(point)
-    if exact := matching(records, {sweep.notebook.name: wanted}):
+    asked = sweep.parameters(point)
+    if exact := matching(records, {sweep.notebook.name: asked}):
         return exact[sweep.notebook.name]
     alike = [
         record
         for record in records
         if record.notebook == sweep.notebook.name
-        and record.parameters.keys() == wanted.keys()
+        and record.parameters.keys() == asked.keys()
         and all(record.parameters[name] == value for name, value in sweep.fixed.items())
     ]
-    differing = {id(record): sum(record.parameters[name] != wanted[name] for name in sweep.varied) for record in alike}
+    differing = {id(record): sum(record.parameters[name] != asked[name] for name in sweep.varied) for record in alike}
     return min(alike, key=lambda record: differing[id(record)], default=None)
 
 
@@ -305,8 +281,8 @@ def _expected(sweep: Sweep, points: Iterable[str], records: Sequence[Record]) ->
     steps = {}
     for point in points:
         if (record := _nearest(sweep, point, records)) is not None:
-            wanted, recorded = (values.get("trials", 1) for values in (sweep.parameters(point), record.parameters))
-            share = max(wanted, 1) / max(recorded, 1)
+            asked, recorded = (values.get("trials", 1) for values in (sweep.parameters(point), record.parameters))
+            share = max(asked, 1) / max(recorded, 1)
             shares = [(step, share if step.kind == "trials" else 1.0) for step in record.work]
             steps[point] = [Step(kind, max(1, round(n * by)), seconds * by) for (kind, n, seconds), by in shares]
     return steps

@@ -32,7 +32,7 @@ def run(chosen, notebooks, profile, folder, claims, options):
         table.write_text("\\n".join(["# caption", "dataset,protocol,model,target,ber,auc", *lines]))
     return 0
 
-def run_sweep(sweep, notebooks, folder, jobs):
+def run_sweep(sweep, notebooks, folder, options):
     lines = ["point,trials,seed,figure,model,ber,auc,share"]
     for point in sweep.points:
         p = sweep.parameters(point)
@@ -43,7 +43,7 @@ def run_sweep(sweep, notebooks, folder, jobs):
     (folder / "sweep.csv").write_text("\\n".join(lines))
     return 0
 
-program._run, program.run_sweep = run, run_sweep
+program._run, program._run_sweep = run, run_sweep
 assert sys.argv[1:3] == ["-m", "reproduce"], sys.argv
 sys.exit(program.main(sys.argv[3:]))
 """
