@@ -16,12 +16,13 @@ from drsrobust._provenance import commit, machine, versions
 from drsrobust_study.notebook import datasets_of
 from reproduce.bundle import bundles_used, figure_sums, read_checkpoints, write_bundle
 from reproduce.claims import Claim, load_claims, write_claims
-from reproduce.notebooks import FIGURES, ROOT, Notebook, all_notebooks, parse_assignment
+from reproduce.notebooks import FIGURES, ROOT, Notebook, all_notebooks, parse_assignment, progress_file
 from reproduce.plan import matching, print_plan, read_records, remember
 from reproduce.portable import make_portable
 from reproduce.profiles import Profile, check_name, load_profile, missing_data
 from reproduce.progress import Progress
 from reproduce.runner import end_with_make, explained, locked, read_run, run_notebooks
+from reproduce.sweep import Sweep, print_sweep_plan, read_assignments, read_grid, run_sweep
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -76,8 +77,10 @@ def _main(options: argparse.Namespace) -> int:
         data = options.data or os.environ.get("DRSROBUST_DATA")
         data = Path(data).expanduser().resolve() if data else None
         profile = load_profile(options.profile, notebooks, data, check=not options.plan)
-        chosen = _choose(options.what, notebooks, profile)
-        datasets = [name for parameters in chosen.values() for name in datasets_of(parameters)]
+        sweep = _sweep(options, notebooks, profile)
+        chosen = {} if sweep else _choose(options.what, notebooks, profile)
+        all_parameters = [sweep.parameters(point) for point in sweep.points] if sweep else chosen.values()
+        datasets = [name for parameters in all_parameters for name in datasets_of(parameters)]
         if not options.plan and (missing := missing_data(datasets, data)):
             raise FileNotFoundError("; ".join(missing))
         if options.portable:
@@ -90,6 +93,8 @@ def _main(options: argparse.Namespace) -> int:
         return 2
     if data:
         os.environ["DRSROBUST_DATA"] = str(data)
+    if sweep:
+        return _run_sweep(sweep, notebooks, build / f"{profile.name}-sweep-{sweep.identity}", options)
     if options.plan:
         records, missing = read_records(build, notebooks), missing_data(profile.real_datasets, data)
         print_plan(replace(profile, parameters=chosen), records, options.jobs, missing)
@@ -104,6 +109,39 @@ def _main(options: argparse.Namespace) -> int:
         return 2
     except OSError as error:  # no room for the lock
         return _failed("run", error, build / folder)
+
+
+def _sweep(options: argparse.Namespace, notebooks: dict[str, Notebook], profile: Profile) -> Sweep | None:
+    if options.grid is None:
+        return read_assignments(options.what, notebooks, profile) if options.sweep else None
+    if options.what:
+        raise ValueError(f"--grid takes the notebook and its parameters from the file, not {options.what[0]!r}")
+    return read_grid(Path(options.grid).expanduser(), notebooks, profile)
+
+
+def _run_sweep(sweep: Sweep, notebooks: dict[str, Notebook], folder: Path, options: argparse.Namespace) -> int:
+    if options.plan:
+        print_sweep_plan(sweep, notebooks, folder, options.jobs)
+        return 0
+    try:
+        with locked(folder):
+            outcomes = run_sweep(sweep, notebooks, folder, options.jobs)
+            failed = {point: outcome.error for point, outcome in outcomes.items() if not outcome.ok}
+            for point, error in failed.items():
+                print(f"reproduce: {point} failed: {error}", file=sys.stderr)
+            if failed:
+                again = "the same command runs them again"
+                print(f"reproduce: {len(failed)} of {len(outcomes)} points failed; {again}", file=sys.stderr)
+            from reproduce.sweep_page import write_results  # not above: a refused call must not wait for it
+
+            page = write_results(sweep, folder, outcomes)
+    except BlockingIOError as error:
+        print(f"reproduce: {error}", file=sys.stderr)
+        return 2
+    except (OSError, ValueError) as error:
+        return _failed("page of the sweep", error, folder)
+    print(f"table: {folder / 'sweep.csv'}\npage:  {page}")
+    return 1 if failed else 0
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -140,6 +178,11 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="compute as any processor with AVX2 does; a fifth slower, with a cache of its own",
     )
+    sweeps = parser.add_mutually_exclusive_group()
+    sweeps.add_argument(
+        "--sweep", action="store_true", help="a run for each value of trials=20,50 or seed=0..2, and one table of all"
+    )
+    sweeps.add_argument("--grid", metavar="FILE", help="a sweep by a TOML file: notebook, [fixed], and [grid] or [zip]")
     parser.add_argument("--list", action="store_true", help="list the notebooks and their parameters")
     parser.add_argument("--plan", action="store_true", help="print what would run, how long, and what data is missing")
     parser.add_argument("--times", action="store_true", help="time notebooks with their defaults; write their index")
@@ -210,7 +253,7 @@ def _run(
     # Without steps, how much of a notebook is in the cache is not known.
     steps = {name: record.work for name, record in records.items() if not cached or record.steps}
 
-    with Progress(chosen, folder, steps, options.jobs) as progress:
+    with Progress({name: progress_file(folder, name) for name in chosen}, steps, options.jobs) as progress:
         for outcome in run_notebooks(chosen, notebooks, folder, options.jobs):
             outcomes.append(outcome)
             remember(outcome, folder.parent)

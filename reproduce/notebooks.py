@@ -104,15 +104,16 @@ def parse_assignment(text: str, notebook: Notebook) -> tuple[str, Any]:
     if name not in notebook.parameters:
         raise unknown(f"parameter of {notebook.name}", name, notebook.parameters)
     annotation = notebook.parameters[name].annotation
-    for reading in (_literal(value), value, [_literal(item.strip()) for item in value.split(",")]):
+    for reading in (literal(value), value, [literal(item.strip()) for item in value.split(",")]):
         # A text with a bracket or a gap in it is a mistyped list rather than a list of such words.
         words = [item for item in reading if isinstance(item, str)] if isinstance(reading, list) else []
         if fits(reading, annotation) and not any(set(word) & set("[]() '\"") or not word for word in words):
             return name, reading
-    return name, _literal(value)  # of a wrong type, as `check` will say
+    return name, literal(value)  # of a wrong type, as `check` will say
 
 
-def _literal(text: str) -> Any:
+def literal(text: str) -> Any:
+    """A Python literal, or the text itself."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

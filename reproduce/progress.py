@@ -4,11 +4,10 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from reproduce.notebooks import progress_file
 from reproduce.plan import duration
 from reproduce.runner import total_seconds
 from reproduce.time_left import Event, Step, Work, read_events, seconds_left, totals, work_of
@@ -25,9 +24,8 @@ class Progress:
     notebook the share is that of notebooks, and no time is said.
 
     Args:
-        chosen: names of the notebooks.
-        folder: of the run.
-        steps: of the record of notebooks by name.
+        files: of each notebook, by its name in the line, the one in which it counts (`progress_file`).
+        steps: of the record of notebooks by name; more may come while they run.
         jobs: notebooks that run at a time.
         stream: None: standard output.
         every: seconds between plain lines.
@@ -35,15 +33,14 @@ class Progress:
 
     def __init__(
         self,
-        chosen: Collection[str],
-        folder: Path,
+        files: Mapping[str, Path],
         steps: Mapping[str, Sequence[Step]],
         jobs: int = 1,
         stream: TextIO | None = None,
         every: float = EVERY,
     ) -> None:
         self.stream = stream or sys.stdout
-        self._chosen, self._folder, self._steps, self._jobs, self._every = chosen, folder, steps, jobs, every
+        self._files, self._steps, self._jobs, self._every = files, steps, jobs, every
         self._finished: set[str] = set()
         self._end, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -60,8 +57,8 @@ class Progress:
         self._forget()
 
     def _forget(self) -> None:
-        for name in self._chosen:
-            progress_file(self._folder, name).unlink(missing_ok=True)
+        for path in self._files.values():
+            path.unlink(missing_ok=True)
 
     def line(self, text: str, finished: str = "") -> None:
         """Prints a line; `finished` is the notebook that has ended, even if its process was killed."""
@@ -74,8 +71,8 @@ class Progress:
         """The line at a time in seconds since 1970, as `[####....] 03_ber_sweep: 1,240 of 11,520 trials; about 12 min left`."""
         running: list[str] = []
         works: dict[str, Work] = {}
-        for name in self._chosen:
-            events, steps = read_events(progress_file(self._folder, name)), self._steps.get(name, ())
+        for name, path in self._files.items():
+            events, steps = read_events(path), self._steps.get(name, ())
             ended = name in self._finished or any(event.what == "ended" for event in events)
             works[name] = work_of(steps, events, now, ended=ended)
             if events and not ended:

@@ -14,12 +14,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -55,6 +55,14 @@ class Outcome:
     steps: list[str] = field(default_factory=list)  # as `time_left.steps_of`; empty where some of it was stored
 
 
+class Run(NamedTuple):
+    """A notebook that is to run: with which parameters, into which folder."""
+
+    notebook: Notebook
+    parameters: dict[str, Any]
+    folder: Path
+
+
 def run_notebooks(
     chosen: dict[str, dict[str, Any]],
     notebooks: dict[str, Notebook],
@@ -78,7 +86,14 @@ def run_notebooks(
             for name in names:
                 yield run_notebook(notebooks[name], chosen[name], folder)
         else:
-            yield from _side_by_side({name: chosen[name] for name in names}, notebooks, folder, jobs)
+            done: dict[str, Outcome] = {}
+            first = [name for name in LONG if name in names]
+            runs = {name: Run(notebooks[name], chosen[name], folder) for name in (*first, *names)}
+            with closing(side_by_side(runs, jobs)) as ended:
+                for name in names:
+                    while name not in done:
+                        done |= [next(ended)]
+                    yield done[name]
 
 
 def _turn(name: str) -> int:
@@ -92,34 +107,29 @@ def total_seconds(seconds: Mapping[str, float], jobs: int) -> float:
     return sum(first) + max([*parallel, sum(parallel) / jobs]) + sum(last)
 
 
-def _side_by_side(
-    chosen: dict[str, dict[str, Any]], notebooks: dict[str, Notebook], folder: Path, jobs: int
-) -> Iterator[Outcome]:
-    context, waiting = multiprocessing.get_context("forkserver"), [name for name in LONG if name in chosen]
-    waiting += [name for name in chosen if name not in LONG]
+def side_by_side(runs: Mapping[str, Run], jobs: int) -> Iterator[tuple[str, Outcome]]:
+    """Runs notebooks in processes of their own, up to `jobs` at a time, begun in their order; yields the key and the outcome of
+    each when it ends."""
+    context, waiting = multiprocessing.get_context("forkserver"), list(runs)
     context.set_forkserver_preload(["papermill", __name__])  # 4 s of imports once, not for each notebook
     running: dict[str, tuple[Any, Connection, set[int]]] = {}
-    done: dict[str, Outcome] = {}
     free = _core_sets(jobs)
     try:
-        for name in chosen:
-            while name not in done:
-                while waiting and free:
-                    new, cores = waiting.pop(0), free.pop()
-                    parent_end, child_end = context.Pipe(duplex=False)
-                    process = context.Process(
-                        target=_run_in_child, args=(child_end, notebooks[new], chosen[new], folder, cores)
-                    )
-                    process.start()
-                    child_end.close()
-                    running[new] = process, parent_end, cores
-                ready = wait([parent_end for _, parent_end, _ in running.values()])
-                for one in [key for key, (_, parent_end, _) in running.items() if parent_end in ready]:
-                    process, parent_end, cores = running.pop(one)
-                    done[one] = _outcome(process, parent_end, notebooks[one], chosen[one])
-                    process.join()
-                    free.append(cores)
-            yield done[name]
+        while waiting or running:
+            while waiting and free:
+                new, cores = waiting.pop(0), free.pop()
+                parent_end, child_end = context.Pipe(duplex=False)
+                process = context.Process(target=_run_in_child, args=(child_end, runs[new], cores))
+                process.start()
+                child_end.close()
+                running[new] = process, parent_end, cores
+            ready = wait([parent_end for _, parent_end, _ in running.values()])
+            for key in [key for key, (_, parent_end, _) in running.items() if parent_end in ready]:
+                process, parent_end, cores = running.pop(key)
+                outcome = _outcome(process, parent_end, runs[key])
+                process.join()
+                free.append(cores)
+                yield key, outcome
     finally:  # of an interrupt, or of a caller that wants no more
         for process, _, _ in running.values():
             process.terminate()
@@ -127,7 +137,7 @@ def _side_by_side(
             process.join()
 
 
-def _outcome(process: Any, connection: Connection, notebook: Notebook, parameters: dict[str, Any]) -> Outcome:
+def _outcome(process: Any, connection: Connection, run: Run) -> Outcome:
     try:
         result = connection.recv()
     except EOFError:
@@ -135,8 +145,8 @@ def _outcome(process: Any, connection: Connection, notebook: Notebook, parameter
         code = process.exitcode
         how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
         error = f"the process that ran it {how}; memory may have run out, {MEMORY}"
-        output = f"notebooks/{notebook.name}.ipynb"
-        return Outcome(notebook.name, notebook.title, False, 0.0, parameters, output, error=error)
+        output = f"notebooks/{run.notebook.name}.ipynb"
+        return Outcome(run.notebook.name, run.notebook.title, False, 0.0, run.parameters, output, error=error)
     if isinstance(result, BaseException):
         raise result
     return result
@@ -150,16 +160,14 @@ def _core_sets(jobs: int) -> list[set[int]]:
     return [set(cores[number * each : (number + 1) * each]) for number in range(jobs)]
 
 
-def _run_in_child(
-    connection: Connection, notebook: Notebook, parameters: dict[str, Any], folder: Path, cores: set[int]
-) -> None:
+def _run_in_child(connection: Connection, run: Run, cores: set[int]) -> None:
     """SIGTERM ends this process and lets papermill shut the kernel down, as an interrupt does."""
     signal.signal(signal.SIGTERM, _interrupted)
     if cores:
         os.sched_setaffinity(0, cores)
     end_with_parent()
     try:
-        connection.send(run_notebook(notebook, parameters, folder))
+        connection.send(run_notebook(*run))
     except KeyboardInterrupt:
         pass
     except Exception as error:
@@ -236,6 +244,7 @@ def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figur
     logging.getLogger("papermill").setLevel(logging.ERROR)
     quiet = Config({"KernelManager": {"transport_encryption": "auto"}})  # ipykernel 7 remarks on plain TCP otherwise
     variables = {"DRSROBUST_FIGURES": str(figures), "DRSROBUST_BATCH": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
+    variables["DRSROBUST_WAIT"] = "1"  # for another notebook that computes the same campaign
     variables["DRSROBUST_PROGRESS"] = str(progress_file(figures.parent, notebook.name))
     for attempt in (1, 2):
         try:

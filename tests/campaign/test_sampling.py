@@ -46,6 +46,21 @@ def test_it_says_so(table):
     assert "stratified trials" in table.head(2)._repr_html_() and "stratified" not in repr(table[["auc"]])
 
 
+def test_conditions_with_more_trials_than_asked_are_named_once(evaluator, tmp_path, caplog):
+    """At 1e-4 this model has four strata, at 1e-6 two, at 1e-1 plain maps."""
+    options = {"errors": [BitFlip(rate) for rate in (1e-6, 1e-4, 1e-1)], "trials": 3}
+    options["mitigations"] = [None, NaNGuard(value=0.0)]
+    few = Campaign(evaluator, sampling="stratified", store=tmp_path / "s", **options)
+    said = "trials=3 becomes 4 in 2 conditions, 8 in 2 conditions: each stratum takes 2 at least"
+    assert caplog.messages == [said]
+    counts = few.run(progress=False, workers=1).groupby(["rate", "mitigation"]).size()
+    assert sorted(counts) == [3, 3, 4, 4, 8, 8]
+    caplog.clear()
+    Campaign(evaluator, sampling="stratified", store=tmp_path / "s", **options | {"trials": 8})
+    Campaign(evaluator, store=tmp_path / "plain", **options)
+    assert caplog.messages == []
+
+
 def test_trials_are_maps_with_so_many_critical_flips(evaluator, table):
     """Each seed and stratum draws its map again by `inject`."""
     for row in table[table["rate"] == 1e-4].groupby("stratum").head(2).itertuples():

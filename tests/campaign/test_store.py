@@ -439,6 +439,24 @@ def test_one_writer(filled, monkeypatch):
         other.write(trials(1, [0]))
 
 
+def test_a_writer_that_waits_for_the_other_one(filled, monkeypatch):
+    monkeypatch.setattr("drsrobust.campaign.store.PATIENCE", 0.1)
+    monkeypatch.setenv("DRSROBUST_WAIT", "1")
+    ended = []
+
+    def write():
+        with store(filled.folder).writing() as keys:
+            ended.append(len(keys))
+
+    with filled.writing():
+        waiting = threading.Thread(target=write, daemon=True)
+        waiting.start()
+        waiting.join(0.5)
+        assert waiting.is_alive() and not ended
+    waiting.join(10)
+    assert ended == [12]
+
+
 def test_what_the_store_imports():
     code = "import sys; from drsrobust.campaign.store import Store; from drsrobust.campaign import StoreError"
     code += "; print({'torch', 'pandas', 'scipy', 'torchrec'} & set(sys.modules))"

@@ -80,7 +80,12 @@ def test_those_that_measure_run_alone(tmp_path, monkeypatch):
     timed = {name for name, one in all_notebooks().items() if "timed=True" in one.path.read_text()}
     assert timed - {"09_injection_speed"} == set(ALONE)
     ran = []
-    monkeypatch.setattr("reproduce.runner._side_by_side", lambda chosen, *_: iter([ran.append(list(chosen))]))
+
+    def side_by_side(runs, jobs):
+        ran.append(sorted(runs))
+        yield from dict.fromkeys(runs, None).items()
+
+    monkeypatch.setattr("reproduce.runner.side_by_side", side_by_side)
     monkeypatch.setattr("reproduce.runner.run_notebook", lambda notebook, *_: ran.append(notebook))
     notebooks = {name: name for name in all_notebooks()}
     list(run_notebooks(dict.fromkeys(notebooks, {}), notebooks, tmp_path, 2))

@@ -16,6 +16,10 @@ from reproduce.time_left import Event, Step, read_events, steps_of, totals
 CHOSEN = ["03_ber_sweep", "04_component_vulnerability"]
 
 
+def files(folder, names=CHOSEN):
+    return {name: progress_file(folder, name) for name in names}
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True
@@ -49,7 +53,7 @@ def test_the_line(counted, tmp_path):
         "03_ber_sweep": [Step("trials", 1500, 300.0)],
         "04_component_vulnerability": [Step("trials", 100, 100.0)],
     }
-    progress = Progress(CHOSEN, tmp_path, steps)
+    progress = Progress(files(tmp_path), steps)
     write(counted, ("started", 1, 1000.0), ("trials", 500, 1600.0))
     assert progress.text(1600.0) == "[#####...............] 03_ber_sweep: 500 of 1,500 trials; about 30.0 min left"
     assert progress.text(1720.0).endswith("about 28.0 min left")  # two minutes later, with nothing counted since
@@ -60,17 +64,17 @@ def test_the_line(counted, tmp_path):
 
 
 def test_without_a_record_of_each_notebook_no_time_is_said(counted, tmp_path):
-    progress = Progress(CHOSEN, tmp_path, {"03_ber_sweep": [Step("trials", 1500, 300.0)]})
+    progress = Progress(files(tmp_path), {"03_ber_sweep": [Step("trials", 1500, 300.0)]})
     write(counted, ("started", 1, 1000.0), ("trials", 500, 1600.0))
     assert progress.text(1600.0) == f"[{'.' * 20}] 03_ber_sweep: 500 of 1,500 trials"
     write(counted, ("started", 1, 1000.0), ("trials", 1500, 1600.0), ("ended", 1, 1700.0))
     assert progress.text(1700.0) == f"[{'#' * 10}{'.' * 10}] a notebook starts"
     write(counted, ("started", 1, 1000.0), ("trials", 7, 1600.0))
-    assert Progress(CHOSEN, tmp_path, {}).text(1600.0) == f"[{'.' * 20}] 03_ber_sweep: 7 trials"
+    assert Progress(files(tmp_path), {}).text(1600.0) == f"[{'.' * 20}] 03_ber_sweep: 7 trials"
 
 
 def test_models_are_counted_where_there_are_no_trials(counted, tmp_path):
-    progress = Progress(CHOSEN, tmp_path, {"03_ber_sweep": [Step("models", 4, 1.0)]})
+    progress = Progress(files(tmp_path), {"03_ber_sweep": [Step("models", 4, 1.0)]})
     count_done("models")
     assert "03_ber_sweep: 1 of 4 models" in progress.text(time.time())
 
@@ -130,7 +134,7 @@ def estimates(stored, slow, folder, begin=0.1, whole=False):
     recorded = {name: [Step(*step[:3]) for step in steps] for name, steps in RUN.items()}
     if whole:
         recorded = {name: [Step("other", 1, sum(step.seconds for step in steps))] for name, steps in recorded.items()}
-    progress, counted = Progress(list(RUN), folder, recorded), False
+    progress, counted = Progress(files(folder, RUN), recorded), False
     for now, name, what, number in events:
         if what != "other":  # which is not counted
             with open(progress_file(folder, name), "a") as handle:
@@ -178,7 +182,7 @@ def test_a_run_that_is_repeated_has_little_left(tmp_path):
 
 def test_a_terminal_has_one_line_and_a_file_a_line_now_and_then(counted, tmp_path):
     for stream in (Terminal(), io.StringIO()):
-        with Progress(["03_ber_sweep"], tmp_path, {}, stream=stream, every=0.1) as progress:
+        with Progress(files(tmp_path, CHOSEN[:1]), {}, stream=stream, every=0.1) as progress:
             counted.touch()
             count_done("trials", 7)
             until = time.monotonic() + 10

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sweeps.md").read_text()
 SHELL = re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL)
+(TOML,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 PYTHON = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 # Stands for the run of the notebooks: all is checked up to there; what would run is written as their table would be.
 INSTEAD = """
@@ -31,7 +32,18 @@ def run(chosen, notebooks, profile, folder, claims, options):
         table.write_text("\\n".join(["# caption", "dataset,protocol,model,target,ber,auc", *lines]))
     return 0
 
-program._run = run
+def run_sweep(sweep, notebooks, folder, options):
+    lines = ["point,trials,seed,figure,model,ber,auc,share"]
+    for point in sweep.points:
+        p = sweep.parameters(point)
+        values = f'"{point}",{p["trials"]},{p["seed"]}'
+        lines += [f"{values},03_ber_sweep,{model},{ber},0.{p['seed']}," for model in p["models"] for ber in p["bers"]]
+        lines += [f"{values},03_ber_sweep_scores,,,,0.5"]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "sweep.csv").write_text("\\n".join(lines))
+    return 0
+
+program._run, program._run_sweep = run, run_sweep
 assert sys.argv[1:3] == ["-m", "reproduce"], sys.argv
 sys.exit(program.main(sys.argv[3:]))
 """
@@ -62,7 +74,7 @@ def test_the_array_and_the_reading_of_its_tables(checkout, capsys):
     for task in range(9):
         bash(array, "--profile", "smoke", "bers=[1e-6]", SLURM_ARRAY_TASK_ID=str(task))
     names: dict = {}
-    exec(compile(PYTHON[0], "sweeps.md", "exec"), names)
+    exec(compile(PYTHON[1], "sweeps.md", "exec"), names)
     table = names["table"]
     assert sorted(table["task"]) == sorted(2 * [str(task) for task in range(9)]) and set(table["ber"]) == {1e-6}
     assert table.groupby("model")["auc"].apply(sorted).to_dict() == dict.fromkeys(
@@ -72,16 +84,25 @@ def test_the_array_and_the_reading_of_its_tables(checkout, capsys):
     assert sorted(printed) == 3 * [["0.1", "0.0", "0.2"]] + 3 * [["0.6", "0.5", "0.7"]]  # no mean over two protocols
 
 
-def test_the_loop(checkout):
-    (loop,) = [script for script in SHELL if "for seed" in script]
-    bash(loop)
-    tables = sorted(checkout.glob("build/seed-*/laptop-part/figures/data/03_ber_sweep.csv"))
-    assert len(tables) == 3 and "deepfm" in tables[0].read_text()
+def test_the_sweep_its_file_and_the_reading_of_its_table(checkout, capsys):
+    """The file is the sweep of the command line, so its results lie in the same folder."""
+    command, file = (script for script in SHELL if "#SBATCH" not in script)
+    bash(f"{command.strip()} --out build")
+    (table,) = checkout.glob("build/laptop-sweep-*/sweep.csv")
+    written = table.read_text()
+    table.unlink()
+    (checkout / "sweep.toml").write_text(TOML)
+    bash(f"{file.strip()} --out build")
+    assert table.read_text() == written and "trials=50,seed=2" in written
+    exec(compile(PYTHON[0], "sweeps.md", "exec"), {})
+    printed = [line.split() for line in capsys.readouterr().out.splitlines()[2:]]
+    assert {tuple(line[-3:]) for line in printed} == {("0.1", "0.0", "0.2")}
+    assert [line[:2] for line in printed if len(line) > 4] == [["20", "dlrm"], ["50", "dlrm"]]
 
 
 def test_the_task_of_dask(checkout, monkeypatch):
     names: dict = {}
-    exec(compile(PYTHON[1], "sweeps.md", "exec"), names)
+    exec(compile(PYTHON[2], "sweeps.md", "exec"), names)
     monkeypatch.setattr(sys, "executable", str(checkout / ".venv" / "bin" / "python"))
     assert names["run"]("deepfm", 1, "--profile", "smoke") == ""
     assert "deepfm" in (checkout / "build/dask/deepfm-1/smoke-part/figures/data/03_ber_sweep.csv").read_text()

@@ -1,5 +1,6 @@
 """A campaign: all trials of a grid of error models, targets and mitigations on one evaluator, stored as they finish."""
 
+import logging
 import shutil
 import tempfile
 import warnings
@@ -27,7 +28,7 @@ from drsrobust.campaign.conditions import Condition, condition_triples, grid, sh
 from drsrobust.campaign.model_file import NotPicklable, model_file
 from drsrobust.campaign.progress import CampaignProgress
 from drsrobust.campaign.repeat import check_first_trials
-from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, families, stratified
+from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, families, raised_to_least, stratified
 from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
@@ -78,7 +79,8 @@ class Campaign:
         mitigations: a list or one; None: no mitigation. All meet the same error maps.
         conditions: replaces these axes: a list of (error model, target), (error model, target, mitigation), or mappings
             with the keys error, target, mitigation.
-        trials: how many for each condition.
+        trials: how many for each condition; stratified, each stratum has two at least, and a line of the log says where that
+            makes more of them.
         metrics: further columns of the table: names as of `Evaluation.metric`, as `["ndcg@10", "decision_changed"]`; or a
             mapping of names to functions `fn(labels, scores, golden_scores, users) -> float` or torchmetrics objects, and of
             built-in names to None. `decision_changed` comes with `decision_changed_no_click` and `nan_share`. Scores are what
@@ -155,6 +157,8 @@ class Campaign:
         for condition in self.conditions:
             condition.check(evaluator.model)
         _check_mitigations(self.conditions, evaluator.model)
+        if self._critical_bits is not None and (text := raised_to_least(self.conditions, self.trials)):
+            logging.getLogger(__name__).warning(text)
         definition, missing = self._definition()
         if store is None:
             name = f"{evaluator.name}-{evaluator.rows.dataset.replace('/', '-')}-{digest(definition)[:16]}"

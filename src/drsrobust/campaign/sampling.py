@@ -5,19 +5,21 @@ them show what it costs. Here most trials do, and weights correct for that. `drs
 trials.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
-from drsrobust.campaign.conditions import Condition
+from drsrobust.campaign.conditions import Condition, sharing_maps
 from drsrobust.campaign.schedule import Schedule
 from drsrobust.injection import AddressSpace, ErrorModel
 from drsrobust.injection.critical_bits import CriticalBits, Stratum
 from drsrobust.mitigation import Screened
 from drsrobust.statistics.strata import ALL, STRATUM, WEIGHT
 
+LEAST_TRIALS = 2  # of each stratum: a variance takes two
 PILOT_TRIALS = 16  # of each stratum, from which the others are allocated
 MIN_SHARE_UNHIT, MIN_SHARE = 0.2, 0.1  # of the trials: of the stratum without critical flips, and of every other one
 UNSEEN_LOSS = 0.1  # AUC: a loss that the pilot of a stratum with critical flips is taken to have shown once more
@@ -131,8 +133,7 @@ class StratifiedSchedule(Schedule):
         self._allocated = {number: len(family) == 1 for number, family in self._family.items()}
         for family in families:
             for number in family if len(family) > 1 else ():
-                # A variance takes two trials.
-                self._limit[number] = max(2, min(PILOT_TRIALS, trials // len(family)))
+                self._limit[number] = max(LEAST_TRIALS, min(PILOT_TRIALS, trials // len(family)))
 
     def _advance(self, number: int) -> None:
         family = self._family[number]
@@ -182,3 +183,14 @@ def families(conditions: Sequence[Condition], groups: Sequence[Sequence[int]]) -
     for number, group in enumerate(groups):
         members.setdefault(conditions[group[0]].key[:3], []).append(number)
     yield from members.values()
+
+
+def raised_to_least(conditions: Sequence[Condition], trials: int) -> str:
+    """What a campaign says of conditions that get more trials than `trials`, as each of their strata takes two; empty where
+    none does."""
+    groups, more = sharing_maps(list(conditions)), Counter()
+    for family in families(conditions, groups):
+        if len(family) > 1 and (least := LEAST_TRIALS * len(family)) > trials:
+            more[least] += len(groups[family[0]])
+    used = ", ".join(f"{least} in {n} condition{'s' if n > 1 else ''}" for least, n in sorted(more.items()))
+    return f"trials={trials} becomes {used}: each stratum takes {LEAST_TRIALS} at least" if used else ""

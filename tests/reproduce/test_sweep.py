@@ -1,0 +1,277 @@
+"""Sweeps: how they are read, what is refused in a line, and one that is killed and goes on."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from reproduce import __main__
+from reproduce.notebooks import all_notebooks, read_notebook
+from reproduce.plan import RECORDS
+from reproduce.profiles import Profile, load_profile
+from reproduce.sweep import read_assignments, read_grid
+from tests.reproduce.test_parameters import write
+
+ROOT = Path(__file__).resolve().parents[2]
+NOTEBOOKS = all_notebooks()
+SMOKE = load_profile("smoke", NOTEBOOKS, None)
+# A notebook with a curve and a picture, which counts its runs, and stops for good at `stop` until the file `go` is there.
+CELL = """
+import pathlib, time
+import pandas as pd
+import drsrobust as dr
+place = pathlib.Path(log)
+with open(place / "ran", "a") as file:
+    file.write(f"{seed} {trials}\\n")
+if trials < 1:
+    raise ValueError(f"trials must be at least 1, got {trials}")
+while seed == stop and not (place / "go").exists():
+    time.sleep(0.05)
+curve = {"ber": [1e-5, 1e-3], "seed": [7, 7], "auc": [0.8, 0.5 + seed / 100], "auc_low": [0.79, 0.5], "auc_high": [0.81, 0.6]}
+curve["model"] = "dlrm"
+for name, data in (("10_test", pd.DataFrame(curve)), ("10_test_more", pd.DataFrame({"value": [seed, 2.0]}))):
+    (ax,) = dr.plots.new_panels()
+    ax.plot(range(2), data.iloc[:, 0], label="x")
+    dr.plots.save(ax, name, data, "A test.", title=f"A message of {seed}.", appendix=name == "10_test_more")
+"""
+PARAMETERS = 'trials: int = 1\nseed: int = 0\nlog: str = ""\nstop: int = -1\nnames: list[str] = []'
+# `python -m reproduce` with that notebook alone.
+MAIN = """
+import sys
+from pathlib import Path
+from reproduce import __main__
+from reproduce.notebooks import read_notebook
+from reproduce.profiles import Profile
+if __name__ == "__main__":
+    notebook = read_notebook(Path(sys.argv[1]))
+    values = {name: parameter.default for name, parameter in notebook.parameters.items()}
+    __main__.all_notebooks = lambda: {notebook.name: notebook}
+    __main__.load_claims = lambda notebooks: []
+    __main__.load_profile = lambda *_, **__: Profile("smoke", {notebook.name: values}, False, (), ())
+    sys.exit(__main__.main(sys.argv[2:]))
+"""
+
+
+def sweep(*words):
+    return read_assignments(words, NOTEBOOKS, SMOKE)
+
+
+def grid(tmp_path, text):
+    (tmp_path / "sweep.toml").write_text(text)
+    return read_grid(tmp_path / "sweep.toml", NOTEBOOKS, SMOKE)
+
+
+def test_commas_and_ranges_are_values():
+    found = sweep("03_ber_sweep", "seed=0..2", "trials=50,20", "test_rows=1000")
+    names = [f"trials={trials},seed={seed}" for trials in (20, 50) for seed in (0, 1, 2)]
+    assert list(found.points) == names and found.points[names[-1]] == {"trials": 50, "seed": 2}  # fewest trials first
+    assert found.varied == ["trials", "seed"] and found.fixed["test_rows"] == 1000
+    whole = found.parameters("trials=20,seed=1")
+    assert whole == SMOKE.parameters["03_ber_sweep"] | {"trials": 20, "seed": 1, "test_rows": 1000}
+    assert list(sweep("11_one_flip", "seed=-1..1,5").points) == ["seed=-1", "seed=0", "seed=1", "seed=5"]
+    assert list(sweep("11_one_flip", "model_name=dlrm,fm", "seed=3").points) == ["model_name=dlrm", "model_name=fm"]
+
+
+def test_a_list_and_a_quoted_value_are_one_value():
+    found = sweep("03_ber_sweep", "bers=[[1e-3],[1e-3,1e-2]]", "models=dlrm,fm")
+    assert list(found.points) == ["bers=0.001", "bers=0.001+0.01"] and found.fixed["models"] == ["dlrm", "fm"]
+    assert found.points["bers=0.001"] == {"bers": [1e-3]}
+    protected = sweep("06_selective_bit_protection", "protected=[[30],[31]]", "seed=0,1").fixed["protected"]
+    assert protected == [[30], [31]]
+    found = sweep("11_one_flip", "target='a,b'", "seed=0,1")
+    assert found.fixed["target"] == "a,b" and len(found.points) == 2
+    assert [point["target"] for point in sweep("11_one_flip", "target='a,b','c'").points.values()] == ["a,b", "c"]
+
+
+def test_a_file_is_the_same_sweep_as_the_command_line(tmp_path):
+    here = sweep("03_ber_sweep", "seed=0..1", "trials=4,8", "models=dlrm")
+    text = 'notebook = "03_ber_sweep"\n[fixed]\nmodels = ["dlrm"]\n[grid]\ntrials = [8, 4]\nseed = [1, 0]\n'
+    there = grid(tmp_path, text)
+    assert there.identity == here.identity and set(there.points) == set(here.points)
+    assert sweep("03_ber_sweep", "seed=0..1", "trials=4,8", "models=fm").identity != here.identity
+    paired = grid(tmp_path, text.replace("[grid]", "[zip]"))
+    assert paired.points == {"trials=4,seed=0": {"trials": 4, "seed": 0}, "trials=8,seed=1": {"trials": 8, "seed": 1}}
+    assert paired.identity != here.identity
+
+
+def test_names_of_folders_are_safe_and_differ():
+    names = list(sweep("11_one_flip", "dataset=a/b,a?b,A?b,../c", "target=" + "x" * 300 + ",y").points)
+    assert len({name.casefold() for name in names}) == 8
+    assert all(re.fullmatch(r"dataset=[\w.,=+-]+", name) and len(name) < 120 and "/" not in name for name in names)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["03_ber_swep", "seed=0,1"], "unknown notebook '03_ber_swep'; did you mean '03_ber_sweep'?"),
+        (["03_ber_sweep", "trails=4,8"], "unknown parameter of 03_ber_sweep 'trails'; did you mean 'trials'?"),
+        (["03_ber_sweep", "trials=4,many"], "03_ber_sweep: parameter 'trials' is 'many'"),
+        (["03_ber_sweep", "bers=[[1e-3],['x']]"], "03_ber_sweep: parameter 'bers' is ['x']"),
+        (["03_ber_sweep", "seed=0,1,0"], "two points are equal: seed=0"),
+        (["03_ber_sweep", "seed=2..0"], "the range 2..0 in 'seed=2..0' is empty; write its lower end first"),
+        (["03_ber_sweep", "seed=1,,2"], "'seed=1,,2' has an empty value"),
+        (["11_one_flip", "target=c,'a,b'"], "\"target=c,'a,b'\" has a quote; put quotes around each of its values"),
+        (["03_ber_sweep", "seed=1"], "nothing varies; give several values"),
+        (["03_ber_sweep", "seed=0,1", "seed=2"], "seed is given twice"),
+        (
+            ["03_ber_sweep", "04_component_vulnerability", "seed=0,1"],
+            "a sweep is of one notebook, not of 2: 03_ber_sweep",
+        ),
+        (["seed=0,1"], "a sweep is of one notebook, not of 0: none is named"),
+    ],
+)
+def test_a_bad_call_is_refused_in_a_line(words, says, tmp_path, capsys):
+    assert __main__.main([*words, "--sweep", "--profile", "smoke", "--out", str(tmp_path / "build")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"reproduce: {says}") and said.count("\n") == 1 and not (tmp_path / "build").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("notebook = '03_ber_swep'\n[grid]\nseed=[0]", "unknown notebook '03_ber_swep'; did you mean '03_ber_sweep'?"),
+        ("[grid]\nseed=[0]", 'it lacks notebook = "..."'),
+        ("notebook = '03_ber_sweep'\n[grids]\nseed=[0]", "unknown entry 'grids'; did you mean 'grid'?"),
+        ("notebook = '03_ber_sweep'\n[grid]\nseed=[0]\n[zip]\ntrials=[1]", "it has [grid] and [zip]; give one of them"),
+        ("notebook = '03_ber_sweep'", "it has no [grid] or [zip]; give one of them"),
+        ("notebook = '03_ber_sweep'\n[grid]\nseed=[]", "seed has no values"),
+        ("notebook = '03_ber_sweep'\n[grid]", "nothing varies; give several values"),
+        ("notebook = '03_ber_sweep'\n[grid]\nsed=[1]", "unknown parameter of 03_ber_sweep 'sed'; did you mean 'seed'?"),
+        ("notebook = '03_ber_sweep'\n[grid]\nseed=1", "seed is 1; to vary it give a list of values"),
+        (
+            "notebook = '03_ber_sweep'\n[grid]\nbers=[1e-3]",
+            "bers is [0.001]; to vary it give a list of lists, as [[...]",
+        ),
+        ("notebook = '03_ber_sweep'\n[grid]\nseed=[0.5]", "03_ber_sweep: parameter 'seed' is 0.5"),
+        ("notebook = '03_ber_sweep'\n[fixed]\nseed=1\n[grid]\nseed=[0]", "seed is both fixed and varied"),
+        (
+            "notebook = '03_ber_sweep'\n[zip]\nseed=[0, 1]\ntrials=[4, 8, 9]",
+            "[zip] pairs lists of equal length, but seed has 2, trials has 3",
+        ),
+        ("notebook = '03_ber_sweep'\ngrid = 3", "grid is 3; it must be a table, [grid]"),
+        ("notebook = ", "Invalid value"),
+    ],
+)
+def test_a_bad_file_is_refused_in_a_line(text, says, tmp_path, capsys):
+    path = tmp_path / "sweep.toml"
+    path.write_text(text)
+    assert __main__.main(["--grid", str(path), "--profile", "smoke", "--out", str(tmp_path / "build")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"reproduce: {path}: {says}") and said.count("\n") == 1 and not (tmp_path / "build").exists()
+
+
+def test_a_file_that_is_missing_and_words_next_to_a_file(tmp_path, capsys):
+    assert __main__.main(["--grid", str(tmp_path / "none.toml")]) == 2
+    assert "No such file" in capsys.readouterr().err
+    assert __main__.main(["--grid", str(tmp_path / "none.toml"), "seed=1"]) == 2
+    assert "--grid takes the notebook and its parameters from the file, not 'seed=1'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def call(tmp_path):
+    write(tmp_path, PARAMETERS, CELL)
+    (tmp_path / "main.py").write_text(MAIN)
+    words = ["10_test", f"log={tmp_path}", "--sweep", "--out", str(tmp_path / "build")]
+    return [sys.executable, str(tmp_path / "main.py"), str(tmp_path / "10_test.ipynb"), *words]
+
+
+def environ():
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "src")])}
+
+
+def run(call, *words):
+    return subprocess.run([*call, *words], env=environ(), capture_output=True, text=True, timeout=120)
+
+
+def ran(tmp_path):
+    return sorted((tmp_path / "ran").read_text().splitlines())
+
+
+def test_a_sweep_that_is_killed_goes_on(call, tmp_path, start):
+    words = ["seed=0..2", "stop=1"]
+    process = start([*call, *words], env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 60
+    while len(list(tmp_path.glob("build/*/*/point.json"))) < 2:
+        assert time.monotonic() < until and process.poll() is None
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    assert ran(tmp_path) == ["0 1", "1 1", "2 1"]
+    (folder,) = (path for path in (tmp_path / "build").iterdir() if path.is_dir())
+    assert folder.name.startswith("smoke-sweep-") and not (folder / "seed=1" / "notebooks" / "10_test.ipynb").exists()
+    planned = run(call, *words, "--plan").stdout
+    assert re.findall(r"^(seed=\d) +(finished)?", planned, re.MULTILINE) == [
+        ("seed=0", "finished"),
+        ("seed=1", ""),
+        ("seed=2", "finished"),
+    ]
+    (tmp_path / "go").touch()
+    done = run(call, *words)
+    assert done.returncode == 0, done.stderr
+    assert f"sweep of 10_test: 3 points, 2 finished earlier; {folder}" in done.stdout
+    assert ran(tmp_path) == ["0 1", "1 1", "1 1", "2 1"]  # the half of a point is done again, the others are not
+    table = pd.read_csv(folder / "sweep.csv")
+    curve = table[table["figure"] == "10_test"].dropna(axis=1, how="all")
+    columns = ["point", "seed", "figure", "ber", "figure_seed", "auc", "auc_low", "auc_high", "model"]
+    assert list(curve) == columns and curve["seed"].tolist() == [0, 0, 1, 1, 2, 2] and set(curve["figure_seed"]) == {7}
+    assert curve["auc"].tolist() == [0.8, 0.5, 0.8, 0.51, 0.8, 0.52]
+    points = pd.read_csv(folder / "points.csv")
+    assert points["status"].tolist() == 3 * ["done"] and points["seed"].tolist() == [0, 1, 2]
+    check_page(folder, ["seed=0", "seed=1", "seed=2"])
+    assert run(call, *words).returncode == 0 and len(ran(tmp_path)) == 4
+
+
+def check_page(folder, points):
+    page = (folder / "index.html").read_text()
+    for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
+        assert (folder / link.replace("%3D", "=").replace("%2C", ",")).is_file(), link
+    assert not re.search(r'(?:href|src)="https?:', page) and page.count("<figure>") == 2
+    words = {
+        name: json.loads((folder / "figures" / "data" / f"{name}.json").read_text())
+        for name in ("10_test", "10_test_more")
+    }
+    assert all(point in words["10_test"]["alt"] for point in points) and "0.5 at 0.001" in words["10_test"]["alt"]
+    assert words["10_test_more"]["alt"] == " ".join(f"{point}: A message of {point[-1]}." for point in points)
+    assert "AUC at 0.001" in page and "0.510 [0.500, 0.600]" in page and "A message of 2." in page
+
+
+def test_a_failed_point_does_not_end_the_others(call, tmp_path):
+    done = run(call, "trials=0,1", "seed=3")
+    assert done.returncode == 1
+    said = "ValueError: trials must be at least 1, got 0"
+    assert f"reproduce: trials=0 failed: {said}\n" in done.stderr and "1 of 2 points failed" in done.stderr
+    assert "Traceback" not in done.stderr
+    (folder,) = (path for path in (tmp_path / "build").iterdir() if path.is_dir())
+    points = pd.read_csv(folder / "points.csv")
+    assert points["status"].tolist() == ["failed", "done"] and points["error"][0] == said
+    page = (folder / "index.html").read_text()
+    assert "1 failed" in page and said in page and "trials%3D0.html" in page
+    assert set(pd.read_csv(folder / "sweep.csv")["trials"]) == {1}
+    assert run(call, "trials=0,1", "seed=3").returncode == 1
+    assert ran(tmp_path) == ["3 0", "3 0", "3 1"]  # the failed point alone is tried again
+
+
+def test_the_time_of_a_plan_is_of_the_nearest_record(tmp_path, monkeypatch, capsys):
+    notebook = read_notebook(write(tmp_path, PARAMETERS, CELL))
+    values = {name: parameter.default for name, parameter in notebook.parameters.items()}
+    monkeypatch.setattr(__main__, "all_notebooks", lambda: {notebook.name: notebook})
+    monkeypatch.setattr(__main__, "load_claims", lambda _: [])
+    monkeypatch.setattr(__main__, "load_profile", lambda *_, **__: Profile("smoke", {"10_test": values}, False, (), ()))
+    record = {"notebook": "10_test", "seconds": 110.0, "peak_mib": 100, "source": "run here"}
+    steps = ["other 1 10.00", "trials 50 100.00"]
+    (tmp_path / RECORDS).write_text(json.dumps([record | {"parameters": values | {"trials": 5}, "steps": steps}]))
+    call = ["10_test", "--sweep", "--plan", "--out", str(tmp_path)]
+    assert __main__.main([*call, "trials=5,50", "--jobs", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["trials=5", "110", "s", "run", "here"]
+    assert lines[2].split() == ["trials=50", "16.8", "min", "run", "here,", "with", "other", "trials"]
+    assert lines[3].startswith("in all about 16.8 min, 2 at a time")
+    assert __main__.main([*call, "seed=0,1", "trials=5", "stop=3"]) == 0
+    assert capsys.readouterr().out.count("no record with these fixed parameters") == 2
