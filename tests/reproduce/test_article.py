@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from drsrobust_study.findings import VERDICTS
 from reproduce.article import SOURCE, build_article, to_typst
 from reproduce.package import article
+from reproduce.verdicts import VERDICTS
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = range(7, 14)

@@ -204,38 +204,36 @@ def test_html_of_notebooks_runs_and_loads_nothing(folder, notebook):
     assert 'src="data:image/png;base64,iVBORw0KGgo="' in page and "It <em>holds</em>." in index.read_text()
 
 
-def test_claims_come_first(folder, monkeypatch, tmp_path):
-    from drsrobust.report import templates
-    from reproduce import report
-
-    assert 'id="claims"' not in write_report(folder, run()).read_text()
-    (folder / "figures" / "claims.csv").write_text("C0 is partly true")
-    monkeypatch.setattr(report, "read_claims", lambda path: [path.read_text()])
-    monkeypatch.setattr(report, "_published_verdicts", dict)
-    (tmp_path / "more").mkdir()
-    macro = "{% macro claims_cards(rows, sections, published, judged) %}"
-    macro += '<section id="claims">{{ rows[0] }}</section>{% endmacro %}'
-    (tmp_path / "more" / "claims.html.j2").write_text(macro)
-    monkeypatch.setattr(report, "templates", lambda folder: templates(tmp_path / "more", folder))
-    page = write_report(folder, run()).read_text()
-    assert 'href="#claims"' in page and page.index("C0 is partly true") < page.index('id="00_one"')
-
-
-def test_cards_of_claims(folder):
-    """A card per claim with its badge; of a smoke run the published verdict, since smoke runs are not judged."""
+def claims_of(folder, **changes):
     from reproduce.claims import COLUMNS
 
-    whole = dict.fromkeys(COLUMNS, "") | {"claim": "C8", "check": 0, "main": True, "what": "bit 30 dominates"}
-    whole |= {"verdict": "not testable here", "sentence": "A flip costs 1.", "notebook": "00_one", "value": 1.0}
-    rows = [whole, whole | {"check": 1, "what": "the check", "thirds": "reproduced, in part, in part"}]
-    pd.DataFrame(rows).to_csv(folder / "figures" / "claims.csv", index=False)
+    whole = dict.fromkeys(COLUMNS, "") | {"group": "related", "claim": "C8", "check": 0, "what": "bit 30 dominates"}
+    whole |= {"verdict": "in part", "sentence": "A flip costs 1.", "notebook": "00_one", "value": 1.0} | changes
+    rows = [whole, whole | {"check": 1, "needed": True, "what": "the check", "thirds": "reproduced, in part, in part"}]
+    folder.mkdir(exist_ok=True)
+    pd.DataFrame(rows).to_csv(folder / "claims.csv", index=False)
+
+
+def test_claims_come_first_in_their_groups(folder):
+    judged = run(profile="laptop", complete=False)
+    assert 'id="claims"' not in write_report(folder, judged).read_text()
+    claims_of(folder / "figures")
+    page = write_report(folder, judged).read_text()
+    assert 'href="#claims"' in page and page.index("A flip costs 1.") < page.index('id="00_one"')
+    assert page.index("<h3>Claims of related work</h3>") < page.index("<p>Claim: bit 30 dominates</p>")
+    assert '<b>C8</b> <span class="badge in-part">in part</span>' in page and "installation" not in page
+    assert "<td>C8*</td><td>the check</td>" in page and "<td>reproduced, in part, in part</td>" in page
+
+
+def test_a_smoke_report_says_what_the_published_run_found(folder, monkeypatch, tmp_path):
+    """And no verdict, message or result of generated rows."""
+    claims_of(folder / "figures", sentence="Of generated rows.", verdict="not testable here")
+    claims_of(tmp_path / "published", sentence="Of real rows.")
+    monkeypatch.setattr(report, "FIGURES", tmp_path / "published")
     page = write_report(folder, run()).read_text()
-    assert "Smoke runs are not judged" in page and "<b>A flip costs 1.</b>" in page
-    published = report._published_verdicts()["C8"]
-    assert f'<b>C8</b> <span class="badge {published.replace(" ", "-")}">{published}</span>' in page
-    judged = write_report(folder, run(profile="laptop", complete=False)).read_text()
-    assert '<span class="badge not-testable-here">not testable here</span>' in judged and "not judged" not in judged
-    assert "<td>reproduced, in part, in part</td>" in judged
+    assert "<h2>What the published run found</h2>" in page and "Everything ran here: 2 notebooks without an error." in page
+    assert "Of real rows." in page and "Of generated rows." not in page and "not testable" not in page
+    assert "<h3>Results</h3>" not in page and "Every check" not in page
 
 
 def test_a_table_of_protections_that_sorts(folder):
@@ -244,7 +242,7 @@ def test_a_table_of_protections_that_sorts(folder):
     (data / "08_mitigation_recovery_front.csv").write_text(
         "mitigation,stored_percent,overhead_percent\nclip 6,0.001,17\nECC,12.5,0\n"
     )
-    page = write_report(folder, run()).read_text()
+    page = write_report(folder, run(profile="laptop", complete=False)).read_text()
     table = page[page.index('<table class="sortable">') :]
     table = table[: table.index("</table>")]
     heads = re.findall(r'<button type="button">([^<]+)</button>', table)
