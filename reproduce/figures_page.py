@@ -10,7 +10,7 @@ from drsrobust.plots import read_words
 from drsrobust_study.fleet_risk import worded
 from reproduce.readme_tables import taken
 
-FLEET = "13_fleet_risk"  # a table that stands in place of a figure
+FLEET = "13_fleet_risk"  # a table in place of a figure
 # Begin of a figure's name -> what of the paper it answers, the longest one that fits. Of the paper only the abstract and the
 # released scripts are known.
 ANSWERS = {
