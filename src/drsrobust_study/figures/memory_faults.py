@@ -43,8 +43,8 @@ def memory_fault_loss_data(expected: "pd.DataFrame") -> "pd.DataFrame":
 
 @styled
 def memory_fault_loss(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
-    """The AUC that one fault costs, by mode, a bar per mitigation with its interval, which begins at 0. A number is written where
-    the bar of the model without protection is too short to see.
+    """The AUC that one fault costs, by mode, a bar per mitigation with its interval, which begins at 0. A number is written
+    where the bar of the model without protection is too short to see.
 
     Args:
         data: `memory_fault_loss_data`, of the mitigations to draw.
