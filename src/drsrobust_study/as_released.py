@@ -35,8 +35,15 @@ def clippings(model: nn.Module, bounds: Iterable[float]) -> list[ActivationClipp
 
 
 def display_names(clips: Iterable[Mitigation]) -> dict[str, str]:
-    """The names of published clippings in figures: those of the same bound."""
-    return {clip.name: clip.name.replace(_CLIP, "clip ") for clip in clips}
+    """The names of clippings in figures: what their bound is. Published ones have that of the same bound."""
+    return {clip.name: _bound_name(clip.name.replace(_CLIP, "clip ")) for clip in clips}
+
+
+def _bound_name(name: str) -> str:
+    of = name.removeprefix("clip ")
+    if of.startswith("profiled"):
+        return f"learnt bound{', to zero' if 'to zero' in of else ''}{', searched' if 'searched' in of else ''}"
+    return f"learnt bound, {of}" if of.startswith("quantile") else f"fixed bound {of}"
 
 
 class AppliedTooEarly(Mitigation):

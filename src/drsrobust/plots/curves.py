@@ -225,8 +225,14 @@ def interval(data: "pd.DataFrame", value: str) -> np.ndarray:
 
 def under_golden(data: "pd.DataFrame") -> "pd.DataFrame":
     """With `auc_high` and `auc_q90` no higher than the AUC without errors, or than the mean where that is higher still: a bound
-    of the loss says nothing of a gain."""
+    of the loss says nothing of a gain. The interval is that of the loss, where there is one."""
     most = np.maximum(data["auc_golden"], data["auc"])
+    if "auc_drop_low" in data:  # of several trained models the AUC differs, and its loss less
+        ends = {
+            "auc_low": data["auc_golden"] - data["auc_drop_high"],
+            "auc_high": data["auc_golden"] - data["auc_drop_low"],
+        }
+        data = data.assign(**ends)
     ends = [name for name in ("auc_high", "auc_q90") if name in data]
     return data.assign(**{name: np.minimum(data[name], most) for name in ends})
 

@@ -40,7 +40,7 @@ def draw_losses(
     **style: Any,
 ) -> None:
     """Losses with their intervals. Where the interval reaches under the floor, an open triangle at its upper end says `at
-    most`, with a thin line down to the mean; it is at the floor where that end is lower.
+    most`, and the mean is a small pale mark; the triangle is at the floor where that end is lower.
 
     Args:
         ax: the panel; `loss_axis` gives it its scale.
@@ -66,8 +66,8 @@ def draw_losses(
     if joined["linestyle"] != "none":  # a mean under the floor lets the curve leave the panel
         curve = np.maximum(mean, floor / 100)
         ax.plot(*drawn(~np.isnan(mean), curve), color=colour, **joined, zorder=1.8)
-    lines = ax.vlines if vertical else ax.hlines
-    lines(place[bound], np.clip(mean, floor, upper)[bound], upper[bound], color=colour, alpha=0.45, linewidth=0.8)
+    pale = {"marker": style.get("marker", "o"), "markersize": 3.5, "linestyle": "none", "color": colour, "alpha": 0.6}
+    ax.plot(*drawn(bound & (mean >= floor), mean), **pale)
     ax.plot(*drawn(bound, upper), marker="v" if vertical else "<", color=colour, markeredgecolor=colour, **LIMIT)
 
 

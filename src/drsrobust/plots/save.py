@@ -83,6 +83,7 @@ def save(
     heading = textwrap.fill(words["title"].removesuffix("."), round(CHARACTERS * figure.get_figwidth()))
     figure.suptitle(heading, x=0.005, ha="left", size=10)
     _check_readable(figure)
+    _wrap(figure)
     # PNG first: a layout for its pixels fits an SVG, whose texts are narrower, but not the other way round.
     metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None, "Title": words["title"]}}
     with mpl.rc_context(SETTINGS):
@@ -130,6 +131,23 @@ def _rename(figure: mpl.figure.Figure) -> None:
     for text in figure.findobj(Text):
         if (words := readable(text.get_text())) != text.get_text():
             text.set_text(words)
+
+
+def _wrap(figure: mpl.figure.Figure) -> None:
+    """Breaks titles and axis labels that are longer than their panel."""
+    figure.draw_without_rendering()  # gives the panels their place
+    for ax in figure.axes:
+        frame, spare = ax.get_window_extent(), 0.25 * figure.dpi
+        headings = [text for text in ax.get_children() if isinstance(text, Text) and text.get_text()]
+        headings = [text for text in headings if text.get_text() in (ax.get_title("left"), ax.get_title())]
+        for text in [*headings, ax.xaxis.label, ax.yaxis.label]:
+            box = text.get_window_extent()
+            length, room = (box.height, frame.height) if text is ax.yaxis.label else (box.width, frame.width)
+            if text.get_text() and length > room + spare:
+                longest = max(map(len, text.get_text().splitlines()))
+                letters = max(int(longest * (room + spare) / length), 12)
+                lines = (textwrap.fill(line, letters) for line in text.get_text().splitlines())
+                text.set_text("\n".join(lines))
 
 
 def _check_readable(figure: mpl.figure.Figure) -> None:

@@ -141,10 +141,9 @@ def legend_outside(
         options: of matplotlib's `legend`.
     """
     handles = list(ax.get_legend_handles_labels()[0] if handles is None else handles)
-    figure, place = ax.figure, ax.get_subplotspec()
+    figure = ax.figure
     longest = max((len(line) for one in handles for line in readable(str(one.get_label())).split("\n")), default=0)
-    is_alone = place is None or place.get_gridspec().ncols == 1
-    if (is_alone and longest <= _ASIDE) or not isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+    if (is_alone(ax) and longest <= _ASIDE) or not isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
         return ax.legend(handles=handles, title=title, **OUTSIDE | options)
     for old in list(figure.legends):
         names = {one.get_label() for one in old.explained}
@@ -161,6 +160,12 @@ def at_edge(ax: "Axes", *edges: str) -> bool:
     """Whether a panel lies at all these edges of its figure (`first_row`, `last_col`, ...); a panel alone does."""
     place = ax.get_subplotspec()
     return place is None or all(getattr(place, f"is_{edge}")() for edge in edges)
+
+
+def is_alone(ax: "Axes") -> bool:
+    """Whether a panel is the only one in its row."""
+    place = ax.get_subplotspec()
+    return place is None or place.get_gridspec().ncols == 1
 
 
 def series_style(index: int) -> dict:
@@ -265,16 +270,18 @@ def shade_rates(ax: "Axes", *, below: float = 1e-8, above: float = 1e-4) -> None
         above: lowest rate of the stress range.
     """
     low, right = ax.get_xlim()
-    for start, end, text, colour in ((low, below, "field", "#DDEBDD"), (above, right, "stress", "#F3E3DA")):
+    for start, end, text, colour in (
+        (low, below, "memory in the field", "#DDEBDD"),
+        (above, right, "stress", "#F3E3DA"),
+    ):
         if end > start:
             ax.axvspan(start, end, color=colour, zorder=0.1, lw=0)
-            middle = float(np.sqrt(start * end))
             ax.annotate(
                 text,
-                (middle, 1.01),
+                (start, 1.01),
                 xycoords=ax.get_xaxis_transform(),
                 va="bottom",
-                ha="center",
+                ha="left",
                 color="#555555",
                 size=SMALLEST,
             )

@@ -22,6 +22,7 @@ from drsrobust_study.figures.bit_sensitivity import (
     bit_map,
     bit_sensitivity,
     bit_sensitivity_data,
+    top_bit,
 )
 from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 from drsrobust_study.figures.components import (
@@ -38,6 +39,7 @@ from drsrobust_study.figures.components import (
 )
 from drsrobust_study.figures.fleet import fleet_tail
 from drsrobust_study.figures.injection_speed import injection_speed, injection_speed_data
+from drsrobust_study.figures.lead import lead, lead_data
 from drsrobust_study.figures.memory_faults import (
     fault_assumptions,
     fault_assumptions_data,
@@ -101,7 +103,9 @@ __all__ = [
     "layer_loss_data",
     "learning_curves",
     "learning_curves_data",
+    "lead",
     "lead_curves",
+    "lead_data",
     "memory_fault_loss",
     "memory_fault_loss_data",
     "memory_fault_years",
@@ -125,4 +129,5 @@ __all__ = [
     "scoring_rules",
     "row_loss",
     "row_loss_data",
+    "top_bit",
 ]

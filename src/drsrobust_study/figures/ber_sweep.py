@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.lines import Line2D
 
-from drsrobust.plots.curves import interval, picked
+from drsrobust.plots.curves import interval, picked, under_golden
 from drsrobust.plots.names import display_name
 from drsrobust.plots.style import (
     DASHES,
@@ -55,7 +55,7 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
     """
     rows = data[(data["dataset"] == dataset) & (data["protocol"] == protocol) & (data["ber"] > 0)]
     styles = series_styles(data.sort_values("series")["model"])
-    for number, curve in rows.groupby("series", sort=True):
+    for number, curve in under_golden(rows).groupby("series", sort=True):
         curve = curve.sort_values("ber")
         place, model = curve["ber"] * apart(number, data["series"].nunique()), curve["model"].iloc[0]
         style = styles[model] | {"linewidth": 1.5, "markersize": 4.5, "capsize": 2, "elinewidth": 0.9}
@@ -64,7 +64,7 @@ def model_curves(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str
         style = {"marker": style["marker"], "markersize": 4.5, "markeredgecolor": style["color"]} | _HOLLOW
         ax.plot(place[broken], curve.loc[broken, "auc"], **style)
     auc_guides(ax)
-    ax.set_title(f"{dataset}: {ERRORS[protocol]}", fontsize=10)
+    ax.set_title(f"{dataset}:\n{ERRORS[protocol]}")
     if len(rows):
         ax.set_xscale("log")
     ax.label_outer()
@@ -87,7 +87,7 @@ def lead_curves(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         ax: where to draw; None: a new figure.
     """
     styles, ends = series_styles(data.sort_values("series")["model"]), {}
-    for model, curve in data[data["ber"] > 0].groupby("model", sort=False):
+    for model, curve in under_golden(data[data["ber"] > 0]).groupby("model", sort=False):
         curve, style = curve.sort_values("ber"), styles[model]
         ax.fill_between(curve["ber"], curve["auc_low"], curve["auc_high"], color=style["color"], alpha=0.18, lw=0)
         ax.plot(curve["ber"], curve["auc"], linewidth=2.2, color=style["color"], label=model)

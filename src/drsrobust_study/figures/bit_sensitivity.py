@@ -5,11 +5,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.colors import LogNorm, Normalize, to_rgba
+from matplotlib.colors import LogNorm, Normalize
 from matplotlib.patches import Rectangle
 
 from drsrobust.plots.curves import interval, picked
-from drsrobust.plots.style import at_edge, legend_outside, series_styles, styled
+from drsrobust.plots.losses import bound_handle, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.style import at_edge, is_alone, legend_outside, series_style, series_styles, styled
 from drsrobust_study.findings import number
 
 if TYPE_CHECKING:
@@ -22,11 +23,12 @@ _NUMBERS += ["trials_harmed", "trials_harmed_low", "trials_harmed_high", "share_
 _PVF = ["pvf", "pvf_low", "pvf_high"]
 FIELDS = (("sign", 31, 31), ("exponent", 23, 30), ("mantissa", 0, 22))
 _LABELS = {
-    "auc_drop": "mean AUC loss of one flip",
+    "auc_drop": "AUC lost by one flip (mean)",
     "trials_harmed": "share of flips that lose over 0.001 AUC",
-    "pvf": "share of flips that change any decision (PVF)",
+    "pvf": "share of flips that change a decision",
 }
 _TITLES = {"auc_drop": "AUC loss", "trials_harmed": "share of harmful flips", "pvf": "flips that change decisions"}
+_BOLD = (31, 30, 29)  # flips whose value a reader should see: the sign, a huge number, almost nothing
 _SMALLEST, _LARGEST = 1e-5, 0.5  # AUC losses that colours tell apart
 
 
@@ -53,8 +55,8 @@ def bit_sensitivity_data(summary: "pd.DataFrame", shares: "pd.DataFrame | None" 
 def bit_sensitivity(
     data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "auc_drop", lowest: int = 0
 ) -> "Axes":
-    """Effect of a single flip with its interval against the bit position, a series per target; pale where the interval of AUC
-    loss is a bound, since few flips were harmful.
+    """Effect of a single flip with its interval against the bit position, a series per target. Losses are logarithmic, and an
+    open triangle is the upper end of an interval that holds no loss, since few flips were harmful.
 
     Args:
         ax: where to draw; None: a new figure. The last panel of a row has the legend.
@@ -62,26 +64,60 @@ def bit_sensitivity(
         lowest: bit that is shown.
     """
     data = data[data["bit"] >= lowest]
-    targets = list(data["target"].unique())
+    targets, floor = list(data["target"].unique()), loss_floor(data)
     for index, (target, style) in enumerate(series_styles(targets).items()):
         curve = data[data["target"] == target]
         place = curve["bit"] + 0.22 * (index - (len(targets) - 1) / 2)  # side by side, so that no bar hides another
-        style = {"color": style["color"], "marker": style["marker"], "linestyle": "none", "markersize": 4.5}
-        bars = ax.errorbar(place, curve[quantity], yerr=interval(curve, quantity), label=target, elinewidth=1, **style)
-        bounds = curve["few_harmful"] & (quantity == "auc_drop")
-        bars[2][0].set_color([to_rgba(style["color"], 0.25 if bound else 1.0) for bound in bounds])
+        style = {
+            "color": style["color"],
+            "marker": style["marker"],
+            "linestyle": "none",
+            "markersize": 4.5,
+            "label": target,
+        }
+        if quantity == "auc_drop":
+            draw_losses(ax, curve, place, floor=floor, **style)
+        else:
+            ax.errorbar(place, curve[quantity], yerr=interval(curve, quantity), elinewidth=1, **style)
     ax.axvspan(22.5, 30.5, color="#F1EFE6", zorder=0, lw=0)
     if quantity == "auc_drop":
-        ax.set_yscale("symlog", linthresh=1e-5, linscale=0.6)
-        ax.axhline(0, color="#777777", linewidth=0.9, zorder=0)
+        loss_axis(ax, floor, data["auc_drop_high"].max() if len(data) else floor)
     ax.set(ylabel=_LABELS[quantity], xlim=(31.7, lowest - 0.7))
     _bit_axis(ax, lowest)
-    ax.set_xticks(range(lowest, 32))
-    ax.tick_params(axis="x", labelsize=8)
+    ax.set_xticks(range(lowest, 32, 1 if is_alone(ax) else 2))
     if len(data):
-        ax.set_title(f"{_TITLES[quantity]}, {data['model'].iloc[0]} on {data['dataset'].iloc[0]}", pad=18)
-        if at_edge(ax, "last_col"):
-            legend_outside(ax, title="flip in")
+        ax.set_title(f"{_TITLES[quantity]}, {data['model'].iloc[0]} on\n{data['dataset'].iloc[0]}", pad=18)
+        handles = ax.get_legend_handles_labels()[0]
+        if quantity == "auc_drop" and (data["auc_drop_low"] < floor).any():
+            handles.append(bound_handle())
+        if at_edge(ax, "last_col") or quantity == "auc_drop":
+            legend_outside(ax, handles, title="flip in")
+    return ax
+
+
+@styled
+def top_bit(data: "pd.DataFrame", ax: "Axes | None" = None, *, bit: int = 30) -> "Axes":
+    """AUC loss of one flip in many models, logarithmic: a row per model and target as in `bit_map`, with the loss by one bit
+    and by the worst of the other bits.
+
+    Args:
+        data: `bit_sensitivity_data`.
+        ax: where to draw; None: a new figure.
+        bit: the bit that is compared with all others.
+    """
+    keys = ["model", "target"]
+    rows, floor = list(dict.fromkeys(data[keys].itertuples(index=False, name=None))), loss_floor(data)
+    others = data[data["bit"] != bit].sort_values("auc_drop", ascending=False, kind="stable").drop_duplicates(keys)
+    for index, (label, part) in enumerate({f"bit {bit}": data[data["bit"] == bit], "worst other bit": others}.items()):
+        place = [rows.index(key) for key in part[keys].itertuples(index=False, name=None)]
+        style = {"color": series_style(index)["color"], "marker": series_style(index)["marker"], "label": label}
+        draw_losses(ax, part, np.array(place) + 0.16 * (2 * index - 1), floor=floor, vertical=False, **style)
+    _model_rows(ax, rows)
+    if len(rows):
+        loss_axis(ax, floor, data["auc_drop_high"].max(), axis="x")
+        legend_outside(ax, [*ax.get_legend_handles_labels()[0], bound_handle(vertical=False)])
+    ax.set_title("AUC lost by one flip (mean)", pad=18)
+    ax.set_xlabel("AUC lost")
     return ax
 
 
@@ -103,13 +139,9 @@ def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "
         image = ax.pcolormesh(np.arange(33) - 0.5, np.arange(len(rows) + 1) - 0.5, values, cmap="Blues", norm=scale)
         image.set_rasterized(False)
         ax.figure.colorbar(image, ax=ax, pad=0.02, fraction=0.05).outline.set_visible(False)
-        ax.set_ylim(len(rows) - 0.5, -0.5)
-    for index, ((model, _), (next_model, _)) in enumerate(pairwise(rows)):
-        if model != next_model:
-            ax.axhline(index + 0.5, color="#555555", linewidth=0.8)
+    _model_rows(ax, rows)
     for _, low, _ in FIELDS[:2]:
         ax.axvline(low - 0.5, color="#555555", linewidth=0.8, linestyle=":")
-    ax.set_yticks(range(len(rows)), [f"{model}  {target}" for model, target in rows], size=8)
     _bit_axis(ax, lowest)
     ax.set_xticks(range(lowest, 32, 2))
     ax.set_xlim(31.5, lowest - 0.5)
@@ -119,8 +151,18 @@ def bit_map(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "
     return ax
 
 
+def _model_rows(ax: "Axes", rows: Sequence[tuple[str, str]]) -> None:
+    """A row per model and target, with lines between models."""
+    for index, ((model, _), (next_model, _)) in enumerate(pairwise(rows)):
+        if model != next_model:
+            ax.axhline(index + 0.5, color="#555555", linewidth=0.8)
+    ax.set_yticks(range(len(rows)), [f"{model}  {target}" for model, target in rows])
+    ax.set_ylim(max(len(rows), 1) - 0.5, -0.5)
+    ax.grid(False, axis="y")
+
+
 def _bit_axis(ax: "Axes", lowest: int = 0) -> None:
-    ax.set_xlabel("bit position (31: sign, 0: lowest of the mantissa)")
+    ax.set_xlabel("bit position")
     for name, low, high in FIELDS:
         low = max(low, lowest)
         ax.text((low + high) / 2, 1.01, name, transform=ax.get_xaxis_transform(), ha="center", size=8, color="#666666")
@@ -160,7 +202,7 @@ def bit_layout(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         ax.text(-0.5, 0.4 - row, "stored" if flipped < 0 else f"bit {flipped}", ha="right", va="center", size=9)
         alike = row and number(value) == number(data["value"].iloc[0])
         text = f"{value:.9f}" if alike else number(value)
-        ax.text(32.6, 0.4 - row, text, va="center", size=9, weight="bold" if flipped == 30 else "normal")
+        ax.text(32.6, 0.4 - row, text, va="center", size=9, weight="bold" if flipped in _BOLD else "normal")
     for name, low, high in FIELDS:
         ax.text(31.5 - (low + high) / 2, 1.0, name, ha="center", va="bottom", size=9, color="#444444")
     ax.text(32.6, 1.0, "value", va="bottom", size=9, color="#444444")

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from matplotlib.ticker import MaxNLocator, MultipleLocator
+
 from drsrobust.plots.curves import interval
-from drsrobust.plots.style import series_styles, styled
+from drsrobust.plots.style import legend_outside, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,8 +28,17 @@ def clean_auc_data(table: "pd.DataFrame") -> "pd.DataFrame":
 
 
 @styled
-def clean_auc(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
-    """AUC without errors, with its interval, a line per model."""
+def clean_auc(data: "pd.DataFrame", ax: "Axes | None" = None, *, dataset: str | None = None) -> "Axes":
+    """AUC without errors, with its interval, a line per model; the axes of all data sets have one scale.
+
+    Args:
+        ax: where to draw; None: a new figure.
+        dataset: of the panel; None: the first in the data.
+    """
+    ends_of = data.groupby("dataset")[["auc_low", "auc_high"]].agg({"auc_low": "min", "auc_high": "max"})
+    span = 1.15 * (ends_of["auc_high"] - ends_of["auc_low"]).max()
+    dataset = next(iter(data["dataset"]), None) if dataset is None else dataset
+    data = data[data["dataset"] == dataset]
     place, ends, styles = range(len(data))[::-1], interval(data, "auc"), series_styles(data["model"])
     text = {"xytext": (0, 6), "textcoords": "offset points", "ha": "center", "size": 8, "color": "#444444"}
     for row, (y, model, auc) in enumerate(zip(place, data["model"], data["auc"], strict=True)):
@@ -36,7 +47,11 @@ def clean_auc(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     ax.set_yticks(list(place), data["model"])
     ax.set_ylim(-0.6, len(data) - 0.3)
     ax.grid(False, axis="y")
-    ax.set(xlabel="AUC on test rows, without errors", title=data["dataset"].iloc[0] if len(data) else "")
+    ax.set(xlabel="AUC on test rows", title=dataset or "")
+    if len(data):
+        middle = (data["auc_low"].min() + data["auc_high"].max()) / 2
+        ax.set_xlim(middle - span / 2, middle + span / 2)
+        ax.xaxis.set_major_locator(MultipleLocator(0.01) if 0.02 < span < 0.08 else MaxNLocator(3))
     return ax
 
 
@@ -72,6 +87,6 @@ def learning_curves(
     ax.set(xlabel="epoch", ylabel=_LABELS[quantity])
     ax.xaxis.get_major_locator().set_params(integer=True)
     if len(data):
-        ax.legend(loc="best", title="ring: weights kept")
+        legend_outside(ax, title="ring: weights kept")
         ax.set_title(data["dataset"].iloc[0])
     return ax

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.plots.curves import picked
-from drsrobust.plots.style import LIMIT, at_edge, legend_outside, series_style, series_styles, styled
+from drsrobust.plots.losses import RESOLUTION, bound_handle, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.style import at_edge, legend_outside, series_style, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,7 +29,8 @@ _CLASSES = {
     "exponent_low": "exponent,\nlow\n(26-23)",
     "mantissa": "mantissa\n(22-0)",
 }
-_DECADES = 7  # of a logarithmic axis at most: smaller values are drawn at its edge
+_LEAST = 1e-7  # share of outputs that a figure tells from none
+_SMALLEST_TOTAL = 1e-8  # AUC loss times a share of bits
 
 
 def component_pvf_data(parts: "pd.DataFrame") -> "pd.DataFrame":
@@ -56,12 +58,14 @@ def component_pvf(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
             errors that make any output incorrect.
     """
     ends = _INCORRECT if quantity == "incorrect" else _PVF
+    floor = loss_floor(data, quantity, _LEAST)
     rows = list(dict.fromkeys(data[["model", "component"]].itertuples(index=False, name=None)))
     for index, (definition, label) in enumerate(_OUTPUTS.items()):
         points, style = data[data["definition"] == definition].dropna(subset=ends[:1]), series_style(index)
         keys = points[["model", "component"]].itertuples(index=False, name=None)
         place = np.array([len(rows) - 1 - rows.index(key) for key in keys], float) + 0.22 * (1 - index)
-        _dots(ax, points, ends, place, color=style["color"], marker=style["marker"], label=label)
+        style = {"color": style["color"], "marker": style["marker"], "label": label}
+        draw_losses(ax, points, place, quantity, floor=floor, vertical=False, **style)
     several = data["model"].nunique() > 1
     ax.set_yticks(range(len(rows))[::-1], [f"{model}  {part}" if several else part for model, part in rows])
     ax.set_ylim(-0.6, len(rows) - 0.4)
@@ -71,9 +75,9 @@ def component_pvf(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: s
     ax.grid(False, axis="y")
     if quantity == "incorrect":
         ax.set(title="outputs that one error makes incorrect", xlabel="mean share of all outputs")
-        _log(ax, "x", data[ends[::2]], top=1.0)
+        loss_axis(ax, floor, 0.6, axis="x", label="mean share of all outputs")
     else:
-        ax.set(title="errors that make any output incorrect (PVF)", xlabel="share of errors", xlim=(-0.02, 1.02))
+        ax.set(title="errors that make any output incorrect", xlabel="share of errors (PVF)", xlim=(-0.02, 1.02))
     ax.label_outer()
     if at_edge(ax, "last_col"):
         legend_outside(ax)
@@ -103,19 +107,19 @@ def bit_class_pvf(
         quantity: as of `component_pvf`.
     """
     data = data[data["definition"] == definition]
-    ends = _INCORRECT if quantity == "incorrect" else _PVF
-    components = list(data["component"].unique())
+    components, floor = list(data["component"].unique()), loss_floor(data, quantity, _LEAST)
     for index, (component, style) in enumerate(series_styles(components).items()):
         points = data[data["component"] == component]
         place = points["bit_class"].map(list(_CLASSES).index) + 0.18 * (index - (len(components) - 1) / 2)
-        _dots(ax, points, ends, place, vertical=True, color=style["color"], marker=style["marker"], label=component)
+        style = {"color": style["color"], "marker": style["marker"], "label": component}
+        draw_losses(ax, points, place, quantity, floor=floor, **style)
     ax.axvspan(0.5, 1.5, color="#F1EFE6", zorder=0, lw=0)
-    ax.set_xticks(range(len(_CLASSES)), list(_CLASSES.values()), fontsize=8.5)
+    ax.set_xticks(range(len(_CLASSES)), list(_CLASSES.values()))
     ax.set_xlim(-0.5, len(_CLASSES) - 0.5)
     ax.grid(False, axis="x")
     if quantity == "incorrect":
         ax.set(title=f"{_OUTPUTS[definition]} by one error", ylabel="mean share of all outputs")
-        _log(ax, "y", data[ends[::2]], top=1.6)
+        loss_axis(ax, floor, 1.0, label="mean share of all outputs")
     else:
         ax.set(title=f"errors with any {_OUTPUTS[definition]} (PVF)", ylabel="share of errors", ylim=(-0.03, 1.03))
     if len(data) and at_edge(ax, "last_col"):
@@ -146,28 +150,23 @@ def layer_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str 
             falls there.
     """
     place = np.arange(len(data))[::-1]
-    ends = [column.replace("auc_drop", quantity) for column in _LOSS]
+    floor = loss_floor(data, quantity, _SMALLEST_TOTAL if quantity == "total" else RESOLUTION)
     for component, style in series_styles(sorted(data["component"].unique())).items():
         of_component = (data["component"] == component).to_numpy()
-        _dots(
-            ax,
-            data[of_component],
-            ends,
-            place[of_component],
-            color=style["color"],
-            marker=style["marker"],
-            label=component,
-        )
+        style = {"color": style["color"], "marker": style["marker"], "label": component}
+        draw_losses(ax, data[of_component], place[of_component], quantity, floor=floor, vertical=False, **style)
     ax.set_yticks(place, [f"{row.layer}  ({100 * row.share:.2g} %)" for row in data.itertuples()])
     ax.set_ylim(-0.6, len(data) - 0.4)
     ax.grid(False, axis="y")
     titles = {"auc_drop": "one error in this layer or table", "total": "one error anywhere, by where it falls"}
-    labels = {"auc_drop": "mean AUC loss", "total": "mean AUC loss x share of the model's bits"}
-    ax.set(title=titles[quantity], xlabel=labels[quantity])
-    _log(ax, "x", data[ends[::2]])
+    labels = {"auc_drop": "AUC lost (mean)", "total": "AUC lost (mean) x share of bits"}
+    ax.set(title=titles[quantity])
+    if len(data):
+        loss_axis(ax, floor, data[f"{quantity}_high"].max(), axis="x", label=labels[quantity])
     ax.label_outer()
     if len(data) and at_edge(ax, "last_col"):
-        legend_outside(ax, title=f"{data['model'].iloc[0]}\n(share of its bits)")
+        title = f"{data['model'].iloc[0]} (share of its bits)"
+        legend_outside(ax, [*ax.get_legend_handles_labels()[0], bound_handle(vertical=False)], title=title)
     return ax
 
 
@@ -189,18 +188,20 @@ def row_loss_data(summary: "pd.DataFrame") -> "pd.DataFrame":
 @styled
 def row_loss(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """Mean AUC loss of equal numbers of errors in often and in seldom read rows of tables."""
+    floor = loss_floor(data)
     for index, (table, curves) in enumerate(data.groupby("table", sort=False)):
         for number, (rows, curve) in enumerate(curves.groupby("rows", sort=False)):
             style = series_style(index) | (
                 {"linestyle": "--", "markerfacecolor": "white"} if number else {"linestyle": "-"}
             )
             place = curve["errors"] * 1.06 ** (2 * index + number)  # apart, so that no bar hides another
-            _dots(ax, curve, _LOSS, place, vertical=True, label=f"{table}: {rows}", **style)
-    ax.set(xlabel="errors in these rows", ylabel="mean AUC loss")
+            draw_losses(ax, curve, place, floor=floor, label=f"{table}: {rows}", **style)
+    ax.set(xlabel="errors in these rows")
     if len(data):
         ax.set_xscale("log")
-        _log(ax, "y", data[_LOSS[::2]])
-        legend_outside(ax, title=f"{data['model'].iloc[0]}, rows of")
+        loss_axis(ax, floor, data["auc_drop_high"].max())
+        handles = [*ax.get_legend_handles_labels()[0], bound_handle()]
+        legend_outside(ax, handles, title=f"{data['model'].iloc[0]}, rows of")
     return ax
 
 
@@ -223,43 +224,18 @@ def error_shapes_data(summary: "pd.DataFrame", names: Mapping[str, str]) -> "pd.
 def error_shapes(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """Mean AUC loss of one event by its shape, a series per target; an arrow at the interval's upper end where the mean is not
     above 0."""
-    shapes = list(dict.fromkeys(data["shape"]))
+    shapes, floor = list(dict.fromkeys(data["shape"])), loss_floor(data)
     targets = list(data["target"].unique())
     for index, (target, style) in enumerate(series_styles(targets).items()):
         points = data[data["target"] == target]
         place = np.array([len(shapes) - 1 - shapes.index(shape) for shape in points["shape"]], float)
         place += 0.2 * ((len(targets) - 1) / 2 - index)
-        _dots(ax, points, _LOSS, place, color=style["color"], marker=style["marker"], label=target)
+        style = {"color": style["color"], "marker": style["marker"], "label": target}
+        draw_losses(ax, points, place, floor=floor, vertical=False, **style)
     ax.set_yticks(range(len(shapes))[::-1], shapes)
     ax.set_ylim(-0.6, max(len(shapes), 1) - 0.4)
     ax.grid(False, axis="y")
-    ax.set(xlabel="mean AUC loss of one event")
-    _log(ax, "x", data[_LOSS[::2]])
     if len(data):
-        legend_outside(ax, title="errors in")
+        loss_axis(ax, floor, data["auc_drop_high"].max(), axis="x", label="AUC lost by one event (mean)")
+        legend_outside(ax, [*ax.get_legend_handles_labels()[0], bound_handle(vertical=False)], title="errors in")
     return ax
-
-
-def _dots(ax: "Axes", data: "pd.DataFrame", ends: list[str], place, *, vertical: bool = False, **style) -> None:
-    """Values with intervals for a logarithmic axis: an arrow at the upper end of a value that is not above 0."""
-    value, low, high = (data[column].to_numpy(float) for column in ends)
-    place = np.asarray(place, float)
-    positive = value > 0
-    errors = [(value - np.maximum(low, np.finfo(float).tiny))[positive], (high - value)[positive]]
-    options = {"linestyle": "none", "markersize": 6, "capsize": 2.5, "elinewidth": 1.2, "linewidth": 1.3} | style
-    points = (place[positive], value[positive]) if vertical else (value[positive], place[positive])
-    ax.errorbar(*points, **{"yerr" if vertical else "xerr": errors}, **options)
-    limit = ~positive & (high > 0)
-    points = (place[limit], high[limit]) if vertical else (high[limit], place[limit])
-    edge = {"color": style["color"], "markeredgecolor": style["color"]}
-    ax.plot(*points, marker="v" if vertical else "<", **edge, **LIMIT)
-
-
-def _log(ax: "Axes", axis: str, values: "pd.DataFrame", top: float | None = None) -> None:
-    """A logarithmic axis over the positive values, `_DECADES` of them at most."""
-    positive = values.to_numpy(float)
-    positive = positive[positive > 0]
-    if len(positive):
-        top = 2 * positive.max() if top is None else top
-        bottom = max(positive.min() / 2, top / 10**_DECADES)
-        ax.set(**{f"{axis}scale": "log", f"{axis}lim": (bottom, top)})

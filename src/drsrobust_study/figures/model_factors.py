@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "width": "MLP width",
-    "depth": "MLP depth (hidden layers)",
+    "depth": "MLP depth",
     "embedding_dim": "embedding dimension",
     "density": "input density",
 }
@@ -89,7 +89,7 @@ def model_factors(
             marker = {"marker": "v", "color": "#444444", "markeredgecolor": "#444444"} | LIMIT
             handles.append(Line2D([], [], label=explanation, **marker))
         if handles:
-            place = {"loc": "upper left" if share else "lower left", "ncols": 2 if len(handles) > 1 else 1}
+            place = {"loc": "upper left" if share else "lower left", "ncols": 1}
             ax.legend(handles=handles, columnspacing=1, handletextpad=0.4, **place)
     ax.set(xlabel="bit error rate", ylabel=f"{_PROTOCOLS[protocol]}\n{_value_name(value)}")
     ax.set_title(_NAMES[factor] if at_edge(ax, "first_row") else "")
@@ -104,7 +104,7 @@ def model_factor_levels(
     """Share of inputs that deviate by over 1 % at one rate, against the levels of one factor: a curve per target.
 
     Args:
-        ax: where to draw; None: a new figure. The first panel has the legend.
+        ax: where to draw; None: a new figure.
         factor, ber, protocol: which points; the rate is the nominal one.
     """
     if factor not in _NAMES:
@@ -122,9 +122,8 @@ def model_factor_levels(
     ax.set_xlim(-0.4, max(len(levels), 1) - 0.6)
     ax.grid(False, axis="x")
     ax.set(xlabel=_NAMES[factor], ylabel=f"{_PROTOCOLS[protocol]}\n{_value_name('deviated_0.01')} (%)")
-    ax.set_title(_NAMES[factor] if at_edge(ax, "first_row") else "")
     if len(rows) and at_edge(ax, "first_row", "first_col"):
-        ax.legend(loc="upper left")
+        legend_outside(ax)
     ax.label_outer()
     return ax
 

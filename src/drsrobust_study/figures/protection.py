@@ -50,7 +50,8 @@ def protection_cost_data(safe_rates: "pd.DataFrame", costs: "pd.DataFrame") -> "
 @styled
 def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: float, loss: float = 0.001) -> "Axes":
     """The bit error rate up to which each mitigation keeps the AUC, with its storage: a bar to the highest rate at which the
-    loss is clearly within the limit, a pale one to where the mean is, a cross at the lowest rate at which it clearly is not.
+    loss is clearly within the limit, a cross at the lowest rate at which it clearly is not, and a thin line where trials
+    cannot tell.
 
     Args:
         lowest: the lowest rate that was tried, where all bars begin.
@@ -58,26 +59,31 @@ def protection_cost(data: "pd.DataFrame", ax: "Axes | None" = None, *, lowest: f
     """
     place = np.arange(len(data))[::-1]
     start = lowest / 3
-    bars = {f"mean loss at most {loss:g} AUC": ("held_to", 0.3), "clearly so": ("kept_to", 0.85)}
-    bars = {label: (limit, {"color": COLOURS[0], "alpha": alpha, "lw": 0}) for label, (limit, alpha) in bars.items()}
+    highest = np.nanmax([lowest, *data["held_to"], *data["lost_from"], *data["kept_to"]])
+    kept = {"color": COLOURS[0], "lw": 0, "label": f"at most {loss:g} AUC lost"}
+    unknown = {"color": "#888888", "linestyle": (0, (1, 1.5)), "linewidth": 1.6, "label": "too few trials to tell"}
     cross = {"marker": "x", "markersize": 7, "markeredgewidth": 2, "linestyle": "", "color": COLOURS[1]}
-    labels = []
+    cross["label"] = f"over {loss:g} AUC lost"
+    labels, handles = [], {}
     for y, row in zip(place, data.itertuples(), strict=True):
-        for limit, style in bars.values():
-            if getattr(row, limit) == getattr(row, limit):
-                ax.barh(y, getattr(row, limit) - start, left=start, height=0.56, **style)
-        if row.lost_from == row.lost_from:
-            ax.plot(row.lost_from, y, **cross)
+        is_kept, is_lost = row.kept_to == row.kept_to, row.lost_from == row.lost_from
+        if is_kept:
+            ax.barh(y, row.kept_to - start, left=start, height=0.56, **kept)
+            handles["kept"] = Patch(**kept)
+        ends = (row.kept_to if is_kept else start, row.lost_from if is_lost else highest)
+        if ends[1] > ends[0]:
+            (handles["unknown"],) = ax.plot(ends, [y, y], zorder=1.5, **unknown)
+        if is_lost:
+            (handles["lost"],) = ax.plot(row.lost_from, y, **cross)
         cost = f"  (+{row.stored_percent:.2g} %)" if row.stored_percent else ", ideal"
         labels.append(mitigation_label(row.mitigation) + ("" if row.mitigation == NONE else cost))
-    handles = [Patch(label=label, **style) for label, (_, style) in bars.items()]
-    handles.append(Line2D([], [], label="clearly more", **cross))
+    handles = [handles[name] for name in ("kept", "unknown", "lost") if name in handles]
     ax.set_yticks(place, labels)
     ax.set_ylim(-0.6, len(data) - 0.4)
     ax.set_xscale("log")
-    ax.set_xlim(start, 2.2 * np.nanmax([lowest, *data["held_to"], *data["lost_from"]]))
+    ax.set_xlim(start, 2.2 * highest)
     ax.grid(False, axis="y")
-    ax.set_xlabel(f"bit error rate up to which at most {loss:g} AUC is lost")
+    ax.set_xlabel("bit error rate (flips per stored bit)")
     ax.set_ylabel("protected bits (extra stored bits)")
     tight = {"columnspacing": 1.0, "handletextpad": 0.5, "handlelength": 1.5, "borderaxespad": 0.1}
     ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, **tight)
