@@ -1,14 +1,18 @@
 """`figures/README.md`: every published figure with its message, data, notebook, command, and what of the paper it answers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from drsrobust.plots import read_words
+from drsrobust_study.fleet_risk import worded
 from reproduce.quantities import message
 from reproduce.readme_tables import taken
 
 WIDTH = 830  # pixels of a figure of 7 inches
-
+FLEET = "13_fleet_risk"  # a table in place of a figure
 # Begin of a figure's name -> what of the paper it answers, the longest one that fits. Of the paper only the abstract and the
 # released scripts are known.
 ANSWERS = {
@@ -57,7 +61,20 @@ def figures_page(figures: Path, run: dict[str, Any]) -> str:
             lines += [f'<img src="{name}.png" width="{WIDTH}" alt="{words["alt"]}">', "", words["caption"], ""]
             files = f"[SVG]({name}.svg), [CSV](data/{name}.csv), [{notebook}](../notebooks/{notebook}.ipynb)"
             lines += [f"`{name}`: {files}; `.venv/bin/python -m reproduce {notebook}`; {_answer(name)}."]
+    risk = figures / f"{FLEET}.csv"
+    if risk.is_file():
+        lines += ["", "## Tables", "", f'<a id="{FLEET}"></a>', "", *_fleet_table(risk), ""]
+        files = f"[CSV]({FLEET}.csv), [{FLEET}](../notebooks/{FLEET}.ipynb)"
+        lines += [f"`{FLEET}`: {files}; `.venv/bin/python -m reproduce {FLEET}`; {_answer(FLEET)}."]
     return "\n".join(lines) + "\n"
+
+
+def _fleet_table(path: Path) -> list[str]:
+    """The table of fleet risk with its caption, as lines of Markdown."""
+    table = worded(pd.read_csv(path)).astype(str)
+    rows = [list(table.columns), ["---"] * len(table.columns), *table.to_numpy().tolist()]
+    caption = json.loads(path.with_suffix(".json").read_text())["caption"]
+    return [caption, "", *(f"| {' | '.join(row)} |" for row in rows)]
 
 
 def _answer(name: str) -> str:

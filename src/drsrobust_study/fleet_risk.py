@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 
 from drsrobust.plots.curves import mitigation_label
 from drsrobust.statistics.columns import ENDS
-from drsrobust_study.findings import interval
+from drsrobust_study.findings import interval, number
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _QUANTITIES = ("wrong_per_day", "nan_per_day", "auc_days_per_day", "stops_per_day", "stops_anywhere_per_day")
+_WIDE = 10  # ratio of the ends of an interval whose point says nothing
 _SHOWN = ("wrong_per_day", "share_wrong", "stops_anywhere_per_day")
 _WORDS = {
     "rate": "failure rates",
@@ -45,7 +46,7 @@ def fleet_risk_table(data: "pd.DataFrame", served: float) -> "pd.DataFrame":
 
     Returns:
         a row each: `rate`, `protection`, `nonfinite` (the rule for NaN), and with `_low` and `_high` `wrong_per_day`,
-        `share_wrong` (of all recommendations) and `stops_anywhere_per_day` (hosts). Bounds that no trial supports are kept.
+        `share_wrong` (of all recommendations) and `stops_anywhere_per_day` (hosts).
     """
     shares = {f"share_wrong{end}": data[f"wrong_per_day{end}"] / served for end in ENDS}
     table = data.assign(protection=data["mitigation"].map(mitigation_label), **shares)
@@ -53,9 +54,12 @@ def fleet_risk_table(data: "pd.DataFrame", served: float) -> "pd.DataFrame":
 
 
 def worded(table: "pd.DataFrame") -> "pd.DataFrame":
-    """`fleet_risk_table` as texts to read: each number with its interval in brackets."""
+    """`fleet_risk_table` as texts to read: each number with its interval in brackets, or the upper end of a wide interval."""
     texts = {
-        name: [interval(*ends) for ends in table[[f"{name}{end}" for end in ENDS]].itertuples(index=False)]
+        name: [
+            interval(*ends) if ends[2] <= _WIDE * ends[1] else f"up to {number(ends[2])}"
+            for ends in table[[f"{name}{end}" for end in ENDS]].itertuples(index=False)
+        ]
         for name in _SHOWN
     }
     return table[["rate", "protection", "nonfinite"]].assign(**texts).rename(columns=_WORDS)

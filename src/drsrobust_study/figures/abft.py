@@ -10,6 +10,7 @@ from drsrobust.plots.curves import NONE, UNPROTECTED
 from drsrobust.plots.losses import bound_handle, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import (
     CLAIMED,
+    COLOURS,
     GUIDE,
     apart,
     legend_outside,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _BAR = {"linestyle": "none", "capsize": 2, "elinewidth": 1.1, "markersize": 5}
+_HUES = (0, 4, 2, 5)  # of checks: neighbours differ in grey
 _COUNTS = ["injections", "significant", "significant_detected", "detected"]
 _MISSED, _HARMLESS = {"facecolor": "#000000", "lw": 0}, "pale, on top: harmless, detected"
 _REPAIR = ["panel", "model", "dataset", "mitigation", "ber", "n", "auc", "auc_low", "auc_high", "auc_golden", "change"]
@@ -67,7 +69,7 @@ def abft_detection(
     """
     handles, width, every = [], 0.84 / max(len(mitigations), 1), list(data["mitigation"].unique())
     for index, name in enumerate(mitigations):
-        rows, colour = data[data["mitigation"] == name], series_style(every.index(name))["color"]
+        rows, colour = data[data["mitigation"] == name], COLOURS[_HUES[every.index(name) % len(_HUES)]]
         parts = {
             "detected": (rows["significant_detected"], {"color": colour, "lw": 0}),
             "missed": (rows["significant"] - rows["significant_detected"], _MISSED),

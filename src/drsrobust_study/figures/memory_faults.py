@@ -43,8 +43,8 @@ def memory_fault_loss_data(expected: "pd.DataFrame") -> "pd.DataFrame":
 
 @styled
 def memory_fault_loss(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
-    """The AUC that one fault costs, by mode, a bar per mitigation with its interval, which begins at 0. A number stands where
-    the bar of the model without protection is too short to see.
+    """The AUC that one fault costs, by mode, a bar per mitigation with its interval, which begins at 0. A number is written
+    where the bar of the model without protection is too short to see.
 
     Args:
         data: `memory_fault_loss_data`, of the mitigations to draw.
@@ -57,7 +57,7 @@ def memory_fault_loss(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         rows = data[data["mitigation"] == name]
         place = _rows(rows, modes) + width * ((len(names) - 1) / 2 - index)
         value, low, high = (rows[f"auc_drop{end}"].clip(lower=0).to_numpy(float) for end in ENDS)
-        colour = "#555555" if name == NONE else COLOURS[index - 1]
+        colour = "#C4C4C4" if name == NONE else COLOURS[index - 1]  # differ in grey
         ax.barh(place, value, width, color=colour, lw=0, label=mitigation_label(name))
         seen = high > 0
         bars = np.maximum([value - low, high - value], 0)[:, seen]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.ticker import MaxNLocator
 
-from drsrobust.plots.style import new_panels
+from drsrobust.plots.style import new_panels, styled
 from drsrobust_study.figures.bit_sensitivity import FIELDS
 from drsrobust_study.findings import number
 
@@ -23,6 +23,7 @@ _LARGEST = 1e39  # where infinite values and NaN are drawn; the largest float32 
 _PLAIN, _MARKED = "#0072B2", "#C1272D"
 
 
+@styled
 def one_flip(data: "pd.DataFrame", *, marked_bit: int | None = None) -> "Axes":
     """Four panels, one above the other, over the bit that is flipped; the dashed line is the model without errors.
 
