@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LONGEST = (
     "reproduce/test_reproduce.py",
     "reproduce/test_runner.py",
+    "reproduce/test_sweep.py",
     "campaign/test_workers.py",
     "reproduce/test_parallel_notebooks.py",
     "benchmarks/test_benchmarks.py",
