@@ -136,15 +136,16 @@ def _wrap(figure: mpl.figure.Figure) -> None:
     """Breaks titles and axis labels that are longer than their panel."""
     figure.draw_without_rendering()  # gives the panels their place
     for ax in figure.axes:
-        frame, spare = ax.get_window_extent(), 0.25 * figure.dpi
+        frame = ax.get_window_extent()
         headings = [text for text in ax.get_children() if isinstance(text, Text) and text.get_text()]
         headings = [text for text in headings if text.get_text() in (ax.get_title("left"), ax.get_title())]
         for text in [*headings, ax.xaxis.label, ax.yaxis.label]:
             box = text.get_window_extent()
             length, room = (box.height, frame.height) if text is ax.yaxis.label else (box.width, frame.width)
-            if text.get_text() and length > room + spare:
+            room += 0.0 if text in headings else 0.1 * figure.dpi
+            if text.get_text() and length > room:
                 longest = max(map(len, text.get_text().splitlines()))
-                letters = max(int(longest * (room + spare) / length), 12)
+                letters = max(int(longest * room / length), 12)
                 lines = (textwrap.fill(line, letters) for line in text.get_text().splitlines())
                 text.set_text("\n".join(lines))
 
