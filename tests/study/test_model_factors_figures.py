@@ -85,7 +85,7 @@ def test_other_metrics(summary):
     data = figures.model_factors_data(summary, MIDDLE)
     ax = figures.model_factors(data, factor="width", value="spearman", target="mlp")
     assert ax.get_yscale() == "linear" and ax.get_ylabel() == "fresh errors in each trial\nrank correlation"
-    assert "over 10 %" in figures.model_factors(data, factor="width", value="deviated_0.1").get_ylabel()
+    assert "> 10 %" in figures.model_factors(data, factor="width", value="deviated_0.1").get_ylabel()
 
 
 def test_levels_by_target(summary):

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-RESOLUTION = 1e-6  # a smaller loss of AUC is not told from none
+RESOLUTION = 1e-6  # the smallest loss of AUC in a figure
 LOST = "AUC lost"
 BOUND = "at most (no loss for sure)"
 

@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator
 from drsrobust._files import new_file
 from drsrobust.plots import alt_text
 from drsrobust.plots.names import display_name, readable
-from drsrobust.plots.style import SETTINGS, SMALLEST, WIDTH
+from drsrobust.plots.style import SETTINGS, SMALLEST, WIDTH, at_edge
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -142,7 +142,8 @@ def _wrap(figure: mpl.figure.Figure) -> None:
         for text in [*headings, ax.xaxis.label, ax.yaxis.label]:
             box = text.get_window_extent()
             length, room = (box.height, frame.height) if text is ax.yaxis.label else (box.width, frame.width)
-            room += 0.0 if text in headings else 0.1 * figure.dpi
+            gap = 0.0 if at_edge(ax, "last_col") else 0.15  # inches to the next panel, which a title may use
+            room += figure.dpi * (gap if text in headings else 0.1)
             if text.get_text() and length > room:
                 longest = max(map(len, text.get_text().splitlines()))
                 letters = max(int(longest * room / length), 12)

@@ -29,7 +29,7 @@ _CLASSES = {
     "exponent_low": "exponent\nlow\n(26-23)",
     "mantissa": "mantissa\n(22-0)",
 }
-_LEAST = 1e-7  # share of outputs that a figure tells from none
+_LEAST = 1e-7  # the smallest share of outputs in a figure
 _SMALLEST_TOTAL = 1e-8  # AUC loss times a share of bits
 
 

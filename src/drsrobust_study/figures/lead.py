@@ -95,7 +95,7 @@ def lead(data: pd.DataFrame, ax: "Axes | None" = None, *, errors: str = FLIPS) -
         if len(rows):
             least = rows["auc_low"].min()
             span = golden.max() - least
-            ax.set_xlim(least - 0.1 * span, golden.max() + 0.5 * span)
+            ax.set_xlim(least - 0.1 * span, golden.max() + 0.65 * span)
         for value in set(golden):
             ax.axvline(value, linestyle="--", **GUIDE)
             name_line(ax, value, "without errors", axis="x")

@@ -187,4 +187,4 @@ def _by_factor(table: "pd.DataFrame", middle: Mapping[str, float], first: list[s
 def _value_name(value: str) -> str:
     if value == "spearman":
         return "rank correlation"
-    return f"inputs changed by over {100 * float(value.removeprefix('deviated_')):g} %"
+    return f"inputs changed > {100 * float(value.removeprefix('deviated_')):g} %"
