@@ -43,7 +43,9 @@ def _bound_name(name: str) -> str:
     of = name.removeprefix("clip ")
     if of.startswith("profiled"):
         return f"learnt bound{', to zero' if 'to zero' in of else ''}{', searched' if 'searched' in of else ''}"
-    return f"learnt bound, {of}" if of.startswith("quantile") else f"fixed bound {of}"
+    if of.startswith("quantile"):
+        return f"learnt bound, {100 * float(of.split()[1]):g} % of values"
+    return f"fixed bound {of}"
 
 
 class AppliedTooEarly(Mitigation):

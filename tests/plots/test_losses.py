@@ -41,8 +41,8 @@ def test_an_interval_that_holds_no_loss_is_a_bound(ax):
     assert bars.lines[2][0].get_segments()[0][:, 1].tolist() == pytest.approx([0.05, 0.2])
     assert np.allclose(triangles(ax), [[2, 0.03], [3, 0.02], [4, floor]])
     low, high = ax.get_ylim()
-    stems = next(part.get_segments() for part in ax.collections if len(part.get_segments()) == 3)
-    assert all(low < y for stem in stems for y in stem[:, 1]) and 0.2 < high < 0.5 and ax.get_yscale() == "log"
+    means = [line.get_xydata().tolist() for line in ax.lines if line.get_alpha() == 0.6]
+    assert means == [[[2, 1e-4]]] and low < floor and 0.2 < high < 0.5 and ax.get_yscale() == "log"
     assert ax.get_ylabel() == "AUC lost"
 
 

@@ -178,7 +178,7 @@ def test_names_at_the_ends_of_lines_do_not_overlap(ax):
     label_lines(ax, {"a": (1e-2, 0.6), "b": (1e-2, 0.601), "c": (1e-2, 0.602), "d": (1e-2, 0.9)}, {"a": "#0072B2"})
     ax.figure.canvas.draw()
     texts = {text.get_text(): text.get_window_extent() for text in ax.texts}
-    assert {"a", "b", "c", "d", "field", "stress"} == set(texts) and ax.get_xlim() == (1e-9, 1e-2)
+    assert {"a", "b", "c", "d", "memory in the field", "stress"} == set(texts) and ax.get_xlim() == (1e-9, 1e-2)
     frame = ax.get_window_extent()
     boxes = sorted((texts[name] for name in "abcd"), key=lambda box: box.y0)
     for below, above in zip(boxes, boxes[1:], strict=False):

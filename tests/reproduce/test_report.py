@@ -96,7 +96,7 @@ def test_what_the_page_says(folder):
     shown = json.loads(html.unescape(re.search(r'data-points="([^"]+)"', page)[1]))
     assert [text for *_, text in shown] == ["all: 3 at 1", "all: 4 at 2"] and shown[0][0] < shown[1][0]
     assert shown[0][1] > shown[1][1]  # from the top
-    assert 'alt="AUC against rate. all: 3 at 1 to 4 at 2."' in page
+    assert 'AUC against rate: from 3 at 1 (all) to 4 at 2 (all)."' in page
     assert "<strong>Claim C0: <code>x</code> &lt; y.</strong>" in page
     assert "This notebook failed: ValueError: &lt;no&gt;" in page
     row = re.search(r'href="#00_one">00_one</a></th>(.*)', page)[1]
@@ -129,7 +129,7 @@ def test_a_page_of_figures_alone(folder):
     page = (folder / "pages" / "all.html").read_text()
     assert "<h1>My &lt;figures&gt;</h1>" in page and "<summary>AUC &lt; 5.</summary>" in page
     width, height = map(int, re.search(r'width="(\d+)" height="(\d+)"', page).groups())
-    assert width == 691 and 300 < height < 500
+    assert width == 672 and 300 < height < 500
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / "pages" / link).is_file(), link
 

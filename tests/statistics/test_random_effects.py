@@ -50,5 +50,8 @@ def test_two_rows_of_one_condition_are_refused():
 
 def test_the_method_is_named():
     one, other = (summary(value, 0.05, interval="Stringer's bound") for value in (0.2, 0.3))
-    assert across_models([one, other], ["auc_drop"])["interval"].tolist() == ["Student's t over models"]
+    name = across_models([one, other], ["auc_drop"])["interval"].iloc[0]
+    assert name == "Student's t over models; of each model: Stringer's bound"
+    plain = [frame.assign(interval="Student's t") for frame in (one, other)]
+    assert across_models(plain, ["auc_drop"])["interval"].tolist() == ["Student's t over models"]
     assert across_models([one], ["auc_drop"])["interval"].tolist() == ["Stringer's bound"]

@@ -56,8 +56,8 @@ def test_curves_of_one_panel():
         figures.model_curves(data, ax, dataset=dataset, protocol=protocol)
     assert [len(ax.containers) for ax in axes] == [2, 2, 1, 1]
     assert axes[0].containers[1].lines[0].get_ydata().tolist() == [0.8, 0.6]
-    assert [text.get_text() for text in axes[1].get_legend().get_texts()] == ["fm", "dlrm"]
-    assert axes[0].get_legend() is None and "published scripts" in axes[2].get_title(loc="left")
+    assert [text.get_text() for text in axes[1].figure.legends[0].get_texts()] == ["fm", "dlrm"]
+    assert "published scripts" in axes[2].get_title(loc="left")
     same = [ax.containers[0].lines[0].get_color() for ax in axes]
     assert len(set(same)) == 1  # fm looks alike everywhere
     title = alt_text.title(axes[0].figure)  # the label of the rates stands below the second row
@@ -117,17 +117,30 @@ def test_bit_map():
     figures.bit_map(pd.DataFrame(rows), axes[0])
     figures.bit_map(pd.DataFrame(rows), axes[1], quantity="pvf")
     words = alt_text.title(axes[0].figure)
-    assert words == "Mean AUC loss of one flip is highest at bit position 30: 0.1 (fm embedding)."
-    text = alt_text.text(axes[0].figure)
-    assert "fm mlp: 0.1 at 30" in text and "against bit position. fm embedding: 0.0001 at 3 to 0.1 at 30" in text
+    assert words == "AUC lost by one flip is highest at bit position 30: 0.1 (fm embedding)."
+    assert "against bit position: from 0.0001 at 3 (FM table) to 0.1 at 30 (FM table)" in alt_text.text(axes[0].figure)
+
+
+def test_the_top_bit_against_the_worst_other_one():
+    rows = []
+    for model, loss in (("fm", 1e-3), ("dlrm", 0.2)):
+        for bit, drop in ((30, loss), (3, 1e-4), (2, -1e-4)):
+            row = {"model": model, "dataset": "d", "target": "mlp", "bit": bit, "auc_drop": drop}
+            rows.append(row | {"auc_drop_low": drop / 2 if bit == 30 else -0.01, "auc_drop_high": drop + 0.01})
+    ax = figures.top_bit(pd.DataFrame(rows))
+    top, others = (bars.lines[0].get_xdata().tolist() for bars in ax.containers)
+    assert top == [1e-3, 0.2] and others == [] and ax.get_xscale() == "log"
+    (bounds,) = [line.get_xdata() for line in ax.lines if line.get_marker() == "<" and len(line.get_xdata())]
+    assert bounds == pytest.approx([0.0101, 0.0101])
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["fm  mlp", "dlrm  mlp"]
+    figures.top_bit(pd.DataFrame(rows).iloc[:0])
 
 
 def test_knees_in_words():
     ax = figures.ber_knees(figures.ber_knees_data(found()), dataset="one", highest=1e-2)
     words = alt_text.text(ax.figure)
-    assert "lost: 0.01 AUC, errors in all parameters: 3e-5 at dlrm to 0.003 at fm" in words
-    assert "half of AUC - 0.5, errors in all parameters: 0.0003 at dlrm" in words
-    assert "half of AUC - 0.5, errors in all parameters, not reached: 0.01 at fm" in words
+    ends = "from 1e-5 at DLRM (lost: 0.001 AUC, errors in all parameters) to 0.01 at FM"
+    assert f"{ends} (lost: half of AUC - 0.5, errors in all parameters, not reached)" in words
     assert alt_text.title(ax.figure).endswith(
         "is highest for fm: 0.01 (lost: half of AUC - 0.5, errors in all parameters, not reached)."
     )

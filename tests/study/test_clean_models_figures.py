@@ -30,6 +30,17 @@ def test_the_best_is_on_top(table):
     assert bars[0][:, 0].tolist() == pytest.approx([0.6, 0.9])
 
 
+def test_data_sets_are_drawn_on_one_scale(table):
+    narrow = table.assign(dataset="narrow", auc_low=table["auc"] - 0.01, auc_high=table["auc"] + 0.01)
+    axes = new_panels(2, sharey=False)
+    for ax, name in zip(axes, ("d", "narrow"), strict=True):
+        clean_auc(pd.concat([table, narrow]), ax, dataset=name)
+    spans = [high - low for low, high in (ax.get_xlim() for ax in axes)]
+    assert spans[0] == pytest.approx(spans[1]) and spans[0] >= 0.3
+    assert [len(ax.containers) for ax in axes] == [2, 2] and axes[1].get_title("left") == "narrow"
+    clean_auc(table.iloc[:0])
+
+
 def test_learning_curves_ring_the_epoch_that_is_kept():
     epochs = {"dataset": "d", "train_loss": 0.5, "valid_loss": 0.5, "valid_ne": 0.9, "seconds": 1.0}
     curves = pd.DataFrame(

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from drsrobust.plots.losses import bound_handle, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import (
     CLAIMED,
     DASHED,
@@ -153,8 +153,7 @@ def mitigated_auc(
         draw_losses(ax, curve, curve["ber"] * apart(index, len(curves)), floor=floor, label=name, **style)
     ax.set(xlabel="bit error rate (flips per stored bit)")
     notes = [Patch(color="#000000", alpha=0.12, lw=0, label="10-90 % of trials,\nno protection")]
-    if (rows["auc_drop_low"] < floor).any():
-        notes.append(bound_handle())
+    notes += bound_handles(rows, floor=floor)
     _finish(ax, rows, notes, errors)
     if len(rows):
         loss_axis(ax, floor, float(np.nanmax([*drawn["auc_drop_high"], *(drawn["auc_golden"] - 0.5)])))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-RESOLUTION = 1e-6  # a smaller loss of AUC is not told from none
+RESOLUTION = 1e-6  # the smallest loss of AUC in a figure
 LOST = "AUC lost"
 BOUND = "at most (no loss for sure)"
 
@@ -88,7 +88,11 @@ def loss_axis(ax: "Axes", floor: float, highest: float, *, axis: str = "y", labe
     ax.set(**{f"{axis}scale": "log", f"{axis}lim": limits, f"{axis}label": label})
 
 
-def bound_handle(*, vertical: bool = True) -> Line2D:
-    """What explains an open triangle in a legend."""
+def bound_handles(
+    data: "pd.DataFrame", value: str = "auc_drop", *, floor: float, vertical: bool = True
+) -> list[Line2D]:
+    """What explains open triangles in a legend; nothing where `draw_losses` draws none."""
+    if not ((data[f"{value}_low"] < floor) & data[f"{value}_high"].notna()).any():
+        return []
     marker = {"marker": "v" if vertical else "<", "color": "#444444", "markeredgecolor": "#444444"}
-    return Line2D([], [], label=BOUND, **marker | LIMIT)
+    return [Line2D([], [], label=BOUND, **marker | LIMIT)]

@@ -17,7 +17,7 @@ from matplotlib.ticker import FixedLocator
 from drsrobust._files import new_file
 from drsrobust.plots import alt_text
 from drsrobust.plots.names import readable
-from drsrobust.plots.style import SETTINGS, SMALLEST, WIDTH
+from drsrobust.plots.style import SETTINGS, SMALLEST, WIDTH, at_edge
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,15 +137,17 @@ def _wrap(figure: mpl.figure.Figure) -> None:
     """Breaks titles and axis labels that are longer than their panel."""
     figure.draw_without_rendering()  # gives the panels their place
     for ax in figure.axes:
-        frame, spare = ax.get_window_extent(), 0.25 * figure.dpi
+        frame = ax.get_window_extent()
         headings = [text for text in ax.get_children() if isinstance(text, Text) and text.get_text()]
         headings = [text for text in headings if text.get_text() in (ax.get_title("left"), ax.get_title())]
         for text in [*headings, ax.xaxis.label, ax.yaxis.label]:
             box = text.get_window_extent()
             length, room = (box.height, frame.height) if text is ax.yaxis.label else (box.width, frame.width)
-            if text.get_text() and length > room + spare:
+            gap = 0.0 if at_edge(ax, "last_col") else 0.15  # inches to the next panel, which a title may use
+            room += figure.dpi * (gap if text in headings else 0.1)
+            if text.get_text() and length > room:
                 longest = max(map(len, text.get_text().splitlines()))
-                letters = max(int(longest * (room + spare) / length), 12)
+                letters = max(int(longest * room / length), 12)
                 lines = (textwrap.fill(line, letters) for line in text.get_text().splitlines())
                 text.set_text("\n".join(lines))
 

@@ -102,7 +102,8 @@ def new_panels(n: int = 1, *, rows: int = 1, scale: float = 1.0, sharey: bool = 
         sharey: whether all panels share the vertical axis.
     """
     size = (WIDTH, scale * SETTINGS["figure.figsize"][1] * rows)
-    _, axes = plt.subplots(rows, n, sharex="col", sharey=sharey, squeeze=False, layout="constrained", figsize=size)
+    figure, axes = plt.subplots(rows, n, sharex="col", sharey=sharey, squeeze=False, layout="constrained", figsize=size)
+    figure.get_layout_engine().set(w_pad=0.1)  # names are not equally wide in all formats of files
     return list(axes.ravel())
 
 
@@ -142,18 +143,26 @@ def legend_outside(
     """
     handles = list(ax.get_legend_handles_labels()[0] if handles is None else handles)
     figure = ax.figure
-    longest = max((len(line) for one in handles for line in readable(str(one.get_label())).split("\n")), default=0)
-    if (is_alone(ax) and longest <= _ASIDE) or not isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine):
+    has_room = isinstance(figure.get_layout_engine(), ConstrainedLayoutEngine)
+    if (is_alone(ax) and _longest(handles) <= _ASIDE) or not has_room:
         return ax.legend(handles=handles, title=title, **OUTSIDE | options)
     for old in list(figure.legends):
         names = {one.get_label() for one in old.explained}
         handles = [*old.explained, *(one for one in handles if one.get_label() not in names)]
+        title = title or old.get_title().get_text() or None
         old.remove()
-    letters = 72 * figure.get_figwidth() / (4.4 * longest + 42)  # points: of a letter, and of the line before a name
+    letters = (
+        72 * figure.get_figwidth() / (4.4 * _longest(handles) + 48)
+    )  # points: of a letter, and of the line before a name
     columns = max(1, min(int(letters), len(handles)))
     below = figure.legend(handles=handles, title=title, loc="outside lower center", ncols=columns, **options)
     below.explained = handles
     return below
+
+
+def _longest(handles: "Sequence[Artist]") -> int:
+    """Letters of the longest line of a legend."""
+    return max((len(line) for one in handles for line in readable(str(one.get_label())).split("\n")), default=0)
 
 
 def at_edge(ax: "Axes", *edges: str) -> bool:

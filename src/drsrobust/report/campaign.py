@@ -184,8 +184,8 @@ def _by_condition(data: "pd.DataFrame", metric: str) -> "Axes":
         floor = losses.loss_floor(data)
         losses.draw_losses(ax, data, places, floor=floor, vertical=False, marker="o")
         losses.loss_axis(ax, floor, data[[metric, f"{metric}_high"]].max(axis=None), axis="x")
-        if (data["auc_drop_low"] < floor).any():
-            legend_outside(ax, [losses.bound_handle(vertical=False)])
+        if notes := losses.bound_handles(data, floor=floor, vertical=False):
+            legend_outside(ax, notes)
     else:
         ax.errorbar(data[metric], places, xerr=curves.interval(data, metric), fmt="o", capsize=2.5, markersize=5)
         ax.set_xlabel(metric)

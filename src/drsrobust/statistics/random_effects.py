@@ -66,7 +66,7 @@ def across_models(
         if len(group) > 1:
             numbers = group.drop(columns=keys).select_dtypes("number")
             row |= numbers.mean().to_dict() | {"n": int(group["n"].sum())}
-            row |= {"interval": "Student's t over models"} if "interval" in group else {}
+            row |= {"interval": _methods(group["interval"])} if "interval" in group else {}
             for name in values:
                 row |= _interval(group, name, confidence)
         rows.append(row)
@@ -75,6 +75,12 @@ def across_models(
     if effects[SEEDS].max() > 1 and "interval" in effects.attrs:
         effects.attrs["interval"] += f"; of {effects[SEEDS].max()} trained models over models and error maps"
     return effects
+
+
+def _methods(intervals: "pd.Series") -> str:
+    """How an interval over models is made, with the bounds that stand for the spread of a model's own trials."""
+    bounds = dict.fromkeys(intervals[intervals != "Student's t"])
+    return "; of each model: ".join(["Student's t over models", *(["; ".join(bounds)] if bounds else [])])
 
 
 def _interval(group: "pd.DataFrame", name: str, confidence: float) -> dict[str, float]:

@@ -90,7 +90,9 @@ def lead_curves(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     for model, curve in under_golden(data[data["ber"] > 0]).groupby("model", sort=False):
         curve, style = curve.sort_values("ber"), styles[model]
         ax.fill_between(curve["ber"], curve["auc_low"], curve["auc_high"], color=style["color"], alpha=0.18, lw=0)
-        ax.plot(curve["ber"], curve["auc"], linewidth=2.2, color=style["color"], label=model)
+        ax.plot(
+            curve["ber"], curve["auc"], linewidth=2.2, color=style["color"], linestyle=style["linestyle"], label=model
+        )
         ends[display_name(model)] = (curve["ber"].iloc[-1], curve["auc"].iloc[-1])
     auc_guides(ax)
     if len(data):

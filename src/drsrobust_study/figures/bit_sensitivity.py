@@ -9,7 +9,7 @@ from matplotlib.colors import LogNorm, Normalize
 from matplotlib.patches import Rectangle
 
 from drsrobust.plots.curves import interval, picked
-from drsrobust.plots.losses import bound_handle, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import at_edge, is_alone, legend_outside, series_style, series_styles, styled
 from drsrobust_study.findings import number
 
@@ -88,8 +88,7 @@ def bit_sensitivity(
     if len(data):
         ax.set_title(f"{_TITLES[quantity]}, {data['model'].iloc[0]} on\n{data['dataset'].iloc[0]}", pad=18)
         handles = ax.get_legend_handles_labels()[0]
-        if quantity == "auc_drop" and (data["auc_drop_low"] < floor).any():
-            handles.append(bound_handle())
+        handles += bound_handles(data, floor=floor) if quantity == "auc_drop" else []
         if at_edge(ax, "last_col") or quantity == "auc_drop":
             legend_outside(ax, handles, title="flip in")
     return ax
@@ -107,15 +106,16 @@ def top_bit(data: "pd.DataFrame", ax: "Axes | None" = None, *, bit: int = 30) ->
     """
     keys = ["model", "target"]
     rows, floor = list(dict.fromkeys(data[keys].itertuples(index=False, name=None))), loss_floor(data)
+    of_bit = data[data["bit"] == bit]
     others = data[data["bit"] != bit].sort_values("auc_drop", ascending=False, kind="stable").drop_duplicates(keys)
-    for index, (label, part) in enumerate({f"bit {bit}": data[data["bit"] == bit], "worst other bit": others}.items()):
+    for index, (label, part) in enumerate({f"bit {bit}": of_bit, "worst other bit": others}.items()):
         place = [rows.index(key) for key in part[keys].itertuples(index=False, name=None)]
         style = {"color": series_style(index)["color"], "marker": series_style(index)["marker"], "label": label}
         draw_losses(ax, part, np.array(place) + 0.16 * (2 * index - 1), floor=floor, vertical=False, **style)
     _model_rows(ax, rows)
     if len(rows):
         loss_axis(ax, floor, data["auc_drop_high"].max(), axis="x")
-        legend_outside(ax, [*ax.get_legend_handles_labels()[0], bound_handle(vertical=False)])
+        legend_outside(ax, [*ax.get_legend_handles_labels()[0], *bound_handles(data, floor=floor, vertical=False)])
     ax.set_title("AUC lost by one flip (mean)", pad=18)
     ax.set_xlabel("AUC lost")
     return ax

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.plots.curves import picked
-from drsrobust.plots.losses import RESOLUTION, bound_handle, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.losses import RESOLUTION, bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import at_edge, legend_outside, series_style, series_styles, styled
 
 if TYPE_CHECKING:
@@ -24,12 +24,12 @@ _OUTPUTS = {
 }
 _CLASSES = {
     "sign": "sign\n(31)",
-    "exponent_top": "exponent's\ntop bit\n(30)",
-    "exponent_high": "exponent,\nhigh\n(29-27)",
-    "exponent_low": "exponent,\nlow\n(26-23)",
+    "exponent_top": "exponent\ntop bit\n(30)",
+    "exponent_high": "exponent\nhigh\n(29-27)",
+    "exponent_low": "exponent\nlow\n(26-23)",
     "mantissa": "mantissa\n(22-0)",
 }
-_LEAST = 1e-7  # share of outputs that a figure tells from none
+_LEAST = 1e-7  # the smallest share of outputs in a figure
 _SMALLEST_TOTAL = 1e-8  # AUC loss times a share of bits
 
 
@@ -166,7 +166,11 @@ def layer_loss(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str 
     ax.label_outer()
     if len(data) and at_edge(ax, "last_col"):
         title = f"{data['model'].iloc[0]} (share of its bits)"
-        legend_outside(ax, [*ax.get_legend_handles_labels()[0], bound_handle(vertical=False)], title=title)
+        legend_outside(
+            ax,
+            [*ax.get_legend_handles_labels()[0], *bound_handles(data, quantity, floor=floor, vertical=False)],
+            title=title,
+        )
     return ax
 
 
@@ -200,7 +204,7 @@ def row_loss(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     if len(data):
         ax.set_xscale("log")
         loss_axis(ax, floor, data["auc_drop_high"].max())
-        handles = [*ax.get_legend_handles_labels()[0], bound_handle()]
+        handles = [*ax.get_legend_handles_labels()[0], *bound_handles(data, floor=floor)]
         legend_outside(ax, handles, title=f"{data['model'].iloc[0]}, rows of")
     return ax
 
@@ -237,5 +241,9 @@ def error_shapes(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     ax.grid(False, axis="y")
     if len(data):
         loss_axis(ax, floor, data["auc_drop_high"].max(), axis="x", label="AUC lost by one event (mean)")
-        legend_outside(ax, [*ax.get_legend_handles_labels()[0], bound_handle(vertical=False)], title="errors in")
+        legend_outside(
+            ax,
+            [*ax.get_legend_handles_labels()[0], *bound_handles(data, floor=floor, vertical=False)],
+            title="errors in",
+        )
     return ax

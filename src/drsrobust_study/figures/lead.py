@@ -49,9 +49,9 @@ def lead_data(
     lost, of = chips.loc[chips["mitigation"] == NONE, "lost"].iloc[0], ranking.set_index("mitigation").loc[protection]
     shares = {"lost": of["faults"], "lost_low": of["faults_high"], "lost_high": of["faults_low"]}
     back = pd.DataFrame([{"mitigation": protection} | {name: lost * (1 - share) for name, share in shares.items()}])
-    chips = (
-        pd.concat([chips, back]).assign(errors=CHIPS, ber=np.nan).sort_values("lost", ascending=False, kind="stable")
-    )
+    chips = pd.concat([chips, back]).assign(errors=CHIPS, ber=np.nan)
+    chips["order"] = chips["mitigation"] != NONE
+    chips = chips.sort_values(["order", "lost"], ascending=[True, False], kind="stable")
     data = pd.concat([flips, chips], ignore_index=True)
     signs = {"auc": "lost", "auc_low": "lost_high", "auc_high": "lost_low"}
     aucs = {name: golden - np.maximum(data[of_loss], 0) for name, of_loss in signs.items()}
@@ -82,6 +82,7 @@ def lead(data: pd.DataFrame, ax: "Axes | None" = None, *, errors: str = FLIPS) -
         auc_guides(ax, golden)
         ax.set(title="independent bit flips", xscale="log")
         if len(rows):
+            ax.set_ylim(top=golden.max() + 0.03)  # room for the name of the line
             legend_outside(ax)
     else:
         names = list(dict.fromkeys(rows["mitigation"]))
@@ -91,6 +92,10 @@ def lead(data: pd.DataFrame, ax: "Axes | None" = None, *, errors: str = FLIPS) -
         ax.set_yticks(range(len(names))[::-1], [_label(name) for name in names])
         ax.set_ylim(-0.6, max(len(names), 1) - 0.4)
         ax.grid(False, axis="y")
+        if len(rows):
+            least = rows["auc_low"].min()
+            span = golden.max() - least
+            ax.set_xlim(least - 0.1 * span, golden.max() + 0.65 * span)
         for value in set(golden):
             ax.axvline(value, linestyle="--", **GUIDE)
             name_line(ax, value, "without errors", axis="x")

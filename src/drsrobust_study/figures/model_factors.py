@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.lines import Line2D
 
 from drsrobust._choices import unknown
-from drsrobust.plots.style import DASHES, LIMIT, MARKERS, apart, at_edge, legend_outside, series_styles, styled
+from drsrobust.plots.losses import bound_handles, draw_losses
+from drsrobust.plots.style import DASHES, MARKERS, apart, at_edge, legend_outside, series_styles, styled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,6 @@ _PROTOCOLS = {"corrected": "fresh errors in each trial", "as_released": "as in t
 _TARGETS = {"all": "all parameters", "mlp": "MLPs", "embedding": "embedding table"}
 _RAMP = ("#8DBBDC", "#4A90C4", "#1F5E9E", "#0B2545")  # light to dark, so that levels keep their order in grey
 _ENDS = ("", "_low", "_high")
-_NONE_CHANGED = "none in {} trials (95 % limit)"
 _FLOOR = 1e-4  # of logarithmic shares of inputs: one of 10,000
 
 
@@ -50,11 +49,11 @@ def model_factors(
     target: str = "all",
     value: str = "deviated_0.01",
 ) -> "Axes":
-    """Deviation against the bit error rate, a curve per level of one factor. An open triangle is the interval's upper end
-    where no trial had a deviating input.
+    """Deviation against the bit error rate, a curve per level of one factor. An open triangle is the upper end of an interval
+    that reaches under one input of 10,000.
 
     Args:
-        ax: where to draw; None: a new figure. Panels of the first row have a legend, the first with a triangle explains it.
+        ax: where to draw; None: a new figure. Panels of the first row have a legend.
         factor, protocol, target: which curves.
         value: `deviated_0.01`, `deviated_0.1` (logarithmic) or `spearman`.
     """
@@ -62,35 +61,30 @@ def model_factors(
         raise unknown("factor", factor, _NAMES)
     rows = data[(data["factor"] == factor) & (data["protocol"] == protocol) & (data["target"] == target)]
     curves = list(rows.groupby("level", sort=True))
-    share, limits = value.startswith("deviated"), False
+    share = value.startswith("deviated")
     for index, (level, curve) in enumerate(curves):
         curve = curve.sort_values("ber")
         color = _RAMP[round(index * (len(_RAMP) - 1) / max(len(curves) - 1, 1))]
         place = curve["ber"] * apart(index, len(curves))
         middle, low, high = (curve[f"{value}{end}"].to_numpy(float) for end in _ENDS)
-        if share:
-            middle, low = np.where(middle > 0, middle, np.nan), np.maximum(low, _FLOOR / 10)
-            none = np.isnan(middle)
-            ax.plot(place[none], high[none], marker="v", color=color, markeredgecolor=color, **LIMIT)
-            limits |= bool(none.any())
         style = {"color": color, "marker": MARKERS[index % len(MARKERS)], "linestyle": DASHES[0]}
-        style |= {"capsize": 2, "markersize": 5, "linewidth": 1.7, "elinewidth": 1, "label": f"{level:g}"}
-        ax.errorbar(place, middle, yerr=[middle - np.minimum(low, middle), high - middle], **style)
+        style |= {"capsize": 2, "markersize": 4.5, "linewidth": 1.7, "elinewidth": 1, "label": f"{level:g}"}
+        if share:
+            draw_losses(ax, curve, place, value, floor=_FLOOR, **style)
+        else:
+            middle, low, high = (curve[f"{value}{end}"].to_numpy(float) for end in _ENDS)
+            ax.errorbar(place, middle, yerr=[middle - np.minimum(low, middle), high - middle], **style)
     if len(rows):
         ax.set_xscale("log")
         if share:
             ax.set_yscale("log")
             ax.set_ylim(_FLOOR, 1.3)
-        handles = ax.get_legend_handles_labels()[0] if at_edge(ax, "first_row") else []
-        legends = [panel.get_legend() for panel in ax.figure.axes if panel.get_legend() is not None]
-        written = [text.get_text() for legend in legends for text in legend.get_texts()]
-        explanation = _NONE_CHANGED.format(rows["n"].min())
-        if limits and explanation not in written:
-            marker = {"marker": "v", "color": "#444444", "markeredgecolor": "#444444"} | LIMIT
-            handles.append(Line2D([], [], label=explanation, **marker))
-        if handles:
-            place = {"loc": "upper left" if share else "lower left", "ncols": 1}
-            ax.legend(handles=handles, columnspacing=1, handletextpad=0.4, **place)
+        if at_edge(ax, "first_row"):
+            place = {"loc": "upper left" if share else "lower left", "handletextpad": 0.4}
+            ax.legend(handles=ax.get_legend_handles_labels()[0], **place)
+        notes = bound_handles(rows, value, floor=_FLOOR) if share else []
+        if notes and not ax.figure.legends:
+            ax.figure.legend(handles=notes, loc="outside lower center")
     ax.set(xlabel="bit error rate", ylabel=f"{_PROTOCOLS[protocol]}\n{_value_name(value)}")
     ax.set_title(_NAMES[factor] if at_edge(ax, "first_row") else "")
     ax.label_outer()
@@ -121,7 +115,7 @@ def model_factor_levels(
     ax.set_xticks(range(len(levels)), [f"{level:g}" for level in levels])
     ax.set_xlim(-0.4, max(len(levels), 1) - 0.6)
     ax.grid(False, axis="x")
-    ax.set(xlabel=_NAMES[factor], ylabel=f"{_PROTOCOLS[protocol]}\n{_value_name('deviated_0.01')} (%)")
+    ax.set(xlabel=_NAMES[factor], ylabel=f"{_PROTOCOLS[protocol]}\nchanged inputs (%)")
     if len(rows) and at_edge(ax, "first_row", "first_col"):
         legend_outside(ax)
     ax.label_outer()
@@ -193,4 +187,4 @@ def _by_factor(table: "pd.DataFrame", middle: Mapping[str, float], first: list[s
 def _value_name(value: str) -> str:
     if value == "spearman":
         return "rank correlation"
-    return f"inputs changed by over {100 * float(value.removeprefix('deviated_')):g} %"
+    return f"inputs changed > {100 * float(value.removeprefix('deviated_')):g} %"
