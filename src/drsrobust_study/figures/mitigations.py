@@ -112,7 +112,7 @@ def protection_places(data: pd.DataFrame, ax: "Axes | None" = None) -> "Axes":
         ax.errorbar(rows["recovery"], heights, xerr=bars, label=place, **style | _POINT)
         for height, row in zip(heights, rows.itertuples(), strict=True):
             labels[height] = textwrap.fill(
-                re.sub(r" \((provable, )?restore\)", "", mitigation_label(row.mitigation)), 34
+                re.sub(r" \((provable, )?restore\)", "", mitigation_label(row.mitigation)), 50
             )
             costs = [f"+{number(row.overhead_percent)} % time"] if row.overhead_percent >= 0.5 else []
             costs += [f"+{number(row.stored_percent)} % bits"] if row.stored_percent >= 0.01 else []
