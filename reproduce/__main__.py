@@ -271,7 +271,7 @@ def _run(
         "started": started.strftime("%Y-%m-%d %H:%M UTC"),
         "seconds": round(time.monotonic() - start, 1),
         "cached": cached,  # the cache was not empty: models and trials of earlier runs may have been read
-        "versions": versions(),
+        "versions": versions("pytorchfi", "mrfi"),  # of the tools whose speed is measured, too
         "commit": made_from,
         "machine": machine(),
         "portable": options.portable,

@@ -285,10 +285,10 @@ def _claim_row(claim: Claim, rows: list[dict], figures: Path) -> dict:
     if verdict == NOT_TESTABLE:
         return row | {"number": "", "sentence": f"Not testable here: {decides['reason']}."}
     try:
-        told = {key: filled(getattr(claim, key), figures) for key in ("number", "sentence")}
+        texts = {key: filled(getattr(claim, key), figures) for key in ("number", "sentence")}
     except LookupError as error:
-        told = {"number": "", "sentence": f"Not told here: {error}."}
-    return row | told
+        texts = {"number": "", "sentence": f"Not measured here: {error}."}
+    return row | texts
 
 
 def _check_rows(check: Check, measured: str, figures: Path, run: dict[str, Any]) -> list[dict]:

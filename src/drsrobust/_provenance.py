@@ -19,9 +19,9 @@ def _version(package: str) -> str:
         return "absent"
 
 
-def versions() -> dict[str, str]:
-    """Versions of Python and of `PACKAGES` (`absent` if not installed)."""
-    return {"python": platform.python_version()} | {package: _version(package) for package in PACKAGES}
+def versions(*more: str) -> dict[str, str]:
+    """Versions of Python, of `PACKAGES` and of further packages (`absent` if not installed)."""
+    return {"python": platform.python_version()} | {package: _version(package) for package in (*PACKAGES, *more)}
 
 
 @cache

@@ -120,7 +120,7 @@ def test_a_claim_of_another_thing_is_neither_reproduced_nor_contradicted(made_up
 
 def test_a_number_that_was_not_measured_is_not_told(made_up):
     (made_up.folder / "figures" / "07_abft_claims.csv").unlink()
-    assert made_up(CLAIM)["sentence"][0] == "Not told here: no table 07_abft_claims."
+    assert made_up(CLAIM)["sentence"][0] == "Not measured here: no table 07_abft_claims."
 
 
 def test_a_rule_is_dated_by_the_first_commit_that_holds_it(tmp_path):
@@ -291,7 +291,7 @@ def published():
 def test_the_published_run_has_all_numbers_of_its_sentences():
     table, _ = published()
     whole = table[table["check"] == 0]
-    assert not whole["sentence"].str.startswith(("Not told", "Not testable")).any() and whole["number"].all()
+    assert not whole["sentence"].str.startswith(("Not measured", "Not testable")).any() and whole["number"].all()
     assert (whole["verdict"] != "not testable here").all()
 
 

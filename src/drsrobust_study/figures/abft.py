@@ -7,7 +7,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from drsrobust.plots.curves import NONE, UNPROTECTED
-from drsrobust.plots.losses import bound_handle, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import (
     CLAIMED,
     COLOURS,
@@ -215,5 +215,5 @@ def abft_repair(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     ax.set(title="errors in all parameters", xlabel="bit error rate (flips per stored bit)", xscale="log")
     if len(data):
         loss_axis(ax, floor, float(data["auc_drop_high"].max()))
-        legend_outside(ax, [*ax.get_legend_handles_labels()[0], bound_handle()])
+        legend_outside(ax, [*ax.get_legend_handles_labels()[0], *bound_handles(data, floor=floor)])
     return ax

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust.plots.curves import NONE, interval, mitigation_label
-from drsrobust.plots.losses import RESOLUTION, bound_handle, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.losses import RESOLUTION, bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import COLOURS, MARKERS, SMALLEST, legend_outside, styled
 from drsrobust.statistics.columns import ENDS
 from drsrobust_study.findings import interval as interval_text
@@ -97,7 +97,9 @@ def memory_fault_years(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes"
     ax.grid(False, axis="y")
     if names:
         loss_axis(ax, floor, float(data["per_year_high"].max()), axis="x", label=_LABELS["per_year"])
-        legend_outside(ax, [*ax.get_legend_handles_labels()[0], bound_handle(vertical=False)])
+        legend_outside(
+            ax, [*ax.get_legend_handles_labels()[0], *bound_handles(data, "per_year", floor=floor, vertical=False)]
+        )
     return ax
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from drsrobust.planning.protection_plan import PLAN, UNIFORM
 from drsrobust.plots.curves import NONE, UNPROTECTED, mitigation_label
-from drsrobust.plots.losses import bound_handle, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import COLOURS, DASHED, GUIDE, legend_outside, name_line, styled
 from drsrobust.statistics.columns import ENDS
 from drsrobust_study.figures.protection import spread_labels
@@ -56,7 +56,7 @@ def protection_plan(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     ax.set_xlim(-0.04 * points["stored_percent"].max(), 1.12 * points["stored_percent"].max()) if len(points) else None
     ax.set_xlabel("extra stored bits (% of the parameters)")
     loss_axis(ax, floor, float(data["auc_drop_high"].max()) if len(data) else floor)
-    legend_outside(ax, [*handles, bound_handle()])
+    legend_outside(ax, [*handles, *bound_handles(data, floor=floor)])
     plans = data[data["kind"] == PLAN]
     if len(plans):
         dearest = plans.loc[plans["stored_percent"].idxmax()]
