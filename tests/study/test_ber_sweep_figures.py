@@ -60,10 +60,7 @@ def test_curves_of_one_panel():
     assert "published scripts" in axes[2].get_title(loc="left")
     same = [ax.containers[0].lines[0].get_color() for ax in axes]
     assert len(set(same)) == 1  # fm looks alike everywhere
-    title = alt_text.title(axes[0].figure)  # the label of the rates stands below the second row
-    assert (
-        title == "one: errors in all parameters: AUC falls from 0.8 to 0.6 between bit error rate 1e-5 and 0.001 (fm)."
-    )
+    assert "errors in all parameters: AUC against bit error rate" in alt_text.text(axes[0].figure)
 
 
 def test_points_of_broken_scores_are_open():
@@ -116,8 +113,6 @@ def test_bit_map():
     axes = plots.new_panels(2)
     figures.bit_map(pd.DataFrame(rows), axes[0])
     figures.bit_map(pd.DataFrame(rows), axes[1], quantity="pvf")
-    words = alt_text.title(axes[0].figure)
-    assert words == "AUC lost by one flip is highest at bit position 30: 0.1 (fm embedding)."
     assert "against bit position: from 0.0001 at 3 (FM table) to 0.1 at 30 (FM table)" in alt_text.text(axes[0].figure)
 
 
@@ -141,12 +136,9 @@ def test_knees_in_words():
     words = alt_text.text(ax.figure)
     ends = "from 1e-5 at DLRM (lost: 0.001 AUC, errors in all parameters) to 0.01 at FM"
     assert f"{ends} (lost: half of AUC - 0.5, errors in all parameters, not reached)" in words
-    assert alt_text.title(ax.figure).endswith(
-        "is highest for fm: 0.01 (lost: half of AUC - 0.5, errors in all parameters, not reached)."
-    )
     axes = plots.new_panels(2, sharey=False)
     for one in axes:
         figures.ber_knees(figures.ber_knees_data(found()), one, dataset="one", highest=1e-2)
-    assert alt_text.title(axes[0].figure).startswith("one: Bit error rate at which")
+    assert "one: Bit error rate at which" in alt_text.text(axes[0].figure)
     axes[0].set_title("criteo/ids", loc="left")
-    assert alt_text.title(axes[0].figure).startswith("criteo/ids: Bit error rate at which")
+    assert "criteo/ids: Bit error rate at which" in alt_text.text(axes[0].figure)
