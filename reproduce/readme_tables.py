@@ -21,6 +21,7 @@ RESULT_END = "<!-- end of the result -->"
 GALLERY_BEGIN, GALLERY_END = "<!-- gallery: by make publish -->", "<!-- end of the gallery -->"
 STRESS = 1e-3  # the rate at which protections under faults of chips are compared
 COLUMNS = 3  # of the gallery
+LEAD = "12_memory_faults_lead"  # the figure that opens the README
 GROUP_HEADINGS = {"study": "Claims of Ma et al.", "related": "Claims of related work"}
 
 
@@ -65,11 +66,11 @@ def with_gallery(page: str, figures: Path, names: list[str]) -> str:
     Raises:
         ValueError: the marks are missing.
     """
-    main = [name for name in names if not read_words(figures, name).get("appendix")]
+    main = [name for name in names if not read_words(figures, name).get("appendix") and name != LEAD]
     cells = []
     for name in main:
         words = read_words(figures, name)
-        title = words["title"].removesuffix(".").replace("|", chr(92) + "|")
+        title = words["title"].partition(",")[0].partition(".")[0].partition(" (")[0]
         cells.append(f'<a href="figures/README.md#{name}"><img src="figures/{name}.png" width="260" alt="{title}"></a>')
     rows = [cells[at : at + COLUMNS] for at in range(0, len(cells), COLUMNS)]
     lines = [_line(*[""] * COLUMNS), _line(*["---"] * COLUMNS)]

@@ -211,21 +211,18 @@ def _numbers(tables: Mapping[str, pd.DataFrame], curves: Mapping[str, Curves | N
 
 def _point(environment: jinja2.Environment, sweep: Sweep, folder: Path, point: str, outcome: Outcome) -> dict[str, Any]:
     """The template's variables for a point; writes the page of its executed notebook."""
-    path, page, message = folder / point / outcome.output, None, ""
+    path, page = folder / point / outcome.output, None
     if path.is_file():
         page = f"{point}.html"
         body = executed.body(nbformat.read(path, as_version=4))
         with new_file(folder / page) as part:
             part.write_text(environment.get_template("notebook.html.j2").render(title=point, body=body))
-    if outcome.figures:
-        messages = [read_words(folder / point / "figures", figure) for figure in outcome.figures]
-        message = next((words["title"] for words in messages if not words["appendix"]), messages[0]["title"])
     values = {name: _text(value) for name, value in sweep.points[point].items()}
     about = {"name": point, "values": values, "ok": outcome.ok, "error": outcome.error, "seconds": outcome.seconds}
-    return about | {"page": page, "message": message}
+    return about | {"page": page}
 
 
 def _row(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
     """A row of points.csv."""
-    minutes = {"minutes": point["seconds"] / 60, "message": point["message"], "error": point["error"]}
+    minutes = {"minutes": point["seconds"] / 60, "error": point["error"]}
     return {"point": point["name"]} | point["values"] | {"status": "done" if point["ok"] else "failed"} | minutes
