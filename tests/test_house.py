@@ -129,7 +129,7 @@ def test_version_stands_in_one_place():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert citation["version"] == drsrobust.__version__
     assert citation["references"][0]["identifiers"][0]["value"] == "arXiv:2307.10244"
-    assert f"version = \"{drsrobust.__version__}\"" not in (ROOT / "pyproject.toml").read_text()
+    assert f'version = "{drsrobust.__version__}"' not in (ROOT / "pyproject.toml").read_text()
 
 
 def test_make_prints_a_line_per_target():

@@ -106,3 +106,28 @@ def test_no_number_of_a_message_is_written_by_hand(name):
     text = re.sub(SETTINGS, "", text)
     # rates, budgets and counts that the notebooks set
     assert set(re.findall(r"\d[\d.,]*(?<![.,])", text)) <= {"0.1", "0.001", "0.01", "5", "10,000", "31", "30"}, text
+
+
+def numbers(text):
+    """Numbers of a text without its generated blocks, code, links and templates."""
+    for pattern in (r"<!--.*?by make publish -->.*?<!-- end of.*?-->", r"```.*?```", r"`[^`]*`", r"\{[{%#].*?[#}%]\}"):
+        text = re.sub(pattern, " ", text, flags=re.DOTALL)
+    return set(re.findall(r"\d[\d.,]*\d|\d", re.sub(r"\]\([^)]*\)|#{3,} .*", " ", text)))
+
+
+def test_no_measured_number_of_the_readme_or_the_article_is_written_by_hand():
+    of_sources = {"2203.08989", "2307.10244", "1", "2.0", "4", "5", "2015"}  # arXiv, licences and a journal
+    assert numbers((ROOT / "README.md").read_text()) <= of_sources | {"3.11", "95"}
+    article = (ROOT / "paper" / "article.md.j2").read_text()
+    results = article[article.index("## 4. Results") : article.index("## 6. Limits")]
+    # Sections, figures, tables and references; 5 % and 95 % of statistics; the claimed 30 %; when the scripts changed.
+    assert numbers(results) <= {*"1234567", "3.5", "4.1", "4.2", "5", "95", "30", "2023"}
+
+
+def test_no_caption_of_a_notebook_holds_a_measured_number():
+    """Captions title the pictures. Their numbers are settings (`{ber:g}`), fixed counts, or limits of a claim."""
+    for path in sorted((ROOT / "notebooks").glob("[0-9]*.ipynb")):
+        for cell in json.loads(path.read_text())["cells"]:
+            for caption in re.findall(r'caption = f?"([^"]*)"', "".join(cell["source"])):
+                plain = re.sub(r"\{[^}]*\}|[a-zA-Z]+\d+", "", caption)
+                assert set(re.findall(r"\d[\d.]*", plain)) <= {"95", "0.5"}, f"{path.stem}: {caption}"
