@@ -192,8 +192,10 @@ def _check(place: str, entry: dict[str, Any], notebooks: list[str], dates: Mappi
 
 
 def _rule_text(entry: Mapping[str, Any]) -> str:
-    """What decides the verdict of a check: its number and its rule."""
-    return json.dumps([entry.get(key) for key in ("figure", "table", "quantity", "rule")], sort_keys=True)
+    """What decides the verdict of a check: its number, and the kind and bounds of its rule. The numbers of an exactly true and
+    an exactly false claim only say whether it is undecided."""
+    rule = {key: value for key, value in entry.get("rule", {}).items() if key not in ("true", "false", "log", "needs")}
+    return json.dumps([entry.get("table") or entry.get("figure"), entry.get("quantity"), rule], sort_keys=True)
 
 
 @cache

@@ -9,8 +9,9 @@ from typing import Any
 
 from drsrobust._files import cache_folder, exclusive, new_file, new_folder
 from reproduce.bundle import figure_sums
+from reproduce.claims import load_claims, write_claims
 from reproduce.figures_page import figures_page
-from reproduce.notebooks import FIGURES, ROOT
+from reproduce.notebooks import FIGURES, ROOT, all_notebooks
 from reproduce.package import write_package
 from reproduce.profiles import JUDGED
 from reproduce.readme_tables import (
@@ -35,8 +36,8 @@ def publish(
     paper: Path = ROOT / "paper",
     cached: bool = False,
 ) -> list[str]:
-    """Copies a run's figures, tables and numbers to `target`, with run.json, `CLAIMS.md` and `README.md`, in place of all
-    earlier files, and writes what the README, the guides to models and protections, and the article say of them.
+    """Copies a run's figures, tables and numbers to `target`, evaluates its claims, and writes run.json, `CLAIMS.md` and
+    `README.md`, in place of all earlier files; also writes what the README, the guides to models and protections, and the article say of them.
 
     Args:
         profile, build: of the run.
@@ -52,12 +53,6 @@ def publish(
     run, source = checked_run(profile, build), build / profile / "figures"
     run["seconds_from_empty"] = _seconds_from_empty(profile, run, target, cached)
     names = [name for outcome in run["notebooks"] for name in outcome["figures"]]
-    pages = {readme: with_gallery(with_claims(readme.read_text(), source / "claims.csv"), source, names)}
-    if (source / "models.csv").is_file():
-        pages[docs / "models.md"] = with_models((docs / "models.md").read_text(), source / "models.csv")
-    if all((source / "data" / name).is_file() for name in (RECOVERY, FRONT)):
-        pages[readme] = with_result(pages[readme], source, run)
-        pages[docs / "protection.md"] = with_protections((docs / "protection.md").read_text(), source / "data")
     with exclusive(build / "publish"), new_folder(target) as part:
         (part / "data").mkdir()
         for name in names:
@@ -65,6 +60,15 @@ def publish(
                 shutil.copy(path, part / path.relative_to(source))
         for table in (*source.glob("*.csv"), *source.glob("*.json")):
             shutil.copy(table, part / table.name)
+        # Rules may be younger than the run; its numbers stay.
+        write_claims(load_claims(all_notebooks()), part, run)
+        run["figure_sha256"] = figure_sums(part)
+        page = with_result(with_gallery(with_claims(readme.read_text(), part / "claims.csv"), part, names), part, run)
+        pages = {readme: page}
+        if (part / "models.csv").is_file():
+            pages[docs / "models.md"] = with_models((docs / "models.md").read_text(), part / "models.csv")
+        if all((part / "data" / name).is_file() for name in (RECOVERY, FRONT)):
+            pages[docs / "protection.md"] = with_protections((docs / "protection.md").read_text(), part / "data")
         (part / "run.json").write_text(json.dumps(run, indent=1) + "\n")
         (part / "CLAIMS.md").write_text(claims_page(part / "claims.csv", run))
         (part / "README.md").write_text(figures_page(part, run))
