@@ -37,7 +37,8 @@ def publish(
     cached: bool = False,
 ) -> list[str]:
     """Copies a run's figures, tables and numbers to `target`, evaluates its claims, and writes run.json, `CLAIMS.md` and
-    `README.md`, in place of all earlier files; also writes what the README, the guides to models and protections, and the article say of them.
+    `README.md`, in place of all earlier files; also writes what the README, the guides to models and protections, and the
+    article say of them.
 
     Args:
         profile, build: of the run.

@@ -272,7 +272,7 @@ def test_publish(laptop, tmp_path):
     assert "claims.csv" in names and readme_tables.with_claims(readme.read_text(), table) == readme.read_text()
     page = (target / "CLAIMS.md").read_text()
     assert page == readme_tables.claims_page(table, json.loads((target / "run.json").read_text()))
-    assert "| [C9](#c9): In DLRM the over" in page and str(tmp_path) not in page
+    assert "| [C9](#c9): In DLRM the top" in page and str(tmp_path) not in page
     assert readme_tables.with_protections(guide.read_text(), target / "data") == guide.read_text()
     row = r"^\| range per tensor \|(?:(?: -?[01]\.\d\d| ) \|){4} [\d.]+ % \| none \|$"
     assert re.search(row, guide.read_text(), re.MULTILINE)
