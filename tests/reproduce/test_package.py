@@ -17,6 +17,8 @@ RUN = {
     "profile": "laptop",
     "started": "2026-01-02 03:04 UTC",
     "seconds": 2400.0,
+    "seconds_from_empty": 2400.0,
+    "cached": False,
     "commit": "0123456789ab",
     "datasets": ["movielens-1m/full"],
     "versions": {"torch": "2", "torchrec": "1", "drsrobust": "9.9"},
