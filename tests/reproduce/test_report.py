@@ -231,6 +231,8 @@ def test_a_smoke_report_says_what_the_published_run_found(folder, monkeypatch, t
     claims_of(tmp_path / "published", sentence="Of real rows.")
     monkeypatch.setattr(report, "FIGURES", tmp_path / "published")
     page = write_report(folder, run()).read_text()
+    whole = write_report(folder, run(notebooks=run()["notebooks"][:1])).read_text()
+    assert "Everything ran here: 1 notebook without an error." in whole
     assert "<h2>What the published run found</h2>" in page and "Not everything ran here" in page
     assert "Of real rows." in page and "Of generated rows." not in page and "not testable" not in page
     assert "<h3>Results</h3>" not in page and "Every check" not in page
