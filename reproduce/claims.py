@@ -279,7 +279,7 @@ def _claim_row(claim: Claim, rows: list[dict], figures: Path) -> dict:
     missing = [pattern for pattern in claim.datasets if not any(fnmatchcase(name, pattern) for name in data)]
     absent = f"not run here: {', '.join(name.rstrip('*/') for name in missing)}" if missing else ""
     by = ", ".join(filter(None, (decides["what"], decides["where"])))
-    decided = f"decided by: {by}" if len(set(words)) > 1 else ""
+    decided = f"the check that decides: {by}" if len(set(words)) > 1 else ""
     reason = "; ".join(filter(None, (decided, decides["reason"], absent)))
     notebooks = dict.fromkeys(row["notebook"] for row in rows)
     row = decides | {"check": 0, "what": claim.text, "where": "", "source": claim.source, "verdict": verdict}
@@ -296,6 +296,10 @@ def _claim_row(claim: Claim, rows: list[dict], figures: Path) -> dict:
 def _check_rows(check: Check, measured: str, figures: Path, run: dict[str, Any]) -> list[dict]:
     """One row per combination of the columns in `by`; a single one where the check could not be made."""
     words = {key: getattr(check, key) for key in ("what", "expected", "reads", "notebook", "figure")}
+    if (refuted := check.rule.options.get("refuted")) is not None:
+        words["expected"] += (
+            f"; refuted if all of it is {'within' if check.rule.kind == 'differs' else 'at most'} {number(refuted)}"
+        )
     words |= {"needed": check.needed, "since": check.since + (f" ({check.after})" if check.after else "")}
     outcome = next((one for one in run["notebooks"] if one["notebook"] == check.notebook), None)
     data = ", ".join(datasets_of(outcome["parameters"])) if outcome else ""
@@ -323,7 +327,7 @@ def _check_rows(check: Check, measured: str, figures: Path, run: dict[str, Any])
             word, reason = OTHER, measured
         elif word == UNDECIDED:
             needs = check.rule.needed(*(float(finding[end]) for end in ENDS), n)
-            reason = f"{n:,} decide neither way" + (f"; {needs} would" if needs else "")
+            reason = f"undecided with n = {n:,}" + (f"; {needs} would decide" if needs else "")
         named = [(key, v) for key, v in zip(by, name, strict=True) if key != "dataset"]
         where = ", ".join(v if isinstance(v, str) else f"{key} {number(v)}" for key, v in named)
         row = {key: float(finding[key]) for key in ENDS} | {"n": n, "interval": _text(finding, "interval")}

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
+from math import floor, inf, log10
 from pathlib import Path
 from string import Formatter
 from typing import TYPE_CHECKING, Any
@@ -136,8 +137,8 @@ class Number:
     """A number as texts print it.
 
     Example:
-        >>> str(Number(0.4638, 0.301, 0.609, percent=True)), Number(4.26, 2.1, 9.7).value, Number(0.1234, 0.11, 0.13).value
-        ('46 % [30, 61]', '4.3 [2.1, 9.7]', '0.12')
+        >>> str(Number(0.4638, 0.301, 0.609, percent=True)), Number(4.26, 2.1, 9.7).value, str(Number(3e-7, -0.011, 0.049))
+        ('46 % [30, 61]', '4.3 [2.1, 9.7]', '0 [-0.011, 0.049]')
     """
 
     number: float
@@ -158,9 +159,13 @@ class Number:
     def _text(self, *, ends: bool) -> str:
         scale, unit = (100, " %") if self.percent else (1, "")
         shown = [float(f"{scale * end:.{self.digits}g}") for end in (self.number, self.low, self.high)]
+        widest = max(abs(shown[1]), abs(shown[2]))
+        if abs(shown[0]) < widest / 10 and widest < inf:  # as fine as its interval
+            shown[0] = round(scale * self.number, self.digits - 1 - floor(log10(widest))) + 0.0
         if shown[0] != shown[0]:
             raise LookupError("a number that was not measured")
         text, _, brackets = interval(*shown).partition(" ")
+        brackets = brackets.replace(", infinite]", " or more]")
         return f"{text}{unit} {brackets}".rstrip() if ends and brackets else f"{number(shown[0])}{unit}"
 
 

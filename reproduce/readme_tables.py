@@ -1,5 +1,6 @@
 """What `make publish` writes into README.md, docs/models.md, docs/protection.md and CLAIMS.md from a run's CSVs."""
 
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ GALLERY_BEGIN, GALLERY_END = "<!-- gallery: by make publish -->", "<!-- end of t
 STRESS = 1e-3  # the rate at which protections under faults of chips are compared
 COLUMNS = 3  # of the gallery
 LEAD = "12_memory_faults_lead"  # the figure that opens the README
-GROUP_HEADINGS = {"study": "Claims of Ma et al.", "related": "Claims of related work"}
+GROUP_HEADINGS = {"study": "Claims of Ma et al., and our readings of them", "related": "Claims of related work"}
 
 
 def taken(run: dict[str, Any]) -> str:
@@ -51,7 +52,7 @@ def with_result(page: str, figures: Path, run: dict[str, Any]) -> str:
         result = filled(messages()["readme"]["result"], figures)
     except LookupError as error:
         result = f"The published run has no result in one sentence: {error}."
-    text = f"{result} (All numbers of this page: one run, {taken(run)}.)"
+    text = f"{result} (Results, figures and claims: one run, {taken(run)}.)"
     return _replaced(page, RESULT_BEGIN, RESULT_END, "\n".join(textwrap.wrap(text, 128)), "the result")
 
 
@@ -70,7 +71,7 @@ def with_gallery(page: str, figures: Path, names: list[str]) -> str:
     cells = []
     for name in main:
         words = read_words(figures, name)
-        title = words["title"].partition(",")[0].partition(".")[0].partition(" (")[0]
+        title = re.split(r",|\. | \(", words["title"].removesuffix("."))[0]
         cells.append(f'<a href="figures/README.md#{name}"><img src="figures/{name}.png" width="260" alt="{title}"></a>')
     rows = [cells[at : at + COLUMNS] for at in range(0, len(cells), COLUMNS)]
     lines = [_line(*[""] * COLUMNS), _line(*["---"] * COLUMNS)]
@@ -174,7 +175,8 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
     lines += [
         f"Made by `make publish` from `claims.csv` of a {run['profile']} run ({run['started']}, commit "
         f"{run['commit'] or 'unknown'}, data: {', '.join(run['datasets']) or 'none'}). A check is `reproduced` if its claim "
-        "holds in all of the interval, `contradicted` if in none of it, `undecided` if an interval of this width could not "
+        "holds in all of the interval, `contradicted` if in none of it or if all of it is below the smallest effect that would "
+        "be worth the claim (in the column `expected`, chosen by us), `undecided` if an interval of this width could not "
         "have shown both (the number that it takes is given), `in part` otherwise, and `map-dependent` if two of three "
         "independent thirds of the error maps contradict each other (their verdicts are under `thirds`). A claim has the worst "
         "verdict of the checks that its words need, which are bold. `another thing was measured` than the source claims where "

@@ -99,16 +99,16 @@ def test_a_claim_has_the_worst_verdict_of_the_checks_that_its_words_need(made_up
     needed = SIDE.replace("[[claim.check]]", "[[claim.check]]\nneeded = true")
     whole = made_up(CLAIM + needed).iloc[0]
     assert (whole["verdict"], whole["sentence"]) == ("not testable here", "Not testable here: nothing lost.")
-    assert whole["reason"] == "decided by: as the notebook found, b; nothing lost"
+    assert whole["reason"] == "the check that decides: as the notebook found, b; nothing lost"
     only = needed.replace("quantity = { by", 'quantity = { where = { kind = ["a", "c"] }, by')
     whole = made_up(CLAIM + only).iloc[0]
-    assert (whole["verdict"], whole["reason"]) == ("map-dependent", "decided by: as the notebook found, c")
+    assert (whole["verdict"], whole["reason"]) == ("map-dependent", "the check that decides: as the notebook found, c")
 
 
 def test_what_no_result_of_this_size_could_show_is_undecided(made_up):
     (made_up.folder / "figures" / "10_test_claims.csv").write_text("kind,value,low,high,n\na,0.3,-0.2,0.8,10\n")
     row = made_up(CLAIM + SIDE).iloc[2]
-    assert (row["verdict"], row["reason"]) == ("undecided", "10 decide neither way; some 70 would")
+    assert (row["verdict"], row["reason"]) == ("undecided", "undecided with n = 10; some 70 would decide")
 
 
 def test_a_claim_of_another_thing_is_neither_reproduced_nor_contradicted(made_up):
