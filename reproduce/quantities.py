@@ -160,7 +160,7 @@ class Number:
         scale, unit = (100, " %") if self.percent else (1, "")
         shown = [float(f"{scale * end:.{self.digits}g}") for end in (self.number, self.low, self.high)]
         widest = max(abs(shown[1]), abs(shown[2]))
-        if abs(shown[0]) < widest / 10 and widest < inf:  # as fine as its interval
+        if self.low < 0 < self.high < inf and abs(shown[0]) < widest / 10:  # as fine as its interval
             shown[0] = round(scale * self.number, self.digits - 1 - floor(log10(widest))) + 0.0
         if shown[0] != shown[0]:
             raise LookupError("a number that was not measured")
