@@ -16,7 +16,7 @@ from drsrobust._provenance import commit, machine, versions
 from drsrobust.plots import new_panels, read_words, save
 from drsrobust.plots.curves import interval
 from drsrobust.plots.save import write_csv
-from drsrobust.plots.style import OUTSIDE, apart, series_style, styled
+from drsrobust.plots.style import WIDTH, apart, legend_outside, series_style, styled
 from drsrobust.report import figure_entries, templates
 from reproduce import executed
 from reproduce.plan import duration
@@ -173,17 +173,17 @@ def _lines(table: pd.DataFrame, curves: Curves) -> "Axes":
             ax.set_xlabel("bit error rate (flips per stored bit)")
         if place % across == 0:
             ax.set_ylabel(MEASURES[curves.measure])
-    panels[across - 1].legend(**OUTSIDE)
+    legend_outside(panels[across - 1])
     return panels[0]
 
 
 @styled
 def _pictures(pictures: Mapping[str, Path]) -> "Axes":
     """The figures of runs side by side."""
-    across = min(2 if len(pictures) <= 4 else 3, len(pictures))
+    across = min(2, len(pictures))
     images = {point: plt.imread(path) for point, path in pictures.items()}
     highest = max(image.shape[0] / image.shape[1] for image in images.values())
-    down, width = -(-len(images) // across), 5.0
+    down, width = -(-len(images) // across), WIDTH / across
     size = (width * across, (width * highest + 0.3) * down)
     figure, axes = plt.subplots(down, across, squeeze=False, layout="constrained", figsize=size)
     for ax in axes.flat:

@@ -78,7 +78,7 @@ def test_the_result_names_what_a_server_does_with_words_that_secded_cannot_corre
     run = {"seconds": 2400.0, "seconds_from_empty": 2400.0, "machine": {"cores": 2}, "cached": False}
     marks = f"{RESULT_BEGIN}\n{RESULT_END}"
     said = " ".join(with_result(marks, ROOT / "figures", run).split())
-    assert "where the server works on, or stops the host" in said and "one run, 40 minutes on 2 cores.)" in said
+    assert "unless it stops the host" in said and "one run, 40 minutes on 2 cores.)" in said
     assert "has no result in one sentence: no table 08_mitigation_recovery." in with_result(marks, tmp_path, run)
 
 

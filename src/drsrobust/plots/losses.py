@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 RESOLUTION = 1e-6  # the smallest loss of AUC in a figure
 LOST = "AUC lost"
-BOUND = "upper end, where the lower is 0 or less"
+BOUND = "at most (lower end: 0)"
 
 
 def loss_floor(data: "pd.DataFrame", value: str = "auc_drop", lowest: float = RESOLUTION) -> float:
