@@ -16,7 +16,8 @@ PAGES = range(7, 14)
 FIGURES, TABLES = 5, 3
 # What a template leaves where a number, a word or a blank is missing.
 LEFT_OVER = re.compile(
-    r"[{}]|\b(?:nan|none|None|undefined|an unknown number of|undecided factors)\b|\w\)\w|[a-z][.;]\(|(?<!et al)[.,;]{2}|\b(\w+) \1\b"
+    r"[{}]|\b(?:nan|none|None|undefined|an unknown number of|undecided factors)\b|\w\)\w|[a-z][.;]\(|(?<!et al)[.,;]{2}"
+    r"|\b(\w+) \1\b"
 )
 
 
