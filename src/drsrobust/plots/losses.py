@@ -68,6 +68,8 @@ def draw_losses(
         ax.plot(*drawn(~np.isnan(mean), curve), color=colour, **joined, zorder=1.8)
     pale = {"marker": style.get("marker", "o"), "markersize": 3.5, "linestyle": "none", "color": colour, "alpha": 0.6}
     ax.plot(*drawn(bound & (mean >= floor), mean), **pale)
+    span = (place[bound], np.maximum(mean, floor)[bound], upper[bound])  # which mean a triangle belongs to
+    (ax.vlines if vertical else ax.hlines)(*span, color=colour, alpha=0.25, linewidth=0.7)
     ax.plot(*drawn(bound, upper), marker="v" if vertical else "<", color=colour, markeredgecolor=colour, **LIMIT)
 
 

@@ -115,7 +115,7 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         data: `protection_front_data`.
         ax: where to draw; None: a new figure.
     """
-    ax.figure.set_figheight(5.4)  # room for names
+    ax.figure.set_figheight(7.2)  # room for names
     data = data.dropna(subset=["recovery", "recovery_low"])
     value, time = np.minimum(data["recovery"].to_numpy(float), _MOST), data["overhead_percent"].to_numpy(float)
     ax.set_yscale("function", functions=(lambda y: -np.log10(np.maximum(1 - y, 1e-6)), lambda z: 1 - 10**-z))
@@ -148,7 +148,7 @@ def protection_front(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     ax.set_ylim(min(-0.8, value.min(initial=0) - 0.3), 1 - 0.3 * (1 - value.max(initial=0.9)))
     handles = [Line2D([], [], linestyle="", label=f"protects {kind}", **style) for kind, style in _KINDS.items()]
     open_circle = {"marker": "o", "color": "#444444", "markerfacecolor": "white", "linestyle": ""}
-    handles.append(Line2D([], [], label="open: another one is at least as good in all", **open_circle))
+    handles.append(Line2D([], [], label="open: another is as good in all three", **open_circle))
     ax.figure.legend(handles=handles, loc="outside lower center", ncols=3)
     ax.figure.canvas.draw()  # gives the axes their place
     names = []
@@ -174,7 +174,7 @@ def _listed(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str], left
     centres = np.maximum((upwards + downwards) / 2, line) + above[: len(order)]
     for index, centre in zip(order, centres, strict=True):
         place = ax.transData.inverted().transform(ax.transAxes.transform((0, centre)))[1]
-        arrow = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
+        arrow = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)}
         style = {"va": "center", "ha": "left", "size": SMALLEST, "arrowprops": arrow, "annotation_clip": False}
         ax.annotate(names[index], (x[index], y[index]), (left, place), **style)
 
@@ -233,7 +233,7 @@ def spread_labels(
         arrow = None
         if distance > _DISTANCES[0]:
             lines.append(line)
-            arrow = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
+            arrow = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)}
         paper = {"facecolor": "white", "alpha": 0.75, "pad": 0.4, "linewidth": 0}
         style = {"ha": "center", "va": "center", "size": size, "bbox": paper, "arrowprops": arrow, "zorder": 5}
         ax.annotate(names[index], (x[index], y[index]), xytext=shift, textcoords="offset points", **style)
