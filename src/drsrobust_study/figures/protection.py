@@ -174,7 +174,8 @@ def _listed(ax: "Axes", x: np.ndarray, y: np.ndarray, names: Sequence[str], left
     centres = np.maximum((upwards + downwards) / 2, line) + above[: len(order)]
     for index, centre in zip(order, centres, strict=True):
         place = ax.transData.inverted().transform(ax.transAxes.transform((0, centre)))[1]
-        arrow = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)}
+        arrow = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
+        arrow["relpos"] = (0, 0.5)  # of the text: its left end
         style = {"va": "center", "ha": "left", "size": SMALLEST, "arrowprops": arrow, "annotation_clip": False}
         ax.annotate(names[index], (x[index], y[index]), (left, place), **style)
 
@@ -233,7 +234,7 @@ def spread_labels(
         arrow = None
         if distance > _DISTANCES[0]:
             lines.append(line)
-            arrow = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)}
+            arrow = {"arrowstyle": "-", "color": "#AAAAAA", "linewidth": 0.7, "shrinkA": 0, "shrinkB": 3}
         paper = {"facecolor": "white", "alpha": 0.75, "pad": 0.4, "linewidth": 0}
         style = {"ha": "center", "va": "center", "size": size, "bbox": paper, "arrowprops": arrow, "zorder": 5}
         ax.annotate(names[index], (x[index], y[index]), xytext=shift, textcoords="offset points", **style)
