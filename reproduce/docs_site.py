@@ -61,7 +61,8 @@ SETTINGS = {
     "napoleon_use_ivar": True,  # since autodoc lists attributes, too
     "suppress_warnings": ["mystnb.unknown_mime_type", "misc.highlighting_failure"],
 }
-LINK = re.compile(r"```.*?```|(!?)\[((?:[^][`]|`[^`]*`)*)\]\(([^)\s]+)\)|`[^`\n]*`", re.DOTALL)  # and code, to skip it
+# A link, or code, to skip it. Words may hold code and brackets with a backslash.
+LINK = re.compile(r"```.*?```|(!?)\[((?:\\.|[^][`\\]|`[^`]*`)*)\]\(([^)\s]+)\)|`[^`\n]*`", re.DOTALL)
 CLAIMS = re.compile(r"<!-- [^>]*figures/claims\.csv[^>]*-->.*?<!-- end of the \w+ -->", re.DOTALL)
 
 

@@ -8,7 +8,7 @@ import pandas as pd
 
 from drsrobust.plots import read_words
 from drsrobust_study.fleet_risk import worded
-from reproduce.quantities import message
+from reproduce.quantities import message, with_message
 from reproduce.readme_tables import taken
 
 WIDTH = 830  # pixels of a figure of 7 inches
@@ -57,8 +57,14 @@ def figures_page(figures: Path, run: dict[str, Any]) -> str:
             lines += ["", f"## {heading}"]
         for name, notebook in shown:
             words = read_words(figures, name)
-            lines += ["", f'<a id="{name}"></a>', "", f"### {message(name, figures) or words['title']}", ""]
-            lines += [f'<img src="{name}.png" width="{WIDTH}" alt="{words["alt"]}">', "", words["caption"], ""]
+            shows = message(name, figures)
+            lines += ["", f'<a id="{name}"></a>', "", f"### {shows or words['title']}", ""]
+            lines += [
+                f'<img src="{name}.png" width="{WIDTH}" alt="{with_message(words, shows)}">',
+                "",
+                words["caption"],
+                "",
+            ]
             files = f"[SVG]({name}.svg), [CSV](data/{name}.csv), [{notebook}](../notebooks/{notebook}.ipynb)"
             lines += [f"`{name}`: {files}; `.venv/bin/python -m reproduce {notebook}`; {_answer(name)}."]
     risk = figures / f"{FLEET}.csv"

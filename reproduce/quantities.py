@@ -4,6 +4,7 @@
 interval, `{x.value}` the number alone, unless its interval spans over a factor of `SPAN`.
 """
 
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -238,6 +239,25 @@ def message(name: str, figures: Path) -> str:
         return filled(messages().get(name, ""), figures)
     except LookupError:
         return ""
+
+
+def with_message(words: dict[str, Any], message: str) -> str:
+    """The alternative text of a figure, with its message in place of its title, and the panels that 400 letters hold.
+
+    Args:
+        words: of the figure, `title` and `alt`.
+        message: may be empty.
+    """
+    if not message:
+        return words["alt"]
+    from drsrobust.plots import alt_text  # imports matplotlib
+
+    text, panels = message, words["alt"].removeprefix(words["title"])
+    for panel in re.split(r"(?<=\.) ", panels.strip()):
+        if len(text) + 1 + len(panel) > alt_text.LETTERS:
+            break
+        text += f" {panel}"
+    return text.strip()
 
 
 def named_in(text: str) -> list[str]:

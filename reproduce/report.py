@@ -17,7 +17,7 @@ from reproduce import executed
 from reproduce.agreement import agreement, differing, published_profile
 from reproduce.notebooks import FIGURES
 from reproduce.profiles import JUDGED
-from reproduce.quantities import message
+from reproduce.quantities import message, with_message
 from reproduce.readme_tables import FRONT, GROUP_HEADINGS, RECOVERY, read_claims
 from reproduce.runner import tables_of
 from reproduce.tables import read_rows
@@ -99,7 +99,7 @@ def _entry(environment: jinja2.Environment, folder: Path, outcome: dict[str, Any
     entry = {"peak_mib": 0, "page": None, "opening": "", "results": ""} | outcome
     drawn = figure_entries(folder / "figures", outcome["figures"])
     if judged:
-        drawn = [one | {"title": message(one["name"], folder / "figures") or one["title"]} for one in drawn]
+        drawn = [_with_message(one, message(one["name"], folder / "figures")) for one in drawn]
     entry["drawn"], entry["appendix"] = ([one for one in drawn if one["appendix"] == kind] for kind in (False, True))
     entry["data"] = ", ".join(datasets_of(outcome["parameters"]))
     path = folder / outcome["output"]
@@ -111,6 +111,10 @@ def _entry(environment: jinja2.Environment, folder: Path, outcome: dict[str, Any
         with new_file(folder / "report" / entry["page"]) as part:
             part.write_text(page)
     return entry
+
+
+def _with_message(figure: dict[str, Any], shows: str) -> dict[str, Any]:
+    return figure | {"title": shows or figure["title"], "alt": with_message(figure, shows)}
 
 
 def _seeds(outcomes: list[dict[str, Any]]) -> str:

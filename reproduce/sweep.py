@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import drsrobust
+import drsrobust_study
 from drsrobust._choices import check_choice, unknown
 from drsrobust._files import new_file
 from drsrobust._hashing import canonical_json, digest, file_digest
@@ -59,10 +60,13 @@ class Sweep:
 
     @property
     def identity(self) -> str:
-        """A hash of the notebook, its parameters and the library's version, whatever the order of the points."""
+        """A hash of the notebook, its parameters, and the code of library and study, whatever the order of the points."""
         points = sorted(canonical_json(values) for values in self.points.values())
-        source = self.notebook.name, file_digest(self.notebook.path), drsrobust.__version__
-        return digest([*source, self.fixed, points])[:10]
+        files = [
+            path for package in (drsrobust, drsrobust_study) for path in Path(package.__file__).parent.rglob("*.py")
+        ]
+        code = [file_digest(path) for path in sorted(files)]
+        return digest([self.notebook.name, file_digest(self.notebook.path), code, self.fixed, points])[:10]
 
 
 def read_grid(path: Path, notebooks: Mapping[str, Notebook], profile: Profile) -> Sweep:

@@ -57,6 +57,14 @@ def session_cache(tmp_path_factory):
         os.environ["DRSROBUST_CACHE"] = before
 
 
+@pytest.fixture(autouse=True)
+def same_weights():
+    """Models that a test builds without training have the same weights whichever tests ran before."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def empty_cache(tmp_path, monkeypatch):
     folder = tmp_path / "cache"

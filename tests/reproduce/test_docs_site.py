@@ -104,8 +104,10 @@ def test_home_has_what_the_readme_has(source):
 def test_links_lead_to_pages_and_code_stays():
     pages = {"docs/data.md": "data.md"}
     text = "[`a`](data.md#x) [b](../LICENSE) [c](https://a.b) `[d](data.md)` ![e](../figures/a.svg) [f](#g)"
+    text += r" ![0.1 \[0, 1\]](../figures/b.svg)"
     assert relinked(text, Path("docs"), pages) == (
         "[`a`](data.md#x) b (`LICENSE`) [c](https://a.b) `[d](data.md)` ![e](figures/a.svg) [f](#g)"
+        r" ![0.1 \[0, 1\]](figures/b.svg)"
     )
 
 

@@ -7,7 +7,17 @@ import pytest
 
 from reproduce.claims import load_claims
 from reproduce.notebooks import FIGURES, ROOT, all_notebooks
-from reproduce.quantities import Number, Quantity, Selection, filled, message, messages, named_in, quantities
+from reproduce.quantities import (
+    Number,
+    Quantity,
+    Selection,
+    filled,
+    message,
+    messages,
+    named_in,
+    quantities,
+    with_message,
+)
 from reproduce.tables import read_named
 
 TABLE = """model,third,value,low,high,loss,loss_low,loss_high
@@ -47,6 +57,15 @@ def test_texts_are_filled(figures):
 def test_what_was_not_measured_is_not_told(figures, name, says):
     with pytest.raises(LookupError, match=says):
         filled(f"{{{name}}}", figures)
+
+
+def test_an_alternative_text_begins_with_the_message():
+    words = {"title": "What is drawn.", "alt": "What is drawn. AUC: from 0.5 at 1 to 0.8 at 2. Loss: 0 throughout."}
+    assert with_message(words, "") == words["alt"]
+    assert with_message(words, "It falls.") == "It falls. AUC: from 0.5 at 1 to 0.8 at 2. Loss: 0 throughout."
+    long = 350 * "a" + "."
+    assert with_message(words, long) == f"{long} AUC: from 0.5 at 1 to 0.8 at 2."
+    assert with_message(words, 2 * long) == 2 * long
 
 
 def test_mistakes_are_named(figures, tmp_path):
@@ -97,7 +116,9 @@ def test_no_two_names_are_of_one_cell_and_each_is_used():
 
 
 # Numbers of texts that were not measured: settings, limits, sources and dates.
-SETTINGS = r"C\d+\w?|C\d+|arXiv:[\d.]+|https?:\S+|\b20\d\d\b|\d\d_\w+|bits? \d+(?: to \d+)?|float32|int8|CRC32|1e-?\d+"
+SETTINGS = (
+    r"C\d+\w?|C\d+|arXiv:[\d.]+|https?:\S+|\b20\d\d\b|\d\d_\w+|bits? \d+(?: to \d+)?|8 KB|float32|int8|CRC32|1e-?\d+"
+)
 
 
 @pytest.mark.parametrize("name", [name for name in messages() if name != "readme"])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -99,6 +100,15 @@ def test_a_file_is_the_same_sweep_as_the_command_line(tmp_path):
     paired = grid(tmp_path, text.replace("[grid]", "[zip]"))
     assert paired.points == {"trials=4,seed=0": {"trials": 4, "seed": 0}, "trials=8,seed=1": {"trials": 8, "seed": 1}}
     assert paired.identity != here.identity
+
+
+def test_a_sweep_after_an_edit_of_the_code_is_another_one(tmp_path, monkeypatch):
+    before = sweep("03_ber_sweep", "seed=0..1").identity
+    (tmp_path / "__init__.py").write_text("")
+    monkeypatch.setattr("reproduce.sweep.drsrobust_study", SimpleNamespace(__file__=str(tmp_path / "__init__.py")))
+    other = sweep("03_ber_sweep", "seed=0..1").identity
+    (tmp_path / "part.py").write_text("x = 1")
+    assert len({before, other, sweep("03_ber_sweep", "seed=0..1").identity}) == 3
 
 
 def test_names_of_folders_are_safe_and_differ():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-_LETTERS = 400  # of an alternative text at most: a screen reader cannot stop in it
+LETTERS = 400  # of an alternative text at most: a screen reader cannot stop in it
 _POINTS = 400  # of a figure at most, with words of their own
 
 
@@ -25,14 +25,14 @@ def text(figure: "Figure", message: str = "") -> str:
     axes, its words."""
     panels = [ax for ax in figure.axes if ax.get_label() != "<colorbar>"]
     parts = [readable(_panel(ax) if ax.axison else _words(ax)) for ax in panels]
-    message = shorten(message, _LETTERS // 2, placeholder=" ...")
+    message = shorten(message, LETTERS // 2, placeholder=" ...")
     for shown in range(len(parts), 0, -1):
         rest = len(parts) - shown
         more = [f"{rest} more panel{'s' * (rest > 1)}."] if rest else []
         words = " ".join(filter(None, [message, *parts[:shown], *more]))
-        if len(words) <= _LETTERS:
+        if len(words) <= LETTERS:
             return words
-    return shorten(" ".join(filter(None, [message, *parts])), _LETTERS, placeholder=" ...")
+    return shorten(" ".join(filter(None, [message, *parts])), LETTERS, placeholder=" ...")
 
 
 def points(figure: "Figure") -> list[list[float | str]]:

@@ -162,7 +162,7 @@ def _figures(summary: "pd.DataFrame", recovered: "pd.DataFrame | None", main: st
         for number, (errors, rows) in enumerate(rates.groupby(["error_model", "target"], sort=False)):
             where = " in ".join(errors)
             data = curves.mitigated_auc_data(rows)
-            yield f"protected_{number}", curves.mitigated_auc(data), data, f"AUC under protections, {where}.", None
+            yield f"protected_{number}", curves.mitigated_auc(data), data, f"AUC lost under protections, {where}.", None
             back = of_rates[(of_rates[["error_model", "target"]] == list(errors)).all(axis=1)]
             if back["recovery_low"].notna().any():
                 data = curves.recovery_vs_ber_data(back)

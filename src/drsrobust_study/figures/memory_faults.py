@@ -132,7 +132,8 @@ def protection_ranking(data: "pd.DataFrame", ax: "Axes | None" = None, *, ber: f
     for line in (0.0, 1.0):
         ax.axvline(line, color="#777777", linewidth=0.9, zorder=0)
     ax.set_yticks(place, [textwrap.fill(mitigation_label(name), 34) for name in data["mitigation"]])
-    ax.set_xlim(max(-1.0, min(-0.1, *data["faults_low"], *data["flips_low"])) if len(data) else -0.1, 1.08)
+    lowest = np.nanmin([0.0, *data["faults_low"], *data["flips_low"]])
+    ax.set_xlim(max(-1.0, lowest - 0.08), 1.08)
     ax.grid(False, axis="y")
     label = "share of the lost AUC that comes back"
     if len(data):
