@@ -10,6 +10,7 @@ import click
 from drsrobust import __version__, rates
 
 _FILE = click.argument("file", type=click.Path(exists=True, dir_okay=False))
+_TRIALS = click.option("--trials", type=click.IntRange(min=1), help="Trials per condition, in place of the file's.")
 _PACKAGE = str(Path(__file__).parent)
 
 
@@ -36,36 +37,64 @@ def main() -> None:
 @main.command()
 @_FILE
 @click.option("--workers", type=click.IntRange(min=1), help="Processes; without it as the file says.")
-@click.option("--trials", type=click.IntRange(min=1), help="Trials per condition, in place of the file's.")
+@_TRIALS
+@click.option("--shard", metavar="I/N", help="Compute only shard I of N, from 0, for `drsrobust merge`.")
 @click.option("--check", is_flag=True, help="Check the file, load model and rows, run nothing.")
-def campaign(file: str, workers: int | None, trials: int | None, check: bool) -> None:
+def campaign(file: str, workers: int | None, trials: int | None, shard: str | None, check: bool) -> None:
     """Run the campaign of a TOML FILE, print its table and write its report.
 
     Finished trials are stored: a stopped campaign goes on where it was.
     """
-    from dataclasses import replace
-
-    from drsrobust.campaign_file import read_campaign_file
-    from drsrobust.statistics import summarise
-
     with _errors():
-        settings = read_campaign_file(file)
-        if trials:
-            settings = replace(settings, campaign=replace(settings.campaign, trials=trials))
-        made = settings.make()
+        made, settings = _made(file, trials)
         click.echo(made)
         if check:
             return
-        table = made.run(workers=workers or settings.campaign.workers)
-        shown = ["auc", "auc_drop"] if made.evaluator.golden.auc is not None else [*made.metrics]
-        summary = summarise(table, shown, bounds=settings.report.ends())
-        ends = [f"{shown[-1]}{end}" for end in ("", "_low", "_high")]
-        click.echo(
-            summary[["target", "mitigation", "error_model", "rate", "n", *ends]].to_string(
-                index=False, float_format="{:.3g}".format
-            )
-        )
-        _write(made, settings)
+        table = made.run(workers=workers or settings.campaign.workers, shard=shard)
+        if shard:
+            click.echo(f"shard {shard}: {len(table):,} trials finished; when all are: drsrobust merge {file}")
+        else:
+            _tell(made, settings, table)
+
+
+@main.command()
+@_FILE
+@click.argument("folders", nargs=-1, type=click.Path(exists=True, file_okay=False))
+@_TRIALS
+def merge(file: str, folders: tuple[str, ...], trials: int | None) -> None:
+    """Join the shards of the campaign of a TOML FILE, print its table and write its report.
+
+    FOLDERS are those of all its shards; without them, the ones beside the campaign's store.
+    """
+    from drsrobust.campaign import merge
+
+    with _errors():
+        made, settings = _made(file, trials)
+        _tell(made, settings, merge(made, folders or None))
+
+
+def _made(file: str, trials: int | None):
+    """The campaign of a file, and the file's settings."""
+    from dataclasses import replace
+
+    from drsrobust.campaign_file import read_campaign_file
+
+    settings = read_campaign_file(file)
+    if trials:
+        settings = replace(settings, campaign=replace(settings.campaign, trials=trials))
+    return settings.make(), settings
+
+
+def _tell(campaign, settings, table) -> None:
+    """Prints the summary of a finished campaign, and writes its report."""
+    from drsrobust.statistics import summarise
+
+    shown = ["auc", "auc_drop"] if campaign.evaluator.golden.auc is not None else [*campaign.metrics]
+    summary = summarise(table, shown, bounds=settings.report.ends())
+    ends = [f"{shown[-1]}{end}" for end in ("", "_low", "_high")]
+    columns = ["target", "mitigation", "error_model", "rate", "n", *ends]
+    click.echo(summary[columns].to_string(index=False, float_format="{:.3g}".format))
+    _write(campaign, settings)
 
 
 @main.command()

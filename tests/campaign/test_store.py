@@ -95,7 +95,7 @@ def test_nothing_there(tmp_path):
 
 
 def test_schema():
-    assert stored_schema().names == [*SCHEMA.names, "condition", "error", "seconds", "errors"]
+    assert stored_schema().names == [*SCHEMA.names, "condition", "error", "seconds", "worker", "errors"]
     for name in ("auc", "errors"):
         with pytest.raises(ValueError, match=f"'{name}' is a column of the campaign's table already"):
             stored_schema(["gauc", name])

@@ -24,7 +24,12 @@ def row(condition, trial):
     found = dict.fromkeys(SCHEMA.names)
     counts = [{"component": "c", "tensor": f"t{i}", "bit": i, "count": trial + 1} for i in range(trial % 3)]
     found |= {"model": "m", "trial": trial, "seed": 2**64 - 1 - trial, "outcome": "ok", "auc": 1 / (1 + trial)}
-    found |= {"gauc": condition / (1 + trial), "error": "text" if trial % 7 == 0 else None, "seconds": 0.5}
+    found |= {
+        "gauc": condition / (1 + trial),
+        "error": "text" if trial % 7 == 0 else None,
+        "seconds": 0.5,
+        "worker": "a:1",
+    }
     return found | {"errors": pa.array(counts, BIT_COUNT)}
 
 

@@ -1,5 +1,6 @@
 """A campaign: all trials of a grid of error models, targets and mitigations on one evaluator, stored as they finish."""
 
+import copy
 import logging
 import shutil
 import tempfile
@@ -11,6 +12,7 @@ from contextlib import nullcontext
 from dataclasses import asdict
 from operator import index
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +31,8 @@ from drsrobust.campaign.model_file import NotPicklable, model_file
 from drsrobust.campaign.progress import CampaignProgress
 from drsrobust.campaign.repeat import check_first_trials
 from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, families, raised_to_least, stratified
-from drsrobust.campaign.schedule import Schedule
+from drsrobust.campaign.schedule import Schedule, Shard
+from drsrobust.campaign.shards import full_run_of, shard_folder, shard_folders
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.trial import LocalRunner, run_here
@@ -59,7 +62,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLAIN, STRATIFIED = SAMPLING = ("plain", "stratified")
-STORE_FORMAT = 8  # of what a trial computes and stores: raise it when that changes
+STORE_FORMAT = 9  # of what a trial computes and stores: raise it when that changes
 MIN_SECONDS_FOR_PROCESSES = 60.0  # starting them takes some ten: not worthwhile for campaigns that end sooner
 _SCHEDULED = ["condition", "trial", "auc", "seconds"]
 _KEY = ["error_model", "rate", "target", *MITIGATION, "trial"]
@@ -159,12 +162,14 @@ class Campaign:
         _check_mitigations(self.conditions, evaluator.model)
         if self._critical_bits is not None and (text := raised_to_least(self.conditions, self.trials)):
             logging.getLogger(__name__).warning(text)
-        definition, missing = self._definition()
+        self._what, missing = self._definition()
+        self._is_temporary = store is None and missing is not None
         if store is None:
-            name = f"{evaluator.name}-{evaluator.rows.dataset.replace('/', '-')}-{digest(definition)[:16]}"
+            name = f"{evaluator.name}-{evaluator.rows.dataset.replace('/', '-')}-{digest(self._what)[:16]}"
             store = cache_folder("campaigns", name) if missing is None else self._temporary(name, missing)
-        provenance = {"versions": versions(), "commit": commit(), "machine": machine()}
-        self.store = Store(expanded("store", store).resolve(), definition, provenance, stored_schema(self.metrics))
+        self._shard: Shard | None = None
+        self._whole: Store | None = None  # of a shard: the store that it is merged into
+        self.store = self._store(expanded("store", store).resolve())
         self._checked: set[int] = set()  # conditions whose trials were computed, or checked, by this campaign
 
     def _temporary(self, name: str, missing: str) -> str:
@@ -179,6 +184,29 @@ class Campaign:
         store = tempfile.mkdtemp(prefix=f"{name}-", dir=folder)
         weakref.finalize(self, shutil.rmtree, store, ignore_errors=True)
         return store
+
+    def _store(self, folder: Path, shard: dict[str, Any] | None = None) -> Store:
+        provenance = {"versions": versions(), "commit": commit(), "machine": machine()}
+        return Store(folder, self._what, provenance, stored_schema(self.metrics), shard)
+
+    def of_shard(self, shard: Shard, folder: Path | None = None) -> "Campaign":
+        """This campaign, as far as a shard computes it: its store, in `folder` or beside the whole campaign's, and its table.
+
+        Raises:
+            ValueError: results that are not kept.
+            StoreError: the folder holds something else.
+        """
+        if self._is_temporary:
+            raise ValueError("a shard's results must be kept: pass store=, since part of the code has no digest")
+        part = copy.copy(self)
+        part._shard, part._whole, part._checked = shard, self.store, set()
+        empty = self.store.schema.empty_table()
+        schedule = part.schedule_of(empty, empty)
+        pilots = [schedule.pilot(number) for number in range(len(self.conditions))]
+        part.store = self._store(
+            folder or shard_folder(self.store.folder, shard), {**shard._asdict(), "pilots": pilots}
+        )
+        return part
 
     def _definition(self) -> tuple[dict[str, Any], str | None]:
         """All that decides the results, which the number of trials does not; and what of it has no digest."""
@@ -261,7 +289,12 @@ class Campaign:
         return options | {"own_metrics": self.own_metrics}
 
     def run(
-        self, *, workers: int | None = None, executor: Executor | None = None, progress: bool = True
+        self,
+        *,
+        workers: int | None = None,
+        executor: Executor | None = None,
+        shard: tuple[int, int] | str | None = None,
+        progress: bool = True,
     ) -> "pd.DataFrame":
         """Computes the trials that are not in the store yet, and returns the table of all trials.
 
@@ -271,9 +304,12 @@ class Campaign:
 
         Args:
             workers: processes of one thread each; 1: this process. None: this process, and as soon as more than a minute of
-                work is left, one process per core, if they can make the model (see `factory` of `Evaluator`).
+                work is left, one process per core, if they can make the model (see `factory` of `Evaluator`). Of an executor:
+                how many it has; None: what it says, of Dask as its workers come and go.
             executor: computes in its place: any of `concurrent.futures`, as a `ProcessPoolExecutor`, dask's
                 `Client(...).get_executor()` or `mpi4py.futures.MPIPoolExecutor()`. Its workers must see the store's folder.
+            shard: `(i, n)` or `"i/n"`: computes the i-th of n shards of the campaign, from 0, into `<store>.shard-i-of-n`, and
+                returns the table of its trials; `merge` joins all n.
             progress: shows a progress bar.
 
         Warns:
@@ -284,11 +320,14 @@ class Campaign:
             NotPicklable: the workers cannot make the model.
             StoreError: another process is writing to the store, a stored chunk is damaged, a stored trial has another result
                 than now, or the disk is full.
-            ValueError: the model is not the one that the evaluator was made for.
+            ValueError: the model is not the one that the evaluator was made for, or no such shard.
             WorkersDied: worker processes ended again and again.
         """
         if workers is not None and index(workers) < 1:
             raise ValueError(f"workers must be at least 1, got {workers!r}")
+        if shard is not None:
+            part = self.of_shard(Shard.read(shard))
+            return part.run(workers=workers, executor=executor, progress=progress)
         restore_leftovers(self.evaluator.model)
         if not self.evaluator.unchanged():
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
@@ -304,6 +343,8 @@ class Campaign:
         if executor is not None or (workers or 1) > 1:
             model_file(self.evaluator)  # raises before any work
         with self.store.writing():
+            if self._shard and not self.store.full_run and (why := full_run_of(shard_folders(self._whole.folder))):
+                self.store.restart(why)  # trials of shards must be alike
             if self.store.full_run and not self.evaluator.full_run:
                 warnings.warn(f"{self.evaluator.name}: reruns are full runs: {self.store.full_run}", stacklevel=2)
                 self.evaluator.use_full_runs(self.store.full_run)
@@ -324,7 +365,9 @@ class Campaign:
         names = [f"{condition.error_model} in {condition.target}" for condition in self.conditions]
         check_first_trials(self.store, runner, names, sorted(set(range(len(names))) - self._checked))
         self._checked = set(range(len(names)))
-        name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
+        name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}" + (
+            f", shard {self._shard}" if self._shard else ""
+        )
         report = CampaignProgress(schedule, name, len(self.conditions)) if progress else None
 
         def finished(table: pa.Table) -> None:
@@ -339,17 +382,19 @@ class Campaign:
                 if run_here(schedule, runner, finished, may_switch=switch.worthwhile):
                     return
                 workers = cores()
-            self._run_there(schedule, finished, workers, executor)
+            self._run_there(schedule, finished, workers, executor, report.working if report else lambda workers: None)
 
-    def _run_there(self, schedule: Schedule, finished, workers: int | None, executor: Executor | None) -> None:
+    def _run_there(
+        self, schedule: Schedule, finished, workers: int | None, executor: Executor | None, progress
+    ) -> None:
         # Processes of this machine share the evaluator's memory; workers of an executor may be on several machines.
         n_workers = 1 if executor is not None else workers
         key, options = self.store.identity, self._options
         with worker_files(self.evaluator, self.conditions, self.store.folder, key, options, n_workers) as spec:
             if executor is not None:
-                run_there(schedule, spec, executor, finished)
+                run_there(schedule, spec, executor, finished, workers=workers, progress=progress)
             else:
-                run_in_processes(schedule, spec, workers, finished)
+                run_in_processes(schedule, spec, workers, finished, progress)
 
     def _grid(self) -> list[Condition]:
         conditions = grid(self.evaluator.model, self._triples)
@@ -357,15 +402,21 @@ class Campaign:
             conditions = stratified(conditions, self._critical_bits)
         return conditions
 
-    def _schedule(self, stored: pa.Table | None = None) -> Schedule:
+    def schedule_of(self, *stored: pa.Table) -> Schedule:
+        """The trials that are to be computed, when those of some tables have finished."""
         groups = sharing_maps(self.conditions)
         if self._critical_bits is None:
-            schedule = Schedule(groups, self.trials)
+            schedule = Schedule(groups, self.trials, self._shard)
         else:
             strata = [self.conditions[group[0]].stratum for group in groups]
-            schedule = StratifiedSchedule(groups, strata, list(families(self.conditions, groups)), self.trials)
-        schedule.add(self.store.read(_SCHEDULED) if stored is None else stored)
+            parts = list(families(self.conditions, groups))
+            schedule = StratifiedSchedule(groups, strata, parts, self.trials, self._shard)
+        schedule.add(pa.concat_tables([table.select(_SCHEDULED) for table in stored]))
         return schedule
+
+    def _schedule(self, stored: pa.Table | None = None) -> Schedule:
+        merged = [] if self._whole is None else [self._whole.read(_SCHEDULED)]
+        return self.schedule_of(*merged, self.store.read(_SCHEDULED) if stored is None else stored)
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. It may be read while
@@ -395,8 +446,9 @@ class Campaign:
         return summarise(self.table(), tuple(metrics), bounds)
 
     def timings(self) -> "pd.DataFrame":
-        """Seconds of each finished trial, with its condition; they differ from run to run."""
-        return _frame(self._stored([*_KEY, "seconds"]))
+        """Seconds of each finished trial, with its condition and the process that ran it (`worker`, as `host:pid`); they differ
+        from run to run."""
+        return _frame(self._stored([*_KEY, "seconds", "worker"]))
 
     def raised(self) -> "pd.DataFrame":
         """The trials in which the model raised, with its error message."""

@@ -14,6 +14,7 @@ class CampaignProgress:
         self._bar = progress_bar(schedule.total, name, progress=True)
         self._since, self._before, self._looked = time.monotonic(), schedule.computed, 0.0
         self._counted = 0  # of trials, those of earlier runs as well
+        self._workers = 0  # 0: this process
 
     def __enter__(self) -> "CampaignProgress":
         count_done("stored", self._before)  # of the trials
@@ -22,6 +23,10 @@ class CampaignProgress:
 
     def __exit__(self, *_: object) -> None:
         self._bar.close()
+
+    def working(self, workers: int) -> None:
+        """Notes how many workers there are now."""
+        self._workers = workers
 
     def update(self) -> None:
         count_done("trials", self._schedule.computed - self._counted)
@@ -36,10 +41,12 @@ class CampaignProgress:
             self._bar.set_postfix_str(self.text(now - self._since), refresh=False)
 
     def text(self, elapsed: float) -> str:
-        """As `3/12 conditions, 2:10 left`."""
+        """As `3/12 conditions, 4 workers, 12.5 trials/s, 2:10 left`."""
         parts = [f"{self._schedule.conditions_done}/{self._conditions} conditions"]
+        parts += [f"{self._workers} workers"] if self._workers else []
         seconds = self._schedule.seconds_left()
         computed = self._schedule.computed - self._before
+        parts += [f"{computed / elapsed:.3g} trials/s"] if computed and elapsed else []
         if seconds is not None and computed and elapsed:
             # Several workers run at a time.
             seconds /= max(self._schedule.seconds_since() / elapsed, 0.1)

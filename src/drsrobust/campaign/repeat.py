@@ -17,7 +17,7 @@ from drsrobust.campaign.store import Store, StoreError
 from drsrobust.campaign.trial import LocalRunner
 
 TOLERANCE = 1e-6  # of AUC, on another processor or with other versions
-_NOT_COMPARED = ("seconds", "error", "rows_reached")  # time, a text, and how much was computed
+NOT_COMPARED = ("seconds", "worker", "error", "rows_reached")  # times, a text, and how much was computed
 _OF_THE_MAP = ("seed", "outcome", "bits_flipped", "words_hit", "realised_rate", "errors")
 
 
@@ -91,7 +91,7 @@ def _equal(first: pa.Table, other: pa.Table, *, exact: bool) -> bool:
 
 
 def _row(table: pa.Table) -> dict[str, Any]:
-    return {name: value for name, value in table.to_pylist()[0].items() if name not in _NOT_COMPARED}
+    return {name: value for name, value in table.to_pylist()[0].items() if name not in NOT_COMPARED}
 
 
 def _values(first: pa.Table, other: pa.Table) -> str:

@@ -5,15 +5,17 @@ them show what it costs. Here most trials do, and weights correct for that. `drs
 trials.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from drsrobust.campaign.conditions import Condition, sharing_maps
-from drsrobust.campaign.schedule import Schedule
+from drsrobust.campaign.schedule import Schedule, Shard
 from drsrobust.injection import AddressSpace, ErrorModel
 from drsrobust.injection.critical_bits import CriticalBits, Stratum
 from drsrobust.mitigation import Screened
@@ -122,37 +124,48 @@ class StratifiedSchedule(Schedule):
         strata: of each group.
         families: numbers of the groups that are the strata of the same conditions, in the order of the strata.
         trials: of each family; each stratum has two at least.
+        shard: as of `Schedule`.
     """
 
     def __init__(
-        self, groups: Sequence[Sequence[int]], strata: Sequence[Stratum], families: Sequence[Sequence[int]], trials: int
+        self,
+        groups: Sequence[Sequence[int]],
+        strata: Sequence[Stratum],
+        families: Sequence[Sequence[int]],
+        trials: int,
+        shard: Shard | None = None,
     ) -> None:
-        super().__init__(groups, trials)
-        self._strata, self._trials = strata, trials
+        self._strata, self._asked = strata, trials
         self._family = {number: family for family in families for number in family}
         self._allocated = {number: len(family) == 1 for number, family in self._family.items()}
-        for family in families:
-            for number in family if len(family) > 1 else ():
-                self._limit[number] = max(LEAST_TRIALS, min(PILOT_TRIALS, trials // len(family)))
+        self._auc: dict[int, dict[int, float]] = defaultdict(dict)  # of the pilot trials, by condition
+        pilots = [max(LEAST_TRIALS, min(PILOT_TRIALS, trials // len(self._family[n]))) for n in range(len(groups))]
+        super().__init__(groups, trials, shard, [0 if self._allocated[n] else pilots[n] for n in range(len(groups))])
+
+    def add(self, table: pa.Table) -> None:
+        first = table.filter(pc.field("trial") < PILOT_TRIALS)
+        columns = (first[name].to_pylist() for name in ("condition", "trial", "auc"))
+        for condition, trial, auc in zip(*columns, strict=True):
+            self._auc[condition][trial] = float("nan") if auc is None else auc
+        super().add(table)
 
     def _advance(self, number: int) -> None:
         family = self._family[number]
-        if not self._allocated[number]:
-            if not all(self._complete(other) for other in family):
-                return
-            deviations = np.array([self._deviation(other) for other in family])
-            probabilities = np.array([self._strata[other].probability for other in family])
-            limits = allocate(probabilities, deviations, self._trials, self._limit[number])
-            for other, limit in zip(family, limits.tolist(), strict=True):
-                self._limit[other], self._allocated[other] = limit, True
-        for other in family:
-            self._finished[other] = self._complete(other)
+        if self._allocated[number] or not all(self._complete(other) for other in family):
+            return
+        deviations = np.array([self._deviation(other) for other in family])
+        probabilities = np.array([self._strata[other].probability for other in family])
+        limits = allocate(probabilities, deviations, self._asked, self.pilots[number])
+        for other, limit in zip(family, limits.tolist(), strict=True):
+            self._allocated[other] = True
+            self._ask(other, limit)
 
     def _deviation(self, number: int) -> float:
         """The standard deviation of the AUC in the pilot trials of a stratum, the largest of its mitigations'. A trial whose
         model raised counts as 0."""
-        n = self._limit[number]
-        spreads = [np.nan_to_num(self.values(condition, n)).var() for condition in self._groups[number]]
+        n = self.pilots[number]
+        values = [[self._auc[condition][trial] for trial in range(n)] for condition in self._groups[number]]
+        spreads = [np.nan_to_num(np.array(pilot, np.float64)).var() for pilot in values]
         # A pilot that shows no loss may have missed the rare ones: it must not starve its stratum.
         unseen = 0.0 if self._strata[number].is_bounded("word") else UNSEEN_LOSS**2 / n
         return float(np.sqrt(max(spreads) + unseen))

@@ -4,6 +4,9 @@ Contract: a finished trial is never changed and never stored again. A chunk belo
 identity. One process writes at a time, others may read meanwhile. Chunks of another campaign, damaged chunks and duplicate
 trials are refused by name.
 
+A store of many chunks is compacted: a joined chunk carries the names of those that it replaces. These are ignored, and deleted
+when they can be, so a kill at any time loses nothing.
+
 A chunk is named `condition-first-last-crc.parquet`: its condition, its first and last trial (it may lack some between), and
 the CRC-32 of the file. Parquet's page checksums do not cover the footer: of 25,000 bit flips in a chunk one gave other values
 and no error.
@@ -28,10 +31,12 @@ import pyarrow.parquet as pq
 from drsrobust._files import exclusive, make_folder, new_file, warn_of_writers
 from drsrobust._hashing import digest
 
-_IDENTITY = b"drsrobust.campaign"
+_IDENTITY, _REPLACES = b"drsrobust.campaign", b"drsrobust.replaces"
 _NAME = re.compile(r"(?P<content>\d{5,}-\d{8,}-\d{8,})-(?P<crc>[0-9a-f]{8})\.parquet")
 _READERS = min(4, os.cpu_count() or 1)  # threads
 _AGAIN = "delete it and its trials are computed again"
+JOINED_TRIALS = 1024  # of a joined chunk at least, but for the last of a condition
+MANY_CHUNKS = 1000  # a store with more is compacted when it is opened for writing
 PATIENCE = 10.0  # seconds to wait for another writer: the lock of a killed run takes a moment to vanish
 
 
@@ -47,6 +52,7 @@ class Store:
         definition: JSON value of all that decides the results; its hash is the store's identity.
         about: further entries of the manifest (versions, commit, machine), which are not part of the identity.
         schema: of a stored trial, as `stored_schema()` gives it; `condition` and `trial` are int64.
+        shard: whose trials it holds, in the manifest: `index`, `of`, and `pilots`, by condition; None: a whole campaign's.
 
     Attributes:
         full_run: why all trials of the store are full runs, as `restart` recorded it; None if they need not be.
@@ -56,7 +62,15 @@ class Store:
         StoreError: the folder holds another campaign, or cannot be read.
     """
 
-    def __init__(self, folder: Path, definition: dict[str, Any], provenance: dict[str, Any], schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        definition: dict[str, Any],
+        provenance: dict[str, Any],
+        schema: pa.Schema,
+        shard: dict[str, Any] | None = None,
+    ) -> None:
+        self.shard = shard
         self.folder, self.identity, self.schema = Path(folder), digest(definition), schema.remove_metadata()
         self._definition, self._about = definition, provenance
         self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
@@ -82,6 +96,7 @@ class Store:
             if not isinstance(definition, dict):
                 raise ValueError("its definition is no object")
             self.full_run, self.made_by = manifest.get("full_run"), dict(manifest.get("about", {}))
+            there = manifest.get("shard")
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -102,6 +117,12 @@ class Store:
                 f"asked: { {key: self._definition.get(key) for key in differing} }\n"
                 "Pass another store=, or none: then its name follows from the definition"
             )
+        held, asked = (
+            "a whole campaign" if part is None else f"shard {part['index']}/{part['of']}"
+            for part in (there, self.shard)
+        )
+        if held != asked:
+            raise StoreError(f"{self.folder} holds {held}, not {asked}")
         return True
 
     @contextmanager
@@ -155,10 +176,14 @@ class Store:
         keys = self.keys()  # chunks without a manifest may be another campaign's
         if not exists:
             self._write_manifest()
+        fewest = len(np.unique(keys[:, 0])) + len(keys) // JOINED_TRIALS
+        if len(self._names()) > MANY_CHUNKS + fewest:
+            self.compact()
         return keys
 
     def _write_manifest(self) -> None:
         manifest = {"definition": self._definition, "about": self._about, "full_run": self.full_run}
+        manifest |= {} if self.shard is None else {"shard": self.shard}
         with new_file(self._manifest) as part:
             part.write_text(json.dumps(manifest, indent=1))
 
@@ -196,27 +221,63 @@ class Store:
         trials_of = self._known.setdefault(condition, set())
         if twice := trials_of.intersection(trials):
             raise StoreError(f"{self.folder}: trial {min(twice)} of condition {condition} is stored already")
+        try:
+            self._write_chunk(table, _content(condition, trials))
+        except OSError as error:
+            total = sum(len(trials) for trials in self._known.values())
+            raise StoreError(
+                f"a chunk of {self.folder} cannot be written: {_why(error)}. Nothing of it is left; the {total:,} trials that "
+                "were stored before are kept. When there is room, run again: it continues from there"
+            ) from error
+        trials_of.update(trials)
+
+    def _write_chunk(self, table: pa.Table, content: str, replaced: Sequence[str] = ()) -> None:
+        """Writes a chunk, or nothing. Raises OSError if there is no room, StoreError if the folder is gone."""
         sink = pa.BufferOutputStream()
-        marked = table.replace_schema_metadata({_IDENTITY: self.identity.encode()})
-        pq.write_table(marked, sink, write_page_checksum=True, write_statistics=False)
-        content = sink.getvalue()
-        path = self.folder / f"{_content(condition, trials)}-{zlib.crc32(content):08x}.parquet"
+        metadata = {_IDENTITY: self.identity.encode()} | ({_REPLACES: json.dumps(replaced)} if replaced else {})
+        pq.write_table(table.replace_schema_metadata(metadata), sink, write_page_checksum=True, write_statistics=False)
+        written = sink.getvalue()
+        path = self.folder / f"{content}-{zlib.crc32(written):08x}.parquet"
         try:
             if not self._manifest.exists():  # new_file would create the folder again
                 raise StoreError(f"{self.folder} was deleted or moved away while it was being written to; run again")
             with new_file(path) as part:
-                part.write_bytes(content)
-            trials_of.update(trials)
-        except BaseException as error:
+                part.write_bytes(written)
+        except BaseException:
             with suppress(OSError):
                 path.unlink(missing_ok=True)  # it may have its final name already
-            if not isinstance(error, OSError):
-                raise
-            total = sum(len(trials) for trials in self._known.values())
-            raise StoreError(
-                f"{path} cannot be written: {_why(error)}. Nothing of it is left; the {total:,} trials that were stored "
-                "before are kept. When there is room, run again: it continues from there"
-            ) from error
+            raise
+
+    def compact(self) -> None:
+        """Joins chunks, under the lock of `writing()`, to at most one for each condition and 1,024 trials.
+
+        Raises:
+            StoreError: a chunk that is damaged, foreign, renamed or gone, or a duplicate trial.
+            OSError: the disk is full, or the folder cannot be written to; nothing is lost.
+        """
+        chunks = self._load(lambda path: self._read_chunk(path, self.schema))
+        for name in set(self._names()) - {path.name for path, _ in chunks}:
+            (self.folder / name).unlink()  # replaced already
+        for condition, group in groupby(self._by_condition(chunks), key=lambda chunk: chunk[0]):
+            joined: list[tuple[Path, pa.Table]] = []
+            rest = sorted(((path, table) for _, path, table in group), key=lambda chunk: chunk[1]["trial"][0].as_py())
+            for number, (path, table) in enumerate(rest):
+                joined.append((path, table))
+                last = max(part["trial"][-1].as_py() for _, part in joined)
+                apart = number + 1 == len(rest) or rest[number + 1][1]["trial"][0].as_py() > last
+                if apart and (sum(len(part) for _, part in joined) >= JOINED_TRIALS or number + 1 == len(rest)):
+                    self._join(condition, joined)
+                    joined = []
+
+    def _join(self, condition: int, chunks: Sequence[tuple[Path, pa.Table]]) -> None:
+        """Replaces chunks of a condition by one."""
+        if len(chunks) == 1:
+            return
+        table = self._sorted(chunks, self.schema)
+        replaced = [path.name for path, _ in chunks]
+        self._write_chunk(table, _content(condition, table["trial"].to_pylist()), replaced)
+        for path, _ in chunks:
+            path.unlink()
 
     def _checked(self, table: pa.Table) -> tuple[int, list[int]]:
         """Condition and trials of a table. Raises StoreError if it cannot be a chunk."""
@@ -248,8 +309,8 @@ class Store:
         Raises:
             StoreError: as `read`.
         """
-        chunks = sorted(self.folder.glob(f"{condition:05d}-*.parquet"))
-        return self._read_chunk(chunks[0], self.schema).slice(0, 1) if chunks else None
+        chunks = sorted(self.folder.glob(f"{condition:05d}-*.parquet"))  # also one that is replaced holds the trial
+        return self._read_chunk(chunks[0], self.schema).slice(0, 1).replace_schema_metadata(None) if chunks else None
 
     def keys(self) -> np.ndarray:
         """Condition and number of each finished trial: int64 [n, 2], ascending. It reads only these two columns, and so finds
@@ -267,15 +328,30 @@ class Store:
         return pa.schema([field for field in self.schema if field.name in columns])
 
     def _load(self, read: Callable[[Path], pa.Table]) -> list[tuple[Path, pa.Table]]:
+        """The chunks that are not replaced, read."""
+        while True:
+            paths = [self.folder / name for name in self._names()]
+            try:
+                with ThreadPoolExecutor(_READERS) as threads:
+                    tables = list(threads.map(read, paths))
+                break
+            except StoreError:
+                if [path.name for path in paths] == self._names():
+                    raise  # else a writer has compacted the store meanwhile
+        replaced = {
+            name for table in tables for name in json.loads((table.schema.metadata or {}).get(_REPLACES, b"[]"))
+        }
+        chunks = zip(paths, tables, strict=True)
+        return [(path, table.replace_schema_metadata(None)) for path, table in chunks if path.name not in replaced]
+
+    def _names(self) -> list[str]:
+        """The names of all chunks in the folder."""
         try:
-            names = sorted(name for name in os.listdir(self.folder) if name.endswith(".parquet"))
+            return sorted(name for name in os.listdir(self.folder) if name.endswith(".parquet"))
         except FileNotFoundError:
             return []
         except OSError as error:
             raise StoreError(f"{self.folder} cannot be read: {_why(error)}") from error
-        paths = [self.folder / name for name in names]
-        with ThreadPoolExecutor(_READERS) as threads:
-            return list(zip(paths, threads.map(read, paths), strict=True))
 
     def _sorted(self, chunks: list[tuple[Path, pa.Table]], schema: pa.Schema) -> pa.Table:
         """All rows by condition, then trial. Raises StoreError for a duplicate trial.
@@ -284,8 +360,7 @@ class Store:
         range of Arrow's 32-bit text offsets.
         """
         tables = [schema.empty_table()]
-        numbered = sorted(((table["condition"][0].as_py(), path, table) for path, table in chunks), key=lambda c: c[:2])
-        for condition, group in groupby(numbered, key=lambda chunk: chunk[0]):
+        for condition, group in groupby(self._by_condition(chunks), key=lambda chunk: chunk[0]):
             paths, parts = zip(*((path, table) for _, path, table in group), strict=True)
             trials = [part["trial"].to_numpy() for part in parts]
             trial = np.concatenate(trials)
@@ -302,6 +377,11 @@ class Store:
                 )
             tables.append(pa.concat_tables(parts).take(pa.array(order)))
         return pa.concat_tables(tables)
+
+    @staticmethod
+    def _by_condition(chunks: Sequence[tuple[Path, pa.Table]]) -> list[tuple[int, Path, pa.Table]]:
+        """Chunks with their conditions, by condition, then name."""
+        return sorted(((table["condition"][0].as_py(), path, table) for path, table in chunks), key=lambda c: c[:2])
 
     def _read_chunk(self, path: Path, schema: pa.Schema) -> pa.Table:
         with _reading(path):
@@ -336,7 +416,7 @@ class Store:
                 f"{path} was renamed or copied: it holds trials {trials[0]} to {trials[-1]} of condition {condition}, so its "
                 f"name must begin with {content}; {_AGAIN}"
             )
-        return table.replace_schema_metadata(None)
+        return table
 
 
 def _keys_of(table: pa.Table) -> tuple[int, np.ndarray]:

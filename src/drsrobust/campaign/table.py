@@ -44,26 +44,27 @@ DESCRIPTION = pa.schema([(name, _NUMBERS.get(name, pa.string())) for name in STR
 # How many bits of one number (0 the lowest of its word) were flipped in one tensor.
 BIT_COUNT = pa.struct([("component", pa.string()), ("tensor", pa.string()), ("bit", pa.uint8()), ("count", pa.int64())])
 
-# In the files alone: which condition of the grid a row is of, why a model raised, the time, which is not a result, and what
-# was flipped where (as drawn).
+# In the files alone: which condition of the grid a row is of, why a model raised, the time and the process (`host:pid`), which
+# are no results, and what was flipped where (as drawn).
 _ASIDE = (
     ("condition", pa.int64()),
     ("error", pa.string()),
     ("seconds", pa.float64()),
+    ("worker", pa.string()),
     ("errors", pa.list_(BIT_COUNT)),
 )
 
 
 def stored_schema(metrics: Sequence[str] = ()) -> pa.Schema:
     """The columns of a stored trial: those of SCHEMA, a float64 column for each further metric, then `condition`, `error`,
-    `seconds` and `errors`.
+    `seconds`, `worker` and `errors`.
 
     Raises:
         ValueError: a metric whose name is a column already.
 
     Example:
         >>> stored_schema(["gauc"]).names[-6:]
-        ['mitigation_id', 'gauc', 'condition', 'error', 'seconds', 'errors']
+        ['gauc', 'condition', 'error', 'seconds', 'worker', 'errors']
     """
     names = [*SCHEMA.names, *(name for name, _ in _ASIDE)]
     for name in metrics:

@@ -1,6 +1,8 @@
 """A trial: a pure function of checkpoint, data, condition and trial number; and trials in this process."""
 
 import hashlib
+import os
+import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +14,7 @@ import pyarrow as pa
 
 from drsrobust._hashing import canonical_json
 from drsrobust.campaign.conditions import Condition
-from drsrobust.campaign.schedule import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
+from drsrobust.campaign.schedule import CHUNK_TRIALS, SHORTEST_CHUNK, Chunk, Schedule, chunk_seconds
 from drsrobust.campaign.table import BIT_COUNT, SCHEMA, chunk, stored_schema
 from drsrobust.evaluation import CoupledRowsError, Evaluation, Evaluator
 from drsrobust.injection import ErrorMap, Injection
@@ -125,8 +127,8 @@ def run_trial(
         guarded: the evaluator of the model under the condition's mitigation; None without one.
 
     Returns:
-        a row of the campaign's table (every column of SCHEMA and of `metrics`), with the `seconds` it took, the text of its
-        `error` when the model raised, and the `errors` as counts by bit (see `audit`).
+        a row of the campaign's table (every column of SCHEMA and of `metrics`), with the `seconds` it took, the `worker` (see
+        `_worker`), the text of its `error` when the model raised, and the `errors` as counts by bit (see `audit`).
     """
     start = time.perf_counter()
     trial_seed_ = trial_seed(evaluator, condition, trial, seed=seed, coupled=coupled)
@@ -178,7 +180,17 @@ def run_trial(
     if built_in := [name for name in metrics if name not in own_metrics]:
         row |= result.metrics(built_in)
     row |= {name: (guarded or evaluator).own_metric(metric, result) for name, metric in own_metrics.items()}
-    return row | {"error": result.error, "errors": audit(error_map), "seconds": time.perf_counter() - start}
+    return row | {
+        "error": result.error,
+        "errors": audit(error_map),
+        "worker": _worker(),
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def _worker() -> str:
+    """This process among those of all machines."""
+    return f"{platform.node()}:{os.getpid()}"
 
 
 def _evaluated(evaluator: Evaluator, condition: Condition, injection: Injection) -> Evaluation:
@@ -206,9 +218,14 @@ def _evaluated(evaluator: Evaluator, condition: Condition, injection: Injection)
 
 
 def run_trials(
-    evaluator: Evaluator, guarded: Evaluator | None, condition: Condition, work: Chunk, options: dict[str, Any]
+    evaluator: Evaluator,
+    guarded: Evaluator | None,
+    condition: Condition,
+    work: Chunk,
+    options: dict[str, Any],
+    seconds: float,
 ) -> tuple[pa.Table, BaseException | None]:
-    """Runs trials of a chunk for up to CHUNK_SECONDS, and at least one.
+    """Runs trials of a chunk for so many seconds, and at least one.
 
     Returns:
         the finished trials as stored, and the exception that interrupted the next one.
@@ -217,7 +234,7 @@ def run_trials(
     try:
         for trial in work.trials:
             rows.append(run_trial(evaluator, condition, trial, guarded=guarded, **options))
-            if time.monotonic() - since > CHUNK_SECONDS:
+            if time.monotonic() - since > seconds:
                 break
     except BaseException as error:  # also an interrupt: finished trials are kept
         stopped = error
@@ -238,15 +255,15 @@ class LocalRunner:
         self._guarded: dict[str, Evaluator] = {}  # by identity of the mitigation: each has its own golden scores
         self._unverified_s, self._verify_s = 0.0, VERIFY_SECONDS
 
-    def __call__(self, work: Chunk) -> tuple[pa.Table, BaseException | None]:
+    def __call__(self, work: Chunk, seconds: float = SHORTEST_CHUNK) -> tuple[pa.Table, BaseException | None]:
         """As `run_trials`; raises RuntimeError as `verify_when_due`."""
         condition, start = self._conditions[work.condition], time.perf_counter()
         if condition.mitigation is None:
-            table, stopped = run_trials(self._evaluator, None, condition, work, self._options)
+            table, stopped = run_trials(self._evaluator, None, condition, work, self._options, seconds)
         else:
             with self._evaluator.under(condition.mitigation, self._guarded.get(condition.identity)) as guarded:
                 self._guarded[condition.identity] = guarded
-                table, stopped = run_trials(self._evaluator, guarded, condition, work, self._options)
+                table, stopped = run_trials(self._evaluator, guarded, condition, work, self._options, seconds)
         self._unverified_s += time.perf_counter() - start
         if stopped is None:
             self.verify_when_due()
@@ -277,17 +294,17 @@ def run_here(schedule: Schedule, runner: LocalRunner, finished: Finished, *, may
         whether all trials are computed.
     """
     began = time.monotonic()
-    while not schedule.done:
-        for work in schedule.pending(CHUNK_TRIALS):
-            remaining = work.trials
-            while remaining:
-                table, stopped = runner(Chunk(work.condition, remaining))
-                remaining = remaining[len(table) :]
-                if len(table):
-                    finished(table)
-                if stopped is not None:
-                    raise stopped
-                if time.monotonic() - began > TRIED and may_switch():
-                    schedule.take_back(Chunk(work.condition, remaining))
-                    return False
+    while work := schedule.take(CHUNK_TRIALS):
+        remaining = work.trials
+        while remaining:
+            age = time.monotonic() - began
+            table, stopped = runner(Chunk(work.condition, remaining), chunk_seconds(age))
+            remaining = remaining[len(table) :]
+            if len(table):
+                finished(table)
+            if stopped is not None:
+                raise stopped
+            if time.monotonic() - began > TRIED and may_switch():
+                schedule.take_back(Chunk(work.condition, remaining))
+                return False
     return True

@@ -7,12 +7,14 @@ code. So no other user may write to their folder, and their SHA-256 come with ea
 import multiprocessing
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -25,7 +27,7 @@ from drsrobust._hashing import folder_digests
 from drsrobust._processes import pool
 from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolve_target
 from drsrobust.campaign.model_file import model_file, read_model_file
-from drsrobust.campaign.schedule import CHUNK_SECONDS, CHUNK_TRIALS, Chunk, Schedule
+from drsrobust.campaign.schedule import CHUNK_TRIALS, SHORTEST_CHUNK, Chunk, Schedule, chunk_seconds
 from drsrobust.campaign.trial import Finished, LocalRunner
 from drsrobust.data import Split
 from drsrobust.data.cache import SPLIT, read_split, write_split
@@ -231,6 +233,7 @@ def run_chunk(spec: WorkerSpec, work: Chunk) -> pa.Table:
     return pa.concat_tables(tables).combine_chunks()
 
 
+ASK_SECONDS = 1.0  # between two looks at how many workers there are
 RETRIES = 3  # times that workers may die before the campaign gives up
 
 
@@ -239,7 +242,13 @@ class WorkersDied(RuntimeError):
 
 
 def run_there(
-    schedule: Schedule, spec: WorkerSpec, executor: Executor, finished: Finished, *, workers: int | None = None
+    schedule: Schedule,
+    spec: WorkerSpec,
+    executor: Executor,
+    finished: Finished,
+    *,
+    workers: int | None = None,
+    progress: Callable[[int], None] = lambda workers: None,
 ) -> None:
     """Computes trials by an executor, whose workers see the folder of the spec.
 
@@ -248,48 +257,61 @@ def run_there(
         spec: for the workers.
         executor: of `concurrent.futures`, or one with the same interface.
         finished: called with every finished chunk.
-        workers: of the executor; None: its `_max_workers`, else 4.
+        workers: of the executor; None: as many as it has (`_workers_of`), asked again as they come and go.
+        progress: called with the number of workers, when it may have changed.
     """
-    workers = workers or getattr(executor, "_max_workers", None) or 4
     running: dict[Future, Chunk] = {}
-    chunks = schedule.pending(1)
-    began = time.monotonic()
+    ended: SimpleQueue[Future] = SimpleQueue()
+    began, asked = time.monotonic(), -inf
+    n_workers = 0
     try:
         while True:
-            while len(running) < 2 * workers:
-                work = next(chunks, None)
-                if work is None:
-                    size = _size(schedule, time.monotonic() - began)
-                    chunks = schedule.pending(size)
-                    work = next(chunks, None)
+            if (now := time.monotonic()) - asked > ASK_SECONDS:
+                n_workers, asked = workers or _workers_of(executor), now
+                progress(n_workers)
+            while len(running) < 2 * n_workers:
+                work = schedule.take(_size(schedule, now - began, n_workers))
                 if work is None:
                     break
                 try:
-                    running[executor.submit(run_chunk, spec, work)] = work
+                    future = executor.submit(run_chunk, spec, work)
                 except BaseException:  # a worker has just died
                     schedule.take_back(work)
                     raise
+                running[future] = work
+                future.add_done_callback(ended.put)
             if not running:
                 return
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                work = running.pop(future)
-                try:
-                    finished(future.result())
-                except BaseException:
-                    schedule.take_back(work)
-                    raise
-            chunks = schedule.pending(_size(schedule, time.monotonic() - began))
+            try:
+                future = ended.get(timeout=ASK_SECONDS)
+            except Empty:
+                continue
+            work = running.pop(future)
+            try:
+                finished(future.result())
+            except BaseException:
+                schedule.take_back(work)
+                raise
     except BaseException:
         _drain(running, schedule, finished)
         raise
 
 
-def _size(schedule: Schedule, elapsed: float) -> int:
-    """Trials of a chunk: few at first, then some CHUNK_SECONDS of work."""
+def _workers_of(executor: Executor) -> int:
+    """How many chunks an executor computes at a time: of Dask's the threads of its workers now, else what it was made with."""
+    if (client := getattr(executor, "_client", None)) is not None:
+        return max(1, sum(client.nthreads().values()))
+    return getattr(executor, "_max_workers", None) or getattr(executor, "num_workers", None) or 4
+
+
+def _size(schedule: Schedule, age: float, workers: int) -> int:
+    """Trials of a chunk: few at first, then some seconds of work (`chunk_seconds`), and fewer at the end, when workers without
+    work would wait for the others."""
     seconds = schedule.seconds_per_trial()
-    if seconds is None or elapsed < CHUNK_SECONDS:
+    if seconds is None or age < SHORTEST_CHUNK:
         return 8
-    return max(1, min(CHUNK_TRIALS, int(CHUNK_SECONDS / max(seconds, 1e-6))))
+    fair = -(-(schedule.total - schedule.computed) // (2 * workers))
+    return max(1, min(CHUNK_TRIALS, fair, int(chunk_seconds(age) / max(seconds, 1e-6))))
 
 
 def _drain(running: dict[Future, Chunk], schedule: Schedule, finished: Finished) -> None:
@@ -304,7 +326,9 @@ def _drain(running: dict[Future, Chunk], schedule: Schedule, finished: Finished)
             schedule.take_back(work)
 
 
-def run_in_processes(schedule: Schedule, spec: WorkerSpec, workers: int, finished: Finished) -> None:
+def run_in_processes(
+    schedule: Schedule, spec: WorkerSpec, workers: int, finished: Finished, progress: Callable[[int], None]
+) -> None:
     """Computes trials in fresh processes of one thread each. Processes that die are replaced.
 
     Raises:
@@ -313,7 +337,7 @@ def run_in_processes(schedule: Schedule, spec: WorkerSpec, workers: int, finishe
     for _ in range(RETRIES):
         with pool(workers) as executor:
             try:
-                run_there(schedule, spec, executor, finished, workers=workers)
+                run_there(schedule, spec, executor, finished, workers=workers, progress=progress)
                 return
             except BrokenProcessPool as error:
                 died = error

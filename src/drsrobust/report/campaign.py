@@ -201,6 +201,14 @@ def _cell(value: Any) -> tuple[float | None, str]:
     return (value, f"{value:.4g}") if value == value else (-1e300, "")
 
 
+def _workers(campaign: Campaign) -> str:
+    """As `12 processes of 3 machines, 4.1 hours`."""
+    timings = campaign.timings()
+    processes, machines = timings["worker"].nunique(), timings["worker"].str.rpartition(":")[0].nunique()
+    hours = timings["seconds"].sum() / 3600
+    return f"{processes} process{'es' * (processes > 1)} of {machines} machine{'s' * (machines > 1)}, {hours:.2g} hours"
+
+
 def _facts(campaign: Campaign) -> dict[str, str]:
     evaluator = campaign.evaluator
     return {
@@ -211,6 +219,7 @@ def _facts(campaign: Campaign) -> dict[str, str]:
         "protections": ", ".join(dict.fromkeys(condition.protection for condition in campaign.conditions)),
         "metrics": ", ".join(campaign.metrics) or "AUC, log loss",
         "seed": str(campaign.seed),
+        "computed by": _workers(campaign),
         "trials are stored in": str(campaign.store.folder),
         "versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }

@@ -1,0 +1,199 @@
+"""A campaign in shards, merged: the table of one process, bit for bit; and all that must not be merged."""
+
+import json
+import os
+import shutil
+import threading
+
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from drsrobust.campaign import Campaign, StoreError, merge
+from drsrobust.campaign.schedule import Shard
+from drsrobust.campaign.shards import full_run_of, shard_folders
+from drsrobust.evaluation import CoupledRowsError, Evaluator
+from drsrobust.injection import BitFlip
+from drsrobust.mitigation import WeightRange
+
+PLAIN = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["embedding", "over_mlp"], "trials": 10}
+STRATIFIED = {"errors": [BitFlip(1e-6), BitFlip(1e-4)], "trials": 40, "sampling": "stratified"}
+
+
+def campaign(evaluator, folder, **options):
+    return Campaign(evaluator, store=folder, **(PLAIN | options))
+
+
+def run_shards(evaluator, folder, n, **options):
+    """The tables of all shards, each by a campaign of its own, as on its machine."""
+    made = [campaign(evaluator, folder, **options) for _ in range(n)]
+    return [one.run(shard=(i, n), workers=1, progress=False) for i, one in enumerate(made)]
+
+
+def chunks(folder):
+    return sorted(path.name for path in folder.glob("*.parquet"))
+
+
+@pytest.fixture
+def expected(evaluator, tmp_path):
+    return campaign(evaluator, tmp_path / "one").run(workers=1, progress=False)
+
+
+@pytest.mark.parametrize("n", [1, 3, 8])
+def test_the_table_is_that_of_one_process(n, evaluator, expected, tmp_path):
+    tables = run_shards(evaluator, tmp_path / "s", n)
+    assert sorted(len(table) for table in tables) == sorted(4 * len(range(i, 10, n)) for i in range(n))
+    assert all((table["trial"] % n == i).all() for i, table in enumerate(tables))
+    whole = campaign(evaluator, tmp_path / "s")
+    pd.testing.assert_frame_equal(merge(whole), expected, check_exact=True)
+    assert [name[:5] for name in chunks(tmp_path / "s")] == [f"0000{c}" for c in range(4)]
+    before = chunks(tmp_path / "s")
+    pd.testing.assert_frame_equal(merge(campaign(evaluator, tmp_path / "s")), expected, check_exact=True)
+    assert chunks(tmp_path / "s") == before
+    timings = whole.timings()
+    assert timings["worker"].unique().tolist() == [f"{os.uname().nodename}:{os.getpid()}"] and len(timings) == 40
+
+
+def test_folders_of_two_machines_and_a_text(evaluator, expected, tmp_path):
+    for i, place in enumerate(("here", "there")):
+        campaign(evaluator, tmp_path / place / "s").run(shard=f"{i}/2", progress=False)
+    folders = [tmp_path / place / f"s.shard-{i}-of-2" for i, place in enumerate(("here", "there"))]
+    whole = campaign(evaluator, tmp_path / "merged")
+    pd.testing.assert_frame_equal(merge(whole, folders), expected, check_exact=True)
+
+
+def test_stratified_shards_share_the_pilot(evaluator, tmp_path):
+    options = STRATIFIED | {"mitigations": [None, WeightRange.fit(evaluator.model)], "targets": ["all"]}
+    expected = campaign(evaluator, tmp_path / "one", **options).run(workers=1, progress=False)
+    run_shards(evaluator, tmp_path / "s", 3, **options)
+    manifest = json.loads((tmp_path / "s.shard-1-of-3" / "manifest.json").read_text())
+    assert manifest["shard"]["index"] == 1 and manifest["shard"]["of"] == 3 and max(manifest["shard"]["pilots"]) == 16
+    merged = merge(campaign(evaluator, tmp_path / "s", **options))
+    pd.testing.assert_frame_equal(pd.DataFrame(merged), pd.DataFrame(expected), check_exact=True)
+
+
+def test_finished_trials_are_never_computed_again(evaluator, tmp_path, monkeypatch):
+    merge_of = lambda trials: merge(campaign(evaluator, tmp_path / "s", trials=trials))  # noqa: E731
+    run_shards(evaluator, tmp_path / "s", 2, trials=4)
+    merge_of(4)
+    for folder in shard_folders(tmp_path / "s"):
+        shutil.rmtree(folder)
+    assert sorted(run_shards(evaluator, tmp_path / "s", 2)[0]["trial"].unique()) == [4, 6, 8]  # 0 to 3 are merged
+    monkeypatch.setattr("drsrobust.campaign.trial.run_trial", lambda *_, **__: pytest.fail("a trial was computed"))
+    assert len(merge_of(10)) == 40
+
+
+@pytest.mark.parametrize(
+    ("shard", "says"),
+    [
+        ((3, 3), "shard is 3/3; of 3 shards the first is 0/3 and the last 2/3"),
+        ("-1/3", "shard is -1/3; of 3 shards the first is 0/3"),
+        ((0, 0), "shard is 0/0; a campaign has at least 1 shard"),
+        ("1", r"shard is '1'; it must be \(i, n\) or 'i/n', as 3/8"),
+        ("1/x", "it must be"),
+        (4, "shard is 4; it must be"),
+    ],
+)
+def test_no_such_shard(shard, says, evaluator, tmp_path):
+    with pytest.raises(ValueError, match=says):
+        campaign(evaluator, tmp_path / "s").run(shard=shard)
+    assert not shard_folders(tmp_path / "s")
+
+
+def test_what_must_not_be_merged(evaluator, tmp_path):
+    whole, store = campaign(evaluator, tmp_path / "s"), tmp_path / "s"
+    with pytest.raises(StoreError, match="there are no shards beside"):
+        merge(whole)
+    whole.run(shard=(0, 3), progress=False)
+    lacking = (
+        r"shard 1/3 lacks 12 trials \(as do shards 2/3\): 1, 4, 7 of BitFlip.* in embedding; run shard 1/3 and merge"
+    )
+    with pytest.raises(StoreError, match=lacking):
+        merge(whole)
+    campaign(evaluator, tmp_path / "other", seed=1).run(shard=(1, 3), progress=False)
+    with pytest.raises(StoreError, match="holds the results of another campaign; they differ in seed"):
+        merge(whole, [*shard_folders(store), *shard_folders(tmp_path / "other")])
+    whole.run(shard=(1, 4), progress=False)
+    with pytest.raises(StoreError, match="shards of 3 and of 4 cannot be merged"):
+        merge(whole)
+    with pytest.raises(StoreError, match="holds no shard of a campaign"):
+        merge(whole, [tmp_path])
+    with pytest.raises(StoreError, match="shard-1-of-4 holds shard 1/4, not a whole campaign"):
+        campaign(evaluator, tmp_path / "s.shard-1-of-4")
+    assert not chunks(store)
+
+
+def test_a_repeat_that_differs_is_named(evaluator, tmp_path):
+    options = STRATIFIED | {"targets": ["all"], "errors": [BitFlip(1e-4)]}
+    run_shards(evaluator, tmp_path / "s", 2, **options)
+    whole = campaign(evaluator, tmp_path / "s", **options)
+    store = whole.of_shard(Shard(1, 2)).store
+    table = store.read()
+    for chunk in store.folder.glob("*.parquet"):
+        chunk.unlink()
+    auc = table["auc"].to_pylist()
+    auc[0] -= 1e-9
+    changed = table.set_column(table.column_names.index("auc"), "auc", [auc])
+    with store.writing():
+        for condition in range(len(whole.conditions)):
+            rows = [row for row, number in enumerate(changed["condition"].to_pylist()) if number == condition]
+            if rows:
+                store.write(changed.take(rows).combine_chunks())
+    with pytest.raises(StoreError, match=r"trial 0 of condition 0 has other results in shard 0/2 and in shard 1/2: "):
+        merge(whole)
+
+
+def test_a_shard_that_is_written_to(evaluator, tmp_path, monkeypatch):
+    monkeypatch.setattr("drsrobust.campaign.store.PATIENCE", 0.2)
+    whole = campaign(evaluator, tmp_path / "s")
+    whole.run(shard=(0, 1), progress=False)
+    with whole.of_shard(Shard(0, 1)).store.writing():
+        with pytest.raises(StoreError, match="shard-0-of-1 is in use: another process is writing to it"):
+            merge(campaign(evaluator, tmp_path / "s"))
+        with pytest.raises(StoreError, match="in use"):
+            campaign(evaluator, tmp_path / "s").run(shard=(0, 1))
+
+
+def test_a_shard_that_needs_full_runs_makes_the_others_again(trained, data, tmp_path, monkeypatch):
+    """Trials of a model whose rows affect each other are full runs in all shards, or in none."""
+    evaluator = Evaluator(trained, data.test)
+    whole = campaign(evaluator, tmp_path / "s")
+    whole.run(shard=(0, 2), progress=False)
+
+    def coupled(*_, **__):
+        monkeypatch.undo()
+        raise CoupledRowsError("rows are coupled")
+
+    monkeypatch.setattr("drsrobust.campaign.trial.run_trial", coupled)
+    with pytest.warns(UserWarning, match="all trials of this campaign are computed again, as full runs"):
+        whole.run(shard=(1, 2), progress=False)
+    assert full_run_of(shard_folders(tmp_path / "s")) == "rows are coupled"
+    with pytest.raises(StoreError, match="shard 1/2 found that reruns must be full runs .*, and 0/2 had ended before"):
+        merge(whole)
+    other = campaign(Evaluator(trained, data.test), tmp_path / "s")
+    with pytest.warns(UserWarning, match="reruns are full runs: rows are coupled"):
+        other.run(shard=(0, 2), progress=False)
+    assert len(merge(campaign(Evaluator(trained, data.test), tmp_path / "s"))) == 40
+
+
+def test_results_that_are_not_kept_have_no_shards(trained, data, empty_cache):
+    lock = threading.Lock()
+
+    def forward(model, batch):
+        with lock:
+            return model(batch.dense_features, batch.sparse_features)
+
+    with pytest.warns(UserWarning, match="results are not kept"):
+        made = Campaign(Evaluator(trained, data.test, forward=forward), errors=[BitFlip(1e-3)], trials=2)
+    with pytest.raises(ValueError, match="a shard's results must be kept: pass store="):
+        made.run(shard=(0, 2))
+
+
+def test_a_merged_store_goes_on(evaluator, expected, tmp_path):
+    """With more trials, and in one process; a store of before compaction is read by a reader that began earlier."""
+    run_shards(evaluator, tmp_path / "s", 2, trials=5)
+    merge(campaign(evaluator, tmp_path / "s", trials=5))
+    table = campaign(evaluator, tmp_path / "s").run(workers=1, progress=False)
+    pd.testing.assert_frame_equal(table, expected, check_exact=True)
+    metadata = [pq.read_schema(path).metadata for path in (tmp_path / "s").glob("*.parquet")]
+    assert all(b"drsrobust.campaign" in one for one in metadata)
