@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
+import yaml
 from click.testing import CliRunner
 
 import drsrobust as dr
@@ -288,3 +289,45 @@ def test_rates():
         "5.72e-10 at the end of 24 h; 2.86e-10"
     )
     assert "Error" in run("ber", "--fit-per-mbit", -1, "--hours", 24).output
+
+
+def test_shards_and_merge(folder):
+    """The same lines as in one process, shard by shard, from the batch scripts of examples/."""
+    run("campaign", folder / "study.toml")
+    expected = pd.read_csv(folder / "out" / "trials.csv")
+    text = (folder / "study.toml").read_text().replace('store = "trials"', 'store = "sharded"')
+    (folder / "study.toml").write_text(text)
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(folder),
+    }
+    array = {"SLURM_ARRAY_TASK_ID": "0", "SLURM_ARRAY_TASK_MAX": "2"}
+    script = ["bash", str(ROOT / "examples" / "slurm_shards.sh"), "study.toml"]
+    subprocess.run(script, cwd=folder, env=environment | array, check=True, capture_output=True, text=True)
+    lacking = run("merge", folder / "study.toml")
+    assert lacking.exit_code == 1 and "shard 1/3 lacks" in lacking.output and lacking.output.count("\n") == 1
+    done = run("campaign", folder / "study.toml", "--shard", "1/3")
+    assert done.exit_code == 0 and "shard 1/3: 18 trials finished; when all are: drsrobust merge" in done.output
+    job = yaml.safe_load((ROOT / "examples" / "kubernetes_shards.yaml").read_text())["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    command = [part.replace("/study/", "").replace(f"/{job['completions']}", "/3") for part in container["command"]]
+    subprocess.run(
+        command, cwd=folder, env=environment | {"JOB_COMPLETION_INDEX": "2"}, check=True, capture_output=True, text=True
+    )
+    done = run("merge", folder / "study.toml")
+    assert done.exit_code == 0 and "report: " in done.output
+    pd.testing.assert_frame_equal(pd.read_csv(folder / "out" / "trials.csv"), expected, check_exact=True)
+    assert "4 processes of 1 machine" not in (folder / "out" / "index.html").read_text()
+    assert "3 processes of 1 machine" in (folder / "out" / "index.html").read_text()
+    again = run("merge", folder / "study.toml", *sorted(folder.glob("sharded.shard-*-of-3")))
+    assert again.exit_code == 0, again.output
+    refused = run("campaign", folder / "study.toml", "--shard", "3/3")
+    assert refused.exit_code == 1 and "of 3 shards the first is 0/3 and the last 2/3" in refused.output
+
+
+def test_the_job_fits_its_schema():
+    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
+    job = yaml.safe_load((ROOT / "examples" / "kubernetes_shards.yaml").read_text())
+    validate.validate(job, "1.31", strict=True)
+    with pytest.raises(validate.ValidationError):
+        validate.validate(job | {"spec": job["spec"] | {"completions": "many"}}, "1.31", strict=True)

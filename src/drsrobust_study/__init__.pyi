@@ -22,3 +22,5 @@ from .captions import details as details
 from .findings import conclusion as conclusion
 from .notebook import check_parameters as check_parameters
 from .notebook import provenance as provenance
+from .shards import end_of_shard as end_of_shard
+from .shards import run_campaign as run_campaign

@@ -127,7 +127,7 @@ def test_a_repeat_that_differs_is_named(evaluator, tmp_path):
     options = STRATIFIED | {"targets": ["all"], "errors": [BitFlip(1e-4)]}
     run_shards(evaluator, tmp_path / "s", 2, **options)
     whole = campaign(evaluator, tmp_path / "s", **options)
-    store = whole.of_shard(Shard(1, 2)).store
+    store = whole._of_shard(Shard(1, 2)).store
     table = store.read()
     for chunk in store.folder.glob("*.parquet"):
         chunk.unlink()
@@ -147,7 +147,7 @@ def test_a_shard_that_is_written_to(evaluator, tmp_path, monkeypatch):
     monkeypatch.setattr("drsrobust.campaign.store.PATIENCE", 0.2)
     whole = campaign(evaluator, tmp_path / "s")
     whole.run(shard=(0, 1), progress=False)
-    with whole.of_shard(Shard(0, 1)).store.writing():
+    with whole._of_shard(Shard(0, 1)).store.writing():
         with pytest.raises(StoreError, match="shard-0-of-1 is in use: another process is writing to it"):
             merge(campaign(evaluator, tmp_path / "s"))
         with pytest.raises(StoreError, match="in use"):

@@ -189,7 +189,7 @@ class Campaign:
         provenance = {"versions": versions(), "commit": commit(), "machine": machine()}
         return Store(folder, self._what, provenance, stored_schema(self.metrics), shard)
 
-    def of_shard(self, shard: Shard, folder: Path | None = None) -> "Campaign":
+    def _of_shard(self, shard: Shard, folder: Path | None = None) -> "Campaign":
         """This campaign, as far as a shard computes it: its store, in `folder` or beside the whole campaign's, and its table.
 
         Raises:
@@ -201,7 +201,7 @@ class Campaign:
         part = copy.copy(self)
         part._shard, part._whole, part._checked = shard, self.store, set()
         empty = self.store.schema.empty_table()
-        schedule = part.schedule_of(empty, empty)
+        schedule = part._schedule_of(empty, empty)
         pilots = [schedule.pilot(number) for number in range(len(self.conditions))]
         part.store = self._store(
             folder or shard_folder(self.store.folder, shard), {**shard._asdict(), "pilots": pilots}
@@ -326,7 +326,7 @@ class Campaign:
         if workers is not None and index(workers) < 1:
             raise ValueError(f"workers must be at least 1, got {workers!r}")
         if shard is not None:
-            part = self.of_shard(Shard.read(shard))
+            part = self._of_shard(Shard.read(shard))
             return part.run(workers=workers, executor=executor, progress=progress)
         restore_leftovers(self.evaluator.model)
         if not self.evaluator.unchanged():
@@ -402,7 +402,7 @@ class Campaign:
             conditions = stratified(conditions, self._critical_bits)
         return conditions
 
-    def schedule_of(self, *stored: pa.Table) -> Schedule:
+    def _schedule_of(self, *stored: pa.Table) -> Schedule:
         """The trials that are to be computed, when those of some tables have finished."""
         groups = sharing_maps(self.conditions)
         if self._critical_bits is None:
@@ -416,7 +416,7 @@ class Campaign:
 
     def _schedule(self, stored: pa.Table | None = None) -> Schedule:
         merged = [] if self._whole is None else [self._whole.read(_SCHEDULED)]
-        return self.schedule_of(*merged, self.store.read(_SCHEDULED) if stored is None else stored)
+        return self._schedule_of(*merged, self.store.read(_SCHEDULED) if stored is None else stored)
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. It may be read while

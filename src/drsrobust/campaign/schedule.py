@@ -227,3 +227,13 @@ class Schedule:
     def seconds_since(self) -> float:
         """Seconds of the trials after the first addition."""
         return self._new
+
+
+def chunk_size(schedule: Schedule, age: float, workers: int) -> int:
+    """Trials of a chunk for one of several workers: few at first, then some seconds of work (`chunk_seconds`), and fewer at the
+    end, when workers without work would wait for the others."""
+    seconds = schedule.seconds_per_trial()
+    if seconds is None or age < SHORTEST_CHUNK:
+        return 8
+    fair = -(-(schedule.total - schedule.computed) // (2 * workers))
+    return max(1, min(CHUNK_TRIALS, fair, int(chunk_seconds(age) / max(seconds, 1e-6))))

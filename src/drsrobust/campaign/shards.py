@@ -75,7 +75,7 @@ def merge(campaign: "Campaign", folders: Sequence[str | PathLike] | None = None)
         raise StoreError(
             f"{whole.folder}: shards of {' and of '.join(map(str, numbers))} cannot be merged; name the folders of one number"
         )
-    stores = {shard: campaign.of_shard(shard, path).store for path, shard in shards.items()}
+    stores = {shard: campaign._of_shard(shard, path).store for path, shard in shards.items()}
     with ExitStack() as stack:
         for store in (*stores.values(), whole):
             stack.enter_context(store.writing())
@@ -85,7 +85,7 @@ def merge(campaign: "Campaign", folders: Sequence[str | PathLike] | None = None)
         stored = whole.keys()
         parts = {"the merged store": whole.read()} | {f"shard {shard}": store.read() for shard, store in stores.items()}
         table = _without_repeats(parts, whole.folder)
-        _check_complete(campaign, campaign.schedule_of(table), numbers[0])
+        _check_complete(campaign, campaign._schedule_of(table), numbers[0])
         known = {tuple(key) for key in stored.tolist()}
         keys = zip(table["condition"].to_pylist(), table["trial"].to_pylist(), strict=True)
         new = [row for row, key in enumerate(keys) if key not in known]

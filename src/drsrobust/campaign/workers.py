@@ -27,7 +27,7 @@ from drsrobust._hashing import folder_digests
 from drsrobust._processes import pool
 from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolve_target
 from drsrobust.campaign.model_file import model_file, read_model_file
-from drsrobust.campaign.schedule import CHUNK_TRIALS, SHORTEST_CHUNK, Chunk, Schedule, chunk_seconds
+from drsrobust.campaign.schedule import Chunk, Schedule, chunk_size
 from drsrobust.campaign.trial import Finished, LocalRunner
 from drsrobust.data import Split
 from drsrobust.data.cache import SPLIT, read_split, write_split
@@ -270,7 +270,7 @@ def run_there(
                 n_workers, asked = workers or _workers_of(executor), now
                 progress(n_workers)
             while len(running) < 2 * n_workers:
-                work = schedule.take(_size(schedule, now - began, n_workers))
+                work = schedule.take(chunk_size(schedule, now - began, n_workers))
                 if work is None:
                     break
                 try:
@@ -302,16 +302,6 @@ def _workers_of(executor: Executor) -> int:
     if (client := getattr(executor, "_client", None)) is not None:
         return max(1, sum(client.nthreads().values()))
     return getattr(executor, "_max_workers", None) or getattr(executor, "num_workers", None) or 4
-
-
-def _size(schedule: Schedule, age: float, workers: int) -> int:
-    """Trials of a chunk: few at first, then some seconds of work (`chunk_seconds`), and fewer at the end, when workers without
-    work would wait for the others."""
-    seconds = schedule.seconds_per_trial()
-    if seconds is None or age < SHORTEST_CHUNK:
-        return 8
-    fair = -(-(schedule.total - schedule.computed) // (2 * workers))
-    return max(1, min(CHUNK_TRIALS, fair, int(chunk_seconds(age) / max(seconds, 1e-6))))
 
 
 def _drain(running: dict[Future, Chunk], schedule: Schedule, finished: Finished) -> None:

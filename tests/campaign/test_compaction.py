@@ -1,0 +1,132 @@
+"""Stores of many chunks: joined when they are opened for writing, whatever kills the process in between."""
+
+import multiprocessing
+import os
+import signal
+import time
+from pathlib import Path
+from random import Random
+
+import pyarrow.parquet as pq
+import pytest
+
+from drsrobust.campaign import StoreError
+from tests.campaign import writer
+from tests.campaign.writer import store, trials
+
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload([writer.__name__, "pandas"])
+
+
+def chunks(folder):
+    return sorted(path.name for path in Path(folder).glob("*.parquet"))
+
+
+def filled(folder, conditions=2, n=40, step=1):
+    """A store whose chunks hold one trial each, or every `step`-th of `step` of them."""
+    here = store(folder)
+    with here.writing():
+        for condition in range(conditions):
+            for start in range(0, n, step * step):
+                for first in range(start, start + step):
+                    here.write(trials(condition, range(first, start + step * step, step)))
+    return here
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_store_of_many_chunks_is_compacted_when_it_is_opened(tmp_path, monkeypatch, step):
+    here = filled(tmp_path / "s", n=45, step=step)
+    table, keys = here.read(), here.keys()
+    assert len(chunks(here.folder)) == 2 * 45 / step
+    monkeypatch.setattr("drsrobust.campaign.store.MANY_CHUNKS", 10)
+    with here.writing() as opened:
+        assert (opened == keys).all()
+        with pytest.raises(StoreError, match="trial 7 of condition 1 is stored already"):
+            here.write(trials(1, [7]))
+        here.write(trials(1, [500]))
+    assert [name[:23] for name in chunks(here.folder)] == [
+        "00000-00000000-00000044",
+        "00001-00000000-00000044",
+        "00001-00000500-00000500",
+    ]
+    again = here.read()
+    assert again.slice(0, 90).equals(table) and len(again) == 91 and len(here.keys()) == 91
+    assert here.first_trial(1).equals(table.slice(45, 1))
+
+
+def test_joined_chunks_hold_1024_trials_or_more(tmp_path, monkeypatch):
+    monkeypatch.setattr("drsrobust.campaign.store.JOINED_TRIALS", 16)
+    here = filled(tmp_path / "s", conditions=1, n=40)
+    with here.writing():
+        here.compact()
+        names = chunks(here.folder)
+        assert [name[:23] for name in names] == [
+            "00000-00000000-00000015",
+            "00000-00000016-00000031",
+            "00000-00000032-00000039",
+        ]
+        here.compact()
+    assert chunks(here.folder) == names  # nothing more to join
+
+
+def test_chunks_that_are_replaced_are_ignored_and_then_deleted(tmp_path):
+    """As after a kill between the joined chunk and the end of the deletions."""
+    here = filled(tmp_path / "s", n=6)
+    old = {path.name: path.read_bytes() for path in here.folder.glob("*.parquet")}
+    table = here.read()
+    with here.writing():
+        here.compact()
+    joined = chunks(here.folder)
+    for name, content in list(old.items())[1:]:
+        (here.folder / name).write_bytes(content)
+    assert here.read().equals(table) and len(here.keys()) == 12
+    with here.writing():
+        here.compact()
+    assert chunks(here.folder) == joined
+    replaced = [pq.read_schema(here.folder / name).metadata[b"drsrobust.replaces"] for name in joined]
+    assert all(name.encode() in b"".join(replaced) for name in old)
+
+
+def compact(folder, seconds):
+    """Compacts a store, whose disk is slow."""
+    for name in ("fsync", "unlink"):
+        done = getattr(os, name)
+        setattr(os, name, lambda *arguments, done=done: (time.sleep(seconds), done(*arguments)))
+    here = store(folder)
+    with here.writing():
+        here.compact()
+
+
+def test_kill_9_while_it_is_compacted(tmp_path):
+    """At twelve moments: each trial stays, once; what a reader sees meanwhile is all of them."""
+    random, cut = Random(3), 0
+    for turn in range(12):
+        here = filled(tmp_path / f"s{turn}", n=8)
+        table, before = here.read(), chunks(here.folder)
+        child = FORKS.Process(target=compact, args=(here.folder, 0.004), daemon=True)
+        child.start()
+        end = time.monotonic() + 30
+        while chunks(here.folder) == before and time.monotonic() < end:
+            assert here.read().equals(table)
+        time.sleep(random.uniform(0, 0.05))
+        child.kill()
+        child.join()
+        left = chunks(here.folder)
+        cut += child.exitcode == -signal.SIGKILL and len(left) > 2
+        assert left != before and here.read().equals(table)
+        with here.writing():
+            here.compact()
+        assert here.read().equals(table) and len(chunks(here.folder)) == 2
+    assert cut >= 3
+
+
+def test_a_damaged_chunk_is_not_joined(tmp_path):
+    here = filled(tmp_path / "s", n=5)
+    path = here.folder / chunks(here.folder)[3]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+    before = chunks(here.folder)
+    with here.writing(), pytest.raises(StoreError, match="is damaged .* its trials are computed again"):
+        here.compact()
+    assert chunks(here.folder) == before

@@ -1,0 +1,127 @@
+"""docs/scale.md as written, and the examples that it names."""
+
+import importlib.util
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import drsrobust as dr
+from tests.conftest import ROOT
+
+STUDY = """
+[model]
+name = "fm"
+
+[rows]
+dataset = "synthetic-movielens/ids"
+
+[campaign]
+errors = [{ kind = "BitFlip", ber = [1e-5, 1e-3] }]
+targets = ["all", "embedding"]
+trials = 150
+store = "STORE"
+"""
+
+
+@pytest.mark.long
+def test_python_runs(capsys, run_page):
+    names = run_page("scale.md", blocks=3)
+    printed = capsys.readouterr().out
+    assert "4 trials of the last shard, 12 in all" in printed and printed.rstrip().endswith("True")
+    assert len(names["table"]) == 24
+
+
+def test_examples_are_short_and_named_by_the_page():
+    page = (ROOT / "docs" / "scale.md").read_text()
+    examples = sorted((ROOT / "examples").iterdir())
+    assert {path.name for path in examples} == set(re.findall(r"\]\(\.\./examples/([\w.]+)\)", page))
+    assert all(len(path.read_text().splitlines()) <= 20 for path in examples if path.suffix == ".py")
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """A folder with files of campaigns, and the table that one process makes."""
+    folder = tmp_path_factory.mktemp("study")
+    for name in ("one", "dask", "mpi", "ray"):
+        (folder / f"{name}.toml").write_text(STUDY.replace("STORE", name))
+    return folder, dr.read_campaign(folder / "one.toml").run(workers=1, progress=False)
+
+
+def command(*arguments):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(list(map(str, arguments)), env=environment, capture_output=True, text=True, timeout=300)
+
+
+def check(study, name):
+    folder, expected = study
+    campaign = dr.read_campaign(folder / f"{name}.toml")
+    pd.testing.assert_frame_equal(campaign.table(), expected, check_exact=True)
+    return campaign.timings()
+
+
+def here(*program):
+    """A program of this environment."""
+    return [sys.executable, "-m", *program]
+
+
+@pytest.mark.long
+def test_a_dask_cluster_whose_worker_is_killed(study):
+    """Scheduler and four workers are processes of their own; all compute, and the table is that of one process."""
+    pytest.importorskip("distributed", reason="pip install drsrobust[cluster]")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
+    start = ["distributed.cli.dask_scheduler", "--host", address, "--no-dashboard"]
+    processes = [subprocess.Popen(here(*start), **quiet)]
+    worker = ["distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
+    processes += [subprocess.Popen(here(*worker), **quiet) for _ in range(4)]
+    folder = study[0] / "dask"
+
+    def kill():
+        while len(list(folder.glob("*.parquet"))) < 8:
+            time.sleep(0.02)
+        processes[1].send_signal(signal.SIGKILL)
+
+    assassin = threading.Thread(target=kill, daemon=True)
+    assassin.start()
+    try:
+        done = command(sys.executable, ROOT / "examples" / "dask_client.py", study[0] / "dask.toml", address)
+        assert done.returncode == 0, done.stderr
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    assassin.join(timeout=10)
+    assert processes[1].returncode == -signal.SIGKILL and "600 trials" in done.stdout
+    assert check(study, "dask")["worker"].nunique() == 4
+
+
+@pytest.mark.long
+def test_mpi(study):
+    pytest.importorskip("mpi4py", reason="pip install mpi4py mpich")
+    mpiexec = Path(sys.executable).with_name("mpiexec")
+    if not mpiexec.is_file():
+        pytest.skip("there is no mpiexec in this environment: pip install mpich")
+    example = ROOT / "examples" / "mpi.py"
+    done = command(mpiexec, "-n", 3, sys.executable, "-m", "mpi4py.futures", example, study[0] / "mpi.toml")
+    assert done.returncode == 0 and "600 trials" in done.stdout, done.stderr
+    assert check(study, "mpi")["worker"].nunique() == 2
+
+
+@pytest.mark.long
+def test_ray(study):
+    if importlib.util.find_spec("ray") is None:
+        pytest.skip("pip install ray")
+    done = command(sys.executable, ROOT / "examples" / "ray_tasks.py", study[0] / "ray.toml", 2)
+    assert done.returncode == 0 and "600 trials" in done.stdout, done.stderr
+    check(study, "ray")
