@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from benchmarks import campaign, coverage, encoding, injection, mitigation, quality, training
+from benchmarks import campaign, cluster, coverage, encoding, injection, mitigation, quality, training
 from benchmarks.__main__ import main, write
 from benchmarks.common import LAST, OURS, large_case
 from drsrobust.training import Settings
@@ -215,3 +215,13 @@ def test_a_csv_is_whole_or_absent(tmp_path):
         write(None, path)
     assert [file.name for file in path.parent.iterdir()] == ["table.csv"]
     assert path.read_text() == "errors,undo_cpu_ms,rate\n7,,0.001\n"
+
+
+def test_cluster(bench):
+    tables, text = bench(cluster, {"cluster": cluster.COLUMNS}, cluster={"workers": 8, "trials": 800, "dying": 0.25})
+    table = tables["cluster"].set_index("way")
+    assert (
+        list(table.index) == ["executor", "shards"] and (table["trials"] == 800).all() and (table["deaths"] == 2).all()
+    )
+    assert table["busy_share"].between(0.5, 1).all() and (table["minutes"] >= 800 / 8 / 60 * 0.9).all()
+    assert table.loc["shards", "merged_chunks"] == 1 and table.loc["executor", "chunks"] > 8 and "simulated" in text

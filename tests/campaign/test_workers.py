@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -134,6 +135,41 @@ def test_dask_with_a_killed_worker(evaluator, expected, tmp_path):
         same(campaign(evaluator, tmp_path / "s").run(progress=False, executor=client.get_executor()), expected)
         assassin.join()
         assert pids[0] not in client.run(os.getpid).values()
+
+
+def test_how_many_workers_an_executor_has():
+    nthreads = {"tcp://a": 2, "tcp://b": 1}
+    client = SimpleNamespace(nthreads=lambda: nthreads)
+    dask = SimpleNamespace(_client=client)
+    assert running._workers_of(dask) == 3
+    nthreads.clear()
+    assert running._workers_of(dask) == 1  # until a worker comes
+    assert running._workers_of(ThreadPoolExecutor(7)) == 7
+    assert running._workers_of(SimpleNamespace(num_workers=5)) == 5  # MPI
+
+
+def test_an_executor_is_given_two_chunks_a_worker(evaluator, tmp_path, monkeypatch):
+    """As many as `workers=` says, and as there are when more have come."""
+    in_work, most = [], []
+
+    class Counting(ThreadPoolExecutor):
+        def submit(self, function, *arguments):
+            in_work.append(1)
+            most.append(len(in_work))
+            future = super().submit(function, *arguments)
+            future.add_done_callback(lambda _: in_work.pop())
+            return future
+
+    monkeypatch.setattr(running, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(running, "chunk_size", lambda *_: 1)
+    with Counting(1) as executor:
+        campaign(evaluator, tmp_path / "s", targets=["all"]).run(progress=False, executor=executor, workers=3)
+        assert max(most) == 6
+        most.clear()
+        workers = iter([1, 1, 4])
+        monkeypatch.setattr(running, "_workers_of", lambda executor: next(workers, 4))
+        campaign(evaluator, tmp_path / "t", targets=["all"]).run(progress=False, executor=executor)
+    assert most[:2] == [1, 2] and max(most) == 8
 
 
 class Tower(nn.Module):

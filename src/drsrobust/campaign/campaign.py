@@ -201,7 +201,7 @@ class Campaign:
         part = copy.copy(self)
         part._shard, part._whole, part._checked = shard, self.store, set()
         empty = self.store.schema.empty_table()
-        schedule = part._schedule_of(empty, empty)
+        schedule = part._schedule_of(empty)
         pilots = [schedule.pilot(number) for number in range(len(self.conditions))]
         part.store = self._store(
             folder or shard_folder(self.store.folder, shard), {**shard._asdict(), "pilots": pilots}
