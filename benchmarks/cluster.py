@@ -1,6 +1,6 @@
 """A campaign of a million trials on a thousand workers that are simulated: what scheduler, store and merge cost.
 
-The trials are stubs, whose time is simulated, as the workers are. Scheduler, store and merge are those of the library, and their
+The trials are stubs, whose time is simulated, as the workers are. Scheduler, store and merge are real, and their
 time is measured: the process of an executor writes one chunk after the other.
 """
 
@@ -19,8 +19,9 @@ import pandas as pd
 import pyarrow as pa
 
 from benchmarks.common import Result, about, text
-from drsrobust.campaign.schedule import CHUNK_TRIALS, Chunk, Schedule, Shard, chunk_seconds, chunk_size
-from drsrobust.campaign.shards import merge, shard_folder
+from drsrobust.campaign.merging import merge
+from drsrobust.campaign.schedule import CHUNK_TRIALS, Chunk, Schedule, chunk_seconds, chunk_size
+from drsrobust.campaign.shards import Shard, shard_folder
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import BIT_COUNT, SCHEMA, chunk, stored_schema
 

@@ -64,7 +64,7 @@ def campaign(file: str, workers: int | None, trials: int | None, shard: str | No
 def merge(file: str, folders: tuple[str, ...], trials: int | None) -> None:
     """Join the shards of the campaign of a TOML FILE, print its table and write its report.
 
-    FOLDERS are those of all its shards; without them, the ones beside the campaign's store.
+    FOLDERS are those of all its shards; without them, those next to the campaign's store.
     """
     from drsrobust.campaign import merge
 

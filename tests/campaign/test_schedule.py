@@ -4,7 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from drsrobust.campaign.schedule import LONGEST_CHUNK, SHORTEST_CHUNK, Chunk, Schedule, Shard, chunk_seconds
+from drsrobust.campaign.schedule import LONGEST_CHUNK, SHORTEST_CHUNK, Chunk, Schedule, chunk_seconds
+from drsrobust.campaign.shards import Shard
 
 
 def finished(condition, trials, seconds=1.0):

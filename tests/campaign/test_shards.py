@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from drsrobust.campaign import Campaign, StoreError, merge
-from drsrobust.campaign.schedule import Shard
-from drsrobust.campaign.shards import full_run_of, shard_folders
+from drsrobust.campaign.shards import Shard, full_run_of, shard_folders
 from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.injection import BitFlip
 from drsrobust.mitigation import WeightRange
@@ -102,7 +101,7 @@ def test_no_such_shard(shard, says, evaluator, tmp_path):
 
 def test_what_must_not_be_merged(evaluator, tmp_path):
     whole, store = campaign(evaluator, tmp_path / "s"), tmp_path / "s"
-    with pytest.raises(StoreError, match="there are no shards beside"):
+    with pytest.raises(StoreError, match="there are no shards next to"):
         merge(whole)
     whole.run(shard=(0, 3), progress=False)
     lacking = (

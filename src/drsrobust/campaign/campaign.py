@@ -31,8 +31,8 @@ from drsrobust.campaign.model_file import NotPicklable, model_file
 from drsrobust.campaign.progress import CampaignProgress
 from drsrobust.campaign.repeat import check_first_trials
 from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, families, raised_to_least, stratified
-from drsrobust.campaign.schedule import Schedule, Shard
-from drsrobust.campaign.shards import full_run_of, shard_folder, shard_folders
+from drsrobust.campaign.schedule import Schedule
+from drsrobust.campaign.shards import Shard, full_run_of, shard_folder, shard_folders
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
 from drsrobust.campaign.trial import LocalRunner, run_here
@@ -190,7 +190,7 @@ class Campaign:
         return Store(folder, self._what, provenance, stored_schema(self.metrics), shard)
 
     def _of_shard(self, shard: Shard, folder: Path | None = None) -> "Campaign":
-        """This campaign, as far as a shard computes it: its store, in `folder` or beside the whole campaign's, and its table.
+        """This campaign, as far as a shard computes it: its store, in `folder` or next to the whole campaign's, and its table.
 
         Raises:
             ValueError: results that are not kept.

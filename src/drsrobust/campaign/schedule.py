@@ -6,6 +6,8 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from drsrobust.campaign.shards import Shard
+
 CHUNK_TRIALS = 1024  # of a chunk at most
 SHORTEST_CHUNK, LONGEST_CHUNK = 3.0, 60.0  # seconds
 FREE, TAKEN, COMPUTED, ELSEWHERE = range(4)  # states of a trial; ELSEWHERE: another shard computes it
@@ -17,33 +19,6 @@ class Chunk(NamedTuple):
 
     condition: int
     trials: tuple[int, ...]
-
-
-class Shard(NamedTuple):
-    """A part of a campaign: of every condition the trials whose number leaves `index` when divided by `of`."""
-
-    index: int
-    of: int
-
-    def __str__(self) -> str:
-        return f"{self.index}/{self.of}"
-
-    @classmethod
-    def read(cls, shard: "Shard | tuple[int, int] | str") -> "Shard":
-        """A shard from `(3, 8)` or `3/8`.
-
-        Raises:
-            ValueError: something else, under one shard, or an index outside of 0 to n - 1.
-        """
-        try:
-            index, of = (int(part) for part in (shard.split("/") if isinstance(shard, str) else shard))
-        except (TypeError, ValueError):
-            raise ValueError(f"shard is {shard!r}; it must be (i, n) or 'i/n', as 3/8") from None
-        if of < 1:
-            raise ValueError(f"shard is {index}/{of}; a campaign has at least 1 shard")
-        if not 0 <= index < of:
-            raise ValueError(f"shard is {index}/{of}; of {of} shards the first is 0/{of} and the last {of - 1}/{of}")
-        return cls(index, of)
 
 
 def chunk_seconds(age: float) -> float:
