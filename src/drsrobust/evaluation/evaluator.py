@@ -208,7 +208,7 @@ class Evaluator:
     def _warn_of_probabilities(self) -> None:
         """Warns if the golden scores, or those of a task, look like probabilities. Logits may lie in [0, 1] too, as those of an
         untrained model often do: then no sigmoid made them, and as probabilities they are worse than the click rate."""
-        scores, labels = self._reach.scores.astype(np.float64), self.rows.labels
+        scores, labels = self._reach.scores, self.rows.labels
         tasks = self.rows.tasks or ("",)
         suspected = {}
         for task, values, clicks in zip(
@@ -459,7 +459,7 @@ def _checked_rows(rows: Any, task: str) -> Split | Batches:
 
 def _predict(values: np.ndarray, clicks: np.ndarray) -> bool:
     """Whether values [n] in [0, 1] are better probabilities of clicks than their sigmoid, and than the click rate."""
-    rate = float(clicks.mean())
+    values, rate = values.astype(np.float64), float(clicks.mean())
     with np.errstate(divide="ignore"):
         loss = log_loss(clicks, np.log(values) - np.log1p(-values), rate)
     return loss < min(log_loss(clicks, values, rate), entropy(clicks > 0.5))
