@@ -107,6 +107,7 @@ class AffectedRows:
             self._try_again(scores)
         if self._split is not None:
             self._try_without_padding()
+        self.scores.flags.writeable = False
         self.all_rows = self.everything or self.all_rows
         self._warned: set[str] = set()
         self._lookups = lookups

@@ -8,9 +8,7 @@ Where all placements of a class are equal, as of scores that separate the classe
 they have no variance. That is certain of these rows and not of others: a share of up to
 `rule_of_three(rows of the class)` of all rows may be placed anywhere, and widens the interval, added in squares."""
 
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -108,8 +106,7 @@ def twice_won(clicked: np.ndarray, scores: np.ndarray) -> int:
     """
     keys = best_first_keys(scores)
     if len(keys) > RANGE and keys.itemsize == 4:
-        blocks = [(keys[start : start + RANGE], clicked[start : start + RANGE]) for start in range(0, len(keys), RANGE)]
-        return twice_won_by_ranges(lambda: blocks)
+        return twice_won_by_ranges(clicked, keys)
     return twice_won_of_keys(clicked, keys)
 
 
@@ -132,46 +129,46 @@ def twice_won_of_keys(clicked: np.ndarray, keys: np.ndarray) -> int:
 RANGE = 1 << 21  # scores that are sorted at once, in 80 bytes each
 
 
-def twice_won_by_ranges(blocks: Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]]) -> int:
-    """`twice_won` of scores in blocks, which are read once for every `RANGE` of them, in order of their keys: equal to it, in
-    memory that does not grow with them.
+def twice_won_by_ranges(clicked: np.ndarray, keys: np.ndarray) -> int:
+    """`twice_won_of_keys`, range by range of the keys, in memory that does not grow with their number: both arrays may be maps
+    of files, which are read once for every `RANGE` rows.
 
     Args:
-        blocks: gives (`best_first_keys` uint32 [m], clicked bool [m]), the same at each call.
+        clicked: bool [n].
+        keys: `best_first_keys` of float32, uint32 [n].
     """
-    halves = _counted(blocks(), 16)
+    parts = [slice(start, start + RANGE) for start in range(0, len(keys), RANGE)]
+    halves = _counted(((clicked[part], keys[part]) for part in parts), 16)
     clicks, others = halves.sum(axis=1).tolist()
-    halves[:, -1] = 0  # of NaN alone
+    halves = halves[:, :-1]  # the last one is of NaN alone
     clicks_known, others_known = halves.sum(axis=1).tolist()
     ends = np.cumsum(halves.sum(axis=0))
-    twice, start, below = 0, 0, others_known
+    twice, start, below = clicks * others - clicks_known * others_known, 0, others_known
     while start < len(ends):
         before = ends[start - 1] if start else 0
         end = max(start + 1, int(np.searchsorted(ends, before + RANGE, "right")))
         m, n = halves[:, start:end].sum(axis=1).tolist()
         below -= n
-        within = partial(_between, blocks, start << 16, (end << 16) - 1)
+        twice += 2 * m * below
+        within = (_between(clicked[part], keys[part], start << 16, (end << 16) - 1) for part in parts)
         if m + n > RANGE:  # keys of one high half, so that the low half tells them apart
-            won, ties = _counted(within(), 0)
+            won, ties = _counted(within, 0)
             twice += int((won * (2 * (n - np.cumsum(ties)) + ties)).sum())
         elif m + n:
-            keys, clicked = map(np.concatenate, zip(*within(), strict=True))
-            twice += twice_won_of_keys(clicked, keys)
-        twice += 2 * m * below
+            twice += twice_won_of_keys(*map(np.concatenate, zip(*within, strict=True)))
         start = end
-    return twice + clicks * others - clicks_known * others_known
+    return twice
 
 
-def _between(blocks: Callable[[], Iterable[tuple[np.ndarray, np.ndarray]]], low: int, high: int) -> Iterator[Any]:
-    for keys, clicked in blocks():
-        chosen = (keys >= low) & (keys <= high)
-        yield keys[chosen], clicked[chosen]
+def _between(clicked: np.ndarray, keys: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    chosen = (keys >= low) & (keys <= high)
+    return clicked[chosen], keys[chosen]
 
 
-def _counted(blocks: Iterable[tuple[np.ndarray, np.ndarray]], shift: int) -> np.ndarray:
+def _counted(parts: Iterable[tuple[np.ndarray, np.ndarray]], shift: int) -> np.ndarray:
     """Clicks and others by 16 bits of their keys, int64 [2, 65536]."""
     counts = np.zeros((2, 1 << 16), np.int64)
-    for keys, clicked in blocks:
+    for clicked, keys in parts:
         digit = (keys >> np.uint32(shift)).astype(np.uint16)
         for number, chosen in enumerate((clicked, ~clicked)):
             counts[number] += np.bincount(digit[chosen], minlength=1 << 16)

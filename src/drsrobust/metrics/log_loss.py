@@ -106,7 +106,12 @@ def over_clicks(p: np.ndarray, clicked: np.ndarray) -> float:
 
 def entropy(clicked: np.ndarray) -> float:
     """Entropy, in nats, of the click rate of rows (bool [n]); NaN when only one class is there."""
-    rate = np.count_nonzero(clicked) / max(len(clicked), 1)
+    return entropy_of(np.count_nonzero(clicked), len(clicked))
+
+
+def entropy_of(clicks: int, n: int) -> float:
+    """`entropy` of n rows with so many clicks."""
+    rate = clicks / max(n, 1)
     if rate in (0.0, 1.0):
         return float("nan")
     return float(-(rate * np.log(rate) + (1 - rate) * np.log(1 - rate)))

@@ -1,0 +1,86 @@
+"""Metrics of click scores that come in blocks and are never in memory together."""
+
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from drsrobust._files import unnamed_file, writing
+from drsrobust.metrics._inputs import checked, checked_prior
+from drsrobust.metrics.auc import best_first_keys, share_won, twice_won_by_ranges
+from drsrobust.metrics.log_loss import entropy_of, factors, mean_log, served
+
+
+class Headline(NamedTuple):
+    """AUC, log loss (nats per row) and normalised entropy; rows whose score is NaN, and infinite."""
+
+    auc: float
+    logloss: float
+    ne: float
+    nan_rows: int
+    inf_rows: int
+
+
+class StreamedMetrics:
+    """AUC, log loss and normalised entropy of scores in blocks.
+
+    AUC equals `metrics.auc` of all scores in every bit; log loss and normalised entropy, whose sums have another order, equal
+    theirs within 1e-12. The scores' order and the clicks are in files without a name, 5 bytes a row.
+
+    Args:
+        prior: click rate of the training rows, what a NaN predicts.
+        compare: what AUC compares: `logit`, or `probability` (float32, as `served` gives it).
+        folder: of the files.
+
+    Attributes:
+        low, high: the least and the largest score; NaN counts for neither.
+
+    Raises:
+        ValueError: a prior outside [0, 1].
+        OSError: the files cannot be written, also of `add`.
+    """
+
+    def __init__(self, prior: float, compare: str, folder: Path) -> None:
+        self._prior, self._compare, self._folder = checked_prior(prior), compare, folder
+        self._keys, self._clicked = unnamed_file(folder), unnamed_file(folder)
+        self._losses: list[float] = []
+        self._rows = self._clicks = self._nan_rows = self._inf_rows = 0
+        self.low, self.high = math.inf, -math.inf
+
+    def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
+        """Adds the rows of a block.
+
+        Args:
+            labels: [m], 0 or 1.
+            scores: logits float32 [m]; float64 where AUC compares probabilities.
+
+        Raises:
+            ValueError: labels and scores of different lengths, a label other than 0 and 1, or float64 logits to compare.
+        """
+        clicked, scores = checked(labels, scores)
+        keys = best_first_keys(served(scores) if self._compare == "probability" else scores)
+        if keys.itemsize > 4:
+            raise ValueError(f"scores are {scores.dtype}; in a stream, scores='logit' compares float32 alone")
+        with writing(self._folder):
+            keys.tofile(self._keys)
+            clicked.tofile(self._clicked)
+        self._losses.append(mean_log(factors(clicked, scores, self._prior)) * len(scores))
+        self._rows += len(scores)
+        self._clicks += int(np.count_nonzero(clicked))
+        self._nan_rows += int(np.count_nonzero(np.isnan(scores)))
+        self._inf_rows += int(np.count_nonzero(np.isinf(scores)))
+        self.low, self.high = float(np.fmin.reduce(scores, initial=self.low)), float(
+            np.fmax.reduce(scores, initial=self.high)
+        )
+
+    def headline(self) -> Headline:
+        """The metrics of all rows that were added."""
+        keys, clicked = (
+            np.asarray(np.memmap(file, dtype, "r")) for file, dtype in ((self._keys, np.uint32), (self._clicked, bool))
+        )
+        won = share_won(twice_won_by_ranges(clicked, keys), self._clicks, self._rows - self._clicks)
+        logloss = math.fsum(self._losses) / self._rows
+        return Headline(
+            won, logloss, logloss / entropy_of(self._clicks, self._rows), self._nan_rows, self._inf_rows
+        )
