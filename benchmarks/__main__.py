@@ -22,6 +22,7 @@ BENCHMARKS = (
     "coverage",
     "memory_faults",
     "planning",
+    "rows",
 )  # modules with a function `run`
 
 

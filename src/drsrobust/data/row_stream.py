@@ -51,7 +51,9 @@ class Stream:
             self.clicks += int(np.count_nonzero(block.labels))
         self.sizes = np.array(sizes, np.int64)
         if self.clicks in (0, len(self)):
-            raise StreamError(f"the stream has {self.clicks} clicks in {len(self)} rows; AUC needs rows of both classes")
+            raise StreamError(
+                f"the stream has {self.clicks} clicks in {len(self)} rows; AUC needs rows of both classes"
+            )
         self.prior = priors.pop() if len(priors) == 1 else self.clicks / len(self)
         self.fingerprint = digest(["stream", self._digests, self.prior])
 
@@ -65,7 +67,9 @@ class Stream:
         for made in self._made():
             block = made.test if isinstance(made, Dataset) else made
             if number == len(self._digests) or _digest(block) != self._digests[number]:
-                raise StreamError(f"block {number} is another one than in the first pass; make_blocks must repeat itself")
+                raise StreamError(
+                    f"block {number} is another one than in the first pass; make_blocks must repeat itself"
+                )
             number += 1
             yield block
         if number < len(self._digests):
@@ -117,7 +121,9 @@ def _schema(made: Split | Dataset, block: Split, number: int) -> dict[str, objec
     schema = made.schema if isinstance(made, Dataset) else None
     return {
         "dense columns": block.dense.shape[1] if schema is None else list(schema.dense),
-        "sparse features": [f"{name} (lists)" if ids.lengths is not None else name for name, ids in block.sparse.items()],
+        "sparse features": [
+            f"{name} (lists)" if ids.lengths is not None else name for name, ids in block.sparse.items()
+        ],
         "table sizes": None if schema is None else [feature.cardinality for feature in schema.features],
     }
 

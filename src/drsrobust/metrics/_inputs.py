@@ -21,7 +21,6 @@ def in_blocks(function: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.nd
     return values
 
 
-
 def checked(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Clicks (bool [n]) and scores [n]; both may be [n, 1].
 

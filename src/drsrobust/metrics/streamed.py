@@ -70,8 +70,9 @@ class StreamedMetrics:
         self._clicks += int(np.count_nonzero(clicked))
         self._nan_rows += int(np.count_nonzero(np.isnan(scores)))
         self._inf_rows += int(np.count_nonzero(np.isinf(scores)))
-        self.low, self.high = float(np.fmin.reduce(scores, initial=self.low)), float(
-            np.fmax.reduce(scores, initial=self.high)
+        self.low, self.high = (
+            float(np.fmin.reduce(scores, initial=self.low)),
+            float(np.fmax.reduce(scores, initial=self.high)),
         )
 
     def headline(self) -> Headline:
@@ -81,6 +82,4 @@ class StreamedMetrics:
         )
         won = share_won(twice_won_by_ranges(clicked, keys), self._clicks, self._rows - self._clicks)
         logloss = math.fsum(self._losses) / self._rows
-        return Headline(
-            won, logloss, logloss / entropy_of(self._clicks, self._rows), self._nan_rows, self._inf_rows
-        )
+        return Headline(won, logloss, logloss / entropy_of(self._clicks, self._rows), self._nan_rows, self._inf_rows)
