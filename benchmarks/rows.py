@@ -1,9 +1,9 @@
 """Rows larger than memory: time and own memory (without pages of files) of what is done with a file in Criteo's format.
 
 The file is generated (`encoding.write_lines`). `generate` writes it, `encode` loads it, `golden` makes an evaluator of a DLRM
-with its first weights and without cached outputs on the training rows, 80 % of the lines, `rerun` evaluates a flip in a table for
-the first time (indexes are made) and once more, `campaign` runs 20 trials of 1 to 100 flips in the tables. `stream` computes
-the metrics of as many generated scores as there are lines, which are never in memory together.
+with its first weights and without cached outputs on the training rows, 80 % of the lines, `rerun` evaluates a flip in a table
+for the first time (indexes are made), `again` once more, `campaign` runs 20 trials of 1 to 100 flips in the tables. `stream`
+computes the metrics of as many generated scores as there are lines, which are never in memory together.
 
 Each step that is finished is noted, so that a run that was stopped goes on after it; the last one deletes the folder, which
 takes 700 bytes a line. `make bench BENCH=rows ROWS=10000000` sets the number of lines.
@@ -73,11 +73,10 @@ def large_rows(lines: int = LINES, steps: Sequence[str] = STEPS) -> pd.DataFrame
     peak = json.loads(peaks.read_text()) if peaks.exists() else {}
     environment = os.environ | {"OMP_NUM_THREADS": "1", "DRSROBUST_CACHE": str(folder)}
     while left := [step for step in steps if step not in _noted(notes)]:
-        # Encoding is a process of its own, and so is what needs the evaluator: memory that one step frees may stay its process's.
+        # In processes of their own, except what needs the same evaluator: a process may keep memory that it freed.
         now = left[:1] if left[0] in ("generate", "encode", "stream") else [step for step in left if step != "stream"]
-        with subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.rows", str(folder), str(lines), *now], env=environment
-        ) as process:
+        command = [sys.executable, "-m", "benchmarks.rows", str(folder), str(lines), *now]
+        with subprocess.Popen(command, env=environment) as process:
             try:
                 while process.poll() is None:
                     done = set(_noted(notes))

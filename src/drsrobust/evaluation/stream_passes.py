@@ -12,8 +12,7 @@ from drsrobust.models.scoring import PaddedBatches
 
 
 class StreamPasses:
-    """The golden run over a stream, and further passes; for an evaluator what `AffectedRows` and the metrics of all scores are
-    of other rows.
+    """The golden run over a stream, and further passes: for an evaluator `AffectedRows` and the metrics in one.
 
     Args:
         model: without errors.
@@ -22,22 +21,20 @@ class StreamPasses:
         compare: as of `StreamedMetrics`.
 
     Attributes:
-        scores: of the golden run, what is kept of them.
-        ends: the least and the largest of them.
-        everything: why every rerun is a full run.
-        bounded: as of `AffectedRows`, by the first batch.
+        scores: metrics of the golden run.
+        ends: the least and the largest golden score.
+        everything, bounded: as of `AffectedRows`.
     """
 
     everything = "its rows are a stream, whose blocks are made for whole passes"
 
     def __init__(self, model: nn.Module, rows: Stream, scoring: Scoring, compare: str) -> None:
         self._model, self._rows, self._scoring, self._compare = model, rows, scoring, compare
-        first = PaddedBatches(next(iter(rows.blocks())))[0]
-        self.bounded = trace_dataflow(model, first, scoring)[0].bounded
+        self.bounded = trace_dataflow(model, PaddedBatches(next(rows.blocks()))[0], scoring)[0].bounded
         self.scores = self.full(golden=True)
 
     def full(self, golden: bool = False) -> Headline:
-        """Metrics of all rows by the model in its present state; `golden`: as of `score`.
+        """Metrics of all rows by the model in its present state; `golden` as of `score`.
 
         Raises:
             StreamError: of the blocks, or the scores' order cannot be written.
@@ -53,13 +50,13 @@ class StreamPasses:
             self.ends = metrics.low, metrics.high
         return metrics.headline()
 
+    def headline(self, scores: Headline, changed: None) -> tuple[float, float, float]:
+        """AUC, log loss and normalised entropy."""
+        return scores[:3]
+
     def intact(self) -> bool:
         """Whether the model without errors gives the golden metrics."""
         return self.full() == self.scores
-
-    def headline(self, scores: Headline, changed: None) -> tuple[float, float, float]:
-        """AUC, log loss and normalised entropy."""
-        return scores.auc, scores.logloss, scores.ne
 
     def check(self, golden: Headline) -> None:
         """Nothing to check: no array is kept."""

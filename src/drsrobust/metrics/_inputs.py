@@ -1,24 +1,10 @@
 """Checks of the inputs of metrics: labels, scores, users and settings."""
 
 import operator
-from collections.abc import Callable
 
 import numpy as np
 
 BLOCK = 1 << 18  # rows that are computed at once, so that memory holds few copies of all
-
-
-def blocks(n: int) -> list[slice]:
-    """Slices of up to `BLOCK` of n rows, in order."""
-    return [slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK)]
-
-
-def in_blocks(function: Callable[..., np.ndarray], *arrays: np.ndarray) -> np.ndarray:
-    """What a function gives for each row of arrays [n], float64 [n]."""
-    values = np.empty(len(arrays[0]))
-    for rows in blocks(len(values)):
-        values[rows] = function(*(array[rows] for array in arrays))
-    return values
 
 
 def checked(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -115,8 +101,6 @@ def check_finite(golden: np.ndarray) -> None:
 def check_same(arrays: dict[str, np.ndarray], fresh: dict[str, np.ndarray]) -> None:
     """Raises RuntimeError unless the arrays, by name, are the fresh ones bit for bit."""
     for name, array in arrays.items():
-        other = fresh[name]
-        if (array.dtype, array.shape) != (other.dtype, other.shape) or any(
-            array[rows].tobytes() != other[rows].tobytes() for rows in blocks(len(array))
-        ):
+        bits = [part.view(f"u{part.itemsize}") for part in (array, fresh[name])]
+        if array.dtype != fresh[name].dtype or not np.array_equal(*bits):
             raise RuntimeError(f"{name} is not what it was made of the golden scores; something wrote to it")

@@ -7,7 +7,7 @@ import numpy as np
 
 from drsrobust._choices import unknown
 from drsrobust.metrics._inputs import (
-    blocks,
+    BLOCK,
     check_finite,
     check_same,
     checked,
@@ -38,7 +38,8 @@ class GoldenPairs:
         self._clicks, self._others = np.sort(golden[clicked]), np.sort(golden[~clicked])
         self._won = np.zeros(len(golden), np.int64)  # twice, of a row's pairs with all of the other class, by the click
         self._twice = 0
-        for rows in blocks(len(golden)):
+        for start in range(0, len(golden), BLOCK):
+            rows = slice(start, start + BLOCK)
             won, part, is_click = self._won[rows], golden[rows], clicked[rows]
             clicks, others = np.flatnonzero(is_click), np.flatnonzero(~is_click)
             clicks, others = clicks[np.argsort(part[clicks])], others[np.argsort(part[others])]
@@ -161,9 +162,7 @@ class BaselineMetrics:
 
     @cached_property
     def _probabilities(self) -> np.ndarray:
-        values = probabilities(self.golden, self._prior)
-        values.setflags(write=False)
-        return values
+        return probabilities(self.golden, self._prior)
 
     def auc(self, scores: np.ndarray, changed: np.ndarray | None = None) -> float:
         """`metrics.auc` of scores [n].
@@ -255,16 +254,12 @@ class BaselineMetrics:
         """Raises RuntimeError if the arrays here are not those of the golden scores [n]."""
         clicked, golden = checked(self._clicked, golden)
         shown = self._shown(golden)
-        fresh = {
-            "golden": lambda: golden,
-            "_compared": lambda: shown,
-            "_factors": lambda: factors(clicked, golden, self._prior),
-            "_probabilities": lambda: probabilities(golden, self._prior),
-        }
-        # One after another, since each may take much of the memory.
-        for name, make in fresh.items():
-            if name in vars(self):
-                check_same({f"BaselineMetrics.{name}": vars(self)[name]}, {f"BaselineMetrics.{name}": make()})
+        fresh = {"BaselineMetrics.golden": golden, "BaselineMetrics._compared": shown}
+        check_same({name: _arrays(self)[name] for name in fresh}, fresh)
+        # One after another, since each takes much memory.
+        check_same({"factors": self._factors}, {"factors": factors(clicked, golden, self._prior)})
+        if "_probabilities" in vars(self):
+            check_same({"probabilities": self._probabilities}, {"probabilities": probabilities(golden, self._prior)})
         check_same(_arrays(self._pairs), _arrays(GoldenPairs(clicked, shown)))
         if self._lists is not None:
             lists = self._lists.lists

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from drsrobust._files import unnamed_file, writing
-from drsrobust.metrics._inputs import checked, checked_prior
+from drsrobust.metrics._inputs import checked
 from drsrobust.metrics.auc import best_first_keys, share_won, twice_won_by_ranges
-from drsrobust.metrics.log_loss import entropy_of, factors, mean_log, served
+from drsrobust.metrics.log_loss import entropy, factors, mean_log, served
 
 
 class Headline(NamedTuple):
@@ -23,29 +23,26 @@ class Headline(NamedTuple):
 
 
 class StreamedMetrics:
-    """AUC, log loss and normalised entropy of scores in blocks.
-
-    AUC equals `metrics.auc` of all scores in every bit; log loss and normalised entropy, whose sums have another order, equal
-    theirs within 1e-12. The scores' order and the clicks are in files without a name, 5 bytes a row.
+    """AUC, log loss and normalised entropy of scores in blocks. AUC equals `metrics.auc` of all scores in every bit, the others
+    are equal within 1e-12, since their sums have another order.
 
     Args:
         prior: click rate of the training rows, what a NaN predicts.
         compare: what AUC compares: `logit`, or `probability` (float32, as `served` gives it).
-        folder: of the files.
+        folder: of two files without a name, of 5 bytes a row.
 
     Attributes:
-        low, high: the least and the largest score; NaN counts for neither.
+        low, high: the least and the largest score of numbers.
 
     Raises:
-        ValueError: a prior outside [0, 1].
         OSError: the files cannot be written, also of `add`.
     """
 
     def __init__(self, prior: float, compare: str, folder: Path) -> None:
-        self._prior, self._compare, self._folder = checked_prior(prior), compare, folder
+        self._prior, self._compare, self._folder = prior, compare, folder
         self._keys, self._clicked = unnamed_file(folder), unnamed_file(folder)
         self._losses: list[float] = []
-        self._rows = self._clicks = self._nan_rows = self._inf_rows = 0
+        self._nan_rows = self._inf_rows = 0
         self.low, self.high = math.inf, -math.inf
 
     def add(self, labels: np.ndarray, scores: np.ndarray) -> None:
@@ -53,10 +50,10 @@ class StreamedMetrics:
 
         Args:
             labels: [m], 0 or 1.
-            scores: logits float32 [m]; float64 where AUC compares probabilities.
+            scores: logits [m]; float32 where AUC compares them.
 
         Raises:
-            ValueError: labels and scores of different lengths, a label other than 0 and 1, or float64 logits to compare.
+            ValueError: labels and scores of different lengths, a label other than 0 and 1, or logits of another type.
         """
         clicked, scores = checked(labels, scores)
         keys = best_first_keys(served(scores) if self._compare == "probability" else scores)
@@ -66,20 +63,14 @@ class StreamedMetrics:
             keys.tofile(self._keys)
             clicked.tofile(self._clicked)
         self._losses.append(mean_log(factors(clicked, scores, self._prior)) * len(scores))
-        self._rows += len(scores)
-        self._clicks += int(np.count_nonzero(clicked))
         self._nan_rows += int(np.count_nonzero(np.isnan(scores)))
         self._inf_rows += int(np.count_nonzero(np.isinf(scores)))
-        self.low, self.high = (
-            float(np.fmin.reduce(scores, initial=self.low)),
-            float(np.fmax.reduce(scores, initial=self.high)),
-        )
+        self.low, self.high = np.fmin.reduce(scores, initial=self.low), np.fmax.reduce(scores, initial=self.high)
 
     def headline(self) -> Headline:
         """The metrics of all rows that were added."""
-        keys, clicked = (
-            np.asarray(np.memmap(file, dtype, "r")) for file, dtype in ((self._keys, np.uint32), (self._clicked, bool))
-        )
-        won = share_won(twice_won_by_ranges(clicked, keys), self._clicks, self._rows - self._clicks)
-        logloss = math.fsum(self._losses) / self._rows
-        return Headline(won, logloss, logloss / entropy_of(self._clicks, self._rows), self._nan_rows, self._inf_rows)
+        keys, clicked = (np.memmap(file, kind, "r") for file, kind in ((self._keys, np.uint32), (self._clicked, bool)))
+        clicks = int(np.count_nonzero(clicked))
+        area = share_won(twice_won_by_ranges(clicked, keys), clicks, len(keys) - clicks)
+        logloss = math.fsum(self._losses) / len(keys)
+        return Headline(area, logloss, logloss / entropy(clicked), self._nan_rows, self._inf_rows)
