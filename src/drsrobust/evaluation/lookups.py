@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from drsrobust._files import cache_folder, unnamed_file, writing
+from drsrobust._files import cache_folder, unnamed_file, write_array, writing
 from drsrobust.data import Split
 from drsrobust.data.dataset import Ids
 from drsrobust.introspection.embedding_modules import pooled_table_name, sparse_type, table_configs
@@ -81,7 +81,7 @@ def _stored(array: np.ndarray) -> np.ndarray:
         return array
     folder = cache_folder("indexes")
     with writing(folder), unnamed_file(folder) as file:
-        array.tofile(file)  # not through the map, by which a full disk would end the process
+        write_array(file, array)  # not through the map, by which a full disk would end the process
         return np.asarray(np.memmap(file, array.dtype, "r", shape=array.shape))
 
 

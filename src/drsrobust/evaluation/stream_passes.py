@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from drsrobust._files import cache_folder
+from drsrobust._files import cache_folder, unnamed_file, writing
 from drsrobust.data.row_stream import Stream, StreamError
 from drsrobust.evaluation.cached_outputs import trace_dataflow
 from drsrobust.metrics.names import CLICK, HEADLINE, split_name
@@ -39,16 +39,19 @@ class StreamPasses:
         Raises:
             StreamError: of the blocks, or the scores' order cannot be written.
         """
-        metrics = StreamedMetrics(self._rows.prior, self._compare, cache_folder("streams"))
-        for block in self._rows.blocks():
-            scores = score(self._model, PaddedBatches(block), len(block), self._scoring, golden=golden)
-            try:
-                metrics.add(block.labels, scores)
-            except OSError as error:  # else it would count as the model's
-                raise StreamError(str(error)) from error
-        if golden:
-            self.ends = metrics.low, metrics.high
-        return metrics.headline()
+        folder = cache_folder("streams")
+        with unnamed_file(folder) as keys, unnamed_file(folder) as clicked:
+            metrics = StreamedMetrics(self._rows.prior, self._compare, keys, clicked)
+            for block in self._rows.blocks():
+                scores = score(self._model, PaddedBatches(block), len(block), self._scoring, golden=golden)
+                try:
+                    with writing(folder):
+                        metrics.add(block.labels, scores)
+                except OSError as error:  # else it would count as the model's
+                    raise StreamError(str(error)) from error
+            if golden:
+                self.ends = metrics.low, metrics.high
+            return metrics.headline()
 
     def headline(self, scores: Headline, changed: None) -> tuple[float, float, float]:
         """AUC, log loss and normalised entropy."""

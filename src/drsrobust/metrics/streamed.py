@@ -1,12 +1,11 @@
 """Metrics of click scores that come in blocks and are never in memory together."""
 
 import math
-from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from drsrobust._files import unnamed_file, writing
+from drsrobust._files import write_array
 from drsrobust.metrics._inputs import checked
 from drsrobust.metrics.auc import best_first_keys, share_won, twice_won_by_ranges
 from drsrobust.metrics.log_loss import entropy, factors, mean_log, served
@@ -29,18 +28,17 @@ class StreamedMetrics:
     Args:
         prior: click rate of the training rows, what a NaN predicts.
         compare: what AUC compares: `logit`, or `probability` (float32, as `served` gives it).
-        folder: of two files without a name, of 5 bytes a row.
+        keys, clicked: two files (`unnamed_file`) for 4 bytes and 1 byte a row.
 
     Attributes:
         low, high: the least and the largest score of numbers.
 
     Raises:
-        OSError: the files cannot be written, also of `add`.
+        OSError: of `add`, a file cannot be written.
     """
 
-    def __init__(self, prior: float, compare: str, folder: Path) -> None:
-        self._prior, self._compare, self._folder = prior, compare, folder
-        self._keys, self._clicked = unnamed_file(folder), unnamed_file(folder)
+    def __init__(self, prior: float, compare: str, keys: BinaryIO, clicked: BinaryIO) -> None:
+        self._prior, self._compare, self._keys, self._clicked = prior, compare, keys, clicked
         self._losses: list[float] = []
         self._nan_rows = self._inf_rows = 0
         self.low, self.high = math.inf, -math.inf
@@ -59,9 +57,8 @@ class StreamedMetrics:
         keys = best_first_keys(served(scores) if self._compare == "probability" else scores)
         if keys.itemsize > 4:
             raise ValueError(f"scores are {scores.dtype}; in a stream, scores='logit' compares float32 alone")
-        with writing(self._folder):
-            keys.tofile(self._keys)
-            clicked.tofile(self._clicked)
+        write_array(self._keys, keys)
+        write_array(self._clicked, clicked)
         self._losses.append(mean_log(factors(clicked, scores, self._prior)) * len(scores))
         self._nan_rows += int(np.count_nonzero(np.isnan(scores)))
         self._inf_rows += int(np.count_nonzero(np.isinf(scores)))
