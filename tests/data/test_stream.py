@@ -106,7 +106,7 @@ def test_an_evaluator_of_a_stream(trained, data, size):
 
 def test_a_campaign_on_a_stream(trained, data):
     options = {"errors": [dr.BitFlip(1e-4)], "targets": ["embedding", "over_mlp"], "trials": 3}
-    options["mitigations"] = [None, dr.NaNGuard()]
+    options["mitigations"] = [None, dr.NaNGuard(data.train.prior)]
     stream = dr.data.stream(cut(data.test, 150))
     tables = [
         dr.Campaign(dr.Evaluator(trained, rows), **options).run(workers=1, progress=False)
