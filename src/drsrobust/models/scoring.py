@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
 
 BATCH = 2048  # rows; a multiple of 32
+JOINED = 32  # batches whose outputs are put into one tensor
 ROUNDING = 1e-6  # by which probabilities may pass 0 and 1, as sums of a softmax in float32 do
 OUTPUTS = ("logit", "probability")
 TASKS = ("click", "multi", "rank")
@@ -226,9 +227,14 @@ def score(
         ValueError: as `Scoring`, fewer scores than n, or another number of a batch than its rows; in a golden run also as
             `Scoring.check_probabilities`.
     """
+    outputs: list[torch.Tensor] = []
     with evaluating(model):
-        numbered = enumerate(batches)
-        outputs = [scoring.outputs(model, batch, number if golden else None) for number, batch in numbered]
+        for number, batch in enumerate(batches):
+            outputs.append(scoring.outputs(model, batch, number if golden else None))
+            last = outputs[-JOINED:] if len(outputs) % JOINED == 0 else []
+            if len({(part.dtype, part.shape[1:]) for part in last}) == 1:
+                # Small tensors that stay, between large ones that go, would leave holes: 200 bytes a row.
+                outputs[-JOINED:] = torch.cat(last).split([len(part) for part in last])
     parts = [scoring.logits(output) for output in outputs]
     for number, (part, rows) in enumerate(zip(parts, () if sizes is None else sizes, strict=False)):
         if len(part) != rows:
