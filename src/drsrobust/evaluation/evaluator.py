@@ -479,7 +479,7 @@ def _checked_rows(rows: Any, task: str) -> Split | Batches | Stream:
 
 def _predict(values: np.ndarray, clicks: np.ndarray) -> bool:
     """Whether values [n] in [0, 1] are better probabilities of clicks than their sigmoid, and than the click rate."""
-    # Of a random million, which tells as much.
+    # A million rows suffice.
     values, clicks = values[:1_000_000].astype(np.float64), clicks[:1_000_000]
     rate = float(clicks.mean())
     with np.errstate(divide="ignore"):

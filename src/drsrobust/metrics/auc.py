@@ -151,7 +151,7 @@ def twice_won_by_ranges(clicked: np.ndarray, keys: np.ndarray) -> int:
         below -= n
         twice += 2 * m * below
         within = (_between(clicked[part], keys[part], start << 16, (end << 16) - 1) for part in parts)
-        if m + n > RANGE:  # keys of one high half, so that the low half tells them apart
+        if m + n > RANGE:  # of keys with one high half, which differ in the low half
             won, ties = _counted(within, 0)
             twice += int((won * (2 * (n - np.cumsum(ties)) + ties)).sum())
         elif m + n:
