@@ -201,8 +201,10 @@ def test_rows(bench, monkeypatch):
     folder.mkdir(parents=True)
     (folder / "steps.jsonl").write_text('{"step": "generate", "rows": 3000, "seconds": 7.5}\n')
     (folder / "peaks.json").write_text('{"generate": 1048576}')
-    with pytest.raises(RuntimeError, match="encode failed with status 1; what is finished is in .*rows-3000"):
-        rows.large_rows(3000)
+    with monkeypatch.context() as broken:
+        broken.setattr(rows.sys, "executable", "false")
+        with pytest.raises(RuntimeError, match="encode failed with status 1; what is finished is in .*rows-3000"):
+            rows.large_rows(3000)
     encoding.write_lines(folder / "criteo.txt", 3000)
     tables, text = bench(rows, {"rows": rows.COLUMNS})
     table = tables["rows"].set_index("step")
