@@ -19,7 +19,7 @@ class Stream:
 
     Attributes:
         sizes: rows of each block.
-        clicks: their number.
+        clicks: number of rows with a click.
         prior: click rate of the training rows, where all blocks have the same; else that of the rows here.
         dataset: name, in tables and figures: that of the first block.
         tasks: none.

@@ -16,7 +16,7 @@ from drsrobust.introspection.embedding_modules import pooled_table_name, sparse_
 from drsrobust.introspection.tensors import listed, named_modules
 from drsrobust.introspection.wrappers import ModuleForward, intercepted
 
-# Rows up to which batches and indexes stay in memory: 500 bytes a row, and 6 for each feature. To make the batches again takes a
+# Rows up to which batches and indexes stay in memory: 500 bytes a row, and 6 for each feature. Making the batches again takes a
 # tenth of a pass.
 IN_MEMORY = 2_000_000
 
