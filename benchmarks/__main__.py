@@ -23,6 +23,7 @@ BENCHMARKS = (
     "memory_faults",
     "planning",
     "cluster",
+    "rows",
 )  # modules with a function `run`
 
 

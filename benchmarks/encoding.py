@@ -209,7 +209,7 @@ def measure(path: Path, schema: str = "dlrm", method: str = OURS) -> dict[str, f
                     if parsed is None and any(Path(cache, "data").glob(f".*.part/{RAW}")):
                         parsed = time.perf_counter()
                     stage = "parse" if parsed is None else "encode"
-                    peaks[stage] = tuple(map(max, peaks[stage], _resident_kib(process.pid)))
+                    peaks[stage] = tuple(map(max, peaks[stage], resident_kib(process.pid)))
                     time.sleep(_INTERVAL)
                 end = time.perf_counter()
             finally:
@@ -260,7 +260,7 @@ def extrapolated(table: pd.DataFrame, lines: int = WHOLE) -> dict[str, float]:
     return peaks | {"seconds": line("seconds")}
 
 
-def _resident_kib(pid: int) -> tuple[int, int]:
+def resident_kib(pid: int) -> tuple[int, int]:
     """Memory of a process that lies in RAM, and what of it is anonymous; 0 of one that has ended."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()

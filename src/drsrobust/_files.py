@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from typing import Any, BinaryIO
 
 _MARK = ".drsrobust"  # private_folder holds its lock, by whose file it knows the folders that it made
 _NO_SPACE = re.compile(r"No space left|\d+ requested and \d+ written")
@@ -152,6 +153,21 @@ def put_in_place(part: Path, path: Path) -> None:
         shutil.rmtree(path)
     os.rename(part, path)
     _sync(path.parent)
+
+
+def unnamed_file(folder: Path) -> BinaryIO:
+    """A new file in a folder, for reading and writing. It has no name, so nothing is left when it is closed or the process is
+    killed; a map of it stays until it is deleted too."""
+    make_folder(folder)
+    with writing(folder):
+        return tempfile.TemporaryFile(dir=folder, buffering=0)
+
+
+def write_array(file: BinaryIO, array: Any) -> None:
+    """Writes the bytes of an array to an unbuffered file."""
+    left = memoryview(array).cast("B")
+    while left:
+        left = left[file.write(left) :]
 
 
 @contextmanager

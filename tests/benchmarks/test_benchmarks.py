@@ -191,6 +191,27 @@ def test_planning(bench, monkeypatch):
     assert (table["greedy_gap"] >= table["gap"] - 1e-12).all() and "8 tensors, 3 options" in text
 
 
+def test_rows(bench, monkeypatch):
+    """Of which a part was finished, and which fails before it goes on."""
+    from benchmarks import rows
+    from drsrobust._files import cache_folder
+
+    monkeypatch.setenv("ROWS", "3000")
+    folder = cache_folder("bench", "rows-3000")
+    folder.mkdir(parents=True)
+    (folder / "steps.jsonl").write_text('{"step": "generate", "rows": 3000, "seconds": 7.5}\n')
+    (folder / "peaks.json").write_text('{"generate": 1048576}')
+    with monkeypatch.context() as broken:
+        broken.setattr(rows.sys, "executable", "false")
+        with pytest.raises(RuntimeError, match="encode failed with status 1; what is finished is in .*rows-3000"):
+            rows.large_rows(3000)
+    encoding.write_lines(folder / "criteo.txt", 3000)
+    tables, text = bench(rows, {"rows": rows.COLUMNS})
+    table = tables["rows"].set_index("step")
+    assert table.index.tolist() == list(rows.STEPS) and positive(table) and not folder.exists()
+    assert table.loc["generate"].tolist() == [3000, 7.5, 1] and "Targets" in text and "MISSED" not in text
+
+
 def test_an_unknown_benchmark_data_that_are_absent_and_an_interrupt(tmp_path, capsys, monkeypatch):
     assert main(["injektion", "--out", str(tmp_path)]) == 2
     assert "bench: unknown benchmark 'injektion'; did you mean 'injection'? known: injection, encoding" in (

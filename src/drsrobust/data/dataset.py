@@ -48,7 +48,7 @@ class Ids(NamedTuple):
             return Ids(self.values[rows])
         ends = self.ends() if ends is None else ends
         lengths = self.lengths[rows]
-        starts = (ends - self.lengths)[rows]
+        starts = ends[rows] - lengths
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         return Ids(self.values[np.repeat(starts, lengths) + within], lengths)
 

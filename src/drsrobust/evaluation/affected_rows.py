@@ -18,11 +18,11 @@ from torch import nn
 
 from drsrobust.data import Batches, Split
 from drsrobust.evaluation.cached_outputs import CachedOutputs, trace_dataflow
-from drsrobust.evaluation.lookups import BatchLookups, SplitLookups
+from drsrobust.evaluation.lookups import IN_MEMORY, BatchLookups, SplitLookups
 from drsrobust.injection import ErrorMap
 from drsrobust.introspection.tensors import named_modules
-from drsrobust.models import Scoring, padded_batches, score
-from drsrobust.models.scoring import BATCH
+from drsrobust.models import Scoring, score
+from drsrobust.models.scoring import BATCH, PaddedBatches
 
 if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
@@ -81,13 +81,16 @@ class AffectedRows:
     def __init__(self, model: nn.Module, rows: Split | Batches, budget: int, scoring: Scoring) -> None:
         self._model, self.n, self._scoring = model, len(rows), scoring
         self._split = rows if isinstance(rows, Split) else None
+        self.batches: list[Any] | _IndexedBatches
         if self._split is None:
             self.batches, lookups = list(rows.batches), BatchLookups(model, rows.sizes)
             self._ends, first = np.cumsum(rows.sizes), self.batches[0]
         else:
-            self.batches, lookups = [_indexed(batch) for batch in padded_batches(rows)], SplitLookups(model, rows)
+            self.batches, lookups = _IndexedBatches(rows), SplitLookups(model, rows)
+            if self.n <= IN_MEMORY:
+                self.batches = list(self.batches)
             self._probed = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
-            first = _indexed(padded_batches(rows, rows=self._probed)[0])
+            first = _IndexedBatches(rows, rows=self._probed)[0]
         self.all_rows: str | None = None
         self._flow, scores = trace_dataflow(model, first, scoring)
         self.everything, self.bounded = self._flow.problem, self._flow.bounded
@@ -104,6 +107,7 @@ class AffectedRows:
             self._try_again(scores)
         if self._split is not None:
             self._try_without_padding()
+        self.scores.flags.writeable = False
         self.all_rows = self.everything or self.all_rows
         self._warned: set[str] = set()
         self._lookups = lookups
@@ -161,7 +165,7 @@ class AffectedRows:
             return self.everything is not None or _near(self._scored(self.batches[:1], few), self.scores[:few])
         if self.all_rows is not None:
             return True  # a few rows by themselves have other scores
-        return self._near(self._scored(padded_batches(self._split, rows=self._probed), len(self._probed)))
+        return self._near(self._scored(PaddedBatches(self._split, rows=self._probed), len(self._probed)))
 
     def _near(self, scores: np.ndarray) -> bool:
         """Whether scores of the probed rows are the golden ones, within `BOUND`."""
@@ -195,6 +199,8 @@ class AffectedRows:
             rows += self._lookups.rows(table, row)
             if dense and len(rows[-1]) > MAX_SHARE_ALONE_DENSE * self.n:
                 break  # every row is computed anyway
+            if sum(map(len, rows)) > self.n // 2:
+                rows = [_union(rows, self.n)]  # in less memory
         return Affected(dense, tables, _union(rows, self.n))
 
     def score(self, affected: Affected) -> tuple[np.ndarray, np.ndarray | None]:
@@ -244,7 +250,7 @@ class AffectedRows:
         is_witness[np.linspace(0, total - 1, total - m).astype(np.int64)] = True
         numbers = np.empty(total, np.int64)
         numbers[is_witness], numbers[~is_witness] = witnesses, rows
-        scored = self._scored(padded_batches(self._split, rows=numbers), total)
+        scored = self._scored(PaddedBatches(self._split, rows=numbers), total)
         if not _near(scored[is_witness], scores[witnesses]):
             raise CoupledRowsError
         return scored[~is_witness]
@@ -270,6 +276,14 @@ def _near(scores: np.ndarray, expected: np.ndarray) -> bool:
     if scores.tobytes() == expected.tobytes():
         return True
     return np.allclose(scores, expected, rtol=BOUND, atol=BOUND, equal_nan=True)
+
+
+class _IndexedBatches(PaddedBatches):
+    """`PaddedBatches` with the derived values of their KeyedJaggedTensor."""
+
+    def __getitem__(self, number: Any) -> Any:
+        batch = super().__getitem__(number)
+        return batch if isinstance(number, slice) else _indexed(batch)
 
 
 def _indexed(batch: "Batch") -> "Batch":

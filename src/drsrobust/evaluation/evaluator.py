@@ -12,9 +12,10 @@ import numpy as np
 from torch import nn
 
 from drsrobust._html import facts
-from drsrobust.data import Batches, Dataset, Split
+from drsrobust.data import Batches, Dataset, Split, Stream, StreamError
 from drsrobust.data.dataset import Ids
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
+from drsrobust.evaluation.stream_passes import StreamPasses
 from drsrobust.injection import AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.introspection.calling import Forward
 from drsrobust.introspection.sharded import refuse_sharded
@@ -22,6 +23,7 @@ from drsrobust.metrics import log_loss, served
 from drsrobust.metrics.auc import auc_difference
 from drsrobust.metrics.log_loss import entropy
 from drsrobust.metrics.own import OwnMetric
+from drsrobust.metrics.streamed import Headline
 from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import attached_mitigations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-TaskMetrics = ClickMetrics | MultiMetrics | RankMetrics
+TaskMetrics = ClickMetrics | MultiMetrics | RankMetrics | StreamPasses
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +48,7 @@ class Evaluation:
             tasks; None for ranking.
         logloss (nats per row), ne: of logits, in float64; the mean over tasks; None for ranking.
         nan_rows, inf_rows: rows with a score that is NaN; other rows with an infinite one.
-        scores: logits float32 [n], or [n, T] or [n, items]; do not write to them.
+        scores: logits float32 [n], or [n, T] or [n, items]; do not write to them. None of a stream.
         error: text of the exception, if any.
     """
 
@@ -64,7 +66,7 @@ class Evaluation:
 
     @property
     def probabilities(self) -> np.ndarray | None:
-        """Click probabilities float32, the sigmoid of `scores` computed in float32; None if the model raised."""
+        """Click probabilities float32, the sigmoid of `scores` computed in float32; None if there are no scores."""
         return None if self.scores is None else served(self.scores)
 
     def unreached(self) -> "Evaluation":
@@ -88,7 +90,7 @@ class Evaluation:
         for name in names:
             self._reference.check_name(name)
         if self.scores is None:
-            return dict.fromkeys(names)
+            return {name: getattr(self, name, None) for name in names}  # of a stream there is the headline
         return self._reference.measures(names, self.scores, self._changed)
 
 
@@ -104,7 +106,8 @@ class Evaluator:
 
     Args:
         model: any module.
-        rows: a Split, a Dataset (its test rows) or Batches (`dr.data.from_batches`).
+        rows: a Split, a Dataset (its test rows), Batches (`dr.data.from_batches`) or a Stream (`dr.data.stream`), each of whose
+            evaluations is a full run that keeps no scores.
         forward: forward(model, batch) -> the model's output; None: model(dense_features=..., sparse_features=...).
         output: `logit`, or `probability` for outputs after a sigmoid. None: `logit`, with a warning where the scores look like
             probabilities.
@@ -142,7 +145,7 @@ class Evaluator:
     def __init__(
         self,
         model: nn.Module,
-        rows: Split | Dataset | Batches,
+        rows: Split | Dataset | Batches | Stream,
         *,
         forward: Forward | None = None,
         output: str | None = None,
@@ -172,26 +175,31 @@ class Evaluator:
         self.checkpoint, self._checksum = state_digest(model), state_checksum(model)
         self._attached = attached_mitigations(model)
         try:
-            self._reach = AffectedRows(model, rows, budget, self.scoring)
+            self._reach: Any = (
+                StreamPasses(model, rows, self.scoring, scores)
+                if isinstance(rows, Stream)
+                else AffectedRows(model, rows, budget, self.scoring)
+            )
         except IndexError as error:
             raise IndexError(f"{error}; {_ids_and_tables(model, rows)}") from error.__cause__ or error
-        logits = self._reach.scores
-        logits.flags.writeable = False
-        nan_rows, inf_rows = _non_finite_rows(logits)
+        golden = self._reach.scores
+        nan_rows, inf_rows = _non_finite_rows(golden)
         if nan_rows or inf_rows:
             raise ValueError(
                 f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {len(rows)} rows; "
                 "all must be finite"
             )
-        self._reference = self._metrics(logits)
+        self._reference = self._metrics(golden)
         self.full_run = self._reach.everything
-        self._warned = False
-        self.golden = self._evaluation(logits, None)
+        self._warned = isinstance(rows, Stream)  # who passes one knows
+        self.golden = self._evaluation(golden, None)
         if output is None and task != "rank":
             self._warn_of_probabilities()
 
-    def _metrics(self, golden: np.ndarray) -> TaskMetrics:
+    def _metrics(self, golden: Any) -> TaskMetrics:
         """Metrics of the task, of the golden scores."""
+        if isinstance(self._reach, StreamPasses):
+            return self._reach
         rows, options = self.rows, {name: value for name, value in self._options.items() if name != "memory"}
         compare = options.pop("scores")
         if self.scoring.task == "rank":
@@ -208,7 +216,12 @@ class Evaluator:
     def _warn_of_probabilities(self) -> None:
         """Warns if the golden scores, or those of a task, look like probabilities. Logits may lie in [0, 1] too, as those of an
         untrained model often do: then no sigmoid made them, and as probabilities they are worse than the click rate."""
-        scores, labels = self._reach.scores.astype(np.float64), self.rows.labels
+        if not isinstance(self._reach, StreamPasses):
+            scores, labels = self._reach.scores, self.rows.labels
+        elif self._reach.bounded is False:
+            return
+        else:
+            scores = labels = np.array(self._reach.ends)
         tasks = self.rows.tasks or ("",)
         suspected = {}
         for task, values, clicks in zip(
@@ -239,12 +252,13 @@ class Evaluator:
 
         Raises:
             InjectionError: transient errors could not be drawn.
+            StreamError: a stream's blocks are not those of its first pass.
             RuntimeError: the evaluator was made under a mitigation that is not attached now.
         """
         self._check_attached()
         try:
             scores = self._reach.full()
-        except InjectionError:
+        except (InjectionError, StreamError):
             raise
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
@@ -353,26 +367,27 @@ class Evaluator:
                 )
         return attached
 
-    def _evaluation(self, scores: np.ndarray, changed: np.ndarray | None) -> Evaluation:
-        """Metrics of scores [n] of which some rows may differ from the golden ones (None: any)."""
-        looked = scores if changed is None else scores[changed]
-        nan_rows, inf_rows = _non_finite_rows(looked)
+    def _evaluation(self, scores: Any, changed: np.ndarray | None) -> Evaluation:
+        """Metrics of scores [n] of which some rows may differ from the golden ones (None: any); or of a pass over a stream."""
+        nan_rows, inf_rows = _non_finite_rows(scores if changed is None else scores[changed])
         auc, logloss, ne = self._reference.headline(scores, changed)
         return Evaluation(
             outcome="nonfinite" if nan_rows or inf_rows else "ok",
-            rows_reached=len(looked),
+            rows_reached=len(self.rows if changed is None else changed),
             auc=auc,
             logloss=logloss,
             ne=ne,
             nan_rows=nan_rows,
             inf_rows=inf_rows,
-            scores=scores,
+            scores=None if isinstance(scores, Headline) else scores,
             _reference=self._reference,
             _changed=changed,
         )
 
     def check_own_metric(self, metric: OwnMetric) -> None:
-        """Raises ValueError for a user's metric that raises, or gives no finite number, without errors."""
+        """Raises ValueError for a user's metric that raises, or gives no finite number, without errors; for any of a stream."""
+        if isinstance(self.rows, Stream):
+            raise ValueError(f"metric {metric.name!r} needs all scores, and a stream keeps none")
         golden = self.golden.scores if self._options["scores"] == "logit" else self.golden.probabilities
         metric.check_golden(self.rows.labels, golden, self.rows.users)
 
@@ -401,11 +416,12 @@ class Evaluator:
     def _repr_html_(self) -> str:
         golden, click = self.golden, self.scoring.task == "click"
         rows = f"{len(self.rows):,} of {self.rows.dataset}"
+        clicks = self.rows.clicks if isinstance(self.rows, Stream) else self.rows.labels
         return facts(
             "Evaluator",
             {
                 "model": f"{self.name}, {sum(p.numel() for p in self.model.parameters()):,} parameters",
-                "rows": f"{rows}, {float(self.rows.labels.mean()):.1%} clicked" if click else rows,
+                "rows": f"{rows}, {np.sum(clicks) / len(self.rows):.1%} clicked" if click else rows,
                 "task": None if click else self.scoring.task,
                 "AUC without errors": golden.auc and f"{golden.auc:.4f}",
                 "log loss, NE": golden.ne and f"{golden.logloss:.4f}, {golden.ne:.4f}",
@@ -416,7 +432,7 @@ class Evaluator:
         )
 
 
-def _ids_and_tables(model: nn.Module, rows: Split | Batches) -> str:
+def _ids_and_tables(model: nn.Module, rows: Split | Batches | Stream) -> str:
     """The largest ids of the rows and the sizes of the model's tables."""
     modules = model.named_modules()
     tables = [
@@ -428,19 +444,23 @@ def _ids_and_tables(model: nn.Module, rows: Split | Batches) -> str:
     return text + (f"; largest ids: {', '.join(largest)}" if largest else "")
 
 
-def _checked_rows(rows: Any, task: str) -> Split | Batches:
+def _checked_rows(rows: Any, task: str) -> Split | Batches | Stream:
     """The rows to evaluate on.
 
     Raises:
-        TypeError: neither a Split nor a Dataset nor Batches.
+        TypeError: neither a Split nor a Dataset nor Batches nor a Stream.
         ValueError: no rows, or labels that the task does not take.
     """
     if isinstance(rows, Dataset):
         rows = rows.test
+    if isinstance(rows, Stream):
+        if task != "click":
+            raise ValueError(f"the labels of a stream are those of task='click', and this is task={task!r}")
+        return rows
     if not isinstance(rows, Split | Batches):
         raise TypeError(
-            "rows must be a Dataset, as of dr.data.from_frame(...), a Split such as data.test, or dr.data.from_batches(...) of "
-            f"any batches, got a {type(rows).__name__}"
+            "rows must be a Dataset, as of dr.data.from_frame(...), a Split such as data.test, dr.data.from_batches(...) of "
+            f"any batches, or dr.data.stream(...), got a {type(rows).__name__}"
         )
     if not len(rows):
         raise ValueError(f"{rows!r} has no rows")
@@ -459,14 +479,18 @@ def _checked_rows(rows: Any, task: str) -> Split | Batches:
 
 def _predict(values: np.ndarray, clicks: np.ndarray) -> bool:
     """Whether values [n] in [0, 1] are better probabilities of clicks than their sigmoid, and than the click rate."""
+    # A million rows suffice.
+    values, clicks = values[:1_000_000].astype(np.float64), clicks[:1_000_000]
     rate = float(clicks.mean())
     with np.errstate(divide="ignore"):
         loss = log_loss(clicks, np.log(values) - np.log1p(-values), rate)
     return loss < min(log_loss(clicks, values, rate), entropy(clicks > 0.5))
 
 
-def _non_finite_rows(scores: np.ndarray) -> tuple[int, int]:
+def _non_finite_rows(scores: np.ndarray | Headline) -> tuple[int, int]:
     """The number of rows with NaN, and of other rows with an infinite score."""
+    if isinstance(scores, Headline):
+        return scores.nan_rows, scores.inf_rows
     finite = np.isfinite(scores)
     if finite.all():
         return 0, 0

@@ -9,18 +9,23 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust._files import cache_folder, unnamed_file, write_array, writing
 from drsrobust.data import Split
 from drsrobust.data.dataset import Ids
 from drsrobust.introspection.embedding_modules import pooled_table_name, sparse_type, table_configs
 from drsrobust.introspection.tensors import listed, named_modules
 from drsrobust.introspection.wrappers import ModuleForward, intercepted
 
+# Rows up to which batches and indexes stay in memory: 500 bytes a row, and 6 for each feature. Making the batches again takes a
+# tenth of a pass.
+IN_MEMORY = 2_000_000
+
 
 class Readers:
     """An inverted index: the rows of data that look up given ids of one feature.
 
     The positions of the ids are sorted by ranges of neighbouring ids; within a range the ids are compared. With half as many
-    ranges as ids the index takes at most 1.5 times the memory of the ids.
+    ranges as ids the index takes at most 1.5 times the memory of the ids. Of more than `IN_MEMORY` ids it lies in files.
 
     Args:
         ids: of the feature, of n rows of data.
@@ -31,32 +36,34 @@ class Readers:
     """
 
     def __init__(self, ids: Ids) -> None:
-        self._ids, self._ends = ids, ids.ends()
+        self._ids, self._ends = ids, None if ids.lengths is None else _stored(ids.ends())
         values = np.asarray(ids.values)
         self.cardinality = int(values.max()) + 1 if len(values) else 0
         self._shift = 0
         while (self.cardinality >> self._shift) + 2 > max(len(values) // 2, 2):
             self._shift += 1
         ranges = values >> self._shift
-        self._positions = np.argsort(ranges, kind="stable").astype(np.int32 if len(values) < 2**31 else np.int64)
+        dtype = np.int32 if len(values) < 2**31 else np.int64
+        self._positions = _stored(np.argsort(ranges, kind="stable").astype(dtype))
         counts = np.bincount(ranges, minlength=(self.cardinality >> self._shift) + 1)
-        self._starts = np.concatenate(([0], np.cumsum(counts))).astype(self._positions.dtype)
+        self._starts = _stored(np.concatenate(([0], np.cumsum(counts))).astype(dtype))
 
     def of(self, ids: np.ndarray) -> np.ndarray:
         """The rows (int64, ascending) that look up any of some distinct ids, int64 [m]."""
         ids = ids[ids < self.cardinality]
         if not len(ids):
             return np.empty(0, np.int64)
-        if len(ids) * 8 > self.cardinality:  # many: a scan of all ids is quicker than the index
+        ranges = ids >> self._shift
+        if self._shift:
+            ranges = np.unique(ranges)
+        starts, ends = self._starts[ranges].astype(np.int64), self._starts[ranges + 1].astype(np.int64)
+        lengths = ends - starts
+        # Many ids or rows: a scan of all ids is quicker than the index, and takes less memory.
+        if len(ids) * 8 > self.cardinality or lengths.sum() * 8 > len(self._positions):
             chosen = np.zeros(self.cardinality, bool)
             chosen[ids] = True
             positions = np.flatnonzero(chosen[self._ids.values])
         else:
-            ranges = ids >> self._shift
-            if self._shift:
-                ranges = np.unique(ranges)
-            starts, ends = self._starts[ranges].astype(np.int64), self._starts[ranges + 1].astype(np.int64)
-            lengths = ends - starts
             within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             positions = self._positions[np.repeat(starts, lengths) + within].astype(np.int64)
             if self._shift:  # the ranges hold other ids too
@@ -66,6 +73,16 @@ class Readers:
             return positions
         rows = np.searchsorted(self._ends, positions, side="right")
         return rows[np.append(True, rows[1:] != rows[:-1])] if len(rows) else rows
+
+
+def _stored(array: np.ndarray) -> np.ndarray:
+    """The array, or a copy of a large one in a file of the cache folder, which is deleted with it."""
+    if len(array) <= IN_MEMORY:
+        return array
+    folder = cache_folder("indexes")
+    with writing(folder), unnamed_file(folder) as file:
+        write_array(file, array)  # not through the map, by which a full disk would end the process
+        return np.asarray(np.memmap(file, array.dtype, "r", shape=array.shape))
 
 
 class Lookups(ABC):

@@ -4,6 +4,8 @@ import operator
 
 import numpy as np
 
+BLOCK = 1 << 18  # rows that are computed at once, so that memory holds few copies of all
+
 
 def checked(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Clicks (bool [n]) and scores [n]; both may be [n, 1].
@@ -99,5 +101,6 @@ def check_finite(golden: np.ndarray) -> None:
 def check_same(arrays: dict[str, np.ndarray], fresh: dict[str, np.ndarray]) -> None:
     """Raises RuntimeError unless the arrays, by name, are the fresh ones bit for bit."""
     for name, array in arrays.items():
-        if array.dtype != fresh[name].dtype or array.tobytes() != fresh[name].tobytes():
+        bits = [part.view(f"u{part.itemsize}") for part in (array, fresh[name])]
+        if array.dtype != fresh[name].dtype or not np.array_equal(*bits):
             raise RuntimeError(f"{name} is not what it was made of the golden scores; something wrote to it")

@@ -8,6 +8,8 @@ Where all placements of a class are equal, as of scores that separate the classe
 they have no variance. That is certain of these rows and not of others: a share of up to
 `rule_of_three(rows of the class)` of all rows may be placed anywhere, and widens the interval, added in squares."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from drsrobust.metrics._inputs import checked
@@ -102,11 +104,18 @@ def twice_won(clicked: np.ndarray, scores: np.ndarray) -> int:
         clicked: bool [n].
         scores: [n].
     """
+    keys = best_first_keys(scores)
+    if len(keys) > RANGE and keys.itemsize == 4:
+        return twice_won_by_ranges(clicked, keys)
+    return twice_won_of_keys(clicked, keys)
+
+
+def twice_won_of_keys(clicked: np.ndarray, keys: np.ndarray) -> int:
+    """`twice_won` of `best_first_keys`."""
     clicks = int(np.count_nonzero(clicked))
     pairs = clicks * (len(clicked) - clicks)
-    keys = best_first_keys(scores)
     order = argsort_keys(keys)
-    n_numbers = len(keys) - int(np.count_nonzero(np.isnan(scores)))
+    n_numbers = len(keys) - int(np.count_nonzero(keys == not_shown(keys)))
     keys, clicked = keys.take(order)[:n_numbers], clicked.take(order)[:n_numbers]  # a NaN comes last
     ends = np.flatnonzero(np.append(keys[1:] != keys[:-1], [True] * bool(n_numbers))) + 1  # of runs of equal scores
     edges = np.concatenate([[0], ends])
@@ -115,6 +124,55 @@ def twice_won(clicked: np.ndarray, scores: np.ndarray) -> int:
     twice_lost = int(((clicks_at[1:] - clicks_at[:-1]) * (others_at[1:] + others_at[:-1])).sum())
     pairs_known = int(clicks_at[-1]) * int(others_at[-1])
     return 2 * pairs_known - twice_lost + (pairs - pairs_known)
+
+
+RANGE = 1 << 21  # scores that are sorted at once, in 80 bytes each
+
+
+def twice_won_by_ranges(clicked: np.ndarray, keys: np.ndarray) -> int:
+    """`twice_won_of_keys`, range by range of the keys, in memory that does not grow with their number: both arrays may be maps
+    of files, which are read once for every `RANGE` rows.
+
+    Args:
+        clicked: bool [n].
+        keys: `best_first_keys` of float32, uint32 [n].
+    """
+    parts = [slice(start, start + RANGE) for start in range(0, len(keys), RANGE)]
+    halves = _counted(((clicked[part], keys[part]) for part in parts), 16)
+    clicks, others = halves.sum(axis=1).tolist()
+    halves = halves[:, :-1]  # the last one is of NaN alone
+    clicks_known, others_known = halves.sum(axis=1).tolist()
+    ends = np.cumsum(halves.sum(axis=0))
+    twice, start, below = clicks * others - clicks_known * others_known, 0, others_known
+    while start < len(ends):
+        before = ends[start - 1] if start else 0
+        end = max(start + 1, int(np.searchsorted(ends, before + RANGE, "right")))
+        m, n = halves[:, start:end].sum(axis=1).tolist()
+        below -= n
+        twice += 2 * m * below
+        within = (_between(clicked[part], keys[part], start << 16, (end << 16) - 1) for part in parts)
+        if m + n > RANGE:  # of keys with one high half, which differ in the low half
+            won, ties = _counted(within, 0)
+            twice += int((won * (2 * (n - np.cumsum(ties)) + ties)).sum())
+        elif m + n:
+            twice += twice_won_of_keys(*map(np.concatenate, zip(*within, strict=True)))
+        start = end
+    return twice
+
+
+def _between(clicked: np.ndarray, keys: np.ndarray, low: int, high: int) -> tuple[np.ndarray, np.ndarray]:
+    chosen = (keys >= low) & (keys <= high)
+    return clicked[chosen], keys[chosen]
+
+
+def _counted(parts: Iterable[tuple[np.ndarray, np.ndarray]], shift: int) -> np.ndarray:
+    """Clicks and others by 16 bits of their keys, int64 [2, 65536]."""
+    counts = np.zeros((2, 1 << 16), np.int64)
+    for clicked, keys in parts:
+        digit = (keys >> np.uint32(shift)).astype(np.uint16)
+        for number, chosen in enumerate((clicked, ~clicked)):
+            counts[number] += np.bincount(digit[chosen], minlength=1 << 16)
+    return counts
 
 
 def placements(labels: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

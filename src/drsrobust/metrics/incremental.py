@@ -1,11 +1,13 @@
 """Metrics of scores that differ from the golden scores in few rows: only what depends on changed rows is computed again."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
 from drsrobust._choices import unknown
 from drsrobust.metrics._inputs import (
+    BLOCK,
     check_finite,
     check_same,
     checked,
@@ -33,13 +35,17 @@ class GoldenPairs:
 
     def __init__(self, clicked: np.ndarray, golden: np.ndarray) -> None:
         self._clicked, self._golden = clicked, golden
-        clicks, others = np.flatnonzero(clicked), np.flatnonzero(~clicked)
-        clicks, others = clicks[np.argsort(golden[clicks])], others[np.argsort(golden[others])]
-        self._clicks, self._others = golden[clicks], golden[others]
+        self._clicks, self._others = np.sort(golden[clicked]), np.sort(golden[~clicked])
         self._won = np.zeros(len(golden), np.int64)  # twice, of a row's pairs with all of the other class, by the click
-        self._won[clicks] = twice_above(self._clicks, self._others)
-        self._won[others] = 2 * len(clicks) - twice_above(self._others, self._clicks)
-        self._twice = int(self._won[clicks].sum())
+        self._twice = 0
+        for start in range(0, len(golden), BLOCK):
+            rows = slice(start, start + BLOCK)
+            won, part, is_click = self._won[rows], golden[rows], clicked[rows]
+            clicks, others = np.flatnonzero(is_click), np.flatnonzero(~is_click)
+            clicks, others = clicks[np.argsort(part[clicks])], others[np.argsort(part[others])]
+            won[clicks] = twice_above(part[clicks], self._others)
+            won[others] = 2 * len(self._clicks) - twice_above(part[others], self._clicks)
+            self._twice += int(won[clicks].sum())
 
     def auc(self, scores: np.ndarray, rows: np.ndarray | None) -> float:
         """AUC of scores [n], of which all but `rows` (distinct, int64; None: any row) are golden: bit for bit `metrics.auc`."""
@@ -147,13 +153,16 @@ class BaselineMetrics:
         self._compared = self._shown(self.golden)
         self._pairs = GoldenPairs(clicked, self._compared)
         self._factors = factors(clicked, golden, prior)
-        self._probabilities = probabilities(golden, prior)
         self._lists: ListMetrics | None = None
         if users is not None:
             _, users = columns(labels=labels, users=users)
             self._lists = ListMetrics(UserLists(users, k), clicked, self._compared)
-        for array in self._arrays().values():
+        for array in (_arrays(self) | _arrays(self._pairs)).values():
             array.setflags(write=False)
+
+    @cached_property
+    def _probabilities(self) -> np.ndarray:
+        return probabilities(self.golden, self._prior)
 
     def auc(self, scores: np.ndarray, changed: np.ndarray | None = None) -> float:
         """`metrics.auc` of scores [n].
@@ -243,10 +252,19 @@ class BaselineMetrics:
 
     def check(self, golden: np.ndarray) -> None:
         """Raises RuntimeError if the arrays here are not those of the golden scores [n]."""
-        users = None if self._lists is None else self._lists.lists.users.take(self._lists.lists.codes)
-        settings = {"k": self._k, "threshold": self._threshold, "epsilon": self._epsilon, "compare": self._compare}
-        fresh = BaselineMetrics(self._clicked, golden, self._prior, users, **settings)
-        check_same(self._arrays(), fresh._arrays(self._lists))
+        clicked, golden = checked(self._clicked, golden)
+        shown = self._shown(golden)
+        fresh = {"BaselineMetrics.golden": golden, "BaselineMetrics._compared": shown}
+        check_same({name: _arrays(self)[name] for name in fresh}, fresh)
+        # One after another, since each takes much memory.
+        check_same({"factors": self._factors}, {"factors": factors(clicked, golden, self._prior)})
+        if "_probabilities" in vars(self):
+            check_same({"probabilities": self._probabilities}, {"probabilities": probabilities(golden, self._prior)})
+        check_same(_arrays(self._pairs), _arrays(GoldenPairs(clicked, shown)))
+        if self._lists is not None:
+            lists = self._lists.lists
+            others = ListMetrics(UserLists(lists.users.take(lists.codes), self._k), clicked, shown)
+            check_same(self._lists.arrays(), others.arrays(self._lists))
 
     def _checked(self, scores: np.ndarray, changed: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
         """Scores [n], and the changed rows, sorted; None: any row may have changed, or over `MAX_SHARE_CHANGED` of all, so that
@@ -275,12 +293,9 @@ class BaselineMetrics:
             is_changed = is_moved(scores[rows], self.golden[rows], self._epsilon)
         return float(np.count_nonzero(is_changed) / len(self.golden)) if len(self.golden) else float("nan")
 
-    def _arrays(self, lists: ListMetrics | None = None) -> dict[str, np.ndarray]:
-        """All arrays kept here, by name, of lists of the lengths that `lists` has too."""
-        arrays = {
-            f"{type(part).__name__}.{name}": value
-            for part in (self, self._pairs)
-            for name, value in vars(part).items()
-            if isinstance(value, np.ndarray)
-        }
-        return arrays if self._lists is None else arrays | self._lists.arrays(lists)
+
+def _arrays(part: BaselineMetrics | GoldenPairs) -> dict[str, np.ndarray]:
+    """All arrays of an object, by name."""
+    return {
+        f"{type(part).__name__}.{name}": value for name, value in vars(part).items() if isinstance(value, np.ndarray)
+    }

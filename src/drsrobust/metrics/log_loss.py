@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from drsrobust.metrics._inputs import checked, checked_prior
+from drsrobust.metrics._inputs import BLOCK, checked, checked_prior
 
 P_MIN = 1e-12  # probabilities are clipped to [P_MIN, 1 - P_MIN], as TorchRec's normalised entropy does
 MAX_LOGIT = 40.0  # logits beyond have a clipped probability, and their exponential stays finite
@@ -100,7 +100,12 @@ def over_clicks(p: np.ndarray, clicked: np.ndarray) -> float:
 
 def entropy(clicked: np.ndarray) -> float:
     """Entropy, in nats, of the click rate of rows (bool [n]); NaN when only one class is there."""
-    rate = np.count_nonzero(clicked) / max(len(clicked), 1)
+    return entropy_of(np.count_nonzero(clicked), len(clicked))
+
+
+def entropy_of(clicks: int, n: int) -> float:
+    """`entropy` of n rows with so many clicks."""
+    rate = clicks / max(n, 1)
     if rate in (0.0, 1.0):
         return float("nan")
     return float(-(rate * np.log(rate) + (1 - rate) * np.log(1 - rate)))
@@ -112,11 +117,13 @@ def factors(clicked: np.ndarray, scores: np.ndarray, prior: float) -> np.ndarray
     1 + exp(-logit) of a click, 1 + exp(logit) of another row. A row's factor depends on its logit and label alone, bit for
     bit, wherever the row lies.
     """
-    signed = np.clip(scores, -MAX_LOGIT, MAX_LOGIT)
-    with np.errstate(invalid="ignore"):  # a NaN with its quiet bit off
-        signed *= 1 - 2 * clicked.astype(signed.dtype)  # of one type and in place: four times as fast
-        factor = signed.astype(np.float64)
-        np.exp(factor, out=factor)
+    factor = np.empty(len(scores))
+    for start in range(0, len(scores), BLOCK):
+        rows = slice(start, start + BLOCK)
+        signed = np.clip(scores[rows], -MAX_LOGIT, MAX_LOGIT)
+        with np.errstate(invalid="ignore"):  # a NaN with its quiet bit off
+            signed *= 1 - 2 * clicked[rows].astype(signed.dtype)  # of one type and in place: four times as fast
+            np.exp(signed, out=factor[rows], dtype=np.float64)
     factor += 1
     np.clip(factor, 1 / (1 - P_MIN), 1 / P_MIN, out=factor)
     missing = np.isnan(factor)

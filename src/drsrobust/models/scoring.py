@@ -26,22 +26,53 @@ if TYPE_CHECKING:
     from torchrec.datasets.utils import Batch
 
 BATCH = 2048  # rows; a multiple of 32
+JOINED = 32  # batches whose outputs are put into one tensor
 ROUNDING = 1e-6  # by which probabilities may pass 0 and 1, as sums of a softmax in float32 do
 OUTPUTS = ("logit", "probability")
 TASKS = ("click", "multi", "rank")
 
 
-def padded_batches(split: Split, size: int = BATCH, rows: np.ndarray | None = None) -> list["Batch"]:
-    """Rows of a split (int64 [m]; None: all, in order) as batches; the last is padded with copies of its last row."""
-    if size < 64 or size % 32:
-        raise ValueError(f"batch size must be a multiple of 32, from 64 up, got {size}")
-    rows = np.arange(len(split)) if rows is None else rows
-    batches = []
-    for start in range(0, len(rows), size):
-        chosen = rows[start : start + size]
+class PaddedBatches(Sequence["Batch"]):
+    """Rows of a split as batches, each made when it is asked for; the last is padded with copies of its last row.
+
+    Args:
+        split: the rows.
+        size: of a batch; a multiple of 32, from 64 up.
+        rows: numbers of rows, int64 [m]; None: all, in order.
+
+    Raises:
+        ValueError: another size.
+    """
+
+    def __init__(self, split: Split, size: int = BATCH, rows: np.ndarray | None = None) -> None:
+        if size < 64 or size % 32:
+            raise ValueError(f"batch size must be a multiple of 32, from 64 up, got {size}")
+        self._split, self._size, self._rows = split, size, rows
+        self._n = len(split) if rows is None else len(rows)
+        self._replaced: dict[int, Batch] = {}
+
+    def __len__(self) -> int:
+        return -(-self._n // self._size)
+
+    def __getitem__(self, number: Any) -> Any:
+        """Batch `number`, or a list of those of a slice."""
+        if isinstance(number, slice):
+            return [self[i] for i in range(len(self))[number]]
+        if (number := range(len(self))[number]) in self._replaced:
+            return self._replaced[number]
+        start, end = number * self._size, min(number * self._size + self._size, self._n)
+        chosen = np.arange(start, end) if self._rows is None else self._rows[start:end]
         padding = max(64, 32 * math.ceil(len(chosen) / 32)) - len(chosen)
-        batches.append(split.batch(np.append(chosen, np.full(padding, chosen[-1]))))
-    return batches
+        return self._split.batch(np.append(chosen, np.full(padding, chosen[-1])))
+
+    def __setitem__(self, number: int, batch: "Batch") -> None:
+        """Puts another batch in the place of batch `number`."""
+        self._replaced[range(len(self))[number]] = batch
+
+
+def padded_batches(split: Split, size: int = BATCH, rows: np.ndarray | None = None) -> list["Batch"]:
+    """All of `PaddedBatches`, in memory."""
+    return list(PaddedBatches(split, size, rows))
 
 
 @dataclass(frozen=True)
@@ -196,9 +227,14 @@ def score(
         ValueError: as `Scoring`, fewer scores than n, or another number of a batch than its rows; in a golden run also as
             `Scoring.check_probabilities`.
     """
+    outputs: list[torch.Tensor] = []
     with evaluating(model):
-        numbered = enumerate(batches)
-        outputs = [scoring.outputs(model, batch, number if golden else None) for number, batch in numbered]
+        for number, batch in enumerate(batches):
+            outputs.append(scoring.outputs(model, batch, number if golden else None))
+            last = outputs[-JOINED:] if len(outputs) % JOINED == 0 else []
+            if len({(part.dtype, part.shape[1:]) for part in last}) == 1:
+                # Small tensors that stay, between large ones that go, would leave holes: 200 bytes a row.
+                outputs[-JOINED:] = torch.cat(last).split([len(part) for part in last])
     parts = [scoring.logits(output) for output in outputs]
     for number, (part, rows) in enumerate(zip(parts, () if sizes is None else sizes, strict=False)):
         if len(part) != rows:
@@ -208,7 +244,7 @@ def score(
     joined = torch.cat(parts)
     if len(joined) < n:
         raise ValueError(f"the model gave {len(joined)} scores for {n} rows")
-    if golden:
+    if golden and scoring.output == "probability":
         scoring.check_probabilities(torch.cat(outputs)[:n])
     return joined.to("cpu", torch.promote_types(joined.dtype, torch.float32)).numpy()[:n]
 

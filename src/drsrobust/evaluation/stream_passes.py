@@ -1,0 +1,71 @@
+"""A model's passes over a stream, of which nothing but metrics is kept."""
+
+from torch import nn
+
+from drsrobust._files import cache_folder, unnamed_file, writing
+from drsrobust.data.row_stream import Stream, StreamError
+from drsrobust.evaluation.cached_outputs import trace_dataflow
+from drsrobust.metrics.names import CLICK, HEADLINE, split_name
+from drsrobust.metrics.streamed import Headline, StreamedMetrics
+from drsrobust.models import Scoring, score
+from drsrobust.models.scoring import PaddedBatches
+
+
+class StreamPasses:
+    """The golden run over a stream, and further passes: for an evaluator `AffectedRows` and the metrics in one.
+
+    Args:
+        model: without errors.
+        rows: the stream.
+        scoring: makes scores of outputs.
+        compare: as of `StreamedMetrics`.
+
+    Attributes:
+        scores: metrics of the golden run.
+        ends: the least and the largest golden score.
+        everything, bounded: as of `AffectedRows`.
+    """
+
+    everything = "its rows are a stream, whose blocks are made for whole passes"
+
+    def __init__(self, model: nn.Module, rows: Stream, scoring: Scoring, compare: str) -> None:
+        self._model, self._rows, self._scoring, self._compare = model, rows, scoring, compare
+        self.bounded = trace_dataflow(model, PaddedBatches(next(rows.blocks()))[0], scoring)[0].bounded
+        self.scores = self.full(golden=True)
+
+    def full(self, golden: bool = False) -> Headline:
+        """Metrics of all rows by the model in its present state; `golden` as of `score`.
+
+        Raises:
+            StreamError: of the blocks, or the scores' order cannot be written.
+        """
+        folder = cache_folder("streams")
+        with unnamed_file(folder) as keys, unnamed_file(folder) as clicked:
+            metrics = StreamedMetrics(self._rows.prior, self._compare, keys, clicked)
+            for block in self._rows.blocks():
+                scores = score(self._model, PaddedBatches(block), len(block), self._scoring, golden=golden)
+                try:
+                    with writing(folder):
+                        metrics.add(block.labels, scores)
+                except OSError as error:  # else it would count as the model's
+                    raise StreamError(str(error)) from error
+            if golden:
+                self.ends = metrics.low, metrics.high
+            return metrics.headline()
+
+    def headline(self, scores: Headline, changed: None) -> tuple[float, float, float]:
+        """AUC, log loss and normalised entropy."""
+        return scores[:3]
+
+    def intact(self) -> bool:
+        """Whether the model without errors gives the golden metrics."""
+        return self.full() == self.scores
+
+    def check(self, golden: Headline) -> None:
+        """Nothing to check: no array is kept."""
+
+    def check_name(self, name: str) -> None:
+        """Raises ValueError for a metric that is unknown, or that needs all scores."""
+        if name not in HEADLINE:
+            split_name(name, CLICK)
+            raise ValueError(f"metric {name!r} needs all scores, and a stream keeps none; it has {', '.join(HEADLINE)}")
