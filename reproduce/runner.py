@@ -210,7 +210,7 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
         counts.write(f"ended 1 {time.time():.2f}\n")
     drawn = sorted(path.stem for path in figures.glob(f"{notebook.name}*.svg"))
     complete = [n for n in drawn if (figures / f"{n}.png").is_file() and (figures / "data" / f"{n}.csv").is_file()]
-    if error is None and (not complete or complete != drawn):
+    if error is None and (complete != drawn or not (drawn or parameters.get("shard"))):  # a shard draws none
         error = f"ended without its figure (expected figures/{notebook.name}*.svg, .png and data/*.csv)"
     kept = done if error is None else failed
     if _read(part) is not None:

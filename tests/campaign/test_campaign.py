@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 import torch
 
-from drsrobust.campaign import Campaign, StoreError, decades
-from drsrobust.campaign import trial as work
+from drsrobust.campaign import Campaign, StoreError, decades, schedule
 from drsrobust.campaign.trial import SCHEMA
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, FixedCount, Injection, SingleBit, applied_maps, inject, resolve
@@ -332,7 +331,7 @@ def run_in_small_chunks(folder):
     from drsrobust.evaluation import Evaluator
     from drsrobust.training import Settings, load_model
 
-    work.CHUNK_SECONDS = 0.02
+    schedule.SHORTEST_CHUNK = 0.02
     data = load_dataset("synthetic-movielens/full", rows=6000)
     model = load_model("dlrm", data, settings=Settings(epochs=2, batch_size=512), progress=False)
     Campaign(Evaluator(model, data.test), store=folder, **KILLED).run(progress=False)

@@ -224,13 +224,13 @@ def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeyp
     moved = []
     real = running.run_in_processes
 
-    def noted(schedule, order, workers, finished):
+    def noted(schedule, order, workers, finished, progress):
         moved.append((workers, schedule.computed))
-        real(schedule, order, workers, finished)
+        real(schedule, order, workers, finished, progress)
 
     monkeypatch.setattr("drsrobust.campaign.campaign.MIN_SECONDS_FOR_PROCESSES", 0.0)
     monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.05)
-    monkeypatch.setattr("drsrobust.campaign.schedule.CHUNK_SECONDS", 0.02)
+    monkeypatch.setattr("drsrobust.campaign.schedule.SHORTEST_CHUNK", 0.02)
     monkeypatch.setattr("drsrobust.campaign.campaign.run_in_processes", noted)
     monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
     same(campaign(evaluator, tmp_path / "s").run(progress=False), expected)
@@ -242,7 +242,7 @@ def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch)
     evaluator = Evaluator(Unpicklable(data.schema.features), data.test)
     monkeypatch.setattr("drsrobust.campaign.campaign.MIN_SECONDS_FOR_PROCESSES", 0.0)
     monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.0)
-    monkeypatch.setattr("drsrobust.campaign.schedule.CHUNK_SECONDS", 0.0)
+    monkeypatch.setattr("drsrobust.campaign.schedule.SHORTEST_CHUNK", 0.0)
     monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
     with pytest.warns(
         UserWarning, match="minutes are left, and run in this process alone: workers cannot make this Unpicklable"
