@@ -13,7 +13,7 @@ import cloudpickle
 import torch
 from torch import nn
 
-from drsrobust.data import Stream
+from drsrobust.data import StreamedRows
 from drsrobust.data.dataset import Feature, Schema
 from drsrobust.evaluation import Evaluator
 from drsrobust.introspection.tensors import listed
@@ -32,7 +32,7 @@ def model_file(evaluator: Evaluator) -> bytes:
         NotPicklable: they cannot be pickled; the message says what would help.
     """
     model = evaluator.model
-    if isinstance(evaluator.rows, Stream):
+    if isinstance(evaluator.rows, StreamedRows):
         raise NotPicklable("the rows are a stream, which this process alone can make; run(workers=1) computes here")
     try:
         return cloudpickle.dumps((_factory(evaluator), evaluator.scoring.forward))

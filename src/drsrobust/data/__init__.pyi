@@ -11,7 +11,7 @@ from .own_rows import from_tensors as from_tensors
 from .registry import SOURCES as SOURCES
 from .registry import RawSource as RawSource
 from .registry import describe as describe
-from .row_stream import Stream as Stream
+from .row_stream import StreamedRows as StreamedRows
 from .row_stream import StreamError as StreamError
 from .row_stream import stream as stream
 from .text_lines import DataError as DataError

@@ -14,7 +14,7 @@ class StreamError(ValueError):
     """Blocks of a stream that cannot be made or used, or that are not those of its first pass."""
 
 
-class Stream:
+class StreamedRows:
     """Blocks of rows with one label each, made again at each pass (`stream`).
 
     Attributes:
@@ -104,10 +104,10 @@ class Stream:
         return sum(self.sizes)
 
     def __repr__(self) -> str:
-        return f"<Stream {self.dataset}: {len(self):,} rows in {len(self.sizes)} blocks>"
+        return f"<StreamedRows {self.dataset}: {len(self):,} rows in {len(self.sizes)} blocks>"
 
 
-def stream(make_blocks: Callable[[], Iterable[Split | Dataset]]) -> Stream:
+def stream(make_blocks: Callable[[], Iterable[Split | Dataset]]) -> StreamedRows:
     """Rows for an evaluator that are never in one place: each `run` makes the blocks again, and one is in memory at a time. The
     first pass, over all blocks, is here.
 
@@ -119,7 +119,7 @@ def stream(make_blocks: Callable[[], Iterable[Split | Dataset]]) -> Stream:
         StreamError: it raises, or gives no block, a block without rows, one of another schema (dense columns, sparse features,
             sizes of tables where blocks are Datasets), labels other than one of 0 and 1 per row, or rows of one class alone.
     """
-    return Stream(make_blocks)
+    return StreamedRows(make_blocks)
 
 
 def _digest(block: Split) -> str:

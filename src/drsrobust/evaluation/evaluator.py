@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from drsrobust._html import facts
-from drsrobust.data import Batches, Dataset, Split, Stream, StreamError
+from drsrobust.data import Batches, Dataset, Split, StreamedRows, StreamError
 from drsrobust.data.dataset import Ids
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
 from drsrobust.evaluation.stream_passes import StreamPasses
@@ -106,8 +106,8 @@ class Evaluator:
 
     Args:
         model: any module.
-        rows: a Split, a Dataset (its test rows), Batches (`dr.data.from_batches`) or a Stream (`dr.data.stream`), each of whose
-            evaluations is a full run that keeps no scores.
+        rows: a Split, a Dataset (its test rows), Batches (`dr.data.from_batches`) or StreamedRows (`dr.data.stream`), of which
+            each evaluation is a full run that keeps no scores.
         forward: forward(model, batch) -> the model's output; None: model(dense_features=..., sparse_features=...).
         output: `logit`, or `probability` for outputs after a sigmoid. None: `logit`, with a warning where the scores look like
             probabilities.
@@ -145,7 +145,7 @@ class Evaluator:
     def __init__(
         self,
         model: nn.Module,
-        rows: Split | Dataset | Batches | Stream,
+        rows: Split | Dataset | Batches | StreamedRows,
         *,
         forward: Forward | None = None,
         output: str | None = None,
@@ -177,7 +177,7 @@ class Evaluator:
         try:
             self._reach: Any = (
                 StreamPasses(model, rows, self.scoring, scores)
-                if isinstance(rows, Stream)
+                if isinstance(rows, StreamedRows)
                 else AffectedRows(model, rows, budget, self.scoring)
             )
         except IndexError as error:
@@ -191,7 +191,7 @@ class Evaluator:
             )
         self._reference = self._metrics(golden)
         self.full_run = self._reach.everything
-        self._warned = isinstance(rows, Stream)  # who passes one knows
+        self._warned = isinstance(rows, StreamedRows)  # who passes one knows
         self.golden = self._evaluation(golden, None)
         if output is None and task != "rank":
             self._warn_of_probabilities()
@@ -386,7 +386,7 @@ class Evaluator:
 
     def check_own_metric(self, metric: OwnMetric) -> None:
         """Raises ValueError for a user's metric that raises, or gives no finite number, without errors; for any of a stream."""
-        if isinstance(self.rows, Stream):
+        if isinstance(self.rows, StreamedRows):
             raise ValueError(f"metric {metric.name!r} needs all scores, and a stream keeps none")
         golden = self.golden.scores if self._options["scores"] == "logit" else self.golden.probabilities
         metric.check_golden(self.rows.labels, golden, self.rows.users)
@@ -416,7 +416,7 @@ class Evaluator:
     def _repr_html_(self) -> str:
         golden, click = self.golden, self.scoring.task == "click"
         rows = f"{len(self.rows):,} of {self.rows.dataset}"
-        clicks = self.rows.clicks if isinstance(self.rows, Stream) else self.rows.labels
+        clicks = self.rows.clicks if isinstance(self.rows, StreamedRows) else self.rows.labels
         return facts(
             "Evaluator",
             {
@@ -432,7 +432,7 @@ class Evaluator:
         )
 
 
-def _ids_and_tables(model: nn.Module, rows: Split | Batches | Stream) -> str:
+def _ids_and_tables(model: nn.Module, rows: Split | Batches | StreamedRows) -> str:
     """The largest ids of the rows and the sizes of the model's tables."""
     modules = model.named_modules()
     tables = [
@@ -444,16 +444,16 @@ def _ids_and_tables(model: nn.Module, rows: Split | Batches | Stream) -> str:
     return text + (f"; largest ids: {', '.join(largest)}" if largest else "")
 
 
-def _checked_rows(rows: Any, task: str) -> Split | Batches | Stream:
+def _checked_rows(rows: Any, task: str) -> Split | Batches | StreamedRows:
     """The rows to evaluate on.
 
     Raises:
-        TypeError: neither a Split nor a Dataset nor Batches nor a Stream.
+        TypeError: neither a Split nor a Dataset nor Batches nor StreamedRows.
         ValueError: no rows, or labels that the task does not take.
     """
     if isinstance(rows, Dataset):
         rows = rows.test
-    if isinstance(rows, Stream):
+    if isinstance(rows, StreamedRows):
         if task != "click":
             raise ValueError(f"the labels of a stream are those of task='click', and this is task={task!r}")
         return rows

@@ -3,7 +3,7 @@
 from torch import nn
 
 from drsrobust._files import cache_folder, unnamed_file, writing
-from drsrobust.data.row_stream import Stream, StreamError
+from drsrobust.data.row_stream import StreamedRows, StreamError
 from drsrobust.evaluation.cached_outputs import trace_dataflow
 from drsrobust.metrics.names import CLICK, HEADLINE, split_name
 from drsrobust.metrics.streamed import Headline, StreamedMetrics
@@ -28,7 +28,7 @@ class StreamPasses:
 
     everything = "its rows are a stream, whose blocks are made for whole passes"
 
-    def __init__(self, model: nn.Module, rows: Stream, scoring: Scoring, compare: str) -> None:
+    def __init__(self, model: nn.Module, rows: StreamedRows, scoring: Scoring, compare: str) -> None:
         self._model, self._rows, self._scoring, self._compare = model, rows, scoring, compare
         self.bounded = trace_dataflow(model, PaddedBatches(next(rows.blocks()))[0], scoring)[0].bounded
         self.scores = self.full(golden=True)
