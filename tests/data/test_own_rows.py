@@ -65,7 +65,7 @@ class Polars:
         return Series()
 
 
-class StreamedRows:
+class Stream:
     """Only the Arrow C stream."""
 
     def __init__(self, table):
@@ -75,7 +75,7 @@ class StreamedRows:
 @pytest.mark.parametrize("kind", ["arrow", "polars", "stream"])
 def test_every_kind_of_frame_gives_the_same_rows(frame, kind):
     table = pa.Table.from_pandas(frame)
-    other = {"arrow": table, "polars": Polars(table), "stream": StreamedRows(table)}[kind]
+    other = {"arrow": table, "polars": Polars(table), "stream": Stream(table)}[kind]
     assert from_frame(other, **COLUMNS).fingerprint == from_frame(frame, **COLUMNS).fingerprint
 
 
