@@ -21,6 +21,7 @@ from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation import affected_rows as reach
 from drsrobust.injection import ErrorModel, Injection, resolve
 from drsrobust.models import padded_batches, score
+from drsrobust.models.scoring import PaddedBatches
 from drsrobust.timing import one_thread
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ PARTS = {
     "inject and undo": [(Injection, "apply"), (Injection, "undo")],
     "affected rows": [(reach.AffectedRows, "of")],
     "forward": [(reach.AffectedRows, "score")],
-    "batches of reached rows": [(reach, "padded_batches")],
+    "batches of reached rows": [(PaddedBatches, "__getitem__")],
     "metrics": [(Evaluator, "_evaluation")],
     "seed, audit, row": [(work, "run_trial")],
     "storing": [(work, "chunk"), (Store, "write")],
