@@ -76,20 +76,23 @@ def large_rows(lines: int = LINES, steps: Sequence[str] = STEPS) -> pd.DataFrame
         # In processes of their own, except what needs the same evaluator: a process may keep memory that it freed.
         now = left[:1] if left[0] in ("generate", "encode", "stream") else [step for step in left if step != "stream"]
         command = [sys.executable, "-m", "benchmarks.rows", str(folder), str(lines), *now]
+        memory = 0
         with subprocess.Popen(command, env=environment) as process:
             try:
                 while process.poll() is None:
-                    done = set(_noted(notes))
-                    if current := [step for step in now if step not in done]:
-                        peak[current[0]] = max(peak.get(current[0], 0), resident_kib(process.pid)[1])
+                    done, memory = set(_noted(notes)), resident_kib(process.pid)[1] or memory
+                    seen = [step for step in now if step in done and step not in peak]  # shorter than the interval
+                    for step in [*seen, *[step for step in now if step not in done][:1]]:
+                        peak[step] = max(peak.get(step, 0), memory)
                     peaks.write_text(json.dumps(peak))
                     time.sleep(_INTERVAL)
             finally:
                 process.kill()
+        peak = dict.fromkeys(now, memory) | peak
         if process.returncode or now[-1] not in _noted(notes):
             raise RuntimeError(f"{now[0]} failed with status {process.returncode}; what is finished is in {folder}")
     table = pd.DataFrame([_noted(notes)[step] for step in steps])
-    table["own_gib"] = [peak[step] / 2**20 for step in steps]
+    table["own_gib"] = [peak.get(step, float("nan")) / 2**20 for step in steps]
     shutil.rmtree(folder)
     return table[list(COLUMNS)]
 
