@@ -1,16 +1,18 @@
+import hashlib
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom, chisquare
+from scipy.stats import binom, chisquare, poisson
 
 from drsrobust.injection import ErrorClock
+from drsrobust.injection.block_arrivals import BlockArrivals, streams, thresholds
 
 
-def slow(n, seed, summand, rate=None, k=None):
-    """The clock's docstring, one arrival at a time, in plain Python numbers."""
+def slow_sequential(n, seed, summand, rate=None, k=None):
+    """Version 1 as its docstring says, one arrival at a time, in plain Python numbers."""
 
     def words(use):
         stream = np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(summand, use)))
@@ -33,64 +35,182 @@ def slow(n, seed, summand, rate=None, k=None):
             order.append(position)
 
 
+def philox(counter, low_key, high_key):
+    """The four words of a step of Philox4x64-10 (Salmon et al., SC 2011), in plain Python numbers."""
+    a, b, c, d = counter, 0, 0, 0
+    for _ in range(10):
+        high, low = divmod(a * 0xD2E7470EE14C6C93, 1 << 64)
+        other_high, other_low = divmod(c * 0xCA5A826395121157, 1 << 64)
+        a, b, c, d = other_high ^ b ^ low_key, other_low, high ^ d ^ high_key, low
+        low_key, high_key = (low_key + 0x9E3779B97F4A7C15) % (1 << 64), (high_key + 0xBB67AE8584CAA73B) % (1 << 64)
+    return a, b, c, d
+
+
+def slow_blocks(n, seed, summand, rate):
+    """Version 2 as its docstring says, one arrival at a time."""
+
+    def word(stream, number):
+        return philox(number // 4, seed, summand << 32 | stream)[number % 4]
+
+    bits, places = min(max((n - 1).bit_length(), 1), 20), set()
+    low, ends = thresholds(rate, bits)
+    for block in range(-(-n >> bits)):
+        count = low + sum(int(end) <= word(0, block) for end in ends)
+        for stream, start, words in streams(count):
+            for arrival in range(start, min(start + 3 * words, count)):
+                part, lane = divmod(arrival - start, words)
+                place = (word(1 + stream, words * block + lane) >> (44 - 20 * part)) % (1 << 20) >> (20 - bits)
+                places.add((block << bits) + place)
+    return sorted(place for place in places if place < n)
+
+
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.floats(0, 0.97))
-def test_against_the_slow_clock(n, seed, summand, rate):
-    clock = ErrorClock(n, seed=seed, summand=summand)
-    assert clock.until(rate).tolist() == slow(n, seed, summand, rate=rate)
+@given(st.integers(1, 300), st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.floats(1e-9, 0.97))
+def test_against_the_slow_clocks(n, seed, summand, rate):
+    clock, before = (ErrorClock(n, seed=seed, summand=summand, version=version) for version in (2, 1))
+    assert clock.until(rate).tolist() == slow_blocks(n, seed, summand, rate)
+    assert before.until(rate).tolist() == slow_sequential(n, seed, summand, rate=rate)
     k = min(n, round(rate * n))
-    assert clock.first(k).tolist() == slow(n, seed, summand, k=k)
+    assert clock.first(k).tolist() == before.first(k).tolist() == slow_sequential(n, seed, summand, k=k)
+
+
+# Few and many arrivals a block, picked, sorted and marked ones; several blocks, of which the last is cut.
+@pytest.mark.parametrize(
+    ("n", "rate"), [(3_145_733, 1e-6), (2_097_155, 2e-5), (1_500_000, 3e-4), (5000, 0.3), (70, 0.999)]
+)
+def test_blocks_against_the_slow_clock(n, rate):
+    assert ErrorClock(n, seed=2**63 + 5, summand=2**32 - 1).until(rate).tolist() == slow_blocks(
+        n, 2**63 + 5, 2**32 - 1, rate
+    )
 
 
 def test_known_answers():
     """For those who write the clock again."""
-    assert ErrorClock(1000, seed=7).until(0.004).tolist() == [111, 332, 893]
-    assert ErrorClock(1000, seed=7).first(5).tolist() == [60, 111, 332, 680, 893]
-    assert ErrorClock(526_803_488, seed=2**64 - 1, summand=1).until(1e-8).tolist() == [256835836, 341079591, 421597341]
-    assert ErrorClock(33, seed=0, summand=2**32 - 1).until(0.25).tolist() == [0, 1, 2, 8, 11, 12, 13, 21, 25]
+    for n, seed, summand, rate, places in (
+        (1000, 7, 0, 0.004, [54, 66, 482, 489, 536, 557, 582]),
+        (33, 0, 2**32 - 1, 0.25, [0, 8, 11, 14, 19, 20, 21, 23]),
+        (526_803_488, 2**64 - 1, 1, 1e-8, [23509590, 80406838]),
+        (31_250_000_000, 11, 5, 1e-10, [23650104636]),
+        (5, 1, 0, 0.999, [0, 1, 2, 3, 4]),
+    ):
+        assert ErrorClock(n, seed=seed, summand=summand).until(rate).tolist() == places
+    low, ends = thresholds(1e-6, 20)
+    assert (low, len(ends), ends[:2].tolist()) == (0, 33, [6464407480368674473, 13242833407717265915])
+    for rate, least, sha256 in ((1e-9, 0, "0a0139a46df1b987"), (1e-3, 659, "042a066e1059a00e"), (0.5, 715848, "73dd928a4ee2252f")):
+        low, ends = thresholds(rate, 20)
+        assert (low, hashlib.sha256(ends.astype("<u8")).hexdigest()[:16]) == (least, sha256)
+    clock = ErrorClock(1000, seed=7)
+    assert clock.values(clock.arrivals(0.004)[1][:1], 2).tolist() == [[13215577242648608212, 3133342718015427631]]
+    assert clock.first(5).tolist() == [60, 111, 332, 680, 893]
+    before = ErrorClock(1000, seed=7, version=1)
+    assert before.until(0.004).tolist() == [111, 332, 893] and before.first(5).tolist() == clock.first(5).tolist()
+    wide = ErrorClock(526_803_488, seed=2**64 - 1, summand=1, version=1)
+    assert wide.until(1e-8).tolist() == [256835836, 341079591, 421597341]
+    small = ErrorClock(33, seed=0, summand=2**32 - 1, version=1)
+    assert small.until(0.25).tolist() == [0, 1, 2, 8, 11, 12, 13, 21, 25]
+
+
+# SciPy's distribution function has an error of 1e-7 at a mean of ten million.
+@pytest.mark.parametrize(
+    ("rate", "within"), [(1e-9, 1e-15), (1e-6, 1e-15), (1e-4, 1e-14), (1e-2, 1e-13), (0.3, 2e-11), (0.9999, 1e-6)]
+)
+def test_thresholds_are_those_of_the_poisson_distribution(rate, within):
+    low, ends = thresholds(rate, 20)
+    counts = low + np.arange(len(ends))
+    assert np.abs(ends / 2.0**64 - poisson.cdf(counts, -math.log1p(-rate) * 2**20)).max() < within
+    assert (np.diff(ends.astype(object)) >= 0).all()
+    assert low == 0 or poisson.cdf(low - 1, -math.log1p(-rate) * 2**20) < 2.0**-64
+
+
+def test_a_process_draws_its_own_blocks():
+    n = 5 * 2**20 + 777
+    clock = ErrorClock(n, seed=3)
+    assert clock.blocks == 6
+    for rate in (1e-6, 1e-3, 0.2, 1):
+        parts = [clock.until(rate, blocks=bounds) for bounds in ((0, 2), (2, 2), (2, 5), (5, 6))]
+        assert np.array_equal(np.concatenate(parts), clock.until(rate))
+        assert parts[1].size == 0 and (parts[3] >= 5 * 2**20).all()
+
+
+@pytest.mark.parametrize("n", [1, 2, 33, 1000, 2**20 + 9])
+def test_values_belong_to_arrivals(n):
+    """Whatever the rate, and however many are asked for."""
+    clock, rates = ErrorClock(n, seed=5), (1e-4, 0.1, 0.9, 1) if n < 2**20 else (1e-6, 1e-4, 0.01)
+    known = {}
+    for rate in rates:
+        places, numbers = clock.arrivals(rate)
+        assert np.array_equal(places, clock.until(rate))
+        values = clock.values(numbers, 3, first=2)
+        few = clock.values(numbers[-2:], 3)
+        assert np.array_equal(few[:, :2], values[-2:])
+        for place, value in zip(places.tolist(), values.tolist(), strict=True):
+            assert known.setdefault(place, value) == value
+    assert len({tuple(value) for value in known.values()}) == len(known)
 
 
 def test_cutting_the_stream_changes_nothing(monkeypatch):
-    whole = ErrorClock(5000, seed=3).until(0.3)
-    monkeypatch.setattr("drsrobust.injection.error_clock._CHUNK", 37)
-    assert np.array_equal(ErrorClock(5000, seed=3).until(0.3), whole)
+    whole = ErrorClock(5000, seed=3, version=1).until(0.3)
+    monkeypatch.setattr("drsrobust.injection.sequential_arrivals._CHUNK", 37)
+    assert np.array_equal(ErrorClock(5000, seed=3, version=1).until(0.3), whole)
+    wide = ErrorClock(3 * 2**20, seed=3)
+    groups = [wide.until(rate) for rate in (1e-5, 1e-3, 0.3)]
+    for name, size in (("_GROUP", 1), ("_MARKED", 1), ("_FEW", 0), ("_SPARSE", 2000)):
+        monkeypatch.setattr(f"drsrobust.injection.block_arrivals.{name}", size)
+        for rate, places in zip((1e-5, 1e-3, 0.3), groups, strict=True):
+            assert np.array_equal(wide.until(rate), places)
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(1, 2000), st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1))
-def test_lower_rates_and_counts_are_nested(n, seed, one, other):
-    clock = ErrorClock(n, seed=seed)
+@given(st.integers(1, 2000), st.integers(0, 10**6), st.floats(0, 1), st.floats(0, 1), st.sampled_from([1, 2]))
+def test_lower_rates_and_counts_are_nested(n, seed, one, other, version):
+    clock = ErrorClock(n, seed=seed, version=version)
     low, high = sorted((one, other))
     assert set(clock.until(low)) <= set(clock.until(high))
     few, many = sorted((int(one * n), int(other * n)))
     assert set(clock.first(few)) <= set(clock.first(many)) and len(clock.first(many)) == many
-    found = clock.until(high)
-    if high < 1:
-        assert np.array_equal(clock.first(len(found)), found)
+    if high < 1 and version == 1:
+        until = clock.until(high)
+        assert np.array_equal(clock.first(len(until)), until)
 
 
 # Rates at which a published tool draws nothing (7e-3, 9e-4, 2e-9, 1e-10 .. 6e-10) or float32 uniforms draw too many.
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("rate", [0.5, 0.1, 1e-2, 7e-3, 1e-3, 9e-4, 1e-4, 1e-6, 2e-9, 6e-10, 1e-10, 1e-12, 1e-15])
-def test_counts_are_binomial(rate):
+def test_counts_are_binomial(rate, version):
     n, seeds = min(200_000, int(2000 / rate)), 200
-    # Rare rates over a wide space: only the count of arrivals is drawn, so a space of 1e16 bits costs nothing.
     n = n if rate > 1e-3 else int(20 / rate)
-    counts = [len(ErrorClock(n, seed=seed).until(rate)) for seed in range(seeds)]
+    if version == 2 and n > 10**11:  # a raw word for each 2**20 places: so rare rates are shown by their thresholds
+        assert sum(int(end) for end in thresholds(rate, 20)[1][:1]) == pytest.approx(2**64 * math.exp(math.log1p(-rate) * 2**20), rel=1e-15)
+        return
+    counts = [len(ErrorClock(n, seed=seed, version=version).until(rate)) for seed in range(seeds)]
     low, high = binom.ppf([0.00005, 0.99995], n * seeds, rate)
     assert low <= sum(counts) <= high
     assert np.var(counts) == pytest.approx(n * rate * (1 - rate), rel=0.45)
 
 
-def test_positions_are_uniform():
+@pytest.mark.parametrize("version", [1, 2])
+def test_positions_are_uniform(version):
     n = 33  # far from a power of two
     hits = np.zeros(n)
     for seed in range(2000):
-        hits[ErrorClock(n, seed=seed).until(0.1)] += 1
+        hits[ErrorClock(n, seed=seed, version=version).until(0.1)] += 1
     assert chisquare(hits).pvalue > 1e-4
     hits[:] = 0
     for seed in range(2000):
         hits[ErrorClock(n, seed=seed).first(1)] += 1
     assert chisquare(hits).pvalue > 1e-4
+
+
+def test_places_of_a_block_are_uniform_and_independent():
+    """Of all three parts of a word, over blocks and their ends; arrivals of neighbouring words are no pairs."""
+    n, cells = 4 * 2**20, 64
+    hits = np.concatenate([ErrorClock(n, seed=seed).until(1e-3) for seed in range(100)])
+    assert chisquare(np.histogram(hits, bins=cells, range=(0, n))[0]).pvalue > 1e-4
+    assert chisquare(np.bincount(hits % cells, minlength=cells)).pvalue > 1e-4
+    first, second = BlockArrivals(2**20, 1, 0), BlockArrivals(2**20, 2, 0)
+    of = [np.concatenate([part for part in clock.until_in_parts(0.01, 0, 1)]) for clock in (first, second)]
+    both = len(np.intersect1d(*of))
+    assert binom.ppf(1e-5, 2**20, 1e-4) <= both <= binom.ppf(1 - 1e-5, 2**20, 1e-4)
 
 
 def test_ends():
@@ -107,6 +227,9 @@ def test_ends():
         (lambda: ErrorClock(0, seed=1), "at least 1 place, got 0"),
         (lambda: ErrorClock(5, seed=-1), "seed is -1"),
         (lambda: ErrorClock(5, seed=2**64), "seed is 18446744073709551616"),
+        (lambda: ErrorClock(5, seed=1, version=3), "version is 3; the error clock has versions 1 and 2"),
+        (lambda: ErrorClock(5, seed=1).until(0.1, blocks=(0, 2)), r"blocks is \(0, 2\); it must be a first block and an end, from 0"),
+        (lambda: ErrorClock(5, seed=1).arrivals(-1), "rate is -1"),
         (lambda: ErrorClock(5, seed=1).until(1.5), "rate is 1.5; it must be a number from 0 to 1"),
         (lambda: ErrorClock(5, seed=1).until(-0.1), "rate is -0.1"),
         (lambda: ErrorClock(5, seed=1).until(float("nan")), "rate is nan"),

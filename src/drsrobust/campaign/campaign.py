@@ -47,6 +47,7 @@ from drsrobust.injection import (
     restore_leftovers,
 )
 from drsrobust.injection.critical_bits import CriticalBits
+from drsrobust.injection.error_clock import VERSION
 from drsrobust.injection.targets import TargetLike
 from drsrobust.introspection.code_digest import code_digest
 from drsrobust.introspection.sharded import ranks
@@ -62,7 +63,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PLAIN, STRATIFIED = SAMPLING = ("plain", "stratified")
-STORE_FORMAT = 9  # of what a trial computes and stores: raise it when that changes
+STORE_FORMAT = 10  # of what a trial computes and stores: raise it when that changes
 MIN_SECONDS_FOR_PROCESSES = 60.0  # starting them takes some ten: not worthwhile for campaigns that end sooner
 _SCHEDULED = ["condition", "trial", "auc", "seconds"]
 _KEY = ["error_model", "rate", "target", *MITIGATION, "trial"]
@@ -256,6 +257,7 @@ class Campaign:
                 "scores": scores,
                 "metrics": {name: functions.get(name, options) for name in self.metrics},
                 "seed": self.seed,
+                "error clock": VERSION,
                 "coupled": self.coupled,
                 "protocol": self.label,
             }

@@ -17,6 +17,7 @@ from drsrobust._files import expanded, new_file
 from drsrobust._html import facts
 from drsrobust.injection.address_space import stored
 from drsrobust.injection.apply import AppliedMap, apply_for_good
+from drsrobust.injection.error_clock import VERSION
 from drsrobust.injection.number_formats import Format, bit_set, format_named
 from drsrobust.removed_names import refuses_attributes
 
@@ -108,7 +109,7 @@ class Log:
 _FORMAT = 2  # of saved files
 # The attributes that are saved, with their types; null where None is allowed.
 _ARRAYS = {"tensor": np.int32, "word": np.int64, "mask": np.uint64, "original": np.uint64, "depends": np.bool_}
-_NUMBERS = {"eligible_bits": int, "requested_rate": float, "n_sites": int, "n_events": int}
+_NUMBERS = {"eligible_bits": int, "requested_rate": float, "n_sites": int, "n_events": int, "clock": int}
 _BY = ("component", "tensor", "row", "bit", "field")
 
 
@@ -149,6 +150,7 @@ class ErrorMap:
             and of places where they did. `n_events` is Binomial(`n_sites`, rate), or a fixed number.
         original: uint64 [n], the words that masks were made from (`StuckAt`, `RandomValue`); else None.
         depends: bool [n], which masks depend on `original`; None: all.
+        clock: version of the error clock that drew it; None: of several.
         log: transient errors by call; None without transient targets.
         sources: how it was drawn, one for each summand; not saved, so empty for a loaded map.
     """
@@ -165,6 +167,7 @@ class ErrorMap:
     n_events: int | None = None
     original: np.ndarray | None = None
     depends: np.ndarray | None = None
+    clock: int | None = VERSION
     log: Log | None = None
     sources: tuple[MapSource, ...] = field(default=(), repr=False)
 
@@ -393,6 +396,7 @@ class ErrorMap:
                 if (version := header.pop("format")) != _FORMAT:
                     raise ValueError(f"format {version}; this version reads format {_FORMAT}")
                 header.pop("drawn_bits", None)  # of versions before 0.5
+                header.setdefault("clock", 1)  # of versions before 0.8
                 header["fingerprint"] = tuple(Fingerprint(n, tuple(s), f, c) for n, s, f, c in header["fingerprint"])
                 names = header.pop("arrays")
                 if set(file.files) != {"about", *names}:
@@ -483,6 +487,7 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
         sum(sizes) if len(set(targets)) == len(targets) and None not in sizes else None,
         original=original,
         depends=depends,
+        clock=maps[0].clock if len({error_map.clock for error_map in maps}) == 1 else None,
         log=next((error_map.log for error_map in maps if error_map.log is not None), None),
         sources=tuple(source for error_map in maps for source in error_map.sources),
     )

@@ -11,7 +11,8 @@ from drsrobust._choices import check_choice
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.critical_bits import CriticalBits, Stratum
-from drsrobust.injection.error_clock import VALUE, check_seed
+from drsrobust.injection.error_clock import check_seed
+from drsrobust.injection.sequential_arrivals import VALUE
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import ErrorModel, check_rate, from_sorted_words, from_words
 from drsrobust.injection.memory_map import (
@@ -383,7 +384,7 @@ class MemoryFault(ErrorModel):
 
     def _random(self, seed: int, copy: int, stream: str = "") -> np.random.Generator:
         check_seed(seed)
-        return np.random.Generator(self.clock(1, seed, copy, stream)._stream(VALUE))
+        return np.random.Generator(self.clock(1, seed, copy, stream).stream(VALUE))
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         extent = self.extent(space, seed=seed, copy=copy)

@@ -21,7 +21,7 @@ from torch import nn
 from drsrobust._choices import check_choice
 from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor, WordView, check, hittable
 from drsrobust.injection.apply import OPEN, Change
-from drsrobust.injection.error_clock import HOOK
+from drsrobust.injection.sequential_arrivals import HOOK
 from drsrobust.injection.error_map import Hit, Log
 from drsrobust.injection.error_models import ErrorModel
 from drsrobust.injection.number_formats import plain
