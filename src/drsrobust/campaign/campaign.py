@@ -32,6 +32,7 @@ from drsrobust.campaign.progress import CampaignProgress
 from drsrobust.campaign.repeat import check_first_trials
 from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, families, raised_to_least, stratified
 from drsrobust.campaign.schedule import Schedule
+from drsrobust.campaign.sharded import LeadingRunner, follow
 from drsrobust.campaign.shards import Shard, full_run_of, shard_folder, shard_folders
 from drsrobust.campaign.store import Store
 from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
@@ -50,7 +51,7 @@ from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.injection.error_clock import VERSION
 from drsrobust.injection.targets import TargetLike
 from drsrobust.introspection.code_digest import code_digest
-from drsrobust.introspection.sharded import ranks
+from drsrobust.introspection.ranks import RankFailedError, ranks
 from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
@@ -126,7 +127,7 @@ class Campaign:
         sampling: str | CriticalBits = PLAIN,
         store: str | PathLike | None = None,
     ) -> None:
-        if (world := ranks()) > 1:
+        if (world := ranks()) > 1 and evaluator.ranks is None:
             raise ValueError(
                 f"this process is one of {world} ranks, and each would compute and store the whole campaign; run it in a "
                 "process group of one rank, and with workers= or executor= in several processes"
@@ -145,7 +146,8 @@ class Campaign:
         )
         self.own_metrics = own_metrics(functions)
         golden = evaluator.golden.metrics([name for name in self.metrics if name not in self.own_metrics])
-        if without := [name for name, value in golden.items() if value is None]:
+        without = [name for name, value in golden.items() if value is None]
+        if without and not self._follows(evaluator):
             warnings.warn(
                 f"{', '.join(without)}: no value on these rows, so the columns will be empty; metrics of lists need users "
                 "(user= of dr.data.from_frame and the others)",
@@ -164,14 +166,24 @@ class Campaign:
         if self._critical_bits is not None and (text := raised_to_least(self.conditions, self.trials)):
             logging.getLogger(__name__).warning(text)
         self._what, missing = self._definition()
+        if evaluator.ranks is not None:
+            evaluator.ranks.check_same("campaigns", {**self._what, "trials": self.trials, "metrics": self.metrics})
         self._is_temporary = store is None and missing is not None
+        self._shard: Shard | None = None
+        self._whole: Store | None = None  # of a shard: the store that it is merged into
+        self._checked: set[int] = set()  # conditions whose trials were computed, or checked, by this campaign
+        self.store: Any = None  # of a sharded model only rank 0 has one
+        if self._follows(evaluator):
+            return
         if store is None:
             name = f"{evaluator.name}-{evaluator.rows.dataset.replace('/', '-')}-{digest(self._what)[:16]}"
             store = cache_folder("campaigns", name) if missing is None else self._temporary(name, missing)
-        self._shard: Shard | None = None
-        self._whole: Store | None = None  # of a shard: the store that it is merged into
         self.store = self._store(expanded("store", store).resolve())
-        self._checked: set[int] = set()  # conditions whose trials were computed, or checked, by this campaign
+
+    @staticmethod
+    def _follows(evaluator: Evaluator) -> bool:
+        """Whether this process only follows rank 0, of a model that is sharded over ranks."""
+        return evaluator.ranks is not None and not evaluator.ranks.is_first
 
     def _temporary(self, name: str, missing: str) -> str:
         """A new folder for the results, which is deleted with this campaign."""
@@ -228,12 +240,13 @@ class Campaign:
         defaults = {"output": "logit", "task": "click"}
         golden = evaluator.golden.auc, evaluator.golden.logloss
         if None in golden:
-            golden = tuple(evaluator.golden.metrics(["ndcg", "hit_rate"]).values())
+            golden = evaluator.on_first(lambda: tuple(evaluator.golden.metrics(["ndcg", "hit_rate"]).values()))
         golden = [round(value, 6) for value in golden]
         functions = {}
         for name, metric in self.own_metrics.items():
             missing.extend([metric.code.missing] if metric.code.missing else [])
-            functions[name] = [metric.code.text[:16], round(evaluator.own_metric(metric, evaluator.golden), 6)]
+            golden_value = evaluator.on_first(lambda metric=metric: evaluator.own_metric(metric, evaluator.golden))
+            functions[name] = [metric.code.text[:16], round(golden_value, 6)]
         conditions = [
             [*condition.key, code([condition.error_model, condition.transient])] for condition in self.conditions
         ]
@@ -266,7 +279,8 @@ class Campaign:
 
     def __repr__(self) -> str:
         name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
-        return f"<Campaign {name}: {len(self.conditions)} conditions, {self.trials} trials, in {self.store.folder}>"
+        where = "of rank 0" if self.store is None else f"in {self.store.folder}"
+        return f"<Campaign {name}: {len(self.conditions)} conditions, {self.trials} trials, {where}>"
 
     def _repr_html_(self) -> str:
         schedule = self._schedule()
@@ -317,16 +331,23 @@ class Campaign:
         Warns:
             UserWarning: trials in which the model raised; they have no scores (`raised()`).
 
+        Of a model that is sharded over ranks every rank calls `run`: rank 0 measures, stores and returns the table, the others
+        compute with it and return None.
+
         Raises:
             RuntimeError: something other than errors changed the model.
+            RankFailedError: a trial of a sharded model raised, on this rank or another.
             NotPicklable: the workers cannot make the model.
             StoreError: another process is writing to the store, a stored chunk is damaged, a stored trial has another result
                 than now, or the disk is full.
-            ValueError: the model is not the one that the evaluator was made for, or no such shard.
+            ValueError: the model is not the one that the evaluator was made for, no such shard, or other processes for a model
+                that is sharded over ranks.
             WorkersDied: worker processes ended again and again.
         """
         if workers is not None and index(workers) < 1:
             raise ValueError(f"workers must be at least 1, got {workers!r}")
+        if self.evaluator.ranks is not None and (executor is not None or (workers or 1) > 1 or shard is not None):
+            raise ValueError("a sharded model's trials run on its own ranks: leave out workers=, executor= and shard=")
         if shard is not None:
             part = self._of_shard(Shard.read(shard))
             return part.run(workers=workers, executor=executor, progress=progress)
@@ -334,6 +355,9 @@ class Campaign:
         if not self.evaluator.unchanged():
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
         self.conditions = self._grid()  # the model's tensors may have moved
+        if self._follows(self.evaluator):
+            return follow(self, self._options)
+        workers = workers if self.evaluator.ranks is None else 1
         if private := [name for name, metric in self.own_metrics.items() if not metric.importable]:
             if executor is not None or (workers or 1) > 1:
                 warnings.warn(
@@ -344,26 +368,39 @@ class Campaign:
             workers, executor = 1, None
         if executor is not None or (workers or 1) > 1:
             model_file(self.evaluator)  # raises before any work
-        with self.store.writing():
-            if self._shard and not self.store.full_run and (why := full_run_of(shard_folders(self._whole.folder))):
-                self.store.restart(why)  # trials of shards must be alike
-            if self.store.full_run and not self.evaluator.full_run:
-                warnings.warn(f"{self.evaluator.name}: reruns are full runs: {self.store.full_run}", stacklevel=2)
-                self.evaluator.use_full_runs(self.store.full_run)
-            try:
-                self._compute(workers, executor, progress)
-            except CoupledRowsError as coupled:
-                warnings.warn(f"all trials of this campaign are computed again, as full runs: {coupled}", stacklevel=2)
-                self.evaluator.use_full_runs(str(coupled))
-                self.store.restart(str(coupled))
-                self._compute(workers, executor, progress)
+        runner = (LocalRunner if self.evaluator.ranks is None else LeadingRunner)(
+            self.evaluator, self.conditions, self._options
+        )
+        try:
+            self._run(runner, workers, executor, progress)
+        except RankFailedError:
+            raise  # the others have ended, or are waiting in the same trial
+        except BaseException:
+            runner.end()
+            raise
+        runner.end()
         if text := raised_trials(self):
             warnings.warn(text, stacklevel=2)
         return self.table()
 
-    def _compute(self, workers: int | None, executor: Executor | None, progress: bool) -> None:
+    def _run(self, runner: LocalRunner, workers: int | None, executor: Executor | None, progress: bool) -> None:
+        with self.store.writing():
+            if self._shard and not self.store.full_run and (why := full_run_of(shard_folders(self._whole.folder))):
+                self.store.restart(why)  # trials of shards must be alike
+            if self.store.full_run and not self.evaluator.full_run:
+                warnings.warn(f"{self.evaluator.name}: reruns are full runs: {self.store.full_run}", stacklevel=3)
+                runner.use_full_runs(self.store.full_run)
+            try:
+                self._compute(runner, workers, executor, progress)
+            except CoupledRowsError as coupled:
+                warnings.warn(f"all trials of this campaign are computed again, as full runs: {coupled}", stacklevel=3)
+                runner.use_full_runs(str(coupled))
+                self.store.restart(str(coupled))
+                self._compute(runner, workers, executor, progress)
+
+    def _compute(self, runner: LocalRunner, workers: int | None, executor: Executor | None, progress: bool) -> None:
         """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
-        schedule, runner = self._schedule(), LocalRunner(self.evaluator, self.conditions, self._options)
+        schedule = self._schedule()
         names = [f"{condition.error_model} in {condition.target}" for condition in self.conditions]
         check_first_trials(self.store, runner, names, sorted(set(range(len(names))) - self._checked))
         self._checked = set(range(len(names)))
@@ -472,6 +509,8 @@ class Campaign:
     def _stored(self, columns: list[str]) -> pa.Table:
         """Columns of the stored trials that belong to this campaign (a store may hold more of them); of a stratified one also
         `stratum`."""
+        if self.store is None:
+            raise RuntimeError("rank 0 has the results of this campaign; the other ranks only compute")
         table = self.store.read([*columns, *(name for name in _SCHEDULED if name not in columns)])
         schedule = self._schedule(table.select(_SCHEDULED))
         limits = np.array([schedule.limit(number) for number in range(len(self.conditions))], np.int64)

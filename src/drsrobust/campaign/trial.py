@@ -224,8 +224,9 @@ def run_trials(
     work: Chunk,
     options: dict[str, Any],
     seconds: float,
+    begin: Callable[[int, int], None] = lambda condition, trial: None,
 ) -> tuple[pa.Table, BaseException | None]:
-    """Runs trials of a chunk for so many seconds, and at least one.
+    """Runs trials of a chunk for so many seconds, and at least one; `begin` is called before each.
 
     Returns:
         the finished trials as stored, and the exception that interrupted the next one.
@@ -233,6 +234,7 @@ def run_trials(
     rows, since, stopped = [], time.monotonic(), None
     try:
         for trial in work.trials:
+            begin(work.condition, trial)
             rows.append(run_trial(evaluator, condition, trial, guarded=guarded, **options))
             if time.monotonic() - since > seconds:
                 break
@@ -257,17 +259,24 @@ class LocalRunner:
 
     def __call__(self, work: Chunk, seconds: float = SHORTEST_CHUNK) -> tuple[pa.Table, BaseException | None]:
         """As `run_trials`; raises RuntimeError as `verify_when_due`."""
-        condition, start = self._conditions[work.condition], time.perf_counter()
-        if condition.mitigation is None:
-            table, stopped = run_trials(self._evaluator, None, condition, work, self._options, seconds)
-        else:
-            with self._evaluator.under(condition.mitigation, self._guarded.get(condition.identity)) as guarded:
-                self._guarded[condition.identity] = guarded
-                table, stopped = run_trials(self._evaluator, guarded, condition, work, self._options, seconds)
+        start = time.perf_counter()
+        table, stopped = self.run(work, seconds)
         self._unverified_s += time.perf_counter() - start
         if stopped is None:
             self.verify_when_due()
         return table, stopped
+
+    def run(self, work: Chunk, seconds: float = SHORTEST_CHUNK) -> tuple[pa.Table, BaseException | None]:
+        """As `run_trials`."""
+        condition = self._conditions[work.condition]
+        if condition.mitigation is None:
+            return run_trials(self._evaluator, None, condition, work, self._options, seconds, self.begin)
+        with self._evaluator.under(condition.mitigation, self._guarded.get(condition.identity)) as guarded:
+            self._guarded[condition.identity] = guarded
+            return run_trials(self._evaluator, guarded, condition, work, self._options, seconds, self.begin)
+
+    def begin(self, condition: int, trial: int) -> None:
+        """Called before each trial."""
 
     def verify_when_due(self) -> None:
         """Verifies the evaluator in about 2 % of the time of the trials.
@@ -277,8 +286,19 @@ class LocalRunner:
         """
         if self._unverified_s > VERIFY_EVERY * self._verify_s:
             start = time.perf_counter()
-            self._evaluator.verify()
+            self.verify()
             self._unverified_s, self._verify_s = 0.0, time.perf_counter() - start
+
+    def verify(self) -> None:
+        """Verifies the evaluator."""
+        self._evaluator.verify()
+
+    def use_full_runs(self, why: str) -> None:
+        """Makes all later reruns full runs."""
+        self._evaluator.use_full_runs(why)
+
+    def end(self) -> None:
+        """Called when all is computed."""
 
 
 def run_here(schedule: Schedule, runner: LocalRunner, finished: Finished, *, may_switch: Callable[[], bool]) -> bool:

@@ -117,7 +117,7 @@ class AffectedRows:
     def _try_again(self, scores: np.ndarray) -> None:
         """Compares scores of the traced batch with the golden ones."""
         if self._split is None:
-            if len(scores) != len(self.scores[: len(scores)]) or not _near(scores, self.scores[: len(scores)]):
+            if len(scores) != len(self.scores[: len(scores)]) or not near(scores, self.scores[: len(scores)]):
                 self.everything = "its scores change from run to run"
             return
         if self._near(scores[: len(self._probed)]):
@@ -135,7 +135,7 @@ class AffectedRows:
             return
         rows = np.arange(self.n - m, self.n)
         padded = self._split.batch(np.append(rows, np.arange(size - m) % self.n))  # of the same size: equal rounding
-        if self.all_rows is None and _near(self._scored([padded], m), self.scores[-m:]):
+        if self.all_rows is None and near(self._scored([padded], m), self.scores[-m:]):
             return
         self.all_rows = self.all_rows or COUPLED
         self.batches[-1] = _indexed(self._split.batch(slice(self.n - m, self.n)))
@@ -162,14 +162,14 @@ class AffectedRows:
             return False
         if self._split is None:
             few = self._ends[0]
-            return self.everything is not None or _near(self._scored(self.batches[:1], few), self.scores[:few])
+            return self.everything is not None or near(self._scored(self.batches[:1], few), self.scores[:few])
         if self.all_rows is not None:
             return True  # a few rows by themselves have other scores
         return self._near(self._scored(PaddedBatches(self._split, rows=self._probed), len(self._probed)))
 
     def _near(self, scores: np.ndarray) -> bool:
         """Whether scores of the probed rows are the golden ones, within `BOUND`."""
-        return _near(scores, self.scores[self._probed])
+        return near(scores, self.scores[self._probed])
 
     def of(self, maps: Iterable[ErrorMap]) -> Affected:
         """The rows and tensors that the errors of several maps together affect."""
@@ -239,19 +239,10 @@ class AffectedRows:
         So an error in one row that changes other rows of its batch is found, as with a branch on the batch's largest
         activation.
         """
-        m = len(rows)
-        total = max(64, m + WITNESSES * -(-m // (BATCH - WITNESSES)))
-        total += -total % 32  # so that no padding is needed
-        random = np.random.default_rng([m, int(rows[0]), int(rows[-1])])  # the same witnesses in every process
-        fillers = random.integers(self.n, size=4 * (total - m))
-        unaffected = fillers[rows[np.minimum(np.searchsorted(rows, fillers), m - 1)] != fillers]
-        witnesses = np.resize(unaffected, total - m)
-        is_witness = np.zeros(total, bool)
-        is_witness[np.linspace(0, total - 1, total - m).astype(np.int64)] = True
-        numbers = np.empty(total, np.int64)
-        numbers[is_witness], numbers[~is_witness] = witnesses, rows
+        numbers, is_witness = with_witnesses(rows, self.n)
+        witnesses, total = numbers[is_witness], len(numbers)
         scored = self._scored(PaddedBatches(self._split, rows=numbers), total)
-        if not _near(scored[is_witness], scores[witnesses]):
+        if not near(scored[is_witness], scores[witnesses]):
             raise CoupledRowsError
         return scored[~is_witness]
 
@@ -262,7 +253,7 @@ class AffectedRows:
             start = time.process_time()
             full = self.full()
             self._unaudited_s, self._full_run_s = 0.0, time.process_time() - start
-            if not _near(scores, full):
+            if not near(scores, full):
                 raise CoupledRowsError
 
     def _warn(self, text: str) -> None:
@@ -271,11 +262,27 @@ class AffectedRows:
             warnings.warn(text, ReachWarning, stacklevel=4)
 
 
-def _near(scores: np.ndarray, expected: np.ndarray) -> bool:
+def near(scores: np.ndarray, expected: np.ndarray) -> bool:
     """Whether scores are the expected ones within `BOUND`; NaN equals NaN."""
     if scores.tobytes() == expected.tobytes():
         return True
     return np.allclose(scores, expected, rtol=BOUND, atol=BOUND, equal_nan=True)
+
+
+def with_witnesses(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
+    """Affected rows [m] of n, with some unaffected ones between them: numbers int64 [k] in the order in which they are scored, and
+    which are witnesses (bool [k])."""
+    m = len(rows)
+    total = max(64, m + WITNESSES * -(-m // (BATCH - WITNESSES)))
+    total += -total % 32  # so that no padding is needed
+    random = np.random.default_rng([m, int(rows[0]), int(rows[-1])])  # the same witnesses in every process
+    fillers = random.integers(n, size=4 * (total - m))
+    unaffected = fillers[rows[np.minimum(np.searchsorted(rows, fillers), m - 1)] != fillers]
+    is_witness = np.zeros(total, bool)
+    is_witness[np.linspace(0, total - 1, total - m).astype(np.int64)] = True
+    numbers = np.empty(total, np.int64)
+    numbers[is_witness], numbers[~is_witness] = np.resize(unaffected, total - m), rows
+    return numbers, is_witness
 
 
 class _IndexedBatches(PaddedBatches):

@@ -15,10 +15,13 @@ from drsrobust._html import facts
 from drsrobust.data import Batches, Dataset, Split, StreamedRows, StreamError
 from drsrobust.data.dataset import Ids
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
+from drsrobust.evaluation.sharded_rows import ShardedRows
 from drsrobust.evaluation.stream_passes import StreamPasses
 from drsrobust.injection import AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
 from drsrobust.introspection.calling import Forward
-from drsrobust.introspection.sharded import refuse_sharded
+from drsrobust.introspection.ranks import Ranks
+from drsrobust.introspection.sharded import is_sharded
+from drsrobust.introspection.tensors import listed
 from drsrobust.metrics import log_loss, served
 from drsrobust.metrics.auc import auc_difference
 from drsrobust.metrics.log_loss import entropy
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-TaskMetrics = ClickMetrics | MultiMetrics | RankMetrics | StreamPasses
+TaskMetrics = ClickMetrics | MultiMetrics | RankMetrics | StreamPasses | ShardedRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +51,8 @@ class Evaluation:
             tasks; None for ranking.
         logloss (nats per row), ne: of logits, in float64; the mean over tasks; None for ranking.
         nan_rows, inf_rows: rows with a score that is NaN; other rows with an infinite one.
-        scores: logits float32 [n], or [n, T] or [n, items]; do not write to them. None of a stream.
+        scores: logits float32 [n], or [n, T] or [n, items]; do not write to them. None of a stream, and of a model that is
+            sharded over ranks on all but the first.
         error: text of the exception, if any.
     """
 
@@ -94,6 +98,7 @@ class Evaluation:
         return self._reference.measures(names, self.scores, self._changed)
 
 
+_NUMBERS = ("outcome", "rows_reached", "auc", "logloss", "ne", "nan_rows", "inf_rows")
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
@@ -105,7 +110,7 @@ class Evaluator:
     interrupted `with dr.inject(...)` left in the model are undone first, with a warning.
 
     Args:
-        model: any module.
+        model: any module; sharded by TorchRec's DistributedModelParallel, every rank makes the same calls.
         rows: a Split, a Dataset (its test rows), Batches (`dr.data.from_batches`) or StreamedRows (`dr.data.stream`), of which
             each evaluation is a full run that keeps no scores.
         forward: forward(model, batch) -> the model's output; None: model(dense_features=..., sparse_features=...).
@@ -138,8 +143,8 @@ class Evaluator:
     Raises:
         TypeError: rows of another type, or batches that need `forward`.
         ValueError: scores or labels of a shape that the task does not take, rows of one class only, scores that are not finite
-            without errors, or that are no probabilities where `output` says so, no amount of memory, or a model that is
-            sharded over several ranks.
+            without errors, or that are no probabilities where `output` says so, no amount of memory, a model that is sharded
+            over ranks in a way that is not supported, or ranks that differ in their rows or in how the model is sharded.
     """
 
     def __init__(
@@ -157,7 +162,7 @@ class Evaluator:
         epsilon: float = 1e-3,
         scores: str | None = None,
     ) -> None:
-        refuse_sharded(model)
+        self.ranks = Ranks() if is_sharded(model) else None
         self.scoring = Scoring(forward, "logit" if output is None else output, task)
         scores = scores or ("logit" if task == "rank" else "probability")
         self._options: dict[str, Any] = {
@@ -175,30 +180,38 @@ class Evaluator:
         self.checkpoint, self._checksum = state_digest(model), state_checksum(model)
         self._attached = attached_mitigations(model)
         try:
-            self._reach: Any = (
-                StreamPasses(model, rows, self.scoring, scores)
-                if isinstance(rows, StreamedRows)
-                else AffectedRows(model, rows, budget, self.scoring)
-            )
+            self._reach: Any = self._passes(budget)
         except IndexError as error:
             raise IndexError(f"{error}; {_ids_and_tables(model, rows)}") from error.__cause__ or error
         golden = self._reach.scores
-        nan_rows, inf_rows = _non_finite_rows(golden)
-        if nan_rows or inf_rows:
-            raise ValueError(
-                f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {len(rows)} rows; "
-                "all must be finite"
-            )
+        self.on_first(lambda: _check_finite(golden, len(rows)))
         self._reference = self._metrics(golden)
         self.full_run = self._reach.everything
         self._warned = isinstance(rows, StreamedRows)  # who passes one knows
         self.golden = self._evaluation(golden, None)
-        if output is None and task != "rank":
+        if output is None and task != "rank" and golden is not None:
             self._warn_of_probabilities()
+
+    def _passes(self, budget: int) -> StreamPasses | ShardedRows | AffectedRows:
+        """Makes the golden run."""
+        if self.ranks is not None:
+            if isinstance(self.rows, StreamedRows):
+                raise ValueError("the rows of a sharded model must be a Split or Batches, and these are a stream")
+            tables = {e.name: e.sharded.parts if e.sharded else None for e in listed(self.model)}
+            about = {"rows": self.rows.fingerprint, "options": [self._options, self.scoring.output, self.scoring.task]}
+            self.ranks.check_same("evaluators", {**about, **{f"the plan of {name}": t for name, t in tables.items()}})
+            return ShardedRows(self.model, self.rows, self.scoring, self.ranks)
+        if isinstance(self.rows, StreamedRows):
+            return StreamPasses(self.model, self.rows, self.scoring, self._options["scores"])
+        return AffectedRows(self.model, self.rows, budget, self.scoring)
+
+    def on_first(self, function: Callable[[], Any]) -> Any:
+        """What a function returns; of a sharded model what it returns on rank 0, which alone has scores."""
+        return function() if self.ranks is None else self.ranks.from_first(function)
 
     def _metrics(self, golden: Any) -> TaskMetrics:
         """Metrics of the task, of the golden scores."""
-        if isinstance(self._reach, StreamPasses):
+        if isinstance(self._reach, StreamPasses) or golden is None:
             return self._reach
         rows, options = self.rows, {name: value for name, value in self._options.items() if name != "memory"}
         compare = options.pop("scores")
@@ -261,6 +274,8 @@ class Evaluator:
         except (InjectionError, StreamError):
             raise
         except Exception as error:
+            if self.ranks is not None:  # a rank that failed, or another one's end, is no result of errors
+                raise
             text = f"{type(error).__name__}: {error}"
             return Evaluation("raised", rows_reached=len(self.rows), error=text, _reference=self._reference)
         return self._evaluation(scores, None)
@@ -308,6 +323,8 @@ class Evaluator:
             )
             return self.run()
         except Exception:  # its message may depend on the batch
+            if self.ranks is not None:
+                raise
             return self.run()
         if changed is not None and not len(changed):
             return self.golden.unreached()
@@ -343,6 +360,8 @@ class Evaluator:
             mitigation: attached while the block runs.
             guarded: the evaluator of an earlier block with this mitigation; saves another golden run.
         """
+        if mitigation.computes and self.ranks is not None:
+            raise ValueError(f"{mitigation.name} takes part in the computation, which is not supported of a sharded model")
         with mitigation.attach(self.model):
             if guarded is None and not mitigation.computes:  # the same golden run and cached outputs
                 guarded = copy.copy(self)
@@ -368,7 +387,18 @@ class Evaluator:
         return attached
 
     def _evaluation(self, scores: Any, changed: np.ndarray | None) -> Evaluation:
-        """Metrics of scores [n] of which some rows may differ from the golden ones (None: any); or of a pass over a stream."""
+        """Metrics of scores [n] of which some rows may differ from the golden ones (None: any); or of a pass over a stream. Of a
+        sharded model rank 0 measures, and the others get the numbers."""
+        measured: list[Evaluation] = []
+
+        def numbers() -> dict[str, Any]:
+            measured.append(self._measured(scores, changed))
+            return {name: getattr(measured[0], name) for name in _NUMBERS}
+
+        values = self.on_first(numbers)
+        return measured[0] if measured else Evaluation(**values, _reference=self._reference, _changed=changed)
+
+    def _measured(self, scores: Any, changed: np.ndarray | None) -> Evaluation:
         nan_rows, inf_rows = _non_finite_rows(scores if changed is None else scores[changed])
         auc, logloss, ne = self._reference.headline(scores, changed)
         return Evaluation(
@@ -388,6 +418,9 @@ class Evaluator:
         """Raises ValueError for a user's metric that raises, or gives no finite number, without errors; for any of a stream."""
         if isinstance(self.rows, StreamedRows):
             raise ValueError(f"metric {metric.name!r} needs all scores, and a stream keeps none")
+        self.on_first(lambda: self._check_own_metric(metric))
+
+    def _check_own_metric(self, metric: OwnMetric) -> None:
         golden = self.golden.scores if self._options["scores"] == "logit" else self.golden.probabilities
         metric.check_golden(self.rows.labels, golden, self.rows.users)
 
@@ -485,6 +518,15 @@ def _predict(values: np.ndarray, clicks: np.ndarray) -> bool:
     with np.errstate(divide="ignore"):
         loss = log_loss(clicks, np.log(values) - np.log1p(-values), rate)
     return loss < min(log_loss(clicks, values, rate), entropy(clicks > 0.5))
+
+
+def _check_finite(golden: np.ndarray | Headline, rows: int) -> None:
+    """Raises ValueError for golden scores that are not finite."""
+    nan_rows, inf_rows = _non_finite_rows(golden)
+    if nan_rows or inf_rows:
+        raise ValueError(
+            f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {rows} rows; all must be finite"
+        )
 
 
 def _non_finite_rows(scores: np.ndarray | Headline) -> tuple[int, int]:

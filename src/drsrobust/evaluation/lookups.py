@@ -13,6 +13,7 @@ from drsrobust._files import cache_folder, unnamed_file, write_array, writing
 from drsrobust.data import Split
 from drsrobust.data.dataset import Ids
 from drsrobust.introspection.embedding_modules import pooled_table_name, sparse_type, table_configs
+from drsrobust.introspection.sharded import is_collection
 from drsrobust.introspection.tensors import listed, named_modules
 from drsrobust.introspection.wrappers import ModuleForward, intercepted
 
@@ -108,7 +109,7 @@ class Lookups(ABC):
             readers = {}
             for config in table_configs(module) or ():
                 tensor = pooled_table_name(name, config.name)
-                if any(entry.name == tensor and entry.table for entry in everything):
+                if any(entry.name == tensor and (entry.table or is_collection(module)) for entry in everything):
                     readers[tensor] = tuple(config.feature_names)
                     self.tables.setdefault(tensor, []).append(name)
             if readers:

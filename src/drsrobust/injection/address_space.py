@@ -19,7 +19,8 @@ from torch.nn.parameter import is_lazy
 from drsrobust.injection.error_clock import scaled
 from drsrobust.injection.number_formats import Format, bit_set, plain, quantized_rows
 from drsrobust.introspection.embedding_modules import features_tables
-from drsrobust.introspection.sharded import refuse_sharded
+from drsrobust.introspection.ranks import as_words
+from drsrobust.introspection.sharded import ShardedTable
 from drsrobust.introspection.tensors import component_of, listed, named_modules, named_tensors, span
 
 INTEGER_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
@@ -62,9 +63,45 @@ class WordView:
 
     def masks(self, mask: np.ndarray) -> torch.Tensor:
         """XOR masks uint64 [n] as integers of the words' type, on the words' device."""
-        width = 8 * self.type.itemsize
-        narrow = mask.astype(f"uint{width}")
-        return torch.from_numpy(narrow if width == 8 else narrow.view(f"int{width}")).to(self.device)
+        return _as_integers(mask, self.type).to(self.device)
+
+
+class ShardedWords:
+    """The words of a table over ranks, by flat index in the whole table: as `WordView`, with all ranks' calls in the same order."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, table: ShardedTable) -> None:
+        self._table, self.type = table, INTEGER_OF_BYTES[table.dtype.itemsize]
+
+    def read(self, index: torch.Tensor) -> torch.Tensor:
+        """The words [n] at int64 indices [n], on every rank."""
+        return self.masks(self.read_uint64(index.numpy()))
+
+    def write(self, index: torch.Tensor, words: torch.Tensor) -> None:
+        """Writes this rank's part of words [n] at distinct int64 indices [n]."""
+        for memory, chosen, local in self._table.held(index.numpy()):
+            view = WordView(memory)
+            view.write(torch.from_numpy(local).to(view.device), words[torch.from_numpy(chosen)].to(view.device))
+
+    def read_uint64(self, index: np.ndarray) -> np.ndarray:
+        """The words [n] at int64 indices [n] as uint64, on every rank."""
+        words = np.zeros(len(index), np.uint64)
+        for memory, chosen, local in self._table.held(index):
+            words[chosen] = WordView(memory).read_uint64(local)
+        total = as_words(words)
+        torch.distributed.all_reduce(total)  # each word has a value on one rank
+        return total.numpy().view(np.uint64)
+
+    def masks(self, mask: np.ndarray) -> torch.Tensor:
+        """As of `WordView`."""
+        return _as_integers(mask, self.type)
+
+
+def _as_integers(mask: np.ndarray, integers: torch.dtype) -> torch.Tensor:
+    width = 8 * integers.itemsize
+    narrow = mask.astype(f"uint{width}")
+    return torch.from_numpy(narrow if width == 8 else narrow.view(f"int{width}"))
 
 
 def distinct_spans(tensors: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
@@ -118,12 +155,26 @@ class Stored:
         rows: the format of its rows, if they are quantized.
         parameter: whether the target "all" holds it: a parameter or a quantized table.
         embedding: whether it is an embedding table.
+        sharded: its parts, if it is spread over ranks; then `tensor` has its shape, and no memory.
     """
 
     tensor: torch.Tensor
     rows: Format | None = None
     parameter: bool = False
     embedding: bool = False
+    sharded: ShardedTable | None = None
+
+    def words(self) -> "WordView | ShardedWords":
+        """Its words, read and written by flat index."""
+        return WordView(self.tensor) if self.sharded is None else ShardedWords(self.sharded)
+
+    def values(self) -> torch.Tensor:
+        """All of it."""
+        return self.tensor if self.sharded is None else self.sharded.whole()
+
+    def memory(self) -> list[torch.Tensor]:
+        """What this process holds of it."""
+        return [self.tensor] if self.sharded is None else [memory for _, memory in self.sharded.local]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -158,23 +209,24 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
 
     Raises:
         TypeError: `model` is not a module.
-        ValueError: as `introspection.sharded.refuse_sharded`.
+        ValueError: as `listed`, or an optimizer's state of a sharded model.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is a {type(model).__name__}; it must be a torch.nn.Module")
-    refuse_sharded(model)
     entries = listed(model)
     component = component_of(model, components, entries)
     memory = Memory()
     memory.component, memory.first = component, {}
-    for name, tensor, parameter, table, aliases, embedding in entries:
+    for name, tensor, parameter, table, aliases, embedding, sharded in entries:
         rows = table and quantized_rows(table.values, table.dim, table.header, table.row_bytes)
-        memory[name] = Stored(tensor, rows, parameter, embedding)
+        memory[name] = Stored(tensor, rows, parameter, embedding, sharded)
         memory.first |= dict.fromkeys(aliases, name)
     for alias, name in features_tables(named_modules(model)).items():
         if name in component and alias not in component:
             memory.first[alias], component[alias] = memory.first.get(name, name), component[name]
     if optimizer is not None:
+        if any(entry.sharded for entry in entries):
+            raise ValueError("the optimizer's state of a sharded model cannot be hit; take the model before it is sharded")
         for name, tensor in optimizer_states(model, optimizer).items():
             memory[name] = Stored(tensor)
             parameter = name.removeprefix(OPTIMIZER).rpartition(".")[0]
@@ -557,9 +609,9 @@ class AddressSpace:
         """
         words = np.empty(len(word), np.uint64)
         for eligible, entries in self.by_tensor(tensor):
-            if eligible.tensor.memory is None:
+            if eligible.tensor.stored is None:
                 raise ValueError(f"{eligible.tensor.name}: an address space without a model has no words to read")
-            words[entries] = WordView(eligible.tensor.memory).read_uint64(word[entries])
+            words[entries] = eligible.tensor.stored.words().read_uint64(word[entries])
         return words
 
     def by_tensor(self, tensor: np.ndarray) -> Iterator[tuple[EligibleBits, np.ndarray]]:

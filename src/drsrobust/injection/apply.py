@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from ctypes import c_char
 from functools import reduce
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -188,7 +188,7 @@ class AppliedMap(Change):
     def __init__(self, error_map: Flips, memory: Mapping[str, Stored], model: nn.Module) -> None:
         self.error_map, self.memory, self.model = error_map, memory, model
         self.spans, self.thread = [], threading.get_ident()
-        self._names: list[str] = []
+        self._hit: list[tuple[str, torch.Tensor]] = []
         self._versions: list[int] = []
         self._saved: list[tuple[WordView, torch.Tensor, torch.Tensor]] = []
 
@@ -204,14 +204,14 @@ class AppliedMap(Change):
             if self in OPEN:
                 raise RuntimeError(f"{self.error_map!r} is in the model already")
             hits, self.spans = _words_to_hit(self.error_map, self.memory)
-            self._names, self._saved = [name for name, *_ in hits], []
-            self._versions = [_version(self.memory[name].tensor) for name in self._names]
+            self._hit, self._saved = [(hit.name, hit.tensor) for hit in hits], []
+            self._versions = [_version(tensor) for _, tensor in self._hit]
             OPEN.add(self)
             watch_copies(self.model)
-            for _, words, index, _ in hits:
-                self._saved.append((words, index, words.read(index)))
-            for (words, index, original), (*_, mask) in zip(self._saved, hits, strict=True):
-                words.write(index, original ^ mask)
+            for hit in hits:
+                self._saved.append((hit.words, hit.index, hit.words.read(hit.index)))
+            for (words, index, original), hit in zip(self._saved, hits, strict=True):
+                words.write(index, original ^ hit.mask)
 
     def undo(self) -> None:
         """Writes the original words back; does nothing if that was done before.
@@ -232,15 +232,14 @@ class AppliedMap(Change):
                 unwatch_copies(self.model)
             OPEN.remove(self)  # last: after an interrupt above, `restore` still finds the map
         spans = list(map(span, self._tensors_now()))
-        if replaced := [name for name, old, new in zip(self._names, self.spans, spans, strict=True) if old != new]:
+        names = [name for name, _ in self._hit]
+        if replaced := [name for name, old, new in zip(names, self.spans, spans, strict=True) if old != new]:
             raise RuntimeError(
                 f"{', '.join(replaced)}: replaced while errors were in it (by .to(), .double() or an assignment), so the "
                 "errors could not be undone there. Convert a model before injecting into it"
             )
-        versions = [_version(self.memory[name].tensor) for name in self._names]
-        if written := [
-            name for name, old, new in zip(self._names, self._versions, versions, strict=True) if old != new
-        ]:
+        versions = [_version(tensor) for _, tensor in self._hit]
+        if written := [name for name, old, new in zip(names, self._versions, versions, strict=True) if old != new]:
             raise RuntimeError(
                 f"{', '.join(written)}: written to while errors were in it (by an optimizer's step, load_state_dict, max_norm, "
                 "batch statistics in training mode ...). Words that were hit are restored, others are what was written. For "
@@ -259,9 +258,9 @@ class AppliedMap(Change):
     def _tensors_now(self) -> list[torch.Tensor]:
         """The tensors that have the names of the hit ones by now; the hit one, if no tensor has."""
         model, tensors = unwrapped(self.model), []
-        for name in self._names:
-            tensor = self.memory[name].tensor
-            if self.memory[name].rows is None and not name.startswith(OPTIMIZER):
+        for name, tensor in self._hit:
+            stored = self.memory[name]
+            if stored.rows is None and stored.sharded is None and not name.startswith(OPTIMIZER):
                 try:
                     now = reduce(getattr, name.split("."), model)
                     tensor = now if isinstance(now, torch.Tensor) else tensor
@@ -274,14 +273,22 @@ class AppliedMap(Change):
 def apply_for_good(error_map: Flips, memory: Mapping[str, Stored]) -> None:
     """Changes the words of a model for good. Arguments and errors as of `AppliedMap`."""
     with OPEN.lock:
-        for _, words, index, mask in _words_to_hit(error_map, memory)[0]:
-            words.write(index, words.read(index) ^ mask)
+        for hit in _words_to_hit(error_map, memory)[0]:
+            hit.words.write(hit.index, hit.words.read(hit.index) ^ hit.mask)
 
 
-def _words_to_hit(
-    error_map: Flips, memory: Mapping[str, Stored]
-) -> tuple[list[tuple[str, WordView, torch.Tensor, torch.Tensor]], list[Span]]:
-    """Name, words, int64 indices [n] and XOR masks [n] of each tensor that a map hits, and their memory. Changes nothing.
+class _Hit(NamedTuple):
+    """Words of one tensor that a map hits: the tensor's name and memory, their int64 indices [n] and XOR masks [n]."""
+
+    name: str
+    tensor: torch.Tensor
+    words: WordView
+    index: torch.Tensor
+    mask: torch.Tensor
+
+
+def _words_to_hit(error_map: Flips, memory: Mapping[str, Stored]) -> tuple[list[_Hit], list[Span]]:
+    """The words that a map hits in this process, and the spans of their tensors. Changes nothing.
 
     Raises:
         ErrorMapMismatch: the map was made for another model.
@@ -297,28 +304,39 @@ def _words_to_hit(
                 f"the error map was made for {expected.name!r} of {list(expected.shape)} {expected.format}; in this model "
                 f"it is {list(present.tensor.shape)} {present.format_name}"
             )
-    entries_of, tensors = {}, {}
-    for index, entries in error_map.by_tensor():
-        name = error_map.fingerprint[index].name
-        entries_of[name], tensors[name] = entries, memory[name].tensor
+    hits, tensors = [], {}
+    for number, entries in error_map.by_tensor():
+        name = error_map.fingerprint[number].name
+        for tensor, chosen, index in _held(memory[name], error_map.word[entries]):
+            words = WordView(tensor)
+            if error_map.original is not None:
+                depends = slice(None) if error_map.depends is None else error_map.depends[entries][chosen]
+                _check_original(name, words, index[depends], error_map.original[entries][chosen][depends])
+            position = torch.from_numpy(np.ascontiguousarray(index)).to(words.device)
+            hits.append(_Hit(name, tensor, words, position, words.masks(error_map.mask[entries][chosen])))
+            tensors[f"{name}, part {len(tensors)}" if name in tensors else name] = tensor
     spans = distinct_spans(tensors)
     _refuse_read_only(tensors)
-    hits = []
-    for name, entries in entries_of.items():
-        words = WordView(tensors[name])
-        index = error_map.word[entries]
-        if error_map.original is not None:
-            depends = slice(None) if error_map.depends is None else error_map.depends[entries]
-            words_now, made_from = words.read_uint64(index[depends]), error_map.original[entries][depends]
-            if (words_now != made_from).any():
-                first = int(np.flatnonzero(words_now != made_from)[0])
-                raise ErrorMapMismatch(
-                    f"the error map was made from words of {name!r} that this model does not hold: word "
-                    f"{index[depends][first]} was {made_from[first]:#x}, here it is {words_now[first]:#x}"
-                )
-        position = torch.from_numpy(np.ascontiguousarray(index)).to(words.device)
-        hits.append((name, words, position, words.masks(error_map.mask[entries])))
     return hits, spans
+
+
+def _held(stored: Stored, word: np.ndarray) -> Iterator[tuple[torch.Tensor, Any, np.ndarray]]:
+    """The memory of this process that some words [n] lie in, which of them lie there, and their flat index there."""
+    if stored.sharded is None:
+        yield stored.tensor, slice(None), word
+    else:
+        yield from stored.sharded.held(word)
+
+
+def _check_original(name: str, words: WordView, index: np.ndarray, made_from: np.ndarray) -> None:
+    """Raises ErrorMapMismatch unless words at an index [n] are those that masks were made from."""
+    present = words.read_uint64(index)
+    if (present != made_from).any():
+        first = int(np.flatnonzero(present != made_from)[0])
+        raise ErrorMapMismatch(
+            f"the error map was made from words of {name!r} that this model does not hold: word {index[first]} was "
+            f"{made_from[first]:#x}, here it is {present[first]:#x}"
+        )
 
 
 def _refuse_read_only(tensors: Mapping[str, torch.Tensor]) -> None:

@@ -115,6 +115,10 @@ class BlockArrivals:
         mean = -math.log1p(-rate) * self.size  # decides how, not what
         many = mean * 8 > self.size  # marking every place takes less time than sorting the arrivals
         group = max(1, _MARKED >> self.bits if many else int(_GROUP / (mean + _WORDS)))  # blocks
+        if mean * (end - first) > _GROUP:
+            # Freed memory would come back as page faults, which take half of the time. glibc keeps blocks as large as the
+            # largest one that was ever freed, up to 32 MiB; this block is never touched, so it costs nothing.
+            np.empty(31 << 20, np.uint8)
         places_of = self._marked if many else self._sorted if mean > _SPARSE else self._picked
         for start in range(first, end, group):
             stop = min(start + group, end)

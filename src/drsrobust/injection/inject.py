@@ -18,7 +18,7 @@ from drsrobust.injection.error_map import ErrorMap, Log, union
 from drsrobust.injection.error_models import ErrorModel, drawing_order, equal_before
 from drsrobust.injection.targets import TargetLike, as_target
 from drsrobust.injection.transient import Draw, Hooks, Transient
-from drsrobust.introspection.sharded import refuse_sharded
+from drsrobust.introspection.sharded import is_sharded
 from drsrobust.introspection.tensors import span, unwrapped
 
 InjectionTarget = TargetLike | Transient | AddressSpace
@@ -138,7 +138,8 @@ class Injection:
             if isinstance(target, AddressSpace):
                 _check_space(target, model)
             elif isinstance(target, Transient):
-                refuse_sharded(model)
+                if is_sharded(model):
+                    raise ValueError(f"{target}: errors while a sharded model runs are not supported; hit its memory")
             else:
                 target = as_target(target).resolve(model, components)
             resolved.append((error_model, target))
@@ -230,14 +231,13 @@ def _joined(spaces: Iterable[AddressSpace]) -> AddressSpace:
 
 def _check_space(space: AddressSpace, model: nn.Module) -> None:
     """Raises ValueError for an address space whose memory is not the model's (any more)."""
-    refuse_sharded(model)
     # Looking at the tensors alone takes a tenth of listing the model, in every trial.
     plain = unwrapped(model)
     doubtful = [tensor for tensor in space.tensors if not _is_registered(plain, tensor)]
     memory = stored(model) if doubtful else {}
     for tensor in doubtful:
         present = memory.get(tensor.name)
-        if present is None or tensor.memory is None or span(tensor.memory) != span(present.tensor):
+        if present is None or tensor.stored is None or not _same_memory(tensor.stored, present):
             raise ValueError(
                 f"{tensor.name}: the address space is of another model, or of a tensor that was replaced since it was resolved"
             )
@@ -245,6 +245,8 @@ def _check_space(space: AddressSpace, model: nn.Module) -> None:
 
 def _is_registered(model: nn.Module, tensor: TargetTensor) -> bool:
     """Whether the parameter or buffer of that name has the same memory: nearly always, and known without listing all."""
+    if tensor.stored is not None and tensor.stored.sharded is not None:
+        return any(module is tensor.stored.sharded.module for module in model.modules())
     *path, name = tensor.name.split(".")
     module: nn.Module | None = model
     for part in path:
@@ -254,6 +256,10 @@ def _is_registered(model: nn.Module, tensor: TargetTensor) -> bool:
     present, resolved = module._parameters.get(name), tensor.stored.tensor
     present = module._buffers.get(name) if present is None else present
     return present is not None and (present is resolved or span(present) == span(resolved))
+
+
+def _same_memory(resolved: Stored, present: Stored) -> bool:
+    return list(map(span, resolved.memory())) == list(map(span, present.memory()))
 
 
 def _identity(target: Transient | AddressSpace) -> str:

@@ -12,7 +12,6 @@ from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.critical_bits import CriticalBits, Stratum
 from drsrobust.injection.error_clock import check_seed
-from drsrobust.injection.sequential_arrivals import VALUE
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import ErrorModel, check_rate, from_sorted_words, from_words
 from drsrobust.injection.memory_map import (
@@ -25,6 +24,7 @@ from drsrobust.injection.memory_map import (
     Layout,
     exponent_chips,
 )
+from drsrobust.injection.sequential_arrivals import VALUE
 from drsrobust.rates import FIT, FieldRate, Fit, fits_by_mode
 from drsrobust.statistics.strata import ALL
 

@@ -65,10 +65,11 @@ class Target(ABC):
         tensors, hit = [], {}
         for name, rows in sorted(self.chosen(model, memory).items()):
             entry = memory[name]
-            check(name, entry.tensor)
             shape = tuple(entry.tensor.shape)
+            for number, tensor in enumerate(entry.memory()):
+                check(name, tensor)
+                hit[name if entry.sharded is None else f"part {number} of {name}"] = tensor
             tensors.append(TargetTensor(name, memory.component[name], shape, entry.format, rows, entry))
-            hit[name] = entry.tensor
         space = AddressSpace(tensors).in_model(model, memory)
         if not space.tensors:
             raise ValueError(f"target {str(self)!r} matches nothing with any element{_known(str(self), model, memory)}")
@@ -109,7 +110,7 @@ def resolve(model: nn.Module, target: TargetLike = "all", components: Mapping[st
     Raises:
         ValueError: a target that matches nothing (with the names there are); a tensor that cannot be hit (complex, bool,
             quantized, sparse, uninitialised, on the meta device, a wrapper); words that share memory; a model that is
-            sharded over several ranks.
+            sharded over ranks in a way that is not supported.
     """
     return as_target(target).resolve(model, components)
 

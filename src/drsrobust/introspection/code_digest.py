@@ -23,7 +23,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from drsrobust.introspection.embedding_modules import table_configs
+from drsrobust.introspection.sharded import is_collection
 from drsrobust.introspection.tensors import is_sparse, sparse_parts
+from drsrobust.introspection.wrappers import unwrapped
 
 # Set by Python or by a decorator, and no code: names, places and documentation.
 _NO_CODE = {
@@ -210,8 +213,11 @@ class _Walk:
         self.add(kind, path)
         if (said := _said(value)) is not None:
             return self._write("said", said)
-        if isinstance(value, nn.Module) and "_orig_mod" in value._modules:  # compiled: what was compiled counts
-            return self.add(value._orig_mod, path)
+        if isinstance(value, nn.Module) and (inner := unwrapped(value)) is not value:  # as compiled: what is inside counts
+            return self.add(inner, path)
+        if isinstance(value, nn.Module) and is_collection(value):  # the plan does not count, nor which rank this is
+            tables = [(c.name, c.num_embeddings, c.embedding_dim, list(c.feature_names)) for c in table_configs(value)]
+            return self._write("sharded", tables)
         if isinstance(value, nn.Module) and not isinstance(value, torch.jit.ScriptModule):
             return self._attributes(_module_settings(value), path)
         try:

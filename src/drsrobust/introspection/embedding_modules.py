@@ -115,7 +115,7 @@ def table_configs(module: nn.Module) -> list[Any] | None:
         configs = getattr(module, method, None)
         if callable(configs):
             return list(configs())
-    return None
+    return vars(module).get("_embedding_bag_configs")  # of a sharded collection
 
 
 def table_names(features: Sequence[str]) -> dict[str, str]:

@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from drsrobust.introspection.embedding_modules import QuantizedTable, quantized_tables
-from drsrobust.introspection.sharded import refuse_sharded
+from drsrobust.introspection.sharded import ShardedTable, refuse_unsupported, sharded_tables
 from drsrobust.introspection.wrappers import named_modules, unwrapped
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ _INDICES = {
 
 class TensorEntry(NamedTuple):
     """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, its further
-    names (tied weights, a module in two places), and whether an embedding module looks rows of it up."""
+    names (tied weights, a module in two places), whether an embedding module looks rows of it up, and its parts if it is sharded
+    over ranks (then the tensor has a shape, and no memory)."""
 
     name: str
     tensor: torch.Tensor
@@ -65,16 +66,33 @@ class TensorEntry(NamedTuple):
     table: QuantizedTable | None
     aliases: list[str]
     embedding: bool = False
+    sharded: ShardedTable | None = None
 
 
 def listed(model: nn.Module) -> list[TensorEntry]:
     """Parameters, quantized tables (as their memory, see `embedding_modules`) and buffers, in this order, by their first name.
 
-    Tensors that share all of their memory are listed once. FBGEMM's bookkeeping buffers are not listed."""
+    Tensors that share all of their memory are listed once. FBGEMM's bookkeeping buffers are not listed.
+
+    Raises:
+        ValueError: as `refuse_unsupported` and `sharded_tables`.
+    """
+    refuse_unsupported(model)
     modules = named_modules(model, repeats=True)
     tables = {table.name: table for table in quantized_tables(modules)}
-    parameters, buffers, looked_up = [], [], set()
+    parameters, buffers, looked_up, over_ranks, collections = [], [], set(), {}, ()
     for prefix, module in modules:
+        if prefix.startswith(collections):
+            continue  # a rank's own view of tables that are listed whole
+        if (of_ranks := sharded_tables(prefix, module)) is not None:
+            collections = (*collections, f"{prefix}." if prefix else "")
+            looked_up.update(of_ranks)
+            for name, value in of_ranks.items():
+                if isinstance(value, ShardedTable):
+                    over_ranks[name] = value
+                    value = torch.empty(value.shape, dtype=value.dtype, device="meta")
+                parameters.append((name, value, True, None))
+            continue
         start = f"{prefix}." if prefix else ""
         parameters += [(start + n, t, True, None) for n, t in module._parameters.items() if t is not None]
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) or _LOOKUP in type(module).__name__:
@@ -92,7 +110,8 @@ def listed(model: nn.Module) -> list[TensorEntry]:
         candidates = [] if place is None else by_memory.setdefault(place, [])
         entry = next((candidate for candidate in candidates if _same_memory(candidate.tensor, tensor)), None)
         if entry is None:
-            once.append(TensorEntry(name, tensor, parameter, table, [], table is not None or name in looked_up))
+            is_table = table is not None or name in looked_up
+            once.append(TensorEntry(name, tensor, parameter, table, [], is_table, over_ranks.get(name)))
             candidates.append(once[-1])
         elif entry.name != name:
             entry.aliases.append(name)
@@ -261,7 +280,7 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
         target means its parameters, or its buffers when it has no others.
 
     Raises:
-        ValueError: a model that is sharded over several ranks.
+        ValueError: a model that is sharded over several ranks in a way that is not supported.
 
     Example:
         >>> components(nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)))[["component", "parameters", "buffers"]].values
@@ -270,7 +289,6 @@ def components(model: nn.Module, components: Mapping[str, str] | None = None) ->
     """
     import pandas as pd
 
-    refuse_sharded(model)
     everything = listed(model)
     home = component_of(model, components, everything)
     rows = []

@@ -5,6 +5,7 @@ from inspect import Parameter, signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from drsrobust._choices import unknown
+from drsrobust.introspection.wrappers import unwrapped
 
 if TYPE_CHECKING:
     from torch import nn
@@ -67,7 +68,9 @@ def default_sizes(name: str, dataset: str) -> dict[str, Any]:
 
 
 def model_name(model: "nn.Module") -> str:
-    """The registered name of a model, else the name of its class."""
+    """The registered name of a model, else the name of its class; of a wrapped one, as by DistributedModelParallel, that of the
+    model inside."""
+    model = unwrapped(model)
     for name, entry in MODELS.items():
         if (type(model).__module__, type(model).__qualname__) == (entry.module, entry.attribute):
             return name

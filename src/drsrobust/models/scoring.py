@@ -19,7 +19,9 @@ from torch import nn
 from drsrobust._choices import check_choice
 from drsrobust.data import Split
 from drsrobust.introspection.calling import Forward, call
-from drsrobust.introspection.tensors import is_sparse, named_tensors, sparse_parts
+from drsrobust.introspection.ranks import Ranks
+from drsrobust.introspection.sharded import is_sharded, sum_of_words
+from drsrobust.introspection.tensors import is_sparse, listed, named_tensors, sparse_parts
 from drsrobust.introspection.wrappers import evaluating
 
 if TYPE_CHECKING:
@@ -62,8 +64,13 @@ class PaddedBatches(Sequence["Batch"]):
             return self._replaced[number]
         start, end = number * self._size, min(number * self._size + self._size, self._n)
         chosen = np.arange(start, end) if self._rows is None else self._rows[start:end]
-        padding = max(64, 32 * math.ceil(len(chosen) / 32)) - len(chosen)
+        padding = self.sizes()[number] - len(chosen)
         return self._split.batch(np.append(chosen, np.full(padding, chosen[-1])))
+
+    def sizes(self) -> list[int]:
+        """Rows of each batch, padding included."""
+        last = self._n - self._size * (len(self) - 1)
+        return [self._size] * (len(self) - 1) + [max(64, 32 * math.ceil(last / 32))]
 
     def __setitem__(self, number: int, batch: "Batch") -> None:
         """Puts another batch in the place of batch `number`."""
@@ -250,8 +257,10 @@ def score(
 
 
 def state_digest(model: nn.Module) -> str:
-    """SHA-256 (hex) of all parameters and buffers: names, dtypes, shapes and bytes; of sparse ones indices and values."""
-    return tensors_digest(named_tensors(model, buffers=True))
+    """SHA-256 (hex) of all parameters and buffers: names, dtypes, shapes and bytes; of sparse ones indices and values. Of a model
+    that is sharded over ranks, `sum128:` and a sum that is equal for every plan and number of ranks: it shows accidents, and is
+    no cryptographic hash."""
+    return _sum_of_state(model) if is_sharded(model) else tensors_digest(named_tensors(model, buffers=True))
 
 
 def tensors_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
@@ -264,6 +273,8 @@ def tensors_digest(tensors: Iterable[tuple[str, torch.Tensor]]) -> str:
 
 def state_checksum(model: nn.Module) -> int:
     """CRC-32 of the bytes that `state_digest` hashes: five times as fast, enough to detect an accidental change."""
+    if is_sharded(model):
+        return int(_sum_of_state(model)[-32:], 16)
     total = 0
     for part in _state(named_tensors(model, buffers=True)):
         total = zlib.crc32(part, total)
@@ -279,3 +290,21 @@ def _state(tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator[bytes | np.n
             yield f"{tensor.layout} {[f'{part.dtype} {list(part.shape)}' for part in parts]}\n".encode()
         for part in parts:
             yield part.contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+
+
+def _sum_of_state(model: nn.Module) -> str:
+    ranks, held, replicas = Ranks(), torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
+    for entry in listed(model):
+        name = f"{entry.name} {entry.tensor.dtype} {list(entry.tensor.shape)}"
+        number = zlib.crc32(name.encode())
+        if entry.sharded is None:
+            for part in sparse_parts(entry.tensor) if is_sparse(entry.tensor) else (entry.tensor,):
+                replicas += sum_of_words(number, part)
+        else:
+            for part, memory in entry.sharded.local:
+                held += sum_of_words(number, memory, part, entry.sharded.shape[1])
+    first = torch.tensor(ranks.broadcast(replicas.tolist()))
+    total = ranks.sum(held) + first
+    if ranks.any(not torch.equal(first, replicas)):
+        total += 1  # the replicas differ
+    return "sum128:" + "".join(f"{lane & 0xFFFFFFFFFFFFFFFF:016x}" for lane in total.tolist())

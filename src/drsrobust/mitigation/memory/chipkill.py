@@ -9,7 +9,7 @@ from torch import nn
 
 from drsrobust._choices import check_choice
 from drsrobust.injection import ErrorMapMismatch, Target
-from drsrobust.injection.address_space import TargetTensor, WordView
+from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.memory_map import CHECK_BITS, CHIP_BITS, CHIPS, DATA_CHIPS, WORD
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
@@ -148,7 +148,7 @@ class SelectiveChipkill(StorageProtection):
                 f"target {str(target)!r} has no tensor of float32, whose mantissas could hold check symbols"
             )
         for protected in covered:
-            if not bool(protected.tensor.memory.isfinite().all()):
+            if not bool(protected.tensor.stored.values().isfinite().all()):
                 raise ValueError(f"{protected.name} holds weights that are not finite")
         for protected in covered:
             words = np.arange(-(-protected.words // 2))
@@ -158,7 +158,7 @@ class SelectiveChipkill(StorageProtection):
             ):
                 values |= check.astype(np.uint64) << np.uint64(shift)
             halves = values.view(np.uint32)[: protected.words].astype(np.uint64)
-            view = WordView(protected.tensor.memory)
+            view = protected.tensor.stored.words()
             view.write(torch.from_numpy(protected.flat(np.arange(protected.words))).to(view.device), view.masks(halves))
         return protection
 

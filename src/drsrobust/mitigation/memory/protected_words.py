@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drsrobust.injection.address_space import EligibleBits, TargetTensor, WordView
+from drsrobust.injection.address_space import EligibleBits, TargetTensor
 from drsrobust.injection.number_formats import Format
 
 
@@ -141,7 +141,7 @@ class ProtectedWords:
 
     def read(self, local: np.ndarray) -> np.ndarray:
         """The present words by their numbers [n], uint64."""
-        return WordView(self.tensor.memory).read_uint64(self.flat(local))
+        return self.tensor.stored.words().read_uint64(self.flat(local))
 
     def read_blocks(self, block: np.ndarray, bits: int) -> np.ndarray:
         """Blocks of `bits` bits by their numbers [n], uint64, zero-padded after the last word."""

@@ -15,7 +15,7 @@ from torch import nn
 
 from drsrobust._choices import check_choice
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorMapMismatch, restore_leftovers
-from drsrobust.injection.address_space import INTEGER_OF_BYTES, Stored, WordView, hittable, stored
+from drsrobust.injection.address_space import INTEGER_OF_BYTES, Stored, hittable, stored
 from drsrobust.mitigation.base import Cost, Mitigation, Screened, confined_name, format_number, tensor_names, widen
 
 PER = ("tensor", "row")
@@ -99,7 +99,7 @@ class WeightRange(Mitigation):
                 f"no tensor of this {type(model).__name__} has a range to check (every code of an integer row is a possible "
                 f"weight): {', '.join(unchecked) or 'it has none'}"
             )
-        ranges = {name: _range(name, entry.tensor, per, margin) for name, entry in checkable.items()}
+        ranges = {name: _range(name, entry.values(), per, margin) for name, entry in checkable.items()}
         return cls(ranges, per=per, margin=margin, repair=repair, unchecked=unchecked)
 
     def settings(self) -> Any:
@@ -125,12 +125,12 @@ class WeightRange(Mitigation):
             name = error_map.fingerprint[number].name
             if name not in self.ranges or name not in space.by_name:
                 continue
-            expected, tensor = self.ranges[name], space.by_name[name].memory
-            if tuple(tensor.shape) != expected.shape:
+            expected, entry = self.ranges[name], space.by_name[name].stored
+            if (shape := tuple(entry.tensor.shape)) != expected.shape:
                 raise ErrorMapMismatch(
-                    f"{self.name} was fitted to {name!r} of {list(expected.shape)}; in this model it is {list(tensor.shape)}"
+                    f"{self.name} was fitted to {name!r} of {list(expected.shape)}; in this model it is {list(shape)}"
                 )
-            hit, remaining = self._repaired(tensor, expected, error_map.word[entries], error_map.mask[entries])
+            hit, remaining = self._repaired(entry, expected, error_map.word[entries], error_map.mask[entries])
             hit += entries.start
             is_outside[hit], mask[hit] = True, remaining
         if not is_outside.any():
@@ -151,7 +151,7 @@ class WeightRange(Mitigation):
                 raise ValueError(
                     f"{self.name} has a range for {name!r} of {list(bounds.shape)}, which this model lacks"
                 )
-            values = _comparable(memory[name].tensor.detach().cpu())
+            values = _comparable(memory[name].values().detach().cpu())
             shape = (-1, *[1] * (values.dim() - 1)) if len(bounds.low) > 1 else (1,) * values.dim()
             is_inside = (values >= bounds.low.view(shape)) & (values <= bounds.high.view(shape))
             if wrong := int((~is_inside).sum()):
@@ -159,11 +159,11 @@ class WeightRange(Mitigation):
         return counts
 
     def _repaired(
-        self, tensor: torch.Tensor, expected: Range, word: np.ndarray, mask: np.ndarray
+        self, entry: Stored, expected: Range, word: np.ndarray, mask: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
         """Which of some words int64 [n] of a tensor, with error masks uint64 [n], are out of range, and their masks after
         repair."""
-        words = WordView(tensor)
+        words, tensor = entry.words(), entry.tensor
         original = words.read(torch.from_numpy(np.ascontiguousarray(word)).to(words.device)).cpu()
         faulty = original ^ words.masks(mask).cpu()
         values = _comparable(faulty.view(tensor.dtype))
@@ -199,7 +199,8 @@ class WeightRange(Mitigation):
 
 def _checkable(entry: Stored) -> bool:
     tensor = entry.tensor
-    if not hittable(tensor) or tensor.layout != torch.strided or tensor.is_quantized or tensor.is_meta:
+    has_memory = entry.sharded is not None or not tensor.is_meta
+    if not hittable(tensor) or tensor.layout != torch.strided or tensor.is_quantized or not has_memory:
         return False
     return entry.rows is None or entry.dtype.is_floating_point
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from drsrobust._choices import check_choice
 from drsrobust.injection import Target, as_target
-from drsrobust.injection.address_space import TargetTensor, WordView
+from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.number_formats import Format
 from drsrobust.mitigation.base import Screened
 from drsrobust.mitigation.memory.base import DrawContext, StorageProtection
@@ -193,7 +193,7 @@ class Blocks(ProtectedWords):
         return values.astype(np.float64) if self.inverse else values.astype(np.uint8).view(np.int8).astype(np.float64)
 
     def write(self, local: np.ndarray, values: np.ndarray) -> None:
-        words = WordView(self.tensor.memory)
+        words = self.tensor.stored.words()
         index = torch.from_numpy(np.ascontiguousarray(self.flat(local))).to(words.device)
         words.write(index, words.masks(values))
 

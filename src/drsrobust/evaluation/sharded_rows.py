@@ -1,0 +1,145 @@
+"""Scores of a model that is sharded over ranks: rank r scores every W-th batch from the r-th on, and rank 0 gathers.
+
+All ranks call the model equally often; one without a batch of its own scores the last one again. Errors in tables affect the
+rows that look them up by the collection's configuration; nothing is traced through collectives, so other errors affect all rows."""
+
+from collections.abc import Iterable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from drsrobust.data import Batches, Split
+from drsrobust.evaluation.affected_rows import (
+    MAX_SHARE_ALONE,
+    Affected,
+    CoupledRowsError,
+    near,
+    with_witnesses,
+)
+from drsrobust.evaluation.lookups import SplitLookups
+from drsrobust.injection import ErrorMap
+from drsrobust.introspection.ranks import Ranks
+from drsrobust.metrics.names import CLICK, RANK, split_name
+from drsrobust.models import Scoring, score
+from drsrobust.models.scoring import BATCH, PaddedBatches
+
+SMALLEST = 64  # rows of a batch
+
+
+class ShardedRows:
+    """For an evaluator of a sharded model what `AffectedRows` is for others; arguments as of that.
+
+    Attributes:
+        scores: of the golden run; None on other ranks than the first.
+        everything: why every rerun is a full run; None otherwise.
+        bounded: None; unknown.
+
+    Raises:
+        ValueError: fewer batches than ranks.
+    """
+
+    bounded = None
+
+    def __init__(self, model: nn.Module, rows: Split | Batches, scoring: Scoring, ranks: Ranks) -> None:
+        self._model, self.n, self._scoring, self._ranks = model, len(rows), scoring, ranks
+        self._split = rows if isinstance(rows, Split) else None
+        self.everything = None if self._split else "rows of batches of one's own are scored in these batches"
+        self._batches: Sequence[Any] = self._cut(None) if self._split else list(rows.batches)
+        self._sizes: list[int] = self._batches.sizes() if self._split else list(map(int, rows.sizes))
+        if len(self._batches) < ranks.world:
+            raise ValueError(
+                f"{self.n} rows make {len(self._batches)} batches for {ranks.world} ranks; each needs one, so give at least "
+                f"{SMALLEST * ranks.world} rows"
+            )
+        self._lookups, self._reruns = SplitLookups(model, rows) if self._split else None, 0
+        if self._lookups is None:
+            self.scores = self.full(golden=True)
+        else:
+            with self._lookups.watched(self._own(self._batches)) as watched:
+                self.scores = self._scored(self._batches, self.n, watched, golden=True)
+        known = {} if self._lookups is None else {t: self._lookups.why_unknown(t) for t in self._lookups.tables}
+        self._known = {table for table, why in known.items() if not ranks.any(why is not None)}
+
+    def _cut(self, rows: np.ndarray | None) -> PaddedBatches:
+        """Some rows of the split (None: all) as batches, at least one for each rank where there are so many."""
+        n = self.n if rows is None else len(rows)
+        size = min(BATCH, max(SMALLEST, -(-n // (32 * self._ranks.world)) * 32))
+        return PaddedBatches(self._split, size, rows)
+
+    def _turns(self, batches: Sequence[Any], rank: int) -> list[int]:
+        """Numbers of the batches that a rank scores."""
+        turns = -(-len(batches) // self._ranks.world)
+        return [min(turn * self._ranks.world + rank, len(batches) - 1) for turn in range(turns)]
+
+    def _own(self, batches: Sequence[Any]) -> Iterable[Any]:
+        return (batches[number] for number in self._turns(batches, self._ranks.rank))
+
+    def _scored(
+        self, batches: Sequence[Any], n: int, own: Iterable[Any] | None = None, golden: bool = False
+    ) -> np.ndarray | None:
+        """Scores of the first n rows of some batches on rank 0; None on the others."""
+        sizes = self._sizes if batches is self._batches else batches.sizes()
+        of_ranks = [[sizes[number] for number in self._turns(batches, rank)] for rank in range(self._ranks.world)]
+        rows = sum(of_ranks[self._ranks.rank])
+        scores = score(self._model, own or self._own(batches), rows, self._scoring, golden=golden)
+        parts = self._ranks.gather(torch.from_numpy(scores), list(map(sum, of_ranks)))
+        if parts is None:
+            return None
+        pieces = [part.split(lengths) for part, lengths in zip(parts, of_ranks, strict=True)]
+        world = self._ranks.world
+        return torch.cat([pieces[i % world][i // world] for i in range(len(sizes))]).numpy()[:n]
+
+    def full(self, golden: bool = False) -> np.ndarray | None:
+        """Scores of all rows by the model in its present state, on rank 0."""
+        return self._scored(self._batches, self.n, golden=golden)
+
+    def intact(self) -> bool:
+        """Whether the model without errors gives the golden scores."""
+        scores = self.full()
+        return self._ranks.from_first(lambda: np.array_equal(scores, self.scores))
+
+    def of(self, maps: Iterable[ErrorMap]) -> Affected:
+        """The rows that the errors of several maps together affect; `dense` where they affect all."""
+        rows, dense = [np.empty(0, np.int64)], 0
+        for error_map in maps:
+            for number, entries in error_map.by_tensor():
+                entry = error_map.fingerprint[number]
+                if entry.name not in self._known:
+                    dense = 1
+                    continue
+                row = error_map.word[entries] // prod(entry.shape[1:])
+                rows += self._lookups.rows(entry.name, row[np.append(True, row[1:] != row[:-1])])
+        return Affected(dense, 0, np.unique(np.concatenate(rows)))
+
+    def score(self, affected: Affected) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """As of `AffectedRows`. Reruns number 1, 2, 4, 8, ... are compared with a full run: by their number, since ranks have
+        no common clock."""
+        if not affected.dense and not len(affected.rows):
+            return self.scores, affected.rows
+        if affected.dense or len(affected.rows) > MAX_SHARE_ALONE * self.n:
+            return self.full(), None if affected.dense else affected.rows
+        numbers, is_witness = with_witnesses(affected.rows, self.n)
+        scored = self._scored(self._cut(numbers), len(numbers))
+        self._reruns += 1
+        compared = self.full() if self._reruns & (self._reruns - 1) == 0 else None
+
+        def merged() -> tuple[np.ndarray, bool]:
+            scores = self.scores.copy()
+            scores[affected.rows] = scored[~is_witness]
+            alone = near(scored[is_witness], self.scores[numbers[is_witness]])
+            return scores, alone and (compared is None or near(scores, compared))
+
+        scores, alone = merged() if self._ranks.is_first else (None, True)
+        if not self._ranks.broadcast(alone):
+            raise CoupledRowsError
+        return scores, affected.rows
+
+    def check(self, golden: None) -> None:
+        """Nothing to check on other ranks than the first, which have no scores."""
+
+    def check_name(self, name: str) -> None:
+        """Raises ValueError for an unknown metric."""
+        split_name(name, RANK if self._scoring.task == "rank" else CLICK)
