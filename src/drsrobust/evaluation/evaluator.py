@@ -195,6 +195,7 @@ class Evaluator:
     def _passes(self, budget: int) -> StreamPasses | ShardedRows | AffectedRows:
         """Makes the golden run."""
         if self.ranks is not None:
+            self.ranks.warn_of_timeout()
             if isinstance(self.rows, StreamedRows):
                 raise ValueError("the rows of a sharded model must be a Split or Batches, and these are a stream")
             tables = {e.name: e.sharded.parts if e.sharded else None for e in listed(self.model)}

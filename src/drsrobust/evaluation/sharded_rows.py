@@ -22,6 +22,7 @@ from drsrobust.evaluation.affected_rows import (
 from drsrobust.evaluation.lookups import SplitLookups
 from drsrobust.injection import ErrorMap
 from drsrobust.introspection.ranks import Ranks
+from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.names import CLICK, RANK, split_name
 from drsrobust.models import Scoring, score
 from drsrobust.models.scoring import BATCH, PaddedBatches
@@ -62,6 +63,7 @@ class ShardedRows:
                 self.scores = self._scored(self._batches, self.n, watched, golden=True)
         known = {} if self._lookups is None else {t: self._lookups.why_unknown(t) for t in self._lookups.tables}
         self._known = {table for table, why in known.items() if not ranks.any(why is not None)}
+        self._replicas = {entry.name for entry in listed(model) if entry.sharded is None}
 
     def _cut(self, rows: np.ndarray | None) -> PaddedBatches:
         """Some rows of the split (None: all) as batches, at least one for each rank where there are so many."""
@@ -107,7 +109,8 @@ class ShardedRows:
         for error_map in maps:
             for number, entries in error_map.by_tensor():
                 entry = error_map.fingerprint[number]
-                if entry.name not in self._known:
+                # Of a replica of one rank the rows that this rank scores are wrong, which depends on how all are spread.
+                if entry.name not in self._known or (error_map.rank is not None and entry.name in self._replicas):
                     dense = 1
                     continue
                 row = error_map.word[entries] // prod(entry.shape[1:])

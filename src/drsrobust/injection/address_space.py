@@ -293,8 +293,10 @@ class TargetTensor:
         component: that it belongs to.
         shape: in words.
         format: of its words.
-        rows: int64 ascending, which rows (of the first dimension) are targeted; None: all.
+        rows: int64 ascending, which rows (of the first dimension, or of `width` words) are targeted; None: all.
         stored: the tensor in its model's memory; None in a space made without a model.
+        width: words of a row that is a part of one of the tensor, as where columns are spread over ranks; None: the tensor's.
+        rank: whose replica of the tensor is hit; None: every one.
         size, row_words, targeted: words of the whole tensor, of one row and in the targeted rows.
     """
 
@@ -304,13 +306,15 @@ class TargetTensor:
     format: Format
     rows: np.ndarray | None = field(default=None, compare=False)
     stored: Stored | None = field(default=None, compare=False, repr=False)
+    width: int | None = field(default=None, compare=False)
+    rank: int | None = field(default=None, compare=False)
     size: int = field(init=False, compare=False, repr=False)
     row_words: int = field(init=False, compare=False, repr=False)
     targeted: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        row_words = prod(self.shape[1:])
-        size = self.shape[0] * row_words if self.shape else 1
+        size = prod(self.shape)
+        row_words = prod(self.shape[1:]) if self.width is None else self.width
         targeted = size if self.rows is None else len(self.rows) * row_words
         # Not as properties: protections read them for every tensor of every trial.
         vars(self).update(size=size, row_words=row_words, targeted=targeted)
@@ -531,6 +535,11 @@ class AddressSpace:
         chosen = target.chosen(*self._of_model)
         return [replace(tensor, rows=chosen[tensor.name]) for tensor in self.tensors if tensor.name in chosen]
 
+    @property
+    def rank(self) -> int | None:
+        """The rank whose replicas are hit; None: every one."""
+        return next((tensor.rank for tensor in self.tensors if tensor.rank is not None), None)
+
     def rows(self, row_bytes: int) -> int:
         """How many storage rows of `row_bytes` there are; each tensor begins with a new row.
 
@@ -646,7 +655,7 @@ def union_bits(spaces: Iterable[AddressSpace]) -> int:
         if all(eligible.tensor.rows is None for eligible in group):
             row_counts = [(np.ones(len(group), bool), tensor.size)]
         else:  # which of the group target a row, and how many words such rows have
-            is_member = np.zeros((tensor.shape[0], len(group)), bool)
+            is_member = np.zeros((tensor.size // tensor.row_words, len(group)), bool)
             for number, eligible in enumerate(group):
                 is_member[slice(None) if eligible.tensor.rows is None else eligible.tensor.rows, number] = True
             combinations, rows = np.unique(is_member, axis=0, return_counts=True)

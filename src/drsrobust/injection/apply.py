@@ -32,6 +32,7 @@ class Flips(Protocol):
     mask: np.ndarray
     original: np.ndarray | None
     depends: np.ndarray | None
+    rank: int | None
 
     def by_tensor(self) -> Iterator[tuple[int, slice]]: ...
 
@@ -307,7 +308,7 @@ def _words_to_hit(error_map: Flips, memory: Mapping[str, Stored]) -> tuple[list[
     hits, tensors = [], {}
     for number, entries in error_map.by_tensor():
         name = error_map.fingerprint[number].name
-        for tensor, chosen, index in _held(memory[name], error_map.word[entries]):
+        for tensor, chosen, index in _held(memory[name], error_map.word[entries], error_map.rank):
             words = WordView(tensor)
             if error_map.original is not None:
                 depends = slice(None) if error_map.depends is None else error_map.depends[entries][chosen]
@@ -320,9 +321,12 @@ def _words_to_hit(error_map: Flips, memory: Mapping[str, Stored]) -> tuple[list[
     return hits, spans
 
 
-def _held(stored: Stored, word: np.ndarray) -> Iterator[tuple[torch.Tensor, Any, np.ndarray]]:
-    """The memory of this process that some words [n] lie in, which of them lie there, and their flat index there."""
+def _held(stored: Stored, word: np.ndarray, rank: int | None) -> Iterator[tuple[torch.Tensor, Any, np.ndarray]]:
+    """The memory of this process that some words [n] lie in, which of them lie there, and their flat index there. Of a replica
+    `rank` hits its own alone."""
     if stored.sharded is None:
+        if rank is not None and rank != torch.distributed.get_rank():
+            return
         yield stored.tensor, slice(None), word
     else:
         yield from stored.sharded.held(word)

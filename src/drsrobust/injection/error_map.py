@@ -109,7 +109,7 @@ class Log:
 _FORMAT = 2  # of saved files
 # The attributes that are saved, with their types; null where None is allowed.
 _ARRAYS = {"tensor": np.int32, "word": np.int64, "mask": np.uint64, "original": np.uint64, "depends": np.bool_}
-_NUMBERS = {"eligible_bits": int, "requested_rate": float, "n_sites": int, "n_events": int, "clock": int}
+_NUMBERS = {"eligible_bits": int, "requested_rate": float, "n_sites": int, "n_events": int, "clock": int, "rank": int}
 _BY = ("component", "tensor", "row", "bit", "field")
 
 
@@ -151,6 +151,7 @@ class ErrorMap:
         original: uint64 [n], the words that masks were made from (`StuckAt`, `RandomValue`); else None.
         depends: bool [n], which masks depend on `original`; None: all.
         clock: version of the error clock that drew it; None: of several.
+        rank: of a sharded model, whose replicas are hit; None: every one.
         log: transient errors by call; None without transient targets.
         sources: how it was drawn, one for each summand; not saved, so empty for a loaded map.
     """
@@ -168,6 +169,7 @@ class ErrorMap:
     original: np.ndarray | None = None
     depends: np.ndarray | None = None
     clock: int | None = VERSION
+    rank: int | None = None
     log: Log | None = None
     sources: tuple[MapSource, ...] = field(default=(), repr=False)
 
@@ -396,7 +398,7 @@ class ErrorMap:
                 if (version := header.pop("format")) != _FORMAT:
                     raise ValueError(f"format {version}; this version reads format {_FORMAT}")
                 header.pop("drawn_bits", None)  # of versions before 0.5
-                header.setdefault("clock", 1)  # of versions before 0.8
+                header = {"clock": 1, "rank": None} | header  # of versions before 0.8
                 header["fingerprint"] = tuple(Fingerprint(n, tuple(s), f, c) for n, s, f, c in header["fingerprint"])
                 names = header.pop("arrays")
                 if set(file.files) != {"about", *names}:
@@ -452,6 +454,8 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
                 f"the maps were made for different models: {entry.name!r} is {list(other.shape)} {other.format} in one, "
                 f"{list(entry.shape)} {entry.format} in the other"
             )
+    if len(hit_ranks := {error_map.rank for error_map in maps}) > 1:
+        raise ValueError(f"the maps hit replicas of different ranks: {', '.join(map(str, hit_ranks))}; apply them one by one")
     names = sorted(fingerprints)
     index = {name: number for number, name in enumerate(names)}
     tensor = np.concatenate([np.array([index[name] for name in m.targets] or [0], np.int32)[m.tensor] for m in maps])
@@ -487,6 +491,7 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
         sum(sizes) if len(set(targets)) == len(targets) and None not in sizes else None,
         original=original,
         depends=depends,
+        rank=maps[0].rank,
         clock=maps[0].clock if len({error_map.clock for error_map in maps}) == 1 else None,
         log=next((error_map.log for error_map in maps if error_map.log is not None), None),
         sources=tuple(source for error_map in maps for source in error_map.sources),

@@ -223,6 +223,7 @@ def from_sorted_words(
         seed=int(seed),
         error_model=model.label,
         eligible_bits=space.bits,
+        rank=space.rank,
         sources=(MapSource(model, {t.name: t.rows for t in space.tensors}),),
         **about,
     )

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from math import floor
-from typing import Any
+from math import floor, gcd, prod
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,17 +30,30 @@ from drsrobust.injection.address_space import (
 )
 from drsrobust.injection.hidden_words import warn_of_hidden_words
 from drsrobust.introspection.embedding_modules import table_configs
+from drsrobust.introspection.ranks import ranks
+from drsrobust.introspection.sharded import Part, is_sharded
 from drsrobust.introspection.tensors import GROUPS, SPARSE_LAYOUTS, declared_groups, group_of, named_modules
 
 LISTED = 20  # tensors in a message, at most
 NEAREST = 3  # names that a message suggests, at most
-Chosen = dict[str, np.ndarray | None]  # tensor name -> which of its rows (int64, ascending); None: all
+
+
+class RowParts(NamedTuple):
+    """Parts of a tensor's rows: numbers of runs of `width` words (int64, ascending)."""
+
+    width: int
+    rows: np.ndarray
+
+
+# Tensor name -> which of its rows (int64, ascending), or parts of rows; None: all.
+Chosen = dict[str, np.ndarray | RowParts | None]
 
 
 class Target(ABC):
     """Which stored words may be hit. `a | b` targets the words of both."""
 
     optimizer: Any = None
+    of_rank: int | None = None  # whose replicas are hit
 
     @abstractmethod
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
@@ -69,7 +82,11 @@ class Target(ABC):
             for number, tensor in enumerate(entry.memory()):
                 check(name, tensor)
                 hit[name if entry.sharded is None else f"part {number} of {name}"] = tensor
-            tensors.append(TargetTensor(name, memory.component[name], shape, entry.format, rows, entry))
+            width = None
+            if isinstance(rows, RowParts):
+                width, rows = rows
+            component, rank = memory.component[name], None if entry.sharded else self.of_rank
+            tensors.append(TargetTensor(name, component, shape, entry.format, rows, entry, width, rank))
         space = AddressSpace(tensors).in_model(model, memory)
         if not space.tensors:
             raise ValueError(f"target {str(self)!r} matches nothing with any element{_known(str(self), model, memory)}")
@@ -220,6 +237,10 @@ class Dtype(Target):
     def optimizer(self) -> Any:
         return as_target(self.within).optimizer
 
+    @property
+    def of_rank(self) -> int | None:
+        return as_target(self.within).of_rank
+
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         chosen = as_target(self.within).choose(model, memory)
         return {name: rows for name, rows in chosen.items() if memory[name].dtype == self.dtype}
@@ -260,6 +281,13 @@ class Union(Target):
     parts: tuple[Target, ...]
 
     @property
+    def of_rank(self) -> int | None:
+        """The rank of its parts, one at most."""
+        if len(of_parts := {part.of_rank for part in self.parts}) > 1:
+            raise ValueError(f"{self} joins replicas of different ranks; give each a target, or an error map, of its own")
+        return of_parts.pop()
+
+    @property
     def optimizer(self) -> Any:
         """The optimizer of its parts, at most one."""
         optimizers = {id(part.optimizer): part.optimizer for part in self.parts if part.optimizer is not None}
@@ -274,9 +302,81 @@ class Union(Target):
         union: Chosen = {}
         for part in self.parts:
             for name, rows in part.chosen(model, memory).items():
-                chosen_rows = union.get(name, rows)
-                union[name] = None if rows is None or chosen_rows is None else np.union1d(chosen_rows, rows)
+                union[name] = _joined(union.get(name, rows), rows, prod(memory[name].tensor.shape[1:]))
         return union
+
+
+def _joined(
+    rows: np.ndarray | RowParts | None, others: np.ndarray | RowParts | None, row_words: int
+) -> np.ndarray | RowParts | None:
+    """The rows, or parts of rows, of either; None: all."""
+    if rows is None or others is None:
+        return None
+    if isinstance(rows, np.ndarray) and isinstance(others, np.ndarray):
+        return np.union1d(rows, others)
+    width = gcd(*(part.width if isinstance(part, RowParts) else row_words for part in (rows, others)))
+    return RowParts(width, np.union1d(*(_in_parts(part, row_words, width) for part in (rows, others))))
+
+
+def _in_parts(rows: np.ndarray | RowParts, row_words: int, width: int) -> np.ndarray:
+    """Rows as numbers of runs of `width` words."""
+    per_row, numbers = (rows.width // width, rows.rows) if isinstance(rows, RowParts) else (row_words // width, rows)
+    return (numbers[:, None] * per_row + np.arange(per_row)).ravel()
+
+
+@dataclass(frozen=True)
+class Rank(Target):
+    """The words that one rank holds of a model that is sharded over ranks: its shards of tables, rows and columns, and of what
+    every rank has a replica of (dense layers, data-parallel tables) its replica alone. An error in a replica reaches only the rows
+    that this rank scores: what a fault of one host does.
+
+    Args:
+        rank: from 0.
+        within: a target that holds the words.
+    """
+
+    rank: int
+    within: "Target | str" = "all"
+
+    def __str__(self) -> str:
+        within = "" if str(self.within) == "all" else f", within={self.within}"
+        return f"Rank({self.rank}{within})"
+
+    @property
+    def of_rank(self) -> int:
+        return self.rank
+
+    def choose(self, model: nn.Module, memory: Memory) -> Chosen:
+        if not is_sharded(model):
+            raise ValueError(f"target {self}: the model is not sharded over ranks (TorchRec's DistributedModelParallel)")
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or not 0 <= self.rank < ranks():
+            raise ValueError(f"target {self}: rank is {self.rank!r}; it must be from 0 to {ranks() - 1}")
+        held: Chosen = {}
+        for name, rows in as_target(self.within).choose(model, memory).items():
+            if (table := memory[name].sharded) is None:
+                held[name] = rows
+            elif parts := [part for part in table.parts if part.rank == self.rank]:
+                held[name] = _held(parts, table.shape, rows)
+        return {name: rows for name, rows in held.items() if rows is None or len(_numbers(rows))}
+
+
+def _held(parts: Sequence[Part], shape: tuple[int, int], rows: np.ndarray | RowParts | None) -> np.ndarray | RowParts:
+    """The rows of a table (None: all) that lie in some parts of it."""
+    width = gcd(shape[1], *(part.column for part in parts), *(part.columns for part in parts))
+    per_row, chosen = shape[1] // width, [np.empty(0, np.int64)]
+    for part in parts:
+        first = np.arange(part.row, part.row + part.rows) * per_row + part.column // width
+        chosen.append((first[:, None] + np.arange(part.columns // width)).ravel())
+    held = np.unique(np.concatenate(chosen))
+    if rows is not None:
+        if isinstance(rows, RowParts):
+            raise ValueError("a rank's words within another rank's are none")
+        held = np.intersect1d(held, _in_parts(rows, shape[1], width))
+    return held if per_row == 1 else RowParts(width, held)
+
+
+def _numbers(rows: np.ndarray | RowParts) -> np.ndarray:
+    return rows.rows if isinstance(rows, RowParts) else rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,16 +27,16 @@ class Ranks:
     Attributes:
         rank: of this process.
         world: how many there are.
-
-    Warns:
-        UserWarning: the group's timeout is `LONG` or more, for which the others wait when a rank hangs.
     """
 
     def __init__(self) -> None:
         self.rank, self.world = torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+    def warn_of_timeout(self) -> None:
+        """Warns of a group whose timeout is `LONG` or more, for which the other ranks wait if one hangs."""
         if self.world > 1 and (timeout := _timeout()) >= LONG:
             warnings.warn(
-                f"the process group's timeout is {timeout.total_seconds() / 60:g} minutes, for which all ranks wait if one hangs; "
+                f"the process group's timeout is {timeout.total_seconds() / 60:g} minutes, for which all ranks wait if one hangs: "
                 "pass init_process_group a shorter one, as timeout=timedelta(seconds=60)",
                 stacklevel=4,
             )

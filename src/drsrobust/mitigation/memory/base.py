@@ -66,9 +66,12 @@ class StorageProtection(Mitigation):
 
         Raises:
             ErrorMapMismatch: the map hits a tensor that the space does not have, or that has another shape or format there.
+            ValueError: errors in parts of rows, as of a `Rank` that holds columns of a table.
         """
         if not error_map.fingerprint:  # transient errors only
             return Screened(error_map)
+        if part := next((tensor.name for tensor in space.tensors if tensor.width is not None), None):
+            raise ValueError(f"{self.name} protects whole rows, and these errors are drawn over columns of {part}")
         in_map = self._in_map(error_map, space)
         by_name = {protected.name: protected for protected in in_map.values()}
         stored = self._draw_stored(error_map, space, by_name, seed) if by_name else {}

@@ -1,0 +1,243 @@
+"""What ranks compute in the tests: the same on a sharded model as on the unsharded one."""
+
+import copy
+import hashlib
+import os
+import signal
+import time
+import warnings
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import drsrobust as dr
+from drsrobust.data.dataset import Feature, Ids, Schema, Split
+from drsrobust.introspection.embedding_modules import torchrec
+from drsrobust.introspection.tensors import listed
+from drsrobust.mitigation import ECC, WeightRange
+from drsrobust.models import build_model, state_digest
+from tests.sharded.models import shard
+
+torchrec()
+from torchrec.modules.embedding_configs import PoolingType  # noqa: E402
+
+MIXED = "mixed"
+ERRORS = (
+    dr.BitFlip(1e-3, bits=("mantissa", "sign")),
+    dr.FixedCount(5),
+    dr.StuckAt(1, 1e-3, bits="mantissa"),
+    dr.MemoryFault("bank"),
+)
+
+
+def rows(bag, n=400):
+    """Rows with `bag` ids a feature."""
+    random = np.random.default_rng(bag)
+    sizes = {"t0": 103, "t1": 64, "t2": 37}
+    lengths = None if bag == 1 else np.full(n, bag, np.int32)
+    sparse = {name: Ids(random.integers(0, size, n * bag).astype(np.int32), lengths) for name, size in sizes.items()}
+    dense, labels = random.normal(size=(n, 3)).astype(np.float32), (random.random(n) < 0.4).astype(np.float32)
+    split = Split(dense, sparse, labels, None, np.arange(n), f"made/bag {bag}", "test", 0.4, f"bag {bag}", n)
+    return Schema(("a", "b", "c"), tuple(Feature(name, size, bag > 1) for name, size in sizes.items())), split
+
+
+def models(kind, schema):
+    torch.manual_seed(0)
+    plain = build_model("dlrm", schema, std=0.3).eval()
+    tables = plain.sparse_arch.embedding_bag_collection
+    for config in tables.embedding_bag_configs():  # TorchRec 1.8 divides means of grid-sharded and mixed tables twice, or never
+        config.pooling, tables.embedding_bags[config.name].mode = PoolingType.SUM, "sum"
+    names = [feature.name for feature in schema.features]
+    kinds = dict.fromkeys(names, kind)
+    if kind == MIXED:
+        kinds = dict(zip(names, ("row_wise", "column_wise", "data_parallel"), strict=True))
+    return plain, shard(copy.deepcopy(plain), kinds)
+
+
+def same(first, other):
+    return all(np.array_equal(getattr(first, name), getattr(other, name)) for name in ("tensor", "word", "mask"))
+
+
+def compare(kind, bag):
+    """How errors in a sharded model compare with the same in the unsharded one."""
+    schema, split = rows(bag)
+    plain, sharded = models(kind, schema)
+    assert dr.components(plain).equals(dr.components(sharded))
+    here, there = (dr.Evaluator(model, split, output="logit") for model in (plain, sharded))
+    digest, facts = state_digest(sharded), {"digest": state_digest(sharded), "golden": here.golden.auc == there.golden.auc}
+    protections = [None, ECC(), WeightRange.fit(sharded)]
+    facts["ranges"] = protections[2].identity() == WeightRange.fit(plain).identity()
+    targets = ("all", "embedding", "embedding", "all")
+    cases = [(error, target, None) for error, target in zip(ERRORS, targets, strict=True)]
+    cases += [(ERRORS[0], "embedding", protection) for protection in protections[1:]]
+    cases = cases if bag == 1 else cases[:2]
+    for error, target, protection in cases:
+        with dr.inject(plain, error, target, seed=3, mitigation=protection) as expected:
+            wanted = here.run()
+            reads = here.rerun(expected).rows_reached
+        with dr.inject(sharded, error, target, seed=3, mitigation=protection) as drawn:
+            rerun, full = there.rerun(drawn), there.run()
+            words = {e.name: (e.sharded.whole() if e.sharded else e.tensor).clone() for e in listed(sharded)}
+        case = {"map": same(expected, drawn), "reached": rerun.rows_reached == reads, "undo": state_digest(sharded) == digest}
+        with expected.applied(plain):
+            case["words"] = all(torch.equal(_bits(e.tensor), _bits(words[e.name])) for e in listed(plain))
+        if dist.get_rank() == 0:
+            case["rerun"] = _same_scores(rerun.scores, full.scores)
+            case["equal"] = _same_scores(full.scores, wanted.scores)
+            case["scores"] = hashlib.sha256(full.scores).hexdigest()
+            case["near"] = np.allclose(full.scores, wanted.scores, rtol=1e-5, atol=1e-5, equal_nan=True)
+        facts[f"{error.label} in {target}, {protection and protection.name}"] = case
+    return facts
+
+
+def _bits(tensor):
+    return tensor.detach().contiguous().view(torch.int32)
+
+
+def _same_scores(scores, others):
+    return np.array_equal(scores.view(np.int32), others.view(np.int32))
+
+
+def compare_all(cases):
+    """`compare` of several cases in one start."""
+    return {case: compare(*case) for case in cases}
+
+
+def held_by_ranks():
+    """The words that each rank holds: all of the model, each once but for replicas, which each rank hits in its own."""
+    schema, split = rows(1)
+    _, sharded = models(MIXED, schema)
+    world, evaluator = dist.get_world_size(), dr.Evaluator(sharded, split, output="logit")
+    spaces = [dr.resolve(sharded, dr.Rank(rank)) for rank in range(world)]
+    held = {}
+    for space in spaces:
+        for eligible in space.eligible:
+            words = np.unique(eligible.locate(np.arange(eligible.bits))[0])
+            held.setdefault(eligible.tensor.name, []).append(words)
+    wrong = []
+    for rank in range(world):
+        with dr.inject(sharded, dr.BitFlip(1.0, bits="sign"), dr.Rank(rank), seed=1) as error_map:
+            counts, (rerun, full) = _negative(sharded), (evaluator.rerun(error_map), evaluator.run())
+        before = _negative(sharded)
+        equal = (rerun.auc, rerun.rows_reached) == (full.auc, full.rows_reached)
+        wrong.append({"changed": sorted(n for n in counts if counts[n] != before[n]), "equal": equal, "auc": full.auc})
+    both = dr.resolve(sharded, dr.Rank(0, within="embedding") | dr.Rank(0, within="dense_mlp")).bits
+    return {
+        "words": {name: [part.tolist() for part in parts] for name, parts in held.items()},
+        "sizes": {e.name: e.tensor.numel() for e in listed(sharded)},
+        "wrong": wrong,
+        "union": both == spaces[0].bits - dr.resolve(sharded, dr.Rank(0, within="over_mlp")).bits,
+        "golden": evaluator.golden.auc,
+    }
+
+
+def _negative(model):
+    """Negative words that this rank holds of each tensor."""
+    memory = {e.name: [part for _, part in e.sharded.local] if e.sharded else [e.tensor] for e in listed(model)}
+    return {name: sum(int((part < 0).sum()) for part in parts) for name, parts in memory.items()}
+
+
+def campaign(kind, store, trials=5, **options):
+    """A campaign's table on rank 0; the others get None."""
+    schema, split = rows(1)
+    plain, sharded = models(kind, schema)
+    what = grid(sharded, trials) | options
+    made = dr.Campaign(dr.Evaluator(sharded, split, output="logit"), **what, store=store)
+    table = made.run(progress=False)
+    return table if table is None else (table, made.timings())
+
+
+def unsharded_campaign(store):
+    """The same campaign in this process."""
+    schema, split = rows(1)
+    torch.manual_seed(0)
+    model = build_model("dlrm", schema, std=0.3).eval()
+    made = dr.Campaign(dr.Evaluator(model, split, output="logit"), **grid(model, 5), store=store)
+    return made.run(workers=1, progress=False)
+
+
+def grid(model, trials):
+    return {
+        "errors": [dr.BitFlip(1e-4), dr.FixedCount(3)],
+        "targets": ["embedding", "all"],
+        "mitigations": [None, WeightRange.fit(model)],
+        "trials": trials,
+        "metrics": ["decision_changed"],
+        "seed": 4,
+    }
+
+
+def fail_in_trial(store, how):
+    """A campaign in which rank 1 raises, is killed or hangs in the seventh trial."""
+    from drsrobust.campaign import trial
+
+    original, calls = trial.run_trial, []
+
+    def run_trial(*arguments, **options):
+        calls.append(1)
+        if dist.get_rank() == 1 and len(calls) == 7:
+            if how == "raises":
+                raise ValueError("a bit too many")
+            if how == "killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+            time.sleep(600)
+        return original(*arguments, **options)
+
+    trial.run_trial = run_trial
+    return campaign("table_wise", store)
+
+
+def refused():
+    """The messages of what a sharded model is refused."""
+    schema, split = rows(1)
+    plain, sharded = models("table_wise", schema)
+    rank = dist.get_rank()
+    evaluator = dr.Evaluator(sharded, split, output="logit")
+    grid_of = {"errors": [dr.BitFlip(1e-3)], "trials": 2}
+    made = dr.Campaign(evaluator, **grid_of, store=f"{os.environ['DRSROBUST_CACHE']}/refused")
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    tries = {
+        "workers": lambda: made.run(workers=2),
+        "shard": lambda: made.run(shard="0/2"),
+        "seeds": lambda: dr.Campaign(evaluator, **grid_of, seed=rank),
+        "conditions": lambda: dr.Campaign(evaluator, errors=[dr.BitFlip(10.0 ** -(3 + rank))], trials=2),
+        "rows": lambda: dr.Evaluator(sharded, split.take(slice(rank, None)), output="logit"),
+        "few rows": lambda: dr.Evaluator(sharded, split.head(60), output="logit"),
+        "no rank": lambda: dr.resolve(sharded, dr.Rank(2)),
+        "unsharded": lambda: dr.resolve(plain, dr.Rank(0)),
+        "transient": lambda: dr.inject(sharded, dr.BitFlip(1e-3), dr.Activations("over_arch.*"), seed=1).__enter__(),
+        "optimizer": lambda: dr.resolve(sharded, dr.OptimizerState(optimizer)),
+        "plain campaign": lambda: dr.Campaign(dr.Evaluator(plain, split, output="logit"), **grid_of),
+        "table": made.table if rank else lambda: _raise(RuntimeError("rank 0 has it")),
+    }
+    messages = {}
+    for name, call in tries.items():
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                call()
+            messages[name] = None
+        except (ValueError, RuntimeError) as error:
+            messages[name] = str(error)
+    return messages
+
+
+def _raise(error):
+    raise error
+
+
+def coupled():
+    """A model whose rows affect each other under errors: reruns become full runs on every rank."""
+    schema, split = rows(1)
+    _, sharded = models("table_wise", schema)
+    inner = sharded._dmp_wrapped_module
+    over = getattr(inner, "module", inner).over_arch
+    plain_forward = over.forward
+    over.forward = lambda features: plain_forward(features / features.abs().max().clamp(min=30.0) * 30.0)
+    evaluator = dr.Evaluator(sharded, split, output="logit")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with dr.inject(sharded, dr.BitFlip(1.0, bits=(30,)), dr.Rows("t2", [5]), seed=2) as error_map:
+            evaluator.rerun(error_map)
+    return evaluator.full_run

@@ -1,0 +1,127 @@
+"""Models that TorchRec shards over 1, 2 and 4 ranks, against the unsharded model."""
+
+import pytest
+
+from tests.sharded import checks
+from tests.sharded.group import run_ranks
+from tests.sharded.models import KINDS
+
+WORLDS = (1, 2, 4)
+ALL = (*KINDS, checks.MIXED)
+# The parts of a bag of several ids are added in another order.
+OTHER_ORDER = {"row_wise", "table_row_wise", "grid_shard", checks.MIXED}
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    """World size -> what each rank found, by kind and ids in a bag."""
+    cases = [(kind, bag) for kind in ALL for bag in (1, 20)]
+    compared = {}
+    for world in WORLDS:
+        compared[world], _ = run_ranks(world, checks.compare_all, cases, folder=tmp_path_factory.mktemp("ranks"))
+        assert all(isinstance(result, dict) for result in compared[world]), compared[world]
+    return compared
+
+
+@pytest.mark.parametrize("kind", ALL)
+@pytest.mark.parametrize("bag", [1, 20])
+def test_maps_words_and_logits_equal_the_unsharded_models(compared, kind, bag):
+    """Of one id a bag every bit; sums of several within 1e-5 (1 + |logit|), which FBGEMM adds in another order than PyTorch."""
+    for world, results in compared.items():
+        for rank, result in enumerate(results):
+            facts = dict(result[kind, bag])
+            digest, golden, ranges = (facts.pop(name) for name in ("digest", "golden", "ranges"))
+            assert ranges and digest == compared[1][0]["table_wise", bag]["digest"]
+            assert golden or bag > 1
+            for name, case in facts.items():
+                assert all(case[what] for what in ("map", "undo", "words", "reached")), (world, rank, name, case)
+                if rank == 0:
+                    assert case["rerun"] and case["equal" if bag == 1 else "near"], (world, name, case)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_logits_do_not_depend_on_the_number_of_ranks(compared, kind):
+    """In any bit; of row-wise kinds with one id a bag."""
+    for bag in (1,) if kind in OTHER_ORDER else (1, 20):
+        first = compared[1][0][kind, bag]
+        for world in WORLDS[1:]:
+            for name, case in compared[world][0][kind, bag].items():
+                assert not isinstance(case, dict) or case["scores"] == first[name]["scores"], (world, name)
+
+
+def test_each_word_is_held_by_its_rank(tmp_path):
+    results, _ = run_ranks(2, checks.held_by_ranks, folder=tmp_path)
+    assert all(isinstance(result, dict) for result in results), results
+    for result in results:
+        for name, parts in result["words"].items():
+            sharded = ".t0." in name or ".t1." in name
+            assert len(parts) == 2
+            union = set(parts[0]) | set(parts[1])
+            assert len(union) == result["sizes"][name]
+            assert len(parts[0]) + len(parts[1]) == (1 if sharded else 2) * result["sizes"][name]
+        assert result["union"] and all(of_rank["equal"] for of_rank in result["wrong"])
+        assert result["wrong"][0]["auc"] != result["wrong"][1]["auc"]
+    for rank, result in enumerate(results):  # the errors of a rank are in its memory alone
+        for number, of_rank in enumerate(result["wrong"]):
+            assert bool(of_rank["changed"]) == (number == rank)
+
+
+def test_a_campaign_equals_the_unsharded_ones(tmp_path, session_cache):
+    reference = checks.unsharded_campaign(f"{tmp_path}/plain")
+    for world in WORLDS[1:]:
+        results, _ = run_ranks(world, checks.campaign, "column_wise", f"{tmp_path}/{world}", folder=tmp_path)
+        table, timings = results[0]
+        assert results[1:] == [None] * (world - 1)
+        differing = [name for name in table if repr(table[name].tolist()) != repr(reference[name].tolist())]
+        assert differing == ["checkpoint"] and len(timings) == len(table)
+
+
+def test_a_sharded_campaign_continues(tmp_path):
+    run_ranks(2, checks.campaign, "row_wise", f"{tmp_path}/store", 3, folder=tmp_path)
+    results, _ = run_ranks(2, checks.campaign, "row_wise", f"{tmp_path}/store", folder=tmp_path)
+    again, _ = run_ranks(2, checks.campaign, "row_wise", f"{tmp_path}/other", folder=tmp_path)
+    assert repr(results[0][0].to_dict()) == repr(again[0][0].to_dict())
+
+
+def test_rows_that_affect_each_other_are_found(tmp_path):
+    results, _ = run_ranks(2, checks.coupled, folder=tmp_path)
+    assert results == ["an error in one row of a batch changes the scores of other rows"] * 2
+
+
+def test_what_is_refused(tmp_path):
+    results, _ = run_ranks(2, checks.refused, folder=tmp_path)
+    expected = {
+        "workers": "leave out workers=, executor= and shard=",
+        "shard": "leave out workers=, executor= and shard=",
+        "seeds": "ranks 0 and 1 have different campaigns: they differ in seed",
+        "conditions": "ranks 0 and 1 have different campaigns: they differ in conditions",
+        "rows": "ranks 0 and 1 have different evaluators: they differ in rows",
+        "few rows": "60 rows make 1 batches for 2 ranks; each needs one, so give at least 128 rows",
+        "no rank": "target Rank(2): rank is 2; it must be from 0 to 1",
+        "unsharded": "target Rank(0): the model is not sharded over ranks",
+        "transient": "errors while a sharded model runs are not supported",
+        "optimizer": "the optimizer's state of a sharded model cannot be hit",
+        "plain campaign": "this process is one of 2 ranks",
+        "table": "rank 0 has",
+    }
+    for messages in results:
+        assert isinstance(messages, dict), messages
+        for name, text in expected.items():
+            assert messages[name] is not None and text in messages[name], (name, messages[name])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["raises", "killed", "hangs"])
+def test_a_rank_that_fails_ends_all(tmp_path, how):
+    """Within the group's timeout; the trial is not stored, and the campaign continues."""
+    store = f"{tmp_path}/store"
+    results, codes = run_ranks(2, checks.fail_in_trial, store, how, folder=tmp_path, timeout=40, hanging=[1] * (how == "hangs"))
+    first = results[0].strip().splitlines()[-1]
+    assert "RankFailedError: rank 0, condition 1, trial 1: " in first and codes[0] == 1
+    if how == "raises":
+        assert results[1].strip().splitlines()[-1].endswith(
+            "RankFailedError: rank 1, condition 1, trial 1: ValueError: a bit too many"
+        )
+    finished, _ = run_ranks(2, checks.campaign, "table_wise", store, folder=tmp_path)
+    whole, _ = run_ranks(2, checks.campaign, "table_wise", f"{tmp_path}/other", folder=tmp_path)
+    assert repr(finished[0][0].to_dict()) == repr(whole[0][0].to_dict())
