@@ -24,6 +24,7 @@ BENCHMARKS = (
     "planning",
     "cluster",
     "rows",
+    "sharding",
 )  # modules with a function `run`
 
 

@@ -105,17 +105,17 @@ class ShardedRows:
 
     def of(self, maps: Iterable[ErrorMap]) -> Affected:
         """The rows that the errors of several maps together affect; `dense` where they affect all."""
-        rows, dense = [np.empty(0, np.int64)], 0
+        affected = np.zeros(self.n, bool)
         for error_map in maps:
             for number, entries in error_map.by_tensor():
                 entry = error_map.fingerprint[number]
                 # Of a replica of one rank the rows that this rank scores are wrong, which depends on how all are spread.
                 if entry.name not in self._known or (error_map.rank is not None and entry.name in self._replicas):
-                    dense = 1
-                    continue
+                    return Affected(1, 0, np.empty(0, np.int64))
                 row = error_map.word[entries] // prod(entry.shape[1:])
-                rows += self._lookups.rows(entry.name, row[np.append(True, row[1:] != row[:-1])])
-        return Affected(dense, 0, np.unique(np.concatenate(rows)))
+                for rows in self._lookups.rows(entry.name, row[np.append(True, row[1:] != row[:-1])]):
+                    affected[rows] = True
+        return Affected(0, 0, np.flatnonzero(affected))
 
     def score(self, affected: Affected) -> tuple[np.ndarray | None, np.ndarray | None]:
         """As of `AffectedRows`. Reruns number 1, 2, 4, 8, ... are compared with a full run: by their number, since ranks have

@@ -80,15 +80,17 @@ class ShardedWords:
 
     def write(self, index: torch.Tensor, words: torch.Tensor) -> None:
         """Writes this rank's part of words [n] at distinct int64 indices [n]."""
-        for memory, chosen, local in self._table.held(index.numpy()):
+        order = np.argsort(index.numpy(), kind="stable")
+        ascending, words = index.numpy()[order], words[torch.from_numpy(order)]
+        for memory, chosen, local in self._table.held(ascending):
             view = WordView(memory)
-            view.write(torch.from_numpy(local).to(view.device), words[torch.from_numpy(chosen)].to(view.device))
+            view.write(torch.from_numpy(local).to(view.device), words[chosen].to(view.device))
 
     def read_uint64(self, index: np.ndarray) -> np.ndarray:
         """The words [n] at int64 indices [n] as uint64, on every rank."""
-        words = np.zeros(len(index), np.uint64)
-        for memory, chosen, local in self._table.held(index):
-            words[chosen] = WordView(memory).read_uint64(local)
+        order, words = np.argsort(index, kind="stable"), np.zeros(len(index), np.uint64)
+        for memory, chosen, local in self._table.held(index[order]):
+            words[order[chosen]] = WordView(memory).read_uint64(local)
         total = as_words(words)
         torch.distributed.all_reduce(total)  # each word has a value on one rank
         return total.numpy().view(np.uint64)

@@ -2,6 +2,7 @@
 
 Names, shapes and addresses are those of the unsharded model; only memory is local to a rank."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -49,15 +50,19 @@ class ShardedTable:
     local: tuple[tuple[Part, torch.Tensor], ...]
     module: nn.Module
 
-    def held(self, word: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
-        """This rank's parts of some words [n], given by flat index in the whole table: the part's memory, which of the words lie
-        in it (int64 [m]), and their flat index in it (int64 [m])."""
-        row, column = np.divmod(word, self.shape[1])
+    def held(self, word: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray | slice, np.ndarray]]:
+        """This rank's parts of some words [n], given by ascending flat index in the whole table: the part's memory, which of the
+        words lie in it (m of them), and their flat index in it (int64 [m])."""
         for part, memory in self.local:
-            inside = (row >= part.row) & (row < part.row + part.rows)
-            inside &= (column >= part.column) & (column < part.column + part.columns)
-            chosen = np.flatnonzero(inside)
-            yield memory, chosen, (row[chosen] - part.row) * part.columns + column[chosen] - part.column
+            ends = part.row * self.shape[1], (part.row + part.rows) * self.shape[1]
+            first, end = np.searchsorted(word, ends)
+            if part.columns == self.shape[1]:
+                yield memory, slice(first, end), word[first:end] - ends[0]
+                continue
+            row, column = np.divmod(word[first:end] - ends[0], self.shape[1])
+            column -= part.column
+            inside = np.flatnonzero((column >= 0) & (column < part.columns))
+            yield memory, inside + first, row[inside] * part.columns + column[inside]
 
     def whole(self) -> torch.Tensor:
         """The present table, on every rank."""
@@ -110,6 +115,9 @@ def sharded_tables(prefix: str, module: nn.Module) -> dict[str, ShardedTable | t
 
 
 def _table(value: Any, module: nn.Module) -> ShardedTable:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of ShardedTensor, which TorchRec returns
+        shape = tuple(value.size())
     parts = tuple(
         Part(*shard.shard_offsets, *shard.shard_sizes, shard.placement.rank())
         for shard in value.metadata().shards_metadata
@@ -118,7 +126,7 @@ def _table(value: Any, module: nn.Module) -> ShardedTable:
         (Part(*shard.metadata.shard_offsets, *shard.metadata.shard_sizes, shard.metadata.placement.rank()), shard.tensor)
         for shard in value.local_shards()
     )
-    return ShardedTable(tuple(value.size()), value.dtype, parts, local, module)
+    return ShardedTable(shape, value.dtype, parts, local, module)
 
 
 def refuse_unsupported(model: nn.Module) -> None:
