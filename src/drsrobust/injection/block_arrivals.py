@@ -29,7 +29,6 @@ _TINY = 1 << 40  # of a weight in fixed point: 2**-120 of the largest one
 _FEW = 32  # thresholds that take less time to compare than to search
 _SPARSE = 12  # arrivals in a block, on average: up to here those that there are are picked, above a block's are sorted in a row
 _GROUP = 1 << 16  # arrivals that are sorted at once: they fit into a core's cache
-_MARKED = 1 << 23  # places that are marked at once
 _DENSE = 1 << 16  # raw words that take less time to draw than to skip
 _NONE = np.iinfo(np.int32).max  # sorts after all places of a block
 
@@ -114,7 +113,7 @@ class BlockArrivals:
         parts."""
         mean = -math.log1p(-rate) * self.size  # decides how, not what
         many = mean * 8 > self.size  # marking every place takes less time than sorting the arrivals
-        group = max(1, _MARKED >> self.bits if many else int(_GROUP / (mean + _WORDS)))  # blocks
+        group = 1 if many else max(1, int(_GROUP / (mean + _WORDS)))  # blocks
         if mean * (end - first) > _GROUP:
             # Freed memory would come back as page faults, which take half of the time. glibc keeps blocks as large as the
             # largest one that was ever freed, up to 32 MiB; this block is never touched, so it costs nothing.
@@ -133,7 +132,8 @@ class BlockArrivals:
         places = block << self.bits
         for stream, start, words in streams(int(counts.max())):
             raw = self._raw(1 + stream, words * first, words * (end - first))
-            inside = slice(None) if start == 0 and counts.max() <= PARTS * words else (arrival >= start) & (arrival < start + PARTS * words)
+            only = start == 0 and counts.max() <= PARTS * words
+            inside = slice(None) if only else (arrival >= start) & (arrival < start + PARTS * words)
             part, word = np.divmod(arrival[inside] - start, words)
             places[inside] += self._place(raw[block[inside] * words + word], part)
         places.sort()

@@ -65,10 +65,10 @@ class Target(ABC):
         tensors, hit = [], {}
         for name, rows in sorted(self.chosen(model, memory).items()):
             entry = memory[name]
-            shape = tuple(entry.tensor.shape)
             for number, tensor in enumerate(entry.memory()):
                 check(name, tensor)
                 hit[name if entry.sharded is None else f"part {number} of {name}"] = tensor
+            shape = tuple(entry.tensor.shape)
             tensors.append(TargetTensor(name, memory.component[name], shape, entry.format, rows, entry))
         space = AddressSpace(tensors).in_model(model, memory)
         if not space.tensors:
