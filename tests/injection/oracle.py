@@ -150,7 +150,8 @@ class Clock:
     def place(self, block, arrival):
         stream, first, words = self.stream(arrival)
         part, lane = divmod(arrival - first, words)
-        return (block << self.bits) + (self.word(1 + stream, words * block + lane) << 20 * part) % 2**64 // 2 ** (64 - self.bits)
+        raw = (self.word(1 + stream, words * block + lane) << 20 * part) % 2**64
+        return (block << self.bits) + (raw >> 64 - self.bits)
 
     def reached(self, rate):
         first = {}

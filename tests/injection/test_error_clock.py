@@ -86,7 +86,11 @@ def test_known_answers():
         assert ErrorClock(n, seed=seed, summand=summand).until(rate).tolist() == places
     low, ends = thresholds(1e-6, 20)
     assert (low, len(ends), ends[:2].tolist()) == (0, 33, [6464407480368674473, 13242833407717265915])
-    for rate, least, sha256 in ((1e-9, 0, "0a0139a46df1b987"), (1e-3, 659, "042a066e1059a00e"), (0.5, 715848, "73dd928a4ee2252f")):
+    for rate, least, sha256 in (
+        (1e-9, 0, "0a0139a46df1b987"),
+        (1e-3, 659, "042a066e1059a00e"),
+        (0.5, 715848, "73dd928a4ee2252f"),
+    ):
         low, ends = thresholds(rate, 20)
         assert (low, hashlib.sha256(ends.astype("<u8")).hexdigest()[:16]) == (least, sha256)
     clock = ErrorClock(1000, seed=7)
@@ -170,7 +174,9 @@ def test_counts_are_binomial(rate, version):
     n, seeds = min(200_000, int(2000 / rate)), 200
     n = n if rate > 1e-3 else int(20 / rate)
     if version == 2 and n > 10**11:  # a raw word for each 2**20 places: so rare rates are shown by their thresholds
-        assert sum(int(end) for end in thresholds(rate, 20)[1][:1]) == pytest.approx(2**64 * math.exp(math.log1p(-rate) * 2**20), rel=1e-15)
+        assert sum(int(end) for end in thresholds(rate, 20)[1][:1]) == pytest.approx(
+            2**64 * math.exp(math.log1p(-rate) * 2**20), rel=1e-15
+        )
         return
     counts = [len(ErrorClock(n, seed=seed, version=version).until(rate)) for seed in range(seeds)]
     low, high = binom.ppf([0.00005, 0.99995], n * seeds, rate)
@@ -218,7 +224,10 @@ def test_ends():
         (lambda: ErrorClock(5, seed=-1), "seed is -1"),
         (lambda: ErrorClock(5, seed=2**64), "seed is 18446744073709551616"),
         (lambda: ErrorClock(5, seed=1, version=3), "version is 3; the error clock has versions 1 and 2"),
-        (lambda: ErrorClock(5, seed=1).until(0.1, blocks=(0, 2)), r"blocks is \(0, 2\); it must be a first block and an end, from 0"),
+        (
+            lambda: ErrorClock(5, seed=1).until(0.1, blocks=(0, 2)),
+            r"blocks is \(0, 2\); it must be a first block and an end, from 0",
+        ),
         (lambda: ErrorClock(5, seed=1).arrivals(-1), "rate is -1"),
         (lambda: ErrorClock(5, seed=1).until(1.5), "rate is 1.5; it must be a number from 0 to 1"),
         (lambda: ErrorClock(5, seed=1).until(-0.1), "rate is -0.1"),

@@ -1,4 +1,4 @@
-"""A campaign on a model that is sharded over ranks: rank 0 decides, measures and stores, the others follow it trial by trial."""
+"""A campaign on a model that is sharded over ranks: rank 0 decides, measures and stores; the others follow, trial by trial."""
 
 from typing import TYPE_CHECKING, Any
 

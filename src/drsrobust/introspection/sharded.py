@@ -50,8 +50,8 @@ class ShardedTable:
     module: nn.Module
 
     def held(self, word: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray, np.ndarray]]:
-        """This rank's parts of some words [n], given by flat index in the whole table: the part's memory, which of the words lie
-        in it (int64 [m]), and their flat index in it (int64 [m])."""
+        """This rank's parts of some words [n], given by flat index in the whole table: the part's memory, which of the words
+        lie in it (int64 [m]), and their flat index in it (int64 [m])."""
         row, column = np.divmod(word, self.shape[1])
         for part, memory in self.local:
             inside = (row >= part.row) & (row < part.row + part.rows)
@@ -113,7 +113,10 @@ def _table(value: Any, module: nn.Module) -> ShardedTable:
         for shard in value.metadata().shards_metadata
     )
     local = tuple(
-        (Part(*shard.metadata.shard_offsets, *shard.metadata.shard_sizes, shard.metadata.placement.rank()), shard.tensor)
+        (
+            Part(*shard.metadata.shard_offsets, *shard.metadata.shard_sizes, shard.metadata.placement.rank()),
+            shard.tensor,
+        )
         for shard in value.local_shards()
     )
     return ShardedTable(tuple(value.size()), value.dtype, parts, local, module)
@@ -149,8 +152,8 @@ def _kinds(value: object) -> set[str]:
 
 
 def sum_of_words(number: int, tensor: torch.Tensor, part: Part | None = None, columns: int = 0) -> torch.Tensor:
-    """Two sums modulo 2**64 (int64 [2]) over the words of a tensor, or of a part of one, of a mix of each word with its place: so
-    the sums of all parts are those of the whole, in any order.
+    """Two sums modulo 2**64 (int64 [2]) over the words of a tensor, or of a part of one, of a mix of each word with its place:
+    so the sums of all parts are those of the whole, in any order.
 
     Args:
         number: of the tensor in its model.
