@@ -10,8 +10,8 @@ counter 0:
 
 - stream 0: word b decides K_b = low + the number of thresholds of the rate (`thresholds`) that are not larger.
 - stream 1 + q: words w_q b to w_q b + w_q - 1 hold the arrivals s_q to s_q + 3 w_q - 1 of block b, where s_0 = 0,
-  s_(q+1) = s_q + 3 w_q and w_q = max(4, s_q // 96 * 4). Each word r holds three places of 20 bits, of which the s highest count:
-  arrival s_q + p w_q + j has bits 44 - 20 p to 63 - 20 p of word w_q b + j.
+  s_(q+1) = s_q + 3 w_q and w_q = max(4, s_q // 96 * 4). Each word r holds three places of 20 bits, of which the s highest
+  count: arrival s_q + p w_q + j has bits 44 - 20 p to 63 - 20 p of word w_q b + j.
 - stream 2**31 + q: values; arrival s_q + j of block b, that owns m words, has words (3 w_q b + j) m to
   (3 w_q b + j) m + m - 1."""
 

@@ -136,7 +136,9 @@ def refuse_unsupported(model: nn.Module) -> None:
         if is_collection(module):
             continue
         tensors = {**module._parameters, **module._buffers}
-        names += [f"{prefix}.{n}" for n, tensor in tensors.items() if not _SHARDS.isdisjoint(_kinds(tensor))]
+        names += [
+            f"{prefix}.{n}".lstrip(".") for n, tensor in tensors.items() if not _SHARDS.isdisjoint(_kinds(tensor))
+        ]
     if any("FullyShardedDataParallel" in _kinds(module) for module in model.modules()):
         names.append("FullyShardedDataParallel")
     if names := list(dict.fromkeys(map(plain_name, names))):
