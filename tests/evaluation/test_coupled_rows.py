@@ -92,7 +92,7 @@ def test_errors_that_couple_nothing(coupling, data):
 def test_an_audit_finds_what_witnesses_do_not_see(data, monkeypatch):
     """Here no unaffected row is near enough to be changed; a comparison with a full run finds the difference."""
     monkeypatch.setattr(
-        reach, "_near", lambda scores, expected, *_: len(scores) < 6000 or np.array_equal(scores, expected)
+        reach, "near", lambda scores, expected, *_: len(scores) < 6000 or np.array_equal(scores, expected)
     )
     evaluator = Evaluator(made(data, "branch"), data.test)
     with pytest.warns(UserWarning, match=WARNING):

@@ -8,7 +8,9 @@ import json
 import math
 import struct
 from dataclasses import dataclass, fields
-from itertools import islice
+from decimal import Decimal, localcontext
+from functools import lru_cache
+from itertools import count
 
 import torch
 from numpy.random import PCG64, SeedSequence
@@ -24,7 +26,6 @@ FLOATS = {  # bits of the exponent, bits of the mantissa
 INTEGERS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64, "uint8": 8}
 FORMATS = (*FLOATS, *INTEGERS)
 LETTERS = {8: "B", 16: "H", 32: "I", 64: "Q"}  # of unsigned integers, in the struct module
-GAP, POSITION, VALUE = 0, 1, 2
 
 
 def width(form):
@@ -103,37 +104,82 @@ def entries(error_map):
     return {(error_map.targets[tensor], word): mask for tensor, word, mask in arrays}
 
 
+@lru_cache(maxsize=10_000)
+def philox(counter, low_key, high_key):
+    """The four words of a step of Philox4x64-10 (Salmon et al., SC 2011)."""
+    a, b, c, d = counter, 0, 0, 0
+    for _ in range(10):
+        high, low = divmod(a * 0xD2E7470EE14C6C93, 1 << 64)
+        other_high, other_low = divmod(c * 0xCA5A826395121157, 1 << 64)
+        a, b, c, d = other_high ^ b ^ low_key, other_low, high ^ d ^ high_key, low
+        low_key, high_key = (low_key + 0x9E3779B97F4A7C15) % (1 << 64), (high_key + 0xBB67AE8584CAA73B) % (1 << 64)
+    return a, b, c, d
+
+
 class Clock:
-    """The error clock: places by their number, in the order in which they are reached."""
+    """The error clock: places by their number, with the (block, number) of each one's first arrival."""
 
     def __init__(self, places, seed, summand):
         self.n_sites, self.seed, self.summand = places, seed, summand
+        self.bits = min(max((places - 1).bit_length(), 1), 20)
 
-    def stream(self, use):
-        words = PCG64(SeedSequence(self.seed, spawn_key=(self.summand, use)))
-        while True:
-            yield int(words.random_raw())
+    def word(self, stream, number):
+        return philox(number // 4, self.seed, self.summand << 32 | stream)[number % 4]
 
-    def reached(self, rate=None, k=None):
-        """Place -> number of its first arrival: at a rate, or the first k places."""
-        gaps, positions = self.stream(GAP), self.stream(POSITION)
-        shift, now, arrival, first = 64 - (self.n_sites - 1).bit_length(), 0.0, 0, {}
-        k = self.n_sites if rate == 1 else k
-        while k is None or len(first) < k:
-            if k is None:
-                now += -math.log(((next(gaps) >> 12) + 0.5) * 2.0**-52) / self.n_sites
-                if now >= -math.log1p(-rate):
+    def arrivals(self, block, rate):
+        """How many arrivals a block has: the least number k for which the word of the block is below 2**64 P(K <= k)."""
+        with localcontext(prec=80):
+            mean = -(1 - Decimal(rate)).ln() * 2**self.bits
+            weight = up_to = (-mean).exp()
+            for k in count(1):
+                if self.word(0, block) < int(up_to * 2**64):
+                    return k - 1
+                weight *= mean / k
+                up_to += weight
+
+    @staticmethod
+    def stream(arrival):
+        """The number of the streams of an arrival, their first arrival and their words a block."""
+        first = 0
+        for number in count():
+            words = max(4, first // 96 * 4)
+            if arrival < first + 3 * words:
+                return number, first, words
+            first += 3 * words
+
+    def place(self, block, arrival):
+        stream, first, words = self.stream(arrival)
+        part, lane = divmod(arrival - first, words)
+        raw = (self.word(1 + stream, words * block + lane) << 20 * part) % 2**64
+        return (block << self.bits) + (raw >> 64 - self.bits)
+
+    def reached(self, rate):
+        first = {}
+        for block in range(math.ceil(self.n_sites / 2**self.bits)):
+            inside = range(block << self.bits, min(block + 1 << self.bits, self.n_sites))
+            for arrival in count() if rate == 1 else range(self.arrivals(block, rate)):
+                if (place := self.place(block, arrival)) in inside:
+                    first.setdefault(place, (block, arrival))
+                if rate == 1 and all(place in first for place in inside):
                     break
-            place = 0 if self.n_sites == 1 else next(positions) >> shift
-            while place >= self.n_sites:
-                place = next(positions) >> shift
-            first.setdefault(place, arrival)
-            arrival += 1
+        return first
+
+    def first(self, k):
+        """The first k places, one after the other."""
+        stream = PCG64(SeedSequence(self.seed, spawn_key=(self.summand, 1)))
+        shift, first = 64 - (self.n_sites - 1).bit_length(), {}
+        while len(first) < k:
+            place = 0 if self.n_sites == 1 else int(stream.random_raw()) >> shift
+            if place < self.n_sites:
+                first.setdefault(place)
         return first
 
     def brought(self, arrival, words):
         """The raw words that an arrival brings, when each brings so many."""
-        return list(islice(self.stream(VALUE), arrival * words, (arrival + 1) * words))
+        block, number = arrival
+        stream, first, width = self.stream(number)
+        begin = (3 * width * block + number - first) * words
+        return [self.word(2**31 + stream, begin + k) for k in range(words)]
 
 
 def canonical(model):
@@ -182,9 +228,9 @@ def sample(model, memories, seed, occurrence=0):
         raise ValueError("not so many eligible bits")
     ticking = clock(model, len(places), seed, occurrence)
     if kind in ("FixedCount", "SingleBit"):
-        reached = ticking.reached(k=getattr(model, "k", 1))
+        reached = ticking.first(getattr(model, "k", 1))
     else:
-        reached = ticking.reached(rate=model.ber if kind == "BitFlip" else model.rate)
+        reached = ticking.reached(model.ber if kind == "BitFlip" else model.rate)
     drawn = Drawn()
     if getattr(model, "critical", None) is not None:
         return _critical(model, memories, places, reached, seed, occurrence)
@@ -208,7 +254,7 @@ def _critical(model, memories, places, reached, seed, occurrence):
     others = [places[place] for place in reached if places[place] not in chosen]
     drawn.n_sites, drawn.n_events = len(places) - len(chosen), len(others)
     ticking = clock(model, len(chosen), seed, occurrence, "critical")
-    for memory, word, bit in [*others, *(chosen[place] for place in ticking.reached(k=model.critical))]:
+    for memory, word, bit in [*others, *(chosen[place] for place in ticking.first(model.critical))]:
         drawn.flip(memory, word, [bit])
     return drawn
 

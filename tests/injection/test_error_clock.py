@@ -9,6 +9,7 @@ from scipy.stats import binom, chisquare, poisson
 
 from drsrobust.injection import ErrorClock
 from drsrobust.injection.block_arrivals import BlockArrivals, streams, thresholds
+from tests.injection.oracle import philox
 
 
 def slow_sequential(n, seed, summand, rate=None, k=None):
@@ -33,17 +34,6 @@ def slow_sequential(n, seed, summand, rate=None, k=None):
             position = next(positions) >> shift
         if position not in order:
             order.append(position)
-
-
-def philox(counter, low_key, high_key):
-    """The four words of a step of Philox4x64-10 (Salmon et al., SC 2011), in plain Python numbers."""
-    a, b, c, d = counter, 0, 0, 0
-    for _ in range(10):
-        high, low = divmod(a * 0xD2E7470EE14C6C93, 1 << 64)
-        other_high, other_low = divmod(c * 0xCA5A826395121157, 1 << 64)
-        a, b, c, d = other_high ^ b ^ low_key, other_low, high ^ d ^ high_key, low
-        low_key, high_key = (low_key + 0x9E3779B97F4A7C15) % (1 << 64), (high_key + 0xBB67AE8584CAA73B) % (1 << 64)
-    return a, b, c, d
 
 
 def slow_blocks(n, seed, summand, rate):
@@ -96,7 +86,11 @@ def test_known_answers():
         assert ErrorClock(n, seed=seed, summand=summand).until(rate).tolist() == places
     low, ends = thresholds(1e-6, 20)
     assert (low, len(ends), ends[:2].tolist()) == (0, 33, [6464407480368674473, 13242833407717265915])
-    for rate, least, sha256 in ((1e-9, 0, "0a0139a46df1b987"), (1e-3, 659, "042a066e1059a00e"), (0.5, 715848, "73dd928a4ee2252f")):
+    for rate, least, sha256 in (
+        (1e-9, 0, "0a0139a46df1b987"),
+        (1e-3, 659, "042a066e1059a00e"),
+        (0.5, 715848, "73dd928a4ee2252f"),
+    ):
         low, ends = thresholds(rate, 20)
         assert (low, hashlib.sha256(ends.astype("<u8")).hexdigest()[:16]) == (least, sha256)
     clock = ErrorClock(1000, seed=7)
@@ -154,7 +148,7 @@ def test_cutting_the_stream_changes_nothing(monkeypatch):
     assert np.array_equal(ErrorClock(5000, seed=3, version=1).until(0.3), whole)
     wide = ErrorClock(3 * 2**20, seed=3)
     groups = [wide.until(rate) for rate in (1e-5, 1e-3, 0.3)]
-    for name, size in (("_GROUP", 1), ("_MARKED", 1), ("_FEW", 0), ("_SPARSE", 2000)):
+    for name, size in (("_GROUP", 1), ("_FEW", 0), ("_SPARSE", 2000)):
         monkeypatch.setattr(f"drsrobust.injection.block_arrivals.{name}", size)
         for rate, places in zip((1e-5, 1e-3, 0.3), groups, strict=True):
             assert np.array_equal(wide.until(rate), places)
@@ -180,7 +174,9 @@ def test_counts_are_binomial(rate, version):
     n, seeds = min(200_000, int(2000 / rate)), 200
     n = n if rate > 1e-3 else int(20 / rate)
     if version == 2 and n > 10**11:  # a raw word for each 2**20 places: so rare rates are shown by their thresholds
-        assert sum(int(end) for end in thresholds(rate, 20)[1][:1]) == pytest.approx(2**64 * math.exp(math.log1p(-rate) * 2**20), rel=1e-15)
+        assert sum(int(end) for end in thresholds(rate, 20)[1][:1]) == pytest.approx(
+            2**64 * math.exp(math.log1p(-rate) * 2**20), rel=1e-15
+        )
         return
     counts = [len(ErrorClock(n, seed=seed, version=version).until(rate)) for seed in range(seeds)]
     low, high = binom.ppf([0.00005, 0.99995], n * seeds, rate)
@@ -228,7 +224,10 @@ def test_ends():
         (lambda: ErrorClock(5, seed=-1), "seed is -1"),
         (lambda: ErrorClock(5, seed=2**64), "seed is 18446744073709551616"),
         (lambda: ErrorClock(5, seed=1, version=3), "version is 3; the error clock has versions 1 and 2"),
-        (lambda: ErrorClock(5, seed=1).until(0.1, blocks=(0, 2)), r"blocks is \(0, 2\); it must be a first block and an end, from 0"),
+        (
+            lambda: ErrorClock(5, seed=1).until(0.1, blocks=(0, 2)),
+            r"blocks is \(0, 2\); it must be a first block and an end, from 0",
+        ),
         (lambda: ErrorClock(5, seed=1).arrivals(-1), "rate is -1"),
         (lambda: ErrorClock(5, seed=1).until(1.5), "rate is 1.5; it must be a number from 0 to 1"),
         (lambda: ErrorClock(5, seed=1).until(-0.1), "rate is -0.1"),

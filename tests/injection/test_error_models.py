@@ -118,35 +118,30 @@ def test_words_of_different_widths_against_the_oracle(kind, rate, seed, rows, ch
 @pytest.mark.parametrize(
     ("error_model", "expected"),
     [
-        (dr.BitFlip(0.02), {"a": {0: 0x40}, "b": {0: 0x400, 1: 0x100}, "c": {2: 0x9}}),
         (
-            dr.BitFlip(0.1, bits="exponent"),
-            {"a": {0: 0x2000, 1: 0x800}, "b": {0: 0x14800000, 2: 0x1000000}},
+            dr.BitFlip(0.02),
+            {"a": {0: 0x8000, 1: 0x4}, "b": {1: 0x20000000, 2: 0x80000000}, "c": {0: 0x80, 3: 0x10}},
         ),
+        (dr.BitFlip(0.1, bits="exponent"), {"a": {0: 0x4000}, "b": {0: 0x20000000, 1: 0x800000, 2: 0x8000000}}),
         (dr.FixedCount(4), {"a": {1: 0x10}, "b": {2: 0x100002}, "c": {0: 0x2}}),
         (dr.SingleBit(7), {"b": {3: 0x80}}),
+        (dr.StuckAt(1, 0.05), {"a": {1: 0x8000, 2: 0x2}, "b": {0: 0x2000200, 1: 0x22, 3: 0x20000000}}),
+        (dr.StuckAt(0, 0.1, ("exponent", "value")), {"a": {1: 0x1000}, "c": {0: 0x10, 1: 0x24}}),
+        (dr.MultiBit(0.3, 2), {"a": {0: 0x50}, "c": {2: 0x21}}),
+        (dr.RandomWord(0.2), {"a": {1: 0xEADA}, "b": {2: 0x490EE5B5}, "c": {2: 0x64, 3: 0x3F}}),
+        (dr.RandomValue(0.4, -1.5, 2.5), {"a": {1: 0x8635, 2: 0x5B}, "b": {0: 0xBD2C7674}}),
+        (dr.Burst(0.03, 5), {"b": {2: 0x3E000F80}, "c": {0: 0x3E}}),
         (
-            dr.StuckAt(1, 0.05),
-            {"a": {1: 0x40, 2: 0x8000}, "b": {0: 0x80120000, 1: 0x240000, 2: 0x8054, 3: 0x20000}, "c": {3: 0x2}},
-        ),
-        (dr.StuckAt(0, 0.1, ("exponent", "value")), {"a": {1: 0x1800, 2: 0x4000}, "b": {1: 0xC000000}, "c": {1: 0x20}}),
-        (
-            dr.MultiBit(0.3, 2),
-            {"a": {0: 0x4008}, "b": {0: 0x4040000, 1: 0x42000000, 2: 0x24000}, "c": {0: 0x82, 2: 0x41, 3: 0x24}},
-        ),
-        (dr.RandomWord(0.2), {"a": {1: 0xCE1E}, "c": {0: 0xA8}}),
-        (
-            dr.RandomValue(0.4, -1.5, 2.5),
-            {"a": {1: 0x7C59}, "b": {0: 0x3F82FFCB, 3: 0xFF012B44}, "c": {0: 0xFF, 1: 0xFF, 3: 0xFE}},
-        ),
-        (dr.Burst(0.01, 5), {"b": {1: 0x3E}}),
-        (
-            dr.RowError(0.5, row_bytes=8, density=0.1),
-            {"b": {0: 0x80000, 1: 0x20200804}, "c": {0: 0x80, 1: 0x40, 2: 0x40, 3: 0x4}},
+            dr.RowError(0.8, row_bytes=8, density=0.1),
+            {
+                "a": {0: 0x80, 2: 0x20},
+                "b": {2: 0x801, 3: 0xC00800},
+                "c": {0: 0x8, 1: 0x2, 2: 0x10, 3: 0x10},
+            },
         ),
         (
             dr.BitFlip(0.01) + dr.MultiBit(0.2, 2) + dr.BitFlip(0.01),
-            {"a": {0: 0x4008, 1: 0x8000}, "b": {0: 0x400, 1: 0x100, 2: 0x24000}, "c": {0: 0x82, 2: 0x4B, 3: 0x2}},
+            {"a": {0: 0x8050}, "b": {1: 0x20008000, 2: 0x600, 3: 0x40000}, "c": {3: 0x10}},
         ),
     ],
 )

@@ -128,14 +128,14 @@ def test_sets_by_component():
 def test_composed():
     """From left to right: what protected bits leave is decoded; bits that are not protected are left to the code alone."""
     layer = table(2000)
-    drawn = dr.BitFlip(3e-3).sample(dr.resolve(layer), seed=1)
+    drawn = dr.BitFlip(3e-3).sample(dr.resolve(layer), seed=5)
     from drsrobust.mitigation.memory.ecc import ECC
 
     bits, ecc = BitProtection("exponent"), ECC()
-    both = screened(bits + ecc, drawn, layer, 1).remaining
-    by_hand = screened(ecc, screened(bits, drawn, layer, 1).remaining, layer, 1).remaining
+    both = screened(bits + ecc, drawn, layer, 5).remaining
+    by_hand = screened(ecc, screened(bits, drawn, layer, 5).remaining, layer, 5).remaining
     assert np.array_equal(both.word, by_hand.word) and np.array_equal(both.mask, by_hand.mask)
-    turned = screened(ecc + bits, drawn, layer, 1)
+    turned = screened(ecc + bits, drawn, layer, 5)
     assert turned.remaining.restrict("exponent").bits == 0 < both.restrict("exponent").bits  # miscorrected ones
     assert turned.detected and (bits + ecc).cost(layer) == ecc.cost(layer)
 

@@ -146,11 +146,11 @@ def test_what_is_detected_and_repaired():
     drawn = dr.BitFlip(1e-2).sample(dr.resolve(layer), seed=1)
     after = screened(ECC(), drawn, layer, 1)
     assert (after.detected, after.repaired) == (True, False) and after.remaining.bits < drawn.bits
-    one = dr.BitFlip(1e-5).sample(dr.resolve(layer), seed=3)
-    after = screened(ECC(), one, layer, 3)
+    one = dr.BitFlip(1e-5).sample(dr.resolve(layer), seed=4)
+    after = screened(ECC(), one, layer, 4)
     assert len(one) > 0 and len(after.remaining) == 0 and (after.detected, after.repaired) == (True, True)
-    none = dr.BitFlip(0.0).sample(dr.resolve(layer), seed=3)
-    after = screened(ECC(), none, layer, 3)
+    none = dr.BitFlip(0.0).sample(dr.resolve(layer), seed=4)
+    after = screened(ECC(), none, layer, 4)
     assert (after.detected, after.repaired) == (False, None)
 
 

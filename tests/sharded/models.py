@@ -37,7 +37,9 @@ def shard(model, kinds):
     sharders = [OnCpu()] + [s for s in get_default_sharders() if not isinstance(s, EmbeddingBagCollectionSharder)]
     narrow = {"min_partition": 4}
     constraints = {
-        table: ParameterConstraints(sharding_types=[kind], **(narrow if "column" in kind or kind == "grid_shard" else {}))
+        table: ParameterConstraints(
+            sharding_types=[kind], **(narrow if "column" in kind or kind == "grid_shard" else {})
+        )
         for table, kind in kinds.items()
     }
     world = dist.get_world_size()

@@ -356,7 +356,7 @@ class Campaign:
             raise ValueError("the model has changed since its Evaluator was made; make a new Evaluator for it")
         self.conditions = self._grid()  # the model's tensors may have moved
         if self._follows(self.evaluator):
-            return follow(self, self._options)
+            return follow(self.evaluator, self.conditions, self._options)
         workers = workers if self.evaluator.ranks is None else 1
         if private := [name for name, metric in self.own_metrics.items() if not metric.importable]:
             if executor is not None or (workers or 1) > 1:

@@ -1,16 +1,14 @@
-"""A campaign on a model that is sharded over ranks: rank 0 decides, measures and stores, the others follow it trial by trial."""
+"""A campaign on a model that is sharded over ranks: rank 0 decides, measures and stores; the others follow, trial by trial."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
+from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.schedule import SHORTEST_CHUNK, Chunk
 from drsrobust.campaign.trial import LocalRunner
-from drsrobust.evaluation import CoupledRowsError
+from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.introspection.ranks import RankFailedError
-
-if TYPE_CHECKING:
-    from drsrobust.campaign.campaign import Campaign
 
 _TRIAL, _VERIFY, _FULL_RUNS, _END = range(4)
 
@@ -42,14 +40,13 @@ class LeadingRunner(LocalRunner):
         self._evaluator.ranks.broadcast((_END,))
 
 
-def follow(campaign: "Campaign", options: dict[str, Any]) -> None:
+def follow(evaluator: Evaluator, conditions: list[Condition], options: dict[str, Any]) -> None:
     """Runs the trials that rank 0 names, until it ends.
 
     Raises:
         RankFailedError: a trial raised here; its message names the rank, the trial and the exception.
     """
-    evaluator = campaign.evaluator
-    runner, ranks = LocalRunner(evaluator, campaign.conditions, options), evaluator.ranks
+    runner, ranks = LocalRunner(evaluator, conditions, options), evaluator.ranks
     while (command := ranks.broadcast(None))[0] != _END:
         what, *about = command
         if what == _VERIFY:

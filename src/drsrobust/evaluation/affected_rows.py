@@ -270,8 +270,8 @@ def near(scores: np.ndarray, expected: np.ndarray) -> bool:
 
 
 def with_witnesses(rows: np.ndarray, n: int) -> tuple[np.ndarray, np.ndarray]:
-    """Affected rows [m] of n, with some unaffected ones between them: numbers int64 [k] in the order in which they are scored, and
-    which are witnesses (bool [k])."""
+    """Affected rows [m] of n, with some unaffected ones between them: numbers int64 [k] in the order in which they are scored,
+    and which are witnesses (bool [k])."""
     m = len(rows)
     total = max(64, m + WITNESSES * -(-m // (BATCH - WITNESSES)))
     total += -total % 32  # so that no padding is needed

@@ -362,7 +362,9 @@ class Evaluator:
             guarded: the evaluator of an earlier block with this mitigation; saves another golden run.
         """
         if mitigation.computes and self.ranks is not None:
-            raise ValueError(f"{mitigation.name} takes part in the computation, which is not supported of a sharded model")
+            raise ValueError(
+                f"{mitigation.name} takes part in the computation, which is not supported of a sharded model"
+            )
         with mitigation.attach(self.model):
             if guarded is None and not mitigation.computes:  # the same golden run and cached outputs
                 guarded = copy.copy(self)
@@ -388,8 +390,8 @@ class Evaluator:
         return attached
 
     def _evaluation(self, scores: Any, changed: np.ndarray | None) -> Evaluation:
-        """Metrics of scores [n] of which some rows may differ from the golden ones (None: any); or of a pass over a stream. Of a
-        sharded model rank 0 measures, and the others get the numbers."""
+        """Metrics of scores [n] of which some rows may differ from the golden ones (None: any); or of a pass over a stream. Of
+        a sharded model rank 0 measures, and the others get the numbers."""
         measured: list[Evaluation] = []
 
         def numbers() -> dict[str, Any]:

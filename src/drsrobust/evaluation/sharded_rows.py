@@ -1,7 +1,8 @@
 """Scores of a model that is sharded over ranks: rank r scores every W-th batch from the r-th on, and rank 0 gathers.
 
 All ranks call the model equally often; one without a batch of its own scores the last one again. Errors in tables affect the
-rows that look them up by the collection's configuration; nothing is traced through collectives, so other errors affect all rows."""
+rows that look them up by the collection's configuration; nothing is traced through collectives, so other errors affect all
+rows."""
 
 from collections.abc import Iterable, Sequence
 from math import prod

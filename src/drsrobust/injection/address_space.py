@@ -67,7 +67,7 @@ class WordView:
 
 
 class ShardedWords:
-    """The words of a table over ranks, by flat index in the whole table: as `WordView`, with all ranks' calls in the same order."""
+    """The words of a table over ranks, by flat index in the whole table: as `WordView`, with all ranks' calls in one order."""
 
     device = torch.device("cpu")
 
@@ -228,7 +228,9 @@ def stored(model: nn.Module, optimizer: Any = None, components: Mapping[str, str
             memory.first[alias], component[alias] = memory.first.get(name, name), component[name]
     if optimizer is not None:
         if any(entry.sharded for entry in entries):
-            raise ValueError("the optimizer's state of a sharded model cannot be hit; take the model before it is sharded")
+            raise ValueError(
+                "the optimizer's state of a sharded model cannot be hit; take the model before it is sharded"
+            )
         for name, tensor in optimizer_states(model, optimizer).items():
             memory[name] = Stored(tensor)
             parameter = name.removeprefix(OPTIMIZER).rpartition(".")[0]

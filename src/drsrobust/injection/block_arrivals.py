@@ -1,17 +1,19 @@
 """Arrivals in blocks, "counts first": version 2 of the error clock. Integers alone, so places are equal on every machine.
 
 The n places are cut into blocks of B = 2**s places, s = bit_length(n - 1), from 1 to 20. Block b has a Poisson number of
-arrivals K_b of mean B L, L = -log1p(-rate); each has a uniform place in the block, and places from n on count as none. So a place
-is hit with probability `rate`, independently (to 2**-64 a block). K_b does not fall as the rate rises, and arrival i of a block is
-the same at all rates: the places of a lower rate are among those of a higher one. A block needs no other block.
+arrivals K_b of mean B L, L = -log1p(-rate); each has a uniform place in the block, and places from n on count as none. So a
+place is hit with probability `rate`, independently (to 2**-64 a block). K_b does not fall as the rate rises, and arrival i of a
+block is the same at all rates: the places of a lower rate are among those of a higher one. A block needs no other block.
 
-Raw words are those of NumPy's Philox4x64-10 with key (seed, summand << 32 | stream), counted from its first output of counter 0:
+Raw words are those of NumPy's Philox4x64-10 with key (seed, summand << 32 | stream), counted from its first output of
+counter 0:
 
 - stream 0: word b decides K_b = low + the number of thresholds of the rate (`thresholds`) that are not larger.
 - stream 1 + q: words w_q b to w_q b + w_q - 1 hold the arrivals s_q to s_q + 3 w_q - 1 of block b, where s_0 = 0,
-  s_(q+1) = s_q + 3 w_q and w_q = max(4, s_q // 96 * 4). Each word r holds three places of 20 bits, of which the s highest count:
-  arrival s_q + p w_q + j has bits 44 - 20 p to 63 - 20 p of word w_q b + j.
-- stream 2**31 + q: values; arrival s_q + j of block b, that owns m words, has words (3 w_q b + j) m to (3 w_q b + j) m + m - 1."""
+  s_(q+1) = s_q + 3 w_q and w_q = max(4, s_q // 96 * 4). Each word r holds three places of 20 bits, of which the s highest
+  count: arrival s_q + p w_q + j has bits 44 - 20 p to 63 - 20 p of word w_q b + j.
+- stream 2**31 + q: values; arrival s_q + j of block b, that owns m words, has words (3 w_q b + j) m to
+  (3 w_q b + j) m + m - 1."""
 
 import math
 from collections.abc import Iterator
@@ -29,7 +31,6 @@ _TINY = 1 << 40  # of a weight in fixed point: 2**-120 of the largest one
 _FEW = 32  # thresholds that take less time to compare than to search
 _SPARSE = 12  # arrivals in a block, on average: up to here those that there are are picked, above a block's are sorted in a row
 _GROUP = 1 << 16  # arrivals that are sorted at once: they fit into a core's cache
-_MARKED = 1 << 23  # places that are marked at once
 _DENSE = 1 << 16  # raw words that take less time to draw than to skip
 _NONE = np.iinfo(np.int32).max  # sorts after all places of a block
 
@@ -114,7 +115,7 @@ class BlockArrivals:
         parts."""
         mean = -math.log1p(-rate) * self.size  # decides how, not what
         many = mean * 8 > self.size  # marking every place takes less time than sorting the arrivals
-        group = max(1, _MARKED >> self.bits if many else int(_GROUP / (mean + _WORDS)))  # blocks
+        group = 1 if many else max(1, int(_GROUP / (mean + _WORDS)))  # blocks
         if mean * (end - first) > _GROUP:
             # Freed memory would come back as page faults, which take half of the time. glibc keeps blocks as large as the
             # largest one that was ever freed, up to 32 MiB; this block is never touched, so it costs nothing.
@@ -133,7 +134,8 @@ class BlockArrivals:
         places = block << self.bits
         for stream, start, words in streams(int(counts.max())):
             raw = self._raw(1 + stream, words * first, words * (end - first))
-            inside = slice(None) if start == 0 and counts.max() <= PARTS * words else (arrival >= start) & (arrival < start + PARTS * words)
+            only = start == 0 and counts.max() <= PARTS * words
+            inside = slice(None) if only else (arrival >= start) & (arrival < start + PARTS * words)
             part, word = np.divmod(arrival[inside] - start, words)
             places[inside] += self._place(raw[block[inside] * words + word], part)
         places.sort()

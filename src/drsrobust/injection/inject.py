@@ -71,7 +71,7 @@ def inject(
         >>> layer = torch.nn.Linear(64, 64)
         >>> with inject(layer, BitFlip(ber=1e-3), seed=1) as error_map:
         ...     print(len(error_map), "of", layer.weight.numel() + layer.bias.numel(), "words are wrong")
-        135 of 4160 words are wrong
+        147 of 4160 words are wrong
     """
     pairs = [(error_model, target)] if isinstance(error_model, ErrorModel) else _checked_pairs(error_model, target)
     injection = Injection(model, pairs, seed=seed, components=components)

@@ -78,11 +78,10 @@ class Target(ABC):
         tensors, hit = [], {}
         for name, rows in sorted(self.chosen(model, memory).items()):
             entry = memory[name]
-            shape = tuple(entry.tensor.shape)
             for number, tensor in enumerate(entry.memory()):
                 check(name, tensor)
                 hit[name if entry.sharded is None else f"part {number} of {name}"] = tensor
-            width = None
+            width, shape = None, tuple(entry.tensor.shape)
             if isinstance(rows, RowParts):
                 width, rows = rows
             component, rank = memory.component[name], None if entry.sharded else self.of_rank

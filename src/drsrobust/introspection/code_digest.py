@@ -213,7 +213,9 @@ class _Walk:
         self.add(kind, path)
         if (said := _said(value)) is not None:
             return self._write("said", said)
-        if isinstance(value, nn.Module) and (inner := unwrapped(value)) is not value:  # as compiled: what is inside counts
+        if (
+            isinstance(value, nn.Module) and (inner := unwrapped(value)) is not value
+        ):  # as compiled: what is inside counts
             return self.add(inner, path)
         if isinstance(value, nn.Module) and is_collection(value):  # the plan does not count, nor which rank this is
             tables = [(c.name, c.num_embeddings, c.embedding_dim, list(c.feature_names)) for c in table_configs(value)]

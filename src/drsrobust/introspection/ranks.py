@@ -36,8 +36,8 @@ class Ranks:
         """Warns of a group whose timeout is `LONG` or more, for which the other ranks wait if one hangs."""
         if self.world > 1 and (timeout := _timeout()) >= LONG:
             warnings.warn(
-                f"the process group's timeout is {timeout.total_seconds() / 60:g} minutes, for which all ranks wait if one hangs: "
-                "pass init_process_group a shorter one, as timeout=timedelta(seconds=60)",
+                f"the process group's timeout is {timeout.total_seconds() / 60:g} minutes, for which all ranks wait if one "
+                "hangs; pass init_process_group a shorter one, as timeout=timedelta(seconds=60)",
                 stacklevel=4,
             )
 

@@ -123,7 +123,10 @@ def _table(value: Any, module: nn.Module) -> ShardedTable:
         for shard in value.metadata().shards_metadata
     )
     local = tuple(
-        (Part(*shard.metadata.shard_offsets, *shard.metadata.shard_sizes, shard.metadata.placement.rank()), shard.tensor)
+        (
+            Part(*shard.metadata.shard_offsets, *shard.metadata.shard_sizes, shard.metadata.placement.rank()),
+            shard.tensor,
+        )
         for shard in value.local_shards()
     )
     return ShardedTable(shape, value.dtype, parts, local, module)
@@ -143,7 +146,9 @@ def refuse_unsupported(model: nn.Module) -> None:
         if is_collection(module):
             continue
         tensors = {**module._parameters, **module._buffers}
-        names += [f"{prefix}.{n}" for n, tensor in tensors.items() if not _SHARDS.isdisjoint(_kinds(tensor))]
+        names += [
+            f"{prefix}.{n}".lstrip(".") for n, tensor in tensors.items() if not _SHARDS.isdisjoint(_kinds(tensor))
+        ]
     if any("FullyShardedDataParallel" in _kinds(module) for module in model.modules()):
         names.append("FullyShardedDataParallel")
     if names := list(dict.fromkeys(map(plain_name, names))):
@@ -159,8 +164,8 @@ def _kinds(value: object) -> set[str]:
 
 
 def sum_of_words(number: int, tensor: torch.Tensor, part: Part | None = None, columns: int = 0) -> torch.Tensor:
-    """Two sums modulo 2**64 (int64 [2]) over the words of a tensor, or of a part of one, of a mix of each word with its place: so
-    the sums of all parts are those of the whole, in any order.
+    """Two sums modulo 2**64 (int64 [2]) over the words of a tensor, or of a part of one, of a mix of each word with its place:
+    so the sums of all parts are those of the whole, in any order.
 
     Args:
         number: of the tensor in its model.

@@ -57,8 +57,8 @@ _INDICES = {
 
 class TensorEntry(NamedTuple):
     """A tensor of a model: its name, whether it is a parameter or a quantized table (else a buffer), that table, its further
-    names (tied weights, a module in two places), whether an embedding module looks rows of it up, and its parts if it is sharded
-    over ranks (then the tensor has a shape, and no memory)."""
+    names (tied weights, a module in two places), whether an embedding module looks rows of it up, and its parts if it is
+    sharded over ranks (then the tensor has a shape, and no memory)."""
 
     name: str
     tensor: torch.Tensor

@@ -257,9 +257,9 @@ def score(
 
 
 def state_digest(model: nn.Module) -> str:
-    """SHA-256 (hex) of all parameters and buffers: names, dtypes, shapes and bytes; of sparse ones indices and values. Of a model
-    that is sharded over ranks, `sum128:` and a sum that is equal for every plan and number of ranks: it shows accidents, and is
-    no cryptographic hash."""
+    """SHA-256 (hex) of all parameters and buffers: names, dtypes, shapes and bytes; of sparse ones indices and values. Of a
+    model that is sharded over ranks, `sum128:` and a sum that is equal for every plan and number of ranks: it shows accidents,
+    and is no cryptographic hash."""
     return _sum_of_state(model) if is_sharded(model) else tensors_digest(named_tensors(model, buffers=True))
 
 

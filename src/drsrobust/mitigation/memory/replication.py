@@ -42,7 +42,7 @@ class Replication(StorageProtection):
         >>> drawn = dr.BitFlip(1e-3).sample(space, seed=1)
         >>> remaining = Replication(vote="majority").screen(drawn, space, seed=1).remaining
         >>> drawn.realised_rate, remaining.realised_rate
-        (0.0009865..., 2.4975...e-06)
+        (0.0010133..., 4.6828...e-06)
     """
 
     def __init__(self, copies: int = 3, vote: str = "median", target: str | Target = "all") -> None:

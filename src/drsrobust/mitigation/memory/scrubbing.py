@@ -69,7 +69,7 @@ class Scrubbing(StorageProtection):
         >>> scrubbing = Scrubbing(period=1, window=10)
         >>> remaining = scrubbing.screen(drawn, space, seed=1).remaining
         >>> scrubbing.exposure, round(remaining.bits / drawn.bits, 3), scrubbing.cost(table).stored_bits
-        (0.05, 0.053, 320000)
+        (0.05, 0.052, 320000)
     """
 
     def __init__(

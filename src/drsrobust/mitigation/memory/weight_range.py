@@ -84,7 +84,7 @@ class WeightRange(Mitigation):
             >>> check = WeightRange.fit(model)
             >>> with dr.inject(model, dr.BitFlip(1e-2, bits=(30,)), seed=1, mitigation=check) as error_map:
             ...     bool(model.weight.abs().max() <= 0.125), len(error_map)
-            (True, 38)
+            (True, 27)
         """
         check_choice("per", per, PER)
         check_choice("repair", repair, REPAIRS)

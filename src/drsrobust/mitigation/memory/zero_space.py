@@ -57,8 +57,8 @@ class ZeroSpaceECC(StorageProtection):
         >>> for protection in (None, ZeroSpaceECC(), both):
         ...     with dr.inject(int8, dr.BitFlip(1e-4), seed=2, mitigation=protection) as remaining:
         ...         print(remaining.counts("field").to_dict())
-        {'bias': 2, 'scale': 4, 'value': 10}
-        {'bias': 2, 'scale': 4}
+        {'bias': 3, 'scale': 2, 'value': 6}
+        {'bias': 3, 'scale': 2}
         {}
     """
 
