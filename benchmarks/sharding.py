@@ -126,7 +126,8 @@ def _model(tables: list[tuple[str, int]], dense: int) -> torch.nn.Module:
 
     torch.manual_seed(0)
     configs = [
-        EmbeddingBagConfig(name=name, num_embeddings=size, embedding_dim=16, feature_names=[name]) for name, size in tables
+        EmbeddingBagConfig(name=name, num_embeddings=size, embedding_dim=16, feature_names=[name])
+        for name, size in tables
     ]
     collection = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
     model = DLRM(collection, dense, [64, 16], [64, 1], dense_device=torch.device("cpu"))

@@ -43,7 +43,9 @@ def sharded(model: torch.nn.Module, kinds: dict[str, str]) -> torch.nn.Module:
 if __name__ == "__main__":
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     data = dr.load_dataset("synthetic-movielens/full", rows=6_000)
-    kinds = {feature.name: "row_wise" if feature.cardinality > 100 else "table_wise" for feature in data.schema.features}
+    kinds = {
+        feature.name: "row_wise" if feature.cardinality > 100 else "table_wise" for feature in data.schema.features
+    }
     model = sharded(dr.load_model("dlrm", data, progress=False), kinds)
     evaluator = dr.Evaluator(model, data.test, output="logit")
     with dr.inject(model, dr.BitFlip(1e-4), "embedding", seed=7) as error_map:  # the map of the unsharded model

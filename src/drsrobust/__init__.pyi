@@ -32,8 +32,8 @@ from .injection import MultiBit as MultiBit
 from .injection import OptimizerState as OptimizerState
 from .injection import RandomValue as RandomValue
 from .injection import RandomWord as RandomWord
-from .injection import RowError as RowError
 from .injection import Rank as Rank
+from .injection import RowError as RowError
 from .injection import Rows as Rows
 from .injection import SingleBit as SingleBit
 from .injection import StuckAt as StuckAt

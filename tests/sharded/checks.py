@@ -46,7 +46,9 @@ def models(kind, schema):
     torch.manual_seed(0)
     plain = build_model("dlrm", schema, std=0.3).eval()
     tables = plain.sparse_arch.embedding_bag_collection
-    for config in tables.embedding_bag_configs():  # TorchRec 1.8 divides means of grid-sharded and mixed tables twice, or never
+    for (
+        config
+    ) in tables.embedding_bag_configs():  # TorchRec 1.8 divides means of grid-sharded and mixed tables twice, or never
         config.pooling, tables.embedding_bags[config.name].mode = PoolingType.SUM, "sum"
     names = [feature.name for feature in schema.features]
     kinds = dict.fromkeys(names, kind)
@@ -65,7 +67,10 @@ def compare(kind, bag):
     plain, sharded = models(kind, schema)
     assert dr.components(plain).equals(dr.components(sharded))
     here, there = (dr.Evaluator(model, split, output="logit") for model in (plain, sharded))
-    digest, facts = state_digest(sharded), {"digest": state_digest(sharded), "golden": here.golden.auc == there.golden.auc}
+    digest, facts = (
+        state_digest(sharded),
+        {"digest": state_digest(sharded), "golden": here.golden.auc == there.golden.auc},
+    )
     protections = [None, ECC(), WeightRange.fit(sharded)]
     facts["ranges"] = protections[2].identity() == WeightRange.fit(plain).identity()
     targets = ("all", "embedding", "embedding", "all")
@@ -79,7 +84,11 @@ def compare(kind, bag):
         with dr.inject(sharded, error, target, seed=3, mitigation=protection) as drawn:
             rerun, full = there.rerun(drawn), there.run()
             words = {e.name: (e.sharded.whole() if e.sharded else e.tensor).clone() for e in listed(sharded)}
-        case = {"map": same(expected, drawn), "reached": rerun.rows_reached == reads, "undo": state_digest(sharded) == digest}
+        case = {
+            "map": same(expected, drawn),
+            "reached": rerun.rows_reached == reads,
+            "undo": state_digest(sharded) == digest,
+        }
         with expected.applied(plain):
             case["words"] = all(torch.equal(_bits(e.tensor), _bits(words[e.name])) for e in listed(plain))
         if dist.get_rank() == 0:

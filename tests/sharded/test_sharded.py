@@ -115,12 +115,17 @@ def test_what_is_refused(tmp_path):
 def test_a_rank_that_fails_ends_all(tmp_path, how):
     """Within the group's timeout; the trial is not stored, and the campaign continues."""
     store = f"{tmp_path}/store"
-    results, codes = run_ranks(2, checks.fail_in_trial, store, how, folder=tmp_path, timeout=40, hanging=[1] * (how == "hangs"))
+    results, codes = run_ranks(
+        2, checks.fail_in_trial, store, how, folder=tmp_path, timeout=40, hanging=[1] * (how == "hangs")
+    )
     first = results[0].strip().splitlines()[-1]
     assert "RankFailedError: rank 0, condition 1, trial 1: " in first and codes[0] == 1
     if how == "raises":
-        assert results[1].strip().splitlines()[-1].endswith(
-            "RankFailedError: rank 1, condition 1, trial 1: ValueError: a bit too many"
+        assert (
+            results[1]
+            .strip()
+            .splitlines()[-1]
+            .endswith("RankFailedError: rank 1, condition 1, trial 1: ValueError: a bit too many")
         )
     finished, _ = run_ranks(2, checks.campaign, "table_wise", store, folder=tmp_path)
     whole, _ = run_ranks(2, checks.campaign, "table_wise", f"{tmp_path}/other", folder=tmp_path)

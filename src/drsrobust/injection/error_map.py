@@ -455,7 +455,9 @@ def union(maps: list[ErrorMap]) -> ErrorMap:
                 f"{list(entry.shape)} {entry.format} in the other"
             )
     if len(hit_ranks := {error_map.rank for error_map in maps}) > 1:
-        raise ValueError(f"the maps hit replicas of different ranks: {', '.join(map(str, hit_ranks))}; apply them one by one")
+        raise ValueError(
+            f"the maps hit replicas of different ranks: {', '.join(map(str, hit_ranks))}; apply them one by one"
+        )
     names = sorted(fingerprints)
     index = {name: number for number, name in enumerate(names)}
     tensor = np.concatenate([np.array([index[name] for name in m.targets] or [0], np.int32)[m.tensor] for m in maps])

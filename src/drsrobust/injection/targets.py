@@ -283,7 +283,9 @@ class Union(Target):
     def of_rank(self) -> int | None:
         """The rank of its parts, one at most."""
         if len(of_parts := {part.of_rank for part in self.parts}) > 1:
-            raise ValueError(f"{self} joins replicas of different ranks; give each a target, or an error map, of its own")
+            raise ValueError(
+                f"{self} joins replicas of different ranks; give each a target, or an error map, of its own"
+            )
         return of_parts.pop()
 
     @property
@@ -347,7 +349,9 @@ class Rank(Target):
 
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         if not is_sharded(model):
-            raise ValueError(f"target {self}: the model is not sharded over ranks (TorchRec's DistributedModelParallel)")
+            raise ValueError(
+                f"target {self}: the model is not sharded over ranks (TorchRec's DistributedModelParallel)"
+            )
         if isinstance(self.rank, bool) or not isinstance(self.rank, int) or not 0 <= self.rank < ranks():
             raise ValueError(f"target {self}: rank is {self.rank!r}; it must be from 0 to {ranks() - 1}")
         held: Chosen = {}

@@ -103,7 +103,9 @@ def sharded_tables(prefix: str, module: nn.Module) -> dict[str, ShardedTable | t
         return None
     start, tables = f"{prefix}." if prefix else "", {}
     if not torch.distributed.is_initialized():
-        raise ValueError(f"{prefix} is sharded, and there is no process group: call torch.distributed.init_process_group")
+        raise ValueError(
+            f"{prefix} is sharded, and there is no process group: call torch.distributed.init_process_group"
+        )
     if type(module).__name__ != _POOLED:
         raise ValueError(f"{prefix} is a {type(module).__name__}; of sharded tables, only {_POOLED} is supported")
     for name, value in type(module).state_dict(module).items():  # the model's may be replaced while errors are in it
