@@ -65,9 +65,9 @@ def _count(counts, ends, key, low, m, blocks, ROUNDS: tl.constexpr, LANES: tl.co
     for i in tl.static_range(_WORDS):
         reached = tl.zeros([LANES], tl.int32)  # thresholds that are not larger
         for k in tl.static_range(ROUNDS):
-            next_one = reached + (1 << (ROUNDS - 1 - k))
-            end = tl.load(ends + next_one - 1, mask=next_one <= m, other=0).to(tl.uint64, bitcast=True)
-            reached = tl.where((next_one <= m) & (end <= drawn[i]), next_one, reached)
+            candidate = reached + (1 << (ROUNDS - 1 - k))
+            end = tl.load(ends + candidate - 1, mask=candidate <= m, other=0).to(tl.uint64, bitcast=True)
+            reached = tl.where((candidate <= m) & (end <= drawn[i]), candidate, reached)
         block = step * _WORDS + i
         tl.store(counts + block, low + reached, mask=block < blocks)
 
@@ -127,11 +127,11 @@ class DeviceFlips:
         if words.dtype not in (torch.float32, torch.int32) or not words.is_contiguous() or not words.numel():
             have = f"{words.dtype} {list(words.shape)}" + ("" if words.is_contiguous() else ", not contiguous")
             raise ValueError(f"words is {have}; it must be a contiguous float32 or int32 tensor with an element")
-        if not words.is_cuda and not triton.knobs.runtime.interpret:
-            raise ValueError(f"words is on {words.device}; it must be on a GPU (on a CPU TRITON_INTERPRET=1 interprets the kernels)")
         if not 0 < rate < 1:
             raise ValueError(f"rate is {rate!r}; it must be a number over 0 and under 1")
         check_seed(seed)
+        if not words.is_cuda and not triton.knobs.runtime.interpret:
+            raise ValueError(f"words is on {words.device}; it must be on a GPU (TRITON_INTERPRET=1 interprets kernels on a CPU)")
         self._words, self._n = words.detach().view(torch.int32), 32 * words.numel()
         blocks = BlockArrivals(self._n, int(seed), summand)
         self._bits, self._blocks, device = blocks.bits, blocks.blocks, words.device
