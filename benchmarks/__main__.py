@@ -24,6 +24,7 @@ BENCHMARKS = (
     "planning",
     "cluster",
     "rows",
+    "gpu",
 )  # modules with a function `run`
 
 

@@ -73,7 +73,9 @@ def _count(counts, ends, key, low, m, blocks, ROUNDS: tl.constexpr, LANES: tl.co
 
 
 @triton.jit(do_not_specialize=["n", "steps", "lanes"])
-def _arrivals(words, saved, counts, table, key, n, steps, lanes, BITS: tl.constexpr, ACTION: tl.constexpr, LANES: tl.constexpr):
+def _arrivals(
+    words, saved, counts, table, key, n, steps, lanes, BITS: tl.constexpr, ACTION: tl.constexpr, LANES: tl.constexpr
+):
     """Does `ACTION` for all arrivals. Lane `steps` b + s has step s of block b, of which `table` (int32 [3, steps]) has the
     stream, the step within the stream, and the stream's words a block."""
     lane = tl.program_id(0).to(tl.int64) * LANES + tl.arange(0, LANES)
@@ -131,7 +133,9 @@ class DeviceFlips:
             raise ValueError(f"rate is {rate!r}; it must be a number over 0 and under 1")
         check_seed(seed)
         if not words.is_cuda and not triton.knobs.runtime.interpret:
-            raise ValueError(f"words is on {words.device}; it must be on a GPU (TRITON_INTERPRET=1 interprets kernels on a CPU)")
+            raise ValueError(
+                f"words is on {words.device}; it must be on a GPU (TRITON_INTERPRET=1 interprets kernels on a CPU)"
+            )
         self._words, self._n = words.detach().view(torch.int32), 32 * words.numel()
         blocks = BlockArrivals(self._n, int(seed), summand)
         self._bits, self._blocks, device = blocks.bits, blocks.blocks, words.device
@@ -199,7 +203,14 @@ class DeviceFlips:
         rounds, per_program = len(self._ends).bit_length(), _LANES * _WORDS.value
         with torch.cuda.device_of(self._words):
             _count[(triton.cdiv(self._blocks, per_program),)](
-                self._counts, self._ends, self._key, self._low, len(self._ends), self._blocks, ROUNDS=rounds, LANES=_LANES
+                self._counts,
+                self._ends,
+                self._key,
+                self._low,
+                len(self._ends),
+                self._blocks,
+                ROUNDS=rounds,
+                LANES=_LANES,
             )
 
     def _launch(self, action: tl.constexpr, slots: torch.Tensor) -> None:
