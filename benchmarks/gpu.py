@@ -5,7 +5,7 @@ times say nothing of a GPU. A section that fails has one row that says why, and 
 
 - `machine`: a copy in memory, and an exclusive-or of all words.
 - `equality`: places and words against `ErrorClock`, and the words after undo; 1 means equal.
-- `speed`: injection and undo, launched one by one and as a CUDA graph with another seed; `draw`: places without flips; `places`:
+- `speed`: injection and undo, launched one by one and as a CUDA graph with another seed; `draw`: places alone; `places`:
   sorted and distinct.
 - `cpu_draw`: the simple way: places drawn by one CPU thread, copied, flipped by index and undone.
 - `evaluation`: scores and AUC of a DLRM of Criteo's shape, how far scores differ by batch size, from the CPU, and with TF32; a

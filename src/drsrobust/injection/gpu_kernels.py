@@ -3,7 +3,7 @@
 One lane computes one step of Philox: four words, so twelve arrivals of a block (`block_arrivals` says which). All streams of a
 block share one launch. Nothing is sorted: the original word of each arrival is saved first; then each hit bit is set to the
 inverse of its original value, so that a place with several arrivals is flipped once; undo writes the originals back. Places are
-drawn again in each launch, because that takes less time than reading them. Triton comes with PyTorch's CUDA wheels; with
+drawn again in each launch, so that they need no memory. Triton comes with PyTorch's CUDA wheels; with
 TRITON_INTERPRET=1, set before this module is imported, its interpreter runs the kernels on the CPU, slowly."""
 
 import numpy as np
@@ -113,7 +113,7 @@ def _arrivals(
 
 class DeviceFlips:
     """Flips of the bits of a tensor at `ErrorClock(32 * words.numel(), seed=seed, summand=summand).until(rate)`, on its device.
-    Bit i of word w is place 32 w + i. `inject`, `undo` and `draw` wait for nothing on the host, so CUDA graphs can capture them;
+    Bit i of word w is place 32 w + i. `inject`, `undo` and `draw` do not wait for the host, so CUDA graphs can capture them;
     the seed is in device memory, and a captured graph follows `reseed`.
 
     Args:
