@@ -25,6 +25,7 @@ BENCHMARKS = (
     "cluster",
     "rows",
     "sharding",
+    "gpu",
 )  # modules with a function `run`
 
 

@@ -40,8 +40,8 @@ def run() -> Result:
 def sharding(
     sizes: tuple[int, ...] = (1_000_000, 10_000_000, LARGEST), worlds: tuple[int, ...] = (1, 2, 4), rows: int = 4096
 ) -> pd.DataFrame:
-    """Medians on rank 0 of errors in the tables of a DLRM, sharded by rows, at each rate: columns `COLUMNS`. `forward_ms` is scoring
-    all rows and gathering the scores, `overhead_ms` the rest of a trial.
+    """Medians on rank 0 of errors in the tables of a DLRM, sharded by rows, at each rate: columns `COLUMNS`. `forward_ms` is
+    scoring rows and gathering the scores, `overhead_ms` the rest of a trial.
 
     Args:
         sizes: parameters of the tables.
@@ -143,26 +143,27 @@ def _trial(evaluator: Evaluator, rate: float) -> tuple[float, ...]:
     """Medians of draw, apply and undo, a whole trial, scoring alone, and of the trial without scoring, in ms."""
     model, error = evaluator.model, BitFlip(rate, bits="mantissa")
     condition = Condition(error, "embedding", resolve(model, "embedding"))
-    times = []
-    for seed in range(REPEATS):
-        injection: list[Injection] = []
-        draw = _ms(lambda s=seed: injection.append(Injection(model, [(error, condition.space)], seed=s)))
-        change = _ms(lambda: (injection[0].apply(), injection[0].undo()))
-        forward: list[float] = []
-        plain = evaluator._reach._scored
-
-        def scored(*arguments: Any, plain: Callable = plain, forward: list[float] = forward, **options: Any) -> Any:
-            start = time.perf_counter()
-            scores = plain(*arguments, **options)
-            forward.append(1e3 * (time.perf_counter() - start))
-            return scores
-
-        evaluator._reach._scored = scored
-        options = {"seed": 0, "coupled": True, "label": "benchmark"}
-        trial = _ms(lambda s=seed: run_trial(evaluator, condition, s, **options))
-        del evaluator._reach._scored
-        times.append((draw, change, trial, sum(forward), trial - sum(forward)))
+    times = np.array([_once(evaluator, error, condition, seed) for seed in range(REPEATS)])
     return tuple(np.median(times[1:], axis=0))
+
+
+def _once(evaluator: Evaluator, error: BitFlip, condition: Condition, seed: int) -> tuple[float, ...]:
+    start = time.perf_counter()
+    injection = Injection(evaluator.model, [(error, condition.space)], seed=seed)
+    draw, change = 1e3 * (time.perf_counter() - start), _ms(lambda: (injection.apply(), injection.undo()))
+    forward: list[float] = []
+    plain = evaluator._reach._scored
+
+    def scored(*arguments: Any, **options: Any) -> Any:
+        start = time.perf_counter()
+        scores = plain(*arguments, **options)
+        forward.append(1e3 * (time.perf_counter() - start))
+        return scores
+
+    evaluator._reach._scored = scored
+    trial = _ms(lambda: run_trial(evaluator, condition, seed, seed=0, coupled=True, label="benchmark"))
+    del evaluator._reach._scored
+    return draw, change, trial, sum(forward), trial - sum(forward)
 
 
 def _ms(call: Callable[[], Any]) -> float:
@@ -183,11 +184,12 @@ def verdicts(trials: pd.DataFrame, blocks: pd.DataFrame) -> Iterator[Verdict]:
 
 def describe(trials: pd.DataFrame, blocks: pd.DataFrame) -> str:
     """Both tables and the targets, as text."""
+    key = ["parameters", "rate", "ranks"]
     return "\n\n".join(
         (
             about("Ranks are processes of this machine, one thread each"),
-            f"Errors in tables sharded by rows, on rank 0 (ms, medians)\n{text(trials.set_index(['parameters', 'rate', 'ranks']))}",
-            f"Drawing all places, and rank 0's part (ms, medians)\n{text(blocks.set_index(['parameters', 'rate', 'ranks']))}",
+            f"Errors in tables sharded by rows, on rank 0 (ms, medians)\n{text(trials.set_index(key))}",
+            f"Drawing all places, and rank 0's part (ms, medians)\n{text(blocks.set_index(key))}",
             verdict_text(verdicts(trials, blocks)),
         )
     )

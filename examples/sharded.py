@@ -1,5 +1,5 @@
-"""python -m torch.distributed.run --standalone --nproc-per-node 2 examples/sharded.py: bit errors in a model whose tables TorchRec
-spreads over the ranks; a fault of one rank beside as many errors everywhere."""
+"""python -m torch.distributed.run --standalone --nproc-per-node 2 examples/sharded.py: bit errors in a model whose tables
+TorchRec spreads over the ranks; a fault of one rank beside as many errors everywhere."""
 
 import os
 from datetime import timedelta

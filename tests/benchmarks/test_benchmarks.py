@@ -1,12 +1,16 @@
 """Every benchmark with its smallest sizes, by its command: documented columns and finite ratios."""
 
+import os
+import subprocess
+import sys
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
-from benchmarks import campaign, cluster, coverage, encoding, injection, mitigation, quality, training
+from benchmarks import campaign, cluster, coverage, encoding, gpu, injection, mitigation, quality, training
 from benchmarks.__main__ import main, write
 from benchmarks.common import LAST, OURS, large_case
 from drsrobust.training import Settings
@@ -246,3 +250,45 @@ def test_cluster(bench):
     )
     assert table["busy_share"].between(0.5, 1).all() and (table["minutes"] >= 800 / 8 / 60 * 0.9).all()
     assert table.loc["shards", "merged_chunks"] == 1 and table.loc["executor", "chunks"] > 8 and "simulated" in text
+
+
+def test_gpu(tmp_path):
+    """Without a GPU, in a process of its own: Triton's interpreter is chosen when kernels are imported."""
+    pytest.importorskip("triton", reason="needs Triton, which comes with PyTorch's CUDA wheels")
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "benchmarks", "gpu", "--out", str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "gpu.csv")
+    assert tuple(table.columns) == gpu.COLUMNS and set(table["device"]) == {gpu.INTERPRETER}
+    assert table["why"].isna().all(), table["why"].dropna().tolist()
+    assert set(table["section"]) == {"machine", "equality", "speed", "cpu_draw", "evaluation"}
+    equal = table[table["unit"].isin(["equal", "0 or 1"])]
+    assert len(equal) > 12 and (equal[equal["measured"] != "same bits in batches of a quarter"]["value"] == 1).all()
+    assert "no GPU: tiny sizes" in done.stdout and "graph" not in done.stdout and "MISSED" not in done.stdout
+
+
+def test_gpu_goes_on_after_a_section_that_fails(monkeypatch):
+    def broken(sizes):
+        yield {"measured": "first", "value": 1.0}
+        raise RuntimeError("no memory")
+
+    for name in ("machine", "equality", "speed", "evaluation"):
+        section = lambda sizes: iter(())  # noqa: E731
+        section.__name__ = name
+        monkeypatch.setattr(gpu, name, section)
+    broken.__name__ = "cpu_draw"
+    monkeypatch.setattr(gpu, "cpu_draw", broken)
+    monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("TRITON_INTERPRET", "0")  # restored afterwards
+    table = gpu.gpu()
+    failed = table[table["section"] == "cpu_draw"]
+    assert failed["measured"].tolist() == ["first", "failed", "section"]
+    assert failed["why"].tolist()[1] == "RuntimeError: no memory" and table["section"].iloc[-1] == "evaluation"
+
+
+def test_the_auc_of_the_gpu_benchmark():
+    from sklearn.metrics import roc_auc_score
+
+    scores, labels = torch.randint(0, 40, (500,)).float(), torch.rand(500) < 0.3
+    assert float(gpu.auc(scores, labels)) == pytest.approx(roc_auc_score(labels, scores), abs=1e-12)

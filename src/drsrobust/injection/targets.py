@@ -328,8 +328,8 @@ def _in_parts(rows: np.ndarray | RowParts, row_words: int, width: int) -> np.nda
 @dataclass(frozen=True)
 class Rank(Target):
     """The words that one rank holds of a model that is sharded over ranks: its shards of tables, rows and columns, and of what
-    every rank has a replica of (dense layers, data-parallel tables) its replica alone. An error in a replica reaches only the rows
-    that this rank scores: what a fault of one host does.
+    every rank has a replica of (dense layers, data-parallel tables) its replica alone. An error in a replica reaches only the
+    rows that this rank scores: what a fault of one host does.
 
     Args:
         rank: from 0.

@@ -51,8 +51,8 @@ class ShardedTable:
     module: nn.Module
 
     def held(self, word: np.ndarray) -> Iterator[tuple[torch.Tensor, np.ndarray | slice, np.ndarray]]:
-        """This rank's parts of some words [n], given by ascending flat index in the whole table: the part's memory, which of the
-        words lie in it (m of them), and their flat index in it (int64 [m])."""
+        """This rank's parts of some words [n], given by ascending flat index in the whole table: the part's memory, which m
+        words lie in it, and their flat index in it (int64 [m])."""
         for part, memory in self.local:
             ends = part.row * self.shape[1], (part.row + part.rows) * self.shape[1]
             first, end = np.searchsorted(word, ends)
