@@ -27,6 +27,14 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if first is None else first.device
 
 
+def on_device_of(model: nn.Module, batch: Any) -> Any:
+    """A batch on the model's device, unless that is the CPU."""
+    device = device_of(model)
+    if device.type == "cpu":
+        return batch
+    return tree_map(lambda part: part.to(device) if _movable(part) else part, batch, is_leaf=_movable)
+
+
 def call(model: nn.Module, batch: Any, forward: Forward | None = None, number: int | None = None) -> Any:
     """The output of a model for one batch, which is moved to the model's device unless that is the CPU.
 
@@ -42,9 +50,7 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None, number: i
         TypeError: another batch, or a model with other arguments, without `forward`.
         Exception: of the model or of `forward`, of the same type; a RuntimeError where the type is not made of one text.
     """
-    device = device_of(model)
-    if device.type != "cpu":
-        batch = tree_map(lambda part: part.to(device) if _movable(part) else part, batch, is_leaf=_movable)
+    batch = on_device_of(model, batch)
     if forward is None:
         forward = partial(_by_keywords, *_dense_and_sparse(batch))
     try:
