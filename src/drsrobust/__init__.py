@@ -15,7 +15,7 @@ import lazy_loader
 
 from drsrobust.removed_names import module_getattr
 
-__version__ = "0.7.0"
+__version__ = "0.8.0"
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 _OWN_MODEL = "write an error model of your own (docs/extending.md)"
