@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,7 @@ def _on_ranks(world: int, parameters: int, rows: int) -> list[tuple[float, ...]]
     context = process_context()
     with tempfile.TemporaryDirectory() as folder:
         results = context.SimpleQueue()
-        arguments = (world, f"file://{folder}/meeting", parameters, rows, results)
+        arguments = (world, (Path(folder) / "meeting").as_uri(), parameters, rows, results)
         ranks = [context.Process(target=_rank, args=(rank, *arguments), daemon=True) for rank in range(world)]
         for rank in ranks:
             rank.start()

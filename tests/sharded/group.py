@@ -19,7 +19,7 @@ def run_ranks(world, function, *arguments, folder, timeout=90, hanging=()):
     """Calls function(*arguments) on every rank; returns what each returned, or the text of what it raised, and its exit code.
     Ranks that hang, as they should, are killed when the others have ended, as a launcher does."""
     files = [Path(folder) / f"rank-{rank}-of-{world}" for rank in range(world)]
-    meeting = f"file://{folder}/meeting-{world}-{os.urandom(4).hex()}"
+    meeting = (Path(folder) / f"meeting-{world}-{os.urandom(4).hex()}").as_uri()
     ranks = [start(_rank, rank, world, meeting, str(files[rank]), function, arguments) for rank in range(world)]
     for number, rank in enumerate(ranks):
         if number not in hanging:

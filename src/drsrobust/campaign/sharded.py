@@ -14,7 +14,7 @@ _TRIAL, _VERIFY, _FULL_RUNS, _END = range(4)
 
 
 class LeadingRunner(LocalRunner):
-    """Runs chunks on rank 0, and tells the others what to do."""
+    """Runs chunks on rank 0, which announces each trial to the others."""
 
     def __call__(self, work: Chunk, seconds: float = SHORTEST_CHUNK) -> tuple[pa.Table, BaseException | None]:
         table, stopped = super().__call__(work, seconds)
