@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks import campaign, cluster, coverage, encoding, gpu, injection, mitigation, quality, training
+from benchmarks import campaign, cluster, coverage, encoding, gpu, injection, mitigation, quality, sharding, training
 from benchmarks.__main__ import main, write
 from benchmarks.common import LAST, OURS, large_case
 from drsrobust.training import Settings
@@ -250,6 +250,16 @@ def test_cluster(bench):
     )
     assert table["busy_share"].between(0.5, 1).all() and (table["minutes"] >= 800 / 8 / 60 * 0.9).all()
     assert table.loc["shards", "merged_chunks"] == 1 and table.loc["executor", "chunks"] > 8 and "simulated" in text
+
+
+def test_sharding(bench):
+    columns = {"sharding": sharding.COLUMNS, "sharding_blocks": sharding.BLOCKS}
+    small = {"sharding": {"sizes": (64_000,), "worlds": (1, 2), "rows": 256}, "own_blocks": {"sizes": (64_000,)}}
+    tables, text = bench(sharding, columns, **small)
+    trials, blocks = tables["sharding"], tables["sharding_blocks"]
+    assert trials["ranks"].tolist() == [1, 1, 2, 2] and blocks["ranks"].tolist() == [2, 4, 2, 4]
+    assert positive(trials.drop(columns="overhead_ms")) and positive(blocks)
+    assert (trials["overhead_ms"] < trials["trial_ms"]).all() and "1 of 4" in text
 
 
 def test_gpu(tmp_path):

@@ -59,7 +59,9 @@ def study(tmp_path_factory):
 
 def command(*arguments, cwd=None):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(list(map(str, arguments)), env=environment, capture_output=True, text=True, timeout=300, cwd=cwd)
+    return subprocess.run(
+        list(map(str, arguments)), env=environment, capture_output=True, text=True, timeout=300, cwd=cwd
+    )
 
 
 def check(study, name):
