@@ -399,3 +399,17 @@ def test_applied_twice_is_not_applied(a):
 
 def raw_bytes(tensor):
     return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def test_a_map_says_the_version_of_its_clock(tmp_path):
+    """Maps of drsrobust 0.7 and before, which say none, are of version 1."""
+    drawn = dr.BitFlip(0.1).sample(resolve(nn.Linear(4, 4)), seed=1)
+    path = tmp_path / "map.npz"
+    drawn.save(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    header = json.loads(arrays["about"].tobytes())
+    assert header.pop("clock") == 2 == ErrorMap.load(path).clock and header.pop("rank") is None
+    np.savez(path, **arrays | {"about": np.frombuffer(json.dumps(header).encode(), np.uint8)})
+    before = ErrorMap.load(path)
+    assert before.clock == 1 and before.rank is None and (before | before).clock == 1 and (before | drawn).clock is None

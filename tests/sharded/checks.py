@@ -232,6 +232,16 @@ def refused():
     return messages
 
 
+def other_plans():
+    """Rank 1 shards a table in another way."""
+    schema, split = rows(1)
+    torch.manual_seed(0)
+    model = build_model("dlrm", schema, std=0.3).eval()
+    kinds = dict.fromkeys([feature.name for feature in schema.features], "data_parallel")
+    sharded = shard(model, kinds | ({"t2": "column_wise"} if dist.get_rank() else {}), together=False)
+    return dr.Evaluator(sharded, split, output="logit").golden
+
+
 def _raise(error):
     raise error
 

@@ -18,8 +18,14 @@ KINDS = (
 )
 
 
-def shard(model, kinds):
-    """A sharded copy with the same weights; `kinds`: table -> how it is sharded."""
+def shard(model, kinds, *, together=True):
+    """A sharded copy with the same weights.
+
+    Args:
+        model: unsharded.
+        kinds: table -> how it is sharded.
+        together: the ranks agree on rank 0's plan; else each follows its own.
+    """
     torchrec()
     from torchrec.distributed import DistributedModelParallel
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -47,7 +53,7 @@ def shard(model, kinds):
     topology = Topology(world_size=world, local_world_size=local, compute_device="cpu")
     planner = EmbeddingShardingPlanner(topology=topology, batch_size=2048, constraints=constraints)
     state = {name: value.clone() for name, value in model.state_dict().items()}
-    plan = planner.collective_plan(model, sharders, dist.group.WORLD)
+    plan = planner.collective_plan(model, sharders, dist.group.WORLD) if together else planner.plan(model, sharders)
     env = ShardingEnv.from_process_group(dist.group.WORLD)
     sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders, env=env).eval()
     load(sharded, state)

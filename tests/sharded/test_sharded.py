@@ -111,6 +111,14 @@ def test_what_is_refused(tmp_path):
 
 
 @pytest.mark.long
+def test_ranks_with_different_plans_end(tmp_path):
+    """As TorchRec ends them, or by the plan's name: within the group's timeout, and without a score."""
+    results, codes = run_ranks(2, checks.other_plans, folder=tmp_path, timeout=40)
+    assert codes == [1, 1]
+    assert all("Error" in result.strip().splitlines()[-1] for result in results), results
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["raises", "killed", "hangs"])
 def test_a_rank_that_fails_ends_all(tmp_path, how):
     """Within the group's timeout; the trial is not stored, and the campaign continues."""
