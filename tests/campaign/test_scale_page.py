@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import drsrobust as dr
@@ -91,9 +92,16 @@ def test_a_dask_cluster_whose_worker_is_killed(study):
     folder = study[0] / "dask"
 
     def kill():
-        while len(list(folder.glob("*.parquet"))) < 8:
+        worker = f":{processes[1].pid}"
+        chunks: set[Path] = set()  # that other workers computed
+        while not any(worker in pq.read_table(path, columns=["worker"])["worker"][0].as_py() for path in new(chunks)):
             time.sleep(0.02)
         processes[1].send_signal(signal.SIGKILL)
+
+    def new(chunks):
+        there = set(folder.glob("*.parquet")) - chunks
+        chunks |= there
+        return there
 
     assassin = threading.Thread(target=kill, daemon=True)
     assassin.start()

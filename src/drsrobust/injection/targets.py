@@ -334,6 +334,11 @@ class Rank(Target):
     Args:
         rank: from 0.
         within: a target that holds the words.
+
+    Example:
+        >>> targets = [Rank(rank, within="embedding") for rank in range(2)]  # of a campaign on a sharded model
+        >>> print(*targets)
+        Rank(0, within=embedding) Rank(1, within=embedding)
     """
 
     rank: int
