@@ -211,7 +211,7 @@ def test_a_wrapper_that_is_gone_does_not_take_its_open_map_along():
 
 def test_a_fault_at_each_write_in_turn(model, monkeypatch):
     """Whichever write fails, of applying or of undoing, restore puts every word back."""
-    from drsrobust.injection.address_space import WordView
+    from drsrobust.injection.words import WordView
 
     before, real = words(model), WordView.write
     for failing in range(8):

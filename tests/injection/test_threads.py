@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from drsrobust.injection import BitFlip, FixedCount, inject, restore
-from drsrobust.injection.address_space import WordView
 from drsrobust.injection.apply import applied_maps
+from drsrobust.injection.words import WordView
 
 
 def test_a_map_is_seen_while_other_threads_put_theirs_in_and_out():

@@ -10,17 +10,23 @@ import warnings
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import distribute_tensor
 
 import drsrobust as dr
 from drsrobust.data.dataset import Feature, Ids, Schema, Split
 from drsrobust.introspection.embedding_modules import torchrec
+from drsrobust.introspection.sharded import is_collection
 from drsrobust.introspection.tensors import listed
+from drsrobust.introspection.wrappers import named_modules
 from drsrobust.mitigation import ECC, WeightRange
 from drsrobust.models import build_model, state_digest
 from tests.sharded.models import shard
 
 torchrec()
-from torchrec.modules.embedding_configs import PoolingType  # noqa: E402
+from torchrec.modules.embedding_configs import EmbeddingConfig, PoolingType  # noqa: E402
+from torchrec.modules.embedding_modules import EmbeddingCollection  # noqa: E402
 
 MIXED = "mixed"
 ERRORS = (
@@ -43,8 +49,7 @@ def rows(bag, n=400):
 
 
 def models(kind, schema):
-    torch.manual_seed(0)
-    plain = build_model("dlrm", schema, std=0.3).eval()
+    plain = dlrm(schema)
     tables = plain.sparse_arch.embedding_bag_collection
     for (
         config
@@ -55,6 +60,12 @@ def models(kind, schema):
     if kind == MIXED:
         kinds = dict(zip(names, ("row_wise", "column_wise", "data_parallel"), strict=True))
     return plain, shard(copy.deepcopy(plain), kinds)
+
+
+def dlrm(schema):
+    """An untrained DLRM."""
+    torch.manual_seed(0)
+    return build_model("dlrm", schema, std=0.3).eval()
 
 
 def same(first, other):
@@ -160,8 +171,7 @@ def campaign(kind, store, trials=5, **options):
 def unsharded_campaign(store):
     """The same campaign in this process."""
     schema, split = rows(1)
-    torch.manual_seed(0)
-    model = build_model("dlrm", schema, std=0.3).eval()
+    model = dlrm(schema)
     made = dr.Campaign(dr.Evaluator(model, split, output="logit"), **grid(model, 5), store=store)
     return made.run(workers=1, progress=False)
 
@@ -206,6 +216,8 @@ def refused():
     grid_of = {"errors": [dr.BitFlip(1e-3)], "trials": 2}
     made = dr.Campaign(evaluator, **grid_of, store=f"{os.environ['DRSROBUST_CACHE']}/refused")
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    unpooled = EmbeddingCollection([EmbeddingConfig(num_embeddings=8, embedding_dim=4, name="t", feature_names=["f"])])
+    unpooled = shard(torch.nn.ModuleDict({"tables": unpooled}), {"t": "table_wise"})
     tries = {
         "workers": lambda: made.run(workers=2),
         "shard": lambda: made.run(shard="0/2"),
@@ -217,6 +229,11 @@ def refused():
         "unsharded": lambda: dr.resolve(plain, dr.Rank(0)),
         "transient": lambda: dr.inject(sharded, dr.BitFlip(1e-3), dr.Activations("over_arch.*"), seed=1).__enter__(),
         "optimizer": lambda: dr.resolve(sharded, dr.OptimizerState(optimizer)),
+        "unpooled": lambda: dr.resolve(unpooled),
+        "other shards": lambda: dr.resolve(fully_shard(torch.nn.Linear(4, 2), mesh=init_device_mesh("cpu", (2,)))),
+        "code": lambda: dr.Campaign(
+            evaluator, errors=[dr.FixedCount(1)], trials=2, metrics={"own": [_own, _other][rank]}
+        ),
         "plain campaign": lambda: dr.Campaign(dr.Evaluator(plain, split, output="logit"), **grid_of),
         "table": made.table if rank else lambda: _raise(RuntimeError("rank 0 has it")),
     }
@@ -235,8 +252,7 @@ def refused():
 def other_plans():
     """Rank 1 shards a table in another way."""
     schema, split = rows(1)
-    torch.manual_seed(0)
-    model = build_model("dlrm", schema, std=0.3).eval()
+    model = dlrm(schema)
     kinds = dict.fromkeys([feature.name for feature in schema.features], "data_parallel")
     sharded = shard(model, kinds | ({"t2": "column_wise"} if dist.get_rank() else {}), together=False)
     return dr.Evaluator(sharded, split, output="logit").golden
@@ -244,6 +260,55 @@ def other_plans():
 
 def _raise(error):
     raise error
+
+
+def _own(labels, scores, golden_scores, users):
+    return float(scores.mean())
+
+
+def _other(labels, scores, golden_scores, users):
+    return float(scores.mean()) + 0.0
+
+
+def two_groups():
+    """The message for tables as of 2D parallelism, which TorchRec 1.8 makes on GPUs alone: each is a DTensor."""
+    _, sharded = models("table_wise", rows(1)[0])
+    collection = next(type(module) for _, module in named_modules(sharded) if is_collection(module))
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    collection.state_dict = lambda self, *_, **__: {"t0.weight": distribute_tensor(torch.zeros(4, 2), mesh)}
+    try:
+        dr.resolve(sharded)
+    except ValueError as error:
+        return str(error)
+
+
+def group_that_ended():
+    """The message for a model whose process group has ended."""
+    _, sharded = models("table_wise", rows(1)[0])
+    dist.destroy_process_group()
+    try:
+        dr.resolve(sharded)
+    except ValueError as error:
+        return str(error)
+
+
+def warnings_of_evaluator():
+    """What an evaluator of a sharded model warns of."""
+    schema, split = rows(1)
+    _, sharded = models("table_wise", schema)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        dr.Evaluator(sharded, split, output="logit")
+    return [str(warning.message) for warning in caught if warning.category is UserWarning]
+
+
+def replicas():
+    """Whether a model that every rank has a replica of is hit as the plain one."""
+    model = dlrm(rows(1)[0])
+    with dr.inject(model, dr.BitFlip(1e-2), "embedding", seed=0) as expected:
+        pass
+    with dr.inject(torch.nn.parallel.DistributedDataParallel(model), dr.BitFlip(1e-2), "embedding", seed=0) as drawn:
+        return same(expected, drawn)
 
 
 def coupled():

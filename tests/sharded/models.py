@@ -1,4 +1,4 @@
-"""Two small models, unsharded and sharded over the ranks of the default process group in a given way."""
+"""Models sharded over the ranks of the default process group in a given way."""
 
 import os
 
@@ -28,11 +28,22 @@ def shard(model, kinds, *, together=True):
     """
     torchrec()
     from torchrec.distributed import DistributedModelParallel
+    from torchrec.distributed.types import ShardingEnv
+
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    plan, sharders = _plan(model, kinds, together)
+    env = ShardingEnv.from_process_group(dist.group.WORLD)
+    sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders, env=env).eval()
+    load(sharded, state)
+    return sharded
+
+
+def _plan(model, kinds, together):
+    """A plan, and the sharders that follow it."""
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
     from torchrec.distributed.planner.types import ParameterConstraints
     from torchrec.distributed.sharding_plan import get_default_sharders
-    from torchrec.distributed.types import ShardingEnv
 
     class OnCpu(EmbeddingBagCollectionSharder):
         """The stock sharder offers row-wise kinds for CUDA alone."""
@@ -48,16 +59,12 @@ def shard(model, kinds, *, together=True):
         )
         for table, kind in kinds.items()
     }
-    world = dist.get_world_size()
-    local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    world, local = dist.get_world_size(), int(os.environ["LOCAL_WORLD_SIZE"])
     topology = Topology(world_size=world, local_world_size=local, compute_device="cpu")
     planner = EmbeddingShardingPlanner(topology=topology, batch_size=2048, constraints=constraints)
-    state = {name: value.clone() for name, value in model.state_dict().items()}
-    plan = planner.collective_plan(model, sharders, dist.group.WORLD) if together else planner.plan(model, sharders)
-    env = ShardingEnv.from_process_group(dist.group.WORLD)
-    sharded = DistributedModelParallel(model, device=torch.device("cpu"), plan=plan, sharders=sharders, env=env).eval()
-    load(sharded, state)
-    return sharded
+    if together:
+        return planner.collective_plan(model, sharders, dist.group.WORLD), sharders
+    return planner.plan(model, sharders), sharders
 
 
 def load(sharded, state):

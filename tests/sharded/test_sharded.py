@@ -1,5 +1,7 @@
 """Models that TorchRec shards over 1, 2 and 4 ranks, against the unsharded model."""
 
+from datetime import timedelta
+
 import pytest
 
 from tests.sharded import checks
@@ -68,7 +70,7 @@ def test_each_word_is_held_by_its_rank(tmp_path):
 
 def test_a_campaign_equals_the_unsharded_ones(tmp_path, session_cache):
     reference = checks.unsharded_campaign(f"{tmp_path}/plain")
-    for world in WORLDS[1:]:
+    for world in WORLDS:
         results, _ = run_ranks(world, checks.campaign, "column_wise", f"{tmp_path}/{world}", folder=tmp_path)
         table, timings = results[0]
         assert results[1:] == [None] * (world - 1)
@@ -103,11 +105,48 @@ def test_what_is_refused(tmp_path):
         "optimizer": "the optimizer's state of a sharded model cannot be hit",
         "plain campaign": "this process is one of 2 ranks",
         "table": "rank 0 has",
+        "unpooled": "tables is a ShardedEmbeddingCollection; of sharded tables, only ShardedEmbeddingBagCollection",
+        "other shards": "Linear is sharded over 2 ranks (weight, bias) in another way than TorchRec's",
+        "code": "ranks 0 and 1 have different campaigns: they differ in metrics",
     }
     for messages in results:
         assert isinstance(messages, dict), messages
         for name, text in expected.items():
             assert messages[name] is not None and text in messages[name], (name, messages[name])
+
+
+def test_two_groups_of_ranks_are_refused(tmp_path):
+    results, _ = run_ranks(2, checks.two_groups, folder=tmp_path)
+    assert all("is a DTensor, as of 2D parallelism, which is not supported" in (text or "") for text in results), (
+        results
+    )
+
+
+def test_a_group_that_ended_is_refused(tmp_path):
+    results, _ = run_ranks(2, checks.group_that_ended, folder=tmp_path)
+    assert all("there is no process group: call torch.distributed.init_process_group" in text for text in results)
+
+
+@pytest.mark.parametrize(("minutes", "warns"), [(30, True), (10, True), (1, False)])
+def test_a_long_timeout_is_warned_of(tmp_path, minutes, warns):
+    results, _ = run_ranks(2, checks.warnings_of_evaluator, folder=tmp_path, limit=timedelta(minutes=minutes))
+    text = f"the process group's timeout is {minutes} minutes, for which all ranks wait if one hangs"
+    assert [[message[: len(text)] for message in messages] for messages in results] == [[text] * warns] * 2
+
+
+def test_replicas_are_hit_alike(tmp_path):
+    results, _ = run_ranks(2, checks.replicas, folder=tmp_path)
+    assert results == [True, True]
+
+
+def test_ranks_of_two_hosts(tmp_path):
+    """Rows of a table over the ranks of one host, of two hosts with two ranks each."""
+    results, _ = run_ranks(4, checks.compare, "table_row_wise", 1, folder=tmp_path, per_host=2)
+    for rank, facts in enumerate(results):
+        for name, case in facts.items():
+            if isinstance(case, dict):
+                what = ("map", "undo", "words", "reached") + (("rerun", "equal") if rank == 0 else ())
+                assert all(case[fact] for fact in what), (rank, name, case)
 
 
 @pytest.mark.long

@@ -167,7 +167,7 @@ class Campaign:
             logging.getLogger(__name__).warning(text)
         self._what, missing = self._definition()
         if evaluator.ranks is not None:
-            evaluator.ranks.check_same("campaigns", {**self._what, "trials": self.trials, "metrics": self.metrics})
+            evaluator.ranks.check_same("campaigns", {**self._what, "trials": self.trials})
         self._is_temporary = store is None and missing is not None
         self._shard: Shard | None = None
         self._whole: Store | None = None  # of a shard: the store that it is merged into

@@ -16,7 +16,8 @@ from drsrobust.injection.field_errors import (
 from drsrobust.injection.inject import Injection, inject
 from drsrobust.injection.memory_faults import MemoryFault
 from drsrobust.injection.memory_map import Geometry
-from drsrobust.injection.targets import Dtype, OptimizerState, Rank, Rows, Target, as_target, resolve
+from drsrobust.injection.rank import Rank
+from drsrobust.injection.targets import Dtype, OptimizerState, Rows, Target, as_target, resolve
 from drsrobust.injection.transient import Activations, Gradients, InjectionError, Inputs, Transient
 from drsrobust.removed_names import module_getattr
 

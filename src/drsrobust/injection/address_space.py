@@ -18,92 +18,10 @@ from torch.nn.parameter import is_lazy
 
 from drsrobust.injection.error_clock import scaled
 from drsrobust.injection.number_formats import Format, bit_set, plain, quantized_rows
+from drsrobust.injection.words import ShardedWords, WordView
 from drsrobust.introspection.embedding_modules import features_tables
-from drsrobust.introspection.ranks import as_words
 from drsrobust.introspection.sharded import ShardedTable
 from drsrobust.introspection.tensors import component_of, listed, named_modules, named_tensors, span
-
-INTEGER_OF_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a word
-
-
-class WordView:
-    """The words of a tensor as integers of the same width: its own memory, read and written by flat index."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.device, self.type = tensor.device, INTEGER_OF_BYTES[tensor.element_size()]
-        self._inference = tensor.is_inference()
-        # Autograd counts writes through .detach(), but not through .data: hardware errors are not known to it.
-        view = tensor.data.view(self.type)
-        if view.is_inference() and not self._inference:  # a view made in inference mode is read-only outside of it
-            with torch.inference_mode(False):
-                view = tensor.data.view(self.type)
-        self._view = view
-        self._flat = view.view(-1) if view.is_contiguous() else None
-
-    def read(self, index: torch.Tensor) -> torch.Tensor:
-        """The words [n] at int64 indices [n]."""
-        if self._flat is not None:
-            return self._flat.index_select(0, index)
-        return self._view[torch.unravel_index(index, self._view.shape)]
-
-    def write(self, index: torch.Tensor, words: torch.Tensor) -> None:
-        """Writes words [n] at distinct int64 indices [n]."""
-        if self._inference and not torch.is_inference_mode_enabled():
-            with torch.inference_mode():  # PyTorch allows writes to inference tensors nowhere else
-                return self.write(index, words)
-        if self._flat is not None:
-            self._flat.scatter_(0, index, words)
-        else:
-            self._view[torch.unravel_index(index, self._view.shape)] = words
-
-    def read_uint64(self, index: np.ndarray) -> np.ndarray:
-        """The words [n] at int64 indices [n] as uint64."""
-        words = self.read(torch.from_numpy(np.ascontiguousarray(index)).to(self.device)).cpu().numpy()
-        return words.view(f"uint{8 * words.dtype.itemsize}").astype(np.uint64)
-
-    def masks(self, mask: np.ndarray) -> torch.Tensor:
-        """XOR masks uint64 [n] as integers of the words' type, on the words' device."""
-        return _as_integers(mask, self.type).to(self.device)
-
-
-class ShardedWords:
-    """The words of a table over ranks, by flat index in the whole table: as `WordView`, with all ranks' calls in one order."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, table: ShardedTable) -> None:
-        self._table, self.type = table, INTEGER_OF_BYTES[table.dtype.itemsize]
-
-    def read(self, index: torch.Tensor) -> torch.Tensor:
-        """The words [n] at int64 indices [n], on every rank."""
-        return self.masks(self.read_uint64(index.numpy()))
-
-    def write(self, index: torch.Tensor, words: torch.Tensor) -> None:
-        """Writes this rank's part of words [n] at distinct int64 indices [n]."""
-        order = np.argsort(index.numpy(), kind="stable")
-        ascending, words = index.numpy()[order], words[torch.from_numpy(order)]
-        for memory, chosen, local in self._table.held(ascending):
-            view = WordView(memory)
-            view.write(torch.from_numpy(local).to(view.device), words[chosen].to(view.device))
-
-    def read_uint64(self, index: np.ndarray) -> np.ndarray:
-        """The words [n] at int64 indices [n] as uint64, on every rank."""
-        order, words = np.argsort(index, kind="stable"), np.zeros(len(index), np.uint64)
-        for memory, chosen, local in self._table.held(index[order]):
-            words[order[chosen]] = WordView(memory).read_uint64(local)
-        total = as_words(words)
-        torch.distributed.all_reduce(total)  # each word has a value on one rank
-        return total.numpy().view(np.uint64)
-
-    def masks(self, mask: np.ndarray) -> torch.Tensor:
-        """As of `WordView`."""
-        return _as_integers(mask, self.type)
-
-
-def _as_integers(mask: np.ndarray, integers: torch.dtype) -> torch.Tensor:
-    width = 8 * integers.itemsize
-    narrow = mask.astype(f"uint{width}")
-    return torch.from_numpy(narrow if width == 8 else narrow.view(f"int{width}"))
 
 
 def distinct_spans(tensors: Mapping[str, torch.Tensor]) -> list[tuple[int, int]]:
@@ -166,7 +84,7 @@ class Stored:
     embedding: bool = False
     sharded: ShardedTable | None = None
 
-    def words(self) -> "WordView | ShardedWords":
+    def words(self) -> WordView | ShardedWords:
         """Its words, read and written by flat index."""
         return WordView(self.tensor) if self.sharded is None else ShardedWords(self.sharded)
 

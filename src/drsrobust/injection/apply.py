@@ -18,7 +18,8 @@ from torch import nn
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from drsrobust.injection.address_space import OPTIMIZER, Stored, WordView, distinct_spans
+from drsrobust.injection.address_space import OPTIMIZER, Stored, distinct_spans
+from drsrobust.injection.words import WordView
 from drsrobust.introspection.tensors import named_tensors, overlap, span, unwrapped
 
 Span = tuple[int, int]  # first byte and end of a tensor's memory

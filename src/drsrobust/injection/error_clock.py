@@ -10,10 +10,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from drsrobust.injection.block_arrivals import BlockArrivals
-from drsrobust.injection.sequential_arrivals import SequentialArrivals
+from drsrobust.injection.sequential_arrivals import PART, SequentialArrivals
 
 VERSION = 2
-_PART = 1 << 20  # places per part
 
 
 class ErrorClock:
@@ -67,7 +66,7 @@ class ErrorClock:
         if rate == 1:
             size = self._arrivals.size
             first, end = first * size, min(end * size, self.n)
-            return (np.arange(start, min(start + _PART, end)) for start in range(first, end, _PART))
+            return (np.arange(start, min(start + PART, end)) for start in range(first, end, PART))
         return self._arrivals.until_in_parts(float(rate), first, end) if rate else iter(())
 
     def first(self, k: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from drsrobust._hashing import canonical_json
-from drsrobust.injection.address_space import INTEGER_OF_BYTES, AddressSpace
+from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.error_clock import scaled, uniform
 from drsrobust.injection.error_map import ErrorMap
 from drsrobust.injection.error_models import (
@@ -18,6 +18,7 @@ from drsrobust.injection.error_models import (
     from_bits,
     from_words,
 )
+from drsrobust.injection.words import INTEGER_OF_BYTES
 
 
 @dataclass(frozen=True)

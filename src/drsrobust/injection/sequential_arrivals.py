@@ -19,7 +19,7 @@ import torch
 GAP, POSITION, VALUE, HOOK, SCREEN = range(5)  # uses of raw words
 _CHUNK = 1 << 15  # raw words drawn at once: they fit into a core's cache
 _MANY = 10_000  # arrivals
-_PART = 1 << 20  # places per part
+PART = 1 << 20  # places per part
 
 
 class SequentialArrivals:
@@ -163,5 +163,5 @@ class SequentialArrivals:
 
 def marked(hit: np.ndarray) -> Iterator[np.ndarray]:
     """The true places of a boolean array [n], in parts."""
-    for start in range(0, len(hit), _PART):
-        yield np.flatnonzero(hit[start : start + _PART]) + start
+    for start in range(0, len(hit), PART):
+        yield np.flatnonzero(hit[start : start + PART]) + start

@@ -30,8 +30,6 @@ from drsrobust.injection.address_space import (
 )
 from drsrobust.injection.hidden_words import warn_of_hidden_words
 from drsrobust.introspection.embedding_modules import table_configs
-from drsrobust.introspection.ranks import ranks
-from drsrobust.introspection.sharded import Part, is_sharded
 from drsrobust.introspection.tensors import GROUPS, SPARSE_LAYOUTS, declared_groups, group_of, named_modules
 
 LISTED = 20  # tensors in a message, at most
@@ -316,75 +314,13 @@ def _joined(
     if isinstance(rows, np.ndarray) and isinstance(others, np.ndarray):
         return np.union1d(rows, others)
     width = gcd(*(part.width if isinstance(part, RowParts) else row_words for part in (rows, others)))
-    return RowParts(width, np.union1d(*(_in_parts(part, row_words, width) for part in (rows, others))))
+    return RowParts(width, np.union1d(*(in_parts(part, row_words, width) for part in (rows, others))))
 
 
-def _in_parts(rows: np.ndarray | RowParts, row_words: int, width: int) -> np.ndarray:
+def in_parts(rows: np.ndarray | RowParts, row_words: int, width: int) -> np.ndarray:
     """Rows as numbers of runs of `width` words."""
     per_row, numbers = (rows.width // width, rows.rows) if isinstance(rows, RowParts) else (row_words // width, rows)
     return (numbers[:, None] * per_row + np.arange(per_row)).ravel()
-
-
-@dataclass(frozen=True)
-class Rank(Target):
-    """The words that one rank holds of a model that is sharded over ranks: its shards of tables, rows and columns, and of what
-    every rank has a replica of (dense layers, data-parallel tables) its replica alone. An error in a replica reaches only the
-    rows that this rank scores: what a fault of one host does.
-
-    Args:
-        rank: from 0.
-        within: a target that holds the words.
-
-    Example:
-        >>> targets = [Rank(rank, within="embedding") for rank in range(2)]  # of a campaign on a sharded model
-        >>> print(*targets)
-        Rank(0, within=embedding) Rank(1, within=embedding)
-    """
-
-    rank: int
-    within: "Target | str" = "all"
-
-    def __str__(self) -> str:
-        within = "" if str(self.within) == "all" else f", within={self.within}"
-        return f"Rank({self.rank}{within})"
-
-    @property
-    def of_rank(self) -> int:
-        return self.rank
-
-    def choose(self, model: nn.Module, memory: Memory) -> Chosen:
-        if not is_sharded(model):
-            raise ValueError(
-                f"target {self}: the model is not sharded over ranks (TorchRec's DistributedModelParallel)"
-            )
-        if isinstance(self.rank, bool) or not isinstance(self.rank, int) or not 0 <= self.rank < ranks():
-            raise ValueError(f"target {self}: rank is {self.rank!r}; it must be from 0 to {ranks() - 1}")
-        held: Chosen = {}
-        for name, rows in as_target(self.within).choose(model, memory).items():
-            if (table := memory[name].sharded) is None:
-                held[name] = rows
-            elif parts := [part for part in table.parts if part.rank == self.rank]:
-                held[name] = _held(parts, table.shape, rows)
-        return {name: rows for name, rows in held.items() if rows is None or len(_numbers(rows))}
-
-
-def _held(parts: Sequence[Part], shape: tuple[int, int], rows: np.ndarray | RowParts | None) -> np.ndarray | RowParts:
-    """The rows of a table (None: all) that lie in some parts of it."""
-    width = gcd(shape[1], *(part.column for part in parts), *(part.columns for part in parts))
-    per_row, chosen = shape[1] // width, [np.empty(0, np.int64)]
-    for part in parts:
-        first = np.arange(part.row, part.row + part.rows) * per_row + part.column // width
-        chosen.append((first[:, None] + np.arange(part.columns // width)).ravel())
-    held = np.unique(np.concatenate(chosen))
-    if rows is not None:
-        if isinstance(rows, RowParts):
-            raise ValueError("a rank's words within another rank's are none")
-        held = np.intersect1d(held, _in_parts(rows, shape[1], width))
-    return held if per_row == 1 else RowParts(width, held)
-
-
-def _numbers(rows: np.ndarray | RowParts) -> np.ndarray:
-    return rows.rows if isinstance(rows, RowParts) else rows
 
 
 @dataclass(frozen=True, eq=False)

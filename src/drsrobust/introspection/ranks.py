@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
-import numpy as np
 import torch
 
 LONG = timedelta(minutes=10)
@@ -106,8 +105,3 @@ def _timeout() -> timedelta:
     """After which a collective of the default group fails."""
     group = torch.distributed.distributed_c10d._get_default_group()
     return group._get_backend(torch.device("cpu")).options._timeout
-
-
-def as_words(array: np.ndarray) -> torch.Tensor:
-    """Integers uint64 as int64 of the same bits."""
-    return torch.from_numpy(np.ascontiguousarray(array).view(np.int64))

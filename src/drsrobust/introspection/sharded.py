@@ -119,7 +119,7 @@ def sharded_tables(prefix: str, module: nn.Module) -> dict[str, ShardedTable | t
 def _table(value: Any, module: nn.Module) -> ShardedTable:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of ShardedTensor, which TorchRec returns
-        shape = tuple(value.size())
+        shape, dtype = tuple(value.size()), value.dtype
     parts = tuple(
         Part(*shard.shard_offsets, *shard.shard_sizes, shard.placement.rank())
         for shard in value.metadata().shards_metadata
@@ -131,7 +131,7 @@ def _table(value: Any, module: nn.Module) -> ShardedTable:
         )
         for shard in value.local_shards()
     )
-    return ShardedTable(shape, value.dtype, parts, local, module)
+    return ShardedTable(shape, dtype, parts, local, module)
 
 
 def refuse_unsupported(model: nn.Module) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import nn
 
-from drsrobust.injection.address_space import WordView
+from drsrobust.injection.words import WordView
 from drsrobust.introspection.tensors import listed
 from drsrobust.mitigation.base import within
 
