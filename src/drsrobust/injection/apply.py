@@ -264,7 +264,10 @@ class AppliedMap(Change):
             stored = self.memory[name]
             if stored.rows is None and stored.sharded is None and not name.startswith(OPTIMIZER):
                 try:
-                    now = reduce(getattr, name.split("."), model)
+                    *path, last = name.split(".")
+                    owner = reduce(getattr, path, model)
+                    # An attribute may be what a module computes of its parameter.
+                    now = owner._parameters[last] if last in owner._parameters else getattr(owner, last)
                     tensor = now if isinstance(now, torch.Tensor) else tensor
                 except AttributeError:
                     pass

@@ -9,3 +9,4 @@ from .scoring import padded_batches as padded_batches
 from .scoring import score as score
 from .scoring import state_checksum as state_checksum
 from .scoring import state_digest as state_digest
+from .stored_as import stored_as as stored_as

@@ -123,9 +123,7 @@ class ABFTLinear(ABFT):
             checks = _calibrated(model, layers, checks, rows, margin, forward)
         golden = None
         if action == "restore":
-            weights = {f"{name}.weight": layer.weight for name, layer in layers.items()}
-            biases = {f"{name}.bias": layer.bias for name, layer in layers.items() if layer.bias is not None}
-            golden = GoldenCopy(weights | biases)
+            golden = GoldenCopy({n: t for name, layer in layers.items() for n, t in _in_memory(name, layer).items()})
         margin = margin if mode == "calibrated" else None
         return cls(checks, mode=mode, margin=margin, products=products, action=action, every=every, golden=golden)
 
@@ -226,9 +224,13 @@ class LinearCheck(Check):
         return copy
 
     def reload(self, module: nn.Module, golden: GoldenCopy, args: tuple, kwargs: dict, rows: torch.Tensor) -> None:
-        golden.reload_tensor(f"{self.name}.weight", module.weight)
-        if module.bias is not None:
-            golden.reload_tensor(f"{self.name}.bias", module.bias)
+        for name, tensor in _in_memory(self.name, module).items():
+            golden.reload_tensor(name, tensor)
+
+
+def _in_memory(name: str, layer: nn.Linear) -> dict[str, torch.Tensor]:
+    """Weight and bias as they are stored, which may be in another format than the layer computes with."""
+    return {f"{name}.{key}": layer._parameters[key] for key in ("weight", "bias") if layer._parameters[key] is not None}
 
 
 class Differences:
