@@ -13,6 +13,7 @@ from . import injection_speed as injection_speed
 from . import memory_faults as memory_faults
 from . import mitigations as mitigations
 from . import model_factors as model_factors
+from . import number_formats as number_formats
 from . import one_flip as one_flip
 from . import protection as protection
 from . import protection_plan as protection_plan
