@@ -61,5 +61,8 @@ from .statistics import recovery as recovery
 from .statistics import summarise as summarise
 from .training import load_model as load_model
 from .training import load_models as load_models
+from .worst_case import Allowed as Allowed
+from .worst_case import WorstCase as WorstCase
+from .worst_case import worst_case as worst_case
 
 __version__: str

@@ -19,6 +19,7 @@ from . import protection as protection
 from . import protection_plan as protection_plan
 from . import rounding as rounding
 from . import scoring_rules as scoring_rules
+from . import worst_case as worst_case
 from .captions import details as details
 from .findings import conclusion as conclusion
 from .notebook import check_parameters as check_parameters

@@ -70,6 +70,7 @@ from drsrobust_study.figures.protection import (
     protection_front_data,
 )
 from drsrobust_study.figures.protection_plan import protection_plan, protection_plan_data
+from drsrobust_study.figures.worst_case import worst_case
 
 __all__ = [
     "abft_detection",
@@ -134,4 +135,5 @@ __all__ = [
     "row_loss_data",
     "scoring_rules",
     "top_bit",
+    "worst_case",
 ]

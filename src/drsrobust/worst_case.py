@@ -1,0 +1,424 @@
+"""Worst-case flips: which few bits, chosen one after the other, lower AUC most (`worst_case`).
+
+Greedy search, as in the bit-flip attacks on classifiers (A. S. Rakin, Z. He, D. Fan, ICCV 2019, arXiv:1903.12269): the gradient
+of the loss ranks candidates, each of the best is tried exactly, and the one with the lowest AUC stays. What it finds is a
+lower bound of the harm that so many flips can do."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import index
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from drsrobust.data import Batches, Split
+from drsrobust.evaluation import Evaluator
+from drsrobust.injection import AddressSpace, ErrorMap, FixedCount, as_target
+from drsrobust.injection.number_formats import Bits, bit_set
+from drsrobust.injection.targets import TargetLike
+from drsrobust.introspection.wrappers import evaluating
+from drsrobust.mitigation import Mitigation
+from drsrobust.mitigation.base import Screened
+from drsrobust.models.scoring import PaddedBatches
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LARGEST = 3e38  # stands for infinity and NaN in the ranking
+_PER_BIT, _PER_TENSOR = 2, 4  # candidates of a step
+_POOL = 4096  # words of a tensor and bit, of the highest rank, that a protection is asked about
+_TIED = -1e-9  # AUC that is lower by less is a tie
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """Which flips may be chosen.
+
+    Args:
+        target: that holds them, as in `inject`.
+        bits: numbers and fields of the format, as in `BitFlip`; None: all.
+        passes: a protection of memory; chosen flips are such that it leaves all of them in the model.
+        one_per: at most one flip in each block of so many bytes of a tensor (8192: a row of DRAM; 8: a word of a code, which
+            SECDED corrects).
+        pairs_in: flips come in pairs, each in a block of so many bytes (8: what SECDED detects, and cannot correct).
+
+    Raises:
+        ValueError: blocks of no bytes, or both kinds of blocks.
+
+    Example:
+        >>> import drsrobust as dr
+        >>> str(Allowed("over_mlp", one_per=8192))
+        'over_mlp, one per 8192 bytes'
+    """
+
+    target: TargetLike = "all"
+    bits: Bits = None
+    passes: Mitigation | None = None
+    one_per: int | None = None
+    pairs_in: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("one_per", "pairs_in"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or index(value) < 1):
+                raise ValueError(f"{name} is {value!r}; it must be a number of bytes, 1 or more")
+        if self.one_per is not None and self.pairs_in is not None:
+            raise ValueError("one_per allows one flip in a block, pairs_in two; give one of them")
+        object.__setattr__(self, "bits", bit_set(self.bits))
+
+    def space(self, model: torch.nn.Module) -> AddressSpace:
+        """The target's eligible bits in a model.
+
+        Raises:
+            ValueError: the target matches nothing, or has none of the bits.
+        """
+        space = as_target(self.target).resolve(model)
+        return space.only(self.bits).like(space)
+
+    def __str__(self) -> str:
+        parts = [str(as_target(self.target))]
+        parts += [] if self.bits is None else [f"bits {', '.join(map(str, self.bits))}"]
+        parts += [] if self.passes is None else [f"passing {self.passes.name}"]
+        parts += [] if self.one_per is None else [f"one per {self.one_per} bytes"]
+        parts += [] if self.pairs_in is None else [f"pairs in {self.pairs_in} bytes"]
+        return ", ".join(parts)
+
+
+class _Flips(NamedTuple):
+    """Single flips: index of the tensor in its space, flat word index, bit, and rank score (the loss that the gradient
+    predicts)."""
+
+    tensor: np.ndarray
+    word: np.ndarray
+    bit: np.ndarray
+    score: np.ndarray
+
+    def take(self, chosen: Any) -> "_Flips":
+        return _Flips(*(array[chosen] for array in self))
+
+    @classmethod
+    def joined(cls, parts: "Sequence[_Flips]") -> "_Flips":
+        return cls(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True))) if parts else _none()
+
+
+def _none() -> _Flips:
+    return _Flips(*(np.empty(0, kind) for kind in (np.int32, np.int64, np.int64, np.float64)))
+
+
+@dataclass(frozen=True, eq=False)
+class WorstCase:
+    """Chosen flips of a model.
+
+    Attributes:
+        flips: one row per flip in the order of choice: `flip` (from 1), `tensor`, `row` (of its first dimension), `word` (flat
+            index), `bit`, `before` and `after` (values of the word), `auc` on the rows of the search with all flips so far.
+        golden_auc: on these rows without errors.
+        checkpoint: SHA-256 (hex) of the model's state.
+        allowed: what could be chosen.
+    """
+
+    flips: "pd.DataFrame"
+    golden_auc: float
+    checkpoint: str
+    allowed: Allowed
+    _empty: ErrorMap
+
+    def __repr__(self) -> str:
+        last = self.flips["auc"].iloc[-1] if len(self.flips) else self.golden_auc
+        return f"<WorstCase {self.allowed}: {len(self.flips)} flips, AUC {self.golden_auc:.4f} to {last:.4f}>"
+
+    def error_map(self, n: int | None = None) -> ErrorMap:
+        """The first n flips (None: all) as an error map, which can be saved and replayed."""
+        first = self.flips.head(len(self.flips) if n is None else index(n))
+        number = {name: position for position, name in enumerate(self._empty.targets)}
+        tensor = first["tensor"].map(number).to_numpy(np.int32)
+        return _map_of(self._empty, tensor, first["word"].to_numpy(np.int64), first["bit"].to_numpy(np.int64))
+
+    def measure(self, evaluator: Evaluator) -> "pd.DataFrame":
+        """AUC after each flip on other rows than those of the search.
+
+        Args:
+            evaluator: of the same model.
+
+        Returns:
+            `flips`, from 0, and `auc`.
+
+        Raises:
+            ValueError: an evaluator of another model.
+        """
+        import pandas as pd
+
+        if evaluator.checkpoint != self.checkpoint:
+            raise ValueError(
+                f"the evaluator's model has state {evaluator.checkpoint[:12]}, the flips were chosen in {self.checkpoint[:12]}"
+            )
+        counts = [0, *self.flips.loc[self.flips["flip"].isin(self._ends()), "flip"]]
+        return pd.DataFrame([{"flips": n, "auc": _auc(evaluator, self.error_map(n))} for n in counts])
+
+    def _ends(self) -> set[int]:
+        """Numbers of flips after which the model was scored: after the second one of each pair."""
+        step = 1 if self.allowed.pairs_in is None else 2
+        return set(range(step, len(self.flips) + 1, step))
+
+
+def worst_case(
+    evaluator: Evaluator,
+    *,
+    budget: int = 20,
+    allowed: Allowed | Mitigation | None = None,
+    candidates: int = 40,
+) -> WorstCase:
+    """Chooses flips that lower AUC, one after the other (or pair after pair), until AUC is 0.5 or less, nothing lowers it, or
+    the budget ends.
+
+    Each step ranks all allowed flips by gradient of the mean loss times change of the word (a change to an infinite number or
+    NaN counts as 3e38), takes the best 2 of each tensor and bit, at most 4 of a tensor, and scores the best of them exactly.
+    Where gradients vanish, as they do once scores saturate, those of the model without errors rank. Greedy search finds a lower
+    bound of the harm: another choice of as many flips may do more.
+
+    Args:
+        evaluator: of the rows of the search; measure the harm on other rows (`WorstCase.measure`).
+        budget: flips, at most.
+        allowed: which flips; a protection stands for `Allowed(passes=protection)`; None: any flip of any parameter.
+        candidates: flips (or pairs) that are scored exactly in each step.
+
+    Returns:
+        the flips, in order.
+
+    Raises:
+        TypeError: rows that are a stream.
+        ValueError: another task than clicks, a budget or number of candidates under 1, or no targeted tensor with a gradient.
+
+    Example:
+        >>> import drsrobust as dr
+        >>> data = dr.load_dataset("synthetic-movielens", rows=2000)
+        >>> _ = torch.manual_seed(0)
+        >>> model = dr.models.build_model("dlrm", data.schema)
+        >>> chosen = worst_case(dr.Evaluator(model, data.valid), budget=2, allowed=Allowed("over_mlp"))
+        >>> len(chosen.flips) > 0 and chosen.flips["auc"].iloc[-1] < chosen.golden_auc
+        True
+    """
+    if (budget := index(budget)) < 1 or (candidates := index(candidates)) < 1:
+        raise ValueError(f"budget and candidates must be 1 or more, got {budget} and {candidates}")
+    if not isinstance(evaluator.rows, Split | Batches):
+        raise TypeError(f"the rows are {type(evaluator.rows).__name__}; they must be a Split or Batches")
+    if evaluator.scoring.task != "click":
+        raise ValueError(
+            f"worst_case lowers the AUC of clicks, and this evaluator's task is {evaluator.scoring.task!r}"
+        )
+    if not isinstance(allowed, Allowed):
+        allowed = Allowed(passes=allowed)
+    return _Search(evaluator, allowed, candidates).run(budget)
+
+
+class _Search:
+    """One greedy search; arguments as of `worst_case`."""
+
+    def __init__(self, evaluator: Evaluator, allowed: Allowed, candidates: int) -> None:
+        self._evaluator, self._allowed, self._candidates = evaluator, allowed, candidates
+        self._space = allowed.space(evaluator.model)
+        self._numbers = [
+            number
+            for number, tensor in enumerate(self._space.tensors)
+            if tensor.stored.rows is None and tensor.memory.is_floating_point()
+        ]
+        self._golden = self._gradients() if self._numbers else {}
+        if not any(gradient is not None for gradient in self._golden.values()):
+            raise ValueError(f"no tensor of target {str(allowed.target)!r} has a gradient")
+        drawn = FixedCount(1).sample(self._space, seed=0)
+        empty = drawn.with_words(*(array[:0] for array in (drawn.tensor, drawn.word, drawn.mask)))
+        self._empty = replace(
+            empty, error_model="worst case", n_sites=None, n_events=None, requested_rate=None, sources=()
+        )
+        self._chosen = _none()
+
+    def run(self, budget: int) -> WorstCase:
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = []
+        golden = auc = self._evaluator.golden.auc
+        step = 1 if self._allowed.pairs_in is None else 2
+        while auc > 0.5 and len(self._chosen.word) + step <= budget:
+            tried = [
+                (_auc(self._evaluator, self._with(move)), number, move) for number, move in enumerate(self._moves())
+            ]
+            tried = [attempt for attempt in tried if attempt[0] - auc < _TIED]
+            if not tried:
+                break
+            auc, _, move = min(tried, key=lambda attempt: attempt[:2])
+            rows += [row | {"auc": auc} for row in self._described(move)]
+            self._chosen = _Flips.joined([self._chosen, move])
+        columns = ["flip", "tensor", "row", "word", "bit", "before", "after", "auc"]
+        flips = pd.DataFrame([{"flip": n} | row for n, row in enumerate(rows, 1)], columns=columns)
+        if not self._evaluator.unchanged():
+            raise RuntimeError("the search changed the model: a module updates its weights when gradients are computed")
+        return WorstCase(flips, golden, self._evaluator.checkpoint, self._allowed, self._empty)
+
+    def _with(self, move: _Flips) -> ErrorMap:
+        flips = _Flips.joined([self._chosen, move])
+        return _map_of(self._empty, flips.tensor, flips.word, flips.bit)
+
+    def _described(self, move: _Flips) -> Iterator[dict[str, Any]]:
+        """Rows of the table; values without other chosen flips of the same word."""
+        for number, word, bit in zip(move.tensor, move.word, move.bit, strict=True):
+            tensor = self._space.tensors[number]
+            before = self._space.read(np.array([number]), np.array([word]))
+            values = _values(np.append(before, before ^ (np.uint64(1) << np.uint64(bit))), tensor.memory.dtype)
+            row = int(word) // max(tensor.row_words, 1)
+            place = {"tensor": tensor.name, "row": row, "word": int(word), "bit": int(bit)}
+            yield place | {"before": float(values[0]), "after": float(values[1])}
+
+    def _moves(self) -> Iterator[_Flips]:
+        """The best candidates that may be chosen next, the best first."""
+        flips = self._ranked()
+        if self._allowed.pairs_in is not None:
+            moves = _pairs(flips, self._block(flips, self._allowed.pairs_in))
+        else:
+            best = _best(flips, flips.tensor * 64 + flips.bit, _PER_BIT)
+            best = _best(best, best.tensor, _PER_TENSOR)
+            moves = [best.take([number]) for number in np.argsort(-best.score, kind="stable")]
+        for number, move in enumerate(filter(self._passes, moves)):
+            if number == self._candidates:
+                return
+            yield move
+
+    def _passes(self, move: _Flips) -> bool:
+        """Whether the protection leaves all flips that were chosen, and these, in the model."""
+        if (protection := self._allowed.passes) is None:
+            return True
+        errors = self._with(move)
+        left = Screened.by(protection, errors, self._space, seed=0).remaining
+        return len(left) == len(errors) and all(
+            np.array_equal(getattr(left, name), getattr(errors, name)) for name in ("tensor", "word", "mask")
+        )
+
+    def _ranked(self) -> _Flips:
+        """All flips that may be chosen next and that the gradient expects to raise the loss; of each tensor and bit at most
+        `_POOL`."""
+        errors = self._with(_none())
+        with errors.applied(self._evaluator.model):
+            gradients = self._gradients()
+            if not any(gradient is not None and gradient.any() for gradient in gradients.values()):
+                gradients = self._golden
+            parts = [
+                self._of_tensor(number, gradient) for number, gradient in gradients.items() if gradient is not None
+            ]
+        flips = _Flips.joined([part for of_tensor in parts for part in of_tensor])
+        if (size := self._allowed.one_per) is not None:
+            taken = self._block(self._chosen, size)
+            flips = flips.take(~np.isin(self._block(flips, size), taken))
+        if self._allowed.passes is not None and self._allowed.pairs_in is None:
+            flips = _Flips.joined([flips.take(self._screened(flips, bit)) for bit in np.unique(flips.bit)])
+        return flips
+
+    def _of_tensor(self, number: int, gradient: np.ndarray) -> Iterator[_Flips]:
+        """The flips of a tensor, bit by bit. Errors that were chosen are in the model."""
+        tensor, eligible = self._space.tensors[number], self._space.eligible[number]
+        word = np.flatnonzero(gradient)
+        words, masks = self._space.read(np.full(len(word), number), word), eligible.mask_of(word)
+        values, dtype = _values(words, tensor.memory.dtype), tensor.memory.dtype
+        mine = self._chosen.take(self._chosen.tensor == number)
+        for bit in range(tensor.format.width):
+            flip = np.uint64(1) << np.uint64(bit)
+            changed = np.nan_to_num(_values(words ^ flip, dtype), nan=_LARGEST, posinf=_LARGEST, neginf=-_LARGEST)
+            with np.errstate(over="ignore", invalid="ignore"):
+                score = gradient[word] * (changed - np.nan_to_num(values))
+            allowed = (score > 0) & (masks & flip != 0) & ~np.isin(word, mine.word[mine.bit == bit])
+            entries = np.flatnonzero(allowed)
+            if len(entries) > _POOL:
+                entries = entries[np.argpartition(-score[entries], _POOL)[:_POOL]]
+            fill = np.full(len(entries), number, np.int32), np.full(len(entries), bit)
+            yield _Flips(fill[0], word[entries], fill[1], score[entries])
+
+    def _screened(self, flips: _Flips, bit: int) -> np.ndarray:
+        """Which of the flips, of one bit, a protection leaves in the model if each were alone in its word."""
+        entries = np.flatnonzero(flips.bit == bit)
+        part = flips.take(entries)
+        errors = _map_of(self._empty, part.tensor, part.word, part.bit)
+        left = Screened.by(self._allowed.passes, errors, self._space, seed=0).remaining
+        is_left = left.mask == np.uint64(1) << np.uint64(bit)
+        places = left.tensor[is_left].astype(np.int64) << 40 | left.word[is_left]
+        return entries[np.isin(part.tensor.astype(np.int64) << 40 | part.word, places)]
+
+    def _block(self, flips: _Flips, size: int) -> np.ndarray:
+        """The number of each flip's block, over all tensors."""
+        sizes = np.array([tensor.format.dtype.itemsize for tensor in self._space.tensors])
+        return flips.tensor.astype(np.int64) << 40 | flips.word * sizes[flips.tensor] // size
+
+    def _gradients(self) -> dict[int, np.ndarray | None]:
+        """The gradient of the mean loss by number of the tensor: float64 [words]; None where there is none. Rows without a
+        finite score do not count."""
+        model, rows = self._evaluator.model, self._evaluator.rows
+        tensors = [self._space.tensors[number].memory for number in self._numbers]
+        totals = [np.zeros(tensor.numel()) for tensor in tensors]
+        reached, start = np.zeros(len(tensors), bool), 0
+        labels = torch.from_numpy(np.array(rows.labels, np.float32))
+        batches = PaddedBatches(rows) if isinstance(rows, Split) else rows.batches
+        needed = [tensor.requires_grad for tensor in tensors]
+        try:
+            for tensor in tensors:
+                tensor.requires_grad_(True)
+            for batch in batches:
+                with evaluating(model), torch.enable_grad():
+                    scores = self._evaluator.scoring(model, batch)[: len(labels) - start]
+                    of_rows = labels[start : start + len(scores)].to(scores.device)
+                    finite = scores.isfinite()
+                    loss = torch.nn.functional.binary_cross_entropy_with_logits(
+                        scores[finite].float(), of_rows[finite], reduction="sum"
+                    )
+                    gradients = torch.autograd.grad(loss, tensors, allow_unused=True)
+                start += len(scores)
+                for number, gradient in enumerate(gradients):
+                    if gradient is not None:
+                        reached[number] = True
+                        totals[number] += np.nan_to_num(gradient.detach().cpu().double().numpy().ravel()) / len(labels)
+        finally:
+            for tensor, need in zip(tensors, needed, strict=True):
+                tensor.requires_grad_(need)
+        return {
+            n: total if is_reached else None
+            for n, total, is_reached in zip(self._numbers, totals, reached, strict=True)
+        }
+
+
+def _best(flips: _Flips, key: np.ndarray, n: int) -> _Flips:
+    """The n flips of the highest score of each key."""
+    order = np.lexsort((flips.word, -flips.score, key))
+    _, first = np.unique(key[order], return_index=True)
+    rank = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+    return flips.take(order[rank < n])
+
+
+def _pairs(flips: _Flips, block: np.ndarray) -> list[_Flips]:
+    """The two flips of the highest score of each block that has two, the best first; at most `_PER_TENSOR` of a tensor."""
+    best = flips.take(np.lexsort((-flips.score, block)))
+    order = np.sort(block)
+    _, first, count = np.unique(order, return_index=True, return_counts=True)
+    first = first[count > 1]
+    with np.errstate(over="ignore"):
+        score = best.score[first] + best.score[first + 1]
+    pairs = _best(_Flips(best.tensor[first], best.word[first], first, score), best.tensor[first], _PER_TENSOR)
+    return [best.take([start, start + 1]) for start in pairs.bit[np.argsort(-pairs.score, kind="stable")]]
+
+
+def _map_of(empty: ErrorMap, tensor: np.ndarray, word: np.ndarray, bit: np.ndarray) -> ErrorMap:
+    """An error map of single flips, of which a word may have several."""
+    mask = np.uint64(1) << bit.astype(np.uint64)
+    places, number = np.unique(np.stack([tensor.astype(np.int64), word]), axis=1, return_inverse=True)
+    masks = np.zeros(places.shape[1], np.uint64)
+    np.bitwise_or.at(masks, number, mask)
+    return empty.with_words(places[0].astype(np.int32), places[1], masks)
+
+
+def _values(words: np.ndarray, dtype: torch.dtype) -> np.ndarray:
+    """Words uint64 [n] as the numbers that they are, float64 [n]."""
+    width = 8 * dtype.itemsize
+    return torch.from_numpy(words.astype(f"uint{width}")).view(dtype).double().numpy()
+
+
+def _auc(evaluator: Evaluator, errors: ErrorMap) -> float:
+    """AUC with errors in the model; 1 where the model raises, so that no flip is chosen for that."""
+    with errors.applied(evaluator.model):
+        auc = evaluator.rerun(errors).auc
+    return 1.0 if auc is None else auc

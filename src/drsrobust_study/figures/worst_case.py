@@ -1,0 +1,48 @@
+"""AUC by the number of chosen and of random flips."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drsrobust.plots.style import legend_outside, series_styles, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+@styled
+def worst_case(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """AUC against the number of flips, a colour for each way in which flips are allowed: solid curves chosen flips, dashed ones
+    the mean of random flips with its interval.
+
+    Args:
+        data: `drsrobust_study.worst_case.chosen_and_random`.
+        ax: where to draw; None: a new figure.
+    """
+    golden = data["auc_golden"].max() if len(data) else 0.5
+    for name, style in series_styles(list(dict.fromkeys(data["allowed"]))).items():
+        part = data[data["allowed"] == name]
+        chosen, random = (part[(part["how"] == how) & (part["flips"] > 0)] for how in ("chosen", "random"))
+        colour = {"color": style["color"], "marker": style["marker"], "markersize": 4}
+        ax.plot(chosen["flips"], chosen["auc"], linestyle="-", label=f"chosen: {name}", **colour)
+        bars = np.maximum([random["auc"] - random["auc_low"], random["auc_high"] - random["auc"]], 0)
+        ax.errorbar(
+            random["flips"],
+            random["auc"],
+            yerr=bars,
+            linestyle="--",
+            linewidth=1,
+            capsize=2,
+            elinewidth=0.8,
+            markerfacecolor="white",
+            label=f"random: {name}",
+            **colour,
+        )
+    ax.axhline(golden, color="#777777", linewidth=0.9, zorder=0)
+    ax.axhline(0.5, color="#777777", linewidth=0.9, linestyle=":", zorder=0)
+    ax.set(xlabel="flipped bits", ylabel="AUC")
+    if len(data):
+        ax.set_xscale("log")
+        legend_outside(ax)
+    return ax

@@ -1,0 +1,162 @@
+"""Chosen flips: the first is the worst of all single flips, each is allowed, and the list gives the AUC again."""
+
+import numpy as np
+import pytest
+import torch
+
+import drsrobust as dr
+from drsrobust.data.dataset import Feature, Ids, Schema, Split
+from drsrobust.injection.number_formats import plain
+from drsrobust.models import build_model, state_digest, stored_as
+
+
+@pytest.fixture(scope="module")
+def small():
+    """A DLRM of some 2,000 parameters that has learned to tell its rows apart, and these rows."""
+    random = np.random.default_rng(3)
+    n, sizes = 600, {"user": 120, "item": 60}
+    sparse = {name: Ids(random.integers(0, size, n).astype(np.int32), None) for name, size in sizes.items()}
+    dense = random.normal(size=(n, 3)).astype(np.float32)
+    truth = dense @ [1.0, -1.0, 0.5] + random.normal(size=120)[sparse["user"].values]
+    labels = (truth + 0.5 * random.normal(size=n) > 0).astype(np.float32)
+    rows = Split(dense, sparse, labels, None, np.arange(n), "made/rows", "test", float(labels.mean()), "rows", n)
+    schema = Schema(("a", "b", "c"), tuple(Feature(name, size, False) for name, size in sizes.items()))
+    torch.manual_seed(0)
+    model = build_model("dlrm", schema, dense_mlp=[16, 8], over_mlp=[24, 1], embedding_dim=8, std=0.3)
+    optimizer, batch = torch.optim.Adam(model.parameters(), 0.02), rows.batch()
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(
+            model(batch.dense_features, batch.sparse_features), batch.labels.float()
+        )
+        loss.backward()
+        optimizer.step()
+    return model.eval(), rows
+
+
+def all_flips(evaluator, allowed):
+    """AUC of every single flip that is allowed, by brute force."""
+    model, aucs = evaluator.model, {}
+    space = dr.resolve(model, allowed.target).only(allowed.bits)
+    for number, tensor in enumerate(space.tensors):
+        for word in range(tensor.size):
+            for bit in range(32):
+                if not space.eligible[number].masks[0] >> np.uint64(bit) & np.uint64(1):
+                    continue
+                words = dict(model.named_parameters())[tensor.name].data.view(torch.int32).view(-1)
+                mask = np.int64(1 << bit).astype(np.int32).item() if bit < 31 else -(2**31)
+                words[word] ^= mask
+                value = words.view(torch.float32)[word].item()
+                fits = allowed.passes is None or bool(
+                    allowed.passes.ranges[tensor.name].low <= value <= allowed.passes.ranges[tensor.name].high
+                )
+                if fits:
+                    aucs[tensor.name, word, bit] = evaluator.run().auc
+                words[word] ^= mask
+    return aucs
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["any", "in range"])
+def test_the_first_flip_is_the_worst_of_all_single_flips(small, kind):
+    model, rows = small
+    assert 1_800 < sum(parameter.numel() for parameter in model.parameters()) < 2_200
+    evaluator = dr.Evaluator(model, rows)
+    allowed = dr.Allowed(bits=("sign", "exponent"), passes=None if kind == "any" else dr.WeightRange.fit(model))
+    aucs = all_flips(evaluator, allowed)
+    chosen = dr.worst_case(evaluator, budget=1, allowed=allowed).flips.iloc[0]
+    assert aucs[chosen["tensor"], chosen["word"], chosen["bit"]] == chosen["auc"] == min(aucs.values())
+
+
+CASES = {
+    "any": lambda model: dr.Allowed(),
+    "in range": lambda model: dr.Allowed(passes=dr.WeightRange.fit(model)),
+    "tables": lambda model: dr.Allowed("embedding", bits=("sign", 24, 25)),
+    "one per row": lambda model: dr.Allowed("mlp", passes=dr.WeightRange.fit(model), one_per=256),
+    "pairs": lambda model: dr.Allowed(bits=range(20, 29), passes=dr.ECC(), pairs_in=8),
+}
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_each_flip_is_allowed_and_the_list_replays(small, kind, tmp_path):
+    model, rows = small
+    evaluator, allowed, before = dr.Evaluator(model, rows), CASES[kind](model), state_digest(model)
+    found = dr.worst_case(evaluator, budget=6, allowed=allowed)
+    flips = found.flips
+    assert 0 < len(flips) <= 6 and list(flips["flip"]) == list(range(1, len(flips) + 1))
+    assert flips["auc"].iloc[-1] < found.golden_auc and (flips["auc"].diff().dropna() <= 0).all()
+    assert state_digest(model) == before == found.checkpoint and all(p.requires_grad for p in model.parameters())
+    space = dr.resolve(model, allowed.target)
+    assert set(flips["tensor"]) <= set(space.by_name)
+    if allowed.bits is not None:
+        masks = plain(torch.float32).eligible(allowed.bits)
+        assert all(masks[0] >> np.uint64(bit) & np.uint64(1) for bit in flips["bit"])
+    if kind in ("in range", "one per row"):
+        ranges = allowed.passes.ranges
+        assert all(ranges[row.tensor].low <= row.after <= ranges[row.tensor].high for row in flips.itertuples())
+    blocks = (
+        flips["tensor"] + " " + (4 * flips["word"] // (allowed.one_per or allowed.pairs_in or 4)).astype(str)
+    ).tolist()
+    if kind == "one per row":
+        assert len(set(blocks)) == len(blocks)
+    if kind == "pairs":
+        assert blocks[::2] == blocks[1::2] and len(set(blocks)) == len(blocks) // 2
+        assert len(dr.ECC().screen(found.error_map(), space, seed=0).remaining) == len(found.error_map())
+    found.error_map().save(tmp_path / "flips.npz")
+    with dr.ErrorMap.load(tmp_path / "flips.npz").applied(model):
+        assert evaluator.run().auc == flips["auc"].iloc[-1]
+    measured = found.measure(evaluator)
+    step = 1 + (allowed.pairs_in is not None)
+    assert list(measured["flips"]) == list(range(0, len(flips) + 1, step))
+    assert measured["auc"].tolist() == [found.golden_auc, *flips["auc"][step - 1 :: step]]
+
+
+def test_a_narrow_format(small):
+    """Flips are of the stored words; tables of integer rows have no gradient and are left out."""
+    model, rows = small
+    narrow = stored_as(model, dense="bf16", tables="int8")
+    found = dr.worst_case(dr.Evaluator(narrow, rows), budget=3)
+    assert (
+        len(found.flips) and found.flips["bit"].max() < 16 and not found.flips["tensor"].str.contains("embedding").any()
+    )
+    with pytest.raises(ValueError, match="no tensor of target 'embedding' has a gradient"):
+        dr.worst_case(dr.Evaluator(narrow, rows), allowed=dr.Allowed("embedding"))
+
+
+def test_batches_and_frozen_weights(small):
+    """Batches of one's own give the same flips; frozen weights stay frozen."""
+    model, rows = small
+    batches = dr.data.from_batches([rows.batch(np.arange(start, start + 150)) for start in range(0, 600, 150)])
+    expected = dr.worst_case(dr.Evaluator(model, rows), budget=2).flips
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    try:
+        found = dr.worst_case(dr.Evaluator(model, batches), budget=2).flips
+        assert not any(parameter.requires_grad for parameter in model.parameters())
+    finally:
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)
+    assert found[["tensor", "word", "bit"]].equals(expected[["tensor", "word", "bit"]])
+
+
+def test_what_is_refused(small, data):
+    model, rows = small
+    evaluator = dr.Evaluator(model, rows)
+    for options, message in (
+        ({"budget": 0}, "budget and candidates must be 1 or more, got 0 and 40"),
+        ({"candidates": 0}, "budget and candidates must be 1 or more, got 20 and 0"),
+        ({"allowed": dr.Allowed("nowhere")}, "target 'nowhere' matches nothing"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dr.worst_case(evaluator, **options)
+    for options, message in (
+        ({"one_per": 0}, "one_per is 0; it must be a number of bytes"),
+        ({"one_per": 8, "pairs_in": 8}, "give one of them"),
+        ({"bits": "exponents"}, "unknown field of a number format 'exponents'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            dr.Allowed(**options)
+    other = dr.Evaluator(build_model("dlrm", data.schema), data.test.head(100))
+    found = dr.worst_case(evaluator, budget=1)
+    with pytest.raises(ValueError, match="the evaluator's model has state"):
+        found.measure(other)
