@@ -15,6 +15,9 @@ from . import training as training
 from .campaign import Campaign as Campaign
 from .campaign import decades as decades
 from .campaign_file import read_campaign as read_campaign
+from .chosen_flips import Allowed as Allowed
+from .chosen_flips import WorstCase as WorstCase
+from .chosen_flips import worst_case as worst_case
 from .data import load_dataset as load_dataset
 from .evaluation import Evaluator as Evaluator
 from .evaluation import trace as trace
@@ -61,8 +64,5 @@ from .statistics import recovery as recovery
 from .statistics import summarise as summarise
 from .training import load_model as load_model
 from .training import load_models as load_models
-from .worst_case import Allowed as Allowed
-from .worst_case import WorstCase as WorstCase
-from .worst_case import worst_case as worst_case
 
 __version__: str

@@ -3,6 +3,7 @@ from . import as_released as as_released
 from . import ber_sweep as ber_sweep
 from . import bit_sensitivity as bit_sensitivity
 from . import captions as captions
+from . import chosen_flips as chosen_flips
 from . import clean_models as clean_models
 from . import components as components
 from . import factor_effects as factor_effects
@@ -19,7 +20,6 @@ from . import protection as protection
 from . import protection_plan as protection_plan
 from . import rounding as rounding
 from . import scoring_rules as scoring_rules
-from . import worst_case as worst_case
 from .captions import details as details
 from .findings import conclusion as conclusion
 from .notebook import check_parameters as check_parameters

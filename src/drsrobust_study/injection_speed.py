@@ -25,7 +25,7 @@ from torch import nn
 
 from drsrobust._choices import unknown
 from drsrobust._progress import progress_bar
-from drsrobust.injection.address_space import INTEGER_OF_BYTES
+from drsrobust.injection.words import INTEGER_OF_BYTES
 from drsrobust.timing import available_kib, cpu_seconds, data_kib, peak, resident
 from drsrobust_study.injectors import METHODS, OURS, DenseErrorMap, ElementLoop, Method, cannot
 

@@ -149,7 +149,7 @@ def _rounded(
 class _Stored(nn.Module):
     """A module that reads some of its parameters as float32."""
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Any, ...]:
         base, names = type(self).stored
         return _empty, (base, names), vars(self).copy()
 
@@ -161,8 +161,8 @@ def _empty(base: type[nn.Module], names: tuple[str, ...]) -> nn.Module:
 
 @cache
 def _stored_class(base: type[nn.Module], names: tuple[str, ...]) -> type[nn.Module]:
-    """A class as `base`, whose instances read these parameters as float32. It has the name of `base`, which tells models and
-    layers apart."""
+    """A class as `base`, whose instances read these parameters as float32. It has the name of `base`, by which models and
+    layers are known."""
     members: dict[str, Any] = {name: _as_float32(name) for name in names}
     members |= {"__module__": base.__module__, "__qualname__": base.__qualname__, "stored": (base, names)}
     return type(base.__name__, (_Stored, base), members)

@@ -24,6 +24,7 @@ from drsrobust_study.figures.bit_sensitivity import (
     bit_sensitivity_data,
     top_bit,
 )
+from drsrobust_study.figures.chosen_flips import worst_case
 from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 from drsrobust_study.figures.components import (
     bit_class_pvf,
@@ -70,7 +71,6 @@ from drsrobust_study.figures.protection import (
     protection_front_data,
 )
 from drsrobust_study.figures.protection_plan import protection_plan, protection_plan_data
-from drsrobust_study.figures.worst_case import worst_case
 
 __all__ = [
     "abft_detection",

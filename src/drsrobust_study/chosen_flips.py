@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust._progress import progress_bar
+from drsrobust.chosen_flips import Allowed, WorstCase
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, ErrorMap, FixedCount
 from drsrobust.mitigation.base import Screened
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.intervals import stringer_interval
-from drsrobust.worst_case import Allowed, WorstCase
 from drsrobust_study.findings import interval
 from drsrobust_study.thirds import THIRD
 

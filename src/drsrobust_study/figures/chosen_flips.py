@@ -17,7 +17,7 @@ def worst_case(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     the mean of random flips with its interval.
 
     Args:
-        data: `drsrobust_study.worst_case.chosen_and_random`.
+        data: `drsrobust_study.chosen_flips.chosen_and_random`.
         ax: where to draw; None: a new figure.
     """
     golden = data["auc_golden"].max() if len(data) else 0.5

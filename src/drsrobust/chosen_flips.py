@@ -25,8 +25,8 @@ from drsrobust.models.scoring import PaddedBatches
 if TYPE_CHECKING:
     import pandas as pd
 
-_LARGEST = 3e38  # stands for infinity and NaN in the ranking
-_PER_BIT, _PER_TENSOR = 2, 4  # candidates of a step
+_LARGEST = 3e38  # of infinity and NaN in the ranking
+_PER_BIT, _PER_TENSOR = 20, 10  # parts of the candidates that may be of one bit, or of one tensor
 _POOL = 4096  # words of a tensor and bit, of the highest rank, that a protection is asked about
 _TIED = -1e-9  # AUC that is lower by less is a tie
 
@@ -116,6 +116,14 @@ class WorstCase:
         golden_auc: on these rows without errors.
         checkpoint: SHA-256 (hex) of the model's state.
         allowed: what could be chosen.
+
+    Example:
+        >>> import drsrobust as dr
+        >>> data = dr.load_dataset("synthetic-movielens", rows=20_000)
+        >>> model = dr.load_model("dlrm", data, settings=dr.training.Settings(epochs=2), progress=False)
+        >>> found = worst_case(dr.Evaluator(model, data.valid), budget=2)
+        >>> len(found.error_map(1)), list(found.measure(dr.Evaluator(model, data.test))["flips"][:2])
+        (1, [0, 1])
     """
 
     flips: "pd.DataFrame"
@@ -172,15 +180,16 @@ def worst_case(
     """Chooses flips that lower AUC, one after the other (or pair after pair), until AUC is 0.5 or less, nothing lowers it, or
     the budget ends.
 
-    Each step ranks all allowed flips by gradient of the mean loss times change of the word (a change to an infinite number or
-    NaN counts as 3e38), takes the best 2 of each tensor and bit, at most 4 of a tensor, and scores the best of them exactly.
-    Where gradients vanish, as they do once scores saturate, those of the model without errors rank. Greedy search finds a lower
-    bound of the harm: another choice of as many flips may do more.
+    Each step ranks all allowed flips by gradient of the mean loss times change of the word (infinite numbers and NaN count as
+    3e38), takes the best 2 of each tensor and bit, at most 4 of a tensor (more where `candidates` is over 40), and scores the
+    best of these exactly. Where gradients vanish, as they do once scores saturate, those of the model without errors rank.
+    Greedy search finds a lower bound of the harm: another choice of as many flips may do more. Of changes to huge numbers the
+    gradient says little, so there another flip may leave a lower AUC, though that of the chosen one is 0.5 or less.
 
     Args:
         evaluator: of the rows of the search; measure the harm on other rows (`WorstCase.measure`).
         budget: flips, at most.
-        allowed: which flips; a protection stands for `Allowed(passes=protection)`; None: any flip of any parameter.
+        allowed: which flips; a protection means `Allowed(passes=protection)`; None: any flip of any parameter.
         candidates: flips (or pairs) that are scored exactly in each step.
 
     Returns:
@@ -192,11 +201,10 @@ def worst_case(
 
     Example:
         >>> import drsrobust as dr
-        >>> data = dr.load_dataset("synthetic-movielens", rows=2000)
-        >>> _ = torch.manual_seed(0)
-        >>> model = dr.models.build_model("dlrm", data.schema)
+        >>> data = dr.load_dataset("synthetic-movielens", rows=20_000)
+        >>> model = dr.load_model("dlrm", data, settings=dr.training.Settings(epochs=2), progress=False)
         >>> chosen = worst_case(dr.Evaluator(model, data.valid), budget=2, allowed=Allowed("over_mlp"))
-        >>> len(chosen.flips) > 0 and chosen.flips["auc"].iloc[-1] < chosen.golden_auc
+        >>> bool(chosen.flips["auc"].iloc[-1] < chosen.golden_auc)
         True
     """
     if (budget := index(budget)) < 1 or (candidates := index(candidates)) < 1:
@@ -217,12 +225,17 @@ class _Search:
 
     def __init__(self, evaluator: Evaluator, allowed: Allowed, candidates: int) -> None:
         self._evaluator, self._allowed, self._candidates = evaluator, allowed, candidates
+        self._per_tensor = max(4, candidates // _PER_TENSOR)
         self._space = allowed.space(evaluator.model)
         self._numbers = [
             number
             for number, tensor in enumerate(self._space.tensors)
             if tensor.stored.rows is None and tensor.memory.is_floating_point()
         ]
+        memory = {number: self._space.tensors[number].memory.detach().double() for number in self._numbers}
+        self._spans = {
+            number: float(values.max() - values.min()) for number, values in memory.items() if values.numel()
+        }
         self._golden = self._gradients() if self._numbers else {}
         if not any(gradient is not None for gradient in self._golden.values()):
             raise ValueError(f"no tensor of target {str(allowed.target)!r} has a gradient")
@@ -273,10 +286,10 @@ class _Search:
         """The best candidates that may be chosen next, the best first."""
         flips = self._ranked()
         if self._allowed.pairs_in is not None:
-            moves = _pairs(flips, self._block(flips, self._allowed.pairs_in))
+            moves = _pairs(flips, self._block(flips, self._allowed.pairs_in), self._per_tensor)
         else:
-            best = _best(flips, flips.tensor * 64 + flips.bit, _PER_BIT)
-            best = _best(best, best.tensor, _PER_TENSOR)
+            best = _best(flips, flips.tensor * 64 + flips.bit, max(2, self._candidates // _PER_BIT))
+            best = _best(best, best.tensor, self._per_tensor)
             moves = [best.take([number]) for number in np.argsort(-best.score, kind="stable")]
         for number, move in enumerate(filter(self._passes, moves)):
             if number == self._candidates:
@@ -390,15 +403,15 @@ def _best(flips: _Flips, key: np.ndarray, n: int) -> _Flips:
     return flips.take(order[rank < n])
 
 
-def _pairs(flips: _Flips, block: np.ndarray) -> list[_Flips]:
-    """The two flips of the highest score of each block that has two, the best first; at most `_PER_TENSOR` of a tensor."""
+def _pairs(flips: _Flips, block: np.ndarray, n: int) -> list[_Flips]:
+    """The two flips of the highest score of each block that has two, the best first; at most n of a tensor."""
     best = flips.take(np.lexsort((-flips.score, block)))
     order = np.sort(block)
     _, first, count = np.unique(order, return_index=True, return_counts=True)
     first = first[count > 1]
     with np.errstate(over="ignore"):
         score = best.score[first] + best.score[first + 1]
-    pairs = _best(_Flips(best.tensor[first], best.word[first], first, score), best.tensor[first], _PER_TENSOR)
+    pairs = _best(_Flips(best.tensor[first], best.word[first], first, score), best.tensor[first], n)
     return [best.take([start, start + 1]) for start in pairs.bit[np.argsort(-pairs.score, kind="stable")]]
 
 
