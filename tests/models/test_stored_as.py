@@ -312,3 +312,9 @@ def test_tables_of_odd_width_stay_as_they_are(data):
     formats = {tensor.name: tensor.format.name for tensor in dr.resolve(narrow).tensors}
     assert formats["first_order.embedding_bags.user.weight"] == "float32"
     assert formats["fields.embeddings.embedding_bags.user.weight"].startswith("int8 rows")
+
+
+def test_the_page_runs(capsys, run_page):
+    names = run_page("models.md", blocks=1)
+    assert names["narrow"].over_arch.model[1]._parameters["weight"].dtype == torch.bfloat16
+    assert "share" in capsys.readouterr().out
