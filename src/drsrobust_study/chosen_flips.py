@@ -42,8 +42,8 @@ def random_flips(
         progress: shows a progress bar.
 
     Returns:
-        `allowed` (the name), `flips`, `trial`, `auc`; an AUC of 0 where the model raised. Counts that are larger than the number
-        of blocks with one flip each are left out.
+        `allowed` (the name), `flips`, `trial`, `auc`; an AUC of 0 where the model raised. Counts over the number of blocks that
+        may have one flip each are left out.
     """
     import pandas as pd
 
