@@ -158,8 +158,8 @@ def chosen_against_random(
         random_flips: random ones.
 
     Returns:
-        a row for each name (`reading`) and kind of flips that was tried, of random flips also on thirds of the trials: `value`, `low`, `high`, `n`, `detail`,
-        `reason`.
+        a row for each name and kind of flips that was tried (`reading`), of random flips also on thirds of the trials: `value`,
+        `low`, `high`, `n`, `detail`, `reason`.
     """
     import pandas as pd
 
