@@ -33,6 +33,8 @@ ANSWERS = {
     "12": "ours: faults of memory chips, with an extent (C12)",
     "13": "ours: from failure rates to wrong recommendations a day",
     "14": "ours: what to protect within a budget (C19)",
+    "15": "ours: number formats of weights (C14, C17a, C17b)",
+    "16": "ours: chosen against random flips (C15)",
 }
 
 

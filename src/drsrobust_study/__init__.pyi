@@ -3,6 +3,7 @@ from . import as_released as as_released
 from . import ber_sweep as ber_sweep
 from . import bit_sensitivity as bit_sensitivity
 from . import captions as captions
+from . import chosen_flips as chosen_flips
 from . import clean_models as clean_models
 from . import components as components
 from . import factor_effects as factor_effects
@@ -13,6 +14,7 @@ from . import injection_speed as injection_speed
 from . import memory_faults as memory_faults
 from . import mitigations as mitigations
 from . import model_factors as model_factors
+from . import number_formats as number_formats
 from . import one_flip as one_flip
 from . import protection as protection
 from . import protection_plan as protection_plan

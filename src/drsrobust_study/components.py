@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 
 # Classes of bits whose flips are taken to lose no more than those that were drawn: all but the highest exponent bit, as in
-# stratified campaigns of `BitFlip`.
-BOUNDED = ("sign", "exponent_high", "exponent_low", "mantissa")
+# stratified campaigns of `BitFlip`, and the codes of quantized rows, but not their scales and biases.
+BOUNDED = ("sign", "exponent_high", "exponent_low", "mantissa", "value")
 
 
 def layer_names(model: nn.Module) -> dict[str, str]:

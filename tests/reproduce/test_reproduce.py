@@ -41,6 +41,10 @@ CLAIMS = [
     "C11",
     "C12",
     "C13",
+    "C14",
+    "C15",
+    "C17a",
+    "C17b",
     "C19",
 ]
 
@@ -50,6 +54,7 @@ FEWER = {
     r"^((?:\w+_)?trials) = \d+": r"\1 = 3",
     "test_rows = 5000": "test_rows = 1000",
     "^anywhere = .*": "anywhere = 20",
+    "^maps = .*": "maps = 4",
     "^bits = .*": "bits = [31, 30, 23, 8]",
     "^injections = .*": "injections = 96",
     "^int8_injections = .*": "int8_injections = 32",
@@ -121,6 +126,7 @@ def test_figures_and_their_numbers(smoke):
     timed = ["07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places"]
     timed += ["14_protection_plan"]  # its budget of time is of measured times
     timed += ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
+    names += ["15_number_formats", "15_number_formats_classes", "16_worst_case"]
     names += ["10_your_model", "11_one_flip", "11_one_flip_layers", "13_fleet_risk_tail"]
     names += [f"12_memory_faults{part}" for part in ("", "_assumptions", "_lead", "_ranking", "_yearly")]
     assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names + timed)
@@ -159,6 +165,9 @@ def test_figures_and_their_numbers(smoke):
         "13_fleet_risk",
         "14_protection_plan_assignment",
         "14_protection_plan_claims",
+        "15_number_formats_claims",
+        "16_worst_case_claims",
+        "16_worst_case_flips",
         "claims",
         "models",
     ]

@@ -24,6 +24,7 @@ from drsrobust_study.figures.bit_sensitivity import (
     bit_sensitivity_data,
     top_bit,
 )
+from drsrobust_study.figures.chosen_flips import worst_case
 from drsrobust_study.figures.clean_models import clean_auc, clean_auc_data, learning_curves, learning_curves_data
 from drsrobust_study.figures.components import (
     bit_class_pvf,
@@ -61,6 +62,7 @@ from drsrobust_study.figures.model_factors import (
     model_factors,
     model_factors_data,
 )
+from drsrobust_study.figures.number_formats import format_classes, number_formats, number_formats_data
 from drsrobust_study.figures.one_flip import one_flip
 from drsrobust_study.figures.protection import (
     protection_cost,
@@ -97,15 +99,16 @@ __all__ = [
     "fault_assumptions",
     "fault_assumptions_data",
     "fleet_tail",
+    "format_classes",
     "injection_speed",
     "injection_speed_data",
     "layer_loss",
     "layer_loss_data",
-    "learning_curves",
-    "learning_curves_data",
     "lead",
     "lead_curves",
     "lead_data",
+    "learning_curves",
+    "learning_curves_data",
     "memory_fault_loss",
     "memory_fault_loss_data",
     "memory_fault_years",
@@ -114,20 +117,23 @@ __all__ = [
     "model_factor_levels",
     "model_factors",
     "model_factors_data",
+    "number_formats",
+    "number_formats_data",
     "one_flip",
     "protection_cost",
     "protection_cost_data",
     "protection_front",
     "protection_front_data",
-    "protection_plan",
-    "protection_plan_data",
     "protection_places",
     "protection_places_data",
+    "protection_plan",
+    "protection_plan_data",
     "protection_ranking",
     "recovery_rows",
     "recovery_rows_data",
-    "scoring_rules",
     "row_loss",
     "row_loss_data",
+    "scoring_rules",
     "top_bit",
+    "worst_case",
 ]

@@ -1,0 +1,112 @@
+"""Number formats of weights: what they cost without errors, and what a flipped bit costs in them."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drsrobust.plots.curves import interval
+from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.style import at_edge, legend_outside, series_style, series_styles, styled
+from drsrobust.statistics.columns import ENDS
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_QUANTITIES = ("auc_change", "per_bit", "per_weight", "at_rate")
+_TITLES = {
+    "auc_change": "without errors",
+    "per_bit": "one flipped bit",
+    "per_weight": "one flipped bit,\ntimes bits per weight",
+    "at_rate": "one wrong bit in 1e9\nthat are stored",
+}
+_LEAST = {"per_bit": 1e-8, "per_weight": 1e-7, "at_rate": 1e-14}  # resolution of each loss
+_NAMES = {"fp8_e4m3": "fp8 e4m3", "fp8_e5m2": "fp8 e5m2"}
+_CLASSES = {
+    "sign": "sign",
+    "exponent_top": "exponent,\ntop bit",
+    "exponent_high": "exponent,\nhigh",
+    "exponent_low": "exponent,\nlow",
+    "mantissa": "mantissa",
+    "scale": "scale of\na tensor",
+}
+
+
+def number_formats_data(clean: "pd.DataFrame", losses: "pd.DataFrame") -> "pd.DataFrame":
+    """What `number_formats` draws: a row for each part of the model and format.
+
+    Args:
+        clean: `drsrobust_study.number_formats.clean_cost`.
+        losses: `drsrobust_study.number_formats.flip_losses`.
+    """
+    data = losses.merge(clean, on=["part", "format"], validate="one_to_one")
+    columns = ["model", "dataset", "part", "format", "numbers", "megabytes", "bits", "n", "auc"]
+    return data[[*columns, *(f"{name}{end}" for name in _QUANTITIES for end in ENDS)]]
+
+
+@styled
+def number_formats(data: "pd.DataFrame", ax: "Axes | None" = None, *, quantity: str = "per_bit") -> "Axes":
+    """A quantity by part of the model and format, one below the other.
+
+    Args:
+        data: `number_formats_data`.
+        ax: where to draw; None: a new figure.
+        quantity: `auc_change` (of the model without errors), `per_bit`, `per_weight` or `at_rate` (AUC lost).
+    """
+    parts = list(dict.fromkeys(data["part"]))
+    place = np.arange(len(data))[::-1] - 0.7 * data["part"].map(parts.index).to_numpy(float)
+    if quantity != "auc_change":
+        floor = loss_floor(data, quantity, _LEAST[quantity])
+    for index, part in enumerate(parts):
+        style, of_part = series_style(index), (data["part"] == part).to_numpy()
+        style = {"color": style["color"], "marker": style["marker"], "label": part}
+        if quantity == "auc_change":
+            bars = {"xerr": interval(data[of_part], quantity), "capsize": 2.5, "elinewidth": 1.2, "markersize": 5}
+            ax.errorbar(data.loc[of_part, quantity], place[of_part], linestyle="none", **bars, **style)
+        else:
+            draw_losses(ax, data[of_part], place[of_part], quantity, floor=floor, vertical=False, **style)
+    ax.set_yticks(
+        place, [f"{_NAMES.get(row.format, row.format)}  ({row.megabytes:.2g} MB)" for row in data.itertuples()]
+    )
+    ax.grid(False, axis="y")
+    ax.set_title(_TITLES[quantity])
+    if not len(data):
+        return ax
+    ax.set_ylim(place.min() - 0.6, place.max() + 0.6)
+    if quantity == "auc_change":
+        ax.axvline(0.0, color="#777777", linewidth=0.9, zorder=0)
+        ax.set_xlabel("change of AUC")
+        ax.locator_params(axis="x", nbins=3)
+    else:
+        loss_axis(ax, floor, data[f"{quantity}_high"].max(), axis="x", label="AUC lost (mean)")
+    ax.label_outer()
+    if at_edge(ax, "last_col"):
+        handles = ax.get_legend_handles_labels()[0]
+        more = [] if quantity == "auc_change" else bound_handles(data, quantity, floor=floor, vertical=False)
+        legend_outside(ax, [*handles, *more])
+    return ax
+
+
+@styled
+def format_classes(data: "pd.DataFrame", ax: "Axes | None" = None, *, part: str) -> "Axes":
+    """AUC lost by one flipped bit, by class of bits, a series per format of floating-point numbers.
+
+    Args:
+        data: `drsrobust_study.number_formats.class_losses`.
+        ax: where to draw; None: a new figure.
+        part: of the model.
+    """
+    data = data[(data["part"] == part) & data["bit_class"].isin(list(_CLASSES))]
+    floor, formats = loss_floor(data, lowest=1e-8), list(dict.fromkeys(data["format"]))
+    for index, (name, style) in enumerate(series_styles(formats).items()):
+        points = data[data["format"] == name]
+        place = points["bit_class"].map(list(_CLASSES).index) + 0.14 * (index - (len(formats) - 1) / 2)
+        style = {"color": style["color"], "marker": style["marker"], "label": _NAMES.get(name, name)}
+        draw_losses(ax, points, place, floor=floor, **style)
+    ax.set_xticks(range(len(_CLASSES)), list(_CLASSES.values()))
+    ax.set_xlim(-0.5, len(_CLASSES) - 0.5)
+    ax.grid(False, axis="x")
+    if len(data):
+        loss_axis(ax, floor, data["auc_drop_high"].max(), label="AUC lost by one flipped bit (mean)")
+        legend_outside(ax, [*ax.get_legend_handles_labels()[0], *bound_handles(data, floor=floor)], title=part)
+    return ax

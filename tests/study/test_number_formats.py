@@ -1,0 +1,107 @@
+"""Numbers of notebook 15: what formats cost, what flips cost in them, and the findings on C14 and C17."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import drsrobust_study as study
+from drsrobust.introspection import components
+from drsrobust.models import stored_as
+from drsrobust_study.number_formats import DENSE, RATE, TABLES
+
+FORMATS = {DENSE: ["fp32", "bf16", "fp8_e5m2"], TABLES: ["fp32", "int4"]}
+
+
+@pytest.fixture(scope="module")
+def measured(trained, data):
+    stored = study.number_formats.stored_models(trained, data.test.head(300), *FORMATS.values())
+    return (
+        stored,
+        study.number_formats.flips(stored, trials=7, seed=1),
+        study.number_formats.clean_cost(trained, stored),
+    )
+
+
+def test_parts_and_sizes(measured, trained):
+    """Every number of a part is counted once; storage is what the words take, with scales, biases and padding."""
+    stored, _, clean = measured
+    assert list(zip(clean["part"], clean["format"], strict=True)) == [
+        (p, f) for p, names in FORMATS.items() for f in names
+    ]
+    numbers = components(trained).set_index("component")["parameters"]
+    assert clean.groupby("part")["numbers"].first().to_dict() == {
+        DENSE: numbers.drop("embedding").sum(),
+        TABLES: numbers["embedding"],
+    }
+    by_format = clean.set_index(["part", "format"])
+    assert by_format.loc[(DENSE, "fp32"), "megabytes"] * 1e6 == 4 * numbers.drop("embedding").sum()
+    assert by_format.loc[(DENSE, "bf16"), "megabytes"] * 1e6 == 2 * numbers.drop("embedding").sum()
+    tensors = sum(not name.startswith("sparse") for name, _ in trained.named_parameters())
+    assert by_format.loc[(DENSE, "fp8_e5m2"), "megabytes"] * 1e6 == numbers.drop("embedding").sum() + 4 * tensors
+    rows = sum(len(p) for name, p in trained.named_parameters() if name.startswith("sparse"))
+    assert by_format.loc[(TABLES, "int4"), "megabytes"] * 1e6 == 16 * rows  # 2 + 2 + 8 bytes, padded
+    assert (by_format.xs("fp32", level=1)["auc_change"] == 0).all()
+    assert (clean["auc_change_low"] <= clean["auc_change"]).all() and (
+        clean["auc_change"] <= clean["auc_change_high"]
+    ).all()
+
+
+def test_losses_by_bit_weight_and_rate(measured):
+    """The mean over classes, weighted by their bits; what depends on it is that times numbers of bits."""
+    stored, flips, clean = measured
+    numbers = clean.groupby("part")["numbers"].first()
+    losses = study.number_formats.flip_losses(stored, flips, numbers)
+    for one, row in zip(stored, losses.to_dict("records"), strict=True):
+        partition, trials = study.number_formats.partition_of(one), flips[one.part, one.format]
+        means = [
+            trials[(trials["error_model"] == error.label) & (trials["target"] == str(target))]["auc_drop"].mean()
+            for error, target in study.components.single_errors(partition)
+        ]
+        assert row["per_bit"] == pytest.approx(float(np.dot(means, partition["weight"])), abs=1e-12)
+        assert row["bits"] == partition["eligible"].sum() and row["n"] == 7 * len(partition)
+        assert row["per_weight"] == pytest.approx(row["per_bit"] * row["bits"] / numbers[one.part])
+        assert row["at_rate"] == pytest.approx(row["per_bit"] * row["bits"] * RATE)
+    names = losses.set_index(["part", "format"])["bits"]
+    assert names[DENSE, "fp32"] == 2 * names[DENSE, "bf16"]
+    figure = study.figures.number_formats_data(clean, losses)
+    for quantity in ("auc_change", "per_bit", "per_weight", "at_rate"):
+        ax = study.figures.number_formats(figure, quantity=quantity)
+        assert [label.get_text().partition(" ")[0] for label in ax.get_yticklabels()] == [
+            "fp32",
+            "bf16",
+            "fp8",
+            "fp32",
+            "int4",
+        ]
+    classes = study.number_formats.class_losses(stored, flips)
+    of_scaled = classes[(classes["part"] == DENSE) & (classes["format"] == "fp8_e5m2")]
+    assert set(of_scaled["bit_class"]) == {"sign", "exponent_top", "exponent_low", "mantissa", "scale"}
+    for (part, name), rows in classes.groupby(["part", "format"]):
+        whole = losses.set_index(["part", "format"])["per_bit"][part, name]
+        assert float(np.dot(rows["auc_drop"], rows["share"])) == pytest.approx(whole, abs=1e-12)
+    study.figures.format_classes(classes, part=DENSE)
+
+
+def test_findings(measured, trained, data):
+    stored, flips, clean = measured
+    ratio = study.number_formats.narrow_against_wide(stored, flips, DENSE, "bf16", "fp32")
+    assert list(ratio["third"]) == [0, 1, 2, 3] and (ratio["claim"] == "C17b").all()
+    losses = study.number_formats.flip_losses(stored, flips, clean.groupby("part")["numbers"].first())
+    per_bit = losses.set_index(["part", "format"])["per_bit"]
+    assert ratio["value"][0] == pytest.approx(per_bit[DENSE, "bf16"] / per_bit[DENSE, "fp32"])
+    quality = study.number_formats.quality_cost(clean, TABLES, "int4").iloc[0]
+    assert quality["value"] == clean.set_index(["part", "format"])["auc_change"][TABLES, "int4"]
+    assert quality["detail"] == "25.0% of the memory of tables in fp32"
+    half = study.number_formats.Evaluator(stored_as(trained, dense="bf16", tables="fp16"), data.test.head(300))
+    kept = study.number_formats.kept_under_errors(half, ber=1e-2, trials=6, seed=2)
+    whole = kept[kept["third"] == 0].set_index("reading")["value"]
+    assert whole["no protection"] < 0.5 < whole["exponents protected"] <= 1.01
+
+
+def test_figures_of_no_trials():
+    columns = [f"{name}{end}" for name in ("auc_change", "per_bit", "at_rate") for end in ("", "_low", "_high")]
+    empty = pd.DataFrame(columns=["part", "format", "megabytes", *columns])
+    for quantity in ("auc_change", "per_bit"):
+        study.figures.number_formats(empty, quantity=quantity)
+    classes = pd.DataFrame(columns=["part", "format", "bit_class", "auc_drop", "auc_drop_low", "auc_drop_high"])
+    study.figures.format_classes(classes, part=DENSE)
