@@ -5,7 +5,8 @@ identity. One process writes at a time, others may read meanwhile. Chunks of ano
 trials are refused by name.
 
 Chunks are joined: by their writer, as it goes, and all of a store of many chunks when it is opened for writing. A joined chunk
-carries the names of those that it replaces. These are ignored, and deleted when they can be, so a kill at any time loses nothing.
+carries the names of those that it replaces. These are ignored, and deleted when they can be, so a kill at any time loses
+nothing.
 
 A chunk is named `condition-first-last-crc.parquet`: its condition, its first and last trial (it may lack some between), and
 the CRC-32 of the file. Parquet's page checksums do not cover the footer: of 25,000 bit flips in a chunk one gave other values
