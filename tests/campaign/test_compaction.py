@@ -18,6 +18,19 @@ FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload([writer.__name__, "pandas"])
 
 
+@pytest.fixture(autouse=True)
+def not_joined_while_written(request, monkeypatch):
+    """Most tests here make many chunks."""
+    if "joined_at" not in request.fixturenames:
+        monkeypatch.setattr("drsrobust.campaign.store.JOINED_CHUNKS", 1 << 30)
+
+
+@pytest.fixture
+def joined_at(monkeypatch):
+    monkeypatch.setattr("drsrobust.campaign.store.JOINED_CHUNKS", 5)
+    return 5
+
+
 def chunks(folder):
     return sorted(path.name for path in Path(folder).glob("*.parquet"))
 
@@ -118,6 +131,73 @@ def test_kill_9_while_it_is_compacted(tmp_path):
             here.compact()
         assert here.read().equals(table) and len(chunks(here.folder)) == 2
     assert cut >= 3
+
+
+def test_a_writer_joins_as_it_goes(tmp_path, joined_at):
+    """In any order of the chunks; what is stored is the same, and the next writer finds it."""
+    here, order = store(tmp_path / "s"), Random(2)
+    numbers = [[condition, first] for condition in range(2) for first in range(0, 24, 2)]
+    order.shuffle(numbers)
+    with here.writing():
+        for condition, first in numbers:
+            here.write(trials(condition, [first, first + 1]))
+            assert len(chunks(here.folder)) <= 2 * (24 // 2 // joined_at + joined_at)
+            with pytest.raises(StoreError, match="is stored already"):
+                here.write(trials(condition, [first]))
+    assert len(chunks(here.folder)) == 2 * (2 + 2)  # of 12 chunks two times five, and two
+    expected = filled(tmp_path / "t", n=24)
+    assert here.read().equals(expected.read())
+    with here.writing() as keys:
+        assert len(keys) == 48
+
+
+def test_a_full_disk_leaves_the_chunks_as_they_are(tmp_path, joined_at, monkeypatch):
+    here = store(tmp_path / "s")
+
+    def full(condition, joined):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(here, "_join", full)
+    with here.writing():
+        for first in range(7):
+            here.write(trials(0, [first]))
+    assert len(chunks(here.folder)) == 7 and len(here.keys()) == 7
+
+
+def test_a_restart_forgets_the_chunks_that_were_not_joined(tmp_path, joined_at):
+    here = store(tmp_path / "s")
+    with here.writing():
+        for first in range(joined_at - 1):
+            here.write(trials(0, [first]))
+        here.restart("rows affect each other")
+        for first in range(joined_at):
+            here.write(trials(0, [first]))
+    assert len(chunks(here.folder)) == 1 and len(here.keys()) == joined_at
+
+
+def write_slowly(folder):
+    here = store(folder)
+    with here.writing() as keys:
+        for first in range(len(keys), 400):
+            here.write(trials(0, [first]))
+
+
+def test_kill_9_while_a_writer_joins(tmp_path, joined_at):
+    """At twelve moments: the stored trials are a beginning of all, each once, and the next writer goes on."""
+    random, folder, stored = Random(4), tmp_path / "s", 0
+    for _ in range(12):
+        child = FORKS.Process(target=write_slowly, args=(folder,), daemon=True)
+        child.start()
+        end = time.monotonic() + 30
+        while len(chunks(folder)) < 3 and time.monotonic() < end:
+            time.sleep(0.005)
+        time.sleep(random.uniform(0, 0.15))
+        child.kill()
+        child.join()
+        keys = store(folder).keys()
+        assert len(keys) >= stored and (keys[:, 1] == range(len(keys))).all()
+        stored = len(keys)
+    assert stored > 0
 
 
 def test_a_damaged_chunk_is_not_joined(tmp_path):

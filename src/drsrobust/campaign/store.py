@@ -4,8 +4,9 @@ Contract: a finished trial is never changed and never stored again. A chunk belo
 identity. One process writes at a time, others may read meanwhile. Chunks of another campaign, damaged chunks and duplicate
 trials are refused by name.
 
-A store of many chunks is compacted: a joined chunk carries the names of those that it replaces. These are ignored, and deleted
-when they can be, so a kill at any time loses nothing.
+Chunks are joined: by their writer, as it goes, and all of a store of many chunks when it is opened for writing. A joined chunk
+carries the names of those that it replaces. These are ignored, and deleted when they can be, so a kill at any time loses
+nothing.
 
 A chunk is named `condition-first-last-crc.parquet`: its condition, its first and last trial (it may lack some between), and
 the CRC-32 of the file. Parquet's page checksums do not cover the footer: of 25,000 bit flips in a chunk one gave other values
@@ -37,6 +38,7 @@ _READERS = min(4, os.cpu_count() or 1)  # threads
 _AGAIN = "delete it and its trials are computed again"
 JOINED_TRIALS = 1024  # of a joined chunk at least, but for the last of a condition
 MANY_CHUNKS = 1000  # a store with more is compacted when it is opened for writing
+JOINED_CHUNKS = 32  # chunks of a condition that a writer joins as it goes
 PATIENCE = 10.0  # seconds to wait for another writer: the lock of a killed run takes a moment to vanish
 
 
@@ -74,6 +76,7 @@ class Store:
         self.folder, self.identity, self.schema = Path(folder), digest(definition), schema.remove_metadata()
         self._definition, self._about = definition, provenance
         self._known: dict[int, set[int]] | None = None  # trials by condition, while this store is held for writing
+        self._new: dict[int, list[tuple[Path, pa.Table]]] = {}  # chunks that this writer has not joined yet
         self.full_run: str | None = None
         self.made_by = provenance
         if file := next((place for place in (self.folder, *self.folder.parents) if os.path.isfile(place)), None):
@@ -148,7 +151,7 @@ class Store:
             try:
                 yield keys
             finally:
-                self._known = None
+                self._known, self._new = None, {}
 
     def _lock(self, stack: ExitStack) -> None:
         if os.environ.get("DRSROBUST_WAIT"):
@@ -200,7 +203,7 @@ class Store:
         try:
             for chunk in self.folder.glob("*.parquet"):
                 chunk.unlink()
-            self._known, self.full_run = {}, full_run
+            self._known, self._new, self.full_run = {}, {}, full_run
             self._write_manifest()
         except OSError as error:
             raise StoreError(f"{self.folder} cannot be written to: {_why(error)}") from error
@@ -222,7 +225,7 @@ class Store:
         if twice := trials_of.intersection(trials):
             raise StoreError(f"{self.folder}: trial {min(twice)} of condition {condition} is stored already")
         try:
-            self._write_chunk(table, _content(condition, trials))
+            path = self._write_chunk(table, _content(condition, trials))
         except OSError as error:
             total = sum(len(trials) for trials in self._known.values())
             raise StoreError(
@@ -230,9 +233,15 @@ class Store:
                 "were stored before are kept. When there is room, run again: it continues from there"
             ) from error
         trials_of.update(trials)
+        new = self._new.setdefault(condition, [])
+        new.append((path, table))
+        if len(new) == JOINED_CHUNKS:
+            with suppress(OSError):  # as where the disk is full: the chunks stay
+                self._join(condition, new)
+            del self._new[condition]
 
-    def _write_chunk(self, table: pa.Table, content: str, replaced: Sequence[str] = ()) -> None:
-        """Writes a chunk, or nothing. Raises OSError if there is no room, StoreError if the folder is gone."""
+    def _write_chunk(self, table: pa.Table, content: str, replaced: Sequence[str] = ()) -> Path:
+        """Writes a chunk, or nothing; returns its file. Raises OSError if there is no room, StoreError if the folder is gone."""
         sink = pa.BufferOutputStream()
         metadata = {_IDENTITY: self.identity.encode()} | ({_REPLACES: json.dumps(replaced)} if replaced else {})
         pq.write_table(table.replace_schema_metadata(metadata), sink, write_page_checksum=True, write_statistics=False)
@@ -247,6 +256,7 @@ class Store:
             with suppress(OSError):
                 path.unlink(missing_ok=True)  # it may have its final name already
             raise
+        return path
 
     def compact(self) -> None:
         """Joins chunks, under the lock of `writing()`, to at most one for each condition and 1,024 trials.
