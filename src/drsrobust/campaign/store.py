@@ -241,7 +241,7 @@ class Store:
             del self._new[condition]
 
     def _write_chunk(self, table: pa.Table, content: str, replaced: Sequence[str] = ()) -> Path:
-        """Writes a chunk, or nothing; returns its file. Raises OSError if there is no room, StoreError if the folder is gone."""
+        """Writes a chunk, or nothing; returns its file. Raises OSError without room, StoreError if the folder is gone."""
         sink = pa.BufferOutputStream()
         metadata = {_IDENTITY: self.identity.encode()} | ({_REPLACES: json.dumps(replaced)} if replaced else {})
         pq.write_table(table.replace_schema_metadata(metadata), sink, write_page_checksum=True, write_statistics=False)
