@@ -27,6 +27,7 @@ from drsrobust._files import cache_folder, exclusive
 from drsrobust._processes import end_with_parent
 from reproduce.notebooks import Notebook, progress_file
 from reproduce.time_left import read_events, steps_of
+from reproduce.warm_kernels import ForkedKernel, manager_of
 
 MODELS = "00_models"  # trains on all cores the models that the others load
 # These measure how much longer a model runs with a protection: on all cores, by differences of some percent.
@@ -111,7 +112,7 @@ def side_by_side(runs: Mapping[str, Run], jobs: int) -> Iterator[tuple[str, Outc
     """Runs notebooks in processes of their own, up to `jobs` at a time, begun in their order; yields the key and the outcome of
     each when it ends."""
     context, waiting = multiprocessing.get_context("forkserver"), list(runs)
-    context.set_forkserver_preload(["papermill", __name__])  # 4 s of imports once, not for each notebook
+    context.set_forkserver_preload(["papermill", __name__, "reproduce.preloaded"])  # 10 s of imports once, not each time
     running: dict[str, tuple[Any, Connection, set[int]]] = {}
     free = _core_sets(jobs)
     try:
@@ -165,9 +166,10 @@ def _run_in_child(connection: Connection, run: Run, cores: set[int]) -> None:
     signal.signal(signal.SIGTERM, _interrupted)
     if cores:
         os.sched_setaffinity(0, cores)
+    kernel = ForkedKernel(connection)  # while this process has no threads
     end_with_parent()
     try:
-        connection.send(run_notebook(*run))
+        connection.send(run_notebook(*run, kernel))
     except KeyboardInterrupt:
         pass
     except Exception as error:
@@ -180,7 +182,9 @@ def _interrupted(*_) -> None:
     raise KeyboardInterrupt
 
 
-def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -> Outcome:
+def run_notebook(
+    notebook: Notebook, parameters: dict[str, Any], folder: Path, kernel: ForkedKernel | None = None
+) -> Outcome:
     """Executes a notebook into `folder`: notebooks/<name>.ipynb, figures/, figures/data/.
 
     The executed notebook appears under its name only when every cell ran and its figures are there; after a failure it is
@@ -203,7 +207,7 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
             counts = progress_file(folder, notebook.name)
             counts.parent.mkdir(exist_ok=True)
             counts.write_text(f"started 1 {time.time():.2f}\n")
-            error = _execute(notebook, parameters, part, figures)
+            error = _execute(notebook, parameters, part, figures, kernel)
         except OSError as problem:
             error = explained(type(problem).__name__, str(problem), folder)
     with suppress(OSError), open(progress_file(folder, notebook.name), "a") as counts:
@@ -235,8 +239,10 @@ def tables_of(notebook: str, figures: Path) -> list[Path]:
     return sorted([*figures.glob(f"{notebook}*.csv"), *named])
 
 
-def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figures: Path) -> str | None:
-    """None, or what went wrong in one line. A kernel that never started (a race for ports) is tried once more."""
+def _execute(
+    notebook: Notebook, parameters: dict[str, Any], output: Path, figures: Path, kernel: ForkedKernel | None
+) -> str | None:
+    """None, or what went wrong in one line. A kernel that never started (a race for ports) is tried once more, as a new one."""
     import papermill
     from papermill.exceptions import PapermillExecutionError
     from traitlets.config import Config
@@ -258,6 +264,7 @@ def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figur
                     progress_bar=False,
                     config=quiet,
                     extra_arguments=_QUIET_END,
+                    **({"kernel_manager_class": manager_of(kernel)} if kernel and attempt == 1 else {}),
                 )
             return None
         except PapermillExecutionError as error:
