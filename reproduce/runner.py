@@ -112,7 +112,9 @@ def side_by_side(runs: Mapping[str, Run], jobs: int) -> Iterator[tuple[str, Outc
     """Runs notebooks in processes of their own, up to `jobs` at a time, begun in their order; yields the key and the outcome of
     each when it ends."""
     context, waiting = multiprocessing.get_context("forkserver"), list(runs)
-    context.set_forkserver_preload(["papermill", __name__, "reproduce.preloaded"])  # 10 s of imports once, not each time
+    context.set_forkserver_preload(
+        ["papermill", __name__, "reproduce.preloaded"]
+    )  # 10 s of imports once, not each time
     running: dict[str, tuple[Any, Connection, set[int]]] = {}
     free = _core_sets(jobs)
     try:

@@ -126,7 +126,18 @@ def test_no_number_of_a_message_is_written_by_hand(name):
     text = re.sub(r"\{[^}]*\}", "", messages()[name])
     text = re.sub(r"[a-z]+\d+(m\d)?", "", re.sub(SETTINGS, "", text))  # and names of formats
     # rates, budgets and counts that the notebooks set
-    assert set(re.findall(r"\d[\d.,]*(?<![.,])", text)) <= {"0.1", "0.001", "0.01", "0.5", "5", "25", "30", "31", "100", "10,000"}, text
+    assert set(re.findall(r"\d[\d.,]*(?<![.,])", text)) <= {
+        "0.1",
+        "0.001",
+        "0.01",
+        "0.5",
+        "5",
+        "25",
+        "30",
+        "31",
+        "100",
+        "10,000",
+    }, text
 
 
 def numbers(text):
