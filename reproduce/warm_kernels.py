@@ -14,6 +14,8 @@ from typing import Any
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
+from drsrobust._processes import cores
+
 
 class ForkedKernel:
     """A kernel as papermill's provisioner sees a `subprocess.Popen`. It ends when its pipe is closed before it has started."""
@@ -40,7 +42,7 @@ class ForkedKernel:
     def start(self, arguments: list[str], variables: dict[str, str], folder: str | None) -> None:
         """Starts it: arguments after `python -m ipykernel_launcher`, environment variables, working folder."""
         with os.fdopen(self._pipe, "wb") as pipe:
-            pickle.dump((arguments, variables | {"JPY_PARENT_PID": str(os.getpid())}, folder), pipe)
+            pickle.dump((arguments, variables, folder), pipe)
 
     def poll(self) -> int | None:
         return self.wait(os.WNOHANG)
@@ -72,10 +74,15 @@ def _become_kernel(pipe: Any) -> None:
         arguments, variables, folder = pickle.load(pipe)
         os.environ.clear()
         os.environ.update(variables)
+        if "OMP_NUM_THREADS" not in variables:  # PyTorch counted the cores where it was imported
+            import torch
+
+            torch.set_num_threads(cores())
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         if folder:
             os.chdir(folder)
-        sys.argv = ["ipykernel_launcher", *arguments]
+        # ipykernel read JPY_PARENT_PID, of the process with which it ends, when it was imported
+        sys.argv = ["ipykernel_launcher", *arguments, f"--IPKernelApp.parent_handle={os.getppid()}"]
         from ipykernel.kernelapp import launch_new_instance
 
         launch_new_instance()

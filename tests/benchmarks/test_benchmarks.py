@@ -13,6 +13,7 @@ import torch
 from benchmarks import campaign, cluster, coverage, encoding, gpu, injection, mitigation, quality, sharding, training
 from benchmarks.__main__ import main, write
 from benchmarks.common import LAST, OURS, large_case
+from drsrobust.campaign.store import JOINED_CHUNKS
 from drsrobust.training import Settings
 from drsrobust_study import abft, injection_speed, mitigations
 
@@ -249,7 +250,8 @@ def test_cluster(bench):
         list(table.index) == ["executor", "shards"] and (table["trials"] == 800).all() and (table["deaths"] == 2).all()
     )
     assert table["busy_share"].between(0.5, 1).all() and (table["minutes"] >= 800 / 8 / 60 * 0.9).all()
-    assert table.loc["shards", "merged_chunks"] == 1 and table.loc["executor", "chunks"] > 8 and "simulated" in text
+    assert table.loc["shards", "merged_chunks"] == 1 and "simulated" in text
+    assert 1 <= table.loc["executor", "chunks"] < 2 * JOINED_CHUNKS
 
 
 def test_sharding(bench):
