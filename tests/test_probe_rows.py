@@ -12,7 +12,7 @@ from torch import nn
 import drsrobust as dr
 from drsrobust.evaluation.affected_rows import AffectedRows
 from drsrobust.mitigation.base import Screened
-from drsrobust.probe_rows import DETECTED, MASKED, NOT_READ, OUTCOMES, ROUNDED, _cover, _reads
+from drsrobust.probe_rows import MASKED, NOT_READ, OUTCOMES, ROUNDED, _cover, _reads
 
 ROWS = 90  # of the probe rows in most tests
 
@@ -262,7 +262,13 @@ def test_a_campaign_takes_them_as_any_protection(trained, data, evaluator):
     rows = dr.Evaluator(trained, data.test.head(400))
     probes = dr.ProbeRows.fit(rows, data.train, 64)
     choices = [None, probes, probes + dr.ActivationClipping.fit(trained, data.train)]
-    options = {"errors": [dr.FixedCount(1, bits=[30])], "targets": ["mlp"], "mitigations": choices, "trials": 12, "seed": 4}
+    options = {
+        "errors": [dr.FixedCount(1, bits=[30])],
+        "targets": ["mlp"],
+        "mitigations": choices,
+        "trials": 12,
+        "seed": 4,
+    }
     table = dr.Campaign(rows, **options).run()
     plain, guarded = (table[table["mitigation"] == name].set_index("seed") for name in ("none", probes.name))
     detected = guarded["detected"].astype(bool)
@@ -304,9 +310,9 @@ def test_bad_input_is_one_clear_line(trained, evaluator, probes, data):
     ):
         with pytest.raises(ValueError, match=text):
             dr.ProbeRows.fit(evaluator, split, 5, weights=weights)
-    with dr.inject(trained, dr.FixedCount(1), seed=1) as errors:
-        with pytest.raises(ValueError, match="errors are in the model now"):
-            probes.outcome(errors)
+    errors = dr.FixedCount(1).sample(dr.resolve(trained), seed=1)
+    with errors.applied(trained), pytest.raises(ValueError, match="errors are in the model now"):
+        probes.outcome(errors)
     with pytest.raises(ValueError, match="is not in the model; call this inside"):
         probes.detects(errors)
     other = copy.deepcopy(trained)

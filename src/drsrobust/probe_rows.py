@@ -51,8 +51,8 @@ class _Golden:
 
 
 class ProbeRows(Mitigation):
-    """Fixed rows that are scored every `period`. If a score differs in any bit from the golden one, all weights are reloaded from
-    a golden copy.
+    """Fixed rows that are scored every `period`. If a score differs in any bit from the golden one, all weights are reloaded
+    from a golden copy.
 
     Errors of a map gathered over a time `window`, H; each arrived at a time uniform over it, as of `Scrubbing`. The last probe
     was A ago, A uniform over [0, T], T the period. Errors older than A were in the model together; if the probe rows detect
@@ -214,9 +214,7 @@ class ProbeRows(Mitigation):
         maps = [change.error_map for change in changes if isinstance(change, AppliedMap)]
         transient = len(maps) < len(changes)
         if not any(applied is error_map for applied in maps) and not (transient and error_map.log is not None):
-            raise ValueError(
-                f"{error_map!r} is not in the model; call this inside `with dr.inject(...) as error_map:`"
-            )
+            raise ValueError(f"{error_map!r} is not in the model; call this inside `with dr.inject(...) as error_map:`")
         golden = self._golden()
         starts, chosen = np.append(0, golden.ends[:-1]), range(len(golden.ends))
         if not transient and golden.reach.everything is None:
@@ -248,7 +246,9 @@ class ProbeRows(Mitigation):
             ErrorMapMismatch: a map of another model.
         """
         if open_in(self._model):
-            raise ValueError("errors are in the model now, and outcome applies them itself; call it after the `with` block")
+            raise ValueError(
+                "errors are in the model now, and outcome applies them itself; call it after the `with` block"
+            )
         self._golden()
         with error_map.applied(self._model):
             if self.detects(error_map):
@@ -367,7 +367,9 @@ def _reads(
     }
     tables = AffectedRows(evaluator.model, split.head(BATCH), 0, evaluator.scoring).features()
     if unknown := sorted(set(weights or ()) - set(tables)):
-        raise ValueError(f"weights names {unknown[0]!r}; tables with known look-ups are {', '.join(sorted(tables)) or 'none'}")
+        raise ValueError(
+            f"weights names {unknown[0]!r}; tables with known look-ups are {', '.join(sorted(tables)) or 'none'}"
+        )
     rows, items, of_items, first = [np.empty(0, np.int64)], [np.empty(0, np.int64)], [np.empty(0)], 0
     for table in sorted(tables):
         shape, per_row = words[table]
@@ -388,9 +390,13 @@ def _row_weights(table: str, shape: tuple[int, ...], weights: Mapping[str, np.nd
         return np.zeros(shape[0])
     given = np.asarray(weights[table], np.float64)
     if given.shape not in (tuple(shape), (shape[0],)):
-        raise ValueError(f"weights of {table} have shape {list(given.shape)}; they must have {list(shape)} or {[shape[0]]}")
+        raise ValueError(
+            f"weights of {table} have shape {list(given.shape)}; they must have {list(shape)} or {[shape[0]]}"
+        )
     if not (np.isfinite(given) & (given >= 0)).all():
-        raise ValueError(f"weights of {table} must be finite numbers of 0 or more, got {given.min():g} to {given.max():g}")
+        raise ValueError(
+            f"weights of {table} must be finite numbers of 0 or more, got {given.min():g} to {given.max():g}"
+        )
     return given.reshape(shape[0], -1).sum(axis=1)
 
 

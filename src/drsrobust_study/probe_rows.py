@@ -102,7 +102,9 @@ def of_part(trials: "pd.DataFrame", part: str) -> "pd.DataFrame":
     return some.assign(**{WEIGHT: some[WEIGHT] / some[WEIGHT].sum()})
 
 
-def detected_share(trials: "pd.DataFrame", part: str, flags: "Callable[[pd.DataFrame], pd.Series]") -> tuple[float, ...]:
+def detected_share(
+    trials: "pd.DataFrame", part: str, flags: "Callable[[pd.DataFrame], pd.Series]"
+) -> tuple[float, ...]:
     """The share of single flips in a part with a property, and its interval (Wilson's of the strata)."""
     some = of_part(trials, part)
     return Strata.of(some).share(flags(some).to_numpy(bool))
@@ -119,8 +121,8 @@ def curves(
         counts: numbers of rows.
 
     Returns:
-        one row per part, name of `probes` and n: `model`, `dataset`, `part`, `how`, `rows`, `n` (trials), `read` (exact share of
-        the part's words), `detected` with `_low` and `_high`.
+        one row per part, name of `probes` and n: `model`, `dataset`, `part`, `how`, `rows`, `n` (trials), `read` (exact share
+        of the part's words), `detected` with `_low` and `_high`.
     """
     import pandas as pd
 
@@ -155,7 +157,7 @@ def outcomes(trials: "pd.DataFrame") -> "pd.DataFrame":
 def detectors(
     trials: "pd.DataFrame", evaluator: Evaluator, how: str, probes: ProbeRows, counts: Iterable[int], repeats: int
 ) -> "pd.DataFrame":
-    """What detectors notice, weighted by the AUC that a flip costs, and the CPU time of one pass of those that run periodically.
+    """What detectors notice, weighted by the AUC that a flip costs, and the CPU time of one pass of periodic ones.
 
     Args:
         trials: of `flips`.
@@ -167,8 +169,8 @@ def detectors(
 
     Returns:
         `detector`, `kind` (`probe rows`, `CRC32`, `ABFT`), `rows` (0: none), `pass_ms` (null: with every batch), `n` (trials),
-        `noticed`, the share of the lost AUC that goes with flips that it detects, with `_low` and `_high` (`dr.recovery`). CRC32
-        detects every flip; ABFT is that of the column `checked`.
+        `noticed`, the share of the lost AUC that goes with flips that it detects, with `_low` and `_high` (`dr.recovery`).
+        CRC32 detects every flip; ABFT is that of the column `checked`.
     """
     import pandas as pd
 
@@ -180,7 +182,12 @@ def detectors(
         row = {"detector": name, "kind": "probe rows", "rows": count}
         rows.append(row | {"pass_ms": probe_ms(evaluator, probes.rows.head(count), repeats)} | noticed[name])
     for per in ("tensor", "row"):
-        row = {"detector": f"CRC32 per {per}", "kind": "CRC32", "rows": 0, "pass_ms": crc_ms(evaluator.model, per, repeats)}
+        row = {
+            "detector": f"CRC32 per {per}",
+            "kind": "CRC32",
+            "rows": 0,
+            "pass_ms": crc_ms(evaluator.model, per, repeats),
+        }
         rows.append(row | {"n": len(trials)} | {f"noticed{end}": 1.0 for end in ENDS})
     rows.append({"detector": CHECKS, "kind": "ABFT", "rows": 0, "pass_ms": np.nan} | noticed[CHECKS])
     return pd.DataFrame(rows)
@@ -194,7 +201,8 @@ def noticed_losses(trials: "pd.DataFrame", found: "Mapping[str, pd.Series]") -> 
     about = {"protocol": "", "error_model": "single flips", "rate": np.nan, "ber": np.nan, "target": "all"}
     plain = trials.assign(mitigation=NONE, **about)
     with_each = [
-        plain.assign(mitigation=name, auc=plain["auc"].mask(flags, plain["auc_golden"])) for name, flags in found.items()
+        plain.assign(mitigation=name, auc=plain["auc"].mask(flags, plain["auc_golden"]))
+        for name, flags in found.items()
     ]
     recovered = recovery(pd.concat([plain, *with_each])).set_index("mitigation")
     return {

@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import numpy as np
 from matplotlib.lines import Line2D
 
 from drsrobust.plots.curves import interval
@@ -14,11 +13,15 @@ if TYPE_CHECKING:
 
 _HOW = {"cover": "rows chosen to cover the tables", "random": "random rows"}
 _READ = {"linestyle": ":", "linewidth": 1.2}
+_PUBLISHED = {"marker": "*", "markersize": 8, "linestyle": "none", "color": CLAIMED["color"]}
+_KINDS = ("probe rows", "CRC32", "ABFT")  # in the order of the legend
 _LEAST = 1e-6  # resolution of what is left
 
 
 @styled
-def probe_coverage(data: "pd.DataFrame", ax: "Axes | None" = None, *, part: str, claimed: float | None = None) -> "Axes":
+def probe_coverage(
+    data: "pd.DataFrame", ax: "Axes | None" = None, *, part: str, claimed: float | None = None
+) -> "Axes":
     """The share of single flips in a part of the model that the first n probe rows detect, with its interval, and (dotted) the
     share of its words that they read.
 
@@ -39,13 +42,14 @@ def probe_coverage(data: "pd.DataFrame", ax: "Axes | None" = None, *, part: str,
         ax.set_ylabel("share of single flips detected")
     if len(data):
         ax.set_xscale("log")
-    handles = [*ax.get_legend_handles_labels()[0], Line2D([], [], color="#444444", label="share of words read", **_READ)]
+    handles = [
+        *ax.get_legend_handles_labels()[0],
+        Line2D([], [], color="#444444", label="share of words read", **_READ),
+    ]
     if claimed is not None:
-        ax.plot([1], [claimed], marker="_", markersize=14, markeredgewidth=1.6, color=CLAIMED["color"], linestyle="none")
-        published = {"marker": "_", "markersize": 10, "linestyle": "none", "color": CLAIMED["color"]}
-        handles.append(Line2D([], [], label="published, language model", **published))
-    if at_edge(ax, "last_col"):
-        legend_outside(ax, handles)
+        handles += ax.plot([1], [claimed], label="one vector, as published of a language model", **_PUBLISHED)
+    if claimed is not None or at_edge(ax, "last_col"):
+        legend_outside(ax, handles)  # joins those of the figure's panels
     return ax
 
 
@@ -58,16 +62,19 @@ def probe_latency(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         data: `drsrobust_study.probe_rows.latency_and_cost`.
         ax: where to draw; None: a new figure.
     """
-    columns = ["left", "left_low", "left_high"]
-    data = data.assign(**{name: np.clip(data[name].astype(float), _LEAST, 1.0) for name in columns})
+    data = data.sort_values("kind", key=lambda kinds: kinds.map(_KINDS.index), kind="stable")
     for index, name in enumerate(dict.fromkeys(data["detector"])):
         points, style = data[data["detector"] == name], series_style(index)
         if len(points) > 1:
             line = {"color": style["color"], "linestyle": style["linestyle"], "label": name}
             ax.plot(points["compute"], points["left"], linewidth=1.5, **line)
-            ax.fill_between(points["compute"], points["left_low"], points["left_high"], color=style["color"], alpha=0.13, lw=0)
+            band = points[["left_low", "left_high"]].clip(lower=_LEAST).to_numpy().T
+            ax.fill_between(points["compute"], *band, color=style["color"], alpha=0.13, lw=0)
         else:
-            mark = {"markersize": 6, "capsize": 2.5, "linestyle": "none"} | {"color": style["color"], "marker": style["marker"]}
+            mark = {"markersize": 6, "capsize": 2.5, "linestyle": "none"} | {
+                "color": style["color"],
+                "marker": style["marker"],
+            }
             ax.errorbar(points["compute"], points["left"], yerr=interval(points, "left"), label=name, **mark)
     ax.set(xlabel="share of a core that detection spends", ylabel="share of AUC lost x time that is left")
     if len(data):
