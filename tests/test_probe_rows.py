@@ -213,6 +213,7 @@ def test_a_model_that_raises_is_detected(data):
         def __init__(self):
             super().__init__()
             self.weight = nn.Parameter(torch.ones(1))
+            self.register_buffer("unused", torch.tensor(1.0))
 
         def forward(self, dense_features, sparse_features):
             if not 0.5 < self.weight.item() < 2:
@@ -223,6 +224,8 @@ def test_a_model_that_raises_is_detected(data):
     probes = dr.ProbeRows(dr.Evaluator(model, data.test.head(500), output="logit"), data.train.head(5))
     with dr.inject(model, dr.FixedCount(1, bits=[30]), seed=0) as errors:
         assert probes.rows_needed(errors) == 1
+    everything = probes.coverage("everything")[["words", "read"]].sum()
+    assert (everything["words"], everything["read"]) == (2, 1)  # no score depends on the buffer
 
 
 def test_one_row_and_rows_over_several_batches(trained, evaluator, data):

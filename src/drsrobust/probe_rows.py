@@ -187,8 +187,8 @@ class ProbeRows(Mitigation):
         space, counts = as_target(target).resolve(self._model), {}
         for tensor, eligible in zip(space.tensors, space.eligible, strict=True):
             share, read = 1.0, self._golden().reach.looked_up(tensor.name)
-            if read is not None and tensor.shape:
-                targeted = np.arange(tensor.shape[0]) if tensor.rows is None else tensor.rows
+            if read is not None:
+                targeted = np.arange(tensor.shape[0] if tensor.shape else 0) if tensor.rows is None else tensor.rows
                 share = len(np.intersect1d(targeted, read, assume_unique=True)) / max(len(targeted), 1)
             words, all_read = counts.get(tensor.component, (0, 0))
             counts[tensor.component] = words + eligible.words, all_read + round(share * eligible.words)

@@ -15,10 +15,10 @@ from drsrobust.mitigation import Mitigation, Scrubbing
 from drsrobust.mitigation.memory.scrubbing import exposure
 from drsrobust.models import padded_batches, score
 from drsrobust.probe_rows import OUTCOMES, ProbeRows
-from drsrobust.statistics.columns import ENDS, NONE
-from drsrobust.statistics.recovery import recovery
-from drsrobust.statistics.strata import STRATUM, WEIGHT, Strata
+from drsrobust.statistics.columns import ENDS
+from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
 from drsrobust.timing import cpu_seconds, one_thread, overhead
+from drsrobust_study.components import BOUNDED
 from drsrobust_study.findings import number
 from drsrobust_study.thirds import by_thirds
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WHOLE, DENSE, TABLES = PARTS = "whole model", "dense layers", "tables"
-MORE = 4  # times `trials` that are spread over the strata of a part by their numbers of bits, beside `trials` in each
+MORE = 4  # times `trials`: in each stratum of the top exponent bit, which does most harm; and over all strata of a part
 CHECKS = "ABFT, every batch"
 _SEEDS = 1_000_003  # apart, so that no two strata have trials of one seed
 _ROWS_AT_ONCE = 1 << 16  # rows whose CRC is computed at once
@@ -49,15 +49,15 @@ def flips(
         evaluator: of the rows on which AUC is measured.
         probes: a name -> probe rows of the same model.
         checks: a protection of the computation that reports what it detects on these rows.
-        trials: of each stratum, at least; another 4 times as many in each part (dense layers, tables) go to its strata by their
-            bits.
+        trials: of each stratum, at least, and 4 times as many of the top exponent bit; another 4 times as many in each part
+            (dense layers, tables) go to its strata by their bits.
         explained: probe rows whose undetected flips get a reason.
         seed: of the first trial.
         progress: shows a progress bar.
 
     Returns:
         one row per trial: `model`, `dataset`, `part`, `component`, `bit_class`, `stratum`, `weight` (which sum to 1), `trial`,
-        `seed`, `auc`, `auc_golden`, `auc_drop`, `outcome` (of the evaluation), `checkpoint`, `data`, `checked` (detected by
+        `seed`, `auc`, `auc_golden`, `auc_drop`, `rows_reached`, `outcome` (of the evaluation), `checked` (detected by
         `checks`), `reason` (`ProbeRows.outcome` of `explained`), and of each of `probes`, by its name, how many rows are needed
         (infinite: all do not detect it).
     """
@@ -67,9 +67,9 @@ def flips(
     partition = bit_partition(model)
     partition["part"] = np.where(partition["component"] == "embedding", TABLES, DENSE)
     share = partition["weight"] / partition.groupby("part")["weight"].transform("sum")
-    numbers = trials + (MORE * trials * share).round().astype(int)
+    numbers = np.where(partition["bit_class"] == "exponent_top", MORE, 1) * trials
+    numbers += (MORE * trials * share).round().to_numpy(int)
     about = {"model": evaluator.name, "dataset": evaluator.rows.dataset, "auc_golden": evaluator.golden.auc}
-    about |= {"checkpoint": evaluator.checkpoint, "data": evaluator.rows.fingerprint}
     maps = []
     for stratum, (part, n) in enumerate(zip(partition.itertuples(), numbers, strict=True)):
         space, error = resolve(model, part.target), FixedCount(1, bits=part.bits)
@@ -88,7 +88,8 @@ def flips(
             with errors.applied(model):
                 result = evaluator.rerun(errors)
                 needed = {name: chosen.rows_needed(errors) for name, chosen in probes.items()}
-            row |= {"auc": result.auc, "outcome": result.outcome, "reason": explained.outcome(errors)}
+            row |= {"auc": result.auc, "outcome": result.outcome, "rows_reached": result.rows_reached}
+            row["reason"] = explained.outcome(errors)
             row |= {name: np.inf if n is None else n for name, n in needed.items()}
             bar.update()
     frame = pd.DataFrame(rows)
@@ -169,14 +170,14 @@ def detectors(
 
     Returns:
         `detector`, `kind` (`probe rows`, `CRC32`, `ABFT`), `rows` (0: none), `pass_ms` (null: with every batch), `n` (trials),
-        `noticed`, the share of the lost AUC that goes with flips that it detects, with `_low` and `_high` (`dr.recovery`).
+        `noticed`, with `_low` and `_high` (`noticed_losses`).
         CRC32 detects every flip; ABFT is that of the column `checked`.
     """
     import pandas as pd
 
     found = {f"{count:,} probe row{'s' * (count > 1)}": trials[how] <= count for count in counts}
     kinds = dict(zip(found, counts, strict=True))
-    noticed = noticed_losses(trials, found | {CHECKS: trials["checked"]})
+    noticed = noticed_losses(trials, evaluator.rows, found | {CHECKS: trials["checked"]})
     rows = []
     for name, count in kinds.items():
         row = {"detector": name, "kind": "probe rows", "rows": count}
@@ -193,23 +194,44 @@ def detectors(
     return pd.DataFrame(rows)
 
 
-def noticed_losses(trials: "pd.DataFrame", found: "Mapping[str, pd.Series]") -> dict[str, dict[str, float]]:
-    """Detector -> `n`, `noticed`, `noticed_low`, `noticed_high`: the share of the lost AUC that would come back at once if what
-    it detects were repaired at once."""
-    import pandas as pd
+def noticed_losses(
+    trials: "pd.DataFrame", split: Split, found: "Mapping[str, pd.Series]"
+) -> dict[str, dict[str, float]]:
+    """The share of the AUC lost by single flips that goes with those that a detector detects.
 
-    about = {"protocol": "", "error_model": "single flips", "rate": np.nan, "ber": np.nan, "target": "all"}
-    plain = trials.assign(mitigation=NONE, **about)
-    with_each = [
-        plain.assign(mitigation=name, auc=plain["auc"].mask(flags, plain["auc_golden"]))
-        for name, flags in found.items()
-    ]
-    recovered = recovery(pd.concat([plain, *with_each])).set_index("mitigation")
-    return {
-        name: {"n": int(recovered.loc[name, "n"])}
-        | {f"noticed{end}": float(recovered.loc[name, f"recovery{end}"]) for end in ENDS}
-        for name in found
-    }
+    The interval is Fieller's for a ratio of means over the same trials, widened by what was not seen: a flip that is not
+    detected may lose as much as rows can that any such trial of its component reached (all rows, if none did), but for classes
+    of bits whose loss is bounded (`drsrobust_study.components`). A model that raises loses all of its AUC, and is noticed.
+
+    Args:
+        trials: of `flips`.
+        split: the rows on which AUC was measured.
+        found: detector -> which trials it detects (bool).
+
+    Returns:
+        detector -> `n` (trials), `noticed`, `noticed_low`, `noticed_high`; NaN where flips lose nothing.
+    """
+    golden, shares = float(trials["auc_golden"].iloc[0]), {}
+    some = trials.assign(**{LOSS_IS_BOUNDED: trials["bit_class"].isin(BOUNDED)})
+    strata, lost = Strata.of(some), trials["auc_drop"].fillna(golden).to_numpy(float)
+    components = [trials["component"].to_numpy()[member][0] for member in strata.members]
+    clicks = int((split.labels > 0.5).sum())
+    rarer = max(1, min(clicks, len(split) - clicks))
+    for name, flags in found.items():
+        flags = flags | trials["auc_drop"].isna()
+        left = np.where(flags.to_numpy(bool), 0.0, lost)
+        reached = trials["rows_reached"].where(~flags, 0).groupby(trials["component"]).max()
+        most = np.array([float(reached[component] or len(split)) for component in components]) / rarer
+        least, greatest = -np.minimum(1 - golden, most), np.minimum(golden, most)
+        low, high = (np.broadcast_to(end, greatest.shape) @ strata.members for end in (least, greatest))
+        upper = Strata.of(some.assign(auc_drop=left)).mean_interval(np.clip(left, low, high), (least, greatest))[2]
+        share, share_low, share_high = strata.ratio(left, lost)
+        mean = strata.mean(lost)
+        ends = [1 - share, 1 - np.maximum(share_high, upper / mean if mean > 0 else np.nan), 1 - share_low]
+        shares[name] = {"n": len(trials)} | {
+            f"noticed{end}": float(value) for end, value in zip(ENDS, ends, strict=True)
+        }
+    return shares
 
 
 def probe_ms(evaluator: Evaluator, rows: Split, repeats: int) -> float:

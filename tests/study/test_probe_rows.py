@@ -48,7 +48,7 @@ def test_curves_are_weighted_shares_beside_exact_coverage(measured):
         some = flips if row.part == WHOLE else flips[flips["part"] == row.part]
         share = some.loc[some[row.how] <= row.rows, "weight"].sum() / some["weight"].sum()
         assert row.detected == pytest.approx(share) and row.detected_low <= share <= row.detected_high
-    at = curves.set_index(["part", "how", "rows"])
+    at = curves.set_index(["part", "how", "rows"]).sort_index()
     assert (at.loc[DENSE, "read"] == 1).all()
     assert at.loc[(TABLES, "cover", 200), "read"] > at.loc[(TABLES, "random", 200), "read"]
     covered = dr.ProbeRows(evaluator, probes["random"].rows.head(64)).coverage("embedding")["share"].item()
@@ -56,7 +56,7 @@ def test_curves_are_weighted_shares_beside_exact_coverage(measured):
     reasons = study.probe_rows.outcomes(flips)
     assert reasons.groupby("part")["share"].sum().to_numpy() == pytest.approx(1)
     assert list(reasons["outcome"].unique()) == list(OUTCOMES)
-    detected = reasons.set_index(["part", "outcome"])["share"].xs(DETECTED, level=1)
+    detected = reasons.set_index(["part", "outcome"]).sort_index()["share"].xs(DETECTED, level=1)
     for part in PARTS:
         assert detected[part] == pytest.approx(at.loc[(part, "cover", 64), "detected"])
     for part in PARTS:
@@ -65,19 +65,22 @@ def test_curves_are_weighted_shares_beside_exact_coverage(measured):
     study.figures.probe_coverage(curves.head(0), part=WHOLE)
 
 
-def test_noticed_losses_are_recovery_at_once(measured):
-    """The lost AUC that goes with detected flips over all that is lost; a detector of all recovers all, one of none nothing."""
-    _, _, flips = measured
-    made = flips.assign(auc=flips["auc_golden"] - np.where(flips["bit_class"] == "exponent_top", 0.2, 0.002))
+def test_noticed_losses_are_weighted_by_what_flips_cost(measured):
+    """The lost AUC that goes with detected flips over all that is lost; a detector of all notices all, one of none nothing."""
+    evaluator, _, flips = measured
+    made = flips.assign(auc_drop=np.where(flips["bit_class"] == "exponent_top", 0.2, 0.002), rows_reached=300)
     every, none = made["trial"] >= 0, made["trial"] < 0
-    top = made["bit_class"] == "exponent_top"
-    found = study.probe_rows.noticed_losses(made, {"every": every, "none": none, "top": top})
-    losses = made["weight"] * (made["auc_golden"] - made["auc"])
-    assert found["every"]["noticed"] == pytest.approx(1) and found["none"]["noticed"] == pytest.approx(0)
-    assert found["top"]["noticed"] == pytest.approx(losses[top].sum() / losses.sum())
-    assert all(
-        one["noticed_low"] <= one["noticed"] <= one["noticed_high"] and one["n"] == len(made) for one in found.values()
-    )
+    top, half = made["bit_class"] == "exponent_top", made["trial"] % 2 == 0
+    found = {"every": every, "none": none, "top": top, "half": half}
+    shares = study.probe_rows.noticed_losses(made, evaluator.rows, found)
+    losses = made["weight"] * made["auc_drop"]
+    assert shares["every"]["noticed"] == 1 and shares["none"]["noticed"] == pytest.approx(0)
+    for name, flags in found.items():
+        one = shares[name]
+        assert one["noticed"] == pytest.approx(losses[flags].sum() / losses.sum())
+        assert one["noticed_low"] <= one["noticed"] <= one["noticed_high"] and one["n"] == len(made)
+    assert 0.5 < shares["every"]["noticed_low"] < 1 == shares["every"]["noticed_high"]  # another flip may escape
+    assert shares["half"]["noticed_high"] - shares["half"]["noticed_low"] > 0.1
 
 
 def test_what_is_left_by_what_is_spent():
