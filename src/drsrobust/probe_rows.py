@@ -3,7 +3,6 @@
 The cheapest detector: it needs no code in the model and detects errors of the computation too, but no error in a table's row
 that no probe row looks up. After LM-Fix (arXiv:2511.02866), which tests a language model by one fixed vector."""
 
-import heapq
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,8 +121,7 @@ class ProbeRows(Mitigation):
 
         `cover` takes at each step the row that reads most words of tables that no earlier row reads: of all sets of n rows,
         none reads more than 1 / (1 - 1/e) times as much (G. L. Nemhauser, L. A. Wolsey, M. L. Fisher, Mathematical Programming
-        14, 1978). Once all is read that the split reads, it covers it again. Gains are updated only where they may be the
-        largest (M. Minoux, 1978).
+        14, 1978). Once all is read that the split reads, it covers it again.
 
         Args:
             evaluator: of the model.
@@ -412,27 +410,25 @@ def _cover(rows: np.ndarray, items: np.ndarray, weights: np.ndarray, n: int, ord
     Returns:
         the chosen rows, int64 [n], in the order of choice.
     """
+    place = np.argsort(order)  # the first of equal gains has the first place
     starts = np.searchsorted(rows, np.arange(len(order) + 1)).tolist()
-    chosen, remaining, waiting = [], weights.copy(), order
+    by_item = np.argsort(items, kind="stable")
+    readers, ends = place[rows[by_item]], np.searchsorted(items[by_item], np.arange(len(weights) + 1)).tolist()
+    every, taken = np.bincount(place[rows], weights=weights[items], minlength=len(order)), np.zeros(len(order), bool)
+    chosen: list[int] = []
     while len(chosen) < n:
-        gains = np.bincount(rows, weights=remaining[items], minlength=len(order))
-        if not gains[waiting].any():  # nothing to cover
-            return np.append(np.array(chosen, np.int64), waiting)[:n]
-        heap = list(zip((-gains[waiting]).tolist(), range(len(waiting)), waiting.tolist(), strict=True))
-        heapq.heapify(heap)
-        taken = set()
-        while len(chosen) < n and heap:
-            _, place, row = heap[0]
+        gains, unread = np.where(taken, -np.inf, every), weights.copy()
+        if not gains.max() > 0:  # nothing to cover
+            return np.append(np.array(chosen, np.int64), order[~taken])[:n]
+        while len(chosen) < n and gains[best := int(gains.argmax())] > 0:
+            row = int(order[best])
             read = items[starts[row] : starts[row + 1]]
-            current = (-float(remaining[read].sum()), place, row)
-            if len(heap) > 1 and current > min(heap[1:3]):
-                heapq.heapreplace(heap, current)
+            new = read[unread[read] > 0]
+            if not len(new):
+                gains[best] = 0.0  # what rounding left
                 continue
-            if current[0] == 0:
-                break
-            heapq.heappop(heap)
+            for item in new.tolist():
+                gains[readers[ends[item] : ends[item + 1]]] -= weights[item]
+            gains[best], taken[best], unread[new] = -np.inf, True, 0.0
             chosen.append(row)
-            taken.add(row)
-            remaining[read] = 0
-        waiting, remaining = np.array([row for row in waiting.tolist() if row not in taken], np.int64), weights.copy()
     return np.array(chosen, np.int64)
