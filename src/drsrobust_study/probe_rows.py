@@ -18,7 +18,7 @@ from drsrobust.probe_rows import OUTCOMES, ProbeRows
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
 from drsrobust.timing import cpu_seconds, one_thread, overhead
-from drsrobust_study.components import BOUNDED
+from drsrobust_study.components import BOUNDED, layer_partition
 from drsrobust_study.findings import number
 from drsrobust_study.thirds import by_thirds
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 WHOLE, DENSE, TABLES = PARTS = "whole model", "dense layers", "tables"
-MORE = 4  # times `trials`: in each stratum of the top exponent bit, which does most harm; and over all strata of a part
+MORE = 4  # times `trials`, spread over all strata of a part
+TOP = "exponent_top"  # the class of bits whose flips do nearly all harm
+MORE_OF_TOP = 10  # times `trials`, in dense layers
 CHECKS = "ABFT, every batch"
 _SEEDS = 1_000_003  # apart, so that no two strata have trials of one seed
 _ROWS_AT_ONCE = 1 << 16  # rows whose CRC is computed at once
@@ -43,14 +45,14 @@ def flips(
     seed: int,
     progress: bool = True,
 ) -> "pd.DataFrame":
-    """Trials with one flipped bit, in strata: component times class of bits.
+    """Trials with one flipped bit, in strata: component times class of bits; tables each by itself for the top exponent bit.
 
     Args:
         evaluator: of the rows on which AUC is measured.
         probes: a name -> probe rows of the same model.
         checks: a protection of the computation that reports what it detects on these rows.
-        trials: of each stratum, at least, and 4 times as many of the top exponent bit; another 4 times as many in each part
-            (dense layers, tables) go to its strata by their bits.
+        trials: of each stratum, at least, and 10 times as many of the top exponent bit of dense layers; another 4 times as many
+            in each part (dense layers, tables) go to its strata by their bits.
         explained: probe rows whose undetected flips get a reason.
         seed: of the first trial.
         progress: shows a progress bar.
@@ -64,10 +66,13 @@ def flips(
     import pandas as pd
 
     model, rows = evaluator.model, []
-    partition = bit_partition(model)
+    partition, by_layer = bit_partition(model), layer_partition(model)
+    of_tables, top = partition["component"] == "embedding", by_layer["bit_class"] == TOP
+    tables = by_layer[top & (by_layer["component"] == "embedding")]
+    partition = pd.concat([partition[~of_tables | (partition["bit_class"] != TOP)], tables], ignore_index=True)
     partition["part"] = np.where(partition["component"] == "embedding", TABLES, DENSE)
     share = partition["weight"] / partition.groupby("part")["weight"].transform("sum")
-    numbers = np.where(partition["bit_class"] == "exponent_top", MORE, 1) * trials
+    numbers = np.where((partition["bit_class"] == TOP) & (partition["part"] == DENSE), MORE_OF_TOP, 1) * trials
     numbers += (MORE * trials * share).round().to_numpy(int)
     about = {"model": evaluator.name, "dataset": evaluator.rows.dataset, "auc_golden": evaluator.golden.auc}
     maps = []
@@ -200,8 +205,8 @@ def noticed_losses(
     """The share of the AUC lost by single flips that goes with those that a detector detects.
 
     The interval is Fieller's for a ratio of means over the same trials, widened by what was not seen: a flip that is not
-    detected may lose as much as rows can that any such trial of its component reached (all rows, if none did), but for classes
-    of bits whose loss is bounded (`drsrobust_study.components`). A model that raises loses all of its AUC, and is noticed.
+    detected may lose as much as rows can that any trial of its stratum reached (all rows, if none did), but for classes of bits
+    whose loss is bounded (`drsrobust_study.components`). A model that raises loses all of its AUC, and is noticed.
 
     Args:
         trials: of `flips`.
@@ -214,23 +219,20 @@ def noticed_losses(
     golden, shares = float(trials["auc_golden"].iloc[0]), {}
     some = trials.assign(**{LOSS_IS_BOUNDED: trials["bit_class"].isin(BOUNDED)})
     strata, lost = Strata.of(some), trials["auc_drop"].fillna(golden).to_numpy(float)
-    components = [trials["component"].to_numpy()[member][0] for member in strata.members]
     clicks = int((split.labels > 0.5).sum())
-    rarer = max(1, min(clicks, len(split) - clicks))
+    reached = [trials["rows_reached"].to_numpy(float)[member].max() or len(split) for member in strata.members]
+    most = np.array(reached) / max(1, min(clicks, len(split) - clicks))
+    least, greatest = -np.minimum(1 - golden, most), np.minimum(golden, most)
+    low, high = (np.broadcast_to(end, greatest.shape) @ strata.members for end in (least, greatest))
     for name, flags in found.items():
         flags = flags | trials["auc_drop"].isna()
         left = np.where(flags.to_numpy(bool), 0.0, lost)
-        reached = trials["rows_reached"].where(~flags, 0).groupby(trials["component"]).max()
-        most = np.array([float(reached[component] or len(split)) for component in components]) / rarer
-        least, greatest = -np.minimum(1 - golden, most), np.minimum(golden, most)
-        low, high = (np.broadcast_to(end, greatest.shape) @ strata.members for end in (least, greatest))
         upper = Strata.of(some.assign(auc_drop=left)).mean_interval(np.clip(left, low, high), (least, greatest))[2]
         share, share_low, share_high = strata.ratio(left, lost)
         mean = strata.mean(lost)
         ends = [1 - share, 1 - np.maximum(share_high, upper / mean if mean > 0 else np.nan), 1 - share_low]
-        shares[name] = {"n": len(trials)} | {
-            f"noticed{end}": float(value) for end, value in zip(ENDS, ends, strict=True)
-        }
+        ends = np.clip(ends, 0.0, 1.0).tolist()
+        shares[name] = {"n": len(trials)} | dict(zip((f"noticed{end}" for end in ENDS), ends, strict=True))
     return shares
 
 
