@@ -261,7 +261,7 @@ def test_a_period_leaves_young_errors(trained, evaluator, data):
 
 
 def test_a_campaign_takes_them_as_any_protection(trained, data, evaluator):
-    """In this process and in workers, alone and with a protection of the computation."""
+    """Alone and with a protection of the computation; a worker gets a pickled copy, which it attaches to its own model."""
     rows = dr.Evaluator(trained, data.test.head(400))
     probes = dr.ProbeRows.fit(rows, data.train, 64)
     choices = [None, probes, probes + dr.ActivationClipping.fit(trained, data.train)]
@@ -284,8 +284,10 @@ def test_a_campaign_takes_them_as_any_protection(trained, data, evaluator):
     assert probes.cost(trained).stored_bits == 32 * (64 + dense + ids)
     errors = dr.FixedCount(1, bits=[30]).sample(dr.resolve(trained, "mlp"), seed=1)
     away = pickle.loads(pickle.dumps(probes))
-    with pytest.raises(ValueError, match="came from another process"):
-        away.screen(errors, dr.resolve(trained, "mlp"), seed=1)
+    for use in (away.coverage, lambda: away.outcome(errors), lambda: away.screen(errors, dr.resolve(trained), seed=1)):
+        with pytest.raises(ValueError, match="came from another process"):
+            use()
+    assert away.cost(trained) == probes.cost(trained)
     with away.attach(trained):
         assert away.screen(errors, dr.resolve(trained, "mlp"), seed=1).detected
     assert away.identity() == probes.identity()

@@ -102,7 +102,8 @@ class ProbeRows(Mitigation):
         self._gradients: dict[str, np.ndarray] | None = None
         when = "at each use" if not self.period else f"every {self.period / self.window:g} of the time"
         self.name = f"{len(rows):,} probe row{'s' * (len(rows) > 1)}, {when}"
-        self._golden()
+        self._stored = sum(scores.size for scores in self._golden().scores) + rows.dense.size
+        self._stored += sum(len(ids.values) for ids in rows.sparse.values())
 
     @classmethod
     def fit(
@@ -166,9 +167,7 @@ class ProbeRows(Mitigation):
             )
 
     def cost(self, model: nn.Module) -> Cost:
-        ids = sum(len(column.values) for column in self.rows.sparse.values())
-        golden = sum(scores.size for scores in self._golden().scores)
-        return Cost(stored_bits=32 * (golden + self.rows.dense.size + ids))
+        return Cost(stored_bits=32 * self._stored)
 
     def coverage(self, target: TargetLike = "all") -> "pd.DataFrame":
         """The words that scores of the probe rows depend on: of tables the rows that any of them looks up, of other tensors
@@ -182,9 +181,10 @@ class ProbeRows(Mitigation):
         """
         import pandas as pd
 
-        space, counts = as_target(target).resolve(self._model), {}
+        reach, counts = self._golden().reach, {}
+        space = as_target(target).resolve(self._model)
         for tensor, eligible in zip(space.tensors, space.eligible, strict=True):
-            share, read = 1.0, self._golden().reach.looked_up(tensor.name)
+            share, read = 1.0, reach.looked_up(tensor.name)
             if read is not None:
                 targeted = np.arange(tensor.shape[0] if tensor.shape else 0) if tensor.rows is None else tensor.rows
                 share = len(np.intersect1d(targeted, read, assume_unique=True)) / max(len(targeted), 1)
@@ -208,12 +208,11 @@ class ProbeRows(Mitigation):
     def rows_needed(self, error_map: ErrorMap) -> int | None:
         """How many of the probe rows, from the first on, detect the errors that are in the model; None if all do not. Arguments
         and errors as of `detects`."""
-        changes = open_in(self._model)
+        golden, changes = self._golden(), open_in(self._model)
         maps = [change.error_map for change in changes if isinstance(change, AppliedMap)]
         transient = len(maps) < len(changes)
         if not any(applied is error_map for applied in maps) and not (transient and error_map.log is not None):
             raise ValueError(f"{error_map!r} is not in the model; call this inside `with dr.inject(...) as error_map:`")
-        golden = self._golden()
         starts, chosen = np.append(0, golden.ends[:-1]), range(len(golden.ends))
         if not transient and golden.reach.everything is None:
             affected = golden.reach.of(maps)
@@ -243,11 +242,11 @@ class ProbeRows(Mitigation):
             ValueError: errors are in the model already.
             ErrorMapMismatch: a map of another model.
         """
+        self._golden()
         if open_in(self._model):
             raise ValueError(
                 "errors are in the model now, and outcome applies them itself; call it after the `with` block"
             )
-        self._golden()
         with error_map.applied(self._model):
             if self.detects(error_map):
                 return DETECTED
@@ -278,8 +277,6 @@ class ProbeRows(Mitigation):
         seen = error_map.with_words(error_map.tensor, error_map.word, old)
         if not len(seen):
             return Screened(error_map, detected=False)
-        if self._model is None:
-            raise ValueError("these probe rows came from another process; attach them to the model first")
         self._golden()
         with seen.applied(self._model):
             detected = self.detects(seen)
@@ -300,6 +297,8 @@ class ProbeRows(Mitigation):
 
     def _golden(self) -> _Golden:
         """The golden scores under the mitigations that are attached now."""
+        if self._model is None:
+            raise ValueError("these probe rows came from another process; attach them to the model first")
         attached = tuple(other for other in attached_mitigations(self._model) if other.computes)
         if self._kept is not None and self._kept.attached == attached:
             return self._kept
