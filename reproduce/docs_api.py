@@ -10,7 +10,17 @@ from typing import Any, NamedTuple
 
 # Packages in the order of the index.
 GROUPS = ("injection", "mitigation", "planning", "evaluation", "campaign", "statistics", "plots", "report", "data")
-GROUPS += ("models", "training", "metrics", "introspection", "rates", "fleet_risk", "chosen_flips", "timing")
+GROUPS += (
+    "models",
+    "training",
+    "metrics",
+    "introspection",
+    "rates",
+    "fleet_risk",
+    "chosen_flips",
+    "allowed_flips",
+    "timing",
+)
 FURTHER = ("fleet_risk.Fleet", "timing.overhead")  # of modules that are no attributes of `drsrobust`
 SHOWN = 6  # links to sections that use a name
 HEADING = re.compile(r"^```.*?^```|^#+ ([^\n]*)", re.DOTALL | re.MULTILINE)  # outside of code

@@ -12,10 +12,10 @@ from . import rates as rates
 from . import report as report
 from . import statistics as statistics
 from . import training as training
+from .allowed_flips import Allowed as Allowed
 from .campaign import Campaign as Campaign
 from .campaign import decades as decades
 from .campaign_file import read_campaign as read_campaign
-from .chosen_flips import Allowed as Allowed
 from .chosen_flips import WorstCase as WorstCase
 from .chosen_flips import worst_case as worst_case
 from .data import load_dataset as load_dataset

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from drsrobust.allowed_flips import Allowed, blocks
 from drsrobust.data import Batches, Split
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import AddressSpace, ErrorMap, FixedCount, as_target
-from drsrobust.injection.number_formats import Bits, bit_set
-from drsrobust.injection.targets import TargetLike
+from drsrobust.injection import ErrorMap, FixedCount
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import Screened
@@ -26,63 +25,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _LARGEST = 3e38  # of infinity and NaN in the ranking
-_PER_BIT, _PER_TENSOR = 20, 10  # parts of the candidates that may be of one bit, or of one tensor
+_BITS, _TENSORS = 20, 10  # a bit of a tensor gives at most 1 / _BITS of the candidates, a tensor 1 / _TENSORS
 _POOL = 4096  # words of a tensor and bit, of the highest rank, that a protection is asked about
 _TIED = -1e-9  # AUC that is lower by less is a tie
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """Which flips may be chosen.
-
-    Args:
-        target: that holds them, as in `inject`.
-        bits: numbers and fields of the format, as in `BitFlip`; None: all.
-        passes: a protection of memory; chosen flips are such that it leaves all of them in the model.
-        one_per: at most one flip in each block of so many bytes of a tensor (8192: a row of DRAM; 8: a word of a code, which
-            SECDED corrects).
-        pairs_in: flips come in pairs, each in a block of so many bytes (8: what SECDED detects, and cannot correct).
-
-    Raises:
-        ValueError: blocks of no bytes, or both kinds of blocks.
-
-    Example:
-        >>> import drsrobust as dr
-        >>> str(Allowed("over_mlp", one_per=8192))
-        'over_mlp, one per 8192 bytes'
-    """
-
-    target: TargetLike = "all"
-    bits: Bits = None
-    passes: Mitigation | None = None
-    one_per: int | None = None
-    pairs_in: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("one_per", "pairs_in"):
-            value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or index(value) < 1):
-                raise ValueError(f"{name} is {value!r}; it must be a number of bytes, 1 or more")
-        if self.one_per is not None and self.pairs_in is not None:
-            raise ValueError("one_per allows one flip in a block, pairs_in two; give one of them")
-        object.__setattr__(self, "bits", bit_set(self.bits))
-
-    def space(self, model: torch.nn.Module) -> AddressSpace:
-        """The target's eligible bits in a model.
-
-        Raises:
-            ValueError: the target matches nothing, or has none of the bits.
-        """
-        space = as_target(self.target).resolve(model)
-        return space.only(self.bits).like(space)
-
-    def __str__(self) -> str:
-        parts = [str(as_target(self.target))]
-        parts += [] if self.bits is None else [f"bits {', '.join(map(str, self.bits))}"]
-        parts += [] if self.passes is None else [f"passing {self.passes.name}"]
-        parts += [] if self.one_per is None else [f"one per {self.one_per} bytes"]
-        parts += [] if self.pairs_in is None else [f"pairs in {self.pairs_in} bytes"]
-        return ", ".join(parts)
 
 
 class _Flips(NamedTuple):
@@ -203,7 +148,7 @@ def worst_case(
         >>> import drsrobust as dr
         >>> data = dr.load_dataset("synthetic-movielens", rows=20_000)
         >>> model = dr.load_model("dlrm", data, settings=dr.training.Settings(epochs=2), progress=False)
-        >>> chosen = worst_case(dr.Evaluator(model, data.valid), budget=2, allowed=Allowed("over_mlp"))
+        >>> chosen = worst_case(dr.Evaluator(model, data.valid), budget=2, allowed=dr.Allowed("over_mlp"))
         >>> bool(chosen.flips["auc"].iloc[-1] < chosen.golden_auc)
         True
     """
@@ -225,7 +170,7 @@ class _Search:
 
     def __init__(self, evaluator: Evaluator, allowed: Allowed, candidates: int) -> None:
         self._evaluator, self._allowed, self._candidates = evaluator, allowed, candidates
-        self._per_tensor = max(4, candidates // _PER_TENSOR)
+        self._per_tensor = max(4, candidates // _TENSORS)
         self._space = allowed.space(evaluator.model)
         self._numbers = [
             number
@@ -286,9 +231,9 @@ class _Search:
         """The best candidates that may be chosen next, the best first."""
         flips = self._ranked()
         if self._allowed.pairs_in is not None:
-            moves = _pairs(flips, self._block(flips, self._allowed.pairs_in), self._per_tensor)
+            moves = _pairs(flips, self._blocks(flips, self._allowed.pairs_in), self._per_tensor)
         else:
-            best = _best(flips, flips.tensor * 64 + flips.bit, max(2, self._candidates // _PER_BIT))
+            best = _best(flips, flips.tensor * 64 + flips.bit, max(2, self._candidates // _BITS))
             best = _best(best, best.tensor, self._per_tensor)
             moves = [best.take([number]) for number in np.argsort(-best.score, kind="stable")]
         for number, move in enumerate(filter(self._passes, moves)):
@@ -319,8 +264,8 @@ class _Search:
             ]
         flips = _Flips.joined([part for of_tensor in parts for part in of_tensor])
         if (size := self._allowed.one_per) is not None:
-            taken = self._block(self._chosen, size)
-            flips = flips.take(~np.isin(self._block(flips, size), taken))
+            taken = self._blocks(self._chosen, size)
+            flips = flips.take(~np.isin(self._blocks(flips, size), taken))
         if self._allowed.passes is not None and self._allowed.pairs_in is None:
             flips = _Flips.joined([flips.take(self._screened(flips, bit)) for bit in np.unique(flips.bit)])
         return flips
@@ -354,10 +299,8 @@ class _Search:
         places = left.tensor[is_left].astype(np.int64) << 40 | left.word[is_left]
         return entries[np.isin(part.tensor.astype(np.int64) << 40 | part.word, places)]
 
-    def _block(self, flips: _Flips, size: int) -> np.ndarray:
-        """The number of each flip's block, over all tensors."""
-        sizes = np.array([tensor.format.dtype.itemsize for tensor in self._space.tensors])
-        return flips.tensor.astype(np.int64) << 40 | flips.word * sizes[flips.tensor] // size
+    def _blocks(self, flips: _Flips, size: int) -> np.ndarray:
+        return blocks(self._space, flips.tensor, flips.word, size)
 
     def _gradients(self) -> dict[int, np.ndarray | None]:
         """The gradient of the mean loss by number of the tensor: float64 [words]; None where there is none. Rows without a

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from drsrobust._progress import progress_bar
-from drsrobust.chosen_flips import Allowed, WorstCase
+from drsrobust.allowed_flips import Allowed, blocks
+from drsrobust.chosen_flips import WorstCase
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import AddressSpace, ErrorMap, FixedCount
 from drsrobust.mitigation.base import Screened
@@ -52,7 +53,7 @@ def random_flips(
         for name, kind in allowed.items():
             space = kind.space(evaluator.model)
             for count in counts:
-                if kind.one_per is not None and count > _blocks(space, kind.one_per):
+                if kind.one_per is not None and count > space.rows(kind.one_per):
                     bar.update(trials)  # there are not so many
                     continue
                 for trial in range(trials):
@@ -62,11 +63,6 @@ def random_flips(
                     rows.append({"allowed": name, "flips": count, "trial": trial, "auc": 0.0 if auc is None else auc})
                     bar.update()
     return pd.DataFrame(rows)
-
-
-def _blocks(space: AddressSpace, size: int) -> int:
-    """Blocks of so many bytes in the targeted tensors."""
-    return sum(-(-tensor.size * tensor.format.dtype.itemsize // size) for tensor in space.tensors)
 
 
 def _drawn(allowed: Allowed, space: AddressSpace, count: int, seed: int) -> ErrorMap:
@@ -82,8 +78,7 @@ def _drawn(allowed: Allowed, space: AddressSpace, count: int, seed: int) -> Erro
             admitted = there[errors.mask[there] == left.mask]
         order = random.permutation(admitted)
         if allowed.one_per is not None:
-            sizes = np.array([tensor.format.dtype.itemsize for tensor in space.tensors])
-            block = errors.tensor.astype(np.int64) << 40 | errors.word * sizes[errors.tensor] // allowed.one_per
+            block = blocks(space, errors.tensor, errors.word, allowed.one_per)
             _, first = np.unique(block[order], return_index=True)
             order = order[np.sort(first)]
         if len(order) >= count or drawn >= space.bits:

@@ -182,6 +182,11 @@ def pooled_table_name(collection: str, table: str) -> str:
     return f"{collection}{'.' * bool(collection)}embedding_bags.{table}.weight"
 
 
+def output_names(collection: nn.Module) -> list[str]:
+    """The features of a pooling collection, in the order of its output."""
+    return list(collection._embedding_names)
+
+
 def pooled_weight(collection: nn.Module, table: str) -> torch.Tensor | None:
     """The weight of a pooling collection's table in the module tree; None for quantized and sharded collections."""
     bags = getattr(collection, "embedding_bags", {})

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from drsrobust._choices import check_choice
-from drsrobust.introspection.embedding_modules import torchrec
+from drsrobust.introspection.embedding_modules import output_names, torchrec
 from drsrobust.introspection.sharded import is_sharded
 from drsrobust.introspection.tensors import listed
 from drsrobust.introspection.wrappers import is_compiled, named_modules
@@ -195,7 +195,7 @@ def _store_tables(model: nn.Module, tables: str) -> nn.Module:
             )
             continue
         rows = _as_rows(module, TABLES[tables])
-        if rows._embedding_names != module._embedding_names:
+        if output_names(rows) != output_names(module):
             raise ValueError(
                 f"{name}: TorchRec groups quantized tables by pooling, so their outputs would come in another order; list all "
                 "tables that sum before those that take means"

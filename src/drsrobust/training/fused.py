@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from drsrobust.introspection.embedding_modules import pooled_tables, pooled_weight, torchrec
+from drsrobust.introspection.embedding_modules import output_names, pooled_tables, pooled_weight, torchrec
 from drsrobust.training.settings import Settings
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class FusedTables:
             features += names
             widths += [config.embedding_dim for config in group for _ in config.feature_names]
         order = [features.index(name) for config in configs for name in config.feature_names]
-        self._names, self._widths = list(collection._embedding_names), [widths[number] for number in order]
+        self._names, self._widths = output_names(collection), [widths[number] for number in order]
         self._order = None if order == sorted(order) else order
         self._group_widths = widths
 
