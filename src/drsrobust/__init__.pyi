@@ -59,6 +59,7 @@ from .mitigation import SelectiveChipkill as SelectiveChipkill
 from .mitigation import WeightRange as WeightRange
 from .mitigation import ZeroSpaceECC as ZeroSpaceECC
 from .planning import plan as plan
+from .probe_rows import ProbeRows as ProbeRows
 from .statistics import pvf as pvf
 from .statistics import recovery as recovery
 from .statistics import summarise as summarise

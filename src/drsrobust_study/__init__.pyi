@@ -16,6 +16,7 @@ from . import mitigations as mitigations
 from . import model_factors as model_factors
 from . import number_formats as number_formats
 from . import one_flip as one_flip
+from . import probe_rows as probe_rows
 from . import protection as protection
 from . import protection_plan as protection_plan
 from . import rounding as rounding

@@ -2,7 +2,7 @@
 
 
 def test_python_runs(capsys, run_page):
-    names = run_page("protection.md", blocks=5)
+    names = run_page("protection.md", blocks=6)
     printed = capsys.readouterr().out
     found = names["recovered"]
     assert "recovery_low" in printed and "detected: False" in printed

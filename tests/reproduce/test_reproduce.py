@@ -45,6 +45,7 @@ CLAIMS = [
     "C15",
     "C17a",
     "C17b",
+    "C18",
     "C19",
 ]
 
@@ -124,9 +125,10 @@ def test_figures_and_their_numbers(smoke):
     names += [f"07_abft_{part}" for part in ("layers", "repair", "tables")]
     names += ["08_mitigation_recovery", "08_mitigation_recovery_int8"]
     timed = ["07_abft_overhead", "08_mitigation_recovery_front", "08_mitigation_recovery_places"]
+    timed += ["18_probe_rows_latency"]
     timed += ["14_protection_plan"]  # its budget of time is of measured times
     timed += ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
-    names += ["15_number_formats", "15_number_formats_classes", "16_worst_case"]
+    names += ["15_number_formats", "15_number_formats_classes", "16_worst_case", "18_probe_rows"]
     names += ["10_your_model", "11_one_flip", "11_one_flip_layers", "13_fleet_risk_tail"]
     names += [f"12_memory_faults{part}" for part in ("", "_assumptions", "_lead", "_ranking", "_yearly")]
     assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names + timed)
@@ -168,6 +170,8 @@ def test_figures_and_their_numbers(smoke):
         "15_number_formats_claims",
         "16_worst_case_claims",
         "16_worst_case_flips",
+        "18_probe_rows_claims",
+        "18_probe_rows_outcomes",
         "claims",
         "models",
     ]

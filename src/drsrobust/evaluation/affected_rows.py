@@ -174,6 +174,24 @@ class AffectedRows:
         """Whether scores of the probed rows are the golden ones, within `BOUND`."""
         return near(scores, self.scores[self._probed])
 
+    def looked_up(self, tensor: str) -> np.ndarray | None:
+        """The rows of a tensor's first dimension (int64, ascending) that scores depend on; None: all."""
+        number = self._flow.number.get(tensor)
+        if number is not None and self.everything is None and not self._flow.result >> number & 1:
+            return np.empty(0, np.int64)
+        if tensor not in self._lookups.tables or self.all_rows or tensor in self._unknown:
+            return None
+        return self._lookups.ids(tensor)
+
+    def features(self) -> dict[str, list[str]]:
+        """Tables whose readers are known and that scores depend on -> the features that they are looked up with."""
+        known = {} if self.all_rows or self._split is None else self._lookups.tables
+        return {
+            table: self._lookups.features(table)
+            for table in known
+            if table not in self._unknown and self._flow.result >> self._flow.number[table] & 1
+        }
+
     def of(self, maps: Iterable[ErrorMap]) -> Affected:
         """The rows and tensors that the errors of several maps together affect."""
         dense = tables = 0

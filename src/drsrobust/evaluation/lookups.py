@@ -49,6 +49,10 @@ class Readers:
         counts = np.bincount(ranges, minlength=(self.cardinality >> self._shift) + 1)
         self._starts = _stored(np.concatenate(([0], np.cumsum(counts))).astype(dtype))
 
+    def ids(self) -> np.ndarray:
+        """The distinct ids that any row looks up, int64 ascending."""
+        return np.unique(self._ids.values).astype(np.int64)
+
     def of(self, ids: np.ndarray) -> np.ndarray:
         """The rows (int64, ascending) that look up any of some distinct ids, int64 [m]."""
         ids = ids[ids < self.cardinality]
@@ -137,6 +141,10 @@ class Lookups(ABC):
         """The rows of data (int64, ascending) whose scores may depend on rows `ids` (int64, distinct) of a table, in parts."""
 
     @abstractmethod
+    def ids(self, table: str) -> np.ndarray:
+        """The rows of a table (int64, ascending) that any row of data looks up."""
+
+    @abstractmethod
     def _begin(self, batch: Any) -> None:
         """Called before each batch."""
 
@@ -181,14 +189,20 @@ class SplitLookups(Lookups):
         self._batch: Any = None
 
     def why_unknown(self, table: str) -> str | None:
-        return None if self._features(table) else "it looks up other ids than the split's"
+        return None if self.features(table) else "it looks up other ids than the split's"
 
     def rows(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
-        features = self._features(table)
+        return [readers.of(ids) for readers in self._readers_of(table)]
+
+    def ids(self, table: str) -> np.ndarray:
+        return np.unique(np.concatenate([readers.ids() for readers in self._readers_of(table)]))
+
+    def _readers_of(self, table: str) -> list[Readers]:
+        features = self.features(table)
         for feature in features:
             if feature not in self._readers:
                 self._readers[feature] = Readers(self._split.sparse[feature])
-        return [self._readers[feature].of(ids) for feature in features]
+        return [self._readers[feature] for feature in features]
 
     def _begin(self, batch: Any) -> None:
         jagged = batch.sparse_features
@@ -200,7 +214,7 @@ class SplitLookups(Lookups):
         }
         self._calls = {}
 
-    def _features(self, table: str) -> list[str] | None:
+    def features(self, table: str) -> list[str] | None:
         """The features that a table is read with; None if unknown."""
         names: list[str] = []
         for name in self.tables.get(table, ()):
@@ -263,15 +277,21 @@ class BatchLookups(Lookups):
         return "its look-ups cannot be seen" if table in self._wrong else None
 
     def rows(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
+        batches = self._readers_of(table).of(ids)
+        ranges = [np.arange(self._starts[batch], self._ends[batch]) for batch in batches]
+        return [np.concatenate([np.empty(0, np.int64), *ranges])]
+
+    def ids(self, table: str) -> np.ndarray:
+        return self._readers_of(table).ids()
+
+    def _readers_of(self, table: str) -> Readers:
         if table not in self._readers:
             distinct = [
                 np.unique(np.concatenate([np.empty(0, np.int64), *per_call])) for per_call in self._ids.pop(table)
             ]
             lengths = np.array([len(part) for part in distinct], np.int32)
             self._readers[table] = Readers(Ids(np.concatenate(distinct), lengths))
-        batches = self._readers[table].of(ids)
-        ranges = [np.arange(self._starts[batch], self._ends[batch]) for batch in batches]
-        return [np.concatenate([np.empty(0, np.int64), *ranges])]
+        return self._readers[table]
 
     def _begin(self, batch: Any) -> None:
         for ids in self._ids.values():

@@ -64,6 +64,7 @@ from drsrobust_study.figures.model_factors import (
 )
 from drsrobust_study.figures.number_formats import format_classes, number_formats, number_formats_data
 from drsrobust_study.figures.one_flip import one_flip
+from drsrobust_study.figures.probe_rows import probe_coverage, probe_latency
 from drsrobust_study.figures.protection import (
     protection_cost,
     protection_cost_data,
@@ -120,6 +121,8 @@ __all__ = [
     "number_formats",
     "number_formats_data",
     "one_flip",
+    "probe_coverage",
+    "probe_latency",
     "protection_cost",
     "protection_cost_data",
     "protection_front",

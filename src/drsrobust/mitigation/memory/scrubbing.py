@@ -81,17 +81,11 @@ class Scrubbing(StorageProtection):
         target: str | Target = "all",
     ) -> None:
         super().__init__(target)
-        numbers = [
-            isinstance(time, int | float | np.number) and not isinstance(time, bool) for time in (period, window)
-        ]
-        if not numbers[0] or not 0 <= period < math.inf:
-            raise ValueError(f"period must be a time of 0 or more, got {period!r}")
-        if not numbers[1] or not 0 < window < math.inf:
-            raise ValueError(f"window must be a time over 0, got {window!r}")
+        self.period, self.window = checked_times(period, window)
         check_choice("checksum", checksum, CHECKSUMS)
         if per not in ("row", "tensor") and (isinstance(per, bool) or not isinstance(per, int | np.integer) or per < 8):
             raise ValueError(f"per must be 'row', 'tensor' or a number of bytes, 8 or more, got {per!r}")
-        self.period, self.window, self.checksum = float(period), float(window), checksum
+        self.checksum = checksum
         self.per = per if isinstance(per, str) else int(per)
         unit = per if isinstance(per, str) else f"{per} bytes"
         when = "checked at use" if not period else f"scrubbed every {self.period / self.window:g} of the time"
@@ -100,8 +94,7 @@ class Scrubbing(StorageProtection):
     @property
     def exposure(self) -> float:
         """The expected share of errors that are still present at the time of use."""
-        ratio = self.period / self.window
-        return ratio / 2 if ratio <= 1 else 1 - 1 / (2 * ratio)
+        return exposure(self.period, self.window)
 
     @property
     def label(self) -> str:
@@ -123,9 +116,9 @@ class Scrubbing(StorageProtection):
             return self.period / self.window * (place - np.floor(place))
 
         errors_unit = errors.index // size
-        old = _old(errors, errors_unit, last_visit, key, _arriving_together(trial.sources))
+        old = arrived_before(errors, errors_unit, last_visit, key, arriving_together(trial.sources))
         check = stored.get(protected.name, NO_ERRORS)
-        check = merge(check.index, _old(check, check.index, last_visit, check_key, "bit"))
+        check = merge(check.index, arrived_before(check, check.index, last_visit, check_key, "bit"))
         old_errors = merge(errors.index, old)
         in_units = merge(old_errors.index // size, np.ones(len(old_errors.index), np.uint64))
         unit, data, check_mask = align(in_units, check)
@@ -177,15 +170,47 @@ class Scrubbing(StorageProtection):
         return change
 
 
-def _arriving_together(sources: tuple[MapSource, ...]) -> str:
+def checked_times(period: float, window: float) -> tuple[float, float]:
+    """The period of a periodic check and the time over which errors gather, as floats.
+
+    Raises:
+        ValueError: a period under 0, a window of 0 or less, or no finite number.
+    """
+    for name, time, right in (("period", period, "of 0 or more"), ("window", window, "over 0")):
+        is_number = isinstance(time, int | float | np.number) and not isinstance(time, bool)
+        if not is_number or not 0 <= time < math.inf or (name == "window" and not time):
+            raise ValueError(f"{name} must be a time {right}, got {time!r}")
+    return float(period), float(window)
+
+
+def exposure(period: float, window: float) -> float:
+    """The expected share of errors, gathered at uniform times over a window, that arrived after the last of periodic checks.
+
+    Example:
+        >>> exposure(1, 10), exposure(10, 1)
+        (0.05, 0.95)
+    """
+    ratio = period / window
+    return ratio / 2 if ratio <= 1 else 1 - 1 / (2 * ratio)
+
+
+def arriving_together(sources: tuple[MapSource, ...]) -> str:
     """The bits that arrive at one time: a `bit`, a `word`, or a `row`, which is a checked unit here."""
     return max((source.error_model.unit for source in sources), key=UNITS.index, default="bit")
 
 
-def _old(
+def arrived_before(
     errors: Errors, unit: np.ndarray, last_visit: Callable[[np.ndarray], np.ndarray], key: int, groups: str
 ) -> np.ndarray:
-    """The masks (uint64 [n]) of errors that arrived before the last visit."""
+    """The masks (uint64 [n]) of errors that arrived before the last visit.
+
+    Args:
+        errors: of one tensor, n words.
+        unit: int64 [n], the checked unit of each word.
+        last_visit: units -> how long ago they were visited, as a share of the window.
+        key: of the hash that gives arrivals.
+        groups: what arrives at one time, as `arriving_together`: a row is a unit.
+    """
     limit = last_visit(unit)
     if groups != "bit":
         place = unit if groups == "row" else errors.index

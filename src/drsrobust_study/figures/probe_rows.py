@@ -1,0 +1,83 @@
+"""Probe rows: what they read and detect by their number, and what is left of a fault's harm by what a detector spends."""
+
+from typing import TYPE_CHECKING
+
+from matplotlib.lines import Line2D
+
+from drsrobust.plots.curves import interval
+from drsrobust.plots.style import CLAIMED, at_edge, legend_outside, series_style, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+_HOW = {"cover": "rows chosen to cover the tables", "random": "random rows"}
+_READ = {"linestyle": ":", "linewidth": 1.2}
+_PUBLISHED = {"marker": "*", "markersize": 8, "linestyle": "none", "color": CLAIMED["color"]}
+_KINDS = ("probe rows", "CRC32", "ABFT")  # in the order of the legend
+_LEAST = 1e-6  # resolution of what is left
+
+
+@styled
+def probe_coverage(
+    data: "pd.DataFrame", ax: "Axes | None" = None, *, part: str, claimed: float | None = None
+) -> "Axes":
+    """The share of single flips in a part of the model that the first n probe rows detect, with its interval, and (dotted) the
+    share of its words that they read.
+
+    Args:
+        data: `drsrobust_study.probe_rows.curves`.
+        ax: where to draw; None: a new figure.
+        part: of the model.
+        claimed: a published share of one row.
+    """
+    data = data[data["part"] == part]
+    for index, how in enumerate(dict.fromkeys(data["how"])):
+        points, style = data[data["how"] == how], series_style(index)
+        bars = {"yerr": interval(points, "detected"), "capsize": 2, "elinewidth": 0.9, "markersize": 4}
+        ax.errorbar(points["rows"], points["detected"], **bars, **style | {"linestyle": "-"}, label=_HOW.get(how, how))
+        ax.plot(points["rows"], points["read"], color=style["color"], **_READ)
+    ax.set(title=part, xlabel="probe rows", ylim=(-0.03, 1.03))
+    if at_edge(ax, "first_col"):
+        ax.set_ylabel("share of single flips detected")
+    if len(data):
+        ax.set_xscale("log")
+    handles = [
+        *ax.get_legend_handles_labels()[0],
+        Line2D([], [], color="#444444", label="share of words read", **_READ),
+    ]
+    if claimed is not None:
+        handles += ax.plot([1], [claimed], label="one vector, as published of a language model", **_PUBLISHED)
+    if claimed is not None or at_edge(ax, "last_col"):
+        legend_outside(ax, handles)  # joins those of the figure's panels
+    return ax
+
+
+@styled
+def probe_latency(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """The share of a fault's harm that is left, against the share of a core that a detector spends: the faster it repeats, the
+    less is left, down to what it never notices. Bands and bars: intervals of what is noticed.
+
+    Args:
+        data: `drsrobust_study.probe_rows.latency_and_cost`.
+        ax: where to draw; None: a new figure.
+    """
+    data = data.sort_values("kind", key=lambda kinds: kinds.map(_KINDS.index), kind="stable")
+    for index, name in enumerate(dict.fromkeys(data["detector"])):
+        points, style = data[data["detector"] == name], series_style(index)
+        if len(points) > 1:
+            line = {"color": style["color"], "linestyle": style["linestyle"], "label": name}
+            ax.plot(points["compute"], points["left"], linewidth=1.5, **line)
+            band = points[["left_low", "left_high"]].clip(lower=_LEAST).to_numpy().T
+            ax.fill_between(points["compute"], *band, color=style["color"], alpha=0.13, lw=0)
+        else:
+            mark = {"markersize": 6, "capsize": 2.5, "linestyle": "none"} | {
+                "color": style["color"],
+                "marker": style["marker"],
+            }
+            ax.errorbar(points["compute"], points["left"], yerr=interval(points, "left"), label=name, **mark)
+    ax.set(xlabel="share of a core that detection spends", ylabel="share of AUC lost x time that is left")
+    if len(data):
+        ax.set(xscale="log", yscale="log", ylim=(_LEAST, 1.4))
+        legend_outside(ax)
+    return ax

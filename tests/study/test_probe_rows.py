@@ -1,0 +1,157 @@
+"""Numbers of notebook 18: trials in strata, curves, reasons, latency times cost, and the findings on C18."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import drsrobust as dr
+import drsrobust_study as study
+from drsrobust.probe_rows import DETECTED, NOT_READ, OUTCOMES
+from drsrobust_study.probe_rows import CHECKS, DENSE, PARTS, TABLES, WHOLE
+from reproduce.claims import evaluate_claims, load_claims
+from reproduce.notebooks import all_notebooks
+
+COUNTS = [1, 64, 200]
+
+
+@pytest.fixture(scope="module")
+def measured(trained, data):
+    evaluator = dr.Evaluator(trained, data.test.head(300))
+    probes = {how: dr.ProbeRows.fit(evaluator, data.train, max(COUNTS), how=how) for how in ("cover", "random")}
+    checks = dr.ABFTLinear.fit(trained) + dr.ABFTEmbeddingBag.fit(trained)
+    few = dr.ProbeRows(evaluator, probes["cover"].rows.head(64))
+    flips = study.probe_rows.flips(evaluator, probes, checks, trials=6, explained=few, seed=3, progress=False)
+    return evaluator, probes, flips
+
+
+def test_trials_are_in_strata_and_in_one_another(measured):
+    """Weights are the shares of all bits; what few rows detect more rows detect; reasons agree with the rows needed."""
+    evaluator, _, flips = measured
+    partition = dr.campaign.bit_partition(evaluator.model)
+    assert flips["weight"].sum() == pytest.approx(1) and flips["seed"].is_unique
+    by_class = flips.groupby(["component", "bit_class"])["weight"].sum()
+    expected = partition.set_index(["component", "bit_class"])["weight"]
+    assert by_class.sort_index().to_numpy() == pytest.approx(expected.sort_index().to_numpy())
+    numbers = flips.groupby("stratum").size()
+    tables = len(list(name for name, _ in evaluator.model.named_parameters() if "embedding_bags" in name))
+    assert numbers.min() >= 6 and len(numbers) == len(partition) - 1 + tables
+    top = flips[(flips["bit_class"] == "exponent_top") & (flips["part"] == DENSE)]
+    assert top.groupby("component").size().min() >= 60
+    assert ((flips["reason"] == DETECTED) == (flips["cover"] <= 64)).all()
+    assert (flips.loc[flips["part"] == DENSE, "reason"] != NOT_READ).all()
+    assert not flips.loc[flips["checked"], "auc_drop"].isna().all()
+
+
+def test_curves_are_weighted_shares_beside_exact_coverage(measured):
+    evaluator, probes, flips = measured
+    curves = study.probe_rows.curves(flips, evaluator, probes, COUNTS)
+    assert len(curves) == len(PARTS) * len(probes) * len(COUNTS)
+    for row in curves.itertuples():
+        some = flips if row.part == WHOLE else flips[flips["part"] == row.part]
+        share = some.loc[some[row.how] <= row.rows, "weight"].sum() / some["weight"].sum()
+        assert row.detected == pytest.approx(share) and row.detected_low <= share <= row.detected_high
+    at = curves.set_index(["part", "how", "rows"]).sort_index()
+    assert (at.loc[DENSE, "read"] == 1).all()
+    assert at.loc[(TABLES, "cover", 200), "read"] > at.loc[(TABLES, "random", 200), "read"]
+    covered = dr.ProbeRows(evaluator, probes["random"].rows.head(64)).coverage("embedding")["share"].item()
+    assert at.loc[(TABLES, "random", 64), "read"] == covered
+    reasons = study.probe_rows.outcomes(flips)
+    assert reasons.groupby("part")["share"].sum().to_numpy() == pytest.approx(1)
+    assert list(reasons["outcome"].unique()) == list(OUTCOMES)
+    detected = reasons.set_index(["part", "outcome"]).sort_index()["share"].xs(DETECTED, level=1)
+    for part in PARTS:
+        assert detected[part] == pytest.approx(at.loc[(part, "cover", 64), "detected"])
+    for part in PARTS:
+        ax = study.figures.probe_coverage(curves, part=part, claimed=0.94)
+    assert ax.get_title(loc="left") == TABLES or ax.get_title() == TABLES
+    study.figures.probe_coverage(curves.head(0), part=WHOLE)
+
+
+def test_noticed_losses_are_weighted_by_what_flips_cost(measured):
+    """The lost AUC that goes with detected flips over all that is lost; a detector of all notices all, one of none nothing."""
+    evaluator, _, flips = measured
+    made = flips.assign(auc_drop=np.where(flips["bit_class"] == "exponent_top", 0.2, 0.002), rows_reached=300)
+    every, none = made["trial"] >= 0, made["trial"] < 0
+    top, half = made["bit_class"] == "exponent_top", made["trial"] % 2 == 0
+    found = {"every": every, "none": none, "top": top, "half": half}
+    shares = study.probe_rows.noticed_losses(made, evaluator.rows, found)
+    losses = made["weight"] * made["auc_drop"]
+    assert shares["every"]["noticed"] == 1 and shares["none"]["noticed"] == pytest.approx(0)
+    for name, flags in found.items():
+        one = shares[name]
+        assert one["noticed"] == pytest.approx(losses[flags].sum() / losses.sum())
+        assert one["noticed_low"] <= one["noticed"] <= one["noticed_high"] and one["n"] == len(made)
+    assert 0.5 < shares["every"]["noticed_low"] < 1 == shares["every"]["noticed_high"]  # another flip may escape
+    assert shares["half"]["noticed_high"] - shares["half"]["noticed_low"] > 0.1
+
+
+def test_what_is_left_by_what_is_spent():
+    """By hand: a detector of everything at half a lifetime leaves a quarter; what it never notices is left at any cost."""
+    found = pd.DataFrame(
+        [
+            {"detector": "all", "kind": "CRC32", "rows": 0, "pass_ms": 10.0, "noticed": 1.0},
+            {"detector": "part", "kind": "probe rows", "rows": 9, "pass_ms": 10.0, "noticed": 0.9},
+            {"detector": CHECKS, "kind": "ABFT", "rows": 0, "pass_ms": np.nan, "noticed": 0.99},
+        ]
+    )
+    found = found.assign(noticed_low=found["noticed"] - 0.05, noticed_high=found["noticed"])
+    shares = [1e-5, 2e-4, 1e-1]
+    left = study.probe_rows.latency_and_cost(found, lifetime_s=100.0, checks_percent=20.0, shares=shares)
+    by = left.set_index(["detector", "compute"])
+    assert by.loc[("all", 2e-4), ["period_s", "left"]].tolist() == pytest.approx([50.0, 0.25])
+    assert by.loc[("all", 1e-5), "left"] == pytest.approx(1 - 100 / 2000)  # a period of ten lifetimes
+    assert by.loc[("all", 1e-1), "left"] == pytest.approx(0.1 / 200)
+    assert by.loc[("part", 1e-1), ["left", "left_low", "left_high"]].tolist() == pytest.approx(
+        [0.1, 0.1, 0.15], abs=6e-4
+    )
+    assert by.loc[(CHECKS, 0.2), ["period_s", "left", "left_high"]].tolist() == pytest.approx([0.0, 0.01, 0.06])
+    ax = study.figures.probe_latency(left)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["part", "all", CHECKS]
+    study.figures.probe_latency(left.head(0))
+
+
+def test_times_are_measured(measured):
+    evaluator, probes, flips = measured
+    found = study.probe_rows.detectors(flips, evaluator, "cover", probes["cover"], COUNTS, 2).set_index("detector")
+    assert list(found.index) == [
+        "1 probe row",
+        "64 probe rows",
+        "200 probe rows",
+        "CRC32 per tensor",
+        "CRC32 per row",
+        CHECKS,
+    ]
+    assert (found["pass_ms"].dropna() > 0).all() and np.isnan(found.loc[CHECKS, "pass_ms"])
+    assert (found.loc[["CRC32 per tensor", "CRC32 per row"], "noticed"] == 1).all()
+
+
+def test_findings(measured):
+    """Shares at one row and at many, on all trials and on thirds of them."""
+    _, _, flips = measured
+    found = study.probe_rows.one_row_finds(flips, "cover", 200)
+    assert sorted(found["third"].unique()) == [0, 1, 2, 3] and len(found) == 4 * 6
+    whole = found[found["third"] == 0].set_index("reading")
+    assert whole.loc["one row, whole model", "value"] == pytest.approx(flips.loc[flips["cover"] <= 1, "weight"].sum())
+    assert whole.loc["many rows, whole model", "value"] >= whole.loc["one row, whole model", "value"]
+    assert whole.loc["one row, whole model", "n"] == len(flips)
+
+
+@pytest.mark.parametrize(("detected", "verdict"), [(0.97, "reproduced"), (0.3, "contradicted")])
+def test_the_claim_is_judged_by_what_one_row_detects(measured, tmp_path, detected, verdict):
+    """On made trials: exactly true, and exactly false."""
+    _, _, flips = measured
+    made = pd.concat(
+        flips.assign(trial=flips["trial"] + 1000 * copy, weight=flips["weight"] / 60) for copy in range(60)
+    )
+    number = np.arange(len(made)) * 0.618034 % 1
+    made = made.assign(cover=np.where(number < detected, 1.0, np.inf))
+    (tmp_path / "data").mkdir()
+    found = study.probe_rows.one_row_finds(made.assign(dataset="movielens-1m/full"), "cover", 64)
+    found.to_csv(tmp_path / "18_probe_rows_claims.csv", index=False)
+    claims = [claim for claim in load_claims(all_notebooks()) if claim.id == "C18"]
+    outcome = {"notebook": "18_probe_rows", "ok": True, "seconds": 9.0, "figures": ["18_probe_rows"]}
+    outcome["parameters"] = {"dataset": "movielens-1m/full"}
+    run = {"profile": "laptop", "datasets": ["movielens-1m/full"], "notebooks": [outcome]}
+    table = evaluate_claims(claims, tmp_path, run | {"started": "2026-01-01 00:00 UTC", "commit": "0123456789ab"})
+    assert table["verdict"].tolist() == [verdict] * 3
+    assert table["thirds"].iloc[1] == ", ".join([verdict] * 3) and "single flips in a DLRM" in table["sentence"].iloc[0]
