@@ -5,9 +5,11 @@ import subprocess
 import sys
 import venv
 import zipfile
+from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import drsrobust
 
@@ -27,17 +29,33 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python(wheel, tmp_path_factory):
-    """The interpreter of an environment with the wheel and PyTorch, in the versions of requirements/cpu.txt."""
+    """The interpreter of an environment with the wheel, and of this environment's packages only what the wheel requires."""
     folder = tmp_path_factory.mktemp("environment")
-    venv.create(folder, with_pip=True)
+    venv.create(folder, symlinks=True)
     python = folder / "bin" / "python"
-    install = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
-    subprocess.run([*install, "torch==2.13.0"], check=True)
-    pins = folder / "pins.txt"
-    lines = (ROOT / "requirements" / "cpu.txt").read_text().splitlines()
-    pins.write_text("\n".join(line for line in lines if "==" in line))
-    subprocess.run([*install, "-c", pins, wheel], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", python, "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--no-deps", wheel], check=True)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    (metadata,) = packages.glob("drsrobust-*.dist-info")
+    for source in required(Distribution.at(metadata)):
+        if not (packages / source.name).exists():
+            (packages / source.name).symlink_to(source)
     return python
+
+
+def required(wheel):
+    """Files and folders of all that a distribution requires, directly or not, without extras."""
+    waiting, names, sources = [wheel], set(), set()
+    while waiting:
+        for text in waiting.pop().requires or ():
+            requirement = Requirement(text)
+            wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if wanted and (name := requirement.name.lower().replace("_", "-")) not in names:
+                names.add(name)
+                waiting.append(found := distribution(name))
+                tops = {file.parts[0] for file in found.files} - {"..", "__pycache__"}
+                sources |= {Path(found.locate_file(top)) for top in tops}
+    return sources
 
 
 def run(python, script, folder):
