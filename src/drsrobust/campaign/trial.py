@@ -23,6 +23,8 @@ from drsrobust.metrics.own import OwnMetric
 from drsrobust.mitigation.base import CombinedDetection, Detection, Screened
 
 Finished = Callable[[pa.Table], None]  # stores trials and adds them to the schedule
+# Computes a chunk for so many seconds, and at least one trial: the finished ones, and what interrupted the next one.
+Runner = Callable[..., tuple[pa.Table, BaseException | None]]
 VERIFY_EVERY = 50  # the evaluator is verified when trials have taken so many times the duration of a verification
 VERIFY_SECONDS = 0.5  # the duration before the first one
 TRIED = 3.0  # seconds of work here before a campaign may switch to several processes
@@ -301,7 +303,7 @@ class LocalRunner:
         """Called when all is computed."""
 
 
-def run_here(schedule: Schedule, runner: LocalRunner, finished: Finished, *, may_switch: Callable[[], bool]) -> bool:
+def run_here(schedule: Schedule, runner: Runner, finished: Finished, *, may_switch: Callable[[], bool]) -> bool:
     """Computes trials in this process.
 
     Args:

@@ -50,6 +50,11 @@ class Transient(ABC):
             ValueError: the model has no such site.
         """
 
+    def tensors(self, model: nn.Module) -> "list[tuple[Transient, int]]":
+        """Parts of this target of one tensor each, with the words of it, where these are known before the model runs; else the
+        target itself."""
+        return [(self, 1)]
+
 
 class Draw:
     """Draws and logs the errors of each call, for one pair of an error model and a transient target."""
@@ -307,17 +312,7 @@ class Gradients(Transient):
         return f"Gradients({self.glob})"
 
     def attach(self, model: nn.Module, draw: Draw) -> Iterator[Site]:
-        parameters = {}  # any name -> first name, parameter
-        for entry in listed(model):
-            if isinstance(entry.tensor, nn.Parameter) and entry.tensor.requires_grad:
-                parameters |= dict.fromkeys((entry.name, *entry.aliases), (entry.name, entry.tensor))
-        names = (
-            [self.glob] if self.glob in parameters else [name for name in parameters if fnmatchcase(name, self.glob)]
-        )
-        if not names:
-            listing = ", ".join(parameters) or "none"
-            raise ValueError(f"no parameter with a gradient matches {self.glob!r}; there are: {listing}")
-        for name, parameter in dict(parameters[name] for name in names).items():
+        for name, parameter in self._parameters(model).items():
             site = f"gradient of {name}"
 
             def hook(gradient: torch.Tensor, site: str = site) -> torch.Tensor:
@@ -328,6 +323,23 @@ class Gradients(Transient):
                 return torch.sparse_coo_tensor(gradient._indices(), values, gradient.shape, **same)
 
             yield site, parameter.register_hook(hook)
+
+    def tensors(self, model: nn.Module) -> list[tuple[Transient, int]]:
+        return [(Gradients(name), parameter.numel()) for name, parameter in self._parameters(model).items()]
+
+    def _parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """Those that match, by name."""
+        parameters = {}  # any name -> first name, parameter
+        for entry in listed(model):
+            if isinstance(entry.tensor, nn.Parameter) and entry.tensor.requires_grad:
+                parameters |= dict.fromkeys((entry.name, *entry.aliases), (entry.name, entry.tensor))
+        names = (
+            [self.glob] if self.glob in parameters else [name for name in parameters if fnmatchcase(name, self.glob)]
+        )
+        if not names:
+            listing = ", ".join(parameters) or "none"
+            raise ValueError(f"no parameter with a gradient matches {self.glob!r}; there are: {listing}")
+        return dict(parameters[name] for name in names)
 
 
 def _check_glob(glob: str) -> None:

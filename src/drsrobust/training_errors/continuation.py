@@ -1,0 +1,213 @@
+"""The continuation of training from a snapshot: without errors, and with one, from the same state."""
+
+import copy
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from drsrobust._processes import threads
+from drsrobust.campaign.conditions import Condition
+from drsrobust.data import Split
+from drsrobust.injection import AddressSpace, ErrorMap, Injection
+from drsrobust.models import model_name
+from drsrobust.training import Settings
+from drsrobust.training_errors.actions import Action
+from drsrobust.training_errors.detectors import Detector
+from drsrobust.training_errors.steps import Run, StepBatches
+
+
+@dataclass
+class Outcome:
+    """What became of a continuation.
+
+    Attributes:
+        auc: after the steps at which it is measured, as (AUC, rows with a NaN, rows with an infinite score).
+        first_alarm: of each detector that alarmed: 1 in the very step of the error, 2 in the one after.
+        error: text of the exception that ended it.
+        digests: of the state before each step, in a run without errors.
+    """
+
+    auc: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+    first_alarm: dict[str, int] = field(default_factory=dict)
+    error: str | None = None
+    digests: dict[int, str] = field(default_factory=dict)
+
+
+class TrainingError:
+    """One error of training, drawn for a condition: in memory before a step, or while the model runs in this step. It strikes
+    once.
+
+    Args:
+        run: whose model and optimizers it hits.
+        condition: error model and resolved target.
+        seed: decides what is drawn.
+    """
+
+    def __init__(self, run: Run, condition: Condition, seed: int) -> None:
+        self.struck = False
+        self._run, self._condition, self._injection = run, condition, None
+        if isinstance(condition.space, AddressSpace):
+            self.error_map: ErrorMap = condition.error_model.sample(condition.space, seed=seed)
+            return
+        parts, sizes = zip(*condition.space.tensors(run.model), strict=True)
+        draw = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(0,))))
+        target = parts[int(np.searchsorted(np.cumsum(sizes), draw.integers(sum(sizes)), side="right"))]
+        self._injection = Injection(run.model, [(condition.error_model, target)], seed=seed)
+        self.error_map = self._injection.error_map
+
+    def strike(self) -> None:
+        """Writes it to memory, if it is there."""
+        self.struck = True
+        if self._injection is None:
+            self.error_map.apply(self._run.model, optimizer=self._condition.target.optimizer)
+
+    @contextmanager
+    def during(self) -> Iterator[None]:
+        """Inside the block, it strikes in the running model, if it does there.
+
+        Raises:
+            ValueError: the model does not call the target.
+        """
+        if self._injection is None:
+            yield
+            return
+        try:
+            self._injection.apply()
+            yield
+            sites = self._injection.unreached()
+        finally:
+            self._injection.undo()
+        if sites and self.error_map.log.calls:
+            raise ValueError(f"the model never calls {', '.join(sites)}, so no error is injected there")
+
+
+class Continuation:
+    """A snapshot of training, and what follows it. It can be pickled.
+
+    Args:
+        model: from whose present weights training starts; not changed.
+        train, rows: training rows; rows on which AUC is measured.
+        settings: of training.
+        warm_up: steps before the snapshot.
+        evaluate_at: steps after the snapshot at which AUC is measured, ascending; the last one ends the continuation.
+        detectors: that watch.
+        watch: steps, from that of an error on, in which detectors watch that start no action.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        train: Split,
+        rows: Split,
+        settings: Settings,
+        *,
+        warm_up: int,
+        evaluate_at: Sequence[int],
+        detectors: Sequence[Detector],
+        watch: int,
+    ) -> None:
+        self.name, self.rows, self.settings = model_name(model), rows, settings
+        self.warm_up, self.evaluate_at, self.watch = warm_up, tuple(evaluate_at), watch
+        self.detectors = tuple(detectors)
+        self._model = copy.deepcopy(model)
+        with alone(settings.seed):
+            run = Run(self._model, settings, StepBatches(train, settings, 0, warm_up), self.detectors)
+            run.advance(warm_up)
+            self._start = run.state()
+        self._batches = StepBatches(train, settings, warm_up, self.evaluate_at[-1])
+
+    def run(self, batches: StepBatches | None = None, detectors: Sequence[Detector] | None = None) -> Run:
+        """A training run in the state of the snapshot, of a model of its own."""
+        chosen = self.detectors if detectors is None else detectors
+        run = Run(copy.deepcopy(self._model), self.settings, batches or self._batches, chosen, self.warm_up)
+        run.load(self._start)
+        return run
+
+    def restart(self, run: Run) -> None:
+        """Puts a run back to the snapshot."""
+        run.load(self._start)
+
+    def clean(self, run: Run) -> Outcome:
+        """The continuation without errors."""
+        outcome = Outcome()
+        self.restart(run)
+        for number in range(self.evaluate_at[-1] + 1):
+            outcome.digests[number] = run.digest()
+            if number in self.evaluate_at:
+                outcome.auc[number] = run.evaluate(self.rows)
+            if number < self.evaluate_at[-1]:
+                run.advance(1)
+        return outcome
+
+    def faulty(
+        self,
+        run: Run,
+        error: TrainingError,
+        at: int,
+        clean: Outcome,
+        action: Action | None = None,
+        triggers: Collection[str] = (),
+    ) -> Outcome:
+        """The continuation with an error.
+
+        A state that an action leaves and that is that of the clean run, bit for bit, ends it: the rest is the clean run.
+
+        Args:
+            run: of this snapshot.
+            error: that strikes in step `at` after the snapshot.
+            at: from 0.
+            clean: of the same continuation.
+            action: started by its detectors; None: nothing is done.
+            triggers: without an action, names of the detectors that watch to the end.
+        """
+        outcome, kept, last = Outcome(), [], self.evaluate_at[-1]
+        self.restart(run)
+        while True:
+            number = run.number - self.warm_up
+            if number in self.evaluate_at:
+                outcome.auc[number] = run.evaluate(self.rows)
+            if number == last:
+                return outcome
+            if action:
+                action.before(run, kept)
+            watching = self._watching(number - at, action, triggers)
+            strikes = number == at and not error.struck
+            if strikes:
+                error.strike()
+            step = run.compute(watching, error.during() if strikes else None)
+            readings = {} if step.error else run.read(step, watching)
+            alarms = {one.name for one in watching if readings and one.alarm(readings[one.name], run.past[one.name])}
+            for name in alarms:
+                outcome.first_alarm.setdefault(name, number - at + 1)
+            responds = action is not None and bool(step.error or alarms & set(action.on))
+            if responds:
+                step = action.respond(run, step, kept)
+                readings = {} if step is None or step.error else run.read(step, ())
+            if step is not None and step.error:
+                outcome.error = step.error
+                return outcome
+            if step is not None:
+                run.update(readings)
+            if responds and run.digest() == clean.digests[run.number - self.warm_up]:
+                outcome.auc = clean.auc | outcome.auc
+                return outcome
+
+    def _watching(self, since: int, action: Action | None, triggers: Collection[str]) -> list[Detector]:
+        """The detectors that watch so many steps after an error."""
+        if since < 0:
+            return []
+        names = set(action.on) if action else set(triggers)
+        return [one for one in self.detectors if one.name in names or (not action and since < self.watch)]
+
+
+@contextmanager
+def alone(seed: int) -> Iterator[None]:
+    """One thread, and random numbers of PyTorch that the block does not take from others."""
+    with threads(1), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield

@@ -1,0 +1,234 @@
+"""Training in single steps, with the forward and backward pass apart from the update, and a state that can be kept."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from drsrobust._choices import check_choice
+from drsrobust.data import Split
+from drsrobust.injection import InjectionError
+from drsrobust.introspection.tensors import named_tensors
+from drsrobust.metrics import auc, served
+from drsrobust.models import padded_batches, score
+from drsrobust.models.scoring import tensors_digest
+from drsrobust.training import Settings
+from drsrobust.training.checkpoint import load_optimizer, optimizer_tensors
+from drsrobust.training.fit import Trainer
+
+if TYPE_CHECKING:
+    from drsrobust.training_errors.detectors import Detector
+
+OPTIMIZERS = ("adam", "rowwise_adagrad")  # of tables; those that FBGEMM fuses into the backward pass hide the gradients
+State = dict[str, torch.Tensor]
+
+
+class StepBatches:
+    """The batches of some steps of training, in the order of `drsrobust.training.fit`.
+
+    Args:
+        split: the training rows.
+        settings: batch size, and seed of the order.
+        first: step of the first batch, from 0 at the start of training.
+        count: of batches.
+    """
+
+    def __init__(self, split: Split, settings: Settings, first: int, count: int) -> None:
+        random, parts, number = np.random.default_rng(settings.seed), [], 0
+        while len(parts) < count:
+            order = random.permutation(len(split))
+            for start in range(0, len(order), settings.batch_size):
+                rows = order[start : start + settings.batch_size]
+                if len(rows) > 1 and len(parts) < count:
+                    parts += [rows] if number >= first else []
+                    number += 1
+        self.first, self._rows = first, split.take(np.concatenate(parts))
+        self._ends = np.cumsum([0, *map(len, parts)])
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    def of_step(self, number: int) -> Any:
+        """The batch of a step, counted from the start of training."""
+        start, end = self._ends[number - self.first : number - self.first + 2]
+        return self._rows.batch(slice(start, end))
+
+
+@dataclass(eq=False)
+class Step:
+    """A step of training after its backward pass, before its update.
+
+    Attributes:
+        number: of updates before it, from 0 at the start of training.
+        loss: mean of the batch, in nats; NaN where the step raised.
+        run: that computed it.
+        observed: what detectors saw during forward and backward, by name.
+        error: text of the exception that the step raised.
+    """
+
+    number: int
+    loss: float
+    run: "Run" = field(repr=False)
+    observed: dict[str, Any] = field(default_factory=dict)
+    error: str | None = None
+
+    @cached_property
+    def gradients(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+        """All parameters that have a gradient."""
+        return [(p, p.grad) for p in self.run.model.parameters() if p.grad is not None]
+
+    @cached_property
+    def gradient_norm(self) -> float:
+        """The Euclidean norm of all gradients."""
+        norms = torch._foreach_norm([gradient for _, gradient in self.gradients])
+        return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
+
+    def states(self, option: str) -> Iterator[tuple[dict[str, Any], nn.Parameter, Mapping[str, torch.Tensor]]]:
+        """Group, parameter and state (empty before the first update) of all parameters whose optimizer has such an option."""
+        for optimizer in self.run.optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"] if option in group else ():
+                    yield group, parameter, optimizer.state.get(parameter, {})
+
+    def differs_when_repeated(self) -> bool:
+        """Whether the step, computed again, has other bits; this step's gradients stay."""
+        kept = list(self.gradients)
+        again = self.run.again()
+        differs = not _same_bits([again.loss], [self.loss]) or len(again.gradients) != len(kept)
+        differs = differs or any(
+            not torch.equal(_bits(new), _bits(old)) for (_, new), (_, old) in zip(again.gradients, kept, strict=True)
+        )
+        for parameter in self.run.model.parameters():
+            parameter.grad = None
+        for parameter, gradient in kept:
+            parameter.grad = gradient
+        return differs
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().contiguous().view(torch.uint8)
+
+
+def _same_bits(values: Sequence[float], others: Sequence[float]) -> bool:
+    return np.array(values).tobytes() == np.array(others).tobytes()
+
+
+class Run:
+    """A training run in single steps; its updates are those of `drsrobust.training.fit`, bit for bit, on one thread.
+
+    Args:
+        model: in training; changed in place.
+        settings: of training; tables are updated by Adam, or by TorchRec's row-wise Adagrad with dense gradients.
+        batches: of the steps.
+        detectors: whose readings are kept.
+        first: the step that comes first, from 0 at the start of training.
+
+    Raises:
+        ValueError: an optimizer that hides the gradients.
+    """
+
+    def __init__(
+        self, model: nn.Module, settings: Settings, batches: StepBatches, detectors: Sequence["Detector"] = (), first: int = 0
+    ) -> None:
+        check_choice("table_optimizer of a training campaign", settings.table_optimizer, OPTIMIZERS)
+        self.model, self.batches, self.detectors, self.number = model.train(), batches, tuple(detectors), first
+        self._trainer = Trainer(model, replace(settings, table_optimizer="adam"), [])
+        self.optimizers: list[torch.optim.Optimizer] = [self._trainer.optimizer]
+        if settings.table_optimizer == "rowwise_adagrad":
+            from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+
+            tables = self._trainer.optimizer.param_groups.pop(0)["params"]
+            rate = settings.table_learning_rate or settings.learning_rate
+            self.optimizers.append(RowWiseAdagrad(tables, lr=rate, eps=1e-8))
+        self.past: dict[str, list[Any]] = defaultdict(list)  # readings of each detector
+        self._before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
+
+    def compute(self, observers: Sequence["Detector"] = (), errors: AbstractContextManager[Any] | None = None) -> Step:
+        """The forward and backward pass of the next step.
+
+        Args:
+            observers: detectors that are attached.
+            errors: inside which the model runs.
+        """
+        self._before = torch.get_rng_state(), [buffer.clone() for buffer in self.model.buffers()]
+        step = Step(self.number, math.nan, self)
+        with ExitStack() as stack:
+            step.observed = {one.name: stack.enter_context(one.attach(self.model)) for one in observers}
+            with errors or nullcontext():
+                try:
+                    step.loss = self._trainer.backward(self.batches.of_step(self.number))
+                except InjectionError:
+                    raise
+                except Exception as error:
+                    step.error = f"{type(error).__name__}: {error}"
+        return step
+
+    def again(self, observers: Sequence["Detector"] = ()) -> Step:
+        """The last step computed again, from the same state and without errors."""
+        random, buffers = self._before
+        torch.set_rng_state(random)
+        with torch.no_grad():
+            for buffer, value in zip(self.model.buffers(), buffers, strict=True):
+                buffer.copy_(value)
+        return self.compute(observers)
+
+    def read(self, step: Step, observers: Sequence["Detector"]) -> dict[str, Any]:
+        """Readings of the observers, and of all detectors that compare with earlier ones."""
+        return {one.name: one.read(step, self.past[one.name]) for one in self.detectors if one.keep or one in observers}
+
+    def update(self, readings: Mapping[str, Any]) -> None:
+        """Ends a step: updates the model and keeps the readings."""
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for one in self.detectors:
+            if one.keep:
+                self.past[one.name] = [*self.past[one.name], readings[one.name]][-one.keep :]
+        self.number += 1
+
+    def advance(self, steps: int) -> None:
+        """Steps without errors."""
+        for _ in range(steps):
+            step = self.compute()
+            if step.error:
+                raise RuntimeError(f"step {step.number} of training without errors raised {step.error}")
+            self.update(self.read(step, ()))
+
+    def evaluate(self, rows: Split) -> tuple[float, int, int]:
+        """AUC of float32 probabilities, rows with a NaN and rows with an infinite score."""
+        scores = score(self.model, padded_batches(rows), len(rows))
+        return auc(rows.labels, served(scores)), int(np.isnan(scores).sum()), int(np.isinf(scores).sum())
+
+    def _tensors(self) -> State:
+        tensors = {f"model.{name}": tensor for name, tensor in named_tensors(self.model, buffers=True)}
+        for number, optimizer in enumerate(self.optimizers):
+            tensors |= {f"{number}.{name}": tensor for name, tensor in optimizer_tensors(optimizer)}
+        return tensors
+
+    def digest(self) -> str:
+        """SHA-256 (hex) of weights, buffers, optimizer states and random state."""
+        return tensors_digest([*self._tensors().items(), ("random", torch.get_rng_state())])
+
+    def state(self) -> tuple[int, State, dict[str, list[Any]]]:
+        """All that later steps depend on: step, copies of tensors, and readings."""
+        tensors = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
+        return self.number, tensors | {"random": torch.get_rng_state()}, {k: list(v) for k, v in self.past.items()}
+
+    def load(self, state: tuple[int, State, dict[str, list[Any]]]) -> None:
+        """Restores `state` in place."""
+        self.number, tensors, past = state
+        self.past = defaultdict(list, {name: list(readings) for name, readings in past.items()})
+        for number, optimizer in enumerate(self.optimizers):
+            part = {name.split(".", 1)[1]: t for name, t in tensors.items() if name.startswith(f"{number}.")}
+            if {name for name, _ in optimizer_tensors(optimizer)} != part.keys():
+                load_optimizer(optimizer, {name: tensor.clone() for name, tensor in part.items()})
+        with torch.no_grad():
+            for name, tensor in self._tensors().items():
+                tensor.copy_(tensors[name])
+        torch.set_rng_state(tensors["random"])
