@@ -260,7 +260,7 @@ class OptimizerState(Target):
         glob: on names without `optimizer.`, as `*.exp_avg_sq`.
     """
 
-    optimizer: Any = field(repr=False)
+    optimizer: Any = field(default=None, repr=False)
     glob: str = "*"
 
     def __str__(self) -> str:

@@ -50,9 +50,12 @@ class Transient(ABC):
             ValueError: the model has no such site.
         """
 
+    def with_optimizer(self, optimizer: Any) -> "Transient":
+        """As of `Target`: this target."""
+        return self
+
     def tensors(self, model: nn.Module) -> "list[tuple[Transient, int]]":
-        """Parts of this target of one tensor each, with the words of it, where these are known before the model runs; else the
-        target itself."""
+        """Parts of this target of one tensor (or module) each, with the number of its words, 1 where that is not known."""
         return [(self, 1)]
 
 
@@ -270,6 +273,9 @@ class Activations(Transient):
 
             # The first of all hooks, so that a bound on the module's outputs sees the errors.
             yield name, module.register_forward_hook(hook, prepend=True)
+
+    def tensors(self, model: nn.Module) -> list[tuple[Transient, int]]:
+        return [(Activations(name, self.per), 1) for name in self._modules(model)]
 
     def _modules(self, model: nn.Module) -> dict[str, nn.Module]:
         modules: dict[str, nn.Module] = {}

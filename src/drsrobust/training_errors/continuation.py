@@ -1,4 +1,4 @@
-"""The continuation of training from a snapshot: without errors, and with one, from the same state."""
+"""The continuation of training from a snapshot: without errors, with one, and with what an action makes of it."""
 
 import copy
 from collections.abc import Collection, Iterator, Sequence
@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from drsrobust._processes import threads
-from drsrobust.campaign.conditions import Condition
+from drsrobust.campaign.conditions import Condition, resolve_target
 from drsrobust.data import Split
-from drsrobust.injection import AddressSpace, ErrorMap, Injection
+from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, as_target
 from drsrobust.models import model_name
 from drsrobust.training import Settings
 from drsrobust.training_errors.actions import Action
@@ -21,32 +21,22 @@ from drsrobust.training_errors.detectors import Detector
 from drsrobust.training_errors.steps import Run, StepBatches
 
 
-@dataclass
-class Outcome:
-    """What became of a continuation.
+def random_of(seed: int, use: int) -> np.random.Generator:
+    """Random numbers of a trial's seed, one stream for each use."""
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(use,))))
 
-    Attributes:
-        auc: after the steps at which it is measured, as (AUC, rows with a NaN, rows with an infinite score).
-        first_alarm: of each detector that alarmed: 1 in the very step of the error, 2 in the one after.
-        error: text of the exception that ended it.
-        digests: of the state before each step, in a run without errors.
-    """
 
-    auc: dict[int, tuple[float, int, int]] = field(default_factory=dict)
-    first_alarm: dict[str, int] = field(default_factory=dict)
-    error: str | None = None
-    digests: dict[int, str] = field(default_factory=dict)
+@contextmanager
+def alone(seed: int = 0) -> Iterator[None]:
+    """One thread, and random numbers of PyTorch that the block does not take from others."""
+    with threads(1), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 class TrainingError:
     """One error of training, drawn for a condition: in memory before a step, or while the model runs in this step. It strikes
-    once.
-
-    Args:
-        run: whose model and optimizers it hits.
-        condition: error model and resolved target.
-        seed: decides what is drawn.
-    """
+    once."""
 
     def __init__(self, run: Run, condition: Condition, seed: int) -> None:
         self.struck = False
@@ -55,10 +45,18 @@ class TrainingError:
             self.error_map: ErrorMap = condition.error_model.sample(condition.space, seed=seed)
             return
         parts, sizes = zip(*condition.space.tensors(run.model), strict=True)
-        draw = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(0,))))
-        target = parts[int(np.searchsorted(np.cumsum(sizes), draw.integers(sum(sizes)), side="right"))]
+        drawn = random_of(seed, 0).integers(sum(sizes))
+        target = parts[int(np.searchsorted(np.cumsum(sizes), drawn, side="right"))]
         self._injection = Injection(run.model, [(condition.error_model, target)], seed=seed)
         self.error_map = self._injection.error_map
+
+    def check(self) -> None:
+        """Raises ValueError if the model has no place where it could strike."""
+        if self._injection is not None:
+            try:
+                self._injection.apply()
+            finally:
+                self._injection.undo()
 
     def strike(self) -> None:
         """Writes it to memory, if it is there."""
@@ -68,22 +66,51 @@ class TrainingError:
 
     @contextmanager
     def during(self) -> Iterator[None]:
-        """Inside the block, it strikes in the running model, if it does there.
-
-        Raises:
-            ValueError: the model does not call the target.
-        """
+        """Inside the block it strikes in the running model, if it does there."""
         if self._injection is None:
             yield
             return
         try:
             self._injection.apply()
             yield
-            sites = self._injection.unreached()
         finally:
             self._injection.undo()
-        if sites and self.error_map.log.calls:
-            raise ValueError(f"the model never calls {', '.join(sites)}, so no error is injected there")
+
+
+def condition_of(run: Run, error_model: ErrorModel, target: Any) -> Condition:
+    """A condition in the memory of a run. A target that is the state of no optimizer in particular is of the run's one that has
+    it.
+
+    Raises:
+        ValueError: a target that matches nothing, or a bit that its words do not have.
+    """
+    target, failed = as_target(target) if isinstance(target, str) else target, None
+    for optimizer in run.optimizers:
+        of_run = target.with_optimizer(optimizer)
+        try:
+            condition = Condition(error_model, of_run, resolve_target(run.model, of_run))
+            TrainingError(run, condition, seed=0).check()
+            return condition
+        except ValueError as error:
+            failed = failed or error
+    raise failed
+
+
+@dataclass
+class Outcome:
+    """What became of a continuation.
+
+    Attributes:
+        auc: after the steps at which it is measured: AUC, rows with a NaN, rows with an infinite score.
+        first_alarm: of each detector that alarmed: 1 in the very step of the error, 2 in the next one.
+        error: text of the exception that ended it.
+        digests: of the state before each step, in the run without errors.
+    """
+
+    auc: dict[int, tuple[float, int, int]] = field(default_factory=dict)
+    first_alarm: dict[str, int] = field(default_factory=dict)
+    error: str | None = None
+    digests: dict[int, str] = field(default_factory=dict)
 
 
 class Continuation:
@@ -105,7 +132,6 @@ class Continuation:
         train: Split,
         rows: Split,
         settings: Settings,
-        *,
         warm_up: int,
         evaluate_at: Sequence[int],
         detectors: Sequence[Detector],
@@ -113,10 +139,9 @@ class Continuation:
     ) -> None:
         self.name, self.rows, self.settings = model_name(model), rows, settings
         self.warm_up, self.evaluate_at, self.watch = warm_up, tuple(evaluate_at), watch
-        self.detectors = tuple(detectors)
-        self._model = copy.deepcopy(model)
+        self.detectors, self._model = tuple(detectors), copy.deepcopy(model)
         with alone(settings.seed):
-            run = Run(self._model, settings, StepBatches(train, settings, 0, warm_up), self.detectors)
+            run = Run(copy.deepcopy(model), settings, StepBatches(train, settings, 0, warm_up), self.detectors)
             run.advance(warm_up)
             self._start = run.state()
         self._batches = StepBatches(train, settings, warm_up, self.evaluate_at[-1])
@@ -124,8 +149,8 @@ class Continuation:
     def run(self, batches: StepBatches | None = None, detectors: Sequence[Detector] | None = None) -> Run:
         """A training run in the state of the snapshot, of a model of its own."""
         chosen = self.detectors if detectors is None else detectors
-        run = Run(copy.deepcopy(self._model), self.settings, batches or self._batches, chosen, self.warm_up)
-        run.load(self._start)
+        run = Run(copy.deepcopy(self._model), self.settings, batches or self._batches, chosen)
+        self.restart(run)
         return run
 
     def restart(self, run: Run) -> None:
@@ -162,7 +187,7 @@ class Continuation:
             error: that strikes in step `at` after the snapshot.
             at: from 0.
             clean: of the same continuation.
-            action: started by its detectors; None: nothing is done.
+            action: started by its detectors, the only ones that watch then; None: nothing is done.
             triggers: without an action, names of the detectors that watch to the end.
         """
         outcome, kept, last = Outcome(), [], self.evaluate_at[-1]
@@ -184,7 +209,7 @@ class Continuation:
             alarms = {one.name for one in watching if readings and one.alarm(readings[one.name], run.past[one.name])}
             for name in alarms:
                 outcome.first_alarm.setdefault(name, number - at + 1)
-            responds = action is not None and bool(step.error or alarms & set(action.on))
+            responds = action is not None and bool(step.error or alarms)
             if responds:
                 step = action.respond(run, step, kept)
                 readings = {} if step is None or step.error else run.read(step, ())
@@ -199,15 +224,6 @@ class Continuation:
 
     def _watching(self, since: int, action: Action | None, triggers: Collection[str]) -> list[Detector]:
         """The detectors that watch so many steps after an error."""
-        if since < 0:
-            return []
-        names = set(action.on) if action else set(triggers)
-        return [one for one in self.detectors if one.name in names or (not action and since < self.watch)]
-
-
-@contextmanager
-def alone(seed: int) -> Iterator[None]:
-    """One thread, and random numbers of PyTorch that the block does not take from others."""
-    with threads(1), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        yield
+        names = triggers if action is None else action.on
+        everyone = action is None and since < self.watch
+        return [one for one in self.detectors if since >= 0 and (everyone or one.name in names)]

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from drsrobust.mitigation.abft.linear import LinearCheck
 from drsrobust.mitigation.abft.rounding_bounds import gamma, unit_roundoff
 from drsrobust.training_errors.steps import Step
 
+# Whether all states of Adam are possible, and the largest |gradient| so far of each parameter, weight decay included.
+AdamReading = tuple[bool, dict[int, float]]
 _ROUNDING = 1.001  # of float32 in sums over thousands of steps
 _LEAST = 1e-12  # values of Adam below it are not compared: squares of such gradients underflow
 
@@ -138,15 +140,10 @@ def adam_bound(steps: int, beta1: float = 0.9, beta2: float = 0.999) -> float:
     """
     ratio = beta1**2 / beta2
     if steps < 1 or not ratio < 1:
-        raise ValueError(f"steps is {steps} and betas are {beta1}, {beta2}; steps must be 1 or more, beta1^2 under beta2")
+        raise ValueError(
+            f"steps is {steps} and betas are {beta1}, {beta2}; steps must be 1 or more, beta1^2 under beta2"
+        )
     return (1 - beta1) * math.sqrt((1 - ratio**steps) / ((1 - beta2) * (1 - ratio)))
-
-
-class AdamReading(NamedTuple):
-    """Whether all states of Adam are possible, and the largest |gradient| so far of each tensor, weight decay included."""
-
-    possible: bool
-    peaks: dict[int, float]
 
 
 @dataclass(frozen=True)
@@ -158,7 +155,7 @@ class AdamState(Detector):
     keep = 1
 
     def read(self, step: Step, past: Sequence[AdamReading]) -> AdamReading:
-        peaks, possible = dict(past[-1].peaks) if past else {}, True
+        peaks, possible = dict(past[-1][1]) if past else {}, True
         for number, (group, parameter, state) in enumerate(step.states("betas")):
             peak = peaks.get(number, math.inf if step.number else 0.0)
             if state:
@@ -167,10 +164,10 @@ class AdamState(Detector):
             if parameter.grad is not None:
                 gradient = parameter.grad.add(parameter.detach(), alpha=group["weight_decay"])
                 peaks[number] = max(peak, float(gradient.abs().max()))
-        return AdamReading(possible, peaks)
+        return possible, peaks
 
     def alarm(self, reading: AdamReading, past: Sequence[AdamReading]) -> bool:
-        return not reading.possible
+        return not reading[0]
 
 
 def _possible(m: torch.Tensor, v: torch.Tensor, limit: float, peak: float) -> bool:
@@ -275,7 +272,11 @@ class Replay(Detector):
     name = "replay"
 
     def read(self, step: Step, past: Sequence[bool]) -> bool:
-        return step.differs_when_repeated()
+        before, gradients = step.bits(), list(step.gradients)
+        differs = step.run.again().bits() != before
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        return differs
 
     def alarm(self, reading: bool, past: Sequence[bool]) -> bool:
         return reading

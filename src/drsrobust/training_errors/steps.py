@@ -66,7 +66,7 @@ class Step:
     """A step of training after its backward pass, before its update.
 
     Attributes:
-        number: of updates before it, from 0 at the start of training.
+        number: of the step, from 0 at the start of training.
         loss: mean of the batch, in nats; NaN where the step raised.
         run: that computed it.
         observed: what detectors saw during forward and backward, by name.
@@ -81,12 +81,12 @@ class Step:
 
     @cached_property
     def gradients(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
-        """All parameters that have a gradient."""
+        """All parameters that have a gradient, with it."""
         return [(p, p.grad) for p in self.run.model.parameters() if p.grad is not None]
 
     @cached_property
     def gradient_norm(self) -> float:
-        """The Euclidean norm of all gradients."""
+        """The Euclidean norm of all gradients, in float32: infinite where their squares overflow."""
         norms = torch._foreach_norm([gradient for _, gradient in self.gradients])
         return float(torch.linalg.vector_norm(torch.stack(norms))) if norms else 0.0
 
@@ -97,27 +97,10 @@ class Step:
                 for parameter in group["params"] if option in group else ():
                     yield group, parameter, optimizer.state.get(parameter, {})
 
-    def differs_when_repeated(self) -> bool:
-        """Whether the step, computed again, has other bits; this step's gradients stay."""
-        kept = list(self.gradients)
-        again = self.run.again()
-        differs = not _same_bits([again.loss], [self.loss]) or len(again.gradients) != len(kept)
-        differs = differs or any(
-            not torch.equal(_bits(new), _bits(old)) for (_, new), (_, old) in zip(again.gradients, kept, strict=True)
-        )
-        for parameter in self.run.model.parameters():
-            parameter.grad = None
-        for parameter, gradient in kept:
-            parameter.grad = gradient
-        return differs
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().contiguous().view(torch.uint8)
-
-
-def _same_bits(values: Sequence[float], others: Sequence[float]) -> bool:
-    return np.array(values).tobytes() == np.array(others).tobytes()
+    def bits(self) -> str:
+        """A hash of the loss and all gradients."""
+        named = [(str(number), gradient) for number, (_, gradient) in enumerate(self.gradients)]
+        return tensors_digest([*named, ("loss", torch.tensor(self.loss))])
 
 
 class Run:
@@ -125,20 +108,21 @@ class Run:
 
     Args:
         model: in training; changed in place.
-        settings: of training; tables are updated by Adam, or by TorchRec's row-wise Adagrad with dense gradients.
-        batches: of the steps.
+        settings: tables are updated by Adam, or by TorchRec's row-wise Adagrad with dense gradients. Raises ValueError for an
+            optimizer of tables that hides their gradients.
+        batches: of the steps; the first one comes first.
         detectors: whose readings are kept.
-        first: the step that comes first, from 0 at the start of training.
-
-    Raises:
-        ValueError: an optimizer that hides the gradients.
     """
 
     def __init__(
-        self, model: nn.Module, settings: Settings, batches: StepBatches, detectors: Sequence["Detector"] = (), first: int = 0
+        self,
+        model: nn.Module,
+        settings: Settings,
+        batches: StepBatches,
+        detectors: Sequence["Detector"] = (),
     ) -> None:
         check_choice("table_optimizer of a training campaign", settings.table_optimizer, OPTIMIZERS)
-        self.model, self.batches, self.detectors, self.number = model.train(), batches, tuple(detectors), first
+        self.model, self.batches, self.detectors, self.number = model.train(), batches, tuple(detectors), batches.first
         self._trainer = Trainer(model, replace(settings, table_optimizer="adam"), [])
         self.optimizers: list[torch.optim.Optimizer] = [self._trainer.optimizer]
         if settings.table_optimizer == "rowwise_adagrad":
@@ -151,12 +135,7 @@ class Run:
         self._before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
 
     def compute(self, observers: Sequence["Detector"] = (), errors: AbstractContextManager[Any] | None = None) -> Step:
-        """The forward and backward pass of the next step.
-
-        Args:
-            observers: detectors that are attached.
-            errors: inside which the model runs.
-        """
+        """The forward and backward pass of the next step, with detectors attached, inside of `errors`."""
         self._before = torch.get_rng_state(), [buffer.clone() for buffer in self.model.buffers()]
         step = Step(self.number, math.nan, self)
         with ExitStack() as stack:
@@ -170,14 +149,14 @@ class Run:
                     step.error = f"{type(error).__name__}: {error}"
         return step
 
-    def again(self, observers: Sequence["Detector"] = ()) -> Step:
+    def again(self) -> Step:
         """The last step computed again, from the same state and without errors."""
         random, buffers = self._before
         torch.set_rng_state(random)
         with torch.no_grad():
             for buffer, value in zip(self.model.buffers(), buffers, strict=True):
                 buffer.copy_(value)
-        return self.compute(observers)
+        return self.compute()
 
     def read(self, step: Step, observers: Sequence["Detector"]) -> dict[str, Any]:
         """Readings of the observers, and of all detectors that compare with earlier ones."""
