@@ -43,6 +43,8 @@ CLAIMS = [
     "C13",
     "C14",
     "C15",
+    "C16a",
+    "C16b",
     "C17a",
     "C17b",
     "C19",
@@ -127,6 +129,7 @@ def test_figures_and_their_numbers(smoke):
     timed += ["14_protection_plan"]  # its budget of time is of measured times
     timed += ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
     names += ["15_number_formats", "15_number_formats_classes", "16_worst_case"]
+    names += [f"17_training_errors{part}" for part in ("", "_actions", "_noticed")]
     names += ["10_your_model", "11_one_flip", "11_one_flip_layers", "13_fleet_risk_tail"]
     names += [f"12_memory_faults{part}" for part in ("", "_assumptions", "_lead", "_ranking", "_yearly")]
     assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names + timed)
@@ -168,6 +171,9 @@ def test_figures_and_their_numbers(smoke):
         "15_number_formats_claims",
         "16_worst_case_claims",
         "16_worst_case_flips",
+        "17_training_errors_alarms",
+        "17_training_errors_claims",
+        "17_training_errors_overhead",
         "claims",
         "models",
     ]

@@ -47,9 +47,9 @@ SPIKE = 3  # steps in which an alarm makes an error a spike
 class TrainingCampaign(StoredTrials):
     """Errors that strike while a model is trained: what they cost, which detector notices them, what an action repairs.
 
-    Training runs `warm_up` steps, and its state is kept. From this snapshot one continuation runs without errors, and each trial
-    runs one with an error. Training is bit-identical on one thread, so any difference is the error. It is stored, goes on after
-    an interruption, and runs on executors and in shards, as a `Campaign`.
+    Training runs `warm_up` steps, and its state is kept. From this snapshot one continuation runs without errors, and each
+    trial runs one with an error. Training is bit-identical on one thread, so any difference is the error. It is stored, goes on
+    after an interruption, and runs on executors and in shards, as a `Campaign`.
 
     Args:
         model: from whose present weights training starts (it does not change), or a name: a new one, from `settings.seed`.

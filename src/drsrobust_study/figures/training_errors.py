@@ -1,0 +1,85 @@
+"""Errors during training: AUC lost by place, harmful errors that detectors notice, what actions leave."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
+from drsrobust.plots.style import legend_outside, series_styles, styled
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+LEAST = 1e-5  # resolution of the losses
+
+
+@styled
+def training_losses(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """AUC lost by an error during training, by place, a series for each class of bits.
+
+    Args:
+        data: `drsrobust_study.training_errors.losses`.
+        ax: where to draw; None: a new figure.
+    """
+    _losses(ax, data, "place", "bit_class", "AUC lost (mean)")
+    return ax
+
+
+@styled
+def training_actions(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
+    """AUC lost by the harmful errors with each action, a series for errors that are stored and for those of one step.
+
+    Args:
+        data: `drsrobust_study.training_errors.left_by_actions`.
+        ax: where to draw; None: a new figure.
+    """
+    _losses(ax, data.dropna(subset=["auc_drop"]), "action", "kind", "AUC lost by harmful errors (mean)")
+    return ax
+
+
+def _losses(ax: "Axes", data: "pd.DataFrame", across: str, series: str, label: str) -> None:
+    floor, columns = loss_floor(data, lowest=LEAST), list(dict.fromkeys(data[across]))
+    names = list(dict.fromkeys(data[series]))
+    for index, (name, style) in enumerate(series_styles(names).items()):
+        points = data[data[series] == name]
+        place = points[across].map(columns.index) + 0.2 * (index - (len(names) - 1) / 2)
+        draw_losses(ax, points, place, floor=floor, color=style["color"], marker=style["marker"], label=name)
+    ax.set_xticks(range(len(columns)), [name.replace(" ", "\n").replace("_", " ") for name in columns])
+    ax.set_xlim(-0.5, max(len(columns), 1) - 0.5)
+    ax.grid(False, axis="x")
+    if len(data):
+        loss_axis(ax, floor, data["auc_drop_high"].max(), label=label)
+        legend_outside(ax, [*ax.get_legend_handles_labels()[0], *bound_handles(data, floor=floor)])
+
+
+@styled
+def training_detection(data: "pd.DataFrame", ax: "Axes | None" = None, *, kind: str) -> "Axes":
+    """Shares of harmful errors that each detector notices, a series for the steps within which it does.
+
+    Args:
+        data: `drsrobust_study.training_errors.detection`.
+        ax: where to draw; None: a new figure.
+        kind: of the errors.
+    """
+    data = data[(data["kind"] == kind) & data["share"].notna()]
+    detectors, steps = list(dict.fromkeys(data["detector"])), sorted(set(data["within"]))
+    for index, (within, style) in enumerate(series_styles(steps).items()):
+        points = data[data["within"] == within]
+        place = len(detectors) - 1 - points["detector"].map(detectors.index) - 0.2 * (index - (len(steps) - 1) / 2)
+        bars = np.maximum([points["share"] - points["share_low"], points["share_high"] - points["share"]], 0)
+        style = {
+            "color": style["color"],
+            "marker": style["marker"],
+            "label": f"within {within} step{'s' * (within > 1)}",
+        }
+        ax.errorbar(
+            points["share"], place, xerr=bars, linestyle="none", capsize=2.5, elinewidth=1.2, markersize=5, **style
+        )
+    ax.set_yticks(range(len(detectors))[::-1], [name.replace("_", " ") for name in detectors])
+    ax.set(
+        xlim=(-0.03, 1.03), xlabel="share noticed", title=f"{kind} errors (n = {data['n'].max() if len(data) else 0})"
+    )
+    ax.grid(False, axis="y")
+    ax.label_outer()
+    return ax
