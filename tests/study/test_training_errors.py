@@ -17,11 +17,11 @@ from drsrobust_study.training_errors import (
     named,
 )
 from reproduce.claims import load_claims
-from reproduce.plan import all_notebooks
+from reproduce.notebooks import all_notebooks
 
 
 def table(trials, *, harmful=1.0, noticed=1.0, repaired=1.0, stored_repaired=0.0):
-    """Trials of all places; shares of those of bit 30 that are harmful, of these that the norm notices, and that are repaired."""
+    """Trials of all places; shares of those of bit 30 that are harmful, and of these that are noticed and repaired."""
     rows = []
     for kind, target in PLACES.values():
         for number, error in enumerate(BITS.values()):

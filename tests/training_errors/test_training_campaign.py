@@ -160,12 +160,12 @@ def test_rowwise_adagrad_is_a_place(data, tmp_path):
     settings = dr.training.Settings(batch_size=64, table_optimizer="rowwise_adagrad")
     sums = dr.OptimizerState(glob="*.sum")
     options = {"settings": settings, "places": [sums, "over_mlp"], "detectors": [dr.training_errors.AdagradState()]}
-    table = campaign(data, tmp_path / "s", errors=dr.SingleBit(31), actions=(), **options).run(
-        workers=1, progress=False
-    )
+    options |= {"errors": dr.SingleBit(31), "actions": (), "trials": 8}
+    table = campaign(data, tmp_path / "s", **options).run(workers=1, progress=False)
     assert table["component"].unique().tolist() == ["embedding", "over_mlp"]
-    hit = table[(table["place"] == str(sums))]
-    assert (hit["alarm_adagrad_state"] == 1).all()  # the sign of a sum is negative, or -0 where it was 0
+    # A row that was never read has a sum of 0, and -0 is no negative number.
+    noticed = table[table["place"] == str(sums)]["alarm_adagrad_state"].dropna()
+    assert len(noticed) and (noticed == 1).all()
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ class Continuation:
     """A snapshot of training, and what follows it. It can be pickled.
 
     Args:
-        model: from whose present weights training starts; not changed.
+        model: from whose present weights training starts, on the CPU; not changed.
         train, rows: training rows; rows on which AUC is measured.
         settings: of training.
         warm_up: steps before the snapshot.
@@ -139,9 +139,9 @@ class Continuation:
     ) -> None:
         self.name, self.rows, self.settings = model_name(model), rows, settings
         self.warm_up, self.evaluate_at, self.watch = warm_up, tuple(evaluate_at), watch
-        self.detectors, self._model = tuple(detectors), copy.deepcopy(model)
+        self.detectors, self._model = tuple(detectors), copy.deepcopy(model).cpu()
         with alone(settings.seed):
-            run = Run(copy.deepcopy(model), settings, StepBatches(train, settings, 0, warm_up), self.detectors)
+            run = Run(copy.deepcopy(self._model), settings, StepBatches(train, settings, 0, warm_up), self.detectors)
             run.advance(warm_up)
             self._start = run.state()
         self._batches = StepBatches(train, settings, warm_up, self.evaluate_at[-1])

@@ -102,6 +102,15 @@ class Step:
         named = [(str(number), gradient) for number, (_, gradient) in enumerate(self.gradients)]
         return tensors_digest([*named, ("loss", torch.tensor(self.loss))])
 
+    def bits_when_repeated(self) -> str:
+        """`bits` of the step computed again, without errors; gradients and buffers stay those of this one."""
+        gradients, buffers = self.gradients, [buffer.clone() for buffer in self.run.model.buffers()]
+        bits = self.run.again().bits()
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        self.run.set_buffers(buffers)
+        return bits
+
 
 class Run:
     """A training run in single steps; its updates are those of `drsrobust.training.fit`, bit for bit, on one thread.
@@ -153,10 +162,14 @@ class Run:
         """The last step computed again, from the same state and without errors."""
         random, buffers = self._before
         torch.set_rng_state(random)
-        with torch.no_grad():
-            for buffer, value in zip(self.model.buffers(), buffers, strict=True):
-                buffer.copy_(value)
+        self.set_buffers(buffers)
         return self.compute()
+
+    def set_buffers(self, values: Sequence[torch.Tensor]) -> None:
+        """Writes the model's buffers."""
+        with torch.no_grad():
+            for buffer, value in zip(self.model.buffers(), values, strict=True):
+                buffer.copy_(value)
 
     def read(self, step: Step, observers: Sequence["Detector"]) -> dict[str, Any]:
         """Readings of the observers, and of all detectors that compare with earlier ones."""

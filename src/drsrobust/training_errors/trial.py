@@ -1,10 +1,9 @@
 """A trial of a training campaign: a row of its table."""
 
-import os
-import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import cloudpickle
@@ -12,8 +11,8 @@ import pyarrow as pa
 
 from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.schedule import SHORTEST_CHUNK, Chunk
-from drsrobust.campaign.table import SCHEMA, chunk, stored_schema
-from drsrobust.campaign.trial import audit, trial_seed
+from drsrobust.campaign.table import SCHEMA, stored_schema
+from drsrobust.campaign.trial import audit, run_trials, trial_seed, worker
 from drsrobust.injection import ErrorModel
 from drsrobust.training_errors.actions import Action
 from drsrobust.training_errors.continuation import Continuation, Outcome, TrainingError, alone, condition_of, random_of
@@ -80,7 +79,7 @@ class Trials:
             if faulty.error or faulty.first_alarm.keys() & set(action.on):  # else the run would be the same
                 again = follow.faulty(run, TrainingError(run, condition, seed), at, self.clean, action)
                 row[f"auc_{action.name}"] = again.auc.get(last, (None,))[0]
-        row |= {"error": faulty.error, "errors": audit(error.error_map), "worker": f"{platform.node()}:{os.getpid()}"}
+        row |= {"error": faulty.error, "errors": audit(error.error_map), "worker": worker()}
         return row | {"seconds": time.perf_counter() - began}
 
 
@@ -95,17 +94,10 @@ class TrainingRunner:
             self._conditions = [condition_of(self._run, *pair) for pair in trials.pairs]
 
     def __call__(self, work: Chunk, seconds: float = SHORTEST_CHUNK) -> tuple[pa.Table, BaseException | None]:
-        """Runs trials for so many seconds, and at least one; returns the finished ones, and what interrupted the next one."""
-        rows, since, stopped = [], time.monotonic(), None
-        try:
-            with alone():
-                for trial in work.trials:
-                    rows.append(self._trials.row(self._run, self._conditions[work.condition], trial))
-                    if time.monotonic() - since > seconds:
-                        break
-        except BaseException as error:  # also an interrupt: finished trials are kept
-            stopped = error
-        return chunk(work.condition, rows, self._schema), stopped
+        """As `drsrobust.campaign.trial.run_trials`."""
+        condition = self._conditions[work.condition]
+        with alone():
+            return run_trials(partial(self._trials.row, self._run, condition), work, seconds, self._schema)
 
 
 @dataclass(frozen=True)
