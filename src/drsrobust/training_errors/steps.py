@@ -147,6 +147,8 @@ class Run:
         """The forward and backward pass of the next step, with detectors attached, inside of `errors`."""
         self._before = torch.get_rng_state(), [buffer.clone() for buffer in self.model.buffers()]
         step = Step(self.number, math.nan, self)
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
         with ExitStack() as stack:
             step.observed = {one.name: stack.enter_context(one.attach(self.model)) for one in observers}
             with errors or nullcontext():
