@@ -73,7 +73,7 @@ def test_losses():
 def test_detection_is_of_harmful_errors_within_steps():
     made = table(10, harmful=0.5, noticed=0.6)
     made.loc[made["alarm_gradient_norm"].notna() & (made["trial"] == 0), "alarm_gradient_norm"] = 5
-    shares = detection(made, ["gradient_norm", "replay"]).set_index(["kind", "detector", "within"])
+    shares = detection(made, ["gradient_norm", "replay"]).set_index(["kind", "detector", "within"]).sort_index()
     computed = sum(kind == COMPUTED for kind, _ in PLACES.values())
     assert (shares.xs(COMPUTED)["n"] == 5 * computed).all()
     assert shares["share"].xs((STORED, "gradient_norm")).round(6).to_dict() == {1: 0.4, 3: 0.4, 10: 0.6}
@@ -104,7 +104,10 @@ def test_rules_of_the_claims():
     assert verdict("C16b", STORED, true)[0] == "contradicted"  # a stored error is still there
     nothing = claims(table(3, harmful=0.0))
     assert (nothing["n"] == 0).all() and verdict("C16a", COMPUTED, nothing)[0] == "not testable here"
-    assert nothing["reason"].iloc[0] == f"none of {3 * 3 * 4} computed errors was harmful"
+    assert nothing["reason"].tolist()[:2] == [
+        "none of 45 stored errors was harmful",
+        "none of 36 computed errors was harmful",
+    ]
 
 
 def test_figures():
@@ -112,7 +115,7 @@ def test_figures():
     ax = study.figures.training_losses(losses(made))
     assert [label.get_text() for label in ax.get_xticklabels()][2] == "Adam\nm" and ax.get_yscale() == "log"
     ax = study.figures.training_detection(detection(made, ["gradient_norm", "replay"]), kind=STORED)
-    assert ax.get_title() == "stored errors (n = 10)"
+    assert ax.get_title(loc="left") == "stored errors (n = 10)"
     ax = study.figures.training_actions(left_by_actions(made, ["skip", "recompute"]))
     assert [label.get_text() for label in ax.get_xticklabels()] == ["nothing", "skip", "recompute"]
     nothing = table(1, harmful=0.0)
