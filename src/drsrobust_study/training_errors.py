@@ -62,17 +62,20 @@ def losses(table: "pd.DataFrame") -> "pd.DataFrame":
         table: of `named`.
 
     Returns:
-        `model`, `dataset`, `place`, `kind`, `bit_class`, `n` (trials with an AUC), `harmful` (of these), `auc_drop` with `_low`
-        and `_high` (Stringer's bound).
+        a row for each place and class, and one for each trial: `model`, `dataset`, `place`, `kind`, `bit_class`, `what` (`mean`
+        or `trial`), `n` (trials with an AUC), `harmful` (of these), `auc_drop`, with `_low` and `_high` (of a mean, Stringer's
+        bound).
     """
     import pandas as pd
 
     rows = []
     keys = ["model", "dataset", "place", "kind", "bit_class"]
     for values, trials in table.groupby(keys, sort=False):
-        scored = trials.dropna(subset=["auc"])
-        row = dict(zip(keys, values, strict=True)) | {"n": len(scored), "harmful": int(scored["harmful"].sum())}
-        rows.append(row | _loss(scored["auc"], scored["auc_golden"], "auc_drop"))
+        scored, about = trials.dropna(subset=["auc"]), dict(zip(keys, values, strict=True))
+        counts = {"what": "mean", "n": len(scored), "harmful": int(scored["harmful"].sum())}
+        rows.append(about | counts | _loss(scored["auc"], scored["auc_golden"], "auc_drop"))
+        for row in scored.itertuples():
+            rows.append(about | {"what": "trial", "n": 1, "harmful": int(row.harmful), "auc_drop": row.auc_drop})
     return pd.DataFrame(rows)
 
 

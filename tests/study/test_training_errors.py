@@ -61,11 +61,13 @@ def test_names_of_places_and_bits():
 
 
 def test_losses():
-    made = losses(table(4, harmful=0.5))
-    assert len(made) == len(PLACES) * 3 and (made["n"] == 4).all()
+    found = losses(table(4, harmful=0.5))
+    made, trials = (found[found["what"] == what] for what in ("mean", "trial"))
+    assert len(made) == len(PLACES) * 3 and (made["n"] == 4).all() and len(trials) == 4 * len(made)
     top = made[made["bit_class"] == "bit 30"]
     assert (top["harmful"] == 2).all() and np.allclose(top["auc_drop"], 0.1)
     assert (made["auc_drop_low"] <= made["auc_drop"]).all() and (made["auc_drop"] <= made["auc_drop_high"]).all()
+    assert np.allclose(trials.groupby(["place", "bit_class"])["auc_drop"].mean().loc["gradients", "bit 30"], 0.1)
     raised = table(2).assign(auc=np.nan, auc_drop=np.nan)
     assert losses(raised)["auc_drop"].isna().all()
 
