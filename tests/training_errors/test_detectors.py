@@ -52,6 +52,7 @@ def test_limits_are_of_the_last_steps():
     assert not GradientNorm().alarm(9.0, []) and not LossSpike().alarm(9.0, [1.0])
     assert [NonFinite().alarm(x, []) for x in (1.0, math.inf, math.nan)] == [False, True, True]
     assert [WeightSize().alarm([1.0, x], [[1.0, 0.3]]) for x in (0.6, 0.62, math.nan)] == [False, True, True]
+    assert not WeightSize().alarm([9.0], [])
 
 
 @pytest.mark.parametrize("betas", [(0.9, 0.999), (0.9, 0.95), (0.5, 0.9)])

@@ -188,6 +188,7 @@ def test_rowwise_adagrad_is_a_place(data, tmp_path):
             "action 'skip_on_abft' starts on 'abft'; there are: gradient_norm, loss_spike",
         ),
         ({"settings": dr.training.Settings(table_optimizer="sgd")}, "'sgd'"),
+        ({"settings": dr.training.Settings(precision="bfloat16")}, "'bfloat16'"),
     ],
 )
 def test_bad_input(data, tmp_path, options, message):

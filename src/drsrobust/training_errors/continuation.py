@@ -50,14 +50,6 @@ class TrainingError:
         self._injection = Injection(run.model, [(condition.error_model, target)], seed=seed)
         self.error_map = self._injection.error_map
 
-    def check(self) -> None:
-        """Raises ValueError if the model has no place where it could strike."""
-        if self._injection is not None:
-            try:
-                self._injection.apply()
-            finally:
-                self._injection.undo()
-
     def strike(self) -> None:
         """Writes it to memory, if it is there."""
         self.struck = True
@@ -66,7 +58,7 @@ class TrainingError:
 
     @contextmanager
     def during(self) -> Iterator[None]:
-        """Inside the block it strikes in the running model, if it does there."""
+        """Inside the block it strikes in the running model, if it does there; ValueError if the model has no such place."""
         if self._injection is None:
             yield
             return
@@ -89,8 +81,8 @@ def condition_of(run: Run, error_model: ErrorModel, target: Any) -> Condition:
         of_run = target.with_optimizer(optimizer)
         try:
             condition = Condition(error_model, of_run, resolve_target(run.model, of_run))
-            TrainingError(run, condition, seed=0).check()
-            return condition
+            with TrainingError(run, condition, seed=0).during():
+                return condition
         except ValueError as error:
             failed = failed or error
     raise failed

@@ -48,8 +48,8 @@ class Detector:
         raise NotImplementedError
 
     def alarm(self, reading: Any, past: Sequence[Any]) -> bool:
-        """Whether a reading shows an error. Without the earlier readings that it takes, there is no alarm."""
-        raise NotImplementedError
+        """Whether a reading shows an error; where it takes earlier ones, not without them. By default the reading says it."""
+        return bool(reading)
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,12 @@ class WeightSize(Detector):
     slack: float = 0.01
 
     def read(self, step: Step, past: Sequence[list[float]]) -> list[float]:
-        sizes = torch._foreach_norm([parameter.detach() for parameter, _ in step.gradients], torch.inf)
-        return torch.stack(sizes).tolist() if sizes else []
+        parameters = [parameter.detach() for parameter in step.run.model.parameters() if parameter.numel()]
+        return torch.stack(torch._foreach_norm(parameters, torch.inf)).tolist()
 
     def alarm(self, reading: list[float], past: Sequence[list[float]]) -> bool:
         limits = [self.factor * size + self.slack for size in past[-1]] if past else []
-        return any(not (size <= limit) for size, limit in zip(reading, limits, strict=False))
+        return any(not (size <= limit) for size, limit in zip(reading, limits, strict=bool(past)))
 
 
 def adam_bound(steps: int, beta1: float = 0.9, beta2: float = 0.999) -> float:
@@ -174,7 +174,7 @@ def _possible(m: torch.Tensor, v: torch.Tensor, limit: float, peak: float) -> bo
     size, least, largest = m.abs(), float(v.min()), float(v.max())
     if not (least >= 0 and largest < math.inf and largest <= peak * peak + _LEAST):
         return False
-    return float(size.max()) <= peak + _LEAST and not bool((size - limit * v.sqrt()).max() > _LEAST)
+    return float(size.max()) <= peak + _LEAST and float((size - limit * v.sqrt()).max()) <= _LEAST
 
 
 @dataclass(frozen=True)
@@ -214,9 +214,6 @@ class ABFTStep(Detector):
     def read(self, step: Step, past: Sequence[bool]) -> bool:
         return step.observed[self.name].wrong()
 
-    def alarm(self, reading: bool, past: Sequence[bool]) -> bool:
-        return reading
-
 
 class _Products:
     """Observes the layers of a model in one step."""
@@ -238,7 +235,7 @@ class _Products:
         def hook(layer: nn.Linear, args: tuple, kwargs: dict, output: torch.Tensor) -> None:
             self._is_wrong |= find(args, kwargs, output) is not None
             x = (args[0] if args else kwargs["input"]).detach().reshape(-1, layer.in_features)
-            if output.requires_grad:
+            if layer.weight.requires_grad:
                 self._handles.append(output.register_hook(lambda gradient: self._add(layer, x, gradient)))
 
         return hook
@@ -273,6 +270,3 @@ class Replay(Detector):
 
     def read(self, step: Step, past: Sequence[bool]) -> bool:
         return step.bits_when_repeated() != step.bits()
-
-    def alarm(self, reading: bool, past: Sequence[bool]) -> bool:
-        return reading

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from drsrobust.training_errors.detectors import Detector
 
 OPTIMIZERS = ("adam", "rowwise_adagrad")  # of tables; those that FBGEMM fuses into the backward pass hide the gradients
-State = dict[str, torch.Tensor]
+State = tuple[int, dict[str, torch.Tensor], dict[str, list[Any]]]  # step, tensors by name, readings of detectors
 
 
 class StepBatches:
@@ -51,9 +51,6 @@ class StepBatches:
                     number += 1
         self.first, self._rows = first, split.take(np.concatenate(parts))
         self._ends = np.cumsum([0, *map(len, parts)])
-
-    def __len__(self) -> int:
-        return len(self._ends) - 1
 
     def of_step(self, number: int) -> Any:
         """The batch of a step, counted from the start of training."""
@@ -117,10 +114,12 @@ class Run:
 
     Args:
         model: in training; changed in place.
-        settings: tables are updated by Adam, or by TorchRec's row-wise Adagrad with dense gradients. Raises ValueError for an
-            optimizer of tables that hides their gradients.
+        settings: tables are updated by Adam, or by TorchRec's row-wise Adagrad with dense gradients.
         batches: of the steps; the first one comes first.
         detectors: whose readings are kept.
+
+    Raises:
+        ValueError: an optimizer of tables that hides their gradients, or another precision than float32.
     """
 
     def __init__(
@@ -131,6 +130,7 @@ class Run:
         detectors: Sequence["Detector"] = (),
     ) -> None:
         check_choice("table_optimizer of a training campaign", settings.table_optimizer, OPTIMIZERS)
+        check_choice("precision of a training campaign", settings.precision, ("float32",))
         self.model, self.batches, self.detectors, self.number = model.train(), batches, tuple(detectors), batches.first
         self._trainer = Trainer(model, replace(settings, table_optimizer="adam"), [])
         self.optimizers: list[torch.optim.Optimizer] = [self._trainer.optimizer]
@@ -199,7 +199,7 @@ class Run:
         scores = score(self.model, padded_batches(rows), len(rows))
         return auc(rows.labels, served(scores)), int(np.isnan(scores).sum()), int(np.isinf(scores).sum())
 
-    def _tensors(self) -> State:
+    def _tensors(self) -> dict[str, torch.Tensor]:
         tensors = {f"model.{name}": tensor for name, tensor in named_tensors(self.model, buffers=True)}
         for number, optimizer in enumerate(self.optimizers):
             tensors |= {f"{number}.{name}": tensor for name, tensor in optimizer_tensors(optimizer)}
@@ -209,12 +209,12 @@ class Run:
         """SHA-256 (hex) of weights, buffers, optimizer states and random state."""
         return tensors_digest([*self._tensors().items(), ("random", torch.get_rng_state())])
 
-    def state(self) -> tuple[int, State, dict[str, list[Any]]]:
-        """All that later steps depend on: step, copies of tensors, and readings."""
+    def state(self) -> State:
+        """All that later steps depend on, copied."""
         tensors = {name: tensor.detach().clone() for name, tensor in self._tensors().items()}
         return self.number, tensors | {"random": torch.get_rng_state()}, {k: list(v) for k, v in self.past.items()}
 
-    def load(self, state: tuple[int, State, dict[str, list[Any]]]) -> None:
+    def load(self, state: State) -> None:
         """Restores `state` in place."""
         self.number, tensors, past = state
         self.past = defaultdict(list, {name: list(readings) for name, readings in past.items()})
