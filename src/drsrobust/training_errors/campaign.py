@@ -1,7 +1,6 @@
 """Errors during training as a campaign: from one snapshot the continuation without errors, and one with an error per trial."""
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
@@ -32,7 +31,7 @@ from drsrobust.training import Settings, default_settings
 from drsrobust.training_errors.actions import Action
 from drsrobust.training_errors.continuation import Continuation, alone, condition_of
 from drsrobust.training_errors.detectors import Detector, GradientNorm, LossSpike, NonFinite
-from drsrobust.training_errors.steps import StepBatches
+from drsrobust.training_errors.steps import Run, StepBatches
 from drsrobust.training_errors.trial import TrainingRunner, TrainingSpec, Trials, columns
 
 if TYPE_CHECKING:
@@ -284,22 +283,25 @@ class TrainingCampaign(StoredTrials):
 
         if (turns := index(turns)) < 1:
             raise ValueError(f"turns must be at least 1, got {turns}")
-        seconds: dict[str, list[float]] = defaultdict(list)
+        rows = []
         with alone():
-            runs = {"": self._continuation.run(detectors=())}
-            runs |= {one.name: self._continuation.run(detectors=(one,)) for one in self._detectors}
-            for _ in range(turns + 1):
-                for name, run in runs.items():
-                    self._continuation.restart(run)
-                    began = time.process_time()
-                    for _ in range(min(TIMED_STEPS, self._continuation.evaluate_at[-1])):
-                        step = run.compute(run.detectors)
-                        run.update(run.read(step, run.detectors))
-                    seconds[name].append((time.process_time() - began) / TIMED_STEPS)
-        plain = 1e3 * float(np.median(seconds.pop("")[1:]))  # the first turn includes initialisation
-        with_one = {name: 1e3 * float(np.median(times[1:])) for name, times in seconds.items()}
-        rows = [{"detector": name, "plain_ms": plain, "step_ms": ms} for name, ms in with_one.items()]
-        return pd.DataFrame([row | {"overhead_percent": 100 * (row["step_ms"] / plain - 1)} for row in rows])
+            plain = self._continuation.run(detectors=())
+            for one in self._detectors:
+                run = self._continuation.run(detectors=(one,))
+                pairs = np.array([[self._seconds(plain), self._seconds(run)] for _ in range(turns + 1)])[1:]
+                before, during = 1e3 * np.median(pairs, axis=0)  # without the first turn, which includes initialisation
+                percent = 100 * float(np.median(pairs[:, 1] / pairs[:, 0]) - 1)
+                rows.append({"detector": one.name, "plain_ms": before, "step_ms": during, "overhead_percent": percent})
+        return pd.DataFrame(rows)
+
+    def _seconds(self, run: Run) -> float:
+        """CPU time of a step, by some steps from the snapshot on."""
+        self._continuation.restart(run)
+        steps = min(TIMED_STEPS, self._continuation.evaluate_at[-1])
+        began = time.process_time()
+        for _ in range(steps):
+            run.update(run.read(run.compute(run.detectors), run.detectors))
+        return (time.process_time() - began) / steps
 
 
 def modes(table: "pd.DataFrame", alarms: Sequence[str], harmful: float = HARMFUL) -> "pd.Series":

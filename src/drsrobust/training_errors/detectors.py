@@ -86,7 +86,8 @@ class LossSpike(Detector):
         return step.loss
 
     def alarm(self, reading: float, past: Sequence[float]) -> bool:
-        return len(past) > 1 and not (reading <= np.mean(past) + self.deviations * np.std(past))
+        with np.errstate(all="ignore"):  # of infinite losses
+            return len(past) > 1 and not (reading <= np.mean(past) + self.deviations * np.std(past))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.lines import Line2D
 
 from drsrobust.plots.losses import bound_handles, draw_losses, loss_axis, loss_floor
 from drsrobust.plots.style import at_edge, legend_outside, series_styles, styled
@@ -24,13 +25,15 @@ def training_losses(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         ax: where to draw; None: a new figure.
     """
     means, trials = (data[data["what"] == what] for what in ("mean", "trial"))
-    _losses(ax, means, "place", "bit_class", "AUC lost (mean)")
+    ring = {"marker": "o", "markersize": 3, "markerfacecolor": "none", "markeredgewidth": 0.6, "linestyle": "none"}
+    _losses(
+        ax, means, "place", "bit_class", "AUC lost (mean)", [Line2D([], [], color="#444444", label="a trial", **ring)]
+    )
     places, classes = list(dict.fromkeys(means["place"])), list(dict.fromkeys(means["bit_class"]))
     floor = loss_floor(means, lowest=LEAST)
     for index, (name, style) in enumerate(series_styles(classes).items()):
         points = trials[trials["bit_class"] == name]
         place = points["place"].map(places.index) + _shift(index, len(classes)) + 0.07
-        ring = {"marker": "o", "markersize": 3, "markerfacecolor": "none", "markeredgewidth": 0.6, "linestyle": "none"}
         ax.plot(place, np.maximum(points["auc_drop"].to_numpy(float), floor / 1.3), color=style["color"], **ring)
     return ax
 
@@ -43,7 +46,7 @@ def training_actions(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         data: `drsrobust_study.training_errors.left_by_actions`.
         ax: where to draw; None: a new figure.
     """
-    _losses(ax, data.dropna(subset=["auc_drop"]), "action", "kind", "AUC lost by harmful errors (mean)")
+    _losses(ax, data.dropna(subset=["auc_drop"]), "action", "kind", "AUC lost by harmful errors (mean)", [])
     return ax
 
 
@@ -52,7 +55,7 @@ def _shift(index: int, n: int) -> float:
     return 0.25 * (index - (n - 1) / 2)
 
 
-def _losses(ax: "Axes", data: "pd.DataFrame", across: str, series: str, label: str) -> None:
+def _losses(ax: "Axes", data: "pd.DataFrame", across: str, series: str, label: str, more: list[Line2D]) -> None:
     floor, columns = loss_floor(data, lowest=LEAST), list(dict.fromkeys(data[across]))
     names = list(dict.fromkeys(data[series]))
     for index, (name, style) in enumerate(series_styles(names).items()):
@@ -64,7 +67,7 @@ def _losses(ax: "Axes", data: "pd.DataFrame", across: str, series: str, label: s
     ax.grid(False, axis="x")
     if len(data):
         loss_axis(ax, floor, data["auc_drop_high"].max(), label=label)
-        legend_outside(ax, [*ax.get_legend_handles_labels()[0], *bound_handles(data, floor=floor)])
+        legend_outside(ax, [*ax.get_legend_handles_labels()[0], *more, *bound_handles(data, floor=floor)])
 
 
 @styled
