@@ -96,7 +96,7 @@ def test_what_actions_leave():
 
 
 def test_rules_of_the_claims():
-    true, false, few = claims(table(20)), claims(table(20, noticed=0.4, repaired=0.0)), claims(table(1))
+    true, false, few = claims(table(20)), claims(table(20, noticed=0.2, repaired=0.0)), claims(table(1))
     assert list(true["third"].unique()) == [0, 1, 2, 3] and list(few["third"].unique()) == [0]
     for claim in ("C16a", "C16b"):
         assert verdict(claim, COMPUTED, true)[0] == "reproduced"

@@ -33,8 +33,10 @@ def training_losses(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     floor = loss_floor(means, lowest=LEAST)
     for index, (name, style) in enumerate(series_styles(classes).items()):
         points = trials[trials["bit_class"] == name]
-        place = points["place"].map(places.index) + _shift(index, len(classes)) + 0.07
-        ax.plot(place, np.maximum(points["auc_drop"].to_numpy(float), floor / 1.3), color=style["color"], **ring)
+        place = (points["place"].map(places.index) + _shift(index, len(classes)) + 0.07).to_numpy(float)
+        lost, shown = points["auc_drop"].to_numpy(float), (points["auc_drop"] >= floor).to_numpy()
+        ax.plot(place[shown], lost[shown], color=style["color"], label=f"{name}, a trial", **ring)
+        ax.plot(place[~shown], np.full((~shown).sum(), floor / 1.3), color=style["color"], **ring)
     return ax
 
 
