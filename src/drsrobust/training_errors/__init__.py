@@ -6,7 +6,6 @@ from drsrobust.training_errors.detectors import (
     ABFTStep,
     AdagradState,
     AdamState,
-    Detector,
     GradientNorm,
     LossSpike,
     NonFinite,
@@ -14,7 +13,7 @@ from drsrobust.training_errors.detectors import (
     WeightSize,
     adam_bound,
 )
-from drsrobust.training_errors.steps import Step
+from drsrobust.training_errors.steps import Detector, Step
 
 __all__ = [
     "ABFTStep",

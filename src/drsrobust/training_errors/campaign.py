@@ -30,8 +30,8 @@ from drsrobust.statistics.intervals import wilson
 from drsrobust.training import Settings, default_settings
 from drsrobust.training_errors.actions import Action
 from drsrobust.training_errors.continuation import Continuation, alone, condition_of
-from drsrobust.training_errors.detectors import Detector, GradientNorm, LossSpike, NonFinite
-from drsrobust.training_errors.steps import Run, StepBatches
+from drsrobust.training_errors.detectors import GradientNorm, LossSpike, NonFinite
+from drsrobust.training_errors.steps import Detector, Run, StepBatches
 from drsrobust.training_errors.trial import TrainingRunner, TrainingSpec, Trials, columns
 
 if TYPE_CHECKING:

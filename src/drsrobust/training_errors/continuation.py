@@ -17,8 +17,7 @@ from drsrobust.injection import AddressSpace, ErrorMap, ErrorModel, Injection, a
 from drsrobust.models import model_name
 from drsrobust.training import Settings
 from drsrobust.training_errors.actions import Action
-from drsrobust.training_errors.detectors import Detector
-from drsrobust.training_errors.steps import Run, StepBatches
+from drsrobust.training_errors.steps import Detector, Run, StepBatches
 
 
 def random_of(seed: int, use: int) -> np.random.Generator:

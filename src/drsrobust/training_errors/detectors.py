@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,39 +17,12 @@ from torch import nn
 from drsrobust.introspection.tensors import named_modules
 from drsrobust.mitigation.abft.linear import LinearCheck
 from drsrobust.mitigation.abft.rounding_bounds import gamma, unit_roundoff
-from drsrobust.training_errors.steps import Step
+from drsrobust.training_errors.steps import Detector, Step
 
 # Whether all states of Adam are possible, and the largest |gradient| so far of each parameter, weight decay included.
 AdamReading = tuple[bool, dict[int, float]]
 _ROUNDING = 1.001  # of float32 in sums over thousands of steps
 _LEAST = 1e-12  # values of Adam below it are not compared: squares of such gradients underflow
-
-
-class Detector:
-    """A detector. Its fields are its settings.
-
-    Attributes:
-        name: of its columns in tables.
-        keep: how many earlier readings `alarm` gets, at most.
-        is_spike: whether its alarm in the first steps after an error makes that error a spike (`modes`).
-    """
-
-    name: ClassVar[str]
-    keep: int = 0
-    is_spike: ClassVar[bool] = False
-
-    @contextmanager
-    def attach(self, model: nn.Module) -> Iterator[Any]:
-        """What is observed during forward and backward, which `read` finds in `step.observed[self.name]`."""
-        yield None
-
-    def read(self, step: Step, past: Sequence[Any]) -> Any:
-        """What this detector compares, of a step and the readings of earlier steps, the last one at the end."""
-        raise NotImplementedError
-
-    def alarm(self, reading: Any, past: Sequence[Any]) -> bool:
-        """Whether a reading shows an error; where it takes earlier ones, not without them. By default the reading says it."""
-        return bool(reading)
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,12 @@
-"""Training in single steps, with the forward and backward pass apart from the update, and a state that can be kept."""
+"""Training in single steps: forward and backward apart from the update, detectors that watch, a state that can be kept."""
 
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,9 +22,6 @@ from drsrobust.models.scoring import tensors_digest
 from drsrobust.training import Settings
 from drsrobust.training.checkpoint import load_optimizer, optimizer_tensors
 from drsrobust.training.fit import Trainer
-
-if TYPE_CHECKING:
-    from drsrobust.training_errors.detectors import Detector
 
 OPTIMIZERS = ("adam", "rowwise_adagrad")  # of tables; those that FBGEMM fuses into the backward pass hide the gradients
 State = tuple[int, dict[str, torch.Tensor], dict[str, list[Any]]]  # step, tensors by name, readings of detectors
@@ -109,6 +106,33 @@ class Step:
         return bits
 
 
+class Detector:
+    """A detector. Its fields are its settings.
+
+    Attributes:
+        name: of its columns in tables.
+        keep: how many earlier readings `alarm` gets, at most.
+        is_spike: whether its alarm in the first steps after an error makes that error a spike (`modes`).
+    """
+
+    name: ClassVar[str]
+    keep: int = 0
+    is_spike: ClassVar[bool] = False
+
+    @contextmanager
+    def attach(self, model: nn.Module) -> Iterator[Any]:
+        """What is observed during forward and backward, which `read` finds in `step.observed[self.name]`."""
+        yield None
+
+    def read(self, step: Step, past: Sequence[Any]) -> Any:
+        """What this detector compares, of a step and the readings of earlier steps, the last one at the end."""
+        raise NotImplementedError
+
+    def alarm(self, reading: Any, past: Sequence[Any]) -> bool:
+        """Whether a reading shows an error; where it takes earlier ones, not without them. By default the reading says it."""
+        return bool(reading)
+
+
 class Run:
     """A training run in single steps; its updates are those of `drsrobust.training.fit`, bit for bit, on one thread.
 
@@ -127,7 +151,7 @@ class Run:
         model: nn.Module,
         settings: Settings,
         batches: StepBatches,
-        detectors: Sequence["Detector"] = (),
+        detectors: Sequence[Detector] = (),
     ) -> None:
         check_choice("table_optimizer of a training campaign", settings.table_optimizer, OPTIMIZERS)
         check_choice("precision of a training campaign", settings.precision, ("float32",))
@@ -143,7 +167,7 @@ class Run:
         self.past: dict[str, list[Any]] = defaultdict(list)  # readings of each detector
         self._before: tuple[torch.Tensor, list[torch.Tensor]] | None = None
 
-    def compute(self, observers: Sequence["Detector"] = (), errors: AbstractContextManager[Any] | None = None) -> Step:
+    def compute(self, observers: Sequence[Detector] = (), errors: AbstractContextManager[Any] | None = None) -> Step:
         """The forward and backward pass of the next step, with detectors attached, inside of `errors`."""
         self._before = torch.get_rng_state(), [buffer.clone() for buffer in self.model.buffers()]
         step = Step(self.number, math.nan, self)
@@ -173,7 +197,7 @@ class Run:
             for buffer, value in zip(self.model.buffers(), values, strict=True):
                 buffer.copy_(value)
 
-    def read(self, step: Step, observers: Sequence["Detector"]) -> dict[str, Any]:
+    def read(self, step: Step, observers: Sequence[Detector]) -> dict[str, Any]:
         """Readings of the observers, and of all detectors that compare with earlier ones."""
         return {one.name: one.read(step, self.past[one.name]) for one in self.detectors if one.keep or one in observers}
 

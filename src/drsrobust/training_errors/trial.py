@@ -16,8 +16,7 @@ from drsrobust.campaign.trial import audit, run_trials, trial_seed, worker
 from drsrobust.injection import ErrorModel
 from drsrobust.training_errors.actions import Action
 from drsrobust.training_errors.continuation import Continuation, Outcome, TrainingError, alone, condition_of, random_of
-from drsrobust.training_errors.detectors import Detector
-from drsrobust.training_errors.steps import Run
+from drsrobust.training_errors.steps import Detector, Run
 
 
 def columns(detectors: Sequence[Detector], actions: Sequence[Action]) -> tuple[str, ...]:
