@@ -33,7 +33,7 @@ def training_losses(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     floor = loss_floor(means, lowest=LEAST)
     for index, (name, style) in enumerate(series_styles(classes).items()):
         points = trials[trials["bit_class"] == name]
-        place = (points["place"].map(places.index) + _shift(index, len(classes)) + 0.07).to_numpy(float)
+        place = (points["place"].map(places.index).astype(float) + _shift(index, len(classes)) + 0.07).to_numpy(float)
         lost, shown = points["auc_drop"].to_numpy(float), (points["auc_drop"] >= floor).to_numpy()
         ax.plot(place[shown], lost[shown], color=style["color"], label=f"{name}, a trial", **ring)
         ax.plot(place[~shown], np.full((~shown).sum(), floor / 1.3), color=style["color"], **ring)
@@ -62,7 +62,7 @@ def _losses(ax: "Axes", data: "pd.DataFrame", across: str, series: str, label: s
     names = list(dict.fromkeys(data[series]))
     for index, (name, style) in enumerate(series_styles(names).items()):
         points = data[data[series] == name]
-        place = points[across].map(columns.index) + _shift(index, len(names))
+        place = points[across].map(columns.index).astype(float) + _shift(index, len(names))
         draw_losses(ax, points, place, floor=floor, color=style["color"], marker=style["marker"], label=name)
     ax.set_xticks(range(len(columns)), [name.replace(" ", "\n").replace("_", " ") for name in columns])
     ax.set_xlim(-0.5, max(len(columns), 1) - 0.5)
@@ -85,7 +85,12 @@ def training_detection(data: "pd.DataFrame", ax: "Axes | None" = None, *, kind: 
     data, handles = data[(data["kind"] == kind) & data["share"].notna()], []
     for index, (within, style) in enumerate(series_styles(steps).items()):
         points = data[data["within"] == within]
-        place = len(detectors) - 1 - points["detector"].map(detectors.index) - 0.2 * (index - (len(steps) - 1) / 2)
+        place = (
+            len(detectors)
+            - 1
+            - points["detector"].map(detectors.index).astype(float)
+            - 0.2 * (index - (len(steps) - 1) / 2)
+        )
         bars = np.maximum([points["share"] - points["share_low"], points["share_high"] - points["share"]], 0)
         style = {
             "color": style["color"],
