@@ -105,17 +105,7 @@ class Outcome:
 
 
 class Continuation:
-    """A snapshot of training, and what follows it. It can be pickled.
-
-    Args:
-        model: from whose present weights training starts, on the CPU; not changed.
-        train, rows: training rows; rows on which AUC is measured.
-        settings: of training.
-        warm_up: steps before the snapshot.
-        evaluate_at: steps after the snapshot at which AUC is measured, ascending; the last one ends the continuation.
-        detectors: that watch.
-        watch: steps, from that of an error on, in which detectors watch that start no action.
-    """
+    """A snapshot of training on the CPU, and what follows it; arguments as of `TrainingCampaign`. It can be pickled."""
 
     def __init__(
         self,
@@ -169,17 +159,10 @@ class Continuation:
         action: Action | None = None,
         triggers: Collection[str] = (),
     ) -> Outcome:
-        """The continuation with an error.
+        """The continuation with an error in step `at`, from 0. With an action only its detectors watch; without one those named
+        in `triggers` watch to the end.
 
         A state that an action leaves and that is that of the clean run, bit for bit, ends it: the rest is the clean run.
-
-        Args:
-            run: of this snapshot.
-            error: that strikes in step `at` after the snapshot.
-            at: from 0.
-            clean: of the same continuation.
-            action: started by its detectors, the only ones that watch then; None: nothing is done.
-            triggers: without an action, names of the detectors that watch to the end.
         """
         outcome, kept, last = Outcome(), [], self.evaluate_at[-1]
         self.restart(run)

@@ -28,14 +28,7 @@ State = tuple[int, dict[str, torch.Tensor], dict[str, list[Any]]]  # step, tenso
 
 
 class StepBatches:
-    """The batches of some steps of training, in the order of `drsrobust.training.fit`.
-
-    Args:
-        split: the training rows.
-        settings: batch size, and seed of the order.
-        first: step of the first batch, from 0 at the start of training.
-        count: of batches.
-    """
+    """The batches of `count` steps of training from step `first` on, in the order of `drsrobust.training.fit`."""
 
     def __init__(self, split: Split, settings: Settings, first: int, count: int) -> None:
         random, parts, number = np.random.default_rng(settings.seed), [], 0

@@ -27,21 +27,12 @@ def columns(detectors: Sequence[Detector], actions: Sequence[Action]) -> tuple[s
 
 @dataclass
 class Trials:
-    """All that trials depend on except their condition and number. It can be pickled.
-
-    Attributes:
-        continuation: from the snapshot.
-        clean: the continuation without errors.
-        pairs: error model and target of each condition.
-        when: steps after the snapshot at which an error may strike.
-        actions: that are tried.
-        seed, label: of the campaign.
-    """
+    """All that trials depend on except their condition and number. It can be pickled."""
 
     continuation: Continuation
     clean: Outcome
-    pairs: Sequence[tuple[ErrorModel, Any]]
-    when: tuple[int, ...]
+    pairs: Sequence[tuple[ErrorModel, Any]]  # error model and target of each condition
+    when: tuple[int, ...]  # steps after the snapshot
     actions: tuple[Action, ...]
     seed: int
     label: str
