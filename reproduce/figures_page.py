@@ -35,6 +35,7 @@ ANSWERS = {
     "14": "ours: what to protect within a budget (C19)",
     "15": "ours: number formats of weights (C14, C17a, C17b)",
     "16": "ours: chosen against random flips (C15)",
+    "17": "ours: errors during training, detectors and repairs (C16a, C16b)",
     "18": "ours: what fixed probe rows detect (C18)",
 }
 

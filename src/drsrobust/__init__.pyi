@@ -12,6 +12,7 @@ from . import rates as rates
 from . import report as report
 from . import statistics as statistics
 from . import training as training
+from . import training_errors as training_errors
 from .allowed_flips import Allowed as Allowed
 from .campaign import Campaign as Campaign
 from .campaign import decades as decades
@@ -65,5 +66,6 @@ from .statistics import recovery as recovery
 from .statistics import summarise as summarise
 from .training import load_model as load_model
 from .training import load_models as load_models
+from .training_errors import TrainingCampaign as TrainingCampaign
 
 __version__: str

@@ -21,6 +21,7 @@ from . import protection as protection
 from . import protection_plan as protection_plan
 from . import rounding as rounding
 from . import scoring_rules as scoring_rules
+from . import training_errors as training_errors
 from .captions import details as details
 from .findings import conclusion as conclusion
 from .notebook import check_parameters as check_parameters

@@ -228,11 +228,11 @@ def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeyp
         moved.append((workers, schedule.computed))
         real(schedule, order, workers, finished, progress)
 
-    monkeypatch.setattr("drsrobust.campaign.campaign.MIN_SECONDS_FOR_PROCESSES", 0.0)
+    monkeypatch.setattr("drsrobust.campaign.stored_trials.MIN_SECONDS_FOR_PROCESSES", 0.0)
     monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.05)
     monkeypatch.setattr("drsrobust.campaign.schedule.SHORTEST_CHUNK", 0.02)
-    monkeypatch.setattr("drsrobust.campaign.campaign.run_in_processes", noted)
-    monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
+    monkeypatch.setattr("drsrobust.campaign.stored_trials.run_in_processes", noted)
+    monkeypatch.setattr("drsrobust.campaign.stored_trials.cores", lambda: 2)
     same(campaign(evaluator, tmp_path / "s").run(progress=False), expected)
     assert len(moved) == 1 and moved[0][0] == 2 and 0 < moved[0][1] < len(expected)
 
@@ -240,10 +240,10 @@ def test_long_campaigns_move_to_processes(evaluator, expected, tmp_path, monkeyp
 def test_a_model_that_cannot_move_stays_and_says_so(data, tmp_path, monkeypatch):
     torch.manual_seed(0)
     evaluator = Evaluator(Unpicklable(data.schema.features), data.test)
-    monkeypatch.setattr("drsrobust.campaign.campaign.MIN_SECONDS_FOR_PROCESSES", 0.0)
+    monkeypatch.setattr("drsrobust.campaign.stored_trials.MIN_SECONDS_FOR_PROCESSES", 0.0)
     monkeypatch.setattr("drsrobust.campaign.trial.TRIED", 0.0)
     monkeypatch.setattr("drsrobust.campaign.schedule.SHORTEST_CHUNK", 0.0)
-    monkeypatch.setattr("drsrobust.campaign.campaign.cores", lambda: 2)
+    monkeypatch.setattr("drsrobust.campaign.stored_trials.cores", lambda: 2)
     with pytest.warns(
         UserWarning, match="minutes are left, and run in this process alone: workers cannot make this Unpicklable"
     ):

@@ -43,6 +43,8 @@ CLAIMS = [
     "C13",
     "C14",
     "C15",
+    "C16a",
+    "C16b",
     "C17a",
     "C17b",
     "C18",
@@ -129,6 +131,7 @@ def test_figures_and_their_numbers(smoke):
     timed += ["14_protection_plan"]  # its budget of time is of measured times
     timed += ["09_injection_speed", "09_injection_speed_memory"]  # without a data set; differ from run to run
     names += ["15_number_formats", "15_number_formats_classes", "16_worst_case", "18_probe_rows"]
+    names += [f"17_training_errors{part}" for part in ("", "_actions", "_noticed")]
     names += ["10_your_model", "11_one_flip", "11_one_flip_layers", "13_fleet_risk_tail"]
     names += [f"12_memory_faults{part}" for part in ("", "_assumptions", "_lead", "_ranking", "_yearly")]
     assert sorted(path.stem for path in (folder / "figures").glob("*.svg")) == sorted(names + timed)
@@ -170,6 +173,9 @@ def test_figures_and_their_numbers(smoke):
         "15_number_formats_claims",
         "16_worst_case_claims",
         "16_worst_case_flips",
+        "17_training_errors_alarms",
+        "17_training_errors_claims",
+        "17_training_errors_overhead",
         "18_probe_rows_claims",
         "18_probe_rows_outcomes",
         "claims",
@@ -223,7 +229,7 @@ def test_report(smoke):
     page = (folder / "report" / "index.html").read_text()
     assert "All data of this run are generated" in page and page.count("<figure>") == 45
     assert 0 < page.index('id="claims"') < page.index("<figure>") and page.index("<main>") < page.index('id="claims"')
-    assert "Everything ran here: 18 notebooks without an error." in page and "What the published run found" in page
+    assert "Everything ran here: 20 notebooks without an error." in page and "What the published run found" in page
     for link in re.findall(r'(?:href|src)="([^"#]+)"', page):
         assert (folder / "report" / link).is_file(), link
     assert not re.search(r'(?:href|src)="https?:', page)

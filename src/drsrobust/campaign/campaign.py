@@ -1,43 +1,33 @@
 """A campaign: all trials of a grid of error models, targets and mitigations on one evaluator, stored as they finish."""
 
-import copy
 import logging
-import shutil
-import tempfile
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from operator import index
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from torch import nn
 
 from drsrobust._choices import check_choice
 from drsrobust._files import cache_folder, expanded
 from drsrobust._hashing import digest
 from drsrobust._html import facts
-from drsrobust._processes import cores
-from drsrobust._provenance import commit, machine, versions
 from drsrobust.campaign.conditions import Condition, condition_triples, grid, sharing_maps
-from drsrobust.campaign.model_file import NotPicklable, model_file
-from drsrobust.campaign.progress import CampaignProgress
-from drsrobust.campaign.repeat import check_first_trials
+from drsrobust.campaign.model_file import model_file
 from drsrobust.campaign.sampling import StratifiedSchedule, StratifiedTable, families, raised_to_least, stratified
 from drsrobust.campaign.schedule import Schedule
 from drsrobust.campaign.sharded import LeadingRunner, follow
-from drsrobust.campaign.shards import Shard, full_run_of, shard_folder, shard_folders
-from drsrobust.campaign.store import Store
-from drsrobust.campaign.table import DESCRIPTION, SCHEMA, stored_schema
-from drsrobust.campaign.trial import LocalRunner, run_here
-from drsrobust.campaign.workers import run_in_processes, run_there, worker_files
+from drsrobust.campaign.shards import Shard, full_run_of, shard_folders
+from drsrobust.campaign.stored_trials import StoredTrials, raised_trials
+from drsrobust.campaign.table import SCHEMA
+from drsrobust.campaign.trial import LocalRunner
+from drsrobust.campaign.workers import TrialSpec, worker_files
 from drsrobust.evaluation import CoupledRowsError, Evaluator
 from drsrobust.injection import (
     AddressSpace,
@@ -56,21 +46,17 @@ from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
 from drsrobust.removed_names import refuses_arguments
-from drsrobust.statistics.columns import MITIGATION, with_nan_rules
+from drsrobust.statistics.columns import with_nan_rules
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT
-from drsrobust.statistics.summary import summarise
 
 if TYPE_CHECKING:
     import pandas as pd
 
 PLAIN, STRATIFIED = SAMPLING = ("plain", "stratified")
 STORE_FORMAT = 10  # of what a trial computes and stores: raise it when that changes
-MIN_SECONDS_FOR_PROCESSES = 60.0  # starting them takes some ten: not worthwhile for campaigns that end sooner
-_SCHEDULED = ["condition", "trial", "auc", "seconds"]
-_KEY = ["error_model", "rate", "target", *MITIGATION, "trial"]
 
 
-class Campaign:
+class Campaign(StoredTrials):
     """All trials of errors x targets x mitigations, or of a list of conditions.
 
     A trial depends only on the model's state and code, the rows, its condition and its number. So a campaign may be stopped at
@@ -169,9 +155,7 @@ class Campaign:
         if evaluator.ranks is not None:
             evaluator.ranks.check_same("campaigns", {**self._what, "trials": self.trials})
         self._is_temporary = store is None and missing is not None
-        self._shard: Shard | None = None
-        self._whole: Store | None = None  # of a shard: the store that it is merged into
-        self._checked: set[int] = set()  # conditions whose trials were computed, or checked, by this campaign
+        self._checked: set[int] = set()
         self.store: Any = None  # of a sharded model only rank 0 has one
         if self._follows(evaluator):
             return
@@ -184,42 +168,6 @@ class Campaign:
     def _follows(evaluator: Evaluator) -> bool:
         """Whether this process only follows rank 0, of a model that is sharded over ranks."""
         return evaluator.ranks is not None and not evaluator.ranks.is_first
-
-    def _temporary(self, name: str, missing: str) -> str:
-        """A new folder for the results, which is deleted with this campaign."""
-        warnings.warn(
-            f"this campaign's results are not kept, since a later run could not see whether this is the same: {missing}; pass "
-            "store= a folder to keep them",
-            stacklevel=4,
-        )
-        folder = cache_folder("campaigns")
-        folder.mkdir(parents=True, exist_ok=True)
-        store = tempfile.mkdtemp(prefix=f"{name}-", dir=folder)
-        weakref.finalize(self, shutil.rmtree, store, ignore_errors=True)
-        return store
-
-    def _store(self, folder: Path, shard: dict[str, Any] | None = None) -> Store:
-        provenance = {"versions": versions(), "commit": commit(), "machine": machine()}
-        return Store(folder, self._what, provenance, stored_schema(self.metrics), shard)
-
-    def _of_shard(self, shard: Shard, folder: Path | None = None) -> "Campaign":
-        """This campaign, as far as a shard computes it: its store, in `folder` or next to the whole campaign's, and its table.
-
-        Raises:
-            ValueError: results that are not kept.
-            StoreError: the folder holds something else.
-        """
-        if self._is_temporary:
-            raise ValueError("a shard's results must be kept: pass store=, since part of the code has no digest")
-        part = copy.copy(self)
-        part._shard, part._whole, part._checked = shard, self.store, set()
-        empty = self.store.schema.empty_table()
-        schedule = part._schedule_of(empty)
-        pilots = [schedule.pilot(number) for number in range(len(self.conditions))]
-        part.store = self._store(
-            folder or shard_folder(self.store.folder, shard), {**shard._asdict(), "pilots": pilots}
-        )
-        return part
 
     def _definition(self) -> tuple[dict[str, Any], str | None]:
         """All that decides the results, which the number of trials does not; and what of it has no digest."""
@@ -278,9 +226,8 @@ class Campaign:
         return definition, missing[0] if missing else None
 
     def __repr__(self) -> str:
-        name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
         where = "of rank 0" if self.store is None else f"in {self.store.folder}"
-        return f"<Campaign {name}: {len(self.conditions)} conditions, {self.trials} trials, {where}>"
+        return f"<Campaign {self.name}: {len(self.conditions)} conditions, {self.trials} trials, {where}>"
 
     def _repr_html_(self) -> str:
         schedule = self._schedule()
@@ -288,7 +235,7 @@ class Campaign:
         return facts(
             "Campaign",
             {
-                "model": f"{self.evaluator.name} on {self.evaluator.rows.dataset}",
+                "model": self.name,
                 "errors": ", ".join(dict.fromkeys(str(condition.error_model) for condition in self.conditions)),
                 "targets": ", ".join(kinds),
                 "mitigations": ", ".join(dict.fromkeys(condition.protection for condition in self.conditions)),
@@ -367,7 +314,7 @@ class Campaign:
                 )
             workers, executor = 1, None
         if executor is not None or (workers or 1) > 1:
-            model_file(self.evaluator)  # raises before any work
+            self._check_workers()  # before any work
         runner = (LocalRunner if self.evaluator.ranks is None else LeadingRunner)(
             self.evaluator, self.conditions, self._options
         )
@@ -398,42 +345,16 @@ class Campaign:
                 self.store.restart(str(coupled))
                 self._compute(runner, workers, executor, progress)
 
-    def _compute(self, runner: LocalRunner, workers: int | None, executor: Executor | None, progress: bool) -> None:
-        """Computes and stores the trials that are not in the store yet. Arguments and errors are those of `run`."""
-        schedule = self._schedule()
-        names = [f"{condition.error_model} in {condition.target}" for condition in self.conditions]
-        check_first_trials(self.store, runner, names, sorted(set(range(len(names))) - self._checked))
-        self._checked = set(range(len(names)))
-        name = f"{self.evaluator.name} on {self.evaluator.rows.dataset}" + (
-            f", shard {self._shard}" if self._shard else ""
-        )
-        report = CampaignProgress(schedule, name, len(self.conditions)) if progress else None
+    @property
+    def name(self) -> str:
+        return f"{self.evaluator.name} on {self.evaluator.rows.dataset}"
 
-        def finished(table: pa.Table) -> None:
-            self.store.write(table)
-            schedule.add(table)
-            if report:
-                report.update()
+    def _check_workers(self) -> None:
+        model_file(self.evaluator)
 
-        with report or nullcontext():
-            if executor is None and (workers or 1) == 1:
-                switch = _SwitchToProcesses(self, schedule, requested=workers is not None)
-                if run_here(schedule, runner, finished, may_switch=switch.worthwhile):
-                    return
-                workers = cores()
-            self._run_there(schedule, finished, workers, executor, report.working if report else lambda workers: None)
-
-    def _run_there(
-        self, schedule: Schedule, finished, workers: int | None, executor: Executor | None, progress
-    ) -> None:
-        # Processes of this machine share the evaluator's memory; workers of an executor may be on several machines.
-        n_workers = 1 if executor is not None else workers
+    def _worker_spec(self, workers: int) -> AbstractContextManager[TrialSpec]:
         key, options = self.store.identity, self._options
-        with worker_files(self.evaluator, self.conditions, self.store.folder, key, options, n_workers) as spec:
-            if executor is not None:
-                run_there(schedule, spec, executor, finished, workers=workers, progress=progress)
-            else:
-                run_in_processes(schedule, spec, workers, finished, progress)
+        return worker_files(self.evaluator, self.conditions, self.store.folder, key, options, workers)
 
     def _grid(self) -> list[Condition]:
         conditions = grid(self.evaluator.model, self._triples)
@@ -441,105 +362,35 @@ class Campaign:
             conditions = stratified(conditions, self._critical_bits)
         return conditions
 
-    def _schedule_of(self, *stored: pa.Table) -> Schedule:
-        """The trials that are to be computed, when those of some tables have finished."""
-        groups = sharing_maps(self.conditions)
+    def _new_schedule(self) -> Schedule:
         if self._critical_bits is None:
-            schedule = Schedule(groups, self.trials, self._shard)
-        else:
-            strata = [self.conditions[group[0]].stratum for group in groups]
-            parts = list(families(self.conditions, groups))
-            schedule = StratifiedSchedule(groups, strata, parts, self.trials, self._shard)
-        schedule.add(pa.concat_tables([table.select(_SCHEDULED) for table in stored]))
-        return schedule
-
-    def _schedule(self, stored: pa.Table | None = None) -> Schedule:
-        merged = [] if self._whole is None else [self._whole.read(_SCHEDULED)]
-        return self._schedule_of(*merged, self.store.read(_SCHEDULED) if stored is None else stored)
+            return super()._new_schedule()
+        groups = sharing_maps(self.conditions)
+        strata = [self.conditions[group[0]].stratum for group in groups]
+        parts = list(families(self.conditions, groups))
+        return StratifiedSchedule(groups, strata, parts, self.trials, self._shard)
 
     def table(self) -> "pd.DataFrame":
         """One row per finished trial, in the order of the grid; the same bit for bit however it was run. It may be read while
         another process computes."""
-        stored = self._stored([*SCHEMA.names, "condition", *self.metrics])
-        conditions = pa.Table.from_pylist([condition.description for condition in self.conditions], DESCRIPTION)
-        described = conditions.take(stored["condition"])
-        columns = {name: part[name] for part in (stored, described) for name in part.column_names}
-        table = _frame(
-            pa.table({name: columns[name] for name in [*SCHEMA.names, *described.column_names, *self.metrics]})
-        )
         if self._critical_bits is None:
-            return table
+            return super().table()
+        stored = self._stored([*SCHEMA.names, "condition", *self.metrics])
         condition = stored["condition"].to_numpy()
         probabilities = np.array([condition.stratum.probability for condition in self.conditions])
         weights = probabilities / np.maximum(1, np.bincount(condition, minlength=len(probabilities)))
         bounded = np.array([condition.loss_is_bounded for condition in self.conditions])
         columns = {STRATUM: stored[STRATUM].to_pandas(), WEIGHT: weights[condition]}
-        return StratifiedTable(table.assign(**columns, **{LOSS_IS_BOUNDED: bounded[condition]}).copy())
-
-    def summary(
-        self,
-        metrics: Sequence[str] = ("auc", "auc_drop", "logloss", "ne"),
-        bounds: Mapping[str, tuple[float, float]] | None = None,
-    ) -> "pd.DataFrame":
-        """One row per condition, with intervals, by `summarise`."""
-        return summarise(self.table(), tuple(metrics), bounds)
-
-    def timings(self) -> "pd.DataFrame":
-        """Seconds of each finished trial, with its condition and the process that ran it (`worker`, as `host:pid`); they differ
-        from run to run."""
-        return _frame(self._stored([*_KEY, "seconds", "worker"]))
-
-    def raised(self) -> "pd.DataFrame":
-        """The trials in which the model raised, with its error message."""
-        table = self._stored([*_KEY, "seed", "error", "outcome"])
-        return _frame(table.filter(pc.field("outcome") == "raised").drop_columns(["outcome"]))
-
-    def errors(self) -> "pd.DataFrame":
-        """Flipped bits of each trial before any mitigation: a row per trial, tensor and number of the bit, with `component`,
-        `tensor`, `bit` (0 the lowest) and `count`."""
-        table = self._stored([*_KEY, "errors"])
-        lengths = pc.list_value_length(table["errors"]).to_numpy()
-        rows = table.drop_columns(["errors"]).take(pa.array(np.repeat(np.arange(len(table)), lengths)))
-        counts = pa.Table.from_struct_array(pc.list_flatten(table["errors"]))
-        for name in counts.column_names:
-            column = counts[name].cast(pa.int64()) if name == "bit" else counts[name]
-            rows = rows.append_column(name, column)
-        return _frame(rows)
+        table = self._described(stored).assign(**columns, **{LOSS_IS_BOUNDED: bounded[condition]})
+        return StratifiedTable(table.copy())
 
     def _stored(self, columns: list[str]) -> pa.Table:
-        """Columns of the stored trials that belong to this campaign (a store may hold more of them); of a stratified one also
-        `stratum`."""
-        if self.store is None:
-            raise RuntimeError("rank 0 has the results of this campaign; the other ranks only compute")
-        table = self.store.read([*columns, *(name for name in _SCHEDULED if name not in columns)])
-        schedule = self._schedule(table.select(_SCHEDULED))
-        limits = np.array([schedule.limit(number) for number in range(len(self.conditions))], np.int64)
-        belongs = table["trial"].to_numpy() < limits[table["condition"].to_numpy()]
-        table = table.filter(pa.array(belongs))
+        """As of all campaigns; of a stratified one also `stratum`."""
         if self._critical_bits is None:
-            return table.select(columns)
+            return super()._stored(columns)
+        table = super()._stored([*columns, *(name for name in ("condition",) if name not in columns)])
         names = pa.array([condition.stratum.name for condition in self.conditions])
         return table.select(columns).append_column(STRATUM, names.take(table["condition"].combine_chunks()))
-
-
-class _SwitchToProcesses:
-    """Whether a campaign that began in this process continues in several."""
-
-    def __init__(self, campaign: Campaign, schedule: Schedule, *, requested: bool) -> None:
-        self._schedule, self._evaluator = schedule, campaign.evaluator
-        self._possible = not requested and cores() > 1
-
-    def worthwhile(self) -> bool:
-        seconds = self._schedule.seconds_left() if self._possible else None
-        if seconds is None or seconds < MIN_SECONDS_FOR_PROCESSES:
-            return False
-        self._possible = False
-        try:
-            model_file(self._evaluator)
-        except NotPicklable as error:
-            warnings.warn(f"{seconds / 60:.0f} minutes are left, and run in this process alone: {error}", stacklevel=2)
-            return False
-        return True
 
 
 def _critical_bits(sampling: str | CriticalBits) -> CriticalBits | None:
@@ -582,25 +433,6 @@ def _check_mitigations(conditions: Sequence[Condition], model: nn.Module) -> Non
         except ValueError as error:
             raise ValueError(f"mitigation {condition.protection!r} in {condition.target}: {error}") from error
         checked.add(key)
-
-
-def _frame(table: pa.Table) -> "pd.DataFrame":
-    """As a pandas frame; null integers and booleans stay null."""
-    import pandas as pd
-
-    types = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
-    return table.to_pandas(types_mapper=types.get)
-
-
-def raised_trials(campaign: Campaign) -> str:
-    """How many finished trials raised, and the first of them; an empty text if none did."""
-    if not len(raised := campaign.raised()):
-        return ""
-    first = raised.iloc[0]
-    return (
-        f"{len(raised):,} of {len(campaign.timings()):,} trials raised, and have no scores; the first: "
-        f"{first['error_model']} in {first['target']}, trial {first['trial']}: {first['error']}"
-    )
 
 
 def auc_under_errors(

@@ -19,14 +19,14 @@ from drsrobust.campaign.store import JOINED_TRIALS, StoreError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from drsrobust.campaign.campaign import Campaign
     from drsrobust.campaign.schedule import Schedule
     from drsrobust.campaign.store import Store
+    from drsrobust.campaign.stored_trials import StoredTrials
 
 _SHOWN = 8  # trial numbers in a message
 
 
-def merge(campaign: "Campaign", folders: Sequence[str | PathLike] | None = None) -> "pd.DataFrame":
+def merge(campaign: "StoredTrials", folders: Sequence[str | PathLike] | None = None) -> "pd.DataFrame":
     """Joins the stores of all shards to that of the campaign, computing nothing, and returns the campaign's table: that of one
     process bit for bit, if all shards ran on one kind of processor. The shards' folders stay. It may run again.
 
@@ -119,7 +119,7 @@ def _compared(table: pa.Table, rows: np.ndarray) -> list[str]:
     return [repr(row) for row in chosen.to_pylist()]
 
 
-def _check_complete(campaign: "Campaign", schedule: "Schedule", of: int) -> None:
+def _check_complete(campaign: "StoredTrials", schedule: "Schedule", of: int) -> None:
     """Raises StoreError for trials that nobody has computed; the message names their shards."""
     lacking: dict[int, list[tuple[str, int]]] = {}
     for number, condition in enumerate(campaign.conditions):

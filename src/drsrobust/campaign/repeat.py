@@ -14,14 +14,14 @@ from drsrobust._processes import threads
 from drsrobust._provenance import machine, versions
 from drsrobust.campaign.schedule import Chunk
 from drsrobust.campaign.store import Store, StoreError
-from drsrobust.campaign.trial import LocalRunner
+from drsrobust.campaign.trial import Runner
 
 TOLERANCE = 1e-6  # of AUC, on another processor or with other versions
 NOT_COMPARED = ("seconds", "worker", "error", "rows_reached")  # times, a text, and how much was computed
 _OF_THE_MAP = ("seed", "outcome", "bits_flipped", "words_hit", "realised_rate", "errors")
 
 
-def check_first_trials(store: Store, runner: LocalRunner, names: Sequence[str], conditions: Sequence[int]) -> None:
+def check_first_trials(store: Store, runner: Runner, names: Sequence[str], conditions: Sequence[int]) -> None:
     """Computes the first stored trial of some conditions again, and compares it with what is stored: bit for bit on the
     processor and with the versions that made the store, else the same errors and an AUC within `TOLERANCE`, with a warning.
 
@@ -65,7 +65,7 @@ def check_first_trials(store: Store, runner: LocalRunner, names: Sequence[str], 
         )
 
 
-def _computed(runner: LocalRunner, condition: int, trial: int) -> pa.Table:
+def _computed(runner: Runner, condition: int, trial: int) -> pa.Table:
     table, stopped = runner(Chunk(condition, (trial,)))
     if stopped is not None:
         raise stopped

@@ -6,6 +6,7 @@ import platform
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +24,8 @@ from drsrobust.metrics.own import OwnMetric
 from drsrobust.mitigation.base import CombinedDetection, Detection, Screened
 
 Finished = Callable[[pa.Table], None]  # stores trials and adds them to the schedule
+# Computes a chunk for so many seconds, and at least one trial: the finished ones, and what interrupted the next one.
+Runner = Callable[..., tuple[pa.Table, BaseException | None]]
 VERIFY_EVERY = 50  # the evaluator is verified when trials have taken so many times the duration of a verification
 VERIFY_SECONDS = 0.5  # the duration before the first one
 TRIED = 3.0  # seconds of work here before a campaign may switch to several processes
@@ -128,7 +131,7 @@ def run_trial(
 
     Returns:
         a row of the campaign's table (every column of SCHEMA and of `metrics`), with the `seconds` it took, the `worker` (see
-        `_worker`), the text of its `error` when the model raised, and the `errors` as counts by bit (see `audit`).
+        `worker`), the text of its `error` when the model raised, and the `errors` as counts by bit (see `audit`).
     """
     start = time.perf_counter()
     trial_seed_ = trial_seed(evaluator, condition, trial, seed=seed, coupled=coupled)
@@ -183,12 +186,12 @@ def run_trial(
     return row | {
         "error": result.error,
         "errors": audit(error_map),
-        "worker": _worker(),
+        "worker": worker(),
         "seconds": time.perf_counter() - start,
     }
 
 
-def _worker() -> str:
+def worker() -> str:
     """This process among those of all machines."""
     return f"{platform.node()}:{os.getpid()}"
 
@@ -218,15 +221,15 @@ def _evaluated(evaluator: Evaluator, condition: Condition, injection: Injection)
 
 
 def run_trials(
-    evaluator: Evaluator,
-    guarded: Evaluator | None,
-    condition: Condition,
-    work: Chunk,
-    options: dict[str, Any],
-    seconds: float,
-    begin: Callable[[int, int], None] = lambda condition, trial: None,
+    row: Callable[[int], dict[str, Any]], work: Chunk, seconds: float, schema: pa.Schema
 ) -> tuple[pa.Table, BaseException | None]:
-    """Runs trials of a chunk for so many seconds, and at least one; `begin` is called before each.
+    """Runs trials of a chunk for so many seconds, and at least one.
+
+    Args:
+        row: computes a trial.
+        work: the chunk.
+        seconds: of work.
+        schema: of the store.
 
     Returns:
         the finished trials as stored, and the exception that interrupted the next one.
@@ -234,13 +237,12 @@ def run_trials(
     rows, since, stopped = [], time.monotonic(), None
     try:
         for trial in work.trials:
-            begin(work.condition, trial)
-            rows.append(run_trial(evaluator, condition, trial, guarded=guarded, **options))
+            rows.append(row(trial))
             if time.monotonic() - since > seconds:
                 break
     except BaseException as error:  # also an interrupt: finished trials are kept
         stopped = error
-    return chunk(work.condition, rows, stored_schema(options["metrics"])), stopped
+    return chunk(work.condition, rows, schema), stopped
 
 
 class LocalRunner:
@@ -268,12 +270,17 @@ class LocalRunner:
 
     def run(self, work: Chunk, seconds: float = SHORTEST_CHUNK) -> tuple[pa.Table, BaseException | None]:
         """As `run_trials`."""
-        condition = self._conditions[work.condition]
+        condition, schema = self._conditions[work.condition], stored_schema(self._options["metrics"])
+
+        def row(trial: int, guarded: Evaluator | None = None) -> dict[str, Any]:
+            self.begin(work.condition, trial)
+            return run_trial(self._evaluator, condition, trial, guarded=guarded, **self._options)
+
         if condition.mitigation is None:
-            return run_trials(self._evaluator, None, condition, work, self._options, seconds, self.begin)
+            return run_trials(row, work, seconds, schema)
         with self._evaluator.under(condition.mitigation, self._guarded.get(condition.identity)) as guarded:
             self._guarded[condition.identity] = guarded
-            return run_trials(self._evaluator, guarded, condition, work, self._options, seconds, self.begin)
+            return run_trials(partial(row, guarded=guarded), work, seconds, schema)
 
     def begin(self, condition: int, trial: int) -> None:
         """Called before each trial."""
@@ -301,7 +308,7 @@ class LocalRunner:
         """Called when all is computed."""
 
 
-def run_here(schedule: Schedule, runner: LocalRunner, finished: Finished, *, may_switch: Callable[[], bool]) -> bool:
+def run_here(schedule: Schedule, runner: Runner, finished: Finished, *, may_switch: Callable[[], bool]) -> bool:
     """Computes trials in this process.
 
     Args:

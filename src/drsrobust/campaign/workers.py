@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +28,7 @@ from drsrobust._processes import pool
 from drsrobust.campaign.conditions import Condition, ResolvedTarget, Stratum, resolve_target
 from drsrobust.campaign.model_file import model_file, read_model_file
 from drsrobust.campaign.schedule import Chunk, Schedule, chunk_size
-from drsrobust.campaign.trial import Finished, LocalRunner
+from drsrobust.campaign.trial import Finished, LocalRunner, Runner
 from drsrobust.data import Split
 from drsrobust.data.cache import SPLIT, read_split, write_split
 from drsrobust.data.own_batches import read_batches, write_batches
@@ -51,6 +51,15 @@ class ConditionSpec:
     tensors: "Transient | tuple[tuple[str, str | None], ...]"
     mitigation: Any
     stratum: Stratum | None
+
+
+class TrialSpec(Protocol):
+    """All that a worker needs of a campaign except the numbers of the trials. It can be pickled, and is small."""
+
+    key: str  # identifies it among others
+
+    def runner(self) -> Runner:
+        """Computes chunks in this process, from the files of the campaign."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +85,9 @@ class WorkerSpec:
     conditions: tuple[ConditionSpec, ...]
     trial_options: dict[str, Any]
     full_run: str | None
+
+    def runner(self) -> LocalRunner:
+        return LocalRunner(*unpacked(self), self.trial_options)
 
 
 @contextmanager
@@ -216,13 +228,13 @@ def _condition(folder: Path, condition: ConditionSpec, model: nn.Module) -> Cond
 _MINE = threading.local()  # of a thread: its spec and runner; errors go into a model that no other thread uses
 
 
-def run_chunk(spec: WorkerSpec, work: Chunk) -> pa.Table:
+def run_chunk(spec: TrialSpec, work: Chunk) -> pa.Table:
     """Runs all trials of a chunk; an executor calls it in a worker. Evaluator and model stay for further chunks of the spec."""
     if getattr(_MINE, "key", None) != spec.key:
         _MINE.key = None
         if multiprocessing.parent_process() is not None:
             torch.set_num_threads(1)  # several processes with several threads each are far slower
-        _MINE.runner, _MINE.key = LocalRunner(*unpacked(spec), spec.trial_options), spec.key
+        _MINE.runner, _MINE.key = spec.runner(), spec.key
     tables, remaining = [], work.trials
     while remaining:
         table, stopped = _MINE.runner(Chunk(work.condition, remaining))
@@ -243,7 +255,7 @@ class WorkersDied(RuntimeError):
 
 def run_there(
     schedule: Schedule,
-    spec: WorkerSpec,
+    spec: TrialSpec,
     executor: Executor,
     finished: Finished,
     *,
@@ -317,7 +329,7 @@ def _drain(running: dict[Future, Chunk], schedule: Schedule, finished: Finished)
 
 
 def run_in_processes(
-    schedule: Schedule, spec: WorkerSpec, workers: int, finished: Finished, progress: Callable[[int], None]
+    schedule: Schedule, spec: TrialSpec, workers: int, finished: Finished, progress: Callable[[int], None]
 ) -> None:
     """Computes trials in fresh processes of one thread each. Processes that die are replaced.
 

@@ -6,7 +6,7 @@ so is a list of them. Targets while the model runs (inputs, activations, gradien
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from math import floor, gcd, prod
@@ -99,6 +99,10 @@ class Target(ABC):
         if chosen := self.choose(model, memory):
             return chosen
         raise ValueError(f"target {str(self)!r} matches nothing{_known(str(self), model, memory)}")
+
+    def with_optimizer(self, optimizer: Any) -> "Target":
+        """This target, of another optimizer if it names one's state."""
+        return self
 
     def __or__(self, other: "TargetLike") -> "Target":
         return Union((self, as_target(other)))
@@ -251,15 +255,19 @@ class OptimizerState(Target):
     component. Apply a map that hits them again by `error_map.applied(model, optimizer=...)`.
 
     Args:
-        optimizer: a `torch.optim.Optimizer` or one of TorchRec's; it has no state before its first step.
+        optimizer: a `torch.optim.Optimizer` or one of TorchRec's; it has no state before its first step. None: that of a
+            `TrainingCampaign`.
         glob: on names without `optimizer.`, as `*.exp_avg_sq`.
     """
 
-    optimizer: Any = field(repr=False)
+    optimizer: Any = field(default=None, repr=False)
     glob: str = "*"
 
     def __str__(self) -> str:
         return f"OptimizerState({self.glob})"
+
+    def with_optimizer(self, optimizer: Any) -> "OptimizerState":
+        return replace(self, optimizer=optimizer)
 
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         names = [name.removeprefix(OPTIMIZER) for name in optimizer_states(model, self.optimizer)]
@@ -296,6 +304,9 @@ class Union(Target):
 
     def __str__(self) -> str:
         return " | ".join(sorted(str(part) for part in self.parts))
+
+    def with_optimizer(self, optimizer: Any) -> "Union":
+        return Union(tuple(part.with_optimizer(optimizer) for part in self.parts))
 
     def choose(self, model: nn.Module, memory: Memory) -> Chosen:
         union: Chosen = {}

@@ -50,6 +50,14 @@ class Transient(ABC):
             ValueError: the model has no such site.
         """
 
+    def with_optimizer(self, optimizer: Any) -> "Transient":
+        """As of `Target`: this target."""
+        return self
+
+    def tensors(self, model: nn.Module) -> "list[tuple[Transient, int]]":
+        """Parts of this target of one tensor (or module) each, with the number of its words, 1 where that is not known."""
+        return [(self, 1)]
+
 
 class Draw:
     """Draws and logs the errors of each call, for one pair of an error model and a transient target."""
@@ -266,6 +274,9 @@ class Activations(Transient):
             # The first of all hooks, so that a bound on the module's outputs sees the errors.
             yield name, module.register_forward_hook(hook, prepend=True)
 
+    def tensors(self, model: nn.Module) -> list[tuple[Transient, int]]:
+        return [(Activations(name, self.per), 1) for name in self._modules(model)]
+
     def _modules(self, model: nn.Module) -> dict[str, nn.Module]:
         modules: dict[str, nn.Module] = {}
         for name, module in named_modules(model):
@@ -307,17 +318,7 @@ class Gradients(Transient):
         return f"Gradients({self.glob})"
 
     def attach(self, model: nn.Module, draw: Draw) -> Iterator[Site]:
-        parameters = {}  # any name -> first name, parameter
-        for entry in listed(model):
-            if isinstance(entry.tensor, nn.Parameter) and entry.tensor.requires_grad:
-                parameters |= dict.fromkeys((entry.name, *entry.aliases), (entry.name, entry.tensor))
-        names = (
-            [self.glob] if self.glob in parameters else [name for name in parameters if fnmatchcase(name, self.glob)]
-        )
-        if not names:
-            listing = ", ".join(parameters) or "none"
-            raise ValueError(f"no parameter with a gradient matches {self.glob!r}; there are: {listing}")
-        for name, parameter in dict(parameters[name] for name in names).items():
+        for name, parameter in self._parameters(model).items():
             site = f"gradient of {name}"
 
             def hook(gradient: torch.Tensor, site: str = site) -> torch.Tensor:
@@ -328,6 +329,23 @@ class Gradients(Transient):
                 return torch.sparse_coo_tensor(gradient._indices(), values, gradient.shape, **same)
 
             yield site, parameter.register_hook(hook)
+
+    def tensors(self, model: nn.Module) -> list[tuple[Transient, int]]:
+        return [(Gradients(name), parameter.numel()) for name, parameter in self._parameters(model).items()]
+
+    def _parameters(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """Those that match, by name."""
+        parameters = {}  # any name -> first name, parameter
+        for entry in listed(model):
+            if isinstance(entry.tensor, nn.Parameter) and entry.tensor.requires_grad:
+                parameters |= dict.fromkeys((entry.name, *entry.aliases), (entry.name, entry.tensor))
+        names = (
+            [self.glob] if self.glob in parameters else [name for name in parameters if fnmatchcase(name, self.glob)]
+        )
+        if not names:
+            listing = ", ".join(parameters) or "none"
+            raise ValueError(f"no parameter with a gradient matches {self.glob!r}; there are: {listing}")
+        return dict(parameters[name] for name in names)
 
 
 def _check_glob(glob: str) -> None:

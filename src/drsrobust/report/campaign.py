@@ -9,7 +9,7 @@ import numpy as np
 from drsrobust._files import new_file
 from drsrobust._provenance import versions
 from drsrobust.campaign import Campaign
-from drsrobust.campaign.campaign import raised_trials
+from drsrobust.campaign.stored_trials import raised_trials
 from drsrobust.plots import curves, losses, save
 from drsrobust.plots.save import write_csv
 from drsrobust.plots.style import legend_outside, new_panels, styled

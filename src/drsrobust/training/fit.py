@@ -71,6 +71,12 @@ class Trainer:
 
     def step(self, batch: "Batch") -> float:
         """Updates the model by a batch; returns the mean loss of its rows before the update, in nats."""
+        loss = self.backward(batch)
+        self.optimizer.step()
+        return loss
+
+    def backward(self, batch: "Batch") -> float:
+        """Computes the gradients of a batch; returns the mean loss of its rows, in nats."""
         if self.device.type != "cpu":
             batch = batch.to(self.device)
         self.optimizer.zero_grad(set_to_none=True)
@@ -82,7 +88,6 @@ class Trainer:
             logits = self.model(dense_features=batch.dense_features, sparse_features=batch.sparse_features)
         loss = binary_cross_entropy_with_logits(logits.float().reshape(-1), batch.labels)
         loss.backward()
-        self.optimizer.step()
         return loss.item()
 
 

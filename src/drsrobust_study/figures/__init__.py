@@ -72,6 +72,7 @@ from drsrobust_study.figures.protection import (
     protection_front_data,
 )
 from drsrobust_study.figures.protection_plan import protection_plan, protection_plan_data
+from drsrobust_study.figures.training_errors import training_actions, training_detection, training_losses
 
 __all__ = [
     "abft_detection",
@@ -138,5 +139,8 @@ __all__ = [
     "row_loss_data",
     "scoring_rules",
     "top_bit",
+    "training_actions",
+    "training_detection",
+    "training_losses",
     "worst_case",
 ]

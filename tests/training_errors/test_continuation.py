@@ -1,0 +1,162 @@
+"""The continuation: clean steps are those of `fit`; actions leave the bits that they should."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+import drsrobust as dr
+from drsrobust.training_errors import Action, GradientNorm, NonFinite, Recompute, RollBack, Skip
+from drsrobust.training_errors.continuation import Continuation, TrainingError, alone, condition_of
+from drsrobust.training_errors.steps import Run, StepBatches
+
+SETTINGS = dr.training.Settings(batch_size=64)
+STORED, COMPUTED = "over_mlp", dr.Gradients("over_arch*")
+
+
+@pytest.fixture(scope="module")
+def continuation(data):
+    model = dr.models.build_model("dlrm", data.schema)
+    before = copy.deepcopy(model.state_dict())
+    made = Continuation(model, data.train, data.test, SETTINGS, 20, (6, 15), [GradientNorm(), NonFinite()], 10)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    return made
+
+
+@pytest.fixture(scope="module")
+def clean(continuation):
+    with alone():
+        return continuation.clean(continuation.run())
+
+
+def outcome(continuation, clean, error_model, target, action=None, at=3, shortcut=True):
+    """A continuation with an error and the digest at its end; without the shortcut every step is computed."""
+    if not shortcut:
+        clean = copy.deepcopy(clean)
+        clean.digests = dict.fromkeys(clean.digests, "")
+    with alone():
+        run = continuation.run()
+        error = TrainingError(run, condition_of(run, error_model, target), seed=4)
+        found = continuation.faulty(run, error, at, clean, action, triggers=["gradient_norm"])
+        return found, run.digest()
+
+
+@pytest.mark.parametrize("name", ["dlrm", "deepfm"])  # deepfm has dropout
+def test_steps_are_those_of_fit(data, name):
+    settings = dr.training.Settings(batch_size=100, epochs=1, seed=5)
+    model = dr.models.build_model(name, data.schema)
+    other = copy.deepcopy(model)
+    steps = math.ceil(len(data.train) / 100)
+    with alone(settings.seed):
+        Run(model, settings, StepBatches(data.train, settings, 0, steps)).advance(steps)
+    dr.training.fit(other, data, settings, progress=False)
+    assert all(torch.equal(tensor, other.state_dict()[key]) for key, tensor in model.state_dict().items())
+
+
+def test_batches_go_on_in_the_next_epoch(data):
+    few = data.train.head(150)
+    whole = StepBatches(few, SETTINGS, 0, 9)
+    part = StepBatches(few, SETTINGS, 4, 5)
+    assert [len(whole.of_step(n).labels) for n in range(9)] == [64, 64, 22] * 3
+    assert all(torch.equal(whole.of_step(n).dense_features, part.of_step(n).dense_features) for n in range(4, 9))
+
+
+def test_a_restored_run_goes_on_with_the_same_bits(continuation, clean):
+    with alone():
+        run = continuation.run()
+        run.advance(7)
+        state, digest = run.state(), run.digest()
+        run.advance(8)
+        assert run.digest() == clean.digests[15]
+        run.load(state)
+        assert run.digest() == digest == clean.digests[7]
+        run.advance(8)
+        assert run.digest() == clean.digests[15]
+
+
+@pytest.mark.parametrize("target", [STORED, COMPUTED, dr.OptimizerState(glob="*.exp_avg"), dr.Inputs("dense")])
+@pytest.mark.parametrize("action", [None, Skip(), Recompute(), RollBack()])
+def test_no_error_gives_equal_bits(continuation, clean, target, action):
+    found, digest = outcome(continuation, clean, dr.BitFlip(0.0), target, action)
+    assert (found.auc, digest, found.first_alarm, found.error) == (clean.auc, clean.digests[15], {}, None)
+
+
+def test_recomputing_repairs_what_is_computed(continuation, clean):
+    broken, digest = outcome(continuation, clean, dr.SingleBit(30), COMPUTED)
+    assert digest != clean.digests[15] and broken.first_alarm["gradient_norm"] == 1
+    repaired, digest = outcome(continuation, clean, dr.SingleBit(30), COMPUTED, Recompute(), shortcut=False)
+    assert (repaired.auc, digest) == (clean.auc, clean.digests[15])
+    short, _ = outcome(continuation, clean, dr.SingleBit(30), COMPUTED, Recompute())
+    assert short.auc == clean.auc
+
+
+def test_recomputing_does_not_repair_what_is_stored(continuation, clean):
+    broken, digest = outcome(continuation, clean, dr.SingleBit(30), STORED)
+    assert broken.auc[15] != clean.auc[15] and broken.first_alarm["gradient_norm"] == 1
+    again, after = outcome(continuation, clean, dr.SingleBit(30), STORED, Recompute())
+    assert (again.auc, after) == (broken.auc, digest)
+
+
+@pytest.mark.parametrize("target", [STORED, COMPUTED])
+def test_rolling_back_ends_on_the_bits_of_the_clean_run(continuation, clean, target):
+    for shortcut in (True, False):
+        found, digest = outcome(continuation, clean, dr.SingleBit(30), target, RollBack(every=2), shortcut=shortcut)
+        assert found.auc[15] == clean.auc[15]
+    assert digest == clean.digests[15]
+
+
+def test_rolling_back_beyond_a_corrupted_state(continuation, clean):
+    """A state that was kept after the error is tried first, then the one before it."""
+    late = RollBack(on="late", every=4)
+    found = {}
+    for keep in (1, 2):
+        with alone():
+            run = continuation.run(detectors=[Late()])
+            follow = copy.copy(continuation)
+            follow.detectors = (Late(),)
+            error = TrainingError(run, condition_of(run, dr.SingleBit(30), STORED), seed=4)
+            action = RollBack(on="late", every=4, keep=keep)
+            found[keep] = follow.faulty(run, error, 3, clean, action).auc[15]
+    assert late.name == "roll_back_on_late"
+    assert found[2] == clean.auc[15] != found[1]
+
+
+class Late(GradientNorm):
+    """Sees an error two steps late."""
+
+    name = "late"
+
+    def alarm(self, reading, past):
+        return len(past) > 1 and not (past[-2] <= 5 * max(past[:-2], default=math.inf))
+
+
+def test_skipping_leaves_a_step_out(continuation, clean):
+    found, digest = outcome(continuation, clean, dr.SingleBit(30), COMPUTED, Skip(), shortcut=False)
+    with alone():
+        run = continuation.run()
+        run.advance(3)
+        run.compute()  # its batch is not used, its random numbers are
+        run.number += 1
+        run.advance(11)
+        assert run.digest() == digest
+        assert found.auc[15] == run.evaluate(continuation.rows)
+
+
+def test_a_step_that_raises(continuation, clean):
+    target = dr.Inputs("ids")  # refuses ids that their table does not have
+    broken, _ = outcome(continuation, clean, dr.SingleBit(30), target)
+    assert "IndexError" in broken.error and 15 not in broken.auc
+    for action in (Recompute(), RollBack()):
+        found, _ = outcome(continuation, clean, dr.SingleBit(30), target, action)
+        assert found.error is None and found.auc == clean.auc
+
+
+def test_an_action_has_its_detectors_in_its_name():
+    assert [Skip().name, RollBack(on=["loss_spike", "non_finite"]).name] == [
+        "skip",
+        "roll_back_on_loss_spike_or_non_finite",
+    ]
+    assert Action().name == "none"
+    with pytest.raises(ValueError, match="every must be at least 1, got 0"):
+        RollBack(every=0)

@@ -1,0 +1,203 @@
+"""A campaign of errors during training: one table however it is run, and its columns."""
+
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
+
+import pandas as pd
+import pytest
+
+import drsrobust as dr
+from drsrobust.campaign import StoreError, merge
+from drsrobust.training_errors import (
+    AdamState,
+    GradientNorm,
+    LossSpike,
+    Recompute,
+    RollBack,
+    Skip,
+    TrainingCampaign,
+    modes,
+)
+from drsrobust.training_errors.trial import Trials
+
+SETTINGS = dr.training.Settings(batch_size=64)
+GRID = {
+    "places": ["over_mlp", dr.OptimizerState(glob="over*.exp_avg_sq"), dr.Gradients("over*"), dr.Inputs("dense")],
+    "errors": [dr.SingleBit(30), dr.FixedCount(1, bits="mantissa")],
+    "detectors": [GradientNorm(), LossSpike(), AdamState()],
+    "actions": [Skip(), Recompute(), RollBack(every=3)],
+    "trials": 3,
+    "warm_up": 20,
+    "evaluate_at": (4, 10),
+    "when": range(3),
+    "settings": SETTINGS,
+}
+
+
+def campaign(data, folder, **options):
+    return TrainingCampaign("dlrm", data, store=folder, **(GRID | options))
+
+
+def same(table, expected):
+    pd.testing.assert_frame_equal(table, expected, check_exact=True)
+
+
+@pytest.fixture(scope="module")
+def stored(data, tmp_path_factory):
+    return tmp_path_factory.mktemp("training") / "one"
+
+
+@pytest.fixture(scope="module")
+def expected(data, stored):
+    return campaign(data, stored).run(workers=1, progress=False)
+
+
+def test_a_row_for_each_trial(expected):
+    assert len(expected) == 4 * 2 * 3 and not expected.duplicated(["place", "error_model", "trial"]).any()
+    assert (expected["bits_flipped"] == 1).all() and expected["step"].between(0, 2).all()
+    assert (expected["auc_drop"] == expected["auc_golden"] - expected["auc"]).all() and expected[
+        "auc_golden"
+    ].nunique() == 1
+    top = expected[expected["error_bit"] == 30]
+    assert (top["bit"] == 30).all()
+    components = expected.groupby("place")["component"].unique().map(list).to_dict()
+    assert components == {
+        "over_mlp": ["over_mlp"],
+        "OptimizerState(over*.exp_avg_sq)": ["over_mlp"],
+        "Gradients(over*)": ["over_mlp"],
+        "Inputs(dense)": ["dense"],
+    }
+    computed = expected[expected["place"].isin(["Gradients(over*)", "Inputs(dense)"])]
+    noticed = computed[computed["alarm_gradient_norm"] == 1]
+    assert len(noticed) and (noticed["auc_recompute"] == noticed["auc_golden"]).all()
+    unnoticed = expected[expected["alarm_gradient_norm"].isna()]
+    assert len(unnoticed) and (unnoticed["auc_recompute"] == unnoticed["auc"]).all()
+
+
+def test_the_first_evaluation_is_that_of_the_end_of_a_shorter_campaign(data, expected, tmp_path):
+    short = campaign(data, tmp_path / "s", evaluate_at=4, actions=()).run(workers=1, progress=False)
+    assert (short["auc_drop"] == short["auc_drop_first"]).all()
+    assert (short["auc_drop"].to_numpy() == expected["auc_drop_first"].to_numpy()).all()
+
+
+def test_another_process(data, expected, tmp_path):
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        same(campaign(data, tmp_path / "s").run(executor=executor, progress=False), expected)
+
+
+def test_shards(data, expected, tmp_path):
+    for shard in ("0/2", "1/2"):
+        campaign(data, tmp_path / "s").run(shard=shard, workers=1, progress=False)
+    same(merge(campaign(data, tmp_path / "s")), expected)
+
+
+def test_an_interrupted_campaign_goes_on(data, expected, tmp_path, monkeypatch):
+    row, done = Trials.row, []
+
+    def interrupted(self, run, condition, trial):
+        if len(done) == 5:
+            raise KeyboardInterrupt
+        done.append(trial)
+        return row(self, run, condition, trial)
+
+    monkeypatch.setattr(Trials, "row", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        campaign(data, tmp_path / "s").run(workers=1, progress=False)
+    monkeypatch.undo()
+    again = campaign(data, tmp_path / "s")
+    assert len(again.table()) == 5
+    same(again.run(workers=1, progress=False), expected)
+
+
+def test_more_trials_go_on_from_fewer(data, expected, tmp_path):
+    campaign(data, tmp_path / "s", trials=1).run(workers=1, progress=False)
+    same(campaign(data, tmp_path / "s").run(workers=1, progress=False), expected)
+
+
+def test_another_campaign_is_refused(data, expected, stored):
+    with pytest.raises(StoreError, match="they differ in detectors"):
+        campaign(data, stored, detectors=[GradientNorm(factor=6.0), LossSpike(), AdamState()])
+
+
+def test_modes():
+    curves = pd.DataFrame(
+        [
+            ("spike and degrade", "ok", 0.006, 0.0, 3),
+            ("spike and recover", "ok", 0.005, 0.4, 1),
+            ("silent degradation", "ok", 0.006, 0.006, None),
+            ("silent degradation", "ok", 0.006, 0.006, 4),  # too late for a spike
+            ("gradual drift", "ok", 0.006, 0.005, None),
+            ("harmless", "ok", 0.005, 0.3, None),
+            ("harmless", "ok", -0.1, 0.0, None),
+            ("raised", "raised", None, None, 1),
+        ],
+        columns=["expected", "outcome", "auc_drop", "auc_drop_first", "alarm"],
+    ).astype({"alarm": "Int64"})
+    assert modes(curves, ["alarm"]).tolist() == curves["expected"].tolist()
+    assert modes(curves, ["alarm"], harmful=0.5).tolist()[:3] == ["spike and recover", "spike and recover", "harmless"]
+    assert modes(curves, []).tolist()[:2] == ["gradual drift", "harmless"]
+
+
+def test_alarms_without_errors_and_time(data, tmp_path):
+    training = campaign(data, tmp_path / "s", detectors=[GradientNorm(), GradientNormOfNothing()], actions=())
+    found = training.false_alarms(30).set_index("detector")
+    assert found["alarms"].to_dict() == {"gradient_norm": 0, "always": 30} and (found["steps"] == 30).all()
+    assert found.loc["always", "per_10000"] == 1e4 and 1000 < found.loc["gradient_norm", "per_10000_high"] < 1500
+    times = training.overhead(2)
+    assert times["detector"].tolist() == ["gradient_norm", "always"] and (times[["plain_ms", "step_ms"]] > 0).all(
+        axis=None
+    )
+
+
+class GradientNormOfNothing(GradientNorm):
+    name = "always"
+
+    def alarm(self, reading, past):
+        return True
+
+
+def test_rowwise_adagrad_is_a_place(data, tmp_path):
+    settings = dr.training.Settings(batch_size=64, table_optimizer="rowwise_adagrad")
+    sums = dr.OptimizerState(glob="*.sum")
+    options = {"settings": settings, "places": [sums, "over_mlp"], "detectors": [dr.training_errors.AdagradState()]}
+    options |= {"errors": dr.SingleBit(31), "actions": (), "trials": 8}
+    table = campaign(data, tmp_path / "s", **options).run(workers=1, progress=False)
+    assert table["component"].unique().tolist() == ["embedding", "over_mlp"]
+    # A row that was never read has a sum of 0, and -0 is no negative number.
+    noticed = table[table["place"] == str(sums)]["alarm_adagrad_state"].dropna()
+    assert len(noticed) and (noticed == 1).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"places": ["nowhere"]}, "target 'nowhere' matches nothing"),
+        ({"places": [dr.OptimizerState(glob="*.sum")]}, r"no optimizer state matches '\*.sum'"),
+        ({"places": [dr.Gradients("nowhere")]}, "no parameter with a gradient matches 'nowhere'"),
+        ({"places": [dr.Activations("nowhere")]}, "no module matches 'nowhere'"),
+        ({"errors": dr.SingleBit(40)}, "bit"),
+        ({"when": 10}, "when goes to step 10, and the continuation ends at 10"),
+        ({"when": []}, r"when is \[\]; it must be one or more steps, each at least 0"),
+        ({"evaluate_at": 0}, "evaluate_at is 0; it must be one or more steps, each at least 1"),
+        ({"warm_up": 0}, "warm_up must be at least 1, got 0"),
+        ({"watch": 0}, "watch must be at least 1, got 0"),
+        ({"trials": 0}, "trials must be at least 1, got 0"),
+        ({"detectors": [GradientNorm(), GradientNorm(factor=2.0)]}, "detectors has 'gradient_norm' twice"),
+        (
+            {"actions": [Skip(on="abft")]},
+            "action 'skip_on_abft' starts on 'abft'; there are: gradient_norm, loss_spike",
+        ),
+        ({"settings": dr.training.Settings(table_optimizer="sgd")}, "'sgd'"),
+        ({"settings": dr.training.Settings(precision="bfloat16")}, "'bfloat16'"),
+    ],
+)
+def test_bad_input(data, tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        campaign(data, tmp_path / "s", **options)
+
+
+def test_other_things_than_detectors_and_actions(data, tmp_path):
+    with pytest.raises(TypeError, match="detectors holds 'gradient_norm'; each must be of class Detector"):
+        campaign(data, tmp_path / "s", detectors=["gradient_norm"])
+    with pytest.raises(TypeError, match="actions holds 'skip'; each must be of class Action"):
+        campaign(data, tmp_path / "s", actions=["skip"])
