@@ -183,7 +183,7 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
         "that is said. Brackets hold 95 % intervals, or what follows them in parentheses. `rule of` dates each rule by its "
         "first commit, and says where it was written after a result was seen. Minutes are those of the notebooks in that run. "
         "The commands need the data sets that are named. `corrected`: errors in all parameters; `as_released`: errors where "
-        "the study's scripts put them. There are no claims C14 to C18.",
+        "the study's scripts put them.",
     ]
     for group, heading in GROUP_HEADINGS.items():
         lines += ["", f"## {heading}", ""]
