@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 
@@ -27,6 +27,9 @@ from drsrobust._files import cache_folder, exclusive
 from drsrobust._processes import end_with_parent
 from reproduce.notebooks import Notebook, progress_file
 from reproduce.time_left import read_events, steps_of
+
+if TYPE_CHECKING:
+    from reproduce.warm_kernels import ForkedKernel
 
 MODELS = "00_models"  # trains on all cores the models that the others load
 # These measure how much longer a model runs with a protection: on all cores, by differences of some percent.
@@ -82,14 +85,14 @@ def run_notebooks(
     """
     for turn, names in groupby(sorted(chosen, key=_turn), _turn):
         names = list(names)
-        if turn != 1 or jobs == 1 or len(names) == 1:
+        if jobs == 1 or len(chosen) == 1:
             for name in names:
                 yield run_notebook(notebooks[name], chosen[name], folder)
         else:
             done: dict[str, Outcome] = {}
             first = [name for name in LONG if name in names]
             runs = {name: Run(notebooks[name], chosen[name], folder) for name in (*first, *names)}
-            with closing(side_by_side(runs, jobs)) as ended:
+            with closing(side_by_side(runs, jobs if turn == 1 else 1)) as ended:
                 for name in names:
                     while name not in done:
                         done |= [next(ended)]
@@ -111,7 +114,8 @@ def side_by_side(runs: Mapping[str, Run], jobs: int) -> Iterator[tuple[str, Outc
     """Runs notebooks in processes of their own, up to `jobs` at a time, begun in their order; yields the key and the outcome of
     each when it ends."""
     context, waiting = multiprocessing.get_context("forkserver"), list(runs)
-    context.set_forkserver_preload(["papermill", __name__])  # 4 s of imports once, not for each notebook
+    # 10 s of imports once, not for each notebook
+    context.set_forkserver_preload(["papermill", __name__, "reproduce.warm_kernels", "reproduce.preloaded"])
     running: dict[str, tuple[Any, Connection, set[int]]] = {}
     free = _core_sets(jobs)
     try:
@@ -162,12 +166,15 @@ def _core_sets(jobs: int) -> list[set[int]]:
 
 def _run_in_child(connection: Connection, run: Run, cores: set[int]) -> None:
     """SIGTERM ends this process and lets papermill shut the kernel down, as an interrupt does."""
+    from reproduce.warm_kernels import ForkedKernel
+
     signal.signal(signal.SIGTERM, _interrupted)
     if cores:
         os.sched_setaffinity(0, cores)
+    kernel = ForkedKernel(connection)  # while this process has no threads
     end_with_parent()
     try:
-        connection.send(run_notebook(*run))
+        connection.send(run_notebook(*run, kernel))
     except KeyboardInterrupt:
         pass
     except Exception as error:
@@ -180,7 +187,9 @@ def _interrupted(*_) -> None:
     raise KeyboardInterrupt
 
 
-def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -> Outcome:
+def run_notebook(
+    notebook: Notebook, parameters: dict[str, Any], folder: Path, kernel: "ForkedKernel | None" = None
+) -> Outcome:
     """Executes a notebook into `folder`: notebooks/<name>.ipynb, figures/, figures/data/.
 
     The executed notebook appears under its name only when every cell ran and its figures are there; after a failure it is
@@ -197,13 +206,13 @@ def run_notebook(notebook: Notebook, parameters: dict[str, Any], folder: Path) -
     for old in (done, failed, part, *files, *tables_of(notebook.name, figures)):
         old.unlink(missing_ok=True)
     start = time.monotonic()
-    with PeakMemory() as memory:
+    with PeakMemory(kernel and kernel.pid) as memory:
         try:
             outputs.mkdir(parents=True, exist_ok=True)
             counts = progress_file(folder, notebook.name)
             counts.parent.mkdir(exist_ok=True)
             counts.write_text(f"started 1 {time.time():.2f}\n")
-            error = _execute(notebook, parameters, part, figures)
+            error = _execute(notebook, parameters, part, figures, kernel)
         except OSError as problem:
             error = explained(type(problem).__name__, str(problem), folder)
     with suppress(OSError), open(progress_file(folder, notebook.name), "a") as counts:
@@ -235,11 +244,15 @@ def tables_of(notebook: str, figures: Path) -> list[Path]:
     return sorted([*figures.glob(f"{notebook}*.csv"), *named])
 
 
-def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figures: Path) -> str | None:
-    """None, or what went wrong in one line. A kernel that never started (a race for ports) is tried once more."""
+def _execute(
+    notebook: Notebook, parameters: dict[str, Any], output: Path, figures: Path, kernel: "ForkedKernel | None"
+) -> str | None:
+    """None, or what went wrong in one line. A kernel that never started (a race for ports) is tried once more, as a new one."""
     import papermill
     from papermill.exceptions import PapermillExecutionError
     from traitlets.config import Config
+
+    from reproduce.warm_kernels import manager_of
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
     quiet = Config({"KernelManager": {"transport_encryption": "auto"}})  # ipykernel 7 remarks on plain TCP otherwise
@@ -258,6 +271,7 @@ def _execute(notebook: Notebook, parameters: dict[str, Any], output: Path, figur
                     progress_bar=False,
                     config=quiet,
                     extra_arguments=_QUIET_END,
+                    **({"kernel_manager_class": manager_of(kernel)} if kernel and attempt == 1 else {}),
                 )
             return None
         except PapermillExecutionError as error:
@@ -337,15 +351,19 @@ class PeakMemory:
 
     Sampled twice a second, so shorter peaks of several processes together may be missed; the peak of a single one is the
     kernel's own count (`VmHWM`) where there is one. Memory that processes share counts in each of them.
+
+    Args:
+        forked: a process that was started before and counts all the same.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, forked: int | None = None) -> None:
         self.mib = 0  # the most so far
+        self._forked = forked
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
 
     def __enter__(self) -> "PeakMemory":
-        self._before = {process.pid for process in psutil.Process().children(recursive=True)}
+        self._before = {process.pid for process in psutil.Process().children(recursive=True)} - {self._forked}
         self._thread.start()
         return self
 

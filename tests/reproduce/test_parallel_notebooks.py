@@ -75,25 +75,25 @@ def test_a_process_that_is_killed_is_named_as_such(tmp_path):
 
 
 def test_those_that_measure_run_alone(tmp_path, monkeypatch):
-    """Notebooks that save measured times (`timed=True`) are in the list, and run in this process; but for one that takes
+    """Notebooks that save measured times (`timed=True`) are in the list, and run one at a time; but for one that takes
     the CPU time of processes of its own."""
     timed = {name for name, one in all_notebooks().items() if "timed=True" in one.path.read_text()}
     assert timed - {"09_injection_speed"} == set(ALONE)
     ran = []
 
     def side_by_side(runs, jobs):
-        ran.append(sorted(runs))
+        ran.append((jobs, sorted(runs)))
         yield from dict.fromkeys(runs, None).items()
 
     monkeypatch.setattr("reproduce.runner.side_by_side", side_by_side)
-    monkeypatch.setattr("reproduce.runner.run_notebook", lambda notebook, *_: ran.append(notebook))
     notebooks = {name: name for name in all_notebooks()}
+    others = [name for name in notebooks if name not in (MODELS, *ALONE)]
     list(run_notebooks(dict.fromkeys(notebooks, {}), notebooks, tmp_path, 2))
-    order = [MODELS, *(name for name in notebooks if name not in (MODELS, *ALONE)), *ALONE]
-    assert [ran[0], *ran[1], *ran[2:]] == order
+    assert ran == [(1, [MODELS]), (2, others), (1, sorted(ALONE))]
     ran.clear()
+    monkeypatch.setattr("reproduce.runner.run_notebook", lambda notebook, *_: ran.append(notebook))
     list(run_notebooks(dict.fromkeys(notebooks, {}), notebooks, tmp_path, 1))
-    assert ran == order
+    assert ran == [MODELS, *others, *ALONE]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

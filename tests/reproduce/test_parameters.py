@@ -145,5 +145,5 @@ def test_an_interrupt_is_one_line(tmp_path, capsys, monkeypatch):
 
     monkeypatch.delenv("DRSROBUST_DATA", raising=False)
     monkeypatch.setattr("reproduce.runner.run_notebook", interrupted)
-    assert main(["--profile", "smoke", "--out", str(tmp_path)]) == 130
+    assert main(["--profile", "smoke", "--jobs", "1", "--out", str(tmp_path)]) == 130
     assert capsys.readouterr().err == "\nreproduce: stopped; the same command continues\n"

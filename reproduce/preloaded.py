@@ -1,0 +1,14 @@
+"""What notebooks import, imported: for a process that forks their kernels."""
+
+import os
+from importlib import import_module
+
+from drsrobust.introspection.embedding_modules import torchrec
+
+# A figure chooses its backend when the first is drawn, by this variable as it was when matplotlib was imported.
+os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+for name in ("ipykernel.kernelapp", "seaborn", "drsrobust.campaign.workers", "drsrobust.planning", "drsrobust.plots"):
+    import_module(name)
+for name in ("drsrobust.training.load", "drsrobust_study.figures"):
+    import_module(name)
+torchrec()
