@@ -3,12 +3,11 @@
 The fork server of `side_by_side` imports them (`reproduce.preloaded`). A process that runs a notebook forks the kernel before
 it has threads; the kernel waits until papermill says how to start."""
 
-import atexit
+import ctypes
 import os
 import pickle
 import signal
 import sys
-from contextlib import suppress
 from typing import Any
 
 from jupyter_client.manager import AsyncKernelManager
@@ -90,9 +89,7 @@ def _become_kernel(pipe: Any) -> None:
     except (EOFError, KeyboardInterrupt):
         pass
     finally:
-        with suppress(Exception):
-            atexit._run_exitfuncs()
-        os._exit(status)  # not into the frames of the process that was forked
+        ctypes.pythonapi.Py_Exit(status)  # as an interpreter ends, and not into the frames of the process that was forked
 
 
 class _Provisioner(LocalProvisioner):
