@@ -239,3 +239,9 @@ def test_prose_is_plain_english():
                 if re.search(rf"\b(?:{UNCLEAR})\b", line, re.IGNORECASE) or re.search(EXPERIMENT, line):
                     found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:90]}")
     assert found == []
+
+
+def test_test_files_have_names_of_their_own():
+    """Where a folder is no package, pytest imports its files by their names alone."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py") if not (path.parent / "__init__.py").exists()]
+    assert sorted(names) == sorted(set(names))
