@@ -255,7 +255,8 @@ def _execute(
     from reproduce.warm_kernels import manager_of
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
-    quiet = Config({"KernelManager": {"transport_encryption": "auto"}})  # ipykernel 7 remarks on plain TCP otherwise
+    # ipykernel 7 remarks on plain TCP otherwise; a kernel that is terminated, after half of its 5 s, leaves semaphores behind.
+    quiet = Config({"KernelManager": {"transport_encryption": "auto", "shutdown_wait_time": 60.0}})
     variables = {"DRSROBUST_FIGURES": str(figures), "DRSROBUST_BATCH": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
     variables["DRSROBUST_WAIT"] = "1"  # for another notebook that computes the same campaign
     variables["DRSROBUST_PROGRESS"] = str(progress_file(figures.parent, notebook.name))
