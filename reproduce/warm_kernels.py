@@ -89,7 +89,9 @@ def _become_kernel(pipe: Any) -> None:
     except (EOFError, KeyboardInterrupt):
         pass
     finally:
-        ctypes.pythonapi.Py_Exit(status)  # as an interpreter ends, and not into the frames of the process that was forked
+        ctypes.pythonapi.Py_Exit(
+            status
+        )  # as an interpreter ends, and not into the frames of the process that was forked
 
 
 class _Provisioner(LocalProvisioner):
