@@ -45,6 +45,9 @@ def random_flips(
     Returns:
         `allowed` (the name), `flips`, `trial`, `auc`; an AUC of 0 where the model raised. Counts over the number of blocks that
         may have one flip each are left out.
+
+    Raises:
+        ValueError: a count over the number of flips that are allowed at once.
     """
     import pandas as pd
 
@@ -58,6 +61,10 @@ def random_flips(
                     continue
                 for trial in range(trials):
                     errors = _drawn(kind, space, count, seed + trial)
+                    if errors.bits < count:
+                        raise ValueError(
+                            f"{name}: only {errors.bits:,} flips are allowed at once, not {count:,}; give smaller counts"
+                        )
                     with errors.applied(evaluator.model):
                         auc = evaluator.rerun(errors).auc
                     rows.append({"allowed": name, "flips": count, "trial": trial, "auc": 0.0 if auc is None else auc})
