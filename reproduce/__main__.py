@@ -253,8 +253,9 @@ def _run(
     # Without steps, how much of a notebook is in the cache is not known.
     steps = {name: record.work for name, record in records.items() if not cached or record.steps}
 
-    with Progress({name: progress_file(folder, name) for name in chosen}, steps, options.jobs) as progress:
-        for outcome in run_notebooks(chosen, notebooks, folder, options.jobs):
+    files = {name: progress_file(folder, name) for name in chosen}
+    with Progress(files, steps, options.jobs, alone=profile.alone) as progress:
+        for outcome in run_notebooks(chosen, notebooks, folder, options.jobs, profile.alone):
             outcomes.append(outcome)
             remember(outcome, folder.parent)
             took = f"{outcome.seconds:.0f} s" if outcome.ok else f"FAILED after {outcome.seconds:.0f} s"

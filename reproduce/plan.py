@@ -107,7 +107,7 @@ def print_plan(profile: Profile, records: list[Record], jobs: int, missing: list
         if (record := known.get(name)) is not None:
             text = f"{duration(record.seconds):>10}{record.peak_mib / 1024:>6.1f} GiB  {record.source}"
         print(f"{name:<28}{text}")
-    total = duration(total_seconds({name: record.seconds for name, record in known.items()}, jobs))
+    total = duration(total_seconds({name: record.seconds for name, record in known.items()}, jobs, profile.alone))
     most, of = max((record.peak_mib for record in known.values()), default=0) / 1024, len(profile.parameters)
     what = "in all" if len(known) == of else f"{len(known)} of {of} notebooks, those with a record:"
     if known:

@@ -8,9 +8,10 @@ from typing import Any
 
 from drsrobust._choices import unknown
 from reproduce.notebooks import Notebook
+from reproduce.runner import ALONE
 
 FOLDER = Path(__file__).resolve().parent / "profiles"
-JUDGED = ("laptop", "paper")  # whose claims get verdicts; `smoke` is too small
+JUDGED = ("laptop", "paper")  # whose claims get verdicts and whose times are read; `smoke` is too small
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,11 @@ class Profile:
     real: bool
     datasets: tuple[str, ...]
     real_datasets: tuple[str, ...]  # of all roles, present or missing
+
+    @property
+    def alone(self) -> tuple[str, ...]:
+        """Notebooks beside which no other may run, since they measure times."""
+        return ALONE if self.name in JUDGED else ()
 
 
 def check_name(name: str) -> None:

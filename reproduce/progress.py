@@ -4,12 +4,12 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
 from reproduce.plan import duration
-from reproduce.runner import total_seconds
+from reproduce.runner import ALONE, total_seconds
 from reproduce.time_left import Event, Step, Work, read_events, seconds_left, totals, work_of
 
 EVERY = 60.0  # seconds between plain lines, where the output is not a terminal
@@ -29,6 +29,7 @@ class Progress:
         jobs: notebooks that run at a time.
         stream: None: standard output.
         every: seconds between plain lines.
+        alone: names of notebooks beside which no other runs.
     """
 
     def __init__(
@@ -38,9 +39,10 @@ class Progress:
         jobs: int = 1,
         stream: TextIO | None = None,
         every: float = EVERY,
+        alone: Collection[str] = ALONE,
     ) -> None:
         self.stream = stream or sys.stdout
-        self._files, self._steps, self._jobs, self._every = files, steps, jobs, every
+        self._files, self._steps, self._jobs, self._every, self._alone = files, steps, jobs, every, alone
         self._finished: set[str] = set()
         self._end, self._lock = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._watch, daemon=True)
@@ -84,7 +86,7 @@ class Progress:
             share = sum(w.done.total() for w in works.values()) / sum(w.planned.total() for w in works.values())
         line = f"[{'#' * round(WIDTH * share):.<{WIDTH}}] {'; '.join(running) or 'a notebook starts'}"
         left = seconds_left(works) if known else None
-        return line if left is None else f"{line}; about {duration(total_seconds(left, self._jobs))} left"
+        return line if left is None else f"{line}; about {duration(total_seconds(left, self._jobs, self._alone))} left"
 
     def _watch(self) -> None:
         interactive = self.stream.isatty()

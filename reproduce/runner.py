@@ -13,7 +13,7 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -71,8 +71,9 @@ def run_notebooks(
     notebooks: dict[str, Notebook],
     folder: Path,
     jobs: int,
+    alone: Collection[str] = ALONE,
 ) -> Iterator[Outcome]:
-    """Runs notebooks, up to `jobs` at a time, each on its share of the cores: the models first, those of `ALONE` last, one
+    """Runs notebooks, up to `jobs` at a time, each on its share of the cores: the models first, those of `alone` last, one
     after another. Yields their outcomes in this order.
 
     A notebook that fails stops no other. An interrupt ends all that run, with their kernels.
@@ -82,8 +83,10 @@ def run_notebooks(
         notebooks: all notebooks.
         folder: of the run.
         jobs: 1 runs one after another, in this process.
+        alone: names of notebooks beside which no other may run.
     """
-    for turn, names in groupby(sorted(chosen, key=_turn), _turn):
+    turns = {name: _turn(name, alone) for name in chosen}
+    for turn, names in groupby(sorted(chosen, key=turns.__getitem__), turns.__getitem__):
         names = list(names)
         if jobs == 1 or len(chosen) == 1:
             for name in names:
@@ -99,14 +102,15 @@ def run_notebooks(
                     yield done[name]
 
 
-def _turn(name: str) -> int:
+def _turn(name: str, alone: Collection[str]) -> int:
     """The models come first (0), notebooks that run alone last (2)."""
-    return 0 if name == MODELS else 2 if name in ALONE else 1
+    return 0 if name == MODELS else 2 if name in alone else 1
 
 
-def total_seconds(seconds: Mapping[str, float], jobs: int) -> float:
+def total_seconds(seconds: Mapping[str, float], jobs: int, alone: Collection[str] = ALONE) -> float:
     """How long `run_notebooks` takes in all, from the seconds of each notebook."""
-    first, parallel, last = ([taken for name, taken in seconds.items() if _turn(name) == turn] for turn in range(3))
+    turns = {name: _turn(name, alone) for name in seconds}
+    first, parallel, last = ([taken for name, taken in seconds.items() if turns[name] == turn] for turn in range(3))
     return sum(first) + max([*parallel, sum(parallel) / jobs]) + sum(last)
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from reproduce.notebooks import all_notebooks, read_notebook
-from reproduce.runner import ALONE, MODELS, run_notebooks
+from reproduce.profiles import load_profile
+from reproduce.runner import ALONE, MODELS, run_notebooks, total_seconds
 from tests.reproduce.test_parameters import write
 
 DRAW = """
@@ -94,6 +95,13 @@ def test_those_that_measure_run_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("reproduce.runner.run_notebook", lambda notebook, *_: ran.append(notebook))
     list(run_notebooks(dict.fromkeys(notebooks, {}), notebooks, tmp_path, 1))
     assert ran == [MODELS, *others, *ALONE]
+
+
+def test_notebooks_run_alone_in_profiles_whose_times_are_read():
+    found = all_notebooks()
+    assert load_profile("smoke", found, None).alone == () and load_profile("laptop", found, None).alone == ALONE
+    seconds = {"00_models": 100, "01_bit_sensitivity": 10, "07_abft": 6}
+    assert (total_seconds(seconds, 2), total_seconds(seconds, 2, alone=())) == (116, 110)
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])

@@ -135,7 +135,8 @@ def _rename(figure: mpl.figure.Figure) -> None:
 
 def _wrap(figure: mpl.figure.Figure) -> None:
     """Breaks titles and axis labels that are longer than their panel."""
-    figure.draw_without_rendering()  # gives the panels their place
+    if (layout := figure.get_layout_engine()) is not None:
+        layout.execute(figure)  # gives the panels their place
     for ax in figure.axes:
         frame = ax.get_window_extent()
         headings = [text for text in ax.get_children() if isinstance(text, Text) and text.get_text()]

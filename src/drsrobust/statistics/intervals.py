@@ -163,12 +163,17 @@ def wilson(count: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, f
         >>> wilson(0, 100)
         (0.0, 0.0, 0.03699...)
     """
-    from scipy.stats import binomtest
-
     if not n:
         return float("nan"), float("nan"), float("nan")
-    interval = binomtest(int(count), int(n)).proportion_ci(confidence, method="wilson")
-    return count / n, float(interval.low), float(interval.high)
+    return count / n, *_wilson_ends(int(count), int(n), confidence)
+
+
+@lru_cache(maxsize=4096)  # SciPy also makes the test's p-value, which takes a millisecond
+def _wilson_ends(count: int, n: int, confidence: float) -> tuple[float, float]:
+    from scipy.stats import binomtest
+
+    interval = binomtest(count, n).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def quantile_interval(values: np.ndarray, q: float, confidence: float = CONFIDENCE) -> tuple[float, float, float]:
