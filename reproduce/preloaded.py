@@ -1,5 +1,6 @@
 """What notebooks import, imported: for a process that forks their kernels."""
 
+import gc
 import os
 from importlib import import_module
 
@@ -12,3 +13,5 @@ for name in ("ipykernel.kernelapp", "seaborn", "drsrobust.campaign.workers", "dr
 for name in ("drsrobust.training.load", "drsrobust_study.figures"):
     import_module(name)
 torchrec()
+gc.collect()
+gc.freeze()  # a collection in a forked process need not go through all this

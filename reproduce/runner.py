@@ -16,7 +16,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +24,7 @@ import psutil
 
 from drsrobust._files import cache_folder, exclusive
 from drsrobust._processes import end_with_parent
+from drsrobust_study.notebook import datasets_of
 from reproduce.notebooks import Notebook, progress_file
 from reproduce.time_left import read_events, steps_of
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 MODELS = "00_models"  # trains on all cores the models that the others load
 # These measure how much longer a model runs with a protection: on all cores, by differences of some percent.
-ALONE = ("07_abft", "08_mitigation_recovery", "14_protection_plan")
+ALONE = ("07_abft", "08_mitigation_recovery", "14_protection_plan", "17_training_errors", "18_probe_rows")
 # Begin before others of their batch: a core that waits for them at the end is idle.
 LONG = ("03_ber_sweep", "02_model_factors", "06_selective_bit_protection", "09_injection_speed")
 MEMORY = "the machine's or that of `ulimit -v`; --jobs 1 runs one notebook at a time"
@@ -73,8 +73,8 @@ def run_notebooks(
     jobs: int,
     alone: Collection[str] = ALONE,
 ) -> Iterator[Outcome]:
-    """Runs notebooks, up to `jobs` at a time, each on its share of the cores: the models first, those of `alone` last, one
-    after another. Yields their outcomes in this order.
+    """Runs notebooks, up to `jobs` at a time, each on its share of the cores. The models come first, and no notebook that reads
+    a data set begins before they are trained; those of `alone` come last, one by one. Yields their outcomes in this order.
 
     A notebook that fails stops no other. An interrupt ends all that run, with their kernels.
 
@@ -85,21 +85,21 @@ def run_notebooks(
         jobs: 1 runs one after another, in this process.
         alone: names of notebooks beside which no other may run.
     """
-    turns = {name: _turn(name, alone) for name in chosen}
-    for turn, names in groupby(sorted(chosen, key=turns.__getitem__), turns.__getitem__):
-        names = list(names)
-        if jobs == 1 or len(chosen) == 1:
+    order = sorted(chosen, key=lambda name: _turn(name, alone))
+    if jobs == 1 or len(order) == 1:
+        for name in order:
+            yield run_notebook(notebooks[name], chosen[name], folder)
+        return
+    last = [name for name in order if name in alone]
+    for names, at_a_time in (([name for name in order if name not in last], jobs), (last, 1)):
+        done: dict[str, Outcome] = {}
+        first = [name for name in (MODELS, *LONG) if name in names]
+        runs = {name: Run(notebooks[name], chosen[name], folder) for name in (*first, *names)}
+        with closing(side_by_side(runs, at_a_time)) as ended:
             for name in names:
-                yield run_notebook(notebooks[name], chosen[name], folder)
-        else:
-            done: dict[str, Outcome] = {}
-            first = [name for name in LONG if name in names]
-            runs = {name: Run(notebooks[name], chosen[name], folder) for name in (*first, *names)}
-            with closing(side_by_side(runs, jobs if turn == 1 else 1)) as ended:
-                for name in names:
-                    while name not in done:
-                        done |= [next(ended)]
-                    yield done[name]
+                while name not in done:
+                    done |= [next(ended)]
+                yield done[name]
 
 
 def _turn(name: str, alone: Collection[str]) -> int:
@@ -115,24 +115,33 @@ def total_seconds(seconds: Mapping[str, float], jobs: int, alone: Collection[str
 
 
 def side_by_side(runs: Mapping[str, Run], jobs: int) -> Iterator[tuple[str, Outcome]]:
-    """Runs notebooks in processes of their own, up to `jobs` at a time, begun in their order; yields the key and the outcome of
-    each when it ends."""
+    """Runs notebooks in processes of their own, up to `jobs` at a time, begun in their order, but for those that wait for
+    models; yields the key and the outcome of each when it ends."""
     context, waiting = multiprocessing.get_context("forkserver"), list(runs)
     # 10 s of imports once, not for each notebook
     context.set_forkserver_preload(["papermill", __name__, "reproduce.warm_kernels", "reproduce.preloaded"])
     running: dict[str, tuple[Any, Connection, set[int]]] = {}
     free = _core_sets(jobs)
+
+    def next_run() -> str | None:
+        needed = MODELS in waiting or MODELS in running
+        may_begin = (key for key in waiting if key == MODELS or not (needed and datasets_of(runs[key].parameters)))
+        return next(may_begin, None)
+
     try:
         while waiting or running:
-            while waiting and free:
-                new, cores = waiting.pop(0), free.pop()
+            while free and (new := next_run()):
+                waiting.remove(new)
+                cores = free.pop()
                 parent_end, child_end = context.Pipe(duplex=False)
-                process = context.Process(target=_run_in_child, args=(child_end, runs[new], cores))
+                process = context.Process(
+                    target=_run_in_child, args=(child_end, runs[new], set() if new == MODELS else cores)
+                )
                 process.start()
                 child_end.close()
                 running[new] = process, parent_end, cores
-            ready = wait([parent_end for _, parent_end, _ in running.values()])
-            for key in [key for key, (_, parent_end, _) in running.items() if parent_end in ready]:
+            heard = wait([parent_end for _, parent_end, _ in running.values()])
+            for key in [key for key, (_, parent_end, _) in running.items() if parent_end in heard]:
                 process, parent_end, cores = running.pop(key)
                 outcome = _outcome(process, parent_end, runs[key])
                 process.join()
@@ -259,8 +268,9 @@ def _execute(
     from reproduce.warm_kernels import manager_of
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
-    # ipykernel 7 remarks on plain TCP otherwise; a kernel that is terminated, after half of its 5 s, leaves semaphores behind.
-    quiet = Config({"KernelManager": {"transport_encryption": "auto", "shutdown_wait_time": 60.0}})
+    # ipykernel 7 remarks on plain TCP otherwise. A kernel that is terminated, after half of its time, leaves semaphores behind.
+    wait = 60.0 if kernel else 5.0
+    quiet = Config({"KernelManager": {"transport_encryption": "auto", "shutdown_wait_time": wait}})
     variables = {"DRSROBUST_FIGURES": str(figures), "DRSROBUST_BATCH": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
     variables["DRSROBUST_WAIT"] = "1"  # for another notebook that computes the same campaign
     variables["DRSROBUST_PROGRESS"] = str(progress_file(figures.parent, notebook.name))
