@@ -82,7 +82,7 @@ def appendix(figures: Path, run: dict[str, Any]) -> str:
         "Apache-2.0. `make bundle` makes the archive (models, figures, record, SHA-256 sums) that is to be deposited.",
         "",
         "**Functional.** `make reproduce PROFILE=smoke` installs pinned versions and runs every notebook on generated data in "
-        "about four minutes; `make test` runs the tests. Linux, Python 3.11, 2 cores, 4 GiB of memory, 2 GB of disk.",
+        "about three minutes; `make test` runs the tests. Linux, Python 3.11, 2 cores, 4 GiB of memory, 2 GB of disk.",
         "",
         f"**Reproduced.** `make reproduce DATA=folder` repeats the published run: {taken(run)}, "
         f"at most {_peak(run['notebooks'])} of memory. `make compare` then says, figure by "

@@ -200,11 +200,22 @@ def run(call, *words):
     return subprocess.run([*call, *words], env=environ(), capture_output=True, text=True, timeout=120)
 
 
+@pytest.fixture
+def here(call, tmp_path, monkeypatch):
+    """`run` in this process, for calls that start no notebook; gives the exit status."""
+    notebook = read_notebook(tmp_path / "10_test.ipynb")
+    values = {name: parameter.default for name, parameter in notebook.parameters.items()}
+    monkeypatch.setattr(__main__, "all_notebooks", lambda: {notebook.name: notebook})
+    monkeypatch.setattr(__main__, "load_claims", lambda _: [])
+    monkeypatch.setattr(__main__, "load_profile", lambda *_, **__: Profile("smoke", {"10_test": values}, False, (), ()))
+    return lambda *words: __main__.main([*call[3:], *words])
+
+
 def ran(tmp_path):
     return sorted((tmp_path / "ran").read_text().splitlines())
 
 
-def test_a_sweep_that_is_killed_goes_on(call, tmp_path, start):
+def test_a_sweep_that_is_killed_goes_on(call, here, tmp_path, start, capsys):
     words = ["seed=0..2", "stop=1"]
     process = start([*call, *words], env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     until = time.monotonic() + 60
@@ -216,8 +227,8 @@ def test_a_sweep_that_is_killed_goes_on(call, tmp_path, start):
     assert ran(tmp_path) == ["0 1", "1 1", "2 1"]
     (folder,) = (path for path in (tmp_path / "build").iterdir() if path.is_dir())
     assert folder.name.startswith("smoke-sweep-") and not (folder / "seed=1" / "notebooks" / "10_test.ipynb").exists()
-    planned = run(call, *words, "--plan").stdout
-    assert re.findall(r"^(seed=\d) +(finished)?", planned, re.MULTILINE) == [
+    assert here(*words, "--plan") == 0
+    assert re.findall(r"^(seed=\d) +(finished)?", capsys.readouterr().out, re.MULTILINE) == [
         ("seed=0", "finished"),
         ("seed=1", ""),
         ("seed=2", "finished"),
@@ -235,7 +246,7 @@ def test_a_sweep_that_is_killed_goes_on(call, tmp_path, start):
     points = pd.read_csv(folder / "points.csv")
     assert points["status"].tolist() == 3 * ["done"] and points["seed"].tolist() == [0, 1, 2]
     check_page(folder, ["seed=0", "seed=1", "seed=2"])
-    assert run(call, *words).returncode == 0 and len(ran(tmp_path)) == 4
+    assert here(*words) == 0 and len(ran(tmp_path)) == 4
 
 
 def check_page(folder, points):
@@ -268,12 +279,10 @@ def test_a_failed_point_does_not_end_the_others(call, tmp_path):
     assert ran(tmp_path) == ["3 0", "3 0", "3 1"]  # the failed point alone is tried again
 
 
-def test_the_time_of_a_plan_is_of_the_nearest_record(tmp_path, monkeypatch, capsys):
-    notebook = read_notebook(write(tmp_path, PARAMETERS, CELL))
-    values = {name: parameter.default for name, parameter in notebook.parameters.items()}
-    monkeypatch.setattr(__main__, "all_notebooks", lambda: {notebook.name: notebook})
-    monkeypatch.setattr(__main__, "load_claims", lambda _: [])
-    monkeypatch.setattr(__main__, "load_profile", lambda *_, **__: Profile("smoke", {"10_test": values}, False, (), ()))
+def test_the_time_of_a_plan_is_of_the_nearest_record(here, tmp_path, capsys):
+    values = {
+        name: parameter.default for name, parameter in read_notebook(tmp_path / "10_test.ipynb").parameters.items()
+    }
     record = {"notebook": "10_test", "seconds": 110.0, "peak_mib": 100, "source": "run here"}
     steps = ["other 1 10.00", "trials 50 100.00"]
     (tmp_path / RECORDS).write_text(json.dumps([record | {"parameters": values | {"trials": 5}, "steps": steps}]))
