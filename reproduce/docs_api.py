@@ -13,10 +13,12 @@ GROUPS = ("injection", "mitigation", "planning", "evaluation", "campaign", "stat
 GROUPS += (
     "models",
     "training",
+    "training_errors",
     "metrics",
     "introspection",
     "rates",
     "fleet_risk",
+    "probe_rows",
     "chosen_flips",
     "allowed_flips",
     "timing",

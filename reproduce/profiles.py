@@ -26,7 +26,7 @@ class Profile:
 
     @property
     def alone(self) -> tuple[str, ...]:
-        """Notebooks beside which no other may run, since they measure times."""
+        """Notebooks during which no other may run, since they measure times."""
         return ALONE if self.name in JUDGED else ()
 
 

@@ -29,7 +29,7 @@ class Progress:
         jobs: notebooks that run at a time.
         stream: None: standard output.
         every: seconds between plain lines.
-        alone: names of notebooks beside which no other runs.
+        alone: names of notebooks during which no other runs.
     """
 
     def __init__(

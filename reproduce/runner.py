@@ -83,7 +83,7 @@ def run_notebooks(
         notebooks: all notebooks.
         folder: of the run.
         jobs: 1 runs one after another, in this process.
-        alone: names of notebooks beside which no other may run.
+        alone: names of notebooks during which no other may run.
     """
     order = sorted(chosen, key=lambda name: _turn(name, alone))
     if jobs == 1 or len(order) == 1:

@@ -6,6 +6,7 @@ from matplotlib.lines import Line2D
 
 from drsrobust.plots.curves import interval
 from drsrobust.plots.style import CLAIMED, at_edge, legend_outside, series_style, styled
+from drsrobust_study.probe_rows import KINDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 _HOW = {"cover": "rows chosen to cover the tables", "random": "random rows"}
 _READ = {"linestyle": ":", "linewidth": 1.2}
 _PUBLISHED = {"marker": "*", "markersize": 8, "linestyle": "none", "color": CLAIMED["color"]}
-_KINDS = ("probe rows", "CRC32", "ABFT")  # in the order of the legend
 _LEAST = 1e-6  # resolution of what is left
 
 
@@ -62,7 +62,7 @@ def probe_latency(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
         data: `drsrobust_study.probe_rows.latency_and_cost`.
         ax: where to draw; None: a new figure.
     """
-    data = data.sort_values("kind", key=lambda kinds: kinds.map(_KINDS.index), kind="stable")
+    data = data.sort_values("kind", key=lambda kinds: kinds.map(KINDS.index), kind="stable")
     for index, name in enumerate(dict.fromkeys(data["detector"])):
         points, style = data[data["detector"] == name], series_style(index)
         if len(points) > 1:
