@@ -21,7 +21,7 @@ from reproduce.readme_tables import GALLERY_BEGIN, GALLERY_END
 
 GUIDES = {  # in the order of the navigation, and in which examples of public names are looked for
     "Your own model": ("your_model", "from_other_tools", "library"),
-    "Errors and campaigns": ("injection", "campaigns", "scale", "sweeps"),
+    "Errors and campaigns": ("injection", "campaigns", "training", "scale", "sweeps"),
     "Protection": ("protection",),
     "The study": ("reproduce", "models", "data"),
     "Reference": ("glossary", "extending"),
