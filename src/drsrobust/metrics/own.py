@@ -25,7 +25,8 @@ class OwnMetric:
             torchmetrics.
 
     Attributes:
-        name, function: as given.
+        name: as given.
+        function: as given.
         code: the digest of the function, with all that it names, or of the object.
 
     Raises:
