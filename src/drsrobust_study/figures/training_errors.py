@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LEAST = 1e-5  # resolution of the losses
+FEWEST = 3  # trials behind an interval that is drawn: of one trial it says nothing
 
 
 @styled
 def training_losses(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
-    """AUC lost by an error during training, by place, a series for each class of bits: the mean with its interval, and to its
-    right a small ring for each trial, at the lower edge where it lost less than that.
+    """AUC lost by an error during training, by place, a series for each class of bits: the mean of three trials or more with
+    its interval, and to its right a small ring for each trial, at the lower edge where it lost less than that.
 
     Args:
         data: `drsrobust_study.training_errors.losses`.
@@ -26,9 +27,8 @@ def training_losses(data: "pd.DataFrame", ax: "Axes | None" = None) -> "Axes":
     """
     means, trials = (data[data["what"] == what] for what in ("mean", "trial"))
     ring = {"marker": "o", "markersize": 3, "markerfacecolor": "none", "markeredgewidth": 0.6, "linestyle": "none"}
-    _losses(
-        ax, means, "place", "bit_class", "AUC lost (mean)", [Line2D([], [], color="#444444", label="a trial", **ring)]
-    )
+    handle = Line2D([], [], color="#444444", label="a trial", **ring)
+    _losses(ax, means, "place", "bit_class", "AUC lost (mean)", [handle], fewest=FEWEST)
     places, classes = list(dict.fromkeys(means["place"])), list(dict.fromkeys(means["bit_class"]))
     floor = loss_floor(means, lowest=LEAST)
     for index, (name, style) in enumerate(series_styles(classes).items()):
@@ -57,19 +57,23 @@ def _shift(index: int, n: int) -> float:
     return 0.25 * (index - (n - 1) / 2)
 
 
-def _losses(ax: "Axes", data: "pd.DataFrame", across: str, series: str, label: str, more: list[Line2D]) -> None:
+def _losses(
+    ax: "Axes", data: "pd.DataFrame", across: str, series: str, label: str, more: list[Line2D], fewest: int = 1
+) -> None:
     floor, columns = loss_floor(data, lowest=LEAST), list(dict.fromkeys(data[across]))
     names = list(dict.fromkeys(data[series]))
+    drawn, handles = data[data["n"] >= fewest], []
     for index, (name, style) in enumerate(series_styles(names).items()):
-        points = data[data[series] == name]
+        points, style = drawn[drawn[series] == name], {"color": style["color"], "marker": style["marker"]}
         place = points[across].map(columns.index).astype(float) + _shift(index, len(names))
-        draw_losses(ax, points, place, floor=floor, color=style["color"], marker=style["marker"], label=name)
+        draw_losses(ax, points, place, floor=floor, **style, label=name)
+        handles.append(Line2D([], [], linestyle="none", markersize=5, label=name, **style))
     ax.set_xticks(range(len(columns)), [name.replace(" ", "\n").replace("_", " ") for name in columns])
     ax.set_xlim(-0.5, max(len(columns), 1) - 0.5)
     ax.grid(False, axis="x")
     if len(data):
         loss_axis(ax, floor, data["auc_drop_high"].max(), label=label)
-        legend_outside(ax, [*ax.get_legend_handles_labels()[0], *more, *bound_handles(data, floor=floor)])
+        legend_outside(ax, [*handles, *more, *bound_handles(drawn, floor=floor)])
 
 
 @styled
