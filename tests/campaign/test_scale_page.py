@@ -28,7 +28,7 @@ dataset = "synthetic-movielens/ids"
 [campaign]
 errors = [{ kind = "BitFlip", ber = [1e-5, 1e-3] }]
 targets = ["all", "embedding"]
-trials = 150
+trials = 75
 store = "STORE"
 """
 
@@ -113,7 +113,7 @@ def test_a_dask_cluster_whose_worker_is_killed(study):
             process.kill()
             process.wait()
     assassin.join(timeout=10)
-    assert processes[1].returncode == -signal.SIGKILL and "600 trials" in done.stdout
+    assert processes[1].returncode == -signal.SIGKILL and "300 trials" in done.stdout
     assert check(study, "dask")["worker"].nunique() == 4
 
 
@@ -139,7 +139,7 @@ def test_mpi(study):
         pytest.skip("there is no mpiexec in this environment: pip install mpich")
     example = ROOT / "examples" / "mpi.py"
     done = command(mpiexec, "-n", 3, sys.executable, "-m", "mpi4py.futures", example, study[0] / "mpi.toml")
-    assert done.returncode == 0 and "600 trials" in done.stdout, done.stderr
+    assert done.returncode == 0 and "300 trials" in done.stdout, done.stderr
     assert check(study, "mpi")["worker"].nunique() == 2
 
 
@@ -148,5 +148,5 @@ def test_ray(study):
     if importlib.util.find_spec("ray") is None:
         pytest.skip("pip install ray")
     done = command(sys.executable, ROOT / "examples" / "ray_tasks.py", study[0] / "ray.toml", 2)
-    assert done.returncode == 0 and "600 trials" in done.stdout, done.stderr
+    assert done.returncode == 0 and "300 trials" in done.stdout, done.stderr
     check(study, "ray")
