@@ -11,7 +11,6 @@ import re
 import shutil
 import signal
 import tempfile
-import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -20,12 +19,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import psutil
-
 from drsrobust._files import cache_folder, exclusive
 from drsrobust._processes import end_with_parent
 from drsrobust_study.notebook import datasets_of
 from reproduce.notebooks import Notebook, progress_file
+from reproduce.peak_memory import PeakMemory
 from reproduce.time_left import read_events, steps_of
 
 if TYPE_CHECKING:
@@ -269,8 +267,8 @@ def _execute(
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
     # ipykernel 7 remarks on plain TCP otherwise. A kernel that is terminated, after half of its time, leaves semaphores behind.
-    wait = 60.0 if kernel else 5.0
-    quiet = Config({"KernelManager": {"transport_encryption": "auto", "shutdown_wait_time": wait}})
+    seconds = 60.0 if kernel else 5.0
+    quiet = Config({"KernelManager": {"transport_encryption": "auto", "shutdown_wait_time": seconds}})
     variables = {"DRSROBUST_FIGURES": str(figures), "DRSROBUST_BATCH": "1", "JUPYTER_PREFER_ENV_PATH": "1"}
     variables["DRSROBUST_WAIT"] = "1"  # for another notebook that computes the same campaign
     variables["DRSROBUST_PROGRESS"] = str(progress_file(figures.parent, notebook.name))
@@ -359,49 +357,6 @@ def environment(**values: str):
                 del os.environ[name]
             else:
                 os.environ[name] = value
-
-
-class PeakMemory:
-    """Memory of the processes that start below this one inside a `with` block: a kernel and its workers.
-
-    Sampled twice a second, so shorter peaks of several processes together may be missed; the peak of a single one is the
-    kernel's own count (`VmHWM`) where there is one. Memory that processes share counts in each of them.
-
-    Args:
-        forked: a process that was started before and counts all the same.
-    """
-
-    def __init__(self, forked: int | None = None) -> None:
-        self.mib = 0  # the most so far
-        self._forked = forked
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> "PeakMemory":
-        self._before = {process.pid for process in psutil.Process().children(recursive=True)} - {self._forked}
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._end.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._end.wait(0.5):
-            processes = psutil.Process().children(recursive=True)
-            sizes = [_memory(process) for process in processes if process.pid not in self._before]
-            together, highest = sum(now for now, _ in sizes), max((peak for _, peak in sizes), default=0)
-            self.mib = max(self.mib, round(max(together, highest) / 2**20))
-
-
-def _memory(process: psutil.Process) -> tuple[int, int]:
-    """Bytes in RAM now, and the most so far; zeros once it has ended."""
-    with suppress(psutil.Error, OSError, TypeError):
-        now = process.memory_info().rss
-        with open(f"/proc/{process.pid}/status") as handle:
-            lines = [line.split() for line in handle if line.startswith("VmHWM:")]
-        return now, max(now, *(int(line[1]) * 1024 for line in lines))
-    return 0, 0
 
 
 def read_run(folder: Path) -> dict[str, Any]:

@@ -30,7 +30,7 @@ MORE = 4  # times `trials`, spread over all strata of a part
 TOP = "exponent_top"  # the class of bits whose flips do nearly all harm
 MORE_OF_TOP = 10  # times `trials`, in dense layers
 CHECKS = "ABFT, every batch"
-KINDS = ("probe rows", "CRC32", CHECKS.split(",")[0])  # of detectors
+PROBE_ROWS, CRC, CHECKED = KINDS = ("probe rows", "CRC32", CHECKS.split(",")[0])  # of detectors
 _SEEDS = 1_000_003  # apart, so that no two strata have trials of one seed
 _ROWS_AT_ONCE = 1 << 16  # rows whose CRC is computed at once
 _TURNED = tuple(zip(ENDS, (ENDS[0], ENDS[2], ENDS[1]), strict=True))  # the less is noticed, the more is left
@@ -186,17 +186,17 @@ def detectors(
     noticed = noticed_losses(trials, evaluator.rows, found | {CHECKS: trials["checked"]})
     rows = []
     for name, count in kinds.items():
-        row = {"detector": name, "kind": KINDS[0], "rows": count}
+        row = {"detector": name, "kind": PROBE_ROWS, "rows": count}
         rows.append(row | {"pass_ms": probe_ms(evaluator, probes.rows.head(count), repeats)} | noticed[name])
     for per in ("tensor", "row"):
         row = {
             "detector": f"CRC32 per {per}",
-            "kind": KINDS[1],
+            "kind": CRC,
             "rows": 0,
             "pass_ms": crc_ms(evaluator.model, per, repeats),
         }
         rows.append(row | {"n": len(trials)} | {f"noticed{end}": 1.0 for end in ENDS})
-    rows.append({"detector": CHECKS, "kind": KINDS[2], "rows": 0, "pass_ms": np.nan} | noticed[CHECKS])
+    rows.append({"detector": CHECKS, "kind": CHECKED, "rows": 0, "pass_ms": np.nan} | noticed[CHECKS])
     return pd.DataFrame(rows)
 
 

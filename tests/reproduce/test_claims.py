@@ -17,7 +17,8 @@ from reproduce.readme_tables import claims_page, with_claims
 ROOT = Path(__file__).resolve().parents[2]
 # C3b: one curve is neither clearly flat nor clearly not; C3c: the interval of the data sets is too wide to refute; C5b, C6b: a
 # mean below 0.001 takes 3,700 maps; C10b: DLRM's knee on MovieLens is of three models; C19: 400 maps, where 3,000 would do; C1:
-# eight drawn models, where ten would do; C6c: medians of five turns.
+# eight drawn models, where ten would do; C6c: medians of five turns; C15: 200 trials, to show a share under 5 %; C16: two
+# harmful errors of computation.
 UNDECIDED_BY_DESIGN = {"C1", "C3b", "C3c", "C5b", "C6b", "C6c", "C10b", "C15", "C16a", "C16b", "C19"}
 CLAIM = """
 [[claim]]
