@@ -15,7 +15,7 @@ BROWSER := $(VENV)/browser-installed
 DOCS    := $(VENV)/docs-installed
 ARTICLE := $(VENV)/article-installed
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
-INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
 HASHES  := $(wildcard $(LOCK:.txt=.hashes.txt))
 SHIM    := requirements/fbgemm-gpu-cpu-shim/pyproject.toml
 
@@ -43,8 +43,9 @@ help:  ## show this help
 	@echo; sed -n 's/^# Settings: */  settings: /p' $(MAKEFILE_LIST)
 
 # First all third-party packages but PyTorch, with hashes, then what is missing: PyTorch (whose CPU build differs from index to
-# index), the project and the shim. Installs again only when the lock, project file or shim is newer than the stamp. The stamp has the lock's name, since CPU and
-# GPU builds cannot share an environment: another lock rebuilds it.
+# index), the project and the shim. pip would compile on one core what compileall compiles on all; files that cannot be compiled
+# are templates of their packages. Installs again only when the lock, project file or shim is newer than the stamp. The stamp has
+# the lock's name, since CPU and GPU builds cannot share an environment: another lock rebuilds it.
 setup: $(STAMP)  ## make .venv and install the pinned versions (all other targets do this too)
 
 $(STAMP): $(LOCK) pyproject.toml $(SHIM)
@@ -54,6 +55,7 @@ $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 	@echo "installing $(LOCK) (some minutes, once)"
 	@$(if $(HASHES),$(INSTALL) --no-deps --require-hashes -r $(HASHES))
 	@$(INSTALL) $(if $(HASHES),--no-deps) -r $(LOCK)
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
 	@$(BIN)/python -m pip check --disable-pip-version-check
 	@touch $@
 

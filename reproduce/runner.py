@@ -116,8 +116,10 @@ def side_by_side(runs: Mapping[str, Run], jobs: int) -> Iterator[tuple[str, Outc
     """Runs notebooks in processes of their own, up to `jobs` at a time, begun in their order, but for those that wait for
     models; yields the key and the outcome of each when it ends."""
     context, waiting = multiprocessing.get_context("forkserver"), list(runs)
-    # 10 s of imports once, not for each notebook
-    context.set_forkserver_preload(["papermill", __name__, "reproduce.warm_kernels", "reproduce.preloaded"])
+    # 10 s of imports once, not for each notebook of the study
+    of_study = any("drsrobust_study" in run.notebook.path.read_text() for run in runs.values())
+    packages = ["reproduce.preloaded"] if of_study else []
+    context.set_forkserver_preload([__name__, "papermill", "reproduce.warm_kernels", *packages])
     running: dict[str, tuple[Any, Connection, set[int]]] = {}
     free = _core_sets(jobs)
 

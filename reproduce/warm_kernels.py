@@ -77,7 +77,7 @@ def _become_kernel(pipe: Any) -> None:
         arguments, variables, folder = pickle.load(pipe)
         os.environ.clear()
         os.environ.update(variables)
-        if "OMP_NUM_THREADS" not in variables:  # PyTorch counted the cores where it was imported
+        if "torch" in sys.modules and "OMP_NUM_THREADS" not in variables:  # it counted the cores where it was imported
             import torch
 
             torch.set_num_threads(cores())

@@ -18,17 +18,18 @@ ROOT = Path(__file__).resolve().parent.parent
 # Files of tests by their seconds, the most first.
 LONGEST = (
     "reproduce/test_reproduce.py",
-    "reproduce/test_runner.py",
-    "reproduce/test_sweep.py",
-    "campaign/test_workers.py",
-    "reproduce/test_parallel_notebooks.py",
+    "campaign/test_scale_page.py",
     "benchmarks/test_benchmarks.py",
-    "evaluation/test_cached_outputs.py",
-    "evaluation/test_affected.py",
-    "campaign/test_campaign.py",
-    "data/test_kill_and_resume.py",
-    "training/test_load_models.py",
-    "training/test_training.py",
+    "test_wheel.py",
+    "reproduce/test_sweep.py",
+    "sharded/test_sharded.py",
+    "test_command.py",
+    "reproduce/test_shards.py",
+    "reproduce/test_sweeps_page.py",
+    "campaign/test_campaigns_page.py",
+    "campaign/test_code_identity.py",
+    "test_chosen_flips.py",
+    "mitigation/test_protection_page.py",
 )
 
 

@@ -93,7 +93,7 @@ def test_list_and_refused_calls_never_import_torch():
     code = (
         "import sys; from reproduce.__main__ import main; main(['--list']); main(['01_bit_sensitivity', 'trials=x']); "
     )
-    code += "print(sorted({'torch', 'pandas', 'matplotlib'} & set(sys.modules)))"
+    code += "print(sorted({'torch', 'pandas', 'matplotlib', 'lark'} & set(sys.modules)))"
     lines = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.splitlines()
     assert lines[-1] == "[]"
     assert [line.split(":")[0] for line in lines if line[0].isdigit()] == list(NOTEBOOKS)

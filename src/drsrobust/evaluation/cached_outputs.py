@@ -182,6 +182,10 @@ class _Call:
 class _Dispatch(TorchDispatchMode):
     """Records dependences at every operation."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else PyTorch imports its compiler, 2 s, to keep it away from here; compiled models are refused before
+
     def __init__(self, tensors: Mapping[str, torch.Tensor], modules: list[tuple[str, nn.Module]]) -> None:
         super().__init__()
         self.calls: dict[str, _Calls] = {}
