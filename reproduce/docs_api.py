@@ -120,8 +120,30 @@ def write_api(folder: Path, guides: list[Section]) -> None:
         parts += [f"## [{package}]({package}.md)", "", about, "", *table, ""]
     parts += ["```{toctree}", ":hidden:", "", *GROUPS, "```", ""]
     (folder / "index.md").write_text("\n".join(parts))
+    made_by = sources(names)
     for path, value in names.items():
-        (folder / f"{path}.md").write_text(_page(path, value, guides))
+        (folder / f"{path}.md").write_text(_page(path, value, guides, made_by.get(path, [])))
+
+
+def sources(names: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Classes, and the names that return or raise each, themselves or by a method."""
+    words = {path: _results(value) for path, value in names.items()}
+    return {
+        path: [other for other in names if other != path and value.__name__ in words[other]]
+        for path, value in names.items()
+        if inspect.isclass(value)
+    }
+
+
+def _results(value: Any) -> set[str]:
+    """Words of the annotated results, and exceptions that docstrings name, of a function or of a class's public methods."""
+    public = [member for name, member in vars(value).items() if name[0] != "_"] if inspect.isclass(value) else []
+    functions = [getattr(member, "__func__", getattr(member, "fget", member)) for member in (value, *public)]
+    texts = [str(getattr(function, "__annotations__", {}).get("return", "")) for function in functions]
+    for function in functions:
+        raised = re.search(r"^Raises:\n(.*?)(?:\n\n|\Z)", inspect.getdoc(function) or "", re.DOTALL | re.MULTILINE)
+        texts += re.findall(r"^ +([\w, ]+):", raised[1], re.MULTILINE) if raised else []
+    return set(re.findall(r"\w+", " ".join(texts)))
 
 
 def first_sentence(value: Any) -> str:
@@ -148,7 +170,7 @@ def _use(path: str, value: Any) -> re.Pattern:
     return re.compile(rf"\bdr\.{way}{name}\b|from drsrobust(?:\.{package})? import .*\b{name}\b")
 
 
-def _page(path: str, value: Any, guides: list[Section]) -> str:
+def _page(path: str, value: Any, guides: list[Section], made_by: list[str]) -> str:
     kind = "autoclass" if inspect.isclass(value) else "autofunction"
     members = ["   :members:", "   :show-inheritance:"] if kind == "autoclass" else []
     parts = [f"# dr.{path}", "", "```{eval-rst}", f".. {kind}:: drsrobust.{path}", *members, "```", ""]
@@ -157,6 +179,8 @@ def _page(path: str, value: Any, guides: list[Section]) -> str:
         section, block = shown
         parts += ["## Example", "", f"From [{section.title}](../{section.link}):", ""]
         parts += ["```python", block.rstrip("\n"), "```", ""]
+    if made_by:
+        parts += ["## Where it comes from", "", *(f"- [dr.{other}]({other}.md)" for other in made_by[:SHOWN]), ""]
     name = path.rpartition(".")[2]
     named = re.compile(rf"{_use(path, value).pattern}|`(?:dr\.)?(?:{re.escape(path)}|{name})\b")
     links = [section for section in guides if named.search(section.text)][:SHOWN]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Measured times differ from run to run: tables that hold or quote them, rows of claims.csv, columns.
 TIMED_TABLES = (
     *("07_abft_overhead", "07_abft_claims", "08_mitigation_recovery_front", "09_injection_speed"),
-    "17_training_errors_overhead",
+    *("17_training_errors_overhead", "18_probe_rows_latency"),
 )
 TIMED_NOTEBOOKS = ("07_abft", "09_injection_speed")
 TIMED_COLUMNS = ["seconds", "overhead_percent"]

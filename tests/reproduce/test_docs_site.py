@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import drsrobust as dr
-from reproduce.docs_api import example, public_names, sections
+from reproduce.docs_api import example, public_names, sections, sources
 from reproduce.docs_site import TOP, home_page, relinked, write_source
 from reproduce.notebooks import ROOT, all_notebooks
 
@@ -68,6 +68,13 @@ def test_examples_come_from_docstrings_and_guides(source):
     assert example("Campaign", dr.Campaign, [first, second]) == (second, second.blocks[0])
     without = [name for name in dr.__all__ if name in names and not _has_example(source, name)]
     assert without == []
+
+
+def test_pages_of_classes_say_where_they_come_from(source):
+    made_by = sources(public_names())
+    assert made_by["planning.InfeasibleBudget"] == ["planning.choose", "plan", "planning.Plan"]  # by `Raises`
+    assert made_by["training.Epoch"] == ["training.fit"]  # by its annotation
+    assert "- [dr.training.fit](training.fit.md)\n" in (source / "api" / "training.Epoch.md").read_text()
 
 
 def _has_example(source, name):
