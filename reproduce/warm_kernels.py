@@ -9,6 +9,7 @@ import pickle
 import signal
 import sys
 import threading
+import traceback
 from typing import Any
 
 import psutil
@@ -91,6 +92,8 @@ def _become_kernel(pipe: Any) -> None:
         status = 0
     except (EOFError, KeyboardInterrupt):
         pass
+    except Exception:
+        traceback.print_exc()
     finally:
         # As an interpreter ends, and not into the frames of the process that was forked; but for taking all modules apart.
         threading._shutdown()
