@@ -20,7 +20,7 @@ from tests.conftest import ROOT
 
 STUDY = """
 [model]
-name = "fm"
+make = "parts:model"
 
 [rows]
 dataset = "synthetic-movielens/ids"
@@ -30,6 +30,16 @@ errors = [{ kind = "BitFlip", ber = [1e-5, 1e-3] }]
 targets = ["all", "embedding"]
 trials = 75
 store = "STORE"
+"""
+
+
+# A model that is trained for a short time on the rows of the study.
+PARTS = """
+import drsrobust as dr
+
+def model():
+    data, short = dr.load_dataset("synthetic-movielens/ids"), dr.training.Settings(epochs=1, batch_size=4096)
+    return dr.load_model("fm", data, settings=short, progress=False)
 """
 
 
@@ -53,6 +63,7 @@ def test_examples_are_short_and_named_by_the_page():
 def study(tmp_path_factory):
     """A folder with files of campaigns, and the table that one process makes."""
     folder = tmp_path_factory.mktemp("study")
+    (folder / "parts.py").write_text(PARTS)
     for name in ("one", "dask", "mpi", "ray"):
         (folder / f"{name}.toml").write_text(STUDY.replace("STORE", name))
     return folder, dr.read_campaign(folder / "one.toml").run(workers=1, progress=False)
