@@ -54,13 +54,13 @@ class Readers:
         return np.unique(self._ids.values).astype(np.int64)
 
     def of(self, ids: np.ndarray) -> np.ndarray:
-        """The rows (int64, ascending) that look up any of some distinct ids, int64 [m]."""
+        """The rows (int64, ascending) that look up any of some distinct ascending ids, int64 [m]."""
         ids = ids[ids < self.cardinality]
         if not len(ids):
             return np.empty(0, np.int64)
         ranges = ids >> self._shift
         if self._shift:
-            ranges = np.unique(ranges)
+            ranges = ranges[np.append(True, ranges[1:] != ranges[:-1])]
         starts, ends = self._starts[ranges].astype(np.int64), self._starts[ranges + 1].astype(np.int64)
         lengths = ends - starts
         # Many ids or rows: a scan of all ids is quicker than the index, and takes less memory.
@@ -72,7 +72,8 @@ class Readers:
             within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
             positions = self._positions[np.repeat(starts, lengths) + within].astype(np.int64)
             if self._shift:  # the ranges hold other ids too
-                positions = positions[np.isin(self._ids.values[positions], ids)]
+                values = self._ids.values[positions]
+                positions = positions[ids[np.minimum(np.searchsorted(ids, values), len(ids) - 1)] == values]
             positions.sort()
         if self._ends is None:
             return positions
