@@ -7,4 +7,4 @@ import sys
 
 # nbformat imports jsonschema, which builds this package's grammar of IRIs wherever it is installed: 3 s of every process, for a
 # format that notebooks do not have. None makes its import an ImportError, which jsonschema expects.
-sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+sys.modules.setdefault("rfc3987_syntax", None)
