@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+gc.disable()  # until all tests are imported
 ROOT = Path(__file__).resolve().parent.parent
 
 # Files of tests by their seconds, the most first.
@@ -42,6 +44,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_collection_finish():
     """What is imported by now stays: the garbage collector need not go through it again and again, 6 % of the tests' time."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 
@@ -145,9 +148,16 @@ def close_figures():
 
 @pytest.fixture
 def fewer_rows(monkeypatch):
-    """Pages load `synthetic-movielens` with its default number of rows."""
+    """Pages load `synthetic-movielens` with its default number of rows, and train on it until nothing is gained."""
+    from drsrobust import training
     from drsrobust.data import synthetic
 
+    def short(*names, **options):
+        return replace(defaults(*names, **options), epochs=10)
+
+    defaults = training.default_settings
+    for module in (training, training.load):
+        monkeypatch.setattr(module, "default_settings", short)
     monkeypatch.setitem(synthetic.ROWS, "synthetic-movielens", 40_000)
 
 

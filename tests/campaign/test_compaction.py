@@ -133,18 +133,21 @@ def test_kill_9_while_it_is_compacted(tmp_path):
     assert cut >= 3
 
 
-def test_a_writer_joins_as_it_goes(tmp_path, joined_at):
-    """In any order of the chunks; what is stored is the same, and the next writer finds it."""
+@pytest.mark.parametrize(("enough", "left"), [(8, 2 + 2), (1024, 4)])
+def test_a_writer_joins_as_it_goes(tmp_path, joined_at, enough, left, monkeypatch):
+    """In any order of the chunks; what is stored is the same, and the next writer finds it. Of 12 chunks of two trials two
+    times five are joined, and two stay; or five, with these four more, and three stay."""
+    monkeypatch.setattr("drsrobust.campaign.store.JOINED_TRIALS", enough)
     here, order = store(tmp_path / "s"), Random(2)
     numbers = [[condition, first] for condition in range(2) for first in range(0, 24, 2)]
     order.shuffle(numbers)
     with here.writing():
         for condition, first in numbers:
             here.write(trials(condition, [first, first + 1]))
-            assert len(chunks(here.folder)) <= 2 * (24 // 2 // joined_at + joined_at)
+            assert len(chunks(here.folder)) <= 2 * (2 + joined_at)
             with pytest.raises(StoreError, match="is stored already"):
                 here.write(trials(condition, [first]))
-    assert len(chunks(here.folder)) == 2 * (2 + 2)  # of 12 chunks two times five, and two
+    assert len(chunks(here.folder)) == 2 * left
     expected = filled(tmp_path / "t", n=24)
     assert here.read().equals(expected.read())
     with here.writing() as keys:

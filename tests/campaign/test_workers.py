@@ -160,7 +160,7 @@ def test_an_executor_is_given_two_chunks_a_worker(evaluator, tmp_path, monkeypat
             future.add_done_callback(lambda _: in_work.pop())
             return future
 
-    monkeypatch.setattr(running, "ASK_SECONDS", 0.0)
+    monkeypatch.setattr(running, "ASK_SECONDS", 0.01)
     monkeypatch.setattr(running, "chunk_size", lambda *_: 1)
     with Counting(1) as executor:
         campaign(evaluator, tmp_path / "s", targets=["all"]).run(progress=False, executor=executor, workers=3)

@@ -236,9 +236,11 @@ class Store:
         new = self._new.setdefault(condition, [])
         new.append((path, table))
         if len(new) == JOINED_CHUNKS:
+            self._new[condition] = []
             with suppress(OSError):  # as where the disk is full: the chunks stay
-                self._join(condition, new)
-            del self._new[condition]
+                joined = self._join(condition, new)
+                if len(joined[1]) < JOINED_TRIALS:  # the next ones are added to it
+                    self._new[condition] = [joined]
 
     def _write_chunk(self, table: pa.Table, content: str, replaced: Sequence[str] = ()) -> Path:
         """Writes a chunk, or nothing; returns its file. Raises OSError without room, StoreError if the folder is gone."""
@@ -279,15 +281,16 @@ class Store:
                     self._join(condition, joined)
                     joined = []
 
-    def _join(self, condition: int, chunks: Sequence[tuple[Path, pa.Table]]) -> None:
-        """Replaces chunks of a condition by one."""
+    def _join(self, condition: int, chunks: Sequence[tuple[Path, pa.Table]]) -> tuple[Path, pa.Table]:
+        """Replaces chunks of a condition by one, which it returns."""
         if len(chunks) == 1:
-            return
+            return chunks[0]
         table = self._sorted(chunks, self.schema)
         replaced = [path.name for path, _ in chunks]
-        self._write_chunk(table, _content(condition, table["trial"].to_pylist()), replaced)
+        joined = self._write_chunk(table, _content(condition, table["trial"].to_pylist()), replaced)
         for path, _ in chunks:
             path.unlink()
+        return joined, table
 
     def _checked(self, table: pa.Table) -> tuple[int, list[int]]:
         """Condition and trials of a table. Raises StoreError if it cannot be a chunk."""

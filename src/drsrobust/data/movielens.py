@@ -34,7 +34,7 @@ STARS = integer("a rating of 1 to 5", "[1-5]", lambda number: 1 <= number <= 5)
 HALF_STARS = FieldType("a rating of 0.5 to 5.0 in steps of a half", r"0\.50*|[1-4](\.[05]0*)?|5(\.0+)?", pa.float64())
 SECONDS = integer(
     "0 or a time in seconds since 1970, from 788918400 (1995) to 4102444800 (2100)",
-    "[89][0-9]{8}|[1-3][0-9]{9}",
+    "0|[89][0-9]{8}|[1-3][0-9]{9}",
     lambda number: number == 0 or 788918400 <= number <= 4102444800,
     parsed=False,
 )
