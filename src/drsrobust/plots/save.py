@@ -84,13 +84,12 @@ def save(
     figure.suptitle(heading, x=0.005, ha="left", size=10)
     _check_readable(figure)
     _wrap(figure)
-    # PNG first: a layout for its pixels fits an SVG, whose texts are narrower, but not the other way round.
     metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None, "Title": words["title"]}}
     with mpl.rc_context(SETTINGS):
+        _fix_layout(figure)
         for ending, written in metadata.items():
             with new_file(folder / f"{name}.{ending}") as part:
                 figure.savefig(part, format=ending, metadata=written)
-            figure.set_layout_engine("none")  # both have one layout, which takes as long as drawing
     words["points"] = [[x, y, readable(text)] for x, y, text in alt_text.points(figure)]
     _write(folder / "data" / name, data, words)
     if silent:
@@ -151,6 +150,17 @@ def _wrap(figure: mpl.figure.Figure) -> None:
                 letters = max(int(longest * room / length), 12)
                 lines = (textwrap.fill(line, letters) for line in text.get_text().splitlines())
                 text.set_text("\n".join(lines))
+
+
+def _fix_layout(figure: mpl.figure.Figure) -> None:
+    """Lays the panels out for the pixels of a PNG, which also fits an SVG, whose texts are narrower, but not the other way round.
+    Without this matplotlib would draw once for the layout, and once for each file."""
+    if (layout := figure.get_layout_engine()) is not None:
+        dpi = figure.dpi
+        figure.dpi = SETTINGS["savefig.dpi"]
+        layout.execute(figure)
+        figure.dpi = dpi
+        figure.set_layout_engine(None)
 
 
 def _check_readable(figure: mpl.figure.Figure) -> None:
