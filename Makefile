@@ -43,10 +43,9 @@ help:  ## show this help
 	@echo; sed -n 's/^# Settings: */  settings: /p' $(MAKEFILE_LIST)
 
 # First all third-party packages but PyTorch, with hashes, then what is missing: PyTorch (whose CPU build differs from index to
-# index), the project and the shim. Python 3.11's own pip takes twice the time. pip would compile on one core what compileall
-# compiles on all but the packages' tests; files that cannot be compiled are templates. Installs again only when the lock,
-# project file or shim is newer than the stamp. The stamp has the lock's name, since CPU and GPU builds cannot share an
-# environment: another lock rebuilds it.
+# index), the project and the shim. pip would compile on one core what compileall compiles on all, without the packages' tests;
+# files that cannot be compiled are templates. Installs again only when the lock, project file or shim is newer than the stamp.
+# The stamp has the lock's name, since CPU and GPU builds cannot share an environment: another lock rebuilds it.
 setup: $(STAMP)  ## make .venv and install the pinned versions (all other targets do this too)
 
 $(STAMP): $(LOCK) pyproject.toml $(SHIM)
@@ -54,7 +53,7 @@ $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 	@test -e $@ || ! ls $(VENV)/installed-* >/dev/null 2>&1 || rm -rf $(VENV)
 	@test -x $(BIN)/python || { echo "making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); }
 	@echo "installing $(LOCK) (some minutes, once)"
-	@$(INSTALL) pip==26.3
+	@$(INSTALL) --no-deps --require-hashes -r requirements/pip.hashes.txt
 	@$(if $(HASHES),$(INSTALL) --no-deps --require-hashes -r $(HASHES))
 	@$(INSTALL) $(if $(HASHES),--no-deps) -r $(LOCK)
 	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib || true
@@ -126,11 +125,11 @@ lock: $(STAMP)  ## compile requirements/*.in into *.txt (first: export UV_TORCH_
 	@cp build/cpu.lock requirements/cpu.txt
 	@grep '^[a-z].*==' build/cpu.lock > build/same.txt  # both machines get the same versions of all other packages
 	@env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --upgrade --python-version 3.11 --no-header --no-annotate requirements/gpu.in -c build/same.txt -o requirements/gpu.txt
-	@for name in cpu gpu docs browser article; do \
+	@for name in cpu gpu docs browser article pip; do \
 	  grep '^[a-zA-Z].*==' requirements/$$name.txt | grep -v '^torch==' > build/$$name.in; \
 	  env -u UV_TORCH_BACKEND -u UV_FIND_LINKS PYTHONPATH=build/uv $(BIN)/python -m uv pip compile -q --no-deps --generate-hashes --python-version 3.11 --no-header --no-annotate build/$$name.in -o requirements/$$name.hashes.txt || exit 1; \
 	done
-	@echo "wrote requirements/cpu.txt, requirements/gpu.txt and hashes of these, docs.txt, browser.txt and article.txt"
+	@echo "wrote requirements/cpu.txt, requirements/gpu.txt and hashes of these, docs.txt, browser.txt, article.txt and pip.txt"
 
 clean:  ## remove build/ (runs, figures, caches); .venv and build/data stay
 	@test ! -d build || find build -mindepth 1 -maxdepth 1 ! -name data -exec rm -rf {} +

@@ -43,7 +43,7 @@ def test_every_version_is_pinned_and_no_place_is_named():
     )
 
 
-@pytest.mark.parametrize("name", ["cpu", "gpu", "docs", "browser", "article"])
+@pytest.mark.parametrize("name", ["cpu", "gpu", "docs", "browser", "article", "pip"])
 def test_hashes_are_of_the_locked_versions(name):
     """Of all packages but PyTorch, whose CPU build differs from index to index, and of the project itself."""
     blocks = (ROOT / "requirements" / f"{name}.hashes.txt").read_text().replace("\\\n", "").splitlines()
@@ -61,7 +61,8 @@ def test_set_up_checks_hashes():
     """By what make would do; each file that starts elsewhere does the same."""
     command = ["make", "-n", "-W", "requirements/cpu.txt", "setup"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    first, second = (line for line in said.splitlines() if " install " in line)
+    installer, first, second = (line for line in said.splitlines() if " install " in line)
+    assert installer.endswith("--no-deps --require-hashes -r requirements/pip.hashes.txt")
     assert first.endswith("--no-deps --require-hashes -r requirements/cpu.hashes.txt")
     assert second.endswith("--no-deps -r requirements/cpu.txt") and "hashes" not in second
     for name in ("Containerfile", ".binder/Dockerfile"):

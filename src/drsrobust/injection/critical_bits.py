@@ -158,13 +158,15 @@ def mean_count(count: int | str, n: int, ber: float) -> float:
 def count_strata(n: int, ber: float) -> dict[int | str, float]:
     """Numbers of critical flips that are strata of their own, of n critical bits, and their probabilities; empty where plain
     maps do as well."""
-    least = [count_probability(f"{k}+", n, ber) for k in range(MAX_SEPARATE_FLIPS + 2)]
+    from scipy.stats import binom
+
+    least = binom.sf(np.arange(-1, MAX_SEPARATE_FLIPS + 1), n, ber).tolist()  # P(K >= k)
     if 1 - least[-1] < MIN_STRATIFIED_PROBABILITY or not least[1]:
         return {}
     last = next(
         (k for k in range(1, MAX_SEPARATE_FLIPS) if least[k + 1] <= MAX_TAIL_SHARE * least[k]), MAX_SEPARATE_FLIPS
     )
-    return {k: count_probability(k, n, ber) for k in range(last)} | {f"{last}+": least[last]}
+    return dict(enumerate(binom.pmf(np.arange(last), n, ber).tolist())) | {f"{last}+": least[last]}
 
 
 def draw_count(count: int | str, n: int, ber: float, raw: np.uint64) -> int:

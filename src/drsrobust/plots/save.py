@@ -153,8 +153,8 @@ def _wrap(figure: mpl.figure.Figure) -> None:
 
 
 def _fix_layout(figure: mpl.figure.Figure) -> None:
-    """Lays the panels out for the pixels of a PNG, which also fits an SVG, whose texts are narrower, but not the other way round.
-    Without this matplotlib would draw once for the layout, and once for each file."""
+    """Lays the panels out for the pixels of a PNG; this also fits an SVG, whose texts are narrower, but not the other way
+    round. Otherwise matplotlib would draw once for the layout, and once for each file."""
     if (layout := figure.get_layout_engine()) is not None:
         dpi = figure.dpi
         figure.dpi = SETTINGS["savefig.dpi"]
