@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import nn
 
+from drsrobust._amounts import amount
 from drsrobust._choices import check_choice, unknown
-from drsrobust.evaluation.evaluator import amount
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.error_models import check_whole
 from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, MODES, WORD, Geometry, MemoryFault

@@ -8,7 +8,7 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.campaign import auc_under_errors
-from drsrobust.evaluation.evaluator import clean_cost
+from drsrobust.evaluation import clean_cost
 from drsrobust.mitigation.memory.base import storage_overhead
 from drsrobust.statistics.intervals import rule_of_three
 from drsrobust.statistics.recovery import recovery

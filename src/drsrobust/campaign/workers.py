@@ -22,6 +22,7 @@ import pyarrow as pa
 import torch
 from torch import nn
 
+from drsrobust._amounts import amount
 from drsrobust._files import inside_private, private_folder, writing
 from drsrobust._hashing import folder_digests
 from drsrobust._processes import pool
@@ -34,7 +35,6 @@ from drsrobust.data.cache import SPLIT, read_split, write_split
 from drsrobust.data.own_batches import read_batches, write_batches
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected_rows import BOUND
-from drsrobust.evaluation.evaluator import amount
 from drsrobust.injection import ErrorModel, Transient
 from drsrobust.introspection.tensors import is_sparse, listed
 

@@ -1,20 +1,22 @@
 """The evaluator: metrics of a model on some rows, without errors once (the golden run), then with them."""
 
 import copy
-import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from torch import nn
 
+from drsrobust._amounts import amount
 from drsrobust._html import facts
 from drsrobust.data import Batches, Dataset, Split, StreamedRows, StreamError
-from drsrobust.data.dataset import Ids
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
+from drsrobust.evaluation.checked_rows import checked_rows, ids_and_tables
+from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics
+from drsrobust.evaluation.golden_scores import check_finite, non_finite_rows, warn_of_probabilities
 from drsrobust.evaluation.sharded_rows import ShardedRows
 from drsrobust.evaluation.stream_passes import StreamPasses
 from drsrobust.injection import AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
@@ -22,9 +24,6 @@ from drsrobust.introspection.calling import Forward
 from drsrobust.introspection.ranks import Ranks
 from drsrobust.introspection.sharded import is_sharded
 from drsrobust.introspection.tensors import listed
-from drsrobust.metrics import log_loss, served
-from drsrobust.metrics.auc import auc_difference
-from drsrobust.metrics.log_loss import entropy
 from drsrobust.metrics.own import OwnMetric
 from drsrobust.metrics.streamed import Headline
 from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
@@ -32,75 +31,6 @@ from drsrobust.mitigation import Mitigation
 from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.models import model_name, state_checksum, state_digest
 from drsrobust.models.scoring import Scoring
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-TaskMetrics = ClickMetrics | MultiMetrics | RankMetrics | StreamPasses | ShardedRows
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """The result of one evaluation of n rows.
-
-    Attributes:
-        outcome: `ok`; `nonfinite` (a score is NaN or infinite); `raised` (the model raised: metrics are None).
-        rows_reached: rows whose scores errors may have changed; only these were computed again.
-        auc: of logits, or of the float32 probabilities that a server returns (see `scores` of `Evaluator`); the mean over
-            tasks; None for ranking.
-        logloss (nats per row), ne: of logits, in float64; the mean over tasks; None for ranking.
-        nan_rows, inf_rows: rows with a score that is NaN; other rows with an infinite one.
-        scores: logits float32 [n], or [n, T] or [n, items]; do not write to them. None of a stream, and of a model that is
-            sharded over ranks on all but the first.
-        error: text of the exception, if any.
-    """
-
-    outcome: str
-    rows_reached: int
-    auc: float | None = None
-    logloss: float | None = None
-    ne: float | None = None
-    nan_rows: int | None = None
-    inf_rows: int | None = None
-    scores: np.ndarray | None = field(default=None, repr=False)
-    error: str | None = None
-    _reference: TaskMetrics | None = field(default=None, repr=False)
-    _changed: np.ndarray | None = field(default=None, repr=False)
-
-    @property
-    def probabilities(self) -> np.ndarray | None:
-        """Click probabilities float32, the sigmoid of `scores` computed in float32; None if there are no scores."""
-        return None if self.scores is None else served(self.scores)
-
-    def unreached(self) -> "Evaluation":
-        """The same as the result of errors that affect no row."""
-        return replace(self, rows_reached=0, _changed=np.empty(0, np.int64))
-
-    def metric(self, name: str) -> float | None:
-        """A further metric of `drsrobust.metrics.NAMES`: `calibration`; of users' lists of k rows `ndcg`, `hit_rate`, `recall`,
-        and against golden lists `overlap`, `list_changed`, `users_harmed` (`ndcg@10` sets k); of rows `decision_changed`
-        and `decision_changed_no_click` (a NaN is wrong, or no click), `nan_share`, `score_changed`; against golden scores
-        `deviated_0.01`, `deviated_0.1`, `median_change`, `spearman`. Of one of several tasks: `ndcg/<task>`. None if the model
-        raised or the data has no users.
-
-        Raises:
-            ValueError: an unknown name.
-        """
-        return self.metrics([name])[name]
-
-    def metrics(self, names: Sequence[str]) -> dict[str, float | None]:
-        """Several metrics at once, which takes less time than one by one."""
-        for name in names:
-            self._reference.check_name(name)
-        if self.scores is None:
-            return {name: getattr(self, name, None) for name in names}  # of a stream there is the headline
-        return self._reference.measures(names, self.scores, self._changed)
-
-
-_NUMBERS = ("outcome", "rows_reached", "auc", "logloss", "ne", "nan_rows", "inf_rows")
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
 
 
 class Evaluator:
@@ -173,7 +103,7 @@ class Evaluator:
             "scores": scores,
         }
         budget = amount(memory)
-        rows = _checked_rows(rows, task)
+        rows = checked_rows(rows, task)
         self.scoring = replace(self.scoring, tasks=tuple(rows.tasks))
         restore_leftovers(model)
         self.model, self.rows, self.name, self.factory = model, rows, model_name(model), factory
@@ -182,9 +112,9 @@ class Evaluator:
         try:
             self._reach: Any = self._passes(budget)
         except IndexError as error:
-            raise IndexError(f"{error}; {_ids_and_tables(model, rows)}") from error.__cause__ or error
+            raise IndexError(f"{error}; {ids_and_tables(model, rows)}") from error.__cause__ or error
         golden = self._reach.scores
-        self.on_first(lambda: _check_finite(golden, len(rows)))
+        self.on_first(lambda: check_finite(golden, len(rows)))
         self._reference = self._metrics(golden)
         self.full_run = self._reach.everything
         self._warned = isinstance(rows, StreamedRows)  # who passes one knows
@@ -228,33 +158,15 @@ class Evaluator:
         return MultiMetrics(rows.labels, golden, priors, rows.tasks, rows.users, compare=compare, **options)
 
     def _warn_of_probabilities(self) -> None:
-        """Warns if the golden scores, or those of a task, look like probabilities. Logits may lie in [0, 1] too, as those of an
-        untrained model often do: then no sigmoid made them, and as probabilities they are worse than the click rate."""
+        """Warns if the golden scores, or those of a task, look like probabilities."""
+        bounded = self._reach.bounded
         if not isinstance(self._reach, StreamPasses):
             scores, labels = self._reach.scores, self.rows.labels
-        elif self._reach.bounded is False:
+        elif bounded is False:
             return
         else:
             scores = labels = np.array(self._reach.ends)
-        tasks = self.rows.tasks or ("",)
-        suspected = {}
-        for task, values, clicks in zip(
-            tasks, *(array.reshape(len(array), -1).T for array in (scores, labels)), strict=True
-        ):
-            low, high = values.min(), values.max()
-            if low >= 0 and high <= 1 and (self._reach.bounded is not False or _predict(values, clicks)):
-                suspected[task] = f"[{low:.3g}, {high:.3g}]"
-        if not suspected:
-            return
-        where = ", ".join(f"of {task!r} in {ends}" if task else f"in {ends}" for task, ends in suspected.items())
-        right = (
-            "pass output='probability'" if len(suspected) == len(tasks) else "let forward return logits of all tasks"
-        )
-        warnings.warn(
-            f"{self.name}: all scores lie {where} and look like probabilities; {right}, else log loss, normalized entropy, "
-            "threshold and epsilon are wrong (if they are logits: output='logit')",
-            stacklevel=3,
-        )
+        warn_of_probabilities(self.name, scores, labels, self.rows.tasks, bounded)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -396,13 +308,13 @@ class Evaluator:
 
         def numbers() -> dict[str, Any]:
             measured.append(self._measured(scores, changed))
-            return {name: getattr(measured[0], name) for name in _NUMBERS}
+            return {name: getattr(measured[0], name) for name in NUMBERS}
 
         values = self.on_first(numbers)
         return measured[0] if measured else Evaluation(**values, _reference=self._reference, _changed=changed)
 
     def _measured(self, scores: Any, changed: np.ndarray | None) -> Evaluation:
-        nan_rows, inf_rows = _non_finite_rows(scores if changed is None else scores[changed])
+        nan_rows, inf_rows = non_finite_rows(scores if changed is None else scores[changed])
         auc, logloss, ne = self._reference.headline(scores, changed)
         return Evaluation(
             outcome="nonfinite" if nan_rows or inf_rows else "ok",
@@ -466,122 +378,3 @@ class Evaluator:
                 "under": ", ".join(mitigation.name for mitigation in self._attached) or None,
             },
         )
-
-
-def _ids_and_tables(model: nn.Module, rows: Split | Batches | StreamedRows) -> str:
-    """The largest ids of the rows and the sizes of the model's tables."""
-    modules = model.named_modules()
-    tables = [
-        f"{name} {table.num_embeddings}" for name, table in modules if isinstance(table, nn.Embedding | nn.EmbeddingBag)
-    ]
-    sparse = rows.sparse if isinstance(rows, Split) else {}
-    largest = [f"{name} {ids.values.max()}" for name, ids in sparse.items() if len(ids.values)]
-    text = f"rows of the model's tables: {', '.join(tables) or 'none'}"
-    return text + (f"; largest ids: {', '.join(largest)}" if largest else "")
-
-
-def _checked_rows(rows: Any, task: str) -> Split | Batches | StreamedRows:
-    """The rows to evaluate on.
-
-    Raises:
-        TypeError: neither a Split nor a Dataset nor Batches nor StreamedRows.
-        ValueError: no rows, or labels that the task does not take.
-    """
-    if isinstance(rows, Dataset):
-        rows = rows.test
-    if isinstance(rows, StreamedRows):
-        if task != "click":
-            raise ValueError(f"the labels of a stream are those of task='click', and this is task={task!r}")
-        return rows
-    if not isinstance(rows, Split | Batches):
-        raise TypeError(
-            "rows must be a Dataset, as of dr.data.from_frame(...), a Split such as data.test, dr.data.from_batches(...) of "
-            f"any batches, or dr.data.stream(...), got a {type(rows).__name__}"
-        )
-    if not len(rows):
-        raise ValueError(f"{rows!r} has no rows")
-    labels = rows.labels
-    kind = "rank" if isinstance(labels, Ids) or labels.dtype.kind in "iu" else "multi" if labels.ndim == 2 else "click"
-    if kind != task:
-        raise ValueError(f"the labels of {rows.dataset} are those of task={kind!r}, and this is task={task!r}")
-    if task != "rank":
-        names = rows.tasks or ("",)
-        for name, clicks in zip(names, np.sum(labels.reshape(len(rows), -1) > 0.5, axis=0).tolist(), strict=True):
-            if clicks in (0, len(rows)):
-                what = f"task {name!r}" if name else "the split"
-                raise ValueError(f"{what} has {clicks} clicks in {len(rows)} rows; AUC needs rows of both classes")
-    return rows
-
-
-def _predict(values: np.ndarray, clicks: np.ndarray) -> bool:
-    """Whether values [n] in [0, 1] are better probabilities of clicks than their sigmoid, and than the click rate."""
-    # A million rows suffice.
-    values, clicks = values[:1_000_000].astype(np.float64), clicks[:1_000_000]
-    rate = float(clicks.mean())
-    with np.errstate(divide="ignore"):
-        loss = log_loss(clicks, np.log(values) - np.log1p(-values), rate)
-    return loss < min(log_loss(clicks, values, rate), entropy(clicks > 0.5))
-
-
-def _check_finite(golden: np.ndarray | Headline, rows: int) -> None:
-    """Raises ValueError for golden scores that are not finite."""
-    nan_rows, inf_rows = _non_finite_rows(golden)
-    if nan_rows or inf_rows:
-        raise ValueError(
-            f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {rows} rows; all must be finite"
-        )
-
-
-def _non_finite_rows(scores: np.ndarray | Headline) -> tuple[int, int]:
-    """The number of rows with NaN, and of other rows with an infinite score."""
-    if isinstance(scores, Headline):
-        return scores.nan_rows, scores.inf_rows
-    finite = np.isfinite(scores)
-    if finite.all():
-        return 0, 0
-    rows = len(scores)
-    nan_rows = int(np.isnan(scores).reshape(rows, -1).any(axis=1).sum())
-    return nan_rows, int((~finite).reshape(rows, -1).any(axis=1).sum()) - nan_rows
-
-
-def amount(memory: int | str) -> int:
-    """Bytes of an amount of memory, as 5_000_000, "5MB", "2GB" or "1 GiB".
-
-    Raises:
-        ValueError: something else.
-
-    Example:
-        >>> amount("1.5GB")
-        1500000000
-    """
-    if isinstance(memory, int) and not isinstance(memory, bool) and memory >= 0:
-        return memory
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", memory) if isinstance(memory, str) else None
-    if not match or match[2].upper() not in _UNITS:
-        raise ValueError(f'memory is {memory!r}; it must be a number of bytes or text as "500MB" or "2GB"')
-    return int(float(match[1]) * _UNITS[match[2].upper()])
-
-
-def clean_cost(evaluator: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
-    """The cost of mitigations without errors.
-
-    Returns:
-        one row each: `mitigation`, `auc` with it, `difference` to the AUC without it on the same rows, with `low`, `high` and
-        `p` (paired DeLong, over rows; p is NaN where all rows rank alike).
-    """
-    import pandas as pd
-
-    if evaluator.scoring.task != "click":
-        raise ValueError(f"clean_cost compares AUC, which task={evaluator.scoring.task!r} does not have")
-
-    def _compared(measured: Evaluator) -> np.ndarray:
-        return measured.golden.scores if measured.options["scores"] == "logit" else measured.golden.probabilities
-
-    rows = []
-    for mitigation in mitigations:
-        with evaluator.under(mitigation) as guarded:
-            difference = auc_difference(
-                evaluator.rows.labels, *(_compared(measured) for measured in (guarded, evaluator))
-            )
-        rows.append((mitigation.name, guarded.golden.auc, *difference))
-    return pd.DataFrame(rows, columns=["mitigation", "auc", "difference", "low", "high", "p"])

@@ -1,0 +1,54 @@
+"""Rows that can be evaluated, and what is said of ids that a model has no table row for."""
+
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from drsrobust.data import Batches, Dataset, Split, StreamedRows
+from drsrobust.data.dataset import Ids
+
+
+def checked_rows(rows: Any, task: str) -> Split | Batches | StreamedRows:
+    """The rows to evaluate on.
+
+    Raises:
+        TypeError: neither a Split nor a Dataset nor Batches nor StreamedRows.
+        ValueError: no rows, or labels that the task does not take.
+    """
+    if isinstance(rows, Dataset):
+        rows = rows.test
+    if isinstance(rows, StreamedRows):
+        if task != "click":
+            raise ValueError(f"the labels of a stream are those of task='click', and this is task={task!r}")
+        return rows
+    if not isinstance(rows, Split | Batches):
+        raise TypeError(
+            "rows must be a Dataset, as of dr.data.from_frame(...), a Split such as data.test, dr.data.from_batches(...) of "
+            f"any batches, or dr.data.stream(...), got a {type(rows).__name__}"
+        )
+    if not len(rows):
+        raise ValueError(f"{rows!r} has no rows")
+    labels = rows.labels
+    kind = "rank" if isinstance(labels, Ids) or labels.dtype.kind in "iu" else "multi" if labels.ndim == 2 else "click"
+    if kind != task:
+        raise ValueError(f"the labels of {rows.dataset} are those of task={kind!r}, and this is task={task!r}")
+    if task != "rank":
+        names = rows.tasks or ("",)
+        for name, clicks in zip(names, np.sum(labels.reshape(len(rows), -1) > 0.5, axis=0).tolist(), strict=True):
+            if clicks in (0, len(rows)):
+                what = f"task {name!r}" if name else "the split"
+                raise ValueError(f"{what} has {clicks} clicks in {len(rows)} rows; AUC needs rows of both classes")
+    return rows
+
+
+def ids_and_tables(model: nn.Module, rows: Split | Batches | StreamedRows) -> str:
+    """The largest ids of the rows and the sizes of the model's tables."""
+    modules = model.named_modules()
+    tables = [
+        f"{name} {table.num_embeddings}" for name, table in modules if isinstance(table, nn.Embedding | nn.EmbeddingBag)
+    ]
+    sparse = rows.sparse if isinstance(rows, Split) else {}
+    largest = [f"{name} {ids.values.max()}" for name, ids in sparse.items() if len(ids.values)]
+    text = f"rows of the model's tables: {', '.join(tables) or 'none'}"
+    return text + (f"; largest ids: {', '.join(largest)}" if largest else "")

@@ -1,0 +1,72 @@
+"""The result of one evaluation: its outcome and its metrics."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from drsrobust.evaluation.sharded_rows import ShardedRows
+from drsrobust.evaluation.stream_passes import StreamPasses
+from drsrobust.metrics import served
+from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
+
+TaskMetrics = ClickMetrics | MultiMetrics | RankMetrics | StreamPasses | ShardedRows
+NUMBERS = ("outcome", "rows_reached", "auc", "logloss", "ne", "nan_rows", "inf_rows")  # that every rank has
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The result of one evaluation of n rows.
+
+    Attributes:
+        outcome: `ok`; `nonfinite` (a score is NaN or infinite); `raised` (the model raised: metrics are None).
+        rows_reached: rows whose scores errors may have changed; only these were computed again.
+        auc: of logits, or of the float32 probabilities that a server returns (see `scores` of `Evaluator`); the mean over
+            tasks; None for ranking.
+        logloss (nats per row), ne: of logits, in float64; the mean over tasks; None for ranking.
+        nan_rows, inf_rows: rows with a score that is NaN; other rows with an infinite one.
+        scores: logits float32 [n], or [n, T] or [n, items]; do not write to them. None of a stream, and of a model that is
+            sharded over ranks on all but the first.
+        error: text of the exception, if any.
+    """
+
+    outcome: str
+    rows_reached: int
+    auc: float | None = None
+    logloss: float | None = None
+    ne: float | None = None
+    nan_rows: int | None = None
+    inf_rows: int | None = None
+    scores: np.ndarray | None = field(default=None, repr=False)
+    error: str | None = None
+    _reference: TaskMetrics | None = field(default=None, repr=False)
+    _changed: np.ndarray | None = field(default=None, repr=False)
+
+    @property
+    def probabilities(self) -> np.ndarray | None:
+        """Click probabilities float32, the sigmoid of `scores` computed in float32; None if there are no scores."""
+        return None if self.scores is None else served(self.scores)
+
+    def unreached(self) -> "Evaluation":
+        """The same as the result of errors that affect no row."""
+        return replace(self, rows_reached=0, _changed=np.empty(0, np.int64))
+
+    def metric(self, name: str) -> float | None:
+        """A further metric of `drsrobust.metrics.NAMES`: `calibration`; of users' lists of k rows `ndcg`, `hit_rate`, `recall`,
+        and against golden lists `overlap`, `list_changed`, `users_harmed` (`ndcg@10` sets k); of rows `decision_changed`
+        and `decision_changed_no_click` (a NaN is wrong, or no click), `nan_share`, `score_changed`; against golden scores
+        `deviated_0.01`, `deviated_0.1`, `median_change`, `spearman`. Of one of several tasks: `ndcg/<task>`. None if the model
+        raised or the data has no users.
+
+        Raises:
+            ValueError: an unknown name.
+        """
+        return self.metrics([name])[name]
+
+    def metrics(self, names: Sequence[str]) -> dict[str, float | None]:
+        """Several metrics at once, which takes less time than one by one."""
+        for name in names:
+            self._reference.check_name(name)
+        if self.scores is None:
+            return {name: getattr(self, name, None) for name in names}  # of a stream there is the headline
+        return self._reference.measures(names, self.scores, self._changed)

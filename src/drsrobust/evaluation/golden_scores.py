@@ -1,0 +1,72 @@
+"""What is asked of scores without errors: they are finite, and logits where they are taken for logits."""
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from drsrobust.metrics import log_loss
+from drsrobust.metrics.log_loss import entropy
+from drsrobust.metrics.streamed import Headline
+
+
+def check_finite(golden: np.ndarray | Headline, rows: int) -> None:
+    """Raises ValueError for golden scores that are not finite."""
+    nan_rows, inf_rows = non_finite_rows(golden)
+    if nan_rows or inf_rows:
+        raise ValueError(
+            f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {rows} rows; all must be finite"
+        )
+
+
+def non_finite_rows(scores: np.ndarray | Headline) -> tuple[int, int]:
+    """The number of rows with NaN, and of other rows with an infinite score."""
+    if isinstance(scores, Headline):
+        return scores.nan_rows, scores.inf_rows
+    finite = np.isfinite(scores)
+    if finite.all():
+        return 0, 0
+    rows = len(scores)
+    nan_rows = int(np.isnan(scores).reshape(rows, -1).any(axis=1).sum())
+    return nan_rows, int((~finite).reshape(rows, -1).any(axis=1).sum()) - nan_rows
+
+
+def warn_of_probabilities(
+    name: str, scores: np.ndarray, labels: np.ndarray, tasks: Sequence[str], bounded: bool | None
+) -> None:
+    """Warns if scores, or those of a task, look like probabilities. Logits may lie in [0, 1] too, as those of an untrained
+    model often do: then no sigmoid made them, and as probabilities they are worse than the click rate.
+
+    Args:
+        name: of the model.
+        scores, labels: [n], or [n, T].
+        tasks: names of the T tasks, or none.
+        bounded: whether a sigmoid or a similar operation made the scores; None: unknown.
+    """
+    names = tasks or ("",)
+    suspected = {}
+    for task, values, clicks in zip(
+        names, *(array.reshape(len(array), -1).T for array in (scores, labels)), strict=True
+    ):
+        low, high = values.min(), values.max()
+        if low >= 0 and high <= 1 and (bounded is not False or _predict(values, clicks)):
+            suspected[task] = f"[{low:.3g}, {high:.3g}]"
+    if not suspected:
+        return
+    where = ", ".join(f"of {task!r} in {ends}" if task else f"in {ends}" for task, ends in suspected.items())
+    right = "pass output='probability'" if len(suspected) == len(names) else "let forward return logits of all tasks"
+    warnings.warn(
+        f"{name}: all scores lie {where} and look like probabilities; {right}, else log loss, normalized entropy, "
+        "threshold and epsilon are wrong (if they are logits: output='logit')",
+        stacklevel=4,
+    )
+
+
+def _predict(values: np.ndarray, clicks: np.ndarray) -> bool:
+    """Whether values [n] in [0, 1] are better probabilities of clicks than their sigmoid, and than the click rate."""
+    # A million rows suffice.
+    values, clicks = values[:1_000_000].astype(np.float64), clicks[:1_000_000]
+    rate = float(clicks.mean())
+    with np.errstate(divide="ignore"):
+        loss = log_loss(clicks, np.log(values) - np.log1p(-values), rate)
+    return loss < min(log_loss(clicks, values, rate), entropy(clicks > 0.5))
