@@ -1,6 +1,8 @@
 """docs/scale.md as written, and the examples that it names."""
 
+import importlib
 import importlib.util
+import multiprocessing
 import os
 import re
 import signal
@@ -17,6 +19,10 @@ import pytest
 
 import drsrobust as dr
 from tests.conftest import ROOT
+
+# Processes that need not import again what they have in common.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["torch", "torchrec", "drsrobust.campaign.workers", "distributed.cli.dask_worker"])
 
 STUDY = """
 [model]
@@ -83,6 +89,14 @@ def check(study, name):
     return campaign.timings()
 
 
+def dask_command(name, *arguments):
+    """In a process of its own: what `dask scheduler` and `dask worker` run."""
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    importlib.import_module(f"distributed.cli.{name}").main(arguments)
+
+
 def here(*program):
     """A program of this environment."""
     return [sys.executable, "-m", *program]
@@ -95,11 +109,11 @@ def test_a_dask_cluster_whose_worker_is_killed(study):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "env": os.environ | {"OMP_NUM_THREADS": "1"}}
-    start = ["distributed.cli.dask_scheduler", "--host", address, "--no-dashboard"]
-    processes = [subprocess.Popen(here(*start), **quiet)]
-    worker = ["distributed.cli.dask_worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]
-    processes += [subprocess.Popen(here(*worker), **quiet) for _ in range(4)]
+    commands = [["dask_scheduler", "--host", address, "--no-dashboard"]]
+    commands += [["dask_worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]] * 4
+    processes = [FORKS.Process(target=dask_command, args=command, daemon=True) for command in commands]
+    for process in processes:
+        process.start()
     folder = study[0] / "dask"
 
     def kill():
@@ -107,7 +121,7 @@ def test_a_dask_cluster_whose_worker_is_killed(study):
         chunks: set[Path] = set()  # that other workers computed
         while not any(worker in pq.read_table(path, columns=["worker"])["worker"][0].as_py() for path in new(chunks)):
             time.sleep(0.02)
-        processes[1].send_signal(signal.SIGKILL)
+        processes[1].kill()
 
     def new(chunks):
         there = set(folder.glob("*.parquet")) - chunks
@@ -120,11 +134,11 @@ def test_a_dask_cluster_whose_worker_is_killed(study):
         done = command(sys.executable, ROOT / "examples" / "dask_client.py", study[0] / "dask.toml", address)
         assert done.returncode == 0, done.stderr
     finally:
-        for process in processes:
+        for process in processes[2:] + processes[:1]:
             process.kill()
-            process.wait()
+            process.join()
     assassin.join(timeout=10)
-    assert processes[1].returncode == -signal.SIGKILL and "300 trials" in done.stdout
+    assert processes[1].exitcode == -signal.SIGKILL and "300 trials" in done.stdout
     assert check(study, "dask")["worker"].nunique() == 4
 
 

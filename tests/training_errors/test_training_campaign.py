@@ -1,6 +1,7 @@
 """A campaign of errors during training: one table however it is run, and its columns."""
 
 import multiprocessing
+import time
 from concurrent.futures import ProcessPoolExecutor
 
 import pandas as pd
@@ -107,6 +108,28 @@ def test_an_interrupted_campaign_goes_on(data, expected, tmp_path, monkeypatch):
     again = campaign(data, tmp_path / "s")
     assert len(again.table()) == 5
     same(again.run(workers=1, progress=False), expected)
+
+
+def run_in_small_chunks(folder):
+    from drsrobust.campaign import schedule
+
+    schedule.SHORTEST_CHUNK = 0.02
+    campaign(dr.load_dataset("synthetic-movielens/full", rows=6000), folder).run(workers=1, progress=False)
+
+
+@pytest.mark.long
+def test_kill_9_loses_and_doubles_nothing(data, expected, tmp_path):
+    child = multiprocessing.get_context("spawn").Process(target=run_in_small_chunks, args=(tmp_path / "s",))
+    child.start()
+    while len(list((tmp_path / "s").glob("*.parquet"))) < 3:
+        assert child.is_alive()
+        time.sleep(0.005)
+    child.kill()
+    child.join()
+    again = campaign(data, tmp_path / "s")
+    assert 3 <= len(again.table()) < len(expected)
+    same(again.run(workers=1, progress=False), expected)
+    assert not list((tmp_path / "s").glob(".*.part"))
 
 
 def test_more_trials_go_on_from_fewer(data, expected, tmp_path):
