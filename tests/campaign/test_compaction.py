@@ -1,6 +1,5 @@
 """Stores of many chunks: joined when they are opened for writing, whatever kills the process in between."""
 
-import multiprocessing
 import os
 import signal
 import time
@@ -10,12 +9,9 @@ from random import Random
 import pyarrow.parquet as pq
 import pytest
 
+from drsrobust._processes import process_context
 from drsrobust.campaign import StoreError
-from tests.campaign import writer
 from tests.campaign.writer import store, trials
-
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload([writer.__name__, "pandas"])
 
 
 @pytest.fixture(autouse=True)
@@ -116,7 +112,7 @@ def test_kill_9_while_it_is_compacted(tmp_path):
     for turn in range(12):
         here = filled(tmp_path / f"s{turn}", n=8)
         table, before = here.read(), chunks(here.folder)
-        child = FORKS.Process(target=compact, args=(here.folder, 0.004), daemon=True)
+        child = process_context().Process(target=compact, args=(here.folder, 0.004), daemon=True)
         child.start()
         end = time.monotonic() + 30
         while chunks(here.folder) == before and time.monotonic() < end:
@@ -189,7 +185,7 @@ def test_kill_9_while_a_writer_joins(tmp_path, joined_at):
     """At twelve moments: the stored trials are a beginning of all, each once, and the next writer goes on."""
     random, folder, stored = Random(4), tmp_path / "s", 0
     for _ in range(12):
-        child = FORKS.Process(target=write_slowly, args=(folder,), daemon=True)
+        child = process_context().Process(target=write_slowly, args=(folder,), daemon=True)
         child.start()
         end = time.monotonic() + 30
         while len(chunks(folder)) < 3 and time.monotonic() < end:

@@ -2,7 +2,6 @@
 
 import importlib
 import importlib.util
-import multiprocessing
 import os
 import re
 import signal
@@ -18,11 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import drsrobust as dr
+from drsrobust._processes import process_context
 from tests.conftest import ROOT
-
-# Processes that need not import again what they have in common.
-FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch", "torchrec", "drsrobust.campaign.workers", "distributed.cli.dask_worker"])
 
 STUDY = """
 [model]
@@ -111,7 +107,8 @@ def test_a_dask_cluster_whose_worker_is_killed(study):
         address = f"127.0.0.1:{free.getsockname()[1]}"
     commands = [["dask_scheduler", "--host", address, "--no-dashboard"]]
     commands += [["dask_worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]] * 4
-    processes = [FORKS.Process(target=dask_command, args=command, daemon=True) for command in commands]
+    forks = process_context()  # new interpreters would import PyTorch again, on too few cores
+    processes = [forks.Process(target=dask_command, args=command, daemon=True) for command in commands]
     for process in processes:
         process.start()
     folder = study[0] / "dask"

@@ -2,7 +2,6 @@
 
 import ast
 import errno
-import multiprocessing
 import os
 import shutil
 import signal
@@ -21,20 +20,19 @@ import pyarrow.parquet as pq
 import pytest
 
 import drsrobust.campaign
+from drsrobust._processes import process_context
 from drsrobust.campaign import Store, StoreError
 from drsrobust.campaign.table import SCHEMA, stored_schema
 from tests.campaign import writer
 from tests.campaign.writer import CONDITIONS, TRIALS, store, trials
 from tests.data.test_download import full_disk
 
-FORKS = multiprocessing.get_context("forkserver")  # a new interpreter for each writer would take half a second
-FORKS.set_forkserver_preload([writer.__name__, "pandas"])  # (PyArrow imports pandas with its first table)
-
 
 def start(folder, seed, sync_seconds=0):
     """A process that writes, and a generator of what it says: nothing at first, then the keys it stored."""
-    said, ours = FORKS.Pipe(duplex=False)
-    process = FORKS.Process(target=writer.write_all, args=(folder, seed, ours.send, sync_seconds), daemon=True)
+    forks = process_context()  # a new interpreter for each writer would take half a second
+    said, ours = forks.Pipe(duplex=False)
+    process = forks.Process(target=writer.write_all, args=(folder, seed, ours.send, sync_seconds), daemon=True)
     process.start()
     ours.close()  # so that the end of the process is the end of what it says
     return process, iter_said(said)

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from drsrobust.evaluation.evaluation import compared
 from drsrobust.evaluation.evaluator import Evaluator
 from drsrobust.metrics.auc import auc_difference
 from drsrobust.mitigation import Mitigation
@@ -16,23 +15,26 @@ if TYPE_CHECKING:
 def clean_cost(evaluator: Evaluator, mitigations: Iterable[Mitigation]) -> "pd.DataFrame":
     """The cost of mitigations without errors.
 
+    Args:
+        evaluator: of the model without mitigation.
+        mitigations: attached one after the other.
+
     Returns:
         one row each: `mitigation`, `auc` with it, `difference` to the AUC without it on the same rows, with `low`, `high` and
         `p` (paired DeLong, over rows; p is NaN where all rows rank alike).
+
+    Raises:
+        ValueError: a task other than `click`, which has no AUC.
     """
     import pandas as pd
 
     if evaluator.scoring.task != "click":
         raise ValueError(f"clean_cost compares AUC, which task={evaluator.scoring.task!r} does not have")
 
-    def _compared(measured: Evaluator) -> np.ndarray:
-        return measured.golden.scores if measured.options["scores"] == "logit" else measured.golden.probabilities
-
-    rows = []
+    labels, scores, rows = evaluator.rows.labels, evaluator.options["scores"], []
+    golden = compared(evaluator.golden, scores)
     for mitigation in mitigations:
         with evaluator.under(mitigation) as guarded:
-            difference = auc_difference(
-                evaluator.rows.labels, *(_compared(measured) for measured in (guarded, evaluator))
-            )
+            difference = auc_difference(labels, compared(guarded.golden, scores), golden)
         rows.append((mitigation.name, guarded.golden.auc, *difference))
     return pd.DataFrame(rows, columns=["mitigation", "auc", "difference", "low", "high", "p"])

@@ -8,6 +8,7 @@ import numpy as np
 from drsrobust.evaluation.sharded_rows import ShardedRows
 from drsrobust.evaluation.stream_passes import StreamPasses
 from drsrobust.metrics import served
+from drsrobust.metrics.streamed import Headline
 from drsrobust.metrics.tasks import ClickMetrics, MultiMetrics, RankMetrics
 
 TaskMetrics = ClickMetrics | MultiMetrics | RankMetrics | StreamPasses | ShardedRows
@@ -70,3 +71,21 @@ class Evaluation:
         if self.scores is None:
             return {name: getattr(self, name, None) for name in names}  # of a stream there is the headline
         return self._reference.measures(names, self.scores, self._changed)
+
+
+def compared(result: Evaluation, scores: str) -> np.ndarray | None:
+    """The scores of a result, float32 in the shape of `result.scores`, that AUC and own metrics compare (`scores` of
+    `Evaluator`); None if there are none."""
+    return result.scores if scores == "logit" else result.probabilities
+
+
+def non_finite_rows(scores: np.ndarray | Headline) -> tuple[int, int]:
+    """The number of rows with NaN, and of other rows with an infinite score, of scores [n], [n, T] or [n, items]."""
+    if isinstance(scores, Headline):
+        return scores.nan_rows, scores.inf_rows
+    finite = np.isfinite(scores)
+    if finite.all():
+        return 0, 0
+    rows = len(scores)
+    nan_rows = int(np.isnan(scores).reshape(rows, -1).any(axis=1).sum())
+    return nan_rows, int((~finite).reshape(rows, -1).any(axis=1).sum()) - nan_rows

@@ -15,8 +15,8 @@ from drsrobust._html import facts
 from drsrobust.data import Batches, Dataset, Split, StreamedRows, StreamError
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
 from drsrobust.evaluation.checked_rows import checked_rows, ids_and_tables
-from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics
-from drsrobust.evaluation.golden_scores import check_finite, non_finite_rows, warn_of_probabilities
+from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, compared, non_finite_rows
+from drsrobust.evaluation.golden_scores import check_finite, warn_of_probabilities
 from drsrobust.evaluation.sharded_rows import ShardedRows
 from drsrobust.evaluation.stream_passes import StreamPasses
 from drsrobust.injection import AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
@@ -336,8 +336,7 @@ class Evaluator:
         self.on_first(lambda: self._check_own_metric(metric))
 
     def _check_own_metric(self, metric: OwnMetric) -> None:
-        golden = self.golden.scores if self._options["scores"] == "logit" else self.golden.probabilities
-        metric.check_golden(self.rows.labels, golden, self.rows.users)
+        metric.check_golden(self.rows.labels, compared(self.golden, self._options["scores"]), self.rows.users)
 
     def own_metric(self, metric: OwnMetric, result: Evaluation) -> float | None:
         """A user's metric of a result of this evaluator; None if the model raised, or if the metric raises where a score is
@@ -348,10 +347,9 @@ class Evaluator:
         """
         if result.scores is None:
             return None
-        logit = self._options["scores"] == "logit"
-        compared = (scored.scores if logit else scored.probabilities for scored in (result, self.golden))
+        wrong, golden = (compared(each, self._options["scores"]) for each in (result, self.golden))
         try:
-            return metric(self.rows.labels, *compared, self.rows.users)
+            return metric(self.rows.labels, wrong, golden, self.rows.users)
         except Exception:
             if result.outcome == "ok":
                 raise

@@ -5,30 +5,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from drsrobust.evaluation.evaluation import non_finite_rows
 from drsrobust.metrics import log_loss
 from drsrobust.metrics.log_loss import entropy
 from drsrobust.metrics.streamed import Headline
 
 
 def check_finite(golden: np.ndarray | Headline, rows: int) -> None:
-    """Raises ValueError for golden scores that are not finite."""
+    """Raises ValueError for golden scores ([n], [n, T] or [n, items], of so many rows) that are not finite."""
     nan_rows, inf_rows = non_finite_rows(golden)
     if nan_rows or inf_rows:
         raise ValueError(
             f"the model without errors gives {nan_rows} NaN and {inf_rows} infinite scores in {rows} rows; all must be finite"
         )
-
-
-def non_finite_rows(scores: np.ndarray | Headline) -> tuple[int, int]:
-    """The number of rows with NaN, and of other rows with an infinite score."""
-    if isinstance(scores, Headline):
-        return scores.nan_rows, scores.inf_rows
-    finite = np.isfinite(scores)
-    if finite.all():
-        return 0, 0
-    rows = len(scores)
-    nan_rows = int(np.isnan(scores).reshape(rows, -1).any(axis=1).sum())
-    return nan_rows, int((~finite).reshape(rows, -1).any(axis=1).sum()) - nan_rows
 
 
 def warn_of_probabilities(
