@@ -5,9 +5,10 @@ import os
 import signal
 import threading
 import time
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
+from queue import SimpleQueue
 from types import SimpleNamespace
 
 import pandas as pd
@@ -150,26 +151,32 @@ def test_how_many_workers_an_executor_has():
 
 def test_an_executor_is_given_two_chunks_a_worker(evaluator, tmp_path, monkeypatch):
     """As many as `workers=` says, and as there are when more have come."""
-    in_work, most = [], []
+    submitted, in_work = [], []
 
-    class Counting(ThreadPoolExecutor):
+    class WhenWaitedFor:
         def submit(self, function, *arguments):
-            in_work.append(1)
-            most.append(len(in_work))
-            future = super().submit(function, *arguments)
-            future.add_done_callback(lambda _: in_work.pop())
-            return future
+            submitted.append((Future(), function, arguments))
+            return submitted[-1][0]
 
-    monkeypatch.setattr(running, "ASK_SECONDS", 0.01)
+    class Ended(SimpleQueue):
+        """Computes the chunk submitted first when the campaign waits: no thread's speed decides how many are in work."""
+
+        def get(self, timeout):
+            in_work.append(len(submitted))
+            future, function, arguments = submitted.pop(0)
+            future.set_result(function(*arguments))
+            return super().get()
+
+    monkeypatch.setattr(running, "SimpleQueue", Ended)
+    monkeypatch.setattr(running, "ASK_SECONDS", -1)  # asks every time
     monkeypatch.setattr(running, "chunk_size", lambda *_: 1)
-    with Counting(1) as executor:
-        campaign(evaluator, tmp_path / "s", targets=["all"]).run(progress=False, executor=executor, workers=3)
-        assert max(most) == 6
-        most.clear()
-        workers = iter([1, 1, 4])
-        monkeypatch.setattr(running, "_workers_of", lambda executor: next(workers, 4))
-        campaign(evaluator, tmp_path / "t", targets=["all"]).run(progress=False, executor=executor)
-    assert most[:2] == [1, 2] and max(most) == 8
+    campaign(evaluator, tmp_path / "s", targets=["all"]).run(progress=False, executor=WhenWaitedFor(), workers=3)
+    assert in_work[0] == max(in_work) == 6
+    in_work.clear()
+    workers = iter([1, 1, 4])
+    monkeypatch.setattr(running, "_workers_of", lambda executor: next(workers, 4))
+    campaign(evaluator, tmp_path / "t", targets=["all"]).run(progress=False, executor=WhenWaitedFor())
+    assert in_work[:3] == [2, 2, 8] and max(in_work) == 8
 
 
 class Tower(nn.Module):
