@@ -82,6 +82,16 @@ def empty_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session")
+def warm_python():
+    """Runs scripts in processes that need not import PyTorch: see `WarmPython.run`."""
+    from tests.warm_python import WarmPython
+
+    python = WarmPython()
+    yield python
+    python.close()
+
+
+@pytest.fixture(scope="session")
 def data():
     """Generated ratings in the schema `full`: dense columns, single- and multi-hot features."""
     from drsrobust.data import load_dataset

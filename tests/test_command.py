@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 import pandas as pd
@@ -237,17 +238,16 @@ def test_mistakes_are_named(folder, old, new, said):
     assert not any((folder / name).exists() for name in ("trials", "out", "harm"))
 
 
-def test_modules_next_to_the_file_replace_no_package(folder):
+def test_modules_next_to_the_file_replace_no_package(folder, monkeypatch):
     """Its folder was the first on the path, so a seaborn.py there was run in place of the package."""
     for name in ("seaborn.py", "scipy.py", "yaml.py"):
         (folder / name).write_text("raise RuntimeError('replaced')")
-    script = (
-        "import sys, drsrobust as dr; dr.read_campaign(sys.argv[1]); import seaborn, scipy, yaml; print(sys.path[-1])"
-    )
-    command = [sys.executable, "-P", "-c", script, str(folder / "study.toml")]
-    path = os.environ | {"PYTHONPATH": str(ROOT / "src")}
-    done = subprocess.run(command, capture_output=True, text=True, env=path)
-    assert done.returncode == 0 and done.stdout.strip() == str(folder), done.stderr
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(folder)])
+    dr.read_campaign(folder / "study.toml")
+    assert sys.path[-1] == str(folder)
+    for name in ("seaborn", "scipy", "yaml"):
+        assert not PathFinder.find_spec(name).origin.startswith(str(folder))
+    assert PathFinder.find_spec("own_towers").origin.startswith(str(folder))
 
 
 def test_a_module_of_another_file_is_not_taken(folder):

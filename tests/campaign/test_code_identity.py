@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-import subprocess
 import sys
 import textwrap
 import threading
@@ -262,7 +261,7 @@ def test_a_trial_that_changes_from_run_to_run(rows, tmp_path, monkeypatch):
         made(rows, error=Drifting(1e-2), store=tmp_path / "s").run(progress=False)
 
 
-def test_scripts_find_their_store_from_another_folder_and_after_an_unrelated_edit(empty_cache, tmp_path):
+def test_scripts_find_their_store_from_another_folder_and_after_an_unrelated_edit(empty_cache, tmp_path, warm_python):
     script = textwrap.dedent("""
         import sys, torch
         from torch import nn
@@ -291,7 +290,7 @@ def test_scripts_find_their_store_from_another_folder_and_after_an_unrelated_edi
         place.mkdir(exist_ok=True)
         (place / "my_parts.py").write_text(parts)
         (place / "script.py").write_text(script)
-        done = subprocess.run([sys.executable, "-W", "ignore", "script.py"], cwd=place, capture_output=True, text=True)
+        done = warm_python.run("script.py", cwd=place)
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
 
@@ -302,7 +301,7 @@ def test_scripts_find_their_store_from_another_folder_and_after_an_unrelated_edi
     assert Path(empty_cache, "campaigns").is_dir()
 
 
-def test_a_campaign_of_a_file_sees_an_edit_of_the_models_file(empty_cache, tmp_path):
+def test_a_campaign_of_a_file_sees_an_edit_of_the_models_file(empty_cache, tmp_path, warm_python):
     """`drsrobust campaign` in a new process, before and after the edit."""
     module = textwrap.dedent("""
         import torch
@@ -326,8 +325,8 @@ def test_a_campaign_of_a_file_sees_an_edit_of_the_models_file(empty_cache, tmp_p
 
     def drop(text):
         (tmp_path / "edited_parts.py").write_text(text)
-        command = [str(Path(sys.executable).with_name("drsrobust")), "campaign", "study.toml"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        command = [Path(sys.executable).with_name("drsrobust"), "campaign", "study.toml"]
+        done = warm_python.run(*command, cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

@@ -4,13 +4,13 @@ import os
 import pickle
 import tempfile
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
-from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
 import torch
 
 import drsrobust as dr
+from drsrobust._processes import process_context
 from drsrobust.campaign import workers
 
 GRID = {"errors": [dr.BitFlip(1e-3)], "targets": ["all", "embedding"], "trials": 4}
@@ -196,7 +196,7 @@ def test_workers_with_another_temporary_folder(evaluator, tmp_path):
     """As on another host: they see the store's folder alone."""
     (tmp_path / "tmp").mkdir()
     expected = dr.Campaign(evaluator, store=tmp_path / "one", **GRID).run(progress=False, workers=1)
-    options = {"mp_context": get_context("spawn"), "initializer": set_temporary, "initargs": (str(tmp_path / "tmp"),)}
+    options = {"mp_context": process_context(), "initializer": set_temporary, "initargs": (str(tmp_path / "tmp"),)}
     with ProcessPoolExecutor(1, **options) as pool:
         assert pool.submit(tempfile.gettempdir).result() == str(tmp_path / "tmp") != tempfile.gettempdir()
         found = dr.Campaign(evaluator, store=tmp_path / "wk", **GRID).run(progress=False, executor=pool)

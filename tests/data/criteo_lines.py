@@ -1,9 +1,5 @@
 """Small Criteo files for tests."""
 
-import os
-import subprocess
-import sys
-
 import numpy as np
 
 
@@ -20,10 +16,3 @@ def many(n, seed=0):
         categories = ["" if x == 0 else f"{x * 999_999_937 % 2**32:08x}" for x in rng.geometric(0.2, 26) - 1]
         lines.append(line(rng.integers(0, 2), integers, categories))
     return lines
-
-
-def run(code, cache, **environment):
-    """Runs Python code in a process with its own cache; what it printed and its exit status."""
-    environment = os.environ | {"DRSROBUST_CACHE": str(cache)} | environment
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    return done.stdout, done.returncode, done.stderr

@@ -1,5 +1,6 @@
 """A call after a killed one redoes no finished array and gives the same bytes."""
 
+import os
 import signal
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from drsrobust._hashing import file_digest
 from drsrobust.data import DataError, click_logs, id_encoding, load_dataset, text_lines
-from tests.data.criteo_lines import line, many, run
+from tests.data.criteo_lines import line, many
 
 # Kills itself, as kill -9 does, when `what` of the module is called for the n-th time; before it does its work.
 KILLED = """
@@ -55,7 +56,7 @@ def finished(cache):
         ("criteo-sample/fields", "cache._publish", 1),  # when all is written, before it is renamed
     ],
 )
-def test_kill_and_resume(file, tmp_path, monkeypatch, name, what, n):
+def test_kill_and_resume(file, tmp_path, monkeypatch, warm_python, name, what, n):
     once, again = tmp_path / "once", tmp_path / "again"
     monkeypatch.setenv("DRSROBUST_CACHE", str(once))
     options = {"path": file, "bad_lines": "skip", "min_count": 2}
@@ -63,8 +64,8 @@ def test_kill_and_resume(file, tmp_path, monkeypatch, name, what, n):
         whole = load_dataset(name, **options)
 
     code = KILLED.format(what=what, n=n, name=name, path=str(file), bad_lines="skip")
-    _, status, errors = run(code, again)
-    assert status == -signal.SIGKILL, errors
+    killed = warm_python.run("-c", code, env=os.environ | {"DRSROBUST_CACHE": str(again)})
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     part = next((again / "data").glob(".*.part"))
     done = {path: path.stat().st_mtime_ns for path in part.rglob("*") if path.is_file() and path.suffix != ".part"}
     assert (part / click_logs.RAW in done) == (what != "click_logs.pa.table")
@@ -86,10 +87,11 @@ def test_kill_and_resume(file, tmp_path, monkeypatch, name, what, n):
             assert (finished(again) / array).stat().st_mtime_ns == done[part / array]
 
 
-def test_a_finished_set_that_was_damaged_before_its_rename_is_made_again(file, tmp_path, monkeypatch):
+def test_a_finished_set_that_was_damaged_before_its_rename_is_made_again(file, tmp_path, monkeypatch, warm_python):
     cache, name = tmp_path / "cache", "criteo-sample/dlrm"
     monkeypatch.setenv("DRSROBUST_CACHE", str(cache))
-    run(KILLED.format(what="cache._publish", n=1, name=name, path=str(file), bad_lines="skip"), cache)
+    code = KILLED.format(what="cache._publish", n=1, name=name, path=str(file), bad_lines="skip")
+    warm_python.run("-c", code)
     labels = next(cache.glob("data/.*.part/labels.npy"))
     labels.write_bytes(labels.read_bytes()[:-1] + b"x")
     with pytest.warns(UserWarning, match="skipped: 2, rows kept: 298"):

@@ -1,8 +1,5 @@
 """A user's own model on her own rows, in every form that a user has tried: each test does what the user did."""
 
-import subprocess
-import sys
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -300,9 +297,9 @@ for rows in (data, dr.data.from_batches(list(data.test.batches(64)))):
 """
 
 
-def test_workers_make_a_model_of_a_notebook(tmp_path):
+def test_workers_make_a_model_of_a_notebook(tmp_path, warm_python):
     """On rows of a frame, and on batches."""
-    done = subprocess.run([sys.executable, "-c", NOTEBOOK], capture_output=True, text=True, cwd=tmp_path)
+    done = warm_python.run("-c", NOTEBOOK, cwd=tmp_path)
     assert done.stdout.split() == ["12", "True"] * 2, done.stderr
 
 

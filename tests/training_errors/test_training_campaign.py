@@ -1,6 +1,5 @@
 """A campaign of errors during training: one table however it is run, and its columns."""
 
-import multiprocessing
 import time
 from concurrent.futures import ProcessPoolExecutor
 
@@ -8,6 +7,7 @@ import pandas as pd
 import pytest
 
 import drsrobust as dr
+from drsrobust._processes import process_context
 from drsrobust.campaign import StoreError, merge
 from drsrobust.training_errors import (
     AdamState,
@@ -82,7 +82,7 @@ def test_the_first_evaluation_is_that_of_the_end_of_a_shorter_campaign(data, exp
 
 
 def test_another_process(data, expected, tmp_path):
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+    with ProcessPoolExecutor(1, mp_context=process_context()) as executor:
         same(campaign(data, tmp_path / "s").run(executor=executor, progress=False), expected)
 
 
@@ -119,7 +119,7 @@ def run_in_small_chunks(folder):
 
 @pytest.mark.long
 def test_kill_9_loses_and_doubles_nothing(data, expected, tmp_path):
-    child = multiprocessing.get_context("spawn").Process(target=run_in_small_chunks, args=(tmp_path / "s",))
+    child = process_context().Process(target=run_in_small_chunks, args=(tmp_path / "s",))
     child.start()
     while len(list((tmp_path / "s").glob("*.parquet"))) < 3:
         assert child.is_alive()
