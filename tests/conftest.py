@@ -84,9 +84,9 @@ def empty_cache(tmp_path, monkeypatch):
 @pytest.fixture(scope="session")
 def warm_python():
     """Runs scripts in processes that need not import PyTorch: see `WarmPython.run`."""
-    from tests.warm_python import WarmPython
+    from tests.warm_python import MODULES, WarmPython
 
-    python = WarmPython()
+    python = WarmPython(modules=(*MODULES, "torchrec"))
     yield python
     python.close()
 

@@ -12,6 +12,7 @@ import pytest
 from packaging.requirements import Requirement
 
 import drsrobust
+from tests.warm_python import WarmPython
 
 ROOT = Path(__file__).resolve().parent.parent
 USERS = ROOT / "tests" / "users"
@@ -58,15 +59,22 @@ def required(wheel):
     return sources
 
 
+@pytest.fixture(scope="module")
+def warm(python):
+    """The interpreter, which has imported what the package requires, and the package."""
+    warm = WarmPython(python)
+    yield warm
+    warm.close()
+
+
 def run(python, script, folder):
     """Runs a script as a user does: in a folder of her own, with nothing of this repository on the path."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"DRSROBUST_CACHE": str(folder / "cache"), "MPLBACKEND": "Agg", "PYTHONNOUSERSITE": "1"}
     for path in (USERS / "shop.py", USERS / f"{script}.py"):
         (folder / path.name).write_text(path.read_text())
-    done = subprocess.run([python, f"{script}.py"], cwd=folder, env=environment, capture_output=True, text=True)
+    done = python.run(f"{script}.py", cwd=folder, env=environment)
     assert done.returncode == 0 and done.stdout, done.stderr
-    return done.stdout
 
 
 def test_it_holds_the_package_alone(wheel):
@@ -102,12 +110,12 @@ def test_there_is_no_torchrec(python):
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-def test_a_user(python, tmp_path, script):
-    run(python, script, tmp_path)
+def test_a_user(warm, tmp_path, script):
+    run(warm, script, tmp_path)
 
 
-def test_a_user_of_torchrec(tmp_path):
-    run(sys.executable, "torchrec_dlrm", tmp_path)
+def test_a_user_of_torchrec(warm_python, tmp_path):
+    run(warm_python, "torchrec_dlrm", tmp_path)
 
 
 def test_the_command(python, tmp_path):

@@ -80,7 +80,7 @@ def _become(words: list[str], folder: str, variables: dict[str, str], out: str, 
             module = sys.modules["__main__"] = ModuleType("__main__")
             exec(compile(words[1], "<string>", "exec"), vars(module))
         else:
-            runpy.run_path(script, run_name="__main__")
+            runpy.run_path(str(Path(script).absolute()), run_name="__main__")
         status = 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
