@@ -134,8 +134,9 @@ def side_by_side(runs: Mapping[str, Run], jobs: int) -> Iterator[tuple[str, Outc
                 waiting.remove(new)
                 cores = free.pop()
                 parent_end, child_end = context.Pipe(duplex=False)
+                variables = dict(os.environ)  # the fork server has those of its start
                 process = context.Process(
-                    target=_run_in_child, args=(child_end, runs[new], set() if new == MODELS else cores)
+                    target=_run_in_child, args=(child_end, runs[new], set() if new == MODELS else cores, variables)
                 )
                 process.start()
                 child_end.close()
@@ -177,10 +178,12 @@ def _core_sets(jobs: int) -> list[set[int]]:
     return [set(cores[number * each : (number + 1) * each]) for number in range(jobs)]
 
 
-def _run_in_child(connection: Connection, run: Run, cores: set[int]) -> None:
+def _run_in_child(connection: Connection, run: Run, cores: set[int], variables: dict[str, str]) -> None:
     """SIGTERM ends this process and lets papermill shut the kernel down, as an interrupt does."""
     from reproduce.warm_kernels import ForkedKernel
 
+    os.environ.clear()
+    os.environ.update(variables)
     signal.signal(signal.SIGTERM, _interrupted)
     if cores:
         os.sched_setaffinity(0, cores)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from drsrobust._processes import process_context
 from reproduce.notebooks import all_notebooks, read_notebook
 from reproduce.profiles import load_profile
 from reproduce.runner import ALONE, MODELS, run_notebooks, total_seconds
@@ -63,6 +64,19 @@ def test_at_the_same_time_and_yielded_in_order(tmp_path):
     assert (tmp_path / "run" / "figures" / "11_two.svg").read_text() == "11_two"
     one, two = ((tmp_path / "meeting" / name).read_text().split() for name in names[:2])
     assert one and (len(os.sched_getaffinity(0)) < 2 or not set(one) & set(two))  # each has its share of the cores
+
+
+def test_they_see_the_environment_variables_of_their_start(tmp_path, monkeypatch):
+    """Not those of the fork server, which may have begun before."""
+    process_context().Process(target=int).start()  # the server
+    for name in ("10_one", "11_two"):
+        write(tmp_path, f'name: str = "{name}"', DRAW + 'assert os.environ["SET_LATER"] == "1"', name=f"{name}.ipynb")
+    found = {name: read_notebook(tmp_path / f"{name}.ipynb") for name in ("10_one", "11_two")}
+    monkeypatch.setenv("SET_LATER", "1")
+    assert [outcome.error for outcome in run_notebooks(dict.fromkeys(found, {}), found, tmp_path / "run", 2)] == [
+        "",
+        "",
+    ]
 
 
 def test_a_process_that_is_killed_is_named_as_such(tmp_path):

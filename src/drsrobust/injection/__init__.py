@@ -2,10 +2,11 @@
 
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.apply import AppliedMap, ErrorMapMismatch, applied_maps, open_in, restore, restore_leftovers
+from drsrobust.injection.bit_errors import BitFlip, FixedCount, SingleBit, StuckAt
 from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.error_models import BitFlip, ErrorModel, FixedCount, SingleBit, StuckAt, Sum
+from drsrobust.injection.error_models import ErrorModel, Sum
 from drsrobust.injection.field_errors import (
     Burst,
     MultiBit,

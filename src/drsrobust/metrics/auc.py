@@ -236,12 +236,12 @@ def auc_difference(
     Raises:
         ValueError: rows of one class, or fewer than two of either.
     """
-    from scipy.stats import norm
+    from scipy.special import ndtr
 
     value = auc(labels, scores) - auc(labels, others)
     first, two = placements(labels, scores), placements(labels, others)
     error = np.sqrt(_variance(first[0] - two[0], first[1] - two[1]))
-    p = float(2 * norm.sf(abs(value) / error)) if error > 0 else float("nan")
+    p = float(2 * ndtr(-abs(value) / error)) if error > 0 else float("nan")
     low, high = _ends(value, (first[0] - two[0], first[1] - two[1]), (-1.0, 1.0), confidence)
     return value, low, high, p
 
@@ -265,6 +265,6 @@ def _variance(clicks: np.ndarray, others: np.ndarray) -> float:
 
 
 def _z(confidence: float) -> float:
-    from scipy.stats import norm
+    from scipy.special import ndtri
 
-    return float(norm.ppf((1 + confidence) / 2))
+    return float(ndtri((1 + confidence) / 2))

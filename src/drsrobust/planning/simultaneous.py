@@ -65,7 +65,7 @@ def uncertainty(values: np.ndarray, members: np.ndarray, weights: np.ndarray, *,
         weights: float64 [strata], their probabilities.
         seed: of the bootstrap.
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     n = members.sum(axis=1)
     shares = weights @ (members / n[:, None])  # of each map
@@ -88,7 +88,7 @@ def uncertainty(values: np.ndarray, members: np.ndarray, weights: np.ndarray, *,
         mean,
         error,
         float(np.quantile(ratios, 1 - alpha)),
-        float(t.ppf(1 - alpha / max(1, coefficients), n.min() - 1)),  # one stratum may carry the variance
+        float(stdtrit(n.min() - 1, 1 - alpha / max(1, coefficients))),  # one stratum may carry the variance
         float(np.maximum(largest, 0.0) @ (weights * missed)),
     )
 

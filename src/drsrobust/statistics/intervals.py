@@ -37,7 +37,7 @@ def mean_interval(
         >>> mean_interval(np.zeros(100), bounds=(0, 1))
         (0.0, 0.0, 0.0295...)
     """
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     values = np.asarray(values, np.float64)
     n = len(values)
@@ -54,7 +54,7 @@ def mean_interval(
         share = rule_of_three(n, confidence)
         return value, value - share * (value - bounds[0]), value + share * (bounds[1] - value)
     mean = float(values.mean())
-    half = float(t.ppf((1 + confidence) / 2, n - 1) * values.std(ddof=1) / np.sqrt(n))
+    half = float(stdtrit(n - 1, (1 + confidence) / 2) * values.std(ddof=1) / np.sqrt(n))
     low, high = bounds or (-np.inf, np.inf)
     return mean, max(mean - half, float(low)), min(mean + half, float(high))
 
@@ -150,10 +150,10 @@ def stringer_interval(
 @lru_cache(maxsize=1024)
 def _stringer_steps(n: int, confidence: float) -> np.ndarray:
     """p_0, p_1 - p_0, ..., p_n - p_(n-1) of the upper Clopper-Pearson limits of 0 .. n events in n."""
-    from scipy.stats import beta
+    from scipy.special import betaincinv
 
     events = np.arange(n)
-    return np.diff(np.append(beta.ppf(confidence, events + 1, n - events), 1.0), prepend=0.0)
+    return np.diff(np.append(betaincinv(events + 1, n - events, confidence), 1.0), prepend=0.0)
 
 
 def wilson(count: int, n: int, confidence: float = CONFIDENCE) -> tuple[float, float, float]:

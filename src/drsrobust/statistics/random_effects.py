@@ -84,13 +84,13 @@ def _methods(intervals: "pd.Series") -> str:
 
 
 def _interval(group: "pd.DataFrame", name: str, confidence: float) -> dict[str, float]:
-    from scipy.stats import norm, t
+    from scipy.special import ndtri, stdtrit
 
     means, low, high = (group[f"{name}{end}"].to_numpy(float) for end in ("", "_low", "_high"))
-    factor = t.ppf((1 + confidence) / 2, len(group) - 1) / np.sqrt(len(group))
+    factor = stdtrit(len(group) - 1, (1 + confidence) / 2) / np.sqrt(len(group))
     between, mean = means.var(ddof=1), float(means.mean())
     # Intervals over maps need not be symmetric.
-    errors = [np.mean((side / norm.ppf((1 + confidence) / 2)) ** 2) for side in (means - low, high - means)]
+    errors = [np.mean((side / ndtri((1 + confidence) / 2)) ** 2) for side in (means - low, high - means)]
     below, above = (factor * np.sqrt(np.fmax(between, error)) for error in errors)
     least, greatest = known_bounds(name) or (-np.inf, np.inf)
     return {f"{name}_low": float(max(mean - below, least)), f"{name}_high": float(min(mean + above, greatest))}

@@ -181,7 +181,7 @@ class Strata:
         """The ratio of two means over the same trials, and Fieller's interval: all r for which the mean of numerator - r *
         denominator may be 0, by Student's t with Satterthwaite's degrees of freedom. The ends are NaN where the denominator may
         be 0."""
-        from scipy.stats import t
+        from scipy.special import stdtrit
 
         weights, tops = self._parts(numerator)
         bottoms = list(self._parts(denominator)[1].values())
@@ -197,7 +197,7 @@ class Strata:
         share = float(top / bottom)
         variances = spread @ [1, -share] @ [1, -share]  # variances of numerator - share * denominator
         freedom = variances.sum() ** 2 / (variances**2 / (ns - 1)).sum() if variances.any() else ns.sum() - len(ns)
-        (xx, xy), (_, yy) = t.ppf((1 + confidence) / 2, freedom) ** 2 * spread.sum(0)
+        (xx, xy), (_, yy) = stdtrit(freedom, (1 + confidence) / 2) ** 2 * spread.sum(0)
         a, b, c = bottom**2 - yy, top * bottom - xy, top**2 - xx
         if a <= 0:
             return share, float("nan"), float("nan")
