@@ -27,7 +27,8 @@ TIMED_TABLES = (
 TIMED_NOTEBOOKS = ("07_abft", "09_injection_speed")
 TIMED_COLUMNS = ["seconds", "overhead_percent"]
 SIDES = ("base", "the work tree")
-WORDS = ("what", "expected", "reads", "reason", "detail")  # of tables of claims; wording may change
+# Of claims: wording may change, and the base, an archive, knows no dates of rules.
+WORDS = ("what", "expected", "reads", "reason", "detail", "since")
 
 
 def main(arguments: list[str] | None = None) -> int:
