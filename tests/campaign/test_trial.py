@@ -3,6 +3,7 @@ import pytest
 import torch
 from torch import nn
 
+from drsrobust.campaign import trial
 from drsrobust.campaign.table import BIT_COUNT
 from drsrobust.campaign.trial import audit, count_bits, errors_by_bit
 from drsrobust.injection import Activations, BitFlip, FixedCount, Inputs, SingleBit, inject, resolve
@@ -14,7 +15,10 @@ def model():
     return nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 10).bfloat16(), nn.Linear(10, 5).double())
 
 
-def test_as_the_map_counts(model):
+@pytest.mark.parametrize("few", [0, trial._FEW_IN_ALL])
+def test_as_the_map_counts(model, few, monkeypatch):
+    """Of a small map all words at once, else tensor by tensor."""
+    monkeypatch.setattr(trial, "_FEW_IN_ALL", few)
     for error in (BitFlip(1e-1), BitFlip(1e-3), SingleBit(14), BitFlip(0.5, bits="sign"), FixedCount(0)):
         error_map = error.sample(resolve(model), seed=3)
         tensor, bit, count = errors_by_bit(error_map)

@@ -30,7 +30,8 @@ VERIFY_EVERY = 50  # the evaluator is verified when trials have taken so many ti
 VERIFY_SECONDS = 0.5  # the duration before the first one
 TRIED = 3.0  # seconds of work here before a campaign may switch to several processes
 _BLOCK = 1 << 16  # words counted at a time: their widened copies stay in the processor's cache
-_FEW = 256  # words of which each bit is unpacked, which takes less than histograms
+_FEW = 256  # words of a tensor of which each bit is unpacked, which takes less than histograms
+_FEW_IN_ALL = 1 << 14  # words of a map
 _BITS_OF_BYTE = (np.arange(256)[:, None] >> np.arange(8)) & 1  # [256, 8]
 
 
@@ -42,6 +43,15 @@ def errors_by_bit(error_map: ErrorMap) -> tuple[np.ndarray, np.ndarray, np.ndarr
         bit: uint8 [n], 0 the lowest of its word, ascending within a tensor.
         count: int64 [n], at least 1.
     """
+    if len(error_map) <= _FEW_IN_ALL:
+        mask, tensor = error_map.mask, 64 * error_map.tensor.astype(np.int64)
+        several = np.flatnonzero(mask & (mask - np.uint64(1)))  # words with more than one wrong bit
+        entry, bits = np.nonzero(_bits(mask[several]))
+        single = tensor + np.frexp(mask.astype(np.float64))[1] - 1
+        place = np.append(np.delete(single, several), tensor[several][entry] + bits)
+        counts = np.bincount(place)
+        place = np.flatnonzero(counts)
+        return place // 64, (place % 64).astype(np.uint8), counts[place]
     hit = [(number, count_bits(error_map.mask[entries])) for number, entries in list(error_map.by_tensor())]
     counts = np.array([count for _, count in hit], np.int64).reshape(-1, 64)
     row, bit = np.nonzero(counts)
@@ -51,10 +61,9 @@ def errors_by_bit(error_map: ErrorMap) -> tuple[np.ndarray, np.ndarray, np.ndarr
 
 def count_bits(masks: np.ndarray) -> np.ndarray:
     """The number of masks uint64 [n] that have each bit: int64 [64], by a histogram of each byte if they are many."""
-    octets = np.ascontiguousarray(masks, "<u8").view(np.uint8).reshape(-1, 8)
     if len(masks) <= _FEW:
-        return np.unpackbits(octets, axis=1, bitorder="little").sum(0, dtype=np.int64)
-    counts = np.zeros((8, 8), np.int64)
+        return _bits(masks).sum(0, dtype=np.int64)
+    octets, counts = _octets(masks), np.zeros((8, 8), np.int64)
     used = np.flatnonzero(np.bitwise_or.reduce(masks).astype("<u8").reshape(1).view(np.uint8))
     for start in range(0, len(octets), _BLOCK):
         for number in used:
@@ -63,25 +72,35 @@ def count_bits(masks: np.ndarray) -> np.ndarray:
     return counts.reshape(64)
 
 
+def _octets(masks: np.ndarray) -> np.ndarray:
+    """The bytes of masks uint64 [n], the lowest first: uint8 [n, 8]."""
+    return np.ascontiguousarray(masks, "<u8").view(np.uint8).reshape(-1, 8)
+
+
+def _bits(masks: np.ndarray) -> np.ndarray:
+    """The bits of masks uint64 [n], the lowest first: bool [n, 64], which `np.nonzero` reads far faster than bytes."""
+    return np.unpackbits(_octets(masks), axis=1, bitorder="little").view(bool)
+
+
 def audit(error_map: ErrorMap) -> pa.StructArray:
     """The entries of a trial's column `errors` (BIT_COUNT): tensors at rest in the map's order, then the sites of transient
     errors (as component and as tensor) in the order of their first hit; bits ascending. Bits of quantized rows are numbered
     within their byte.
     """
-    tensor, bit, count = errors_by_bit(error_map)
-    components = np.array([entry.component for entry in error_map.fingerprint], object)[tensor]
-    tensors = np.array(error_map.targets, object)[tensor]
+    place, bit, count = errors_by_bit(error_map)
+    components, tensors = [entry.component for entry in error_map.fingerprint], list(error_map.targets)
     by_site = defaultdict(list)
     for hit in () if error_map.log is None else error_map.log.hits:
         by_site[hit.site].append(hit.mask)
     for site, masks in by_site.items():
         counts = count_bits(np.concatenate(masks))
         bits = np.flatnonzero(counts)
-        names = np.full(len(bits), site, object)
-        components, tensors = np.append(components, names), np.append(tensors, names)
+        place = np.append(place, np.full(len(bits), len(tensors)))
         bit, count = np.append(bit, bits.astype(np.uint8)), np.append(count, counts[bits])
-    arrays = [pa.array(components, pa.string()), pa.array(tensors, pa.string()), pa.array(bit), pa.array(count)]
-    return pa.StructArray.from_arrays(arrays, fields=list(BIT_COUNT))
+        components.append(site)
+        tensors.append(site)
+    names = [pa.array(values, pa.string()).take(pa.array(place)) for values in (components, tensors)]
+    return pa.StructArray.from_arrays([*names, pa.array(bit), pa.array(count)], fields=list(BIT_COUNT))
 
 
 def trial_seed(evaluator: Evaluator, condition: Condition, trial: int, *, seed: int, coupled: bool) -> int:

@@ -215,9 +215,7 @@ class AffectedRows:
                     )
         rows = []
         for _, table, words, width in sorted(hits, key=lambda hit: -hit[0]):
-            row = words // width
-            row = row[np.append(True, row[1:] != row[:-1])]
-            rows += self._lookups.rows(table, row)
+            rows += self._lookups.rows(table, words // width)
             if dense and len(rows[-1]) > MAX_SHARE_ALONE_DENSE * self.n:
                 break  # every row is computed anyway
             if sum(map(len, rows)) > self.n // 2:

@@ -20,6 +20,7 @@ from drsrobust.introspection.wrappers import ModuleForward, intercepted
 # Rows up to which batches and indexes stay in memory: 500 bytes a row, and 6 for each feature. Making the batches again takes a
 # tenth of a pass.
 IN_MEMORY = 2_000_000
+SCANNED = 50_000  # ids that are read in less time than the index takes
 
 
 class Readers:
@@ -54,31 +55,43 @@ class Readers:
         return np.unique(self._ids.values).astype(np.int64)
 
     def of(self, ids: np.ndarray) -> np.ndarray:
-        """The rows (int64, ascending) that look up any of some distinct ascending ids, int64 [m]."""
+        """The rows (int64, ascending) that look up any of some ascending ids, int64 [m]."""
         ids = ids[ids < self.cardinality]
         if not len(ids):
             return np.empty(0, np.int64)
+        # Few ids in all, or many of them chosen: a scan is quicker than the index, and takes less memory.
+        if len(self._positions) + self.cardinality // 8 <= SCANNED or len(ids) * 8 > self.cardinality:
+            positions = self._scanned(ids)
+        else:
+            positions = self._found(ids)
+        if self._ends is None:
+            return positions
+        rows = np.searchsorted(self._ends, positions, side="right")
+        return rows[np.append(True, rows[1:] != rows[:-1])] if len(rows) else rows
+
+    def _scanned(self, ids: np.ndarray) -> np.ndarray:
+        """Where any of some ids [m] are: int64 ascending."""
+        chosen = np.zeros(self.cardinality, bool)
+        chosen[ids] = True
+        return np.flatnonzero(chosen[self._ids.values])
+
+    def _found(self, ids: np.ndarray) -> np.ndarray:
+        """As `_scanned`, by the index, unless very many ids would be read."""
+        ids = ids[np.append(True, ids[1:] != ids[:-1])]
         ranges = ids >> self._shift
         if self._shift:
             ranges = ranges[np.append(True, ranges[1:] != ranges[:-1])]
         starts, ends = self._starts[ranges].astype(np.int64), self._starts[ranges + 1].astype(np.int64)
         lengths = ends - starts
-        # Many ids or rows: a scan of all ids is quicker than the index, and takes less memory.
-        if len(ids) * 8 > self.cardinality or lengths.sum() * 8 > len(self._positions):
-            chosen = np.zeros(self.cardinality, bool)
-            chosen[ids] = True
-            positions = np.flatnonzero(chosen[self._ids.values])
-        else:
-            within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-            positions = self._positions[np.repeat(starts, lengths) + within].astype(np.int64)
-            if self._shift:  # the ranges hold other ids too
-                values = self._ids.values[positions]
-                positions = positions[ids[np.minimum(np.searchsorted(ids, values), len(ids) - 1)] == values]
-            positions.sort()
-        if self._ends is None:
-            return positions
-        rows = np.searchsorted(self._ends, positions, side="right")
-        return rows[np.append(True, rows[1:] != rows[:-1])] if len(rows) else rows
+        if lengths.sum() * 8 > len(self._positions):
+            return self._scanned(ids)
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        positions = self._positions[np.repeat(starts, lengths) + within].astype(np.int64)
+        if self._shift:  # the ranges hold other ids too
+            values = self._ids.values[positions]
+            positions = positions[ids[np.minimum(np.searchsorted(ids, values), len(ids) - 1)] == values]
+        positions.sort()
+        return positions
 
 
 def _stored(array: np.ndarray) -> np.ndarray:
@@ -139,7 +152,7 @@ class Lookups(ABC):
 
     @abstractmethod
     def rows(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
-        """The rows of data (int64, ascending) whose scores may depend on rows `ids` (int64, distinct) of a table, in parts."""
+        """The rows of data (int64, ascending) whose scores may depend on rows `ids` (int64, ascending) of a table, in parts."""
 
     @abstractmethod
     def ids(self, table: str) -> np.ndarray:

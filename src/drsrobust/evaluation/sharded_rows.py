@@ -113,8 +113,7 @@ class ShardedRows:
                 # Of a replica of one rank the rows that this rank scores are wrong, which depends on how all are spread.
                 if entry.name not in self._known or (error_map.rank is not None and entry.name in self._replicas):
                     return Affected(1, 0, np.empty(0, np.int64))
-                row = error_map.word[entries] // prod(entry.shape[1:])
-                for rows in self._lookups.rows(entry.name, row[np.append(True, row[1:] != row[:-1])]):
+                for rows in self._lookups.rows(entry.name, error_map.word[entries] // prod(entry.shape[1:])):
                     affected[rows] = True
         return Affected(0, 0, np.flatnonzero(affected))
 

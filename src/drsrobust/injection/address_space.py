@@ -476,7 +476,8 @@ class AddressSpace:
         """The same words with these bits eligible (None: all but padding)."""
         if bits is None and all(eligible.everything for eligible in self.eligible):
             return self
-        return AddressSpace(self.tensors, bits)
+        chosen = None if bits is None else bit_set(bits)
+        return self.once(("only", chosen), lambda: AddressSpace(self.tensors, chosen))
 
     def locate(self, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Tensor index (int32), flat word index (int64) and bit number (int64) of ascending positions [n] of bits."""

@@ -19,7 +19,7 @@ from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from drsrobust.injection.address_space import OPTIMIZER, Stored, distinct_spans
-from drsrobust.injection.words import WordView
+from drsrobust.injection.words import WordView, as_integers
 from drsrobust.introspection.tensors import named_tensors, overlap, span, unwrapped
 
 Span = tuple[int, int]  # first byte and end of a tensor's memory
@@ -310,6 +310,7 @@ def _words_to_hit(error_map: Flips, memory: Mapping[str, Stored]) -> tuple[list[
                 f"it is {list(present.tensor.shape)} {present.format_name}"
             )
     hits, tensors = [], {}
+    masks: dict[torch.dtype, np.ndarray] = {}  # of all words, by type
     for number, entries in error_map.by_tensor():
         name = error_map.fingerprint[number].name
         for tensor, chosen, index in _held(memory[name], error_map.word[entries], error_map.rank):
@@ -318,7 +319,10 @@ def _words_to_hit(error_map: Flips, memory: Mapping[str, Stored]) -> tuple[list[
                 depends = slice(None) if error_map.depends is None else error_map.depends[entries][chosen]
                 _check_original(name, words, index[depends], error_map.original[entries][chosen][depends])
             position = torch.from_numpy(np.ascontiguousarray(index)).to(words.device)
-            hits.append(_Hit(name, tensor, words, position, words.masks(error_map.mask[entries][chosen])))
+            if words.type not in masks:
+                masks[words.type] = as_integers(error_map.mask, words.type).numpy()
+            mask = torch.from_numpy(masks[words.type][entries][chosen]).to(words.device)
+            hits.append(_Hit(name, tensor, words, position, mask))
             tensors[f"{name}, part {len(tensors)}" if name in tensors else name] = tensor
     spans = distinct_spans(tensors)
     _refuse_read_only(tensors)

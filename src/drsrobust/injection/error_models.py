@@ -212,7 +212,9 @@ def from_sorted_words(
         tensor.astype(np.int32, copy=False),
         word,
         mask,
-        tuple(Fingerprint(t.name, t.shape, t.format.name, t.component) for t in space.tensors),
+        space.once(
+            Fingerprint, lambda: tuple(Fingerprint(t.name, t.shape, t.format.name, t.component) for t in space.tensors)
+        ),
         seed=int(seed),
         error_model=model.label,
         eligible_bits=space.bits,

@@ -233,7 +233,9 @@ def _check_space(space: AddressSpace, model: nn.Module) -> None:
     """Raises ValueError for an address space whose memory is not the model's (any more)."""
     # Looking at the tensors alone takes a tenth of listing the model, in every trial.
     plain = unwrapped(model)
-    doubtful = [tensor for tensor in space.tensors if not _is_registered(plain, tensor)]
+    shards = [tensor.stored.sharded for tensor in space.tensors if tensor.stored and tensor.stored.sharded]
+    modules = set(map(id, plain.modules())) if shards else set()
+    doubtful = [tensor for tensor in space.tensors if not _is_registered(plain, tensor, modules)]
     memory = stored(model) if doubtful else {}
     for tensor in doubtful:
         present = memory.get(tensor.name)
@@ -243,10 +245,11 @@ def _check_space(space: AddressSpace, model: nn.Module) -> None:
             )
 
 
-def _is_registered(model: nn.Module, tensor: TargetTensor) -> bool:
-    """Whether the parameter or buffer of that name has the same memory: nearly always, and known without listing all."""
+def _is_registered(model: nn.Module, tensor: TargetTensor, modules: set[int]) -> bool:
+    """Whether the parameter or buffer of that name has the same memory: nearly always, and known without listing all. Of a
+    sharded table, whether its collection is one of some modules, given by `id`."""
     if tensor.stored is not None and tensor.stored.sharded is not None:
-        return any(module is tensor.stored.sharded.module for module in model.modules())
+        return id(tensor.stored.sharded.module) in modules
     *path, name = tensor.name.split(".")
     module: nn.Module | None = model
     for part in path:

@@ -47,6 +47,8 @@ class Ranks:
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's value, on every rank."""
+        if self.world == 1:
+            return value
         box = [value if self.is_first else None]
         torch.distributed.broadcast_object_list(box)
         return box[0]
