@@ -1,5 +1,6 @@
 """Rows of which batches are made when asked, indexes lie in files and metrics are computed part by part: the same bits."""
 
+import itertools
 import sys
 import tracemalloc
 from pathlib import Path
@@ -129,7 +130,9 @@ def test_an_index_in_files_is_that_in_memory_and_leaves_nothing(monkeypatch, emp
             asked = np.unique(random.integers(0, 4000, number))
             rows = np.arange(len(values)) if ids.lengths is None else np.repeat(np.arange(1000), lengths)
             expected = np.unique(rows[np.isin(values, asked)])
-            assert np.array_equal(large.of(asked), expected) and np.array_equal(plain.of(asked), expected)
+            for scanned, repeated in itertools.product((0, lookups.SCANNED), (asked, np.repeat(asked, 2))):
+                monkeypatch.setattr(lookups, "SCANNED", scanned)  # 0: by the index
+                assert np.array_equal(large.of(repeated), expected) and np.array_equal(plain.of(repeated), expected)
         del large
         assert not mapped_files()
 

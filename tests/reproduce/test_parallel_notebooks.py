@@ -68,15 +68,15 @@ def test_at_the_same_time_and_yielded_in_order(tmp_path):
 
 def test_they_see_the_environment_variables_of_their_start(tmp_path, monkeypatch):
     """Not those of the fork server, which may have begun before."""
-    process_context().Process(target=int).start()  # the server
+    first = process_context().Process(target=int)
+    first.start()  # and the server
+    first.join()
     for name in ("10_one", "11_two"):
         write(tmp_path, f'name: str = "{name}"', DRAW + 'assert os.environ["SET_LATER"] == "1"', name=f"{name}.ipynb")
     found = {name: read_notebook(tmp_path / f"{name}.ipynb") for name in ("10_one", "11_two")}
     monkeypatch.setenv("SET_LATER", "1")
-    assert [outcome.error for outcome in run_notebooks(dict.fromkeys(found, {}), found, tmp_path / "run", 2)] == [
-        "",
-        "",
-    ]
+    outcomes = run_notebooks(dict.fromkeys(found, {}), found, tmp_path / "run", 2)
+    assert [outcome.error for outcome in outcomes] == ["", ""]
 
 
 def test_a_process_that_is_killed_is_named_as_such(tmp_path):

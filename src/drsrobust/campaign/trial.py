@@ -31,7 +31,7 @@ VERIFY_SECONDS = 0.5  # the duration before the first one
 TRIED = 3.0  # seconds of work here before a campaign may switch to several processes
 _BLOCK = 1 << 16  # words counted at a time: their widened copies stay in the processor's cache
 _FEW = 256  # words of a tensor of which each bit is unpacked, which takes less than histograms
-_FEW_IN_ALL = 1 << 14  # words of a map
+_FEW_IN_ALL = 1 << 14  # words of a map that are counted together
 _BITS_OF_BYTE = (np.arange(256)[:, None] >> np.arange(8)) & 1  # [256, 8]
 
 

@@ -61,22 +61,22 @@ class Readers:
             return np.empty(0, np.int64)
         # Few ids in all, or many of them chosen: a scan is quicker than the index, and takes less memory.
         if len(self._positions) + self.cardinality // 8 <= SCANNED or len(ids) * 8 > self.cardinality:
-            positions = self._scanned(ids)
+            positions = self._places_by_scan(ids)
         else:
-            positions = self._found(ids)
+            positions = self._places_by_index(ids)
         if self._ends is None:
             return positions
         rows = np.searchsorted(self._ends, positions, side="right")
         return rows[np.append(True, rows[1:] != rows[:-1])] if len(rows) else rows
 
-    def _scanned(self, ids: np.ndarray) -> np.ndarray:
-        """Where any of some ids [m] are: int64 ascending."""
+    def _places_by_scan(self, ids: np.ndarray) -> np.ndarray:
+        """Where in the feature's ids any of some ids [m] are: int64 ascending."""
         chosen = np.zeros(self.cardinality, bool)
         chosen[ids] = True
         return np.flatnonzero(chosen[self._ids.values])
 
-    def _found(self, ids: np.ndarray) -> np.ndarray:
-        """As `_scanned`, by the index, unless very many ids would be read."""
+    def _places_by_index(self, ids: np.ndarray) -> np.ndarray:
+        """As `_places_by_scan`, by the index, unless very many ids would be read."""
         ids = ids[np.append(True, ids[1:] != ids[:-1])]
         ranges = ids >> self._shift
         if self._shift:
@@ -84,7 +84,7 @@ class Readers:
         starts, ends = self._starts[ranges].astype(np.int64), self._starts[ranges + 1].astype(np.int64)
         lengths = ends - starts
         if lengths.sum() * 8 > len(self._positions):
-            return self._scanned(ids)
+            return self._places_by_scan(ids)
         within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         positions = self._positions[np.repeat(starts, lengths) + within].astype(np.int64)
         if self._shift:  # the ranges hold other ids too

@@ -320,7 +320,7 @@ def _words_to_hit(error_map: Flips, memory: Mapping[str, Stored]) -> tuple[list[
                 _check_original(name, words, index[depends], error_map.original[entries][chosen][depends])
             position = torch.from_numpy(np.ascontiguousarray(index)).to(words.device)
             if words.type not in masks:
-                masks[words.type] = as_integers(error_map.mask, words.type).numpy()
+                masks[words.type] = as_integers(error_map.mask, words.type)
             mask = torch.from_numpy(masks[words.type][entries][chosen]).to(words.device)
             hits.append(_Hit(name, tensor, words, position, mask))
             tensors[f"{name}, part {len(tensors)}" if name in tensors else name] = tensor

@@ -233,8 +233,8 @@ def _check_space(space: AddressSpace, model: nn.Module) -> None:
     """Raises ValueError for an address space whose memory is not the model's (any more)."""
     # Looking at the tensors alone takes a tenth of listing the model, in every trial.
     plain = unwrapped(model)
-    shards = [tensor.stored.sharded for tensor in space.tensors if tensor.stored and tensor.stored.sharded]
-    modules = set(map(id, plain.modules())) if shards else set()
+    sharded = any(tensor.stored is not None and tensor.stored.sharded is not None for tensor in space.tensors)
+    modules = set(map(id, plain.modules())) if sharded else set()
     doubtful = [tensor for tensor in space.tensors if not _is_registered(plain, tensor, modules)]
     memory = stored(model) if doubtful else {}
     for tensor in doubtful:
@@ -247,7 +247,7 @@ def _check_space(space: AddressSpace, model: nn.Module) -> None:
 
 def _is_registered(model: nn.Module, tensor: TargetTensor, modules: set[int]) -> bool:
     """Whether the parameter or buffer of that name has the same memory: nearly always, and known without listing all. Of a
-    sharded table, whether its collection is one of some modules, given by `id`."""
+    sharded table, whether its collection is in `modules`, the `id` of each module."""
     if tensor.stored is not None and tensor.stored.sharded is not None:
         return id(tensor.stored.sharded.module) in modules
     *path, name = tensor.name.split(".")

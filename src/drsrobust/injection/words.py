@@ -45,7 +45,7 @@ class WordView:
 
     def masks(self, mask: np.ndarray) -> torch.Tensor:
         """XOR masks uint64 [n] as integers of the words' type, on the words' device."""
-        return as_integers(mask, self.type).to(self.device)
+        return torch.from_numpy(as_integers(mask, self.type)).to(self.device)
 
 
 class ShardedWords:
@@ -79,11 +79,11 @@ class ShardedWords:
 
     def masks(self, mask: np.ndarray) -> torch.Tensor:
         """As of `WordView`."""
-        return as_integers(mask, self.type)
+        return torch.from_numpy(as_integers(mask, self.type))
 
 
-def as_integers(mask: np.ndarray, integers: torch.dtype) -> torch.Tensor:
-    """Masks uint64 [n] as integers of a type, on the CPU; their higher bits are dropped."""
+def as_integers(mask: np.ndarray, integers: torch.dtype) -> np.ndarray:
+    """Masks uint64 [n] as integers [n] of a type; their higher bits are dropped."""
     width = 8 * integers.itemsize
     narrow = mask.astype(f"uint{width}")
-    return torch.from_numpy(narrow if width == 8 else narrow.view(f"int{width}"))
+    return narrow if width == 8 else narrow.view(f"int{width}")
