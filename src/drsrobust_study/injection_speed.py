@@ -1,21 +1,16 @@
 """CPU time and memory of one injection, by several methods, against bit error rate and model size: claim C7 (notebook 09).
 
-Each method is measured in a process of its own, free of the memory, loggers and hooks of others, which prints a JSON line per
-row: `python -m drsrobust_study.injection_speed '{"method": "drsrobust", "models": [[100000, "float32", [1e-6]]], ...}'`.
+Each method is measured in a process of its own, free of the memory, loggers and hooks of others.
 """
 
 import gc
-import json
 import logging
 import math
-import os
 import resource
 import statistics
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
@@ -24,6 +19,7 @@ import torch
 from torch import nn
 
 from drsrobust._choices import unknown
+from drsrobust._processes import process_context
 from drsrobust._progress import progress_bar
 from drsrobust.injection.words import INTEGER_OF_BYTES
 from drsrobust.timing import available_kib, cpu_seconds, data_kib, peak, resident
@@ -106,23 +102,38 @@ def injection_speed(
 
 
 def _in_a_process(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows that a process of its own prints, as they come. It ends when the caller stops iterating."""
-    command = [sys.executable, "-m", "drsrobust_study.injection_speed", json.dumps(spec)]
-    with (
-        tempfile.TemporaryFile("w+") as errors,
-        subprocess.Popen(
-            command, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=subprocess.PIPE, stderr=errors, text=True
-        ) as process,
-    ):
-        try:
-            for line in process.stdout:
-                yield json.loads(line)
-            if status := process.wait():
-                errors.seek(0)
-                reason = errors.read().strip().rpartition("\n")[2] or f"it ended with status {status}"
-                raise RuntimeError(f"measuring {spec['method']} failed: {reason}")
-        finally:
-            process.kill()
+    """The rows that a process of its own measures, as they come. It ends when the caller stops iterating."""
+    context = process_context()
+    rows, sent = context.Pipe(duplex=False)
+    process = context.Process(target=_send_rows, args=(sent, spec), daemon=True)
+    process.start()
+    sent.close()
+    try:
+        while (row := rows.recv()) is not None:
+            if isinstance(row, str):
+                raise RuntimeError(f"measuring {spec['method']} failed: {row}")
+            yield row
+    except EOFError:
+        process.join()
+        ended = f"it ended with status {process.exitcode}"
+        raise RuntimeError(f"measuring {spec['method']} failed: {ended}") from None
+    finally:
+        process.kill()
+
+
+def _send_rows(connection: Connection, spec: dict[str, Any]) -> None:
+    """In the process: sends its rows and None, or the error in one line. Its memory has a limit, so that an allocation fails
+    rather than the machine."""
+    gc.freeze()  # imported objects, so that a collection takes no time
+    logging.disable(logging.WARNING)  # one published tool warns at each layer, which would be timed
+    most = (data_kib() + available_kib() * 9 // 10) * 1024
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    try:
+        for row in measure(**spec):
+            connection.send(row)
+        connection.send(None)
+    except Exception as error:
+        connection.send(f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 def measure(
@@ -382,20 +393,3 @@ def growth(table: pd.DataFrame, counts: Sequence[int] = COUNTS, smallest: int = 
         rows.append({"errors": count, **ends, "ratio": time.iloc[-1] / time.iloc[0]})
     columns = ["errors", "from_parameters", "from_ms", "to_parameters", "to_ms", "ratio"]
     return pd.DataFrame(rows, columns=columns).set_index("errors")
-
-
-def main() -> None:
-    """Measures each specification of the command line, with a limit on memory, so that an allocation fails rather than the
-    machine."""
-    gc.freeze()  # imported objects, so that a collection takes no time
-    logging.disable(logging.WARNING)  # one published tool warns at each layer, which would be timed
-    for spec in sys.argv[1:]:
-        options = json.loads(spec)
-        most = (data_kib() + available_kib() * 9 // 10) * 1024
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-        for row in measure(**options):
-            print(json.dumps(row), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,7 @@
 """The model, the measuring (rows, limits, memory), the grid and the claim. Nothing here depends on how fast this machine is."""
 
 import math
+import multiprocessing
 
 import pandas as pd
 import pytest
@@ -209,6 +210,16 @@ def test_a_process_that_fails_is_an_error():
     message = "measuring drsrobust failed: ValueError: parameters must be at least 28,017"
     with pytest.raises(RuntimeError, match=message):
         injection_speed([20_000], [], [1e-3], [], ["drsrobust"], progress=False)
+
+
+def test_a_process_that_is_killed_is_an_error():
+    rates = [1e-3 + number * 1e-6 for number in range(1000)]
+    rows = speed._in_a_process({"method": "drsrobust", "models": [(SIZE, "float32", rates)], "seed": 0, "limit": 9.0})
+    assert next(rows)["errors"] > 0
+    (process,) = multiprocessing.active_children()
+    process.kill()
+    with pytest.raises(RuntimeError, match="measuring drsrobust failed: it ended with status -9"):
+        list(rows)
 
 
 def test_a_real_table():
