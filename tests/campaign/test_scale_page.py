@@ -1,9 +1,11 @@
 """docs/scale.md as written, and the examples that it names."""
 
+import contextlib
 import importlib
 import importlib.util
 import os
 import re
+import runpy
 import signal
 import socket
 import subprocess
@@ -19,6 +21,7 @@ import pytest
 import drsrobust as dr
 from drsrobust._processes import process_context
 from tests.conftest import ROOT
+from tests.processes import start
 
 STUDY = """
 [model]
@@ -71,11 +74,9 @@ def study(tmp_path_factory):
     return folder, dr.read_campaign(folder / "one.toml").run(workers=1, progress=False)
 
 
-def command(*arguments, cwd=None):
+def command(*arguments):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT)]), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        list(map(str, arguments)), env=environment, capture_output=True, text=True, timeout=300, cwd=cwd
-    )
+    return subprocess.run(list(map(str, arguments)), env=environment, capture_output=True, text=True, timeout=300)
 
 
 def check(study, name):
@@ -93,18 +94,17 @@ def dask_command(name, *arguments):
     importlib.import_module(f"distributed.cli.{name}").main(arguments)
 
 
-def here(*program):
-    """A program of this environment."""
-    return [sys.executable, "-m", *program]
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
 
 
 @pytest.mark.long
-def test_a_dask_cluster_whose_worker_is_killed(study):
+def test_a_dask_cluster_whose_worker_is_killed(study, warm_python):
     """Scheduler and four workers are processes of their own; all compute, and the table is that of one process."""
     pytest.importorskip("distributed", reason="pip install drsrobust[cluster]")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{free.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     commands = [["dask_scheduler", "--host", address, "--no-dashboard"]]
     commands += [["dask_worker", address, "--nthreads", "1", "--no-nanny", "--no-dashboard"]] * 4
     forks = process_context()  # new interpreters would import PyTorch again, on too few cores
@@ -128,7 +128,7 @@ def test_a_dask_cluster_whose_worker_is_killed(study):
     assassin = threading.Thread(target=kill, daemon=True)
     assassin.start()
     try:
-        done = command(sys.executable, ROOT / "examples" / "dask_client.py", study[0] / "dask.toml", address)
+        done = warm_python.run(ROOT / "examples" / "dask_client.py", study[0] / "dask.toml", address)
         assert done.returncode == 0, done.stderr
     finally:
         for process in processes[2:] + processes[:1]:
@@ -139,13 +139,25 @@ def test_a_dask_cluster_whose_worker_is_killed(study):
     assert check(study, "dask")["worker"].nunique() == 4
 
 
+def sharded_example(rank, port, folder):
+    """In a process of its own: what the launcher that the page names runs as a rank of two."""
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.chdir(folder)
+    with open(f"rank-{rank}.txt", "w") as file, contextlib.redirect_stdout(file):
+        runpy.run_path(str(ROOT / "examples" / "sharded.py"), run_name="__main__")
+
+
 @pytest.mark.long
 def test_a_sharded_model(tmp_path):
-    """By the launcher that the page names; all ranks draw the unsharded model's map."""
-    launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = command(*here(*launch), ROOT / "examples" / "sharded.py", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    words, table = re.search(r"(\d+) words are wrong: AUC [\d.]+ of [\d.]+\n([\s\S]*)", done.stdout).groups()
+    """All ranks draw the unsharded model's map."""
+    port = free_port()
+    ranks = [start(sharded_example, rank, port, str(tmp_path)) for rank in range(2)]
+    for rank in ranks:
+        rank.join(timeout=300)
+    assert [rank.exitcode for rank in ranks] == [0, 0] and (tmp_path / "rank-1.txt").read_text() == ""
+    printed = (tmp_path / "rank-0.txt").read_text()
+    words, table = re.search(r"(\d+) words are wrong: AUC [\d.]+ of [\d.]+\n([\s\S]*)", printed).groups()
     data = dr.load_dataset("synthetic-movielens/full", rows=6_000)
     model = dr.load_model("dlrm", data, progress=False)
     with dr.inject(model, dr.BitFlip(1e-4), "embedding", seed=7) as error_map:

@@ -6,7 +6,6 @@ import traceback
 from datetime import timedelta
 from pathlib import Path
 
-import pytest
 import torch
 import torch.distributed as dist
 
@@ -36,7 +35,7 @@ def run_ranks(world, function, *arguments, folder, timeout=90, hanging=(), limit
     if stuck := [number for number, rank in enumerate(ranks) if rank.exitcode is None]:
         for rank in ranks:
             rank.kill()
-        pytest.fail(f"ranks {stuck} were still running after {timeout} s")
+        raise AssertionError(f"ranks {stuck} were still running after {timeout} s")
     results = [pickle.loads(file.read_bytes()) if file.exists() else None for file in files]
     return results, [rank.exitcode for rank in ranks]
 
