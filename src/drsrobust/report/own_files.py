@@ -25,6 +25,7 @@ def report_files(folder: Path) -> Iterator[Path]:
         ValueError: the marker is damaged.
     """
     with private_folder(folder / MARKER.removesuffix(".json")) as part:
+        _read_marker(folder)  # a damaged one is refused before the report is made
         yield part
         _publish(part, folder, folder_digests(part))
 
