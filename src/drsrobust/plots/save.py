@@ -83,10 +83,9 @@ def save(
     heading = textwrap.fill(words["title"].removesuffix("."), round(CHARACTERS * figure.get_figwidth()))
     figure.suptitle(heading, x=0.005, ha="left", size=10)
     _check_readable(figure)
-    _wrap(figure)
     metadata = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None, "Title": words["title"]}}
     with mpl.rc_context(SETTINGS):
-        _fix_layout(figure)
+        _lay_out(figure)
         for ending, written in metadata.items():
             with new_file(folder / f"{name}.{ending}") as part:
                 figure.savefig(part, format=ending, metadata=written)
@@ -132,10 +131,23 @@ def _rename(figure: mpl.figure.Figure) -> None:
             text.set_text(words)
 
 
-def _wrap(figure: mpl.figure.Figure) -> None:
-    """Breaks titles and axis labels that are longer than their panel."""
-    if (layout := figure.get_layout_engine()) is not None:
-        layout.execute(figure)  # gives the panels their place
+def _lay_out(figure: mpl.figure.Figure) -> None:
+    """Gives the panels their places, for the pixels of a PNG; this also fits an SVG, whose texts are narrower, but not the other
+    way round. Otherwise matplotlib would lay them out again for each file."""
+    if (layout := figure.get_layout_engine()) is None:
+        _wrap(figure)
+        return
+    dpi, figure.dpi = figure.dpi, SETTINGS["savefig.dpi"]
+    layout.execute(figure)
+    if _wrap(figure):
+        layout.execute(figure)
+    figure.dpi = dpi
+    figure.set_layout_engine(None)
+
+
+def _wrap(figure: mpl.figure.Figure) -> bool:
+    """Breaks titles and axis labels that are longer than their panel; returns whether there were any."""
+    wrapped = False
     for ax in figure.axes:
         frame = ax.get_window_extent()
         headings = [text for text in ax.get_children() if isinstance(text, Text) and text.get_text()]
@@ -150,17 +162,8 @@ def _wrap(figure: mpl.figure.Figure) -> None:
                 letters = max(int(longest * room / length), 12)
                 lines = (textwrap.fill(line, letters) for line in text.get_text().splitlines())
                 text.set_text("\n".join(lines))
-
-
-def _fix_layout(figure: mpl.figure.Figure) -> None:
-    """Lays the panels out for the pixels of a PNG; this also fits an SVG, whose texts are narrower, but not the other way
-    round. Otherwise matplotlib would draw once for the layout, and once for each file."""
-    if (layout := figure.get_layout_engine()) is not None:
-        dpi = figure.dpi
-        figure.dpi = SETTINGS["savefig.dpi"]
-        layout.execute(figure)
-        figure.dpi = dpi
-        figure.set_layout_engine(None)
+                wrapped = True
+    return wrapped
 
 
 def _check_readable(figure: mpl.figure.Figure) -> None:
