@@ -56,7 +56,7 @@ $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 	@$(INSTALL) --no-deps --require-hashes -r requirements/pip.hashes.txt
 	@$(if $(HASHES),$(INSTALL) --no-deps --require-hashes -r $(HASHES))
 	@$(INSTALL) $(if $(HASHES),--no-deps) -r $(LOCK)
-	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib || true
+	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib src reproduce benchmarks || true
 	@$(BIN)/python -m pip check --disable-pip-version-check
 	@touch $@
 

@@ -265,7 +265,8 @@ class StudyModel(nn.Module):
     def __init__(self, rows: list[int], bottom: tuple[int, ...], top: tuple[int, ...], spare: int) -> None:
         super().__init__()
         pairs = (_TABLES + 1) * _TABLES // 2
-        self.tables = nn.ModuleList(nn.EmbeddingBag(n, _DIM, mode="sum") for n in rows)
+        tables = (torch.empty(n, _DIM) for n in rows)  # drawing values on the meta device would import torch._dynamo
+        self.tables = nn.ModuleList(nn.EmbeddingBag(len(t), _DIM, mode="sum", _weight=t) for t in tables)
         self.bottom = _mlp(_DENSE, *bottom, _DIM)
         self.top = _mlp(pairs + _DIM, *top, 1)
         self.spare = nn.Parameter(torch.zeros(spare)) if spare else None
