@@ -16,6 +16,7 @@ DOCS    := $(VENV)/docs-installed
 ARTICLE := $(VENV)/article-installed
 CHROMIUM ?= $(shell command -v chromium || command -v chromium-browser || command -v google-chrome)
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile
+COMPILE := $(BIN)/python -m compileall -qq -j 0 -x '/(tests|testing|mypyc?|debugpy|fontTools|networkx|physics|_inductor/\w+)/'
 HASHES  := $(wildcard $(LOCK:.txt=.hashes.txt))
 SHIM    := requirements/fbgemm-gpu-cpu-shim/pyproject.toml
 
@@ -43,8 +44,9 @@ help:  ## show this help
 	@echo; sed -n 's/^# Settings: */  settings: /p' $(MAKEFILE_LIST)
 
 # First all third-party packages but PyTorch, with hashes, then what is missing: PyTorch (whose CPU build differs from index to
-# index), the project and the shim. pip would compile on one core what compileall compiles on all, without the packages' tests;
-# files that cannot be compiled are templates. Installs again only when the lock, project file or shim is newer than the stamp.
+# index), the project and the shim. pip would compile on one core what compileall compiles on all, while PyTorch is unpacked, and
+# without what nothing here imports; files that cannot be compiled are templates. Installs again only when the lock, project file
+# or shim is newer than the stamp.
 # The stamp has the lock's name, since CPU and GPU builds cannot share an environment: another lock rebuilds it.
 setup: $(STAMP)  ## make .venv and install the pinned versions (all other targets do this too)
 
@@ -55,8 +57,8 @@ $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 	@echo "installing $(LOCK) (some minutes, once)"
 	@$(INSTALL) --no-deps --require-hashes -r requirements/pip.hashes.txt
 	@$(if $(HASHES),$(INSTALL) --no-deps --require-hashes -r $(HASHES))
-	@$(INSTALL) $(if $(HASHES),--no-deps) -r $(LOCK)
-	@$(BIN)/python -m compileall -qq -j 0 -x /tests/ $(VENV)/lib src reproduce benchmarks || true
+	@$(COMPILE) $(VENV)/lib & $(INSTALL) $(if $(HASHES),--no-deps) -r $(LOCK) && wait
+	@$(COMPILE) $(VENV)/lib src reproduce benchmarks || true
 	@$(BIN)/python -m pip check --disable-pip-version-check
 	@touch $@
 
