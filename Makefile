@@ -58,7 +58,7 @@ $(STAMP): $(LOCK) pyproject.toml $(SHIM)
 	@$(INSTALL) --no-deps --require-hashes -r requirements/pip.hashes.txt
 	@$(if $(HASHES),$(INSTALL) --no-deps --require-hashes -r $(HASHES))
 	@$(COMPILE) $(VENV)/lib & $(INSTALL) $(if $(HASHES),--no-deps) -r $(LOCK) && wait
-	@$(COMPILE) $(VENV)/lib src reproduce benchmarks || true
+	@$(COMPILE) $(VENV)/lib/python*/site-packages/*torch* src reproduce benchmarks || true
 	@$(BIN)/python -m pip check --disable-pip-version-check
 	@touch $@
 
