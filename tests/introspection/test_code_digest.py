@@ -152,6 +152,30 @@ def test_hooks_attributes_and_values_count(loaded):
     assert loaded(then=lambda model: nn.init.zeros_(model.layer.weight)) == plain
 
 
+USES = {
+    "compile": lambda model, x: torch.compile(model, backend="eager")(x),
+    "compile in place": lambda model, x: (model.compile(backend="eager"), model(x)),
+    "script": lambda model, x: torch.jit.script(model),
+    "trace": lambda model, x: torch.jit.trace(model, x),
+    "fx": lambda model, x: torch.fx.symbolic_trace(model)(x),
+    "export": lambda model, x: torch.export.export(model, (x,)),
+    "DataParallel": lambda model, x: nn.DataParallel(model)(x),
+    "functional call": lambda model, x: torch.func.functional_call(model, dict(model.named_parameters()), (x,)),
+    "backward": lambda model, x: model(x).sum().backward(),
+    "share memory": lambda model, x: model.share_memory(),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+@pytest.mark.parametrize("use", USES)
+def test_what_is_done_with_a_model_does_not_change_its_code(use):
+    """PyTorch leaves marks in some modules that are wrapped."""
+    model, x = nn.Sequential(nn.Linear(2, 2), nn.ReLU()), torch.ones(3, 2)
+    before = code_digest(model, model.parameters())
+    USES[use](model, x)
+    assert code_digest(model, model.parameters()) == before
+
+
 def test_functions_closures_partials_and_objects():
     def made(limit, table):
         def forward(model, batch):
