@@ -35,9 +35,10 @@ _NO_CODE = {
     *("__dataclass_params__", "__match_args__", "__slots__", "__slotnames__", "__firstlineno__"),
     "__static_attributes__",
 }
-# Attributes of modules that decide nothing: the mode, which evaluation sets; how a checkpoint was made; what is attached now; what
-# PyTorch sets in a module that is compiled or scripted; a number that FBGEMM draws for each of its modules.
-_NO_SETTINGS = {"training", "manifest", "_attached_mitigations", "_compiled_call_impl", "_is_torch_compile", "__overloads__", "uuid"}
+# Attributes of modules that decide nothing: the mode, which evaluation sets; how a checkpoint was made; what is attached now; a
+# number that FBGEMM draws for each of its modules; what PyTorch sets in a module that is compiled or scripted.
+_NO_SETTINGS = {"training", "manifest", "_attached_mitigations", "uuid"}
+_NO_SETTINGS |= {"_compiled_call_impl", "_is_torch_compile", "__overloads__"}
 _PLAIN = (type(None), type(...), type(NotImplemented), bool, int, float, complex, str, bytes)
 _NAMED = (torch.dtype, torch.device, torch.layout, torch.memory_format, np.dtype)
 _LRU_CACHE = type(functools.lru_cache(len))

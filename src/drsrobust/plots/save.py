@@ -132,8 +132,8 @@ def _rename(figure: mpl.figure.Figure) -> None:
 
 
 def _lay_out(figure: mpl.figure.Figure) -> None:
-    """Gives the panels their places, for the pixels of a PNG; this also fits an SVG, whose texts are narrower, but not the other
-    way round. Otherwise matplotlib would lay them out again for each file."""
+    """Gives the panels their places, for the pixels of a PNG; this also fits an SVG, whose texts are narrower, but not the
+    other way round. Otherwise matplotlib would lay them out again for each file."""
     if (layout := figure.get_layout_engine()) is None:
         _wrap(figure)
         return
