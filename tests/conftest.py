@@ -173,7 +173,7 @@ def fewer_rows(monkeypatch):
     defaults = training.default_settings
     for module in (training, training.load):
         monkeypatch.setattr(module, "default_settings", short)
-    monkeypatch.setitem(synthetic.ROWS, "synthetic-movielens", 40_000)
+    monkeypatch.setitem(synthetic.ROWS, "synthetic-movielens", 20_000)
 
 
 @pytest.fixture

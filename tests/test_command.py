@@ -300,6 +300,7 @@ def test_rates():
     assert "Error" in run("ber", "--fit-per-mbit", -1, "--hours", 24).output
 
 
+@pytest.mark.long
 def test_shards_and_merge(folder):
     """The same lines as in one process, shard by shard, from the batch scripts of examples/."""
     without_protection(folder)

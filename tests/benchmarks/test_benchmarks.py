@@ -40,6 +40,7 @@ def positive(values):
     return bool((np.isfinite(values) & (values > 0)).all(axis=None))
 
 
+@pytest.mark.long
 def test_injection(bench, monkeypatch):
     monkeypatch.setattr(injection, "STUDY_SIZE", 30_000)
     small = {"sizes": [30_000, 60_000], "int8_sizes": [], "rates": [1e-3], "counts": [1000], "progress": False}
@@ -54,6 +55,7 @@ def test_injection(bench, monkeypatch):
     assert "dense error map_ratio" in text and "1,000 errors: growth of time" in text and "nan" not in text
 
 
+@pytest.mark.long
 def test_encoding(bench, monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK", 3000)
     tables, text = bench(
@@ -66,6 +68,7 @@ def test_encoding(bench, monkeypatch):
     assert ours["peak_anon_mib"].between(20, 2000).all() and "for the 45,840,617 lines of the Kaggle file: " in text
 
 
+@pytest.mark.long
 def test_training(bench, monkeypatch):
     monkeypatch.setattr(training, "cores", lambda: 1)  # more threads slow tiny models down
     monkeypatch.setattr(training, "SIZES", SIZES)
@@ -84,6 +87,7 @@ def test_training(bench, monkeypatch):
     assert "Scoring 2,048 rows: fm" in text and "look-ups" in text
 
 
+@pytest.mark.long
 def test_quality(bench, tmp_path):
     """The label of these lines hangs on I1 and C1, which logistic regression on hashed features has to find."""
     random, lines = np.random.default_rng(0), []
@@ -106,6 +110,7 @@ def test_quality(bench, tmp_path):
     assert "The best, fm, is" in text and ("torchfm not run" in text) is not quality.installed()
 
 
+@pytest.mark.long
 def test_campaign(bench):
     made = partial(large_case, 700, 1300, SIZES)
     small = {"cases": [lambda: [made()]], "rates": [1e-6], "targets": ["embedding", LAST], "make": lambda *_: made()}
@@ -125,6 +130,7 @@ def test_campaign(bench):
     assert shares.to_numpy() == pytest.approx(1, abs=1e-5) and "Targets" in text and "Where the time goes" in text
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:torch.ao.quantization")
 def test_mitigation(bench):
     datasets = {"datasets": ["synthetic-movielens/full"], "models": ["dlrm"], "rows": 4000}
@@ -157,6 +163,7 @@ def test_mitigation(bench):
     assert stored[("dlrm", "SECDED (72,64)")] == pytest.approx(12.5, abs=0.1)
 
 
+@pytest.mark.long
 def test_coverage(bench, monkeypatch, trained, data):
     monkeypatch.setattr(coverage, "CASES", (("dlrm", "full", 1e-5),))
     monkeypatch.setattr(coverage, "load_dataset", lambda name: data)
@@ -197,6 +204,7 @@ def test_planning(bench, monkeypatch):
     assert (table["greedy_gap"] >= table["gap"] - 1e-12).all() and "8 tensors, 3 options" in text
 
 
+@pytest.mark.long
 def test_rows(bench, monkeypatch):
     """Of which a part was finished, and which fails before it goes on."""
     from benchmarks import rows

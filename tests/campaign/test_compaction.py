@@ -106,6 +106,7 @@ def compact(folder, seconds):
         here.compact()
 
 
+@pytest.mark.long
 def test_kill_9_while_it_is_compacted(tmp_path):
     """At twelve moments: each trial stays, once; what a reader sees meanwhile is all of them."""
     random, cut = Random(3), 0

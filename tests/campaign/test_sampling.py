@@ -150,6 +150,7 @@ def test_more_flips_than_bits_and_flips_that_never_come(evaluator):
         pass
 
 
+@pytest.mark.long
 def test_memory_faults_are_drawn_by_chip(evaluator, tmp_path):
     errors = [dr.MemoryFault(mode) for mode in ("bit", "bank")]
     options = {"errors": errors, "mitigations": [None, ECC()], "trials": 100, "sampling": "stratified"}

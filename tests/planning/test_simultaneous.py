@@ -19,6 +19,7 @@ def drawn(random, size, left):
     return (hit * size)[:, :, None] * kept
 
 
+@pytest.mark.long
 def test_the_bound_of_the_chosen_plan_covers_its_expected_loss(monkeypatch):
     monkeypatch.setattr(simultaneous, "RESAMPLES", 59)
     members = np.repeat(np.eye(2, dtype=bool), MAPS, axis=1)

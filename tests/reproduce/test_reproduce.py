@@ -95,7 +95,7 @@ def environ(cache):
     """For a run that keeps data and models in `cache`, and whose kernels generate fewer rows."""
     startup = cache.parent / "ipython" / "profile_default" / "startup" / "rows.py"
     startup.parent.mkdir(parents=True, exist_ok=True)
-    startup.write_text("from drsrobust.data import synthetic; synthetic.ROWS['synthetic-movielens'] = 40_000")
+    startup.write_text("from drsrobust.data import synthetic; synthetic.ROWS['synthetic-movielens'] = 20_000")
     own = {"DRSROBUST_CACHE": str(cache), "OMP_NUM_THREADS": "1", "IPYTHONDIR": str(startup.parents[2])}
     return {name: value for name, value in os.environ.items() if name != "DRSROBUST_DATA"} | own
 
@@ -153,7 +153,7 @@ def test_figures_and_their_numbers(smoke):
                 "Data: synthetic-dummy (generated inputs, not real clicks), densities 0.001, 0.01; 1,000 inputs."
             )
         elif not name.startswith("07_abft"):  # each with rows of its own
-            generated += "4,000 test rows." if name.startswith("00_models") else "1,000 of 4,000 test rows."
+            generated += "2,000 test rows." if name.startswith("00_models") else "1,000 of 2,000 test rows."
         if name not in (
             "01_bit_sensitivity_layout",
             "07_abft_overhead",
@@ -287,7 +287,7 @@ def test_numbers_by_papermill(smoke, tmp_path):
     command += ["-p", "trials", "1", "-p", "test_rows", "300", "-p", "dataset", "synthetic-movielens/full"]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "300 of 4,000 test rows" in (tmp_path / "data" / "00_quickstart.json").read_text()
+    assert "300 of 2,000 test rows" in (tmp_path / "data" / "00_quickstart.json").read_text()
 
 
 @pytest.fixture

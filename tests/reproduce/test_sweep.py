@@ -215,6 +215,7 @@ def ran(tmp_path):
     return sorted((tmp_path / "ran").read_text().splitlines())
 
 
+@pytest.mark.long
 def test_a_sweep_that_is_killed_goes_on(call, here, tmp_path, start, capsys):
     words = ["seed=0..2", "stop=1"]
     process = start([*call, *words], env=environ(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -263,6 +264,7 @@ def check_page(folder, points):
     assert "AUC at 0.001" in page and "0.510 [0.500, 0.600]" in page
 
 
+@pytest.mark.long
 def test_a_failed_point_does_not_end_the_others(call, tmp_path):
     done = run(call, "trials=0,1", "seed=3")
     assert done.returncode == 1

@@ -69,6 +69,7 @@ def bash(script, *arguments, **variables):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.long
 def test_the_array_and_the_reading_of_its_tables(checkout, capsys):
     (array,) = [script for script in SHELL if "#SBATCH" in script]
     for task in range(9):
