@@ -98,7 +98,7 @@ class ProbeRows(Mitigation):
         self.rows, self.checkpoint = rows, evaluator.checkpoint
         self._model: nn.Module | None = evaluator.model
         self._scoring: Scoring = evaluator.scoring
-        self._kept: _Golden | None = None
+        self._cached_golden: _Golden | None = None
         self._gradients: dict[str, np.ndarray] | None = None
         when = "at each use" if not self.period else f"every {self.period / self.window:g} of the time"
         self.name = f"{len(rows):,} probe row{'s' * (len(rows) > 1)}, {when}"
@@ -288,20 +288,20 @@ class ProbeRows(Mitigation):
     def attach(self, model: nn.Module) -> Iterator[Detection]:
         if self._model is not model:
             self.check(model)
-            self._model, self._kept = model, None
+            self._model, self._cached_golden = model, None
         with super().attach(model) as detection:
             yield detection
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_model": None, "_kept": None}
+        return vars(self) | {"_model": None, "_cached_golden": None}
 
     def _golden(self) -> _Golden:
         """The golden scores under the mitigations that are attached now."""
         if self._model is None:
             raise ValueError("these probe rows came from another process; attach them to the model first")
         attached = tuple(other for other in attached_mitigations(self._model) if other.computes)
-        if self._kept is not None and self._kept.attached == attached:
-            return self._kept
+        if self._cached_golden is not None and self._cached_golden.attached == attached:
+            return self._cached_golden
         if open_in(self._model):
             raise ValueError(
                 f"{self.name} have no golden scores under what is attached now, and errors are in the model; "
@@ -320,8 +320,8 @@ class ProbeRows(Mitigation):
         if any((_bits(first) != _bits(second)).any() for first, second in zip(*both, strict=True)):
             raise ValueError("scores of the probe rows change from run to run, so their bits cannot be compared")
         reach = AffectedRows(self._model, self.rows, 0, self._scoring)
-        self._kept = _Golden(attached, reach, ends, batches, both[0])
-        return self._kept
+        self._cached_golden = _Golden(attached, reach, ends, batches, both[0])
+        return self._cached_golden
 
     def _sensitive(self) -> dict[str, np.ndarray]:
         """Tensor -> which of its words (bool, flat) have a gradient of any probe row's score."""

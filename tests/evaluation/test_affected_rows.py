@@ -88,9 +88,9 @@ def test_the_index_is_small(data, evaluator, trained):
 @pytest.mark.parametrize("memory", [0, "100KB", "2GB"])
 def test_budget_of_memory(memory, trained, data):
     evaluator = Evaluator(trained, data.test, memory=memory)
-    kept = evaluator._reach.kept
-    assert kept.nbytes <= {0: 0, "100KB": 100_000, "2GB": 2e9}[memory]
-    assert kept.batches == {0: 0, "100KB": 0, "2GB": 1}[memory]
+    cached = evaluator._reach.cached
+    assert cached.nbytes <= {0: 0, "100KB": 100_000, "2GB": 2e9}[memory]
+    assert cached.batches == {0: 0, "100KB": 0, "2GB": 1}[memory]
     with inject(trained, BitFlip(1e-3), "over_mlp", seed=1) as error_map:
         assert equal(evaluator.rerun(error_map), evaluator.run())
 
@@ -99,8 +99,8 @@ def test_only_what_fits_is_kept():
     data = load_dataset("synthetic-movielens/full", rows=60_000)
     model = build_model("dlrm", data.schema)
     whole = Evaluator(model, data.test)
-    some = Evaluator(model, data.test, memory=whole._reach.kept.nbytes // 2)
-    assert whole._reach.kept.batches == 3 and some._reach.kept.batches == 1
+    some = Evaluator(model, data.test, memory=whole._reach.cached.nbytes // 2)
+    assert whole._reach.cached.batches == 3 and some._reach.cached.batches == 1
     with inject(model, BitFlip(1e-3), "over_mlp", seed=1) as error_map:
         assert equal(some.rerun(error_map), whole.rerun(error_map))
 
@@ -403,11 +403,11 @@ def test_what_has_changed_is_found(trained, data):
     model = copy.deepcopy(trained)
     evaluator = Evaluator(model, data.test)
     evaluator.verify()
-    kept = evaluator._reach.kept._kept[0]["over_arch.model.0"][0]
-    kept[3, 5] += 1
+    cached = evaluator._reach.cached._outputs[0]["over_arch.model.0"][0]
+    cached[3, 5] += 1
     with pytest.raises(RuntimeError, match="its scores without errors changed"):
         evaluator.verify()
-    kept[3, 5] -= 1
+    cached[3, 5] -= 1
     with torch.no_grad():
         model.over_arch.model[1].bias += 1
     with pytest.raises(RuntimeError, match="its tensors changed"):

@@ -247,7 +247,7 @@ def test_rerun_is_run(name, options, data):
     with evaluator.under(clip) as guarded:
         assert guarded.full_run is None
         if name != "afn":  # what is kept of the plain model is kept of the protected one
-            assert set(guarded._reach.kept._modules) == set(evaluator._reach.kept._modules)
+            assert set(guarded._reach.cached._modules) == set(evaluator._reach.cached._modules)
         # DLRM's index buffer may name a vector that is not there: then the model raises.
         for target in ("all", *(set(components(model)["component"]) - {"interaction"})):
             for error_model in (FixedCount(1, bits=(30,)), BitFlip(1e-3), BitFlip(3e-2)):

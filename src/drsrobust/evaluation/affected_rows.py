@@ -99,9 +99,9 @@ class AffectedRows:
         self.everything, self.bounded = self._flow.problem, self._flow.bounded
         modules = dict(named_modules(model))
         keep = set() if self.everything else self._flow.worth_keeping() - {""}
-        self.kept = CachedOutputs({name: modules[name] for name in keep}, budget)
+        self.cached = CachedOutputs({name: modules[name] for name in keep}, budget)
         start = time.process_time()
-        with self.kept.recording(self.batches) as batches, lookups.watched(batches) as watched:
+        with self.cached.recording(self.batches) as batches, lookups.watched(batches) as watched:
             sizes = None if isinstance(rows, Split) else rows.sizes
             self.scores = score(model, watched, self.n, scoring, sizes, golden=True)
         self._full_run_s = time.process_time() - start
@@ -143,7 +143,7 @@ class AffectedRows:
         self.all_rows = self.all_rows or COUPLED
         self.batches[-1] = _indexed(self._split.batch(slice(self.n - m, self.n)))
         self.scores[-m:] = self._scored(self.batches[-1:], m)
-        self.kept.drop(len(self.batches) - 1)
+        self.cached.drop(len(self.batches) - 1)
 
     def _scored(self, batches: Iterable[Any], n: int) -> np.ndarray:
         return score(self._model, batches, n, self._scoring)
@@ -244,7 +244,7 @@ class AffectedRows:
     def _whole(self, hit: int) -> np.ndarray:
         """Scores [n] of all rows in the golden run's batches, with the cached outputs that errors in a set of tensors do not
         change."""
-        with self.kept.replaying(self._flow.unaffected(hit), self.batches) as batches:
+        with self.cached.replaying(self._flow.unaffected(hit), self.batches) as batches:
             return self._scored(batches, self.n)
 
     def _batches_of(self, rows: np.ndarray) -> np.ndarray:

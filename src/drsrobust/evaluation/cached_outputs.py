@@ -198,17 +198,17 @@ class _Dispatch(TorchDispatchMode):
         self._numbers = count()
         self._open: list[_Call] = []
         self._ended: dict[int, _Call] = {}
-        self._kept_by: dict[int, list[_Call]] = {}  # storage -> ended calls whose output it is
-        self._own: dict[int, int] = {}
+        self._output_of: dict[int, list[_Call]] = {}  # storage -> ended calls whose output it is
+        self._tensor_bits: dict[int, int] = {}  # storage -> its tensors, a bit each
         owners: dict[int, set[str]] = {}
         for i, (name, tensor) in enumerate(tensors.items()):
             if not has_memory(tensor):
                 continue
             key = self._key(tensor)
-            self._own[key] = self._own.get(key, 0) | 1 << i
+            self._tensor_bits[key] = self._tensor_bits.get(key, 0) | 1 << i
             owners.setdefault(key, set()).update(_owners(name, modules, tensor))
         self._owners = owners
-        self._depends |= self._own
+        self._depends |= self._tensor_bits
 
     def _key(self, tensor: torch.Tensor) -> int:
         storage = storage_of(tensor)
@@ -257,21 +257,21 @@ class _Dispatch(TorchDispatchMode):
         return result
 
     def _read(self, key: int) -> None:
-        if key in self._own and not any(call.name in self._owners[key] for call in self._open):
-            self.elsewhere |= self._own[key]
+        if key in self._tensor_bits and not any(call.name in self._owners[key] for call in self._open):
+            self.elsewhere |= self._tensor_bits[key]
         open_now = {call.number for call in self._open}
         for number in self._made_in.get(key, ()):
             if number not in open_now and key not in self._ended[number].outputs:
                 self.calls[self._ended[number].name].whole = False  # passed on other than by its output
 
     def _write(self, key: int) -> None:
-        if key in self._own:
+        if key in self._tensor_bits:
             self.problem = "it writes to its own tensors while it scores"
         made_in = self._made_in.get(key, ())
         for call in self._open:
             if call.number not in made_in:
                 self.calls[call.name].whole = False  # changes its input
-        for call in self._kept_by.get(key, ()):
+        for call in self._output_of.get(key, ()):
             self.calls[call.name].whole = False  # its output is changed later
 
     def around(self, name: str, forward: ModuleForward) -> ModuleForward:
@@ -292,7 +292,7 @@ class _Dispatch(TorchDispatchMode):
                 if isinstance(leaf, torch.Tensor):
                     key = self._key(leaf)
                     call.outputs.add(key)
-                    self._kept_by.setdefault(key, []).append(call)
+                    self._output_of.setdefault(key, []).append(call)
                     calls.reads |= self._depends.get(key, 0)
                 elif not isinstance(leaf, _PLAIN):
                     calls.whole = False
@@ -330,7 +330,7 @@ class CachedOutputs:
 
     def __init__(self, modules: dict[str, nn.Module], budget: int) -> None:
         self._modules, self._budget = modules, budget
-        self._kept: list[dict[str, list[Any]]] = []
+        self._outputs: list[dict[str, list[Any]]] = []
         self._storages: dict[int, int] = {}
         self.nbytes = 0
         self._batch: int | None = None
@@ -338,12 +338,12 @@ class CachedOutputs:
 
     @property
     def batches(self) -> int:
-        return len(self._kept)
+        return len(self._outputs)
 
     def drop(self, number: int) -> None:
         """Forgets the outputs of batch `number`, if it has any, and of all later ones."""
-        del self._kept[number:]
-        self._storages = {address: size for outputs in self._kept for address, size in _memory(outputs).items()}
+        del self._outputs[number:]
+        self._storages = {address: size for outputs in self._outputs for address, size in _memory(outputs).items()}
         self.nbytes = sum(self._storages.values())
 
     @contextmanager
@@ -355,7 +355,7 @@ class CachedOutputs:
             def recorded(*args, **kwargs):
                 output = forward(*args, **kwargs)
                 if self._batch is not None:
-                    self._kept[self._batch].setdefault(name, []).append(output)
+                    self._outputs[self._batch].setdefault(name, []).append(output)
                 return output
 
             return recorded
@@ -365,14 +365,14 @@ class CachedOutputs:
             for batch in batches:
                 self._batch = None
                 if not full:
-                    self._batch = len(self._kept)
-                    self._kept.append({})
+                    self._batch = len(self._outputs)
+                    self._outputs.append({})
                 yield batch
                 if self._batch is not None:
-                    memory = _memory(self._kept[-1])
+                    memory = _memory(self._outputs[-1])
                     taken = sum(size for address, size in memory.items() if address not in self._storages)
                     if self.nbytes + taken > self._budget:
-                        self._kept.pop()
+                        self._outputs.pop()
                         full = True
                     else:
                         self._storages |= memory
@@ -396,13 +396,13 @@ class CachedOutputs:
                     return forward(*args, **kwargs)
                 number = self._calls.get(name, 0)
                 self._calls[name] = number + 1
-                return self._kept[self._batch][name][number]
+                return self._outputs[self._batch][name][number]
 
             return answered
 
         def one_by_one() -> Iterator:
             for number, batch in enumerate(batches):
-                self._batch = number if number < len(self._kept) else None
+                self._batch = number if number < len(self._outputs) else None
                 self._calls = {}
                 yield batch
             self._batch = None

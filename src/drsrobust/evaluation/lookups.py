@@ -197,7 +197,7 @@ class SplitLookups(Lookups):
     def __init__(self, model: nn.Module, split: Split) -> None:
         super().__init__(model)
         self._split = split
-        self._found: dict[tuple[str, int], set[str]] = {}  # (module, number of its call in a batch) -> features
+        self._call_features: dict[tuple[str, int], set[str]] = {}  # (module, number of its call in a batch) -> features
         self._wrong: set[str] = set()
         self._calls: dict[str, int] = {}
         self._batch: Any = None
@@ -237,7 +237,7 @@ class SplitLookups(Lookups):
             if name in self._configs:
                 names += self._configs[name][table]
                 continue
-            calls = [features for (module, _), features in self._found.items() if module == name]
+            calls = [features for (module, _), features in self._call_features.items() if module == name]
             if not all(calls):
                 return None
             names += [min(features) for features in calls]
@@ -256,9 +256,9 @@ class SplitLookups(Lookups):
     def _seen(self, name: str, ids: Any, offsets: Any) -> None:
         call = self._calls.get(name, 0)
         self._calls[name] = call + 1
-        candidates = self._found.get((name, call))
+        candidates = self._call_features.get((name, call))
         if not isinstance(ids, torch.Tensor):
-            self._found[name, call] = set()
+            self._call_features[name, call] = set()
             return
         flat = ids.reshape(-1)
         possible = self._batch if candidates is None else candidates
@@ -269,7 +269,7 @@ class SplitLookups(Lookups):
             bags = _bags(offsets, len(flat), lengths) if offsets is not None else len(values) == len(lengths)
             if (bags or isinstance(self._modules[name], nn.Embedding)) and _same(flat, values):
                 matching.add(feature)
-        self._found[name, call] = matching
+        self._call_features[name, call] = matching
 
 
 class BatchLookups(Lookups):

@@ -60,7 +60,7 @@ class ShardedRows:
         if self._lookups is None:
             self.scores = self.full(golden=True)
         else:
-            with self._lookups.watched(self._own(self._batches)) as watched:
+            with self._lookups.watched(self._rank_batches(self._batches)) as watched:
                 self.scores = self._scored(self._batches, self.n, watched, golden=True)
         known = {} if self._lookups is None else {t: self._lookups.why_unknown(t) for t in self._lookups.tables}
         self._known = {table for table, why in known.items() if not ranks.any(why is not None)}
@@ -77,7 +77,7 @@ class ShardedRows:
         turns = -(-len(batches) // self._ranks.world)
         return [min(turn * self._ranks.world + rank, len(batches) - 1) for turn in range(turns)]
 
-    def _own(self, batches: Sequence[Any]) -> Iterable[Any]:
+    def _rank_batches(self, batches: Sequence[Any]) -> Iterable[Any]:
         return (batches[number] for number in self._turns(batches, self._ranks.rank))
 
     def _scored(
@@ -87,7 +87,7 @@ class ShardedRows:
         sizes = self._sizes if batches is self._batches else batches.sizes()
         of_ranks = [[sizes[number] for number in self._turns(batches, rank)] for rank in range(self._ranks.world)]
         rows = sum(of_ranks[self._ranks.rank])
-        scores = score(self._model, own or self._own(batches), rows, self._scoring, golden=golden)
+        scores = score(self._model, own or self._rank_batches(batches), rows, self._scoring, golden=golden)
         parts = self._ranks.gather(torch.from_numpy(scores), list(map(sum, of_ranks)))
         if parts is None:
             return None
