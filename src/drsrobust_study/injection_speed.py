@@ -102,7 +102,11 @@ def injection_speed(
 
 
 def _in_a_process(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The rows that a process of its own measures, as they come. It ends when the caller stops iterating."""
+    """The rows that a process of its own measures, as they come. It ends when the caller stops iterating.
+
+    Raises:
+        RuntimeError: the process failed or was killed.
+    """
     context = process_context()
     rows, sent = context.Pipe(duplex=False)
     process = context.Process(target=_send_rows, args=(sent, spec), daemon=True)
@@ -119,6 +123,7 @@ def _in_a_process(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
         raise RuntimeError(f"measuring {spec['method']} failed: {ended}") from None
     finally:
         process.kill()
+        process.join()
 
 
 def _send_rows(connection: Connection, spec: dict[str, Any]) -> None:
