@@ -9,7 +9,9 @@ times say nothing of a GPU. A section that fails has one row that says why, and 
   sorted and distinct.
 - `cpu_draw`: the simple way: places drawn by one CPU thread, copied, flipped by index and undone.
 - `evaluation`: scores and AUC of a DLRM of Criteo's shape, how far scores differ by batch size, from the CPU, and with TF32; a
-  trial of errors in the tables, with all rows and with those that read a wrong table row."""
+  trial of errors in the tables, with all rows and with those that read a wrong table row.
+- `campaign`: trials of `drsrobust.inject` and `Evaluator.rerun` on such a model, and how many times as fast as on one CPU
+  thread."""
 
 import os
 import time
@@ -22,12 +24,24 @@ import torch
 from torch import nn
 
 from benchmarks.common import Result, about, at_least, at_most, text, verdict_text
+from drsrobust import BitFlip, Evaluator, FixedCount, inject
+from drsrobust.data.dataset import Ids, Split
 from drsrobust.injection import ErrorClock
+from drsrobust.injection.error_models import ErrorModel
 
 COLUMNS = ("device", "section", "measured", "words", "rate", "value", "unit", "why")
 INTERPRETER = "CPU, Triton's interpreter"
 TARGETS = {1e-6: 0.1, 1e-4: 2, 1e-3: 10}  # rate -> ms of injection and undo in 1e9 words, at most
 SEED = 2**63 + 5
+TRIALS = (
+    (FixedCount(10), "embedding"),
+    (BitFlip(1e-6), "embedding"),
+    (BitFlip(1e-5), "embedding"),
+    (BitFlip(1e-4), "embedding"),
+    (BitFlip(1e-4), "top"),
+    (BitFlip(1e-4), "all"),
+)
+TIMES = 20  # the speed of one CPU thread, of a campaign's trials, at least
 
 Fact = dict[str, Any]
 
@@ -49,6 +63,8 @@ def describe(table: pd.DataFrame) -> str:
     times = table[(table["section"] == "speed") & (table["measured"] == "graph") & (device != INTERPRETER)]
     for _, row in times.iterrows():
         verdicts.append(at_most(f"graph at {row['rate']:g}", row["value"], TARGETS[row["rate"]], " ms"))
+    for _, row in table[table["measured"].str.endswith("a CPU thread's over it") & (device != INTERPRETER)].iterrows():
+        verdicts.append(at_least(row["measured"], row["value"], TIMES, " times"))
     shown = measured.drop(columns="device").astype({"words": "Int64", "rate": object})
     return "\n\n".join([about(device, remark), text(shown, "{:,.4g}"), verdict_text(verdicts)])
 
@@ -69,7 +85,7 @@ def gpu() -> pd.DataFrame:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for section in (machine, equality, speed, cpu_draw, evaluation):
+        for section in (machine, equality, speed, cpu_draw, evaluation, campaign):
             start = time.perf_counter()
             name = section.__name__
             try:
@@ -215,9 +231,26 @@ class Dlrm(nn.Module):
     def forward(self, dense: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """Logits float32 [n] of dense features float32 [n, 13] and ids int64 [n, 26]."""
         x = self.bottom(dense)
-        features = torch.cat([x[:, None], self.tables[ids + self.first]], 1)
+        features = torch.cat([x[:, None], self.looked_up(ids)], 1)
         products = torch.bmm(features, features.transpose(1, 2))[:, self.pairs[0], self.pairs[1]]
         return self.last(self.top(torch.cat([x, products], 1)))[:, 0]
+
+    def looked_up(self, ids: torch.Tensor) -> torch.Tensor:
+        """Rows float32 [n, 26, width] of the tables."""
+        return self.tables[ids + self.first]
+
+
+class DlrmOfBags(Dlrm):
+    """The same with a module a table, whose look-ups an evaluator knows."""
+
+    def __init__(self, table_rows: int) -> None:
+        super().__init__(table_rows)
+        parts = self.tables.detach().split(table_rows)
+        del self.tables
+        self.bags = nn.ModuleList(nn.EmbeddingBag(*part.shape, mode="sum", _weight=part.clone()) for part in parts)
+
+    def looked_up(self, ids: torch.Tensor) -> torch.Tensor:
+        return torch.stack([bag(column[:, None]) for bag, column in zip(self.bags, ids.T, strict=True)], 1)
 
 
 def _mlp(*widths: int) -> nn.Sequential:
@@ -328,6 +361,45 @@ def _trials(
     yield _fact("same bits by reached rows", float(torch.equal(one, other)), "0 or 1", words, rate)
     if sizes.cuda:
         yield _fact("GPU memory at most", torch.cuda.max_memory_allocated() / 2**30, "GiB")
+
+
+def campaign(sizes: Sizes) -> Iterator[Fact]:
+    """Trials of the library, whose maps a core draws."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = DlrmOfBags(sizes.table_rows).eval()
+    ms = {}
+    for device, n in (("cpu", sizes.rows // 16), (sizes.device, sizes.rows)):
+        evaluator = Evaluator(model.to(device), _split(n, sizes.table_rows), forward=_forward, output="logit")
+        for errors, target in TRIALS:
+            ms[errors, target, n] = _trial_ms(evaluator, errors, target, sizes)
+    for errors, target in TRIALS:
+        name, few, took = f"{errors} in {target}", *(ms[errors, target, n] for n in (sizes.rows // 16, sizes.rows))
+        yield _fact(f"trial, {name}", took, "ms", rate=errors.rate)
+        if errors.rate is not None:  # then the time grows with the rows
+            yield _fact(f"trial, {name}: a CPU thread's over it", 16 * few / took, "times", rate=errors.rate)
+
+
+def _trial_ms(evaluator: Evaluator, errors: ErrorModel, target: str, sizes: Sizes) -> float:
+    """Median milliseconds of a trial, after the first one."""
+    times = []
+    for seed in range(6 if sizes.cuda else 2):
+        start = time.perf_counter()
+        with inject(evaluator.model, errors, target, seed=seed) as error_map:
+            evaluator.rerun(error_map)
+        times.append((time.perf_counter() - start) * 1e3)
+    return float(np.median(times[1:]))
+
+
+def _split(n: int, table_rows: int) -> Split:
+    random = np.random.default_rng(0)
+    sparse = {f"c{i}": Ids((random.random(n) ** 3 * table_rows).astype(np.int32)) for i in range(26)}
+    dense, labels = random.normal(size=(n, 13)).astype(np.float32), (random.random(n) < 0.25).astype(np.float32)
+    return Split(dense, sparse, labels, None, np.arange(n), "generated", "test", 0.25, "generated", n)
+
+
+def _forward(model: nn.Module, batch: Any) -> torch.Tensor:
+    return model(batch.dense_features, batch.sparse_features.values().reshape(26, -1).T.long())
 
 
 def _fact(measured: str, value: float, unit: str, words: int | None = None, rate: float | None = None) -> Fact:

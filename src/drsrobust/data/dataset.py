@@ -143,10 +143,11 @@ class Split:
             list(ids),
             torch.from_numpy(np.concatenate(values)),
             torch.from_numpy(np.concatenate(lengths or [np.empty(0, np.int32)])),
-            torch.from_numpy(self._labels_of(rows)),
+            torch.from_numpy(self.labels_of(rows)),
         )
 
-    def _labels_of(self, rows: np.ndarray | slice) -> np.ndarray:
+    def labels_of(self, rows: np.ndarray | slice) -> np.ndarray:
+        """The labels of some rows as their batch has them."""
         if not isinstance(self.labels, Ids):
             return np.array(self.labels[rows], np.float32)
         chosen = self.labels.take(rows)

@@ -18,6 +18,7 @@ from torch import nn
 
 from drsrobust.data import Batches, Split
 from drsrobust.evaluation.cached_outputs import CachedOutputs, trace_dataflow
+from drsrobust.evaluation.device_rows import DeviceLookups, DeviceRows
 from drsrobust.evaluation.lookups import IN_MEMORY, BatchLookups, SplitLookups
 from drsrobust.injection import ErrorMap
 from drsrobust.introspection.calling import device_of, on_device_of
@@ -33,9 +34,9 @@ DEVICE_BATCH = 65_536  # rows of a batch on a GPU, where a batch takes 0.5 ms wh
 PROBE = 64  # rows scored again, in a batch of their own
 BOUND = 1e-5  # difference of one row's scores in two batches, at most, relative to 1 + |score|
 MAX_SHARE_ALONE = 0.5  # share of rows up to which affected rows are scored by themselves
-MAX_SHARE_ALONE_DENSE = (
-    0.1  # the same if dense tensors are hit too; above it, scoring all rows with cached outputs is faster
-)
+# The same if dense tensors are hit too, since scoring all rows with cached outputs is faster; and on a GPU, since a core
+# makes the batches.
+MAX_SHARE_ALONE_DENSE = 0.1
 WITNESSES = 16  # unaffected rows in each batch of affected ones, whose scores must not change
 COUPLED = "its scores depend on which rows are scored together, or change from run to run"
 AUDIT = 50  # times a full run's duration, in reruns, between two comparisons with a full run
@@ -83,17 +84,22 @@ class AffectedRows:
     def __init__(self, model: nn.Module, rows: Split | Batches, budget: int, scoring: Scoring) -> None:
         self._model, self.n, self._scoring = model, len(rows), scoring
         self._split = rows if isinstance(rows, Split) else None
+        on_gpu = device_of(model).type != "cpu"
+        self._most_alone = MAX_SHARE_ALONE_DENSE if on_gpu else MAX_SHARE_ALONE
         self.batches: list[Any] | _IndexedBatches
         if self._split is None:
             self.batches, lookups = list(rows.batches), BatchLookups(model, rows.sizes)
             self._ends, first = np.cumsum(rows.sizes), self.batches[0]
         else:
-            self._size = BATCH if device_of(model).type == "cpu" else DEVICE_BATCH
-            self.batches, lookups = _IndexedBatches(rows, self._size), SplitLookups(model, rows)
+            self._size, lookups = DEVICE_BATCH if on_gpu else BATCH, SplitLookups(model, rows)
+            if on_gpu and self.n <= IN_MEMORY:
+                self._split = DeviceRows(rows, device_of(model))
+                lookups = DeviceLookups(model, rows, self._split)
+            self.batches = _IndexedBatches(self._split, self._size)
             if self.n <= IN_MEMORY:
                 self.batches = [on_device_of(model, batch) for batch in self.batches]
             self._probed = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
-            first = _IndexedBatches(rows, rows=self._probed)[0]
+            first = _IndexedBatches(self._split, rows=self._probed)[0]
         self.all_rows: str | None = None
         self._flow, scores = trace_dataflow(model, first, scoring)
         self.everything, self.bounded = self._flow.problem, self._flow.bounded
@@ -213,14 +219,10 @@ class AffectedRows:
                     hits.append(
                         (len(words) / fingerprint.shape[0], fingerprint.name, words, prod(fingerprint.shape[1:]))
                     )
-        rows = []
-        for _, table, words, width in sorted(hits, key=lambda hit: -hit[0]):
-            rows += self._lookups.rows(table, words // width)
-            if dense and len(rows[-1]) > MAX_SHARE_ALONE_DENSE * self.n:
-                break  # every row is computed anyway
-            if sum(map(len, rows)) > self.n // 2:
-                rows = [_union(rows, self.n)]  # in less memory
-        return Affected(dense, tables, _union(rows, self.n))
+        hits.sort(key=lambda hit: -hit[0])  # every row is computed where one of the first tables reaches many
+        ids = ((table, words // width) for _, table, words, width in hits)
+        rows = self._lookups.rows(ids, MAX_SHARE_ALONE_DENSE * self.n if dense else np.inf)
+        return Affected(dense, tables, rows)
 
     def score(self, affected: Affected) -> tuple[np.ndarray, np.ndarray | None]:
         """Scores [n] of the model with its present errors, and the rows that may differ from the golden scores (None: any).
@@ -231,7 +233,7 @@ class AffectedRows:
         if not affected.dense and not len(affected.rows):
             return self.scores, affected.rows
         start = time.process_time()
-        if len(affected.rows) > (MAX_SHARE_ALONE_DENSE if affected.dense else MAX_SHARE_ALONE) * self.n:
+        if len(affected.rows) > (MAX_SHARE_ALONE_DENSE if affected.dense else self._most_alone) * self.n:
             scores = self._whole(affected.dense | affected.tables)
         else:
             scores = self._whole(affected.dense) if affected.dense else self.scores.copy()
@@ -319,15 +321,3 @@ def _indexed(batch: "Batch") -> "Batch":
         jagged.offsets()
     batch.sparse_features.offset_per_key()
     return batch
-
-
-def _union(parts: list[np.ndarray], n: int) -> np.ndarray:
-    """The rows in any of some ascending arrays, ascending."""
-    if len(parts) == 1:
-        return parts[0]
-    if sum(len(part) for part in parts) * 16 < n:
-        return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
-    union = np.zeros(n, bool)
-    for part in parts:
-        union[part] = True
-    return np.flatnonzero(union)

@@ -107,13 +107,18 @@ def _stored(array: np.ndarray) -> np.ndarray:
 class Lookups(ABC):
     """Observes the look-ups of a model while it scores all batches: TorchRec's collections, `nn.EmbeddingBag`, `nn.Embedding`.
 
+    Args:
+        model: any module.
+        n: rows of data.
+
     Attributes:
         tables: name of a table's tensor -> the modules that look up in it.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, n: int) -> None:
         modules = dict(named_modules(model))
         everything = listed(model)
+        self._n = n
         self.tables: dict[str, list[str]] = {}
         self._modules: dict[str, nn.Module] = {}
         self._configs: dict[str, dict[str, tuple[str, ...]]] = {}  # collection -> table's tensor -> features
@@ -150,9 +155,25 @@ class Lookups(ABC):
     def why_unknown(self, table: str) -> str | None:
         """Why the rows that look up a table's rows are unknown; None if they are known."""
 
+    def rows(self, hits: Iterable[tuple[str, np.ndarray]], enough: float = np.inf) -> np.ndarray:
+        """The rows of data (int64, ascending) whose scores may depend on some rows of tables.
+
+        Args:
+            hits: table and its rows, int64 ascending, each.
+            enough: tables after one that more rows read may be left out.
+        """
+        parts: list[np.ndarray] = []
+        for table, ids in hits:
+            parts += self._rows_of(table, ids)
+            if len(parts[-1]) > enough:
+                break
+            if sum(map(len, parts)) > self._n // 2:
+                parts = [_union(parts, self._n)]  # in less memory
+        return _union(parts, self._n)
+
     @abstractmethod
-    def rows(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
-        """The rows of data (int64, ascending) whose scores may depend on rows `ids` (int64, ascending) of a table, in parts."""
+    def _rows_of(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
+        """As `rows`, of one table, in parts."""
 
     @abstractmethod
     def ids(self, table: str) -> np.ndarray:
@@ -195,7 +216,7 @@ class SplitLookups(Lookups):
     """
 
     def __init__(self, model: nn.Module, split: Split) -> None:
-        super().__init__(model)
+        super().__init__(model, len(split))
         self._split = split
         self._call_features: dict[tuple[str, int], set[str]] = {}  # (module, number of its call in a batch) -> features
         self._wrong: set[str] = set()
@@ -205,7 +226,7 @@ class SplitLookups(Lookups):
     def why_unknown(self, table: str) -> str | None:
         return None if self.features(table) else "it looks up other ids than the split's"
 
-    def rows(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
+    def _rows_of(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
         return [readers.of(ids) for readers in self._readers_of(table)]
 
     def ids(self, table: str) -> np.ndarray:
@@ -281,7 +302,7 @@ class BatchLookups(Lookups):
     """
 
     def __init__(self, model: nn.Module, sizes: np.ndarray) -> None:
-        super().__init__(model)
+        super().__init__(model, int(sizes.sum()))
         self._ends = np.cumsum(sizes)
         self._starts = self._ends - sizes
         self._ids: dict[str, list[list[np.ndarray]]] = {table: [] for table in self.tables}  # of each batch
@@ -290,7 +311,7 @@ class BatchLookups(Lookups):
     def why_unknown(self, table: str) -> str | None:
         return "its look-ups cannot be seen" if table in self._wrong else None
 
-    def rows(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
+    def _rows_of(self, table: str, ids: np.ndarray) -> list[np.ndarray]:
         batches = self._readers_of(table).of(ids)
         ranges = [np.arange(self._starts[batch], self._ends[batch]) for batch in batches]
         return [np.concatenate([np.empty(0, np.int64), *ranges])]
@@ -338,3 +359,15 @@ def _bags(offsets: torch.Tensor, n: int, lengths: torch.Tensor) -> bool:
 
 def _same(first: torch.Tensor, other: torch.Tensor) -> bool:
     return first.shape == other.shape and bool((first == other.to(first.device)).all())
+
+
+def _union(parts: list[np.ndarray], n: int) -> np.ndarray:
+    """The rows in any of some ascending arrays, ascending."""
+    if len(parts) == 1:
+        return parts[0]
+    if sum(len(part) for part in parts) * 16 < n:
+        return np.unique(np.concatenate([np.empty(0, np.int64), *parts]))
+    union = np.zeros(n, bool)
+    for part in parts:
+        union[part] = True
+    return np.flatnonzero(union)

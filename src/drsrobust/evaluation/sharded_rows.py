@@ -106,16 +106,15 @@ class ShardedRows:
 
     def of(self, maps: Iterable[ErrorMap]) -> Affected:
         """The rows that the errors of several maps together affect; `dense` where they affect all."""
-        affected = np.zeros(self.n, bool)
+        hits = []
         for error_map in maps:
             for number, entries in error_map.by_tensor():
                 entry = error_map.fingerprint[number]
                 # Of a replica of one rank the rows that this rank scores are wrong, which depends on how all are spread.
                 if entry.name not in self._known or (error_map.rank is not None and entry.name in self._replicas):
                     return Affected(1, 0, np.empty(0, np.int64))
-                for rows in self._lookups.rows(entry.name, error_map.word[entries] // prod(entry.shape[1:])):
-                    affected[rows] = True
-        return Affected(0, 0, np.flatnonzero(affected))
+                hits.append((entry.name, error_map.word[entries] // prod(entry.shape[1:])))
+        return Affected(0, 0, self._lookups.rows(hits))
 
     def score(self, affected: Affected) -> tuple[np.ndarray | None, np.ndarray | None]:
         """As of `AffectedRows`. Reruns number 1, 2, 4, 8, ... are compared with a full run: by their number, since ranks have
