@@ -34,9 +34,7 @@ DEVICE_BATCH = 65_536  # rows of a batch on a GPU, where a batch takes 0.5 ms wh
 PROBE = 64  # rows scored again, in a batch of their own
 BOUND = 1e-5  # difference of one row's scores in two batches, at most, relative to 1 + |score|
 MAX_SHARE_ALONE = 0.5  # share of rows up to which affected rows are scored by themselves
-# The same if dense tensors are hit too, since scoring all rows with cached outputs is faster; and on a GPU, since a core
-# makes the batches.
-MAX_SHARE_ALONE_DENSE = 0.1
+MAX_SHARE_ALONE_DENSE = 0.1  # the same if dense tensors are hit too: with cached outputs all rows take less time
 WITNESSES = 16  # unaffected rows in each batch of affected ones, whose scores must not change
 COUPLED = "its scores depend on which rows are scored together, or change from run to run"
 AUDIT = 50  # times a full run's duration, in reruns, between two comparisons with a full run
@@ -85,7 +83,6 @@ class AffectedRows:
         self._model, self.n, self._scoring = model, len(rows), scoring
         self._split = rows if isinstance(rows, Split) else None
         on_gpu = device_of(model).type != "cpu"
-        self._most_alone = MAX_SHARE_ALONE_DENSE if on_gpu else MAX_SHARE_ALONE
         self.batches: list[Any] | _IndexedBatches
         if self._split is None:
             self.batches, lookups = list(rows.batches), BatchLookups(model, rows.sizes)
@@ -233,7 +230,7 @@ class AffectedRows:
         if not affected.dense and not len(affected.rows):
             return self.scores, affected.rows
         start = time.process_time()
-        if len(affected.rows) > (MAX_SHARE_ALONE_DENSE if affected.dense else self._most_alone) * self.n:
+        if len(affected.rows) > (MAX_SHARE_ALONE_DENSE if affected.dense else MAX_SHARE_ALONE) * self.n:
             scores = self._whole(affected.dense | affected.tables)
         else:
             scores = self._whole(affected.dense) if affected.dense else self.scores.copy()
