@@ -284,7 +284,7 @@ def test_gpu(tmp_path):
     table = pd.read_csv(tmp_path / "gpu.csv")
     assert tuple(table.columns) == gpu.COLUMNS and set(table["device"]) == {gpu.INTERPRETER}
     assert table["why"].isna().all(), table["why"].dropna().tolist()
-    assert set(table["section"]) == {"machine", "equality", "speed", "cpu_draw", "evaluation"}
+    assert set(table["section"]) == {"machine", "equality", "speed", "cpu_draw", "evaluation", "campaign"}
     equal = table[table["unit"].isin(["equal", "0 or 1"])]
     assert len(equal) > 12 and (equal[equal["measured"] != "same bits in batches of a quarter"]["value"] == 1).all()
     assert "no GPU: tiny sizes" in done.stdout and "graph" not in done.stdout and "MISSED" not in done.stdout
@@ -295,7 +295,7 @@ def test_gpu_goes_on_after_a_section_that_fails(monkeypatch):
         yield {"measured": "first", "value": 1.0}
         raise RuntimeError("no memory")
 
-    for name in ("machine", "equality", "speed", "evaluation"):
+    for name in ("machine", "equality", "speed", "evaluation", "campaign"):
         section = lambda sizes: iter(())  # noqa: E731
         section.__name__ = name
         monkeypatch.setattr(gpu, name, section)
@@ -306,7 +306,7 @@ def test_gpu_goes_on_after_a_section_that_fails(monkeypatch):
     table = gpu.gpu()
     failed = table[table["section"] == "cpu_draw"]
     assert failed["measured"].tolist() == ["first", "failed", "section"]
-    assert failed["why"].tolist()[1] == "RuntimeError: no memory" and table["section"].iloc[-1] == "evaluation"
+    assert failed["why"].tolist()[1] == "RuntimeError: no memory" and table["section"].iloc[-1] == "campaign"
 
 
 def test_the_auc_of_the_gpu_benchmark():
