@@ -6,7 +6,7 @@ for the first time (indexes are made), `again` once more, `campaign` runs 20 tri
 computes the metrics of as many generated scores as there are lines, which are never in memory together.
 
 Each step that is finished is noted, so that a run that was stopped goes on after it; the last one deletes the folder, which
-takes 700 bytes a line. `make bench BENCH=rows ROWS=10000000` sets the number of lines.
+takes 530 bytes a line. `make bench BENCH=rows ROWS=10000000` sets the number of lines.
 """
 
 import json
