@@ -14,7 +14,16 @@ from drsrobust.evaluation.lookups import SplitLookups
 
 
 class DeviceIds:
-    """The ids of one feature of all rows, on a device; arguments and attributes are those of `Ids`, as tensors."""
+    """The ids of one feature of all rows, on a device.
+
+    Args:
+        ids: of the feature.
+        device: to which they are copied.
+
+    Attributes:
+        values, lengths: as of `Ids`.
+        cardinality: a number over all ids.
+    """
 
     def __init__(self, ids: Ids, device: torch.device) -> None:
         self.values = _copy(ids.values, device)
@@ -84,19 +93,19 @@ class DeviceLookups(SplitLookups):
     Args:
         model: any module.
         split: the rows.
-        copy: these on the model's device.
+        device_rows: the same rows on the model's device.
     """
 
-    def __init__(self, model: nn.Module, split: Split, copy: DeviceRows) -> None:
+    def __init__(self, model: nn.Module, split: Split, device_rows: DeviceRows) -> None:
         super().__init__(model, split)
-        self._copy = copy
+        self._device_rows = device_rows
 
     def rows(self, hits: Iterable[tuple[str, np.ndarray]], enough: float = np.inf) -> np.ndarray:
-        reached = self._copy.none()
+        reached = self._device_rows.none()
         for table, ids in hits:
             chosen = torch.from_numpy(ids).to(reached.device)
             for feature in self.features(table):
-                self._copy.sparse[feature].mark(reached, chosen)
+                self._device_rows.sparse[feature].mark(reached, chosen)
         return reached.nonzero()[:, 0].cpu().numpy()
 
 
