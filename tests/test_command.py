@@ -95,6 +95,7 @@ def run(*arguments):
     return done
 
 
+@pytest.mark.long
 def test_the_page_s_example_runs_and_goes_on(folder):
     done = run("campaign", folder / "study.toml")
     assert done.exit_code == 0, done.output

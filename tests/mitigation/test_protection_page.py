@@ -1,6 +1,9 @@
 """The Python of docs/protection.md runs as written, one block after the other."""
 
+import pytest
 
+
+@pytest.mark.long
 def test_python_runs(capsys, run_page):
     names = run_page("protection.md", blocks=6)
     printed = capsys.readouterr().out

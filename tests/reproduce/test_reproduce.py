@@ -108,6 +108,7 @@ def smoke(tmp_path_factory):
     return folder / "build" / "smoke", done
 
 
+@pytest.mark.long
 def test_what_is_printed(smoke):
     folder, done = smoke
     assert done.stdout.startswith(
@@ -117,6 +118,7 @@ def test_what_is_printed(smoke):
     assert done.stdout.endswith(f"report:  {folder}/report/index.html\n") and done.stderr == ""
 
 
+@pytest.mark.long
 def test_figures_and_their_numbers(smoke):
     folder, _ = smoke
     names = ["00_models", "00_models_learning", "00_quickstart", "01_bit_sensitivity_layout", "01_bit_sensitivity"]
@@ -193,6 +195,7 @@ def test_figures_and_their_numbers(smoke):
     assert models[0].startswith("model,dataset,") and len(models) == 3
 
 
+@pytest.mark.long
 def test_the_effects_show_even_here(smoke):
     """Bit 30 is the worst; AUC holds at low rates and is near a coin toss at the highest."""
     import pandas as pd
@@ -206,6 +209,7 @@ def test_the_effects_show_even_here(smoke):
         assert abs(series["auc"].iloc[-1] - 0.5) < 0.12
 
 
+@pytest.mark.long
 def test_all_claims_are_evaluated_and_none_by_a_tiny_run(smoke):
     import pandas as pd
 
@@ -231,6 +235,7 @@ def test_all_claims_are_evaluated_and_none_by_a_tiny_run(smoke):
     assert set(made["claim"][made["data"].isna()]) == {"C1", "C2a", "C7"}  # the study's own data are generated
 
 
+@pytest.mark.long
 def test_report(smoke):
     folder, _ = smoke
     page = (folder / "report" / "index.html").read_text()
@@ -244,6 +249,7 @@ def test_report(smoke):
         assert "Traceback" not in page.read_text() and "Warning" not in page.read_text()
 
 
+@pytest.mark.long
 def test_every_figure_is_shown_in_its_notebook_and_described(smoke):
     import nbformat
 
@@ -303,6 +309,7 @@ def laptop(smoke, tmp_path, monkeypatch):
     return tmp_path / "build"
 
 
+@pytest.mark.long
 def test_publish(laptop, tmp_path):
     target = tmp_path / "figures"
     (target / "data").mkdir(parents=True)
