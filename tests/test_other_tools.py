@@ -7,6 +7,7 @@ import pytest
 from tests.conftest import ROOT
 
 
+@pytest.mark.long
 def test_python_runs(run_page, capsys):
     names = run_page("from_other_tools.md", blocks=3)
     summary = names["summary"].set_index(["ber", "mitigation"])["hit_rate@1"]

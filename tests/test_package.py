@@ -17,6 +17,7 @@ def test_import_brings_nothing_heavy():
     assert done.stdout == "set()\n" and done.stderr == ""
 
 
+@pytest.mark.long
 def test_first_use_of_torchrec_is_silent():
     code = """
 import logging, drsrobust as dr

@@ -264,6 +264,7 @@ def test_cluster(bench):
     assert 1 <= table.loc["executor", "chunks"] < 2 * JOINED_CHUNKS
 
 
+@pytest.mark.long
 def test_sharding(bench):
     columns = {"sharding": sharding.COLUMNS, "sharding_blocks": sharding.BLOCKS}
     small = {"sharding": {"sizes": (64_000,), "worlds": (1, 2), "rows": 256}, "own_blocks": {"sizes": (64_000,)}}

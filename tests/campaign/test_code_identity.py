@@ -261,6 +261,7 @@ def test_a_trial_that_changes_from_run_to_run(rows, tmp_path, monkeypatch):
         made(rows, error=Drifting(1e-2), store=tmp_path / "s").run(progress=False)
 
 
+@pytest.mark.long
 def test_scripts_find_their_store_from_another_folder_and_after_an_unrelated_edit(empty_cache, tmp_path, warm_python):
     script = textwrap.dedent("""
         import sys, torch

@@ -61,6 +61,7 @@ def test_folders_of_two_machines_and_a_text(evaluator, expected, tmp_path):
     pd.testing.assert_frame_equal(merge(whole, folders), expected, check_exact=True)
 
 
+@pytest.mark.long
 def test_stratified_shards_share_the_pilot(evaluator, tmp_path):
     options = STRATIFIED | {"mitigations": [None, WeightRange.fit(evaluator.model)], "targets": ["all"]}
     expected = campaign(evaluator, tmp_path / "one", **options).run(workers=1, progress=False)

@@ -224,6 +224,7 @@ def test_a_dictionary_with_any_attribute():
     assert batch_digest(one) == batch_digest(PartCopies().of(one)) != batch_digest(other)
 
 
+@pytest.mark.long
 def test_two_processes_hash_alike():
     """Sets have another order under another seed of Python's hashes."""
     code = (

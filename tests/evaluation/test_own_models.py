@@ -297,6 +297,7 @@ for rows in (data, dr.data.from_batches(list(data.test.batches(64)))):
 """
 
 
+@pytest.mark.long
 def test_workers_make_a_model_of_a_notebook(tmp_path, warm_python):
     """On rows of a frame, and on batches."""
     done = warm_python.run("-c", NOTEBOOK, cwd=tmp_path)

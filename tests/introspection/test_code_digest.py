@@ -220,6 +220,7 @@ def test_what_cannot_be_digested_is_named():
     assert code_digest(iter([1])).missing is None and code_digest(x for x in [1]).missing
 
 
+@pytest.mark.long
 def test_two_processes_agree(tmp_path):
     """Also on sets of text, whose order differs between processes."""
     script = textwrap.dedent("""

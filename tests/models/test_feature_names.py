@@ -37,6 +37,7 @@ def test_every_model_takes_them(data, name):
         assert table.component == "embedding" and table_names(ODD)[feature] == table.name.split(".")[-2]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model_trains_on_them(data, name, empty_cache):
     settings = Settings(epochs=1, batch_size=32)

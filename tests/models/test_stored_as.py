@@ -191,6 +191,7 @@ def test_a_checksum_restores_the_stored_words(dense):
             assert torch.equal(layer[0]._parameters["weight"].float(), words.float())
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:BitFlip.*errors do harm in")
 @pytest.mark.parametrize("formats", [{"dense": "fp8_e5m2", "scale": "tensor"}, {"dense": "bf16", "tables": "int4"}])
 def test_campaign_in_processes_report_and_plan(formats, data, tmp_path):

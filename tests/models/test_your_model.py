@@ -3,6 +3,7 @@
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:column '(section|shelf)'")  # the page shows what is said of its numbering
 def test_python_runs(capsys, run_page):
     with pytest.warns(UserWarning, match="column '(section|shelf)': 1 missing values have id 3"):

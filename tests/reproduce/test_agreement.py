@@ -102,6 +102,7 @@ def test_rows_belong_together_though_results_differ_and_rows_are_gone():
     assert found["result"].tolist() == ["missing", "agrees", "missing", "agrees"]
 
 
+@pytest.mark.long
 def test_the_published_figures_with_a_tenth_of_their_rows(tmp_path):
     same = agreement.agreement(FIGURES, FIGURES)
     total = len(same["numbers"])

@@ -48,6 +48,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_at_the_same_time_and_yielded_in_order(tmp_path):
     (tmp_path / "meeting").mkdir()
     names = ["10_one", "11_two", "12_wrong"]
@@ -111,6 +112,7 @@ def test_those_that_measure_run_alone(tmp_path, monkeypatch):
     assert ran == [MODELS, *others, *ALONE]
 
 
+@pytest.mark.long
 def test_those_that_read_data_wait_for_the_models(tmp_path):
     """A notebook that reads no data set runs beside the models' notebook, and one that reads one after it."""
     place = "import pathlib, time\nplace = pathlib.Path(folder)\n"

@@ -39,6 +39,7 @@ def test_a_good_run(tmp_path, capfd):
     assert "TCP" not in capfd.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("cell", "says"),
     [
@@ -102,6 +103,7 @@ def test_no_room_for_a_folder(tmp_path, monkeypatch):
     assert not outcome.ok and "No space left on device; free space: " in outcome.error
 
 
+@pytest.mark.long
 def test_peak_memory_is_that_of_the_kernel_and_what_it_starts(tmp_path):
     grow = "import time; block = bytearray(300 * 2**20); del block; time.sleep(1.2)"
     plain, grown = run(tmp_path / "plain", DRAW + "\nimport time; time.sleep(1.2)"), run(tmp_path / "grown", DRAW, grow)

@@ -134,6 +134,7 @@ def test_what_cannot_be_compared_is_refused():
         recovery(pd.concat([none, trials("a", [0.7, 0.7], checkpoint="other")]))
 
 
+@pytest.mark.long
 def test_intervals_cover_as_often_as_they_say():
     """Losses as at a knee: most maps cost little, some nearly all; a mitigation takes away a random part of each."""
     random = np.random.default_rng(5)

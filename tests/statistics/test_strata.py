@@ -98,6 +98,7 @@ def test_intervals_hold_the_mean():
     assert 0.9 * 150 <= hits["stratified"] <= 0.99 * 150 and hits["plain"] >= 0.9 * 150 and hits["bound"] == 150
 
 
+@pytest.mark.long
 def test_recovery_of_stratified_pairs():
     """Half of each loss comes back, give or take."""
     random = np.random.default_rng(2)

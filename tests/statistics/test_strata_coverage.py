@@ -29,6 +29,7 @@ def interval(weights, values, bounds=(0.0, 1.0)):
     return strata.mean_interval(losses, bounds)
 
 
+@pytest.mark.long
 def test_a_mean_covers():
     """Of 1,500 campaigns of 60 trials in three strata 95 %; each stratum's interval is Student's."""
     random = np.random.default_rng(0)

@@ -58,6 +58,7 @@ def test_expected_loss_of_a_year(trials):
     assert (by.xs("none", level="mitigation")["auc_drop_high"] > by.xs("none", level="mitigation")["auc_drop"]).all()
 
 
+@pytest.mark.long
 def test_the_factor_over_single_bits(evaluator, trials, data, tmp_path):
     parts = layer_partition(evaluator.model)
     flips = dr.Campaign(evaluator, conditions=single_errors(parts), trials=6, store=tmp_path / "s").run(progress=False)

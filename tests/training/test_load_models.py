@@ -90,6 +90,7 @@ def workers_of(process):
     return [pid for pid, parent in parents.items() if parent in servers]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_end_leaves_no_process_behind_and_training_goes_on(how, tmp_path, monkeypatch, start):
     monkeypatch.setenv("DRSROBUST_CACHE", str(tmp_path / "cache"))

@@ -81,6 +81,7 @@ def test_the_first_evaluation_is_that_of_the_end_of_a_shorter_campaign(data, exp
     assert (short["auc_drop"].to_numpy() == expected["auc_drop_first"].to_numpy()).all()
 
 
+@pytest.mark.long
 def test_another_process(data, expected, tmp_path):
     with ProcessPoolExecutor(1, mp_context=process_context()) as executor:
         same(campaign(data, tmp_path / "s").run(executor=executor, progress=False), expected)
@@ -132,6 +133,7 @@ def test_kill_9_loses_and_doubles_nothing(data, expected, tmp_path):
     assert not list((tmp_path / "s").glob(".*.part"))
 
 
+@pytest.mark.long
 def test_more_trials_go_on_from_fewer(data, expected, tmp_path):
     campaign(data, tmp_path / "s", trials=1).run(workers=1, progress=False)
     same(campaign(data, tmp_path / "s").run(workers=1, progress=False), expected)

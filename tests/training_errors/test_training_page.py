@@ -1,6 +1,9 @@
 """The Python of docs/training.md runs as written."""
 
+import pytest
 
+
+@pytest.mark.long
 def test_python_runs(capsys, run_page):
     names = run_page("training.md", blocks=1)
     table, printed = names["table"], capsys.readouterr().out
