@@ -41,7 +41,7 @@ TRIALS = (
     (BitFlip(1e-4), "top"),
     (BitFlip(1e-4), "all"),
 )
-TIMES = 20  # the speed of one CPU thread, of a campaign's trials, at least
+LEAST_SPEEDUP = 20  # of a campaign's trials over those of one CPU thread
 
 Fact = dict[str, Any]
 
@@ -64,7 +64,7 @@ def describe(table: pd.DataFrame) -> str:
     for _, row in times.iterrows():
         verdicts.append(at_most(f"graph at {row['rate']:g}", row["value"], TARGETS[row["rate"]], " ms"))
     for _, row in table[table["measured"].str.endswith("a CPU thread's over it") & (device != INTERPRETER)].iterrows():
-        verdicts.append(at_least(row["measured"], row["value"], TIMES, " times"))
+        verdicts.append(at_least(row["measured"], row["value"], LEAST_SPEEDUP, " times"))
     shown = measured.drop(columns="device").astype({"words": "Int64", "rate": object})
     return "\n\n".join([about(device, remark), text(shown, "{:,.4g}"), verdict_text(verdicts)])
 

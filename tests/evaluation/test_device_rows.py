@@ -55,6 +55,7 @@ def test_lists_of_items_and_rows_without_ids(data):
 
 
 def test_rows_that_look_up_a_row_of_a_table(data):
+    pytest.importorskip("torchrec", reason="its DLRM is TorchRec's")
     random, model = np.random.default_rng(0), build_model("dlrm", data.schema)
     by_index = Evaluator(model, data.test)._reach._lookups
     by_scans = DeviceLookups(model, data.test, DeviceRows(data.test, CPU))

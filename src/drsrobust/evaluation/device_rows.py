@@ -19,39 +19,35 @@ class DeviceIds:
     Args:
         ids: of the feature.
         device: to which they are copied.
-
-    Attributes:
-        values, lengths: as of `Ids`.
-        cardinality: a number over all ids.
     """
 
     def __init__(self, ids: Ids, device: torch.device) -> None:
-        self.values = _copy(ids.values, device)
-        self.cardinality = int(ids.values.max(initial=-1)) + 1
-        self.lengths = self._ends = self._rows = None
+        self._values = _copy(ids.values, device)
+        self._cardinality = int(ids.values.max(initial=-1)) + 1  # a number over all ids
+        self._lengths = self._ends = self._rows = None
         if ids.lengths is not None:
-            self.lengths, self._ends = _copy(ids.lengths, device), _copy(ids.ends(), device)
-            self._rows = torch.repeat_interleave(self.lengths)  # the row of each id
+            self._lengths, self._ends = _copy(ids.lengths, device), _copy(ids.ends(), device)
+            self._rows = torch.repeat_interleave(self._lengths)  # the row of each id
 
     def take(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Ids and lengths of rows, int64 [m], in their order."""
-        if self.lengths is None:
-            return self.values[rows], torch.ones(len(rows), dtype=torch.int32, device=rows.device)
-        lengths = self.lengths[rows]
+        if self._lengths is None:
+            return self._values[rows], torch.ones(len(rows), dtype=torch.int32, device=rows.device)
+        lengths = self._lengths[rows]
         # Of each row, by how much its ids lie further on in all ids than in those that are taken.
         shift = self._ends[rows] - lengths.cumsum(0)
         positions = torch.repeat_interleave(shift, lengths)
         positions += torch.arange(len(positions), device=rows.device)
-        return self.values[positions], lengths
+        return self._values[positions], lengths
 
     def mark(self, reached: torch.Tensor, chosen: torch.Tensor) -> None:
         """Sets `reached` (bool [n]) for the rows that look up any of some ids, int64 [m]."""
-        wrong = torch.zeros(self.cardinality, dtype=torch.bool, device=reached.device)
-        wrong[chosen[chosen < self.cardinality]] = True
+        wrong = torch.zeros(self._cardinality, dtype=torch.bool, device=reached.device)
+        wrong[chosen[chosen < self._cardinality]] = True
         if self._rows is None:
-            reached |= wrong[self.values]
+            reached |= wrong[self._values]
         else:
-            reached[self._rows[wrong[self.values]]] = True
+            reached[self._rows[wrong[self._values]]] = True
 
 
 class DeviceRows:
