@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import connection
 
 # Modules that take long to import. A server process imports those that this process has, and forks the workers.
 _PRELOADED = ("torch", "torchrec", "pandas", "pyarrow", "drsrobust.campaign.workers", "drsrobust.training.load")
@@ -45,14 +46,32 @@ def process_context() -> multiprocessing.context.BaseContext:
 def pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     """An executor of new processes, which end at an exception in the block or with this process, even if it is killed."""
     executor = ProcessPoolExecutor(workers, mp_context=process_context(), initializer=end_with_parent)
+    left = threading.Event()
+    threading.Thread(target=_end_after_a_death, args=(executor, left), daemon=True).start()
     try:
         yield executor
     except BaseException:
-        for process in list((executor._processes or {}).values()):
-            process.terminate()  # shutdown would wait for unfinished tasks
+        _end(executor)  # shutdown would wait for unfinished tasks
         raise
     finally:
+        left.set()
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _end(executor: ProcessPoolExecutor) -> None:
+    """Ends all processes. One of them may have sent a part of a result: the executor waits for the rest as long as any process
+    could write it, which this process could too."""
+    for process in list((executor._processes or {}).values()):
+        process.terminate()
+    executor._result_queue._writer.close()
+
+
+def _end_after_a_death(executor: ProcessPoolExecutor, left: threading.Event, seconds: float = 1.0) -> None:
+    """Ends all processes after one has died. The executor does so itself, unless it waits for the rest of that one's result."""
+    while not left.wait(seconds):
+        sentinels = [process.sentinel for process in list((executor._processes or {}).values())]
+        if connection.wait(sentinels, timeout=0) and not left.wait(seconds):
+            return _end(executor)
 
 
 def end_with_parent() -> None:
