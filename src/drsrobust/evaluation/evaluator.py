@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,12 +16,13 @@ from drsrobust._html import facts
 from drsrobust.data import Batches, Dataset, Split, StreamedRows, StreamError
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError
 from drsrobust.evaluation.checked_rows import checked_rows, ids_and_tables
+from drsrobust.evaluation.device_pairs import twice_won
 from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, compared, non_finite_rows
 from drsrobust.evaluation.golden_scores import check_finite, warn_of_probabilities
 from drsrobust.evaluation.sharded_rows import ShardedRows
 from drsrobust.evaluation.stream_passes import StreamPasses
 from drsrobust.injection import AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
-from drsrobust.introspection.calling import Forward
+from drsrobust.introspection.calling import Forward, device_of
 from drsrobust.introspection.ranks import Ranks
 from drsrobust.introspection.sharded import is_sharded
 from drsrobust.introspection.tensors import listed
@@ -152,6 +154,8 @@ class Evaluator:
                     f"scores is {compare!r}; task='rank' compares the scores of a row as they are: 'logit'"
                 )
             return RankMetrics(rows.labels, golden, k=options["k"], epsilon=options["epsilon"])
+        if (device := device_of(self.model)).type != "cpu":
+            options["count_pairs"] = partial(twice_won, device=device)
         if self.scoring.task == "click":
             return ClickMetrics(rows.labels, golden, rows.prior, rows.users, compare=compare, **options)
         priors = rows.labels.mean(axis=0)

@@ -1,6 +1,6 @@
 """Metrics of scores that differ from the golden scores in few rows: only what depends on changed rows is computed again."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -24,6 +24,11 @@ from drsrobust.metrics.log_loss import entropy, factors, mean_log, over_clicks, 
 from drsrobust.metrics.names import DECISIONS, LISTS, split_name
 from drsrobust.metrics.ranking import UserLists
 
+CountPairs = Callable[[np.ndarray, np.ndarray], int]  # as `twice_won`
+FEW_CHANGED = (
+    10_000  # rows; a GPU counts all pairs of a million rows in the time in which a core looks at so many changed ones
+)
+
 
 class GoldenPairs:
     """The pairs (click, other row) of golden scores, sorted once.
@@ -31,10 +36,11 @@ class GoldenPairs:
     Args:
         clicked: bool [n].
         golden: scores [n], finite.
+        count: counts the pairs of other scores where many rows changed.
     """
 
-    def __init__(self, clicked: np.ndarray, golden: np.ndarray) -> None:
-        self._clicked, self._golden = clicked, golden
+    def __init__(self, clicked: np.ndarray, golden: np.ndarray, count: CountPairs = twice_won) -> None:
+        self._clicked, self._golden, self._count = clicked, golden, count
         self._clicks, self._others = np.sort(golden[clicked]), np.sort(golden[~clicked])
         self._won = np.zeros(len(golden), np.int64)  # twice, of a row's pairs with all of the other class, by the click
         self._twice = 0
@@ -49,7 +55,8 @@ class GoldenPairs:
 
     def auc(self, scores: np.ndarray, rows: np.ndarray | None) -> float:
         """AUC of scores [n], of which all but `rows` (distinct, int64; None: any row) are golden: bit for bit `metrics.auc`."""
-        twice = twice_won(self._clicked, scores) if rows is None else self._twice + self._gain(scores, rows)
+        few = rows is not None and (self._count is twice_won or len(rows) <= FEW_CHANGED)
+        twice = self._twice + self._gain(scores, rows) if few else self._count(self._clicked, scores)
         return share_won(twice, len(self._clicks), len(self._others))
 
     def _gain(self, scores: np.ndarray, rows: np.ndarray) -> int:
@@ -109,6 +116,7 @@ class BaselineMetrics:
         threshold: of the click decision, a probability in (0, 1).
         epsilon: distance in logits beyond which a score has moved.
         compare: what AUC, users' lists and decisions compare: `logit`, or `probability` (float32, as `served` gives it).
+        count_pairs: as `auc.twice_won`, which it replaces where many rows changed, on a GPU.
 
     Attributes:
         golden: as given, read-only.
@@ -140,6 +148,7 @@ class BaselineMetrics:
         threshold: float = THRESHOLD,
         epsilon: float = EPSILON,
         compare: str = "logit",
+        count_pairs: CountPairs = twice_won,
     ) -> None:
         if compare not in SCORES:
             raise unknown("scores", compare, SCORES)
@@ -151,7 +160,7 @@ class BaselineMetrics:
         self._cut = logit if compare == "logit" else np.float32(threshold)
         self.entropy = entropy(clicked)
         self._compared = self._shown(self.golden)
-        self._pairs = GoldenPairs(clicked, self._compared)
+        self._pairs = GoldenPairs(clicked, self._compared, count_pairs)
         self._factors = factors(clicked, golden, prior)
         self._lists: ListMetrics | None = None
         if users is not None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from drsrobust._choices import unknown
 from drsrobust.metrics._inputs import check_finite, check_same, checked_rows, distinct_rows
+from drsrobust.metrics.auc import twice_won
 from drsrobust.metrics.changes import (
     DEVIATED,
     EPSILON,
@@ -20,7 +21,7 @@ from drsrobust.metrics.changes import (
     is_moved,
     median_change,
 )
-from drsrobust.metrics.incremental import BaselineMetrics
+from drsrobust.metrics.incremental import BaselineMetrics, CountPairs
 from drsrobust.metrics.item_lists import ItemLists, parts
 from drsrobust.metrics.list_metrics import ListMetrics
 from drsrobust.metrics.names import CLICK, HEADLINE, LISTS, RANK, split_name
@@ -49,8 +50,15 @@ class ClickMetrics:
         threshold: float = THRESHOLD,
         epsilon: float = EPSILON,
         compare: str = "probability",
+        count_pairs: CountPairs = twice_won,
     ) -> None:
-        options = {"k": k, "threshold": threshold, "epsilon": epsilon, "compare": compare}
+        options = {
+            "k": k,
+            "threshold": threshold,
+            "epsilon": epsilon,
+            "compare": compare,
+            "count_pairs": count_pairs,
+        }
         self._reference = BaselineMetrics(labels, golden, prior, users, **options)
 
     @property
@@ -96,7 +104,7 @@ class MultiMetrics:
         golden: scores (logits) [n, T] without errors, finite.
         priors: click rates of the training rows, [T].
         tasks: T names.
-        users, k, threshold, epsilon, compare: as of `ClickMetrics`.
+        users, k, threshold, epsilon, compare, count_pairs: as of `ClickMetrics`.
 
     Attributes:
         golden: as given, read-only.
@@ -123,6 +131,7 @@ class MultiMetrics:
         threshold: float = THRESHOLD,
         epsilon: float = EPSILON,
         compare: str = "probability",
+        count_pairs: CountPairs = twice_won,
     ) -> None:
         labels, self.golden, tasks = np.asarray(labels), np.array(golden), tuple(tasks)
         if not tasks or "" in tasks or len(set(tasks)) < len(tasks):
@@ -132,7 +141,13 @@ class MultiMetrics:
                 f"labels of shape {labels.shape}, golden of shape {self.golden.shape}, {len(priors)} priors and {len(tasks)} "
                 "tasks; they must be [n, T], [n, T], T and T"
             )
-        options = {"k": k, "threshold": threshold, "epsilon": epsilon, "compare": compare}
+        options = {
+            "k": k,
+            "threshold": threshold,
+            "epsilon": epsilon,
+            "compare": compare,
+            "count_pairs": count_pairs,
+        }
         self._by_task: dict[str, ClickMetrics] = {}
         for t, task in enumerate(tasks):
             try:
