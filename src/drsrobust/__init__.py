@@ -13,16 +13,6 @@ Names are imported at first use, so that `import drsrobust` loads neither PyTorc
 
 import lazy_loader
 
-from drsrobust.removed_names import module_getattr
-
 __version__ = "0.8.0"
 
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-_OWN_MODEL = "write an error model of your own (docs/extending.md)"
-_REMOVED = {
-    "study": "import drsrobust_study",
-    "check_parameters": "use drsrobust_study.check_parameters",
-    "FieldMixture": _OWN_MODEL,
-    "Strided": _OWN_MODEL,
-}
-__getattr__ = module_getattr(__name__, _REMOVED, _load)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

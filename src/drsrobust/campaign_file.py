@@ -26,7 +26,6 @@ from drsrobust._types import fits, type_name
 from drsrobust.campaign import Campaign
 from drsrobust.data import Batches, Dataset, Split, from_frame, load_dataset
 from drsrobust.evaluation import Evaluator
-from drsrobust.removed_names import removed
 
 _NONE = "none"
 
@@ -275,8 +274,6 @@ def _settings(table: str, kind: type, values: Any) -> Any:
         raise TypeError(f"{table} is {values!r}; it must be a table, [{table}]")
     types_of = typing.get_type_hints(kind)
     for name, value in values.items():
-        if line := removed(f"[{table}]", name):
-            raise ValueError(line)
         if name not in types_of:
             raise unknown(f"key of [{table}]", name, types_of)
         if not fits(value, types_of[name]):

@@ -5,7 +5,4 @@ Names are imported at first use, so that reading a store needs no PyTorch. `__in
 
 import lazy_loader
 
-from drsrobust.removed_names import module_getattr
-
-_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
-__getattr__ = module_getattr(__name__, {"strata": "use drsrobust.campaign.bit_partition"}, _load)
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -45,7 +45,6 @@ from drsrobust.introspection.ranks import RankFailedError, ranks
 from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
 from drsrobust.mitigation import Mitigation
-from drsrobust.removed_names import refuses_arguments
 from drsrobust.statistics.columns import with_nan_rules
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT
 
@@ -96,7 +95,6 @@ class Campaign(StoredTrials):
         StoreError: `store` holds another campaign.
     """
 
-    @refuses_arguments
     def __init__(
         self,
         evaluator: Evaluator,

@@ -20,7 +20,6 @@ from drsrobust.injection.memory_map import Geometry
 from drsrobust.injection.rank import Rank
 from drsrobust.injection.targets import Dtype, OptimizerState, Rows, Target, as_target, resolve
 from drsrobust.injection.transient import Activations, Gradients, InjectionError, Inputs, Transient
-from drsrobust.removed_names import module_getattr
 
 __all__ = [
     "Activations",
@@ -61,7 +60,3 @@ __all__ = [
     "restore",
     "restore_leftovers",
 ]
-
-_OWN_MODEL = "write an error model of your own (docs/extending.md)"
-_REMOVED = {"FieldMixture": _OWN_MODEL, "Pattern": _OWN_MODEL, "Strided": _OWN_MODEL, "Application": "use AppliedMap"}
-__getattr__ = module_getattr(__name__, _REMOVED)

@@ -19,7 +19,6 @@ from drsrobust.injection.address_space import stored
 from drsrobust.injection.apply import AppliedMap, apply_for_good
 from drsrobust.injection.error_clock import VERSION
 from drsrobust.injection.number_formats import Format, bit_set, format_named
-from drsrobust.removed_names import refuses_attributes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,7 +131,6 @@ class MapSource:
     rows: Mapping[str, np.ndarray | None]
 
 
-@refuses_attributes
 @dataclass(frozen=True, eq=False)
 class ErrorMap:
     """Which bits of which words are wrong.

@@ -26,7 +26,6 @@ from drsrobust.plots.style import (
     series_styles,
     styled,
 )
-from drsrobust.removed_names import refuses_arguments
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,7 +119,6 @@ def mitigated_auc_data(summary: "pd.DataFrame", names: Mapping[str, str] = NO_NA
     return picked(_numbered(summary, names), [*_MITIGATION_KEYS, "n", *_AUC, "share_nonfinite", "share_raised"])
 
 
-@refuses_arguments
 @styled
 def mitigated_auc(
     data: "pd.DataFrame",
@@ -175,7 +173,6 @@ def recovery_vs_ber_data(recovery: "pd.DataFrame", names: Mapping[str, str] = NO
     )
 
 
-@refuses_arguments
 @styled
 def recovery_vs_ber(
     data: "pd.DataFrame",

@@ -30,7 +30,6 @@ from drsrobust.mitigation.base import (
     tensor_names,
     within,
 )
-from drsrobust.removed_names import refuses_arguments, refuses_attributes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,7 +41,6 @@ SCOPES = ("layer", "neuron")
 MULTIPLIERS = (0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 
 
-@refuses_attributes
 class ActivationClipping(Mitigation):
     """Fixed bounds: y = min(max(x, -bound), bound) at every site, or y = 0 where |x| > bound; for NaN see `nan`.
 
@@ -75,7 +73,6 @@ class ActivationClipping(Mitigation):
         [[1.0, 6.0]]
     """
 
-    @refuses_arguments
     def __init__(
         self,
         bound: float,
@@ -106,7 +103,6 @@ class ActivationClipping(Mitigation):
         self.name = " ".join(parts)
 
     @classmethod
-    @refuses_arguments
     def fit(
         cls,
         model: nn.Module,

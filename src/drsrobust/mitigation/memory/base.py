@@ -19,7 +19,6 @@ from drsrobust.introspection.tensors import listed
 from drsrobust.mitigation.base import Cost, Mitigation, Screened, confined_name, tensor_names
 from drsrobust.mitigation.memory.check_bits import CheckBits, label_stream
 from drsrobust.mitigation.memory.protected_words import Errors, ProtectedWords, merge
-from drsrobust.removed_names import refuses_attributes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +31,6 @@ class DrawContext(NamedTuple):
     sources: tuple[MapSource, ...]
 
 
-@refuses_attributes
 class StorageProtection(Mitigation):
     """A protection of words in memory; the computation is unchanged.
 

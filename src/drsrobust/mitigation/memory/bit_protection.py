@@ -28,13 +28,11 @@ from drsrobust.mitigation.memory.protected_words import (
     wrong_bits,
 )
 from drsrobust.mitigation.memory.replication import majority
-from drsrobust.removed_names import refuses_attributes
 
 CODES = ("ideal", "tmr", "secded")
 ChosenBits = Iterable[int | str] | str
 
 
-@refuses_attributes
 class BitProtection(StorageProtection):
     """Chosen bits of every word are stored in cells without errors (`"ideal"`), or with a code:
 
