@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import drsrobust as dr
+from drsrobust.campaign.trial import audit
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -49,6 +50,24 @@ def test_maps_and_memory(error_model, dtype):
     assert same(memory(cpu), before) and same(memory(gpu), before)
     with here.applied(gpu):
         assert not same(memory(gpu), before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("error_model", [dr.BitFlip(1e-2), dr.BitFlip(0.2, bits="exponent")], ids=str)
+def test_maps_that_the_gpu_draws(error_model, dtype):
+    torch.manual_seed(0)
+    cpu = nn.Sequential(nn.Embedding(5000, 64), nn.Linear(64, 100)).to(dtype)
+    gpu = copy.deepcopy(cpu).cuda()
+    before = memory(cpu)
+    with dr.inject(cpu, error_model, seed=5) as here, dr.inject(gpu, error_model, seed=5) as there:
+        assert same(memory(cpu), memory(gpu))
+        assert there.on_device is not None and not {"tensor", "word", "mask"} & vars(there).keys()
+        assert audit(here).equals(audit(there)) and (here.bits, len(here)) == (there.bits, len(there))
+    assert same(memory(cpu), before) and same(memory(gpu), before)
+    for model in (cpu, gpu, cpu):
+        with there.applied(model):
+            assert not same(memory(model), before)
+    assert here.frame().equals(there.frame()) and same(memory(cpu), before) and same(memory(gpu), before)
 
 
 @pytest.mark.parametrize("per", ["call", "sample"])

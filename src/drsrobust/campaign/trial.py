@@ -43,6 +43,10 @@ def errors_by_bit(error_map: ErrorMap) -> tuple[np.ndarray, np.ndarray, np.ndarr
         bit: uint8 [n], 0 the lowest of its word, ascending within a tensor.
         count: int64 [n], at least 1.
     """
+    if error_map.on_device is not None:
+        counts = error_map.on_device.counts()
+        row, bit = np.nonzero(counts)
+        return row, bit.astype(np.uint8), counts[row, bit]
     if len(error_map) <= _FEW_IN_ALL:
         mask, tensor = error_map.mask, 64 * error_map.tensor.astype(np.int64)
         several = np.flatnonzero(mask & (mask - np.uint64(1)))  # words with more than one wrong bit

@@ -198,7 +198,7 @@ class AffectedRows:
     def of(self, maps: Iterable[ErrorMap]) -> Affected:
         """The rows and tensors that the errors of several maps together affect."""
         dense = tables = 0
-        hits: list[tuple[float, str, np.ndarray, int]] = []
+        hits: list[tuple[float, str, Any, int]] = []
         for error_map in maps:
             for entry, entries in list(error_map.by_tensor()):
                 fingerprint = error_map.fingerprint[entry]
@@ -212,7 +212,7 @@ class AffectedRows:
                     dense |= 1 << number
                 else:
                     tables |= 1 << number
-                    words = error_map.word[entries]
+                    words = self._lookups.words(error_map)[entries]
                     hits.append(
                         (len(words) / fingerprint.shape[0], fingerprint.name, words, prod(fingerprint.shape[1:]))
                     )

@@ -11,6 +11,7 @@ from drsrobust.data import Split
 from drsrobust.data.batch import make_batch
 from drsrobust.data.dataset import Ids
 from drsrobust.evaluation.lookups import SplitLookups
+from drsrobust.injection import ErrorMap
 
 
 class DeviceIds:
@@ -96,10 +97,13 @@ class DeviceLookups(SplitLookups):
         super().__init__(model, split)
         self._device_rows = device_rows
 
-    def rows(self, hits: Iterable[tuple[str, np.ndarray]], enough: float = np.inf) -> np.ndarray:
+    def words(self, error_map: ErrorMap) -> Any:
+        return (error_map.on_device or error_map).word
+
+    def rows(self, hits: Iterable[tuple[str, Any]], enough: float = np.inf) -> np.ndarray:
         reached = self._device_rows.none()
         for table, ids in hits:
-            chosen = torch.from_numpy(ids).to(reached.device)
+            chosen = torch.as_tensor(ids, device=reached.device)
             for feature in self.features(table):
                 self._device_rows.sparse[feature].mark(reached, chosen)
         return reached.nonzero()[:, 0].cpu().numpy()

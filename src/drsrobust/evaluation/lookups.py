@@ -12,6 +12,7 @@ from torch import nn
 from drsrobust._files import cache_folder, unnamed_file, write_array, writing
 from drsrobust.data import Split
 from drsrobust.data.dataset import Ids
+from drsrobust.injection import ErrorMap
 from drsrobust.introspection.embedding_modules import pooled_table_name, sparse_type, table_configs
 from drsrobust.introspection.sharded import is_collection
 from drsrobust.introspection.tensors import listed, named_modules
@@ -154,6 +155,10 @@ class Lookups(ABC):
     @abstractmethod
     def why_unknown(self, table: str) -> str | None:
         """Why the rows that look up a table's rows are unknown; None if they are known."""
+
+    def words(self, error_map: ErrorMap) -> Any:
+        """The wrong words of a map, int64 [n], of which `rows` takes rows of tables."""
+        return error_map.word
 
     def rows(self, hits: Iterable[tuple[str, np.ndarray]], enough: float = np.inf) -> np.ndarray:
         """The rows of data (int64, ascending) whose scores may depend on some rows of tables.

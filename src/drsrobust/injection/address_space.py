@@ -283,6 +283,11 @@ class EligibleBits:
         return self._whole or self.masks is _layout(self.tensor.format, None)[0]
 
     @property
+    def unit(self) -> tuple[np.ndarray, np.ndarray]:
+        """The word in a unit, and the bit number, of each of its eligible bits: int64 [n]."""
+        return self._word, self._bit
+
+    @property
     def fewest(self) -> int:
         """Eligible bits of the word that has the fewest (of those that have any)."""
         return int(self._counts[self._live].min(initial=self.tensor.format.width))

@@ -34,6 +34,7 @@ class Flips(Protocol):
     original: np.ndarray | None
     depends: np.ndarray | None
     rank: int | None
+    on_device: Any
 
     def by_tensor(self) -> Iterator[tuple[int, slice]]: ...
 
@@ -312,7 +313,12 @@ def _words_to_hit(error_map: Flips, memory: Mapping[str, Stored]) -> tuple[list[
     hits, tensors = [], {}
     masks: dict[torch.dtype, np.ndarray] = {}  # of all words, by type
     for number, entries in error_map.by_tensor():
-        name = error_map.fingerprint[number].name
+        name, drawn = error_map.fingerprint[number].name, error_map.on_device
+        present = memory[name].tensor
+        if drawn is not None and memory[name].sharded is None and present.device == drawn.word.device:
+            words, tensors[name] = WordView(present), present
+            hits.append(_Hit(name, present, words, drawn.word[entries], drawn.mask[entries].to(words.type)))
+            continue
         for tensor, chosen, index in _held(memory[name], error_map.word[entries], error_map.rank):
             words = WordView(tensor)
             if error_map.original is not None:

@@ -17,7 +17,7 @@ from drsrobust.injection.critical_bits import (
     mean_count,
 )
 from drsrobust.injection.error_map import ErrorMap
-from drsrobust.injection.error_models import ErrorModel, check_rate, check_whole, from_bits, from_words
+from drsrobust.injection.error_models import ErrorModel, check_rate, check_whole, from_bits, from_rate, from_words
 from drsrobust.injection.number_formats import Bits, bit_set
 from drsrobust.statistics.strata import ALL
 
@@ -130,8 +130,7 @@ class BitFlip(_ChosenBits):
 
     def sample(self, space: AddressSpace, *, seed: int, copy: int = 0) -> ErrorMap:
         eligible = self.eligible(space)
-        positions = self.clock(eligible.bits, seed, copy).until_in_parts(self.ber)
-        error_map = from_bits(self, eligible, positions, seed, requested_rate=self.ber, n_sites=eligible.bits)
+        error_map = from_rate(self, eligible, self.ber, seed, copy)
         if self.critical is None:
             return error_map
         critical = self.critical_bits.among(eligible)

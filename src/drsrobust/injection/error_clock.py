@@ -6,11 +6,15 @@ words and rows. Version 2 draws arrivals by blocks of places (`block_arrivals`),
 (`sequential_arrivals`), which also gives the first k places of both versions: a uniform k-subset, nested in k."""
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drsrobust.injection.block_arrivals import BlockArrivals
 from drsrobust.injection.sequential_arrivals import PART, SequentialArrivals
+
+if TYPE_CHECKING:
+    import torch
 
 VERSION = 2
 
@@ -68,6 +72,16 @@ class ErrorClock:
             first, end = first * size, min(end * size, self.n)
             return (np.arange(start, min(start + PART, end)) for start in range(first, end, PART))
         return self._arrivals.until_in_parts(float(rate), first, end) if rate else iter(())
+
+    def until_on(self, device: "torch.device", rate: float) -> "torch.Tensor":
+        """As `until`, drawn by a GPU, at a rate over 0 and under 1.
+
+        Raises:
+            ValueError: of version 1, or as of `gpu_kernels.DeviceArrivals`.
+        """
+        if not isinstance(self._arrivals, BlockArrivals):
+            raise ValueError("version is 1; a GPU draws places of version 2")
+        return self._arrivals.until_on(device, rate)
 
     def first(self, k: int) -> np.ndarray:
         """The first k distinct places to be reached, 0 <= k <= n: int64, ascending; the same in both versions."""

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from drsrobust._files import expanded, new_file
 from drsrobust._html import facts
 from drsrobust.injection.address_space import stored
 from drsrobust.injection.apply import AppliedMap, apply_for_good
+from drsrobust.injection.device_words import DeviceWords
 from drsrobust.injection.error_clock import VERSION
 from drsrobust.injection.number_formats import Format, bit_set, format_named
 
@@ -109,6 +111,7 @@ _FORMAT = 2  # of saved files
 # The attributes that are saved, with their types; null where None is allowed.
 _ARRAYS = {"tensor": np.int32, "word": np.int64, "mask": np.uint64, "original": np.uint64, "depends": np.bool_}
 _NUMBERS = {"eligible_bits": int, "requested_rate": float, "n_sites": int, "n_events": int, "clock": int, "rank": int}
+_ON_DEVICE = ("tensor", "word", "mask")  # arrays that a GPU may hold
 _BY = ("component", "tensor", "row", "bit", "field")
 
 
@@ -152,6 +155,7 @@ class ErrorMap:
         rank: of a sharded model, whose replicas are hit; None: every one.
         log: transient errors by call; None without transient targets.
         sources: how it was drawn, one for each summand; not saved, so empty for a loaded map.
+        on_device: its words on the GPU that drew them; None: `tensor`, `word` and `mask` were there from the start.
     """
 
     tensor: np.ndarray
@@ -170,10 +174,25 @@ class ErrorMap:
     rank: int | None = None
     log: Log | None = None
     sources: tuple[MapSource, ...] = field(default=(), repr=False)
+    on_device: DeviceWords | None = field(default=None, init=False, repr=False)
+
+    def lying_on(self, words: DeviceWords) -> "ErrorMap":
+        """This map with words that lie on a GPU. Their arrays are fetched when they are first read."""
+        error_map = replace(self)
+        vars(error_map)["on_device"] = words
+        for name in _ON_DEVICE:
+            del vars(error_map)[name]
+        return error_map
+
+    def __getattr__(self, name: str) -> Any:
+        words = vars(self).get("on_device")
+        if words is None or name not in _ON_DEVICE:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return vars(self).setdefault(name, words.fetched(name))
 
     def __len__(self) -> int:
         """How many words are hit (in memory; for transient errors see `log`)."""
-        return len(self.word)
+        return int(self._ends[-1])
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -183,12 +202,19 @@ class ErrorMap:
     @property
     def words(self) -> int:
         """How many words are hit, as `len`."""
-        return len(self.word)
+        return len(self)
 
     @cached_property
     def bits(self) -> int:
         """How many bits are flipped."""
-        return int(np.bitwise_count(self.mask).sum())
+        return int(np.bitwise_count(self.mask).sum()) if self.on_device is None else self.on_device.bits
+
+    @cached_property
+    def _ends(self) -> np.ndarray:
+        """Where the entries of each tensor begin, and the end of the last one's: int64 [tensors + 1]."""
+        if self.on_device is not None:
+            return self.on_device.ends
+        return np.searchsorted(self.tensor, np.arange(len(self.fingerprint) + 1))
 
     @property
     def realised_rate(self) -> float | None:
@@ -223,8 +249,7 @@ class ErrorMap:
 
     def by_tensor(self) -> Iterator[tuple[int, slice]]:
         """The index of each tensor that is hit, and its entries."""
-        bounds = np.searchsorted(self.tensor, np.arange(len(self.fingerprint) + 1))
-        for index, (start, end) in enumerate(zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)):
+        for index, (start, end) in enumerate(pairwise(self._ends.tolist())):
             if end > start:
                 yield index, slice(start, end)
 

@@ -18,6 +18,7 @@ from drsrobust.injection.critical_bits import (
     CriticalBits,
     Stratum,
 )
+from drsrobust.injection.device_words import DeviceWords, drawing_gpu
 from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap, Fingerprint, MapSource, first_of_runs, union
 
@@ -176,6 +177,16 @@ def from_bits(
         parts.append(space.locate_masks(np.empty(0, np.int64)))
     columns = parts[0] if len(parts) == 1 else (np.concatenate(column) for column in zip(*parts, strict=True))
     return from_sorted_words(model, space, *columns, seed, **{"n_events": bits} | about)
+
+
+def from_rate(model: ErrorModel, space: AddressSpace, rate: float, seed: int, copy: int) -> ErrorMap:
+    """The error map of eligible bits that flip independently at a rate. A GPU draws many bits of tensors that it holds."""
+    clock, about = model.clock(space.bits, seed, copy), {"requested_rate": rate, "n_sites": space.bits}
+    if (device := drawing_gpu(space, rate)) is None:
+        return from_bits(model, space, clock.until_in_parts(rate), seed, **about)
+    words = DeviceWords(space, clock.until_on(device, rate))
+    none = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64)
+    return from_sorted_words(model, space, *none, seed, n_events=words.bits, **about).lying_on(words)
 
 
 def from_words(

@@ -111,44 +111,96 @@ def _arrivals(
                 tl.store(slot, tl.where(hit, place, -1), mask=exists)
 
 
-class DeviceFlips:
+class DeviceArrivals:
+    """Arrivals of `ErrorClock(n, seed=seed, summand=summand)` at a rate, on a device. `draw` does not wait for the host.
+
+    Args:
+        n: number of places.
+        rate: over 0 and under 1.
+        seed, summand: as of `ErrorClock`.
+        device: a GPU.
+
+    Raises:
+        ValueError: another rate or device, or a seed out of range.
+    """
+
+    def __init__(self, n: int, rate: float, *, seed: int, summand: int = 0, device: torch.device) -> None:
+        if not 0 < rate < 1:
+            raise ValueError(f"rate is {rate!r}; it must be a number over 0 and under 1")
+        check_seed(seed)
+        if device.type != "cuda" and not triton.knobs.runtime.interpret:
+            raise ValueError(f"device is {device}; it must be a GPU (TRITON_INTERPRET=1 interprets kernels on a CPU)")
+        self.device, self._n = device, n
+        blocks = BlockArrivals(n, int(seed), summand)
+        self._bits, self._blocks = blocks.bits, blocks.blocks
+        self._low, ends = thresholds(float(rate), self._bits)
+        self._ends = torch.from_numpy(ends.view(np.int64)).to(device)
+        table = _steps(self._low + len(ends))
+        self._table, self._steps = torch.from_numpy(table).to(device), table.shape[1]
+        self._lanes = self._blocks * self._steps
+        self._key = torch.tensor([int(seed), summand << 32], dtype=torch.uint64).view(torch.int64).to(device)
+        self._counts = torch.empty(self._blocks, dtype=torch.int32, device=device)
+
+    def draw(self) -> torch.Tensor:
+        """The place of each arrival, in no order and with repeats; -1 where there is none: int64 [slots]."""
+        places = self._slots(torch.int64)
+        self._count()
+        self._launch(_NAME, self._counts, places)
+        return places
+
+    def places(self) -> torch.Tensor:
+        """The places of `ErrorClock.until`: int64, ascending, distinct."""
+        places = self.draw()
+        return torch.unique(places[places >= 0])
+
+    def _slots(self, dtype: torch.dtype) -> torch.Tensor:
+        """An element for each arrival that a block can have, uninitialised."""
+        return torch.empty(self._lanes * PARTS * _WORDS.value, dtype=dtype, device=self.device)
+
+    def _count(self) -> None:
+        rounds, per_program = len(self._ends).bit_length(), _LANES * _WORDS.value
+        with torch.cuda.device_of(self._counts):
+            _count[(triton.cdiv(self._blocks, per_program),)](
+                self._counts,
+                self._ends,
+                self._key,
+                self._low,
+                len(self._ends),
+                self._blocks,
+                ROUNDS=rounds,
+                LANES=_LANES,
+            )
+
+    def _launch(self, action: tl.constexpr, words: torch.Tensor, slots: torch.Tensor) -> None:
+        """Does an action, in words (int32; of `_NAME` any)."""
+        numbers = self._n, self._steps, self._lanes
+        with torch.cuda.device_of(self._counts):
+            _arrivals[(triton.cdiv(self._lanes, _LANES),)](
+                *(words, slots, self._counts, self._table, self._key, *numbers),
+                **{"BITS": self._bits, "ACTION": action, "LANES": _LANES},
+            )
+
+
+class DeviceFlips(DeviceArrivals):
     """Flips of the bits of a tensor at `ErrorClock(32 * words.numel(), seed=seed, summand=summand).until(rate)`, on its device.
-    Bit i of word w is place 32 w + i. `inject`, `undo` and `draw` do not wait for the host, so CUDA graphs can capture them;
-    the seed is in device memory, and a captured graph follows `reseed`.
+    Bit i of word w is place 32 w + i. `inject` and `undo` do not wait for the host, so CUDA graphs can capture them; the seed
+    is in device memory, and a captured graph follows `reseed`.
 
     Args:
         words: float32 or int32, of any shape, contiguous, with at least one element; changed in place.
-        rate: of wrong bits, over 0 and under 1.
-        seed, summand: as of `ErrorClock`.
+        rate, seed, summand: as of `DeviceArrivals`.
 
     Raises:
-        ValueError: words of another kind or on no GPU, another rate, or a seed out of range.
+        ValueError: words of another kind, or as of `DeviceArrivals`.
     """
 
     def __init__(self, words: torch.Tensor, rate: float, *, seed: int, summand: int = 0) -> None:
         if words.dtype not in (torch.float32, torch.int32) or not words.is_contiguous() or not words.numel():
             have = f"{words.dtype} {list(words.shape)}" + ("" if words.is_contiguous() else ", not contiguous")
             raise ValueError(f"words is {have}; it must be a contiguous float32 or int32 tensor with an element")
-        if not 0 < rate < 1:
-            raise ValueError(f"rate is {rate!r}; it must be a number over 0 and under 1")
-        check_seed(seed)
-        if not words.is_cuda and not triton.knobs.runtime.interpret:
-            raise ValueError(
-                f"words is on {words.device}; it must be on a GPU (TRITON_INTERPRET=1 interprets kernels on a CPU)"
-            )
-        self._words, self._n = words.detach().view(torch.int32), 32 * words.numel()
-        blocks = BlockArrivals(self._n, int(seed), summand)
-        self._bits, self._blocks, device = blocks.bits, blocks.blocks, words.device
-        self._low, ends = thresholds(float(rate), self._bits)
-        self._ends = torch.from_numpy(ends.view(np.int64)).to(device)
-        table = _steps(self._low + len(ends))
-        self._table, self._steps = torch.from_numpy(table).to(device), table.shape[1]
-        self._lanes = self._blocks * self._steps
-        self._key = torch.tensor([0, summand << 32], dtype=torch.uint64).view(torch.int64).to(device)
-        self._counts = torch.empty(self._blocks, dtype=torch.int32, device=device)
-        self._saved = self._slots(torch.int32)
+        super().__init__(32 * words.numel(), rate, seed=seed, summand=summand, device=words.device)
+        self._words, self._saved = words.detach().view(torch.int32), self._slots(torch.int32)
         self._injected = False
-        self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
         """Sets the seed of the next injection.
@@ -169,8 +221,8 @@ class DeviceFlips:
         """
         self._expect(injected=False)
         self._count()
-        self._launch(_SAVE, self._saved)
-        self._launch(_FLIP, self._saved)
+        self._launch(_SAVE, self._words, self._saved)
+        self._launch(_FLIP, self._words, self._saved)
         self._injected = True
 
     def undo(self) -> None:
@@ -180,46 +232,8 @@ class DeviceFlips:
             RuntimeError: nothing was injected.
         """
         self._expect(injected=True)
-        self._launch(_UNDO, self._saved)
+        self._launch(_UNDO, self._words, self._saved)
         self._injected = False
-
-    def draw(self) -> torch.Tensor:
-        """The place of each arrival, in no order and with repeats; -1 where there is none: int64 [slots], on the device."""
-        places = self._slots(torch.int64)
-        self._count()
-        self._launch(_NAME, places)
-        return places
-
-    def places(self) -> torch.Tensor:
-        """The places of `ErrorClock.until`: int64, ascending, distinct, on the device."""
-        places = self.draw()
-        return torch.unique(places[places >= 0])
-
-    def _slots(self, dtype: torch.dtype) -> torch.Tensor:
-        """An element for each arrival that a block can have, uninitialised."""
-        return torch.empty(self._lanes * PARTS * _WORDS.value, dtype=dtype, device=self._words.device)
-
-    def _count(self) -> None:
-        rounds, per_program = len(self._ends).bit_length(), _LANES * _WORDS.value
-        with torch.cuda.device_of(self._words):
-            _count[(triton.cdiv(self._blocks, per_program),)](
-                self._counts,
-                self._ends,
-                self._key,
-                self._low,
-                len(self._ends),
-                self._blocks,
-                ROUNDS=rounds,
-                LANES=_LANES,
-            )
-
-    def _launch(self, action: tl.constexpr, slots: torch.Tensor) -> None:
-        numbers = self._n, self._steps, self._lanes
-        with torch.cuda.device_of(self._words):
-            _arrivals[(triton.cdiv(self._lanes, _LANES),)](
-                *(self._words, slots, self._counts, self._table, self._key, *numbers),
-                **{"BITS": self._bits, "ACTION": action, "LANES": _LANES},
-            )
 
     def _expect(self, injected: bool) -> None:
         if self._injected is not injected:

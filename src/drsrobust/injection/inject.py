@@ -168,7 +168,7 @@ class Injection:
             if len(maps) > 1:
                 eligible = [error_model.eligible(space) for error_model, space in in_memory]
                 joined = replace(union(maps), eligible_bits=union_bits(eligible))
-            self.error_map = replace(joined, log=log)
+            self.error_map = joined if log is None else replace(joined, log=log)
             self._changes = [AppliedMap(self.error_map, memory, model), *hooks]
         else:
             nothing = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64))
