@@ -2,7 +2,7 @@
 
 import importlib.util
 from dataclasses import dataclass, fields
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -40,8 +40,6 @@ class KeyedIds:
 
     def __init__(self, keys: list[str], values: torch.Tensor, lengths: torch.Tensor) -> None:
         self._keys, self._values, self._lengths = keys, values, lengths
-        self._offsets = torch.nn.functional.pad(lengths.cumsum(0, dtype=lengths.dtype), (1, 0))
-        self._per_key = lengths.view(len(keys), -1).sum(dim=1).tolist() if len(keys) else []
 
     def keys(self) -> list[str]:
         return self._keys
@@ -55,6 +53,14 @@ class KeyedIds:
     def offsets(self) -> torch.Tensor:
         """[F * B + 1]: where each row's ids begin in `values`."""
         return self._offsets
+
+    @cached_property
+    def _offsets(self) -> torch.Tensor:
+        return torch.nn.functional.pad(self._lengths.cumsum(0, dtype=self._lengths.dtype), (1, 0))
+
+    @cached_property
+    def _per_key(self) -> list[int]:
+        return self._lengths.view(len(self._keys), -1).sum(dim=1).tolist() if len(self._keys) else []
 
     def weights_or_none(self) -> None:
         return None
@@ -82,6 +88,8 @@ class KeyedIds:
 
     def to(self, device: torch.device | str) -> "KeyedIds":
         """The ids on a device."""
+        if self._values.device == torch.device(device):
+            return self  # with its offsets, for which a GPU would have to finish its work
         return KeyedIds(self._keys, self._values.to(device), self._lengths.to(device))
 
 

@@ -43,8 +43,9 @@ class DeviceIds:
 
     def mark(self, reached: torch.Tensor, chosen: torch.Tensor) -> None:
         """Sets `reached` (bool [n]) for the rows that look up any of some ids, int64 [m]."""
-        wrong = torch.zeros(self._cardinality, dtype=torch.bool, device=reached.device)
-        wrong[chosen[chosen < self._cardinality]] = True
+        # Ids that no row has share the last place: choosing the others would wait for the GPU.
+        wrong = torch.zeros(self._cardinality + 1, dtype=torch.bool, device=reached.device)
+        wrong.index_fill_(0, chosen.clamp(max=self._cardinality), True)
         if self._rows is None:
             reached |= wrong[self._values]
         else:
