@@ -6,7 +6,7 @@ times say nothing of a GPU. A section that fails has one row that says why, and 
 - `machine`: a copy in memory, and an exclusive-or of all words.
 - `equality`: places and words against `ErrorClock`, and the words after undo; 1 means equal.
 - `speed`: injection and undo, launched one by one and as a CUDA graph with another seed; `draw`: places alone; `places`:
-  sorted and distinct.
+  sorted and distinct; `inject`: the same by `drsrobust.inject`.
 - `cpu_draw`: the simple way: places drawn by one CPU thread, copied, flipped by index and undone.
 - `evaluation`: scores and AUC of a DLRM of Criteo's shape, how far scores differ by batch size, from the CPU, and with TF32; a
   trial of errors in the tables, with all rows and with those that read a wrong table row.
@@ -24,7 +24,7 @@ import torch
 from torch import nn
 
 from benchmarks.common import Result, about, at_least, at_most, text, verdict_text
-from drsrobust import BitFlip, Evaluator, FixedCount, inject
+from drsrobust import BitFlip, Evaluator, FixedCount, inject, resolve
 from drsrobust.data.dataset import Ids, Split
 from drsrobust.injection import ErrorClock
 from drsrobust.injection.error_models import ErrorModel
@@ -179,6 +179,9 @@ def speed(sizes: Sizes) -> Iterator[Fact]:
 
     before = torch.randint(-(2**31), 2**31, (sizes.words,), dtype=torch.int32, device=sizes.device)
     memory = before.clone()
+    model = nn.Module()
+    model.words = nn.Parameter(memory.view(torch.float32))
+    space = resolve(model)
     for rate in sizes.rates:
         flips = DeviceFlips(memory, rate, seed=1)
 
@@ -195,6 +198,12 @@ def speed(sizes: Sizes) -> Iterator[Fact]:
             flips.reseed(2)
             yield _fact("graph", sizes.ms(graph.replay), "ms", sizes.words, rate)
         yield _fact("places", sizes.ms(flips.places, repeats=5), "ms", sizes.words, rate)
+
+        def library(error: BitFlip = BitFlip(rate)) -> None:
+            with inject(model, error, space, seed=1):
+                pass
+
+        yield _fact("inject", sizes.ms(library, repeats=5), "ms", sizes.words, rate)
         yield _fact("undone", float(torch.equal(memory, before)), "equal", sizes.words, rate)
 
 
