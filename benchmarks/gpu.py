@@ -199,8 +199,8 @@ def speed(sizes: Sizes) -> Iterator[Fact]:
             yield _fact("graph", sizes.ms(graph.replay), "ms", sizes.words, rate)
         yield _fact("places", sizes.ms(flips.places, repeats=5), "ms", sizes.words, rate)
 
-        def library(error: BitFlip = BitFlip(rate)) -> None:
-            with inject(model, error, space, seed=1):
+        def library(rate: float = rate) -> None:
+            with inject(model, BitFlip(rate), space, seed=1):
                 pass
 
         yield _fact("inject", sizes.ms(library, repeats=5), "ms", sizes.words, rate)

@@ -9,7 +9,7 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.campaign.trial import audit
-from drsrobust.injection import AddressSpace, ErrorClock
+from drsrobust.injection import AddressSpace
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.device_words import DeviceWords, drawing_gpu
 from drsrobust.injection.error_models import from_bits, from_sorted_words
@@ -97,8 +97,3 @@ def test_a_core_draws_what_a_gpu_does_not_hold():
     model = Mixed()
     space = dr.resolve(model, "all")
     assert drawing_gpu(space, 0.5) is None and drawing_gpu(space, 1e-9) is None
-
-
-def test_version_1_is_drawn_by_a_core():
-    with pytest.raises(ValueError, match="version is 1; a GPU draws places of version 2"):
-        ErrorClock(9, seed=1, version=1).until_on(torch.device("cpu"), 0.1)

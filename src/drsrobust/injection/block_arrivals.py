@@ -19,12 +19,8 @@ import math
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
-
-if TYPE_CHECKING:
-    import torch
 
 LARGEST = 20  # bits of a place in its block, at most
 PARTS = 3  # places in a word
@@ -130,13 +126,6 @@ class BlockArrivals:
             places = places_of(start, stop, self._counts(rate, start, stop))
             places += start << self.bits
             yield places if stop < self.blocks else places[: np.searchsorted(places, self.n)]
-
-    def until_on(self, device: "torch.device", rate: float) -> "torch.Tensor":
-        """As `until_in_parts`, of all blocks and drawn by a GPU, on which the places lie."""
-        from drsrobust.injection.gpu_kernels import DeviceArrivals
-
-        arrivals = DeviceArrivals(self.n, rate, seed=self._seed, summand=self._summand, device=device)
-        return arrivals.places()
 
     def _picked(self, first: int, end: int, counts: np.ndarray) -> np.ndarray:
         """Places of few arrivals, counted from the first block's start: int64, ascending, distinct."""

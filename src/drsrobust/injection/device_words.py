@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from drsrobust.injection.address_space import AddressSpace, TargetTensor
+from drsrobust.injection.error_clock import ErrorClock
 
 # Expected flips that a GPU draws: fewer take less time on a core, and more would need over 3 GB of the GPU's memory.
 FEWEST, MOST = 10_000, 1 << 25
@@ -26,6 +27,13 @@ def _device(tensor: TargetTensor) -> torch.device | None:
     memory = tensor.stored
     whole = memory is not None and memory.sharded is None and tensor.rows is None and tensor.rank is None
     return memory.tensor.device if whole else None
+
+
+def drawn_places(clock: ErrorClock, rate: float, device: torch.device) -> torch.Tensor:
+    """The places of `clock.until(rate)`, drawn by a GPU, on which they lie."""
+    from drsrobust.injection.gpu_kernels import DeviceArrivals
+
+    return DeviceArrivals(clock.n, rate, seed=clock.seed, summand=clock.summand, device=device).places()
 
 
 class DeviceWords:

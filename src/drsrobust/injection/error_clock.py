@@ -6,15 +6,11 @@ words and rows. Version 2 draws arrivals by blocks of places (`block_arrivals`),
 (`sequential_arrivals`), which also gives the first k places of both versions: a uniform k-subset, nested in k."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drsrobust.injection.block_arrivals import BlockArrivals
 from drsrobust.injection.sequential_arrivals import PART, SequentialArrivals
-
-if TYPE_CHECKING:
-    import torch
 
 VERSION = 2
 
@@ -27,6 +23,9 @@ class ErrorClock:
         seed: 0 .. 2**64 - 1.
         summand: 0 .. 2**32 - 1; gives several clocks of one seed streams of their own.
         version: 2; 1 draws the error maps of drsrobust 0.7 and before again.
+
+    Attributes:
+        n, seed, summand: as given.
 
     Raises:
         ValueError: no places, a seed out of range, or another version.
@@ -43,9 +42,9 @@ class ErrorClock:
         check_seed(seed)
         if version not in (1, 2):
             raise ValueError(f"version is {version!r}; the error clock has versions 1 and 2")
-        self.n = n
-        self._sequential = SequentialArrivals(n, int(seed), summand)
-        self._arrivals = BlockArrivals(n, int(seed), summand) if version == 2 else self._sequential
+        self.n, self.seed, self.summand = n, int(seed), summand
+        self._sequential = SequentialArrivals(n, self.seed, summand)
+        self._arrivals = BlockArrivals(n, self.seed, summand) if version == 2 else self._sequential
 
     @property
     def blocks(self) -> int:
@@ -72,16 +71,6 @@ class ErrorClock:
             first, end = first * size, min(end * size, self.n)
             return (np.arange(start, min(start + PART, end)) for start in range(first, end, PART))
         return self._arrivals.until_in_parts(float(rate), first, end) if rate else iter(())
-
-    def until_on(self, device: "torch.device", rate: float) -> "torch.Tensor":
-        """As `until`, drawn by a GPU, at a rate over 0 and under 1.
-
-        Raises:
-            ValueError: of version 1, or as of `gpu_kernels.DeviceArrivals`.
-        """
-        if not isinstance(self._arrivals, BlockArrivals):
-            raise ValueError("version is 1; a GPU draws places of version 2")
-        return self._arrivals.until_on(device, rate)
 
     def first(self, k: int) -> np.ndarray:
         """The first k distinct places to be reached, 0 <= k <= n: int64, ascending; the same in both versions."""

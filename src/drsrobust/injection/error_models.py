@@ -18,7 +18,7 @@ from drsrobust.injection.critical_bits import (
     CriticalBits,
     Stratum,
 )
-from drsrobust.injection.device_words import DeviceWords, drawing_gpu
+from drsrobust.injection.device_words import DeviceWords, drawing_gpu, drawn_places
 from drsrobust.injection.error_clock import ErrorClock
 from drsrobust.injection.error_map import ErrorMap, Fingerprint, MapSource, first_of_runs, union
 
@@ -184,7 +184,7 @@ def from_rate(model: ErrorModel, space: AddressSpace, rate: float, seed: int, co
     clock, about = model.clock(space.bits, seed, copy), {"requested_rate": rate, "n_sites": space.bits}
     if (device := drawing_gpu(space, rate)) is None:
         return from_bits(model, space, clock.until_in_parts(rate), seed, **about)
-    words = DeviceWords(space, clock.until_on(device, rate))
+    words = DeviceWords(space, drawn_places(clock, rate, device))
     none = np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.uint64)
     return from_sorted_words(model, space, *none, seed, n_events=words.bits, **about).lying_on(words)
 
