@@ -84,6 +84,7 @@ CASES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", CASES)
 def test_each_flip_is_allowed_and_the_list_replays(small, kind, tmp_path):
     model, rows = small

@@ -253,6 +253,7 @@ def test_a_csv_is_whole_or_absent(tmp_path):
     assert path.read_text() == "errors,undo_cpu_ms,rate\n7,,0.001\n"
 
 
+@pytest.mark.long
 def test_cluster(bench):
     tables, text = bench(cluster, {"cluster": cluster.COLUMNS}, cluster={"workers": 8, "trials": 800, "dying": 0.25})
     table = tables["cluster"].set_index("way")

@@ -35,6 +35,7 @@ def test_both_samples_have_the_mean_of_the_population():
     assert plain_sample(population, 20_000, random)["auc_drop"].mean() == pytest.approx(population.mean, abs=1e-3)
 
 
+@pytest.mark.long
 def test_students_t_misses_rare_losses_and_the_others_do_not():
     rows = {row["method"]: row for row in coverage(made_up(0.0), 60, 120)}
     assert rows["plain, Student's t"]["coverage"] < 0.6 < 0.9 < rows["plain"]["coverage"]
@@ -43,6 +44,7 @@ def test_students_t_misses_rare_losses_and_the_others_do_not():
     assert shares["given"] > 0.8 and shares["coverage"] > 0.85
 
 
+@pytest.mark.long
 def test_generated_lines_are_like_those_of_the_real_sample(tmp_path):
     """As many as the sample has that the generator was fitted to."""
     path = tmp_path / "lines.txt"

@@ -340,6 +340,7 @@ def run_in_small_chunks(folder):
 KILLED = {"errors": [BitFlip(1e-4), BitFlip(1e-3)], "targets": ["all", "mlp"], "trials": 150}
 
 
+@pytest.mark.long
 def test_kill_9_loses_and_doubles_nothing(evaluator, tmp_path):
     """A campaign killed again and again ends with the table of one that was left alone."""
 

@@ -302,6 +302,7 @@ def test_scripts_find_their_store_from_another_folder_and_after_an_unrelated_edi
     assert Path(empty_cache, "campaigns").is_dir()
 
 
+@pytest.mark.long
 def test_a_campaign_of_a_file_sees_an_edit_of_the_models_file(empty_cache, tmp_path, warm_python):
     """`drsrobust campaign` in a new process, before and after the edit."""
     module = textwrap.dedent("""

@@ -130,6 +130,7 @@ def test_what_is_no_chunk_is_not_written(filled):
     assert len(chunks(filled.folder)) == len(before) + 1
 
 
+@pytest.mark.long
 def test_kill_9_at_twenty_moments(tmp_path):
     """Nothing that was reported is lost, nothing stands twice, the next writer goes on."""
     random, here, reported, cut = Random(1), store(tmp_path / "s"), set(), 0

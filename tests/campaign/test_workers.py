@@ -112,6 +112,7 @@ def _die(order, work):
     os._exit(1)
 
 
+@pytest.mark.long
 def test_dask_with_a_killed_worker(evaluator, expected, tmp_path):
     dask = pytest.importorskip("dask")
     # Read at the import: workers are forked from the process that has imported PyTorch for the other tests.

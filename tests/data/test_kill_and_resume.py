@@ -47,6 +47,7 @@ def finished(cache):
     return next(path for path in (cache / "data").iterdir() if (path / "manifest.json").exists())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "what", "n"),
     [

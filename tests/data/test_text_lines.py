@@ -342,6 +342,7 @@ def files(draw):
     return fields, delimiter, delimiter != "::" and draw(st.booleans()), draw(st.booleans()), rows
 
 
+@pytest.mark.long
 @settings(max_examples=300, deadline=None)
 @given(files(), st.sampled_from([text_lines.BLOCK_BYTES, 1, 30]))
 def test_columns_and_lines_agree(tmp_path_factory, content, block):

@@ -251,7 +251,9 @@ SMALL_FAULTS = {
 
 
 @pytest.mark.parametrize("kind", SMALL_FAULTS)
-@pytest.mark.parametrize("part", ["all", "rows", "two formats"])
+@pytest.mark.parametrize(
+    "part", ["all", *(pytest.param(part, marks=pytest.mark.long) for part in ("rows", "two formats"))]
+)
 def test_strata_with_critical_bits_are_a_partition_of_all_faults(kind, part):
     """Weights are probabilities by enumeration, so that they sum to 1 and the weighted mean of any quantity is its plain mean;
     and maps of a stratum come by the conditional distribution."""

@@ -23,6 +23,7 @@ def mean_score(labels, scores, golden_scores, users):
     return float(scores[scores == scores].mean())
 
 
+@pytest.mark.long
 def test_curves_protections_and_other_errors(evaluator, tmp_path):
     mitigations = [None, dr.WeightRange.fit(evaluator.model)]
     campaign = dr.Campaign(
@@ -114,6 +115,7 @@ def campaign(evaluator):
     return one
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("options", [{}, {"sampling": "stratified", "errors": ERRORS}])
 def test_trials_csv_can_be_summarised_again(evaluator, tmp_path, options):
     campaign = dr.Campaign(
@@ -129,6 +131,7 @@ def test_trials_csv_can_be_summarised_again(evaluator, tmp_path, options):
     pd.testing.assert_frame_equal(found, expected, check_exact=True)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["index.html", "figures/data/conditions.json"])
 def test_files_of_others_are_never_overwritten(campaign, tmp_path, name):
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -150,6 +153,7 @@ def test_files_of_others_are_never_overwritten(campaign, tmp_path, name):
     assert (tmp_path / name).read_text() == "edited"
 
 
+@pytest.mark.long
 def test_figures_of_a_former_report_go(evaluator, tmp_path):
     former = dr.Campaign(evaluator, errors=[*ERRORS, dr.FixedCount(1)], trials=2)
     former.run(progress=False)

@@ -67,6 +67,7 @@ def test_at_the_same_time_and_yielded_in_order(tmp_path):
     assert one and (len(os.sched_getaffinity(0)) < 2 or not set(one) & set(two))  # each has its share of the cores
 
 
+@pytest.mark.long
 def test_they_see_the_environment_variables_of_their_start(tmp_path, monkeypatch):
     """Not those of the fork server, which may have begun before."""
     first = process_context().Process(target=int)
@@ -80,6 +81,7 @@ def test_they_see_the_environment_variables_of_their_start(tmp_path, monkeypatch
     assert [outcome.error for outcome in outcomes] == ["", ""]
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_is_named_as_such(tmp_path):
     """The process of the first notebook is killed by its kernel; the other notebook ends well."""
     cells = {"10_one": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)", "11_two": 'name = "11_two"' + DRAW}
@@ -139,6 +141,7 @@ def test_notebooks_run_alone_in_profiles_whose_times_are_read():
     assert (total_seconds(seconds, 2), total_seconds(seconds, 2, alone=())) == (116, 110)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_an_end_leaves_no_kernel_behind(how, tmp_path, start):
     cell = 'import os, pathlib, time\n(pathlib.Path(place) / f"{os.getpid()}.pid").touch()\ntime.sleep(300)'

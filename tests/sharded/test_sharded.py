@@ -80,6 +80,7 @@ def test_a_campaign_equals_the_unsharded_ones(tmp_path, session_cache):
         assert differing == ["checkpoint"] and len(timings) == len(table)
 
 
+@pytest.mark.long
 def test_a_sharded_campaign_continues(tmp_path):
     run_ranks(2, checks.campaign, "row_wise", f"{tmp_path}/store", 3, folder=tmp_path)
     results, _ = run_ranks(2, checks.campaign, "row_wise", f"{tmp_path}/store", folder=tmp_path)

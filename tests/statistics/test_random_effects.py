@@ -14,6 +14,7 @@ def summary(value, half, **others):
     return pd.DataFrame([row | others])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("between", "within"), [(0.05, 0.01), (0.01, 0.05), (0.0, 0.05)])
 def test_the_interval_holds_for_another_model(between, within):
     """Losses of models are normal around 0.2; of each, 20 trials are seen. 400 repetitions, as 400 rates."""

@@ -14,6 +14,8 @@ from drsrobust.mitigation.abft.linear import ABFTLinear
 from drsrobust.models import padded_batches
 from drsrobust_study.abft import COLUMNS, beyond_rounding, by_bit, false_alarms, single_errors
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def both(data, trained):

@@ -10,6 +10,8 @@ from drsrobust.injection import FixedCount, resolve
 from drsrobust.statistics.pvf import pvf
 from drsrobust_study import components
 
+pytestmark = pytest.mark.long
+
 METRICS = ["decision_changed", "list_changed", "score_changed"]
 
 

@@ -66,6 +66,7 @@ def test_rows():
         assert row["cpu_ms"] > 0 and row["undo_cpu_ms"] > 0 and row["peak_mib"] >= 0 and row["note"] == ""
 
 
+@pytest.mark.long
 def test_what_has_no_undo_is_put_back_between_calls():
     rows = run("dense error map")
     assert all(row["undo_cpu_ms"] is None and row["note"] == "no undo: the model is loaded again" for row in rows)
@@ -106,6 +107,7 @@ class Broken(Sparse):
         return self.model
 
 
+@pytest.mark.long
 def test_too_little_memory_is_noted(monkeypatch):
     monkeypatch.setitem(METHODS, "broken", Broken)
     for error in (MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")):
@@ -123,6 +125,7 @@ def test_a_model_that_does_not_fit_is_noted(monkeypatch):
     assert [row["note"] for row in run()] == ["not run: too little memory at 30,000 parameters, rate 1e-05"] * 2
 
 
+@pytest.mark.long
 def test_errors_of_ours_are_errors_and_those_of_published_tools_are_noted(monkeypatch):
     monkeypatch.setitem(METHODS, "broken", Broken)
     monkeypatch.setattr(Broken, "error", ValueError("Invalid error rate"))
@@ -139,6 +142,7 @@ def test_errors_that_undo_leaves_are_found(monkeypatch):
         run(rates=[1e-3])
 
 
+@pytest.mark.long
 def test_memory_of_a_second_model_is_seen_too():
     """A dense map takes over 300 bytes for each parameter of the largest tensor, whatever model was there before."""
     models = [(n, "float32", [1e-3]) for n in (1_000_000, 950_000)]  # largest tensors: 188,000 parameters, and less

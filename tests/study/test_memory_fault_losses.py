@@ -13,6 +13,8 @@ from drsrobust_study import components, figures
 from drsrobust_study.components import layer_partition, single_errors
 from drsrobust_study.memory_faults import enlarged, expected_loss, mixed, rank_correlation, ranking, understatement
 
+pytestmark = pytest.mark.long
+
 mpl.use("Agg")
 MODES = ("bit", "row", "bank")
 

@@ -9,6 +9,8 @@ from drsrobust.introspection import components
 from drsrobust.models import stored_as
 from drsrobust_study.number_formats import DENSE, RATE, TABLES
 
+pytestmark = pytest.mark.long
+
 FORMATS = {DENSE: ["fp32", "bf16", "fp8_e5m2"], TABLES: ["fp32", "int4"]}
 
 

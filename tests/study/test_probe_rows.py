@@ -11,6 +11,8 @@ from drsrobust_study.probe_rows import CHECKS, DENSE, PARTS, TABLES, WHOLE
 from reproduce.claims import evaluate_claims, load_claims
 from reproduce.notebooks import all_notebooks
 
+pytestmark = pytest.mark.long
+
 COUNTS = [1, 64, 200]
 
 

@@ -65,6 +65,7 @@ def test_resumed_at_any_step(data, tmp_path, monkeypatch, how, saves):
     assert len(steps) == len(curve) * 19 - saves  # 4,800 rows are 19 steps; none was done twice
 
 
+@pytest.mark.long
 def test_damaged_snapshots_and_those_of_other_runs_are_ignored(data, tmp_path, monkeypatch):
     settings = SETTINGS["adam"]
     whole = built("dlrm", data)
@@ -97,6 +98,7 @@ def train_with_many_snapshots():
     load_model("dlrm", data, settings=Settings(epochs=4, batch_size=64, patience=4), progress=False)
 
 
+@pytest.mark.long
 def test_killed_and_called_again(data, empty_cache):
     settings = Settings(epochs=4, batch_size=64, patience=4)
     child = start(train_with_many_snapshots)

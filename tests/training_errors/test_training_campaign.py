@@ -87,12 +87,14 @@ def test_another_process(data, expected, tmp_path):
         same(campaign(data, tmp_path / "s").run(executor=executor, progress=False), expected)
 
 
+@pytest.mark.long
 def test_shards(data, expected, tmp_path):
     for shard in ("0/2", "1/2"):
         campaign(data, tmp_path / "s").run(shard=shard, workers=1, progress=False)
     same(merge(campaign(data, tmp_path / "s")), expected)
 
 
+@pytest.mark.long
 def test_an_interrupted_campaign_goes_on(data, expected, tmp_path, monkeypatch):
     row, done = Trials.row, []
 
