@@ -1,5 +1,7 @@
 """Words of an error map on a device, which is the CPU here: the same map, memory and reruns as by NumPy."""
 
+import copy
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -76,8 +78,11 @@ def _same(one, other):
 
 def test_other_maps_of_it_have_arrays():
     here, there = maps(dr.resolve(Mixed(), "all"), 0.05)
-    for other in (replace(there), there.restrict("sign"), there.drop(np.arange(len(there)) < 9), there | here):
-        assert other.on_device is None
+    others = (replace(there), copy.copy(there), copy.deepcopy(there), pickle.loads(pickle.dumps(there)), there | there)
+    for other in others:
+        assert other.on_device is None and other.frame().equals(here.frame())
+    for other in (there.restrict("sign"), there.drop(np.arange(len(there)) < 9)):
+        assert other.on_device is None and 0 < len(other) < len(here)
     assert there.restrict("sign").frame().equals(here.restrict("sign").frame())
     with pytest.raises(AttributeError, match="'ErrorMap' object has no attribute 'nothing'"):
         there.nothing  # noqa: B018

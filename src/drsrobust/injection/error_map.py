@@ -190,6 +190,10 @@ class ErrorMap:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return vars(self).setdefault(name, words.fetched(name))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Copied and pickled with its arrays, which other machines can read."""
+        return vars(self) | {name: getattr(self, name) for name in _ON_DEVICE} | {"on_device": None}
+
     def __len__(self) -> int:
         """How many words are hit (in memory; for transient errors see `log`)."""
         return int(self._ends[-1])
