@@ -359,30 +359,43 @@ def part_ratio(
     return pd.DataFrame(rows)
 
 
+_POWERS = np.linspace(-3, 3, 6001)
+
+
 def size_power(layers: "pd.DataFrame") -> "pd.DataFrame":
     """The finding on claim C2: the power of a table's bits with which the AUC lost to errors in it grows, for one error
-    anywhere in the model; by a fit through logarithms, with Student's t.
+    anywhere in the model. A fit of a power law by least squares, in which each table counts by the width of its interval; the
+    interval holds the powers that fit as well by Student's t, and is wider where tables scatter more than their intervals say.
 
     Args:
-        layers: of one model, with `component`, `bits`, and `total`, the AUC loss of one error anywhere that falls there.
+        layers: of one model, with `component`, `bits`, and `total` (with `_low` and `_high`), the AUC loss of one error
+            anywhere that falls there.
 
     Returns:
-        one row: `value`, `low`, `high`, `n` tables, `interval`, `detail` and `reason` (fewer than 3 sizes).
+        one row: `value`, `low`, `high` (infinite beyond 3), `n` tables, `interval`, `detail` and `reason` (fewer than 3 sizes).
     """
     import pandas as pd
-    from scipy.stats import linregress, t
+    from scipy.special import ndtri
+    from scipy.stats import t
 
-    tables = layers[(layers["component"] == "embedding") & (layers["total"] > 0)]
+    tables = layers[(layers["component"] == "embedding") & (layers["total_high"] > layers["total_low"])]
     row = {"value": np.nan, "low": np.nan, "high": np.nan, "n": len(tables), "interval": ""}
     row |= {"detail": "", "reason": ""}
     if tables["bits"].nunique() < 3:
         row["reason"] = "fewer than 3 sizes of tables"
     else:
-        fit = linregress(np.log10(tables["bits"].astype(float)), np.log10(tables["total"].astype(float)))
-        half = float(t.ppf((1 + CONFIDENCE) / 2, len(tables) - 2) * fit.stderr)
-        row |= {"value": float(fit.slope), "low": fit.slope - half, "high": fit.slope + half}
-        bits, totals = ([number(end) for end in (tables[c].min(), tables[c].max())] for c in ("bits", "total"))
-        row["detail"] = f"{len(tables)} tables of {bits[0]} to {bits[1]} bits lose {totals[0]} to {totals[1]} AUC"
+        bits, total = tables["bits"].to_numpy(float), tables["total"].to_numpy(float)
+        error = (tables["total_high"] - tables["total_low"]).to_numpy(float) / (2 * ndtri((1 + CONFIDENCE) / 2))
+        laws = (bits / bits.min()) ** _POWERS[:, None] / error  # [powers, tables], in units of each table's error
+        factors = np.maximum(laws @ (total / error) / (laws**2).sum(axis=1), 0)
+        misfit = ((total / error - factors[:, None] * laws) ** 2).sum(axis=1)
+        least, free = misfit.min(), len(tables) - 2
+        worse = t.ppf((1 + CONFIDENCE) / 2, free) ** 2 * max(1.0, least / free)
+        fitting = np.flatnonzero(misfit <= least + worse)
+        low, high = (_POWERS[end] if 0 < end < len(_POWERS) - 1 else _POWERS[end] * np.inf for end in fitting[[0, -1]])
+        row |= {"value": float(_POWERS[misfit.argmin()]), "low": float(low), "high": float(high)}
+        ends = [number(end) for end in (bits.min(), bits.max(), total.min(), total.max())]
+        row["detail"] = f"{len(tables)} tables of {ends[0]} to {ends[1]} bits lose {ends[2]} to {ends[3]} AUC"
     labels = {name: layers[name].iloc[0] for name in ("model", "dataset") if name in layers}
     return pd.DataFrame([labels | row])
 

@@ -48,13 +48,36 @@ def test_the_total_of_a_table_against_its_size():
     bits, noise = np.array([1e3, 1e4, 1e5, 1e6]), np.array([1.1, 0.9, 0.9, 1.1])
     layers = pd.DataFrame({"component": "embedding", "bits": bits, "total": 3e-6 * bits**0.5 * noise})
     layers.loc[4] = {"component": "over_mlp", "bits": 10.0, "total": 9.0}
-    found = size_power(layers).iloc[0]
-    assert found["low"] > 0 and found["value"] == pytest.approx(0.5) and found["n"] == 4
-    flat = size_power(layers.assign(total=[*noise, 9.0])).iloc[0]
+
+    def found(**columns):
+        table = layers.assign(**columns)
+        half = table.get("half", 0.1 * table["total"].abs())
+        return size_power(table.assign(total_low=table["total"] - half, total_high=table["total"] + half)).iloc[0]
+
+    assert found()["low"] > 0 and found()["value"] == pytest.approx(0.5, abs=0.02) and found()["n"] == 4
+    flat = found(total=[*noise, 9.0])
     assert flat["low"] < 0 < flat["high"]
     assert flat["detail"] == "4 tables of 1,000 to 1e6 bits lose 0.9 to 1.1 AUC"
-    few = size_power(layers[:2]).iloc[0]
+    # A table whose loss is hardly known, and here is under 0, hardly counts.
+    vague = found(total=[3e-6 * 1e3**0.5, 3e-6 * 1e4**0.5, 3e-6 * 1e5**0.5, -1e-3, 9.0], half=[1e-6] * 3 + [1e-2, 0.1])
+    assert vague["value"] == pytest.approx(0.5, abs=0.02) and vague["high"] - vague["low"] < 0.2
+    few = size_power(layers[:2].assign(total_low=0.0, total_high=1.0)).iloc[0]
     assert np.isnan(few["value"]) and few["reason"] == "fewer than 3 sizes of tables"
+
+
+@pytest.mark.parametrize("power", [0.0, 0.3, 1.0])
+def test_the_interval_of_the_power_covers_it(power):
+    random, bits, covered = np.random.default_rng(0), np.geomspace(1e3, 1e6, 8), 0
+    expected = (bits / 1e3) ** power
+    error = expected * np.geomspace(0.1, 1.0, 8)  # the large ones are hardly known
+    for _ in range(300):
+        total = random.normal(expected, error)
+        layers = {"component": "embedding", "bits": bits, "total": total}
+        found = size_power(
+            pd.DataFrame(layers | {"total_low": total - 1.96 * error, "total_high": total + 1.96 * error})
+        )
+        covered += bool(found["low"][0] <= power <= found["high"][0])
+    assert covered >= 0.93 * 300
 
 
 def test_magnitudes_are_those_of_single_flips(trained):
