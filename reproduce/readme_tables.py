@@ -123,13 +123,13 @@ def with_protections(page: str, data: Path) -> str:
     recovery = read_rows(data / RECOVERY)
     costs = {row["mitigation"]: row for row in read_rows(data / FRONT)}
     rates = sorted({float(row["ber"]) for row in recovery})
-    lost = {float(row["ber"]): round(float(row["lost"]), 3) for row in recovery}
+    lost = {float(row["ber"]): _lost(row) for row in recovery}
     shares = {(row["mitigation"], float(row["ber"])): row["recovery"] for row in recovery}
     ranked = {row["mitigation"]: row for row in read_rows(data / RANKING)}
     shares |= {(name, STRESS): row["flips"] for name, row in ranked.items() if name not in costs}
     titles = [f"{rate:.0e}".replace("e-0", "e-") for rate in rates]
     lines = _header("protection", *titles, "a chip fails", "extra bits", "longer inference, this small model")
-    lines.append(_line("*none: AUC lost*", *(f"*{number(lost[rate])}*" for rate in rates), "", "", ""))
+    lines.append(_line("*none: AUC lost*", *(f"*{lost[rate]}*" for rate in rates), "", "", ""))
     for name in dict.fromkeys([*(row["mitigation"] for row in recovery), *ranked]):
         own = [*(shares.get((name, rate)) for rate in rates), ranked.get(name, {}).get("faults")]
         recovered = [f"{round(float(share), 2) + 0:.2f}" if share else "" for share in own]
@@ -139,6 +139,12 @@ def with_protections(page: str, data: Path) -> str:
         time = f"{float(costs[name]['overhead_percent']):.0f} %" if timed else "none"
         lines.append(_line(mitigation_label(name), *recovered, percent, time))
     return _replaced(page, PROTECTIONS_BEGIN, PROTECTIONS_END, "\n".join(lines), "protections")
+
+
+def _lost(row: dict[str, Any]) -> str:
+    """The AUC lost without protection; where its interval spans more than a factor of 3, the upper end."""
+    value, low, high = (round(float(row[name]), 3) for name in ("lost", "lost_low", "lost_high"))
+    return number(value) if low > 0 and high <= 3 * low else f"at most {number(high)}"
 
 
 def read_claims(path: Path) -> list[dict[str, Any]]:
