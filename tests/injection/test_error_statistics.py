@@ -12,7 +12,8 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.injection import ErrorMapMismatch, resolve
-from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor
+from drsrobust.injection.address_space import AddressSpace, TargetTensor
+from drsrobust.injection.stored import Stored
 from tests.injection.spaces import COUNTED, filled, holder, space_of
 
 NEARLY_SURE = [0.00005, 0.99995]

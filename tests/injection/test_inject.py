@@ -196,7 +196,7 @@ def test_a_wrapper_that_is_gone_does_not_take_its_open_map_along():
     import gc
 
     from drsrobust.injection import AppliedMap
-    from drsrobust.injection.address_space import stored
+    from drsrobust.injection.stored import stored
 
     layer = nn.Linear(8, 8)
     before = words(layer)

@@ -24,8 +24,8 @@ from drsrobust.injection import (
     as_target,
     resolve,
 )
-from drsrobust.injection.address_space import Memory
 from drsrobust.injection.critical_bits import SPREAD, Stratum
+from drsrobust.injection.stored import Memory
 from drsrobust.mitigation import Mitigation
 from drsrobust.statistics.columns import NONE
 

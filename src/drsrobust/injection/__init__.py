@@ -18,7 +18,8 @@ from drsrobust.injection.inject import Injection, inject
 from drsrobust.injection.memory_faults import MemoryFault
 from drsrobust.injection.memory_map import Geometry
 from drsrobust.injection.rank import Rank
-from drsrobust.injection.targets import Dtype, OptimizerState, Rows, Target, as_target, resolve
+from drsrobust.injection.rows import Rows
+from drsrobust.injection.targets import Dtype, OptimizerState, Target, as_target, resolve
 from drsrobust.injection.transient import Activations, Gradients, InjectionError, Inputs, Transient
 
 __all__ = [

@@ -18,7 +18,7 @@ from torch import nn
 from torch.autograd.graph import increment_version
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from drsrobust.injection.address_space import OPTIMIZER, Stored, distinct_spans
+from drsrobust.injection.stored import OPTIMIZER, Stored, distinct_spans
 from drsrobust.injection.words import WordView, as_integers
 from drsrobust.introspection.tensors import named_tensors, overlap, span, unwrapped
 

@@ -11,13 +11,15 @@ from typing import Any, Protocol
 import numpy as np
 from torch import nn
 
-from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor, stored, union_bits
+from drsrobust.injection.address_space import AddressSpace, TargetTensor, union_bits
 from drsrobust.injection.apply import OPEN, AppliedMap
 from drsrobust.injection.error_clock import check_seed
-from drsrobust.injection.error_map import ErrorMap, Log, union
+from drsrobust.injection.error_map import ErrorMap, union
 from drsrobust.injection.error_models import ErrorModel, drawing_order, equal_before
+from drsrobust.injection.stored import Stored, stored
 from drsrobust.injection.targets import TargetLike, as_target
 from drsrobust.injection.transient import Draw, Hooks, Transient
+from drsrobust.injection.transient_log import Log
 from drsrobust.introspection.sharded import is_sharded
 from drsrobust.introspection.tensors import span, unwrapped
 

@@ -7,7 +7,7 @@ from math import gcd
 import numpy as np
 from torch import nn
 
-from drsrobust.injection.address_space import Memory
+from drsrobust.injection.stored import Memory
 from drsrobust.injection.targets import Chosen, RowParts, Target, TargetLike, as_target, in_parts
 from drsrobust.introspection.ranks import ranks
 from drsrobust.introspection.sharded import Part, is_sharded

@@ -19,12 +19,13 @@ import torch
 from torch import nn
 
 from drsrobust._choices import check_choice
-from drsrobust.injection.address_space import AddressSpace, Stored, TargetTensor, check, hittable
+from drsrobust.injection.address_space import AddressSpace, TargetTensor
 from drsrobust.injection.apply import OPEN, Change
-from drsrobust.injection.error_map import Hit, Log
 from drsrobust.injection.error_models import ErrorModel
 from drsrobust.injection.number_formats import plain
 from drsrobust.injection.sequential_arrivals import HOOK
+from drsrobust.injection.stored import Stored, check, hittable
+from drsrobust.injection.transient_log import Hit, Log
 from drsrobust.injection.words import WordView
 from drsrobust.introspection.embedding_modules import is_collection, sparse_type, table_configs, with_values
 from drsrobust.introspection.tensors import listed, named_modules, unwrapped

@@ -15,7 +15,7 @@ from torch import nn
 
 from drsrobust._choices import check_choice
 from drsrobust.injection import AddressSpace, ErrorMap, ErrorMapMismatch, restore_leftovers
-from drsrobust.injection.address_space import Stored, hittable, stored
+from drsrobust.injection.stored import Stored, hittable, stored
 from drsrobust.injection.words import INTEGER_OF_BYTES
 from drsrobust.mitigation.base import Cost, Mitigation, Screened, confined_name, format_number, tensor_names, widen
 
