@@ -27,10 +27,10 @@ from benchmarks.common import (
 from benchmarks.op_profile import price_of_checks, profile
 from benchmarks.published_loop import LoopTrial, OneFlipLoop, ReloadLoop
 from benchmarks.trial_cost import TrialCost, campaign_of
+from drsrobust._processes import threads
 from drsrobust._progress import progress_bar
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorModel, FixedCount
-from drsrobust.timing import one_thread
 from drsrobust_study.mitigations import LARGE, TABLE_ROWS
 
 # The targets of speed.
@@ -161,7 +161,7 @@ def _case(
     """All rows of one model. Trials of the loop are run between the points of ours, so that both see the same machine."""
     base = {"model": case.name, "rows": len(case.rows), "parameters": case.parameters}
     measuring, rows = TrialCost(evaluator, case.late), []
-    with tempfile.TemporaryDirectory() as folder, one_thread():
+    with tempfile.TemporaryDirectory() as folder, threads(1):
         for target in targets:
             loops = {kind: kind(case.model, case.rows, target, folder) for kind in (ReloadLoop, OneFlipLoop)}
             found: dict[type[ReloadLoop], list[LoopTrial]] = {kind: [] for kind in loops}
@@ -252,7 +252,7 @@ def measured_workers(case: Case, numbers: Sequence[int], seconds: float) -> list
     found = []
     evaluator = Evaluator(case.model, case.rows, factory=case.factory)
     for target, error in GROWN[:2]:
-        with one_thread():
+        with threads(1):
             measured = TrialCost(evaluator).point(error, target, seconds / 10)
             trials = max(2, int(1e3 * seconds / measured["ms_per_trial"]))
             for number in numbers:

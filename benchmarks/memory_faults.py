@@ -12,8 +12,8 @@ from torch import nn
 
 import drsrobust as dr
 from benchmarks.common import Result, Verdict, about, at_most, text, verdict_text
+from drsrobust._processes import threads
 from drsrobust.injection.memory_map import MAPS, Geometry
-from drsrobust.timing import one_thread
 
 PARAMETERS = 100_000_000
 MODES = ("column", "row", "bank")
@@ -36,7 +36,7 @@ def fault_times(parameters: int, repeats: int = 5) -> pd.DataFrame:
     """
     model = nn.Embedding(parameters // 16, 16)
     space, rows = dr.resolve(model), []
-    with one_thread():
+    with threads(1):
         dense = _dense_ms(model)
         for mode in MODES:
             for mapping in MAPS:

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from benchmarks.trial_cost import campaign_of
+from drsrobust._processes import threads
 from drsrobust.campaign import Campaign, Store
 from drsrobust.campaign import trial as work
 from drsrobust.evaluation import Evaluator
@@ -22,7 +23,6 @@ from drsrobust.evaluation import affected_rows as reach
 from drsrobust.injection import ErrorModel, Injection, resolve
 from drsrobust.models import padded_batches, score
 from drsrobust.models.scoring import PaddedBatches
-from drsrobust.timing import one_thread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -198,7 +198,7 @@ def price_of_checks(evaluator: Evaluator, error: ErrorModel, target: str, trials
         "_audit": lambda *_: None,
     }
     space, seconds = resolve(evaluator.model, target), {evaluator: 0.0, quick: 0.0}
-    with one_thread(), patch.multiple(quick._reach, **unchecked):
+    with threads(1), patch.multiple(quick._reach, **unchecked):
         for seed in range(trials):
             injection = Injection(evaluator.model, [(error, space)], seed=seed)
             injection.apply()
@@ -216,7 +216,7 @@ def profile(evaluator: Evaluator, error: ErrorModel, target: str, trials: int) -
     """Runs a campaign of one condition, and gives of each of `PARTS` and of the rest `part`, `ms_per_trial` (CPU time) and its
     `share` of all."""
     clock = Clock()
-    with one_thread(), tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+    with threads(1), tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         campaign_of(evaluator, error, target, 1, 1, f"{folder}/first").run(workers=1, progress=False)
         for part, places in PARTS.items():
             for owner, name in places:

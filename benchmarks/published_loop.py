@@ -110,7 +110,7 @@ class LoopTrial:
 class ReloadLoop:
     """Trials of the published procedure, each part as fast as the procedure allows: the checkpoint is safetensors (twice as
     fast as `torch.load`), the map is `DenseErrorMap` (three times as fast as what was measured of the published tool), and
-    rows come from a dataset of NumPy records with a collate function of its own (see `row_dataset`).
+    rows come from a dataset of NumPy records with a collate function of its own (see `RowDataset`).
 
     Args:
         model: its weights go into the checkpoint; it is not changed itself.

@@ -111,7 +111,7 @@ def torchfm_model(name: str, schema: "Schema") -> nn.Module:
     """An untrained model of its own, with the study's sizes: ids int64 [B, F] -> probabilities [B].
 
     Args:
-        name: one of `MODELS`.
+        name: one of `TORCHFM_MODELS`.
         schema: single-hot features only, no dense columns: its models know no others.
 
     Raises:

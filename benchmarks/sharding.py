@@ -15,14 +15,13 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.common import Result, Verdict, about, at_most, text, verdict_text
-from drsrobust._processes import process_context
+from drsrobust._processes import process_context, threads
 from drsrobust.campaign.conditions import Condition
 from drsrobust.campaign.trial import run_trial
 from drsrobust.data.synthetic import planted
 from drsrobust.evaluation import Evaluator
 from drsrobust.injection import BitFlip, ErrorClock, Injection, resolve
 from drsrobust.introspection.embedding_modules import torchrec
-from drsrobust.timing import one_thread
 
 COLUMNS = ("parameters", "rate", "ranks", "draw_ms", "apply_undo_ms", "trial_ms", "forward_ms", "overhead_ms")
 BLOCKS = ("parameters", "rate", "ranks", "all_ms", "part_ms", "part_share")
@@ -61,7 +60,7 @@ def own_blocks(
 ) -> pd.DataFrame:
     """Drawing all places of float32 parameters, and rank 0's blocks of them, in turns in this process: columns `BLOCKS`."""
     rows = []
-    with one_thread():
+    with threads(1):
         for parameters in sizes:
             for rate in RATES:
                 for world in worlds:

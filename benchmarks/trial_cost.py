@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import nn
 
+from drsrobust._processes import threads
 from drsrobust.campaign import Campaign
 from drsrobust.campaign.trial import trial_seed
 from drsrobust.evaluation import Evaluator
@@ -22,7 +23,7 @@ from drsrobust.injection import ErrorModel, Injection
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.metrics import auc
 from drsrobust.models import padded_batches, score
-from drsrobust.timing import cpu_seconds, one_thread
+from drsrobust.timing import cpu_seconds
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +63,7 @@ class TrialCost:
             `over_late` are medians over the turns: a trial over inject and undo, AUC, and the forward pass (of all modules, of
             the late ones) just before and after it.
         """
-        with one_thread(), self._late_pass(target) as late:
+        with threads(1), self._late_pass(target) as late:
             trials, first = self._first(error, target, seconds)
             around, maps, campaigns, walls, rows = [self._parts(late)], [], [], [], []
             for turn in range(TURNS):

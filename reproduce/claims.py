@@ -202,7 +202,9 @@ def _rule_text(entry: Mapping[str, Any]) -> str:
 def since(path: Path = FILE) -> dict[str, str]:
     """The first commit of each rule that any version of a file holds, as `2026-11-25 0123456`; empty outside a git checkout."""
     git = ("git", "-C", str(path.parent))
-    log = subprocess.run([*git, "log", "--abbrev=8", "--format=%h %cs", "--", path.name], capture_output=True, text=True)
+    log = subprocess.run(
+        [*git, "log", "--abbrev=8", "--format=%h %cs", "--", path.name], capture_output=True, text=True
+    )
     dates: dict[str, str] = {}
     for commit, date in (line.split() for line in log.stdout.splitlines()):  # from the latest to the first
         version = subprocess.run([*git, "show", f"{commit}:./{path.name}"], capture_output=True, text=True)

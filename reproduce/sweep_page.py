@@ -58,7 +58,7 @@ def write_results(sweep: Sweep, folder: Path, outcomes: Mapping[str, Outcome]) -
     environment = templates(Path(__file__).parent)
     numbers = _numbers(tables, curves)
     points = [_point(environment, sweep, folder, point, outcome) for point, outcome in outcomes.items()]
-    write_csv(pd.DataFrame([_row(sweep, point) for point in points]), folder / "points.csv")
+    write_csv(pd.DataFrame([_row(point) for point in points]), folder / "points.csv")
     drawn = figure_entries(folder / "figures", list(tables))
     page = environment.get_template("sweep.html.j2").render(
         title=f"Sweep of {sweep.notebook.name}",
@@ -222,7 +222,7 @@ def _point(environment: jinja2.Environment, sweep: Sweep, folder: Path, point: s
     return about | {"page": page}
 
 
-def _row(sweep: Sweep, point: Mapping[str, Any]) -> dict[str, Any]:
+def _row(point: Mapping[str, Any]) -> dict[str, Any]:
     """A row of points.csv."""
     minutes = {"minutes": point["seconds"] / 60, "error": point["error"]}
     return {"point": point["name"]} | point["values"] | {"status": "done" if point["ok"] else "failed"} | minutes

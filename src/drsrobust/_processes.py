@@ -63,7 +63,8 @@ def _end(executor: ProcessPoolExecutor) -> None:
     could write it, which this process could too."""
     for process in list((executor._processes or {}).values()):
         process.terminate()
-    executor._result_queue._writer.close()
+    if (results := executor._result_queue) is not None:  # the executor may have ended meanwhile
+        results._writer.close()
 
 
 def _end_after_a_death(executor: ProcessPoolExecutor, left: threading.Event, seconds: float = 1.0) -> None:

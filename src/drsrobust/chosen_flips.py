@@ -177,10 +177,6 @@ class _Search:
             for number, tensor in enumerate(self._space.tensors)
             if tensor.stored.rows is None and tensor.memory.is_floating_point()
         ]
-        memory = {number: self._space.tensors[number].memory.detach().double() for number in self._numbers}
-        self._spans = {
-            number: float(values.max() - values.min()) for number, values in memory.items() if values.numel()
-        }
         self._golden = self._gradients() if self._numbers else {}
         if not any(gradient is not None for gradient in self._golden.values()):
             raise ValueError(f"no tensor of target {str(allowed.target)!r} has a gradient")

@@ -4,15 +4,14 @@ import ctypes
 import gc
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import torch
 from torch import nn
 
+from drsrobust._processes import threads
 from drsrobust.introspection.tensors import named_modules
 from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation import Mitigation
@@ -45,7 +44,7 @@ def overhead(
         `overhead_percent` (the median of the turns' ratios, less 1).
     """
     calls = _calls(model, batches, modules)
-    with one_thread(), evaluating(model):
+    with threads(1), evaluating(model):
 
         def passed() -> float:
             return cpu_seconds(lambda: [call() for call in calls])[1]
@@ -139,14 +138,3 @@ def available_kib() -> int:
 
 def _status(field: str) -> int:
     return int(re.search(rf"{field}:\s+(\d+)", Path("/proc/self/status").read_text())[1])
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """PyTorch uses one thread while the block runs."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

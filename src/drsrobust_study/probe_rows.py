@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import nn
 
+from drsrobust._processes import threads
 from drsrobust._progress import progress_bar
 from drsrobust.campaign import bit_partition
 from drsrobust.data import Split
@@ -17,7 +18,7 @@ from drsrobust.models import padded_batches, score
 from drsrobust.probe_rows import OUTCOMES, ProbeRows
 from drsrobust.statistics.columns import ENDS
 from drsrobust.statistics.strata import LOSS_IS_BOUNDED, STRATUM, WEIGHT, Strata
-from drsrobust.timing import cpu_seconds, one_thread, overhead
+from drsrobust.timing import cpu_seconds, overhead
 from drsrobust_study.components import BOUNDED, layer_partition
 from drsrobust_study.findings import number
 from drsrobust_study.thirds import by_thirds
@@ -257,7 +258,7 @@ def crc_ms(model: nn.Module, per: str, repeats: int) -> float:
 
 
 def _median_ms(call: Callable[[], object], repeats: int) -> float:
-    with one_thread():
+    with threads(1):
         call()
         return 1e3 * float(np.median([cpu_seconds(call)[1] for _ in range(repeats)]))
 

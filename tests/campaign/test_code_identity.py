@@ -18,7 +18,6 @@ from torch import nn
 import drsrobust as dr
 from drsrobust._provenance import machine
 from drsrobust.campaign.store import StoreError
-from drsrobust.introspection.code_digest import CodeDigest
 
 SCALE = {"by": 1.0}
 
@@ -253,7 +252,7 @@ class Drifting(dr.BitFlip):
 
 def test_a_trial_that_changes_from_run_to_run(rows, tmp_path, monkeypatch):
     """It is not called other code."""
-    monkeypatch.setattr("drsrobust.campaign.campaign.code_digest", lambda *_: CodeDigest("0" * 64, None))
+    monkeypatch.setattr("drsrobust.campaign.campaign.short_digest", lambda *_, **__: "0" * 16)
     made(rows, error=Drifting(1e-2), store=tmp_path / "s").run(progress=False)
     with pytest.raises(
         StoreError, match=r"trial 0 of .* is not deterministic: \w+ .*, and .* when it is computed twice here"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import asdict
+from functools import partial
 from operator import index
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -40,7 +41,7 @@ from drsrobust.injection import (
 from drsrobust.injection.critical_bits import CriticalBits
 from drsrobust.injection.error_clock import VERSION
 from drsrobust.injection.targets import TargetLike
-from drsrobust.introspection.code_digest import code_digest
+from drsrobust.introspection.code_digest import short_digest
 from drsrobust.introspection.ranks import RankFailedError, ranks
 from drsrobust.introspection.tensors import listed
 from drsrobust.metrics.own import own_metrics
@@ -170,12 +171,7 @@ class Campaign(StoredTrials):
     def _definition(self) -> tuple[dict[str, Any], str | None]:
         """All that decides the results, which the number of trials does not; and what of it has no digest."""
         missing: list[str] = []
-
-        def code(value: Any, state: Sequence[Any] = ()) -> str:
-            digest_of = code_digest(value, state)
-            missing.extend([digest_of.missing] if digest_of.missing else [])
-            return digest_of.text[:16]
-
+        code = partial(short_digest, missing=missing)
         evaluator, targets = self.evaluator, {}
         for condition in self.conditions:
             targets.setdefault(str(condition.target), condition.definition)
@@ -228,7 +224,7 @@ class Campaign(StoredTrials):
         return f"<Campaign {self.name}: {len(self.conditions)} conditions, {self.trials} trials, {where}>"
 
     def _repr_html_(self) -> str:
-        schedule = self._schedule()
+        schedule = None if self.store is None else self._schedule()
         kinds = list(dict.fromkeys(str(condition.target) for condition in self.conditions))
         return facts(
             "Campaign",
@@ -238,8 +234,8 @@ class Campaign(StoredTrials):
                 "targets": ", ".join(kinds),
                 "mitigations": ", ".join(dict.fromkeys(condition.protection for condition in self.conditions)),
                 "sampling": PLAIN if self._critical_bits is None else f"{STRATIFIED} by {self._critical_bits}",
-                "trials": f"{schedule.computed:,} of {schedule.total:,} finished",
-                "stored in": self.store.folder,
+                "trials": None if schedule is None else f"{schedule.computed:,} of {schedule.total:,} finished",
+                "stored in": "rank 0" if self.store is None else self.store.folder,
             },
         )
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from drsrobust.data import StreamedRows
-from drsrobust.data.dataset import Feature, Schema
+from drsrobust.data.dataset import Schema
 from drsrobust.evaluation import Evaluator
 from drsrobust.introspection.tensors import listed
 from drsrobust.introspection.wrappers import is_compiled
@@ -62,8 +62,7 @@ def _factory(evaluator: Evaluator) -> Callable[[], nn.Module]:
 
 
 def _rebuilt(name: str, schema: dict[str, Any], sizes: dict[str, Any]) -> nn.Module:
-    features = tuple(Feature(**feature) for feature in schema["features"])
-    return build_model(name, Schema(tuple(schema["dense"]), features), **sizes)
+    return build_model(name, Schema.of(schema), **sizes)
 
 
 def _unpickled(content: bytes) -> nn.Module:

@@ -16,7 +16,7 @@ import numpy as np
 from drsrobust._files import cache_folder, exclusive, new_file, put_in_place
 from drsrobust._hashing import digest, file_digest
 from drsrobust._progress import progress_bar
-from drsrobust.data.dataset import Dataset, Feature, Ids, Schema, Split
+from drsrobust.data.dataset import Dataset, Ids, Schema, Split
 from drsrobust.data.text_lines import SKIPPED, DataError, Skipped, check_share, write_skipped
 
 CACHE_FORMAT = 4  # of the folder and its contents: raise it when an encoder changes
@@ -115,9 +115,7 @@ def open_folder(folder: Path) -> Dataset:
     """The data set of a finished folder (`Dataset.folder`), memory-mapped; hashes are not checked."""
     manifest = json.loads((folder / DATA_MANIFEST).read_text())
     arrays = {key: np.load(folder / f"{key}.npy", mmap_mode="r", allow_pickle=False) for key in manifest["arrays"]}
-    schema = Schema(
-        tuple(manifest["schema"]["dense"]), tuple(Feature(**feature) for feature in manifest["schema"]["features"])
-    )
+    schema = Schema.of(manifest["schema"])
     split = Split(
         dense=arrays["dense"],
         sparse={f.name: Ids(arrays[f"ids.{f.name}"], arrays.get(f"lengths.{f.name}")) for f in schema.features},

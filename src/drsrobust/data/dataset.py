@@ -31,6 +31,11 @@ class Schema:
     dense: tuple[str, ...]
     features: tuple[Feature, ...]
 
+    @classmethod
+    def of(cls, form: dict[str, Any]) -> "Schema":
+        """Of its JSON form, as `asdict` gives it."""
+        return cls(tuple(form["dense"]), tuple(Feature(**feature) for feature in form["features"]))
+
 
 class Ids(NamedTuple):
     """The ids of one feature: int32 values [sum of lengths], and their number per row, int32 [n] (None: one each)."""

@@ -122,10 +122,6 @@ class Dataflow:
     problem: str | None = None
     bounded: bool | None = None
 
-    def names(self, tensors: int) -> list[str]:
-        """Names of a set of tensors."""
-        return [name for name, bit in self.number.items() if tensors >> bit & 1]
-
     def unaffected(self, hit: int) -> set[str]:
         """The modules whose outputs do not depend on a set of tensors."""
         return {name for name, reads in self.reads.items() if not reads & hit}

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from drsrobust.injection import ErrorMap, open_in
+from drsrobust.injection.words import INTEGER_OF_BYTES
 from drsrobust.introspection.calling import Forward, call, device_of
 from drsrobust.introspection.embedding_modules import sparse_type
 from drsrobust.introspection.tensors import listed, named_modules
@@ -25,8 +26,6 @@ _COLUMNS = {
     **{"share_changed": "float64", "largest_change": "float64", "nan": "Int64", "inf": "Int64"},
     **{"rows_changed": "float64", "own_errors": "int64"},
 }
-_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by bytes of a number
-
 Call = tuple[str, int]  # name of the module, number of its call
 
 
@@ -152,8 +151,8 @@ def _run(
     record: Callable[[Call, list[torch.Tensor]], None],
     number: int | None = None,
 ) -> None:
-    """Runs the model and calls `seen` with the output of each call of a module, after the module's other hooks. `number` as of
-    `introspection.calling.call`."""
+    """Runs the model and calls `record` with the output of each call of a module, after the module's other hooks.
+    `introspection.calling.call` explains `number`."""
     calls: Counter[str] = Counter()
 
     def watch(name: str) -> Callable:
@@ -207,7 +206,7 @@ def _changes(before: list[torch.Tensor] | None, after: list[torch.Tensor]) -> di
     largest: list[float] = []
     rows = torch.zeros(0, dtype=torch.bool)
     for number, (x, y) in enumerate(zip(before, after, strict=True)):
-        bits, old, new = _BITS[x.element_size()], x.double(), y.double()
+        bits, old, new = INTEGER_OF_BYTES[x.element_size()], x.double(), y.double()
         changed = x.contiguous().view(bits) != y.contiguous().view(bits)
         changed &= ~(old.isnan() & new.isnan())
         differences = (new - old).abs()[changed]

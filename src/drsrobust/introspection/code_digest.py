@@ -81,6 +81,13 @@ def code_digest(value: Any, state: Iterable[torch.Tensor] = ()) -> CodeDigest:
     return CodeDigest(walk.total.hexdigest(), walk.missing)
 
 
+def short_digest(value: Any, state: Iterable[torch.Tensor] = (), *, missing: list[str]) -> str:
+    """The first 16 digits of `code_digest`; what has no digest is added to `missing`."""
+    whole = code_digest(value, state)
+    missing += [] if whole.missing is None else [whole.missing]
+    return whole.text[:16]
+
+
 class _Walk:
     """One pass over an object and all that it names."""
 

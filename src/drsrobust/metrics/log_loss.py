@@ -37,7 +37,8 @@ def probabilities(scores: np.ndarray, prior: float) -> np.ndarray:
         array([0.5 , 0.25])
     """
     with np.errstate(invalid="ignore"):  # a NaN with its quiet bit off
-        p = 1 / (1 + np.exp(-_clipped(scores)))
+        logits = np.clip(scores, -MAX_LOGIT, MAX_LOGIT).astype(np.float64, copy=False)
+        p = 1 / (1 + np.exp(-logits))
     np.clip(p, P_MIN, 1 - P_MIN, out=p)
     missing = np.isnan(p)
     if missing.any():
@@ -141,11 +142,6 @@ def mean_log(factor: np.ndarray) -> float:
     products = np.multiply.reduce(factor[:n_grouped].reshape(GROUP, -1), axis=0)
     remainder = np.multiply.reduce(factor[n_grouped:])
     return float((np.log(products).sum() + np.log(remainder)) / len(factor))
-
-
-def _clipped(scores: np.ndarray) -> np.ndarray:
-    """Logits float64 [n] in [-LIMIT, LIMIT], or NaN."""
-    return np.clip(scores, -MAX_LOGIT, MAX_LOGIT).astype(np.float64, copy=False)
 
 
 def _clipped_rate(prior: float) -> float:

@@ -179,7 +179,9 @@ def _as_float32(name: str) -> property:
 
 def _store_tables(model: nn.Module, tables: str) -> nn.Module:
     """The model with its collections' tables as rows of FBGEMM, changed in place."""
-    collections = {name: module for name, module in named_modules(model) if type(module) is _collection()}
+    collections = {
+        name: module for name, module in named_modules(model) if type(module) is torchrec().EmbeddingBagCollection
+    }
     inside = tuple(f"{name}." if name else "" for name in collections)
     others = [e.name for e in listed(model) if (e.embedding or e.table) and not (inside and e.name.startswith(inside))]
     if not collections or others:
@@ -214,7 +216,3 @@ def _as_rows(collection: nn.Module, dtype: torch.dtype) -> nn.Module:
         warnings.simplefilter("ignore", DeprecationWarning)
         warnings.filterwarnings("ignore", message="torch.ao.quantization")
         return quantize_embeddings(nn.Sequential(collection), dtype=dtype, inplace=True)[0]
-
-
-def _collection() -> type[nn.Module]:
-    return torchrec().EmbeddingBagCollection

@@ -197,7 +197,7 @@ def _losses(
     parts: Sequence[ErrorMap | None],
     cached: dict[tuple, float],
 ) -> list[float]:
-    """The loss of each map's errors in one tensor; `known` holds those without a side in the computation."""
+    """The loss of each map's errors in one tensor; `cached` holds those without a side in the computation."""
     if candidate is not None and candidate.computes:
         with evaluator.under(candidate.on([tensor])) as guarded:
             return [_loss(guarded, golden, part) for part in parts]

@@ -14,7 +14,7 @@ from torch import nn
 
 from drsrobust._files import new_file, new_folder
 from drsrobust._hashing import digest, file_digest
-from drsrobust.data.dataset import Feature, Schema
+from drsrobust.data.dataset import Schema
 from drsrobust.models import build_model, state_digest
 
 WEIGHTS, MANIFEST, CURVE = "model.safetensors", "manifest.json", "curve.csv"
@@ -82,8 +82,7 @@ def read_checkpoint(folder: Path, identity: dict[str, Any] | None = None) -> nn.
         raise CheckpointError(f"{weights} is missing; {_remedy(folder)}")
     if (actual := file_digest(weights)) != expected:
         raise CheckpointError(f"{weights} has SHA-256 {actual}, but its manifest says {expected}; {_remedy(folder)}")
-    features = tuple(Feature(**feature) for feature in schema["features"])
-    model = build_model(manifest["model"], Schema(tuple(schema["dense"]), features), **manifest["sizes"])
+    model = build_model(manifest["model"], Schema.of(schema), **manifest["sizes"])
     model.load_state_dict(load_file(weights))
     model.manifest = manifest
     return model.eval()

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from operator import index
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from drsrobust.campaign.stored_trials import StoredTrials
 from drsrobust.data import Dataset, Split
 from drsrobust.injection import ErrorModel, restore_leftovers
 from drsrobust.injection.error_clock import VERSION
-from drsrobust.introspection.code_digest import code_digest
+from drsrobust.introspection.code_digest import short_digest
 from drsrobust.introspection.tensors import component_of, listed
 from drsrobust.models import build_model, default_sizes, model_name, state_digest
 from drsrobust.statistics.intervals import wilson
@@ -140,12 +140,7 @@ class TrainingCampaign(StoredTrials):
         self._components = component_of(self._run.model)
         self.conditions = [condition_of(self._run, *pair) for pair in self._pairs]
         missing: list[str] = []
-
-        def code(value: Any, state: Sequence[Any] = ()) -> str:
-            digest_of = code_digest(value, state)
-            missing.extend([digest_of.missing] if digest_of.missing else [])
-            return digest_of.text[:16]
-
+        code = partial(short_digest, missing=missing)
         self._what = {
             "format": FORMAT,
             "kind": "errors during training",

@@ -32,7 +32,7 @@ CODE = symbol_code(CHIPS, 2 * CHIP_BITS)
 
 
 class Chipkill(StorageProtection):
-    """Memory with the Reed-Solomon code RS(18,16) over GF(256), over chips of 4 bits (`injection.memory_faults`).
+    """Memory with the Reed-Solomon code RS(18,16) over GF(256), over chips of 4 bits (`injection.memory_map`).
 
     A code word is two neighbouring 64-bit words; a symbol is the 8 bits that one of the 18 chips holds of them. One wrong
     symbol is corrected; of two 16 of 255 pairs are "corrected" into a third, and the others detected (`SymbolCode`). Stored

@@ -20,7 +20,7 @@ VOTES = ("median", "majority")
 class Replication(StorageProtection):
     """Each word is stored `copies` times (for example by shards that serve the same table); a read takes a vote.
 
-    Every copy takes errors of its own (see `check_memory`). A vote by bit is wrong where more than half of the copies are: of
+    Every copy takes errors of its own (see `check_bits`). A vote by bit is wrong where more than half of the copies are: of
     three with probability 3 p^2 - 2 p^3. The median of numbers is one of the copies; with one wrong copy of three it is the
     right number, with two it may be a wrong one (it is right if one is too large and one too small). Stored bits: +100 % for
     each further copy.
