@@ -165,6 +165,7 @@ def campaign(kind, store, trials=5, **options):
     what = grid(sharded, trials) | options
     made = dr.Campaign(dr.Evaluator(sharded, split, output="logit"), **what, store=store)
     table = made.run(progress=False)
+    assert ("<td>rank 0</td>" in made._repr_html_()) is (table is None)  # where its trials are stored
     return table if table is None else (table, made.timings())
 
 
