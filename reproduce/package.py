@@ -86,7 +86,8 @@ def appendix(figures: Path, run: dict[str, Any]) -> str:
         "",
         f"**Reproduced.** `make reproduce DATA=folder` repeats the published run: {taken(run)}, "
         f"at most {_peak(run['notebooks'])} of memory. `make compare` then says, figure by "
-        "figure and verdict by verdict, whether it agrees.",
+        "figure and verdict by verdict, whether it agrees. Minutes are of a claim's own notebooks, after `00_models`, "
+        "which trains most models.",
         "",
         "| claim | verdict | command | minutes | memory |",
         "| --- | --- | --- | --- | --- |",

@@ -23,7 +23,7 @@ GALLERY_BEGIN, GALLERY_END = "<!-- gallery: by make publish -->", "<!-- end of t
 STRESS = 1e-3  # the rate at which protections under faults of chips are compared
 COLUMNS = 3  # of the gallery
 LEAD = "12_memory_faults_lead"  # the figure that opens the README
-GROUP_HEADINGS = {"study": "Claims of Ma et al., and our readings of them", "related": "Claims of related work"}
+GROUP_HEADINGS = {"study": "Claims of Ma et al., and our readings of them", "related": "Claims of related work, and our own"}
 
 
 def taken(run: dict[str, Any]) -> str:

@@ -220,7 +220,7 @@ def test_claims_come_first_in_their_groups(folder):
     claims_of(folder / "figures")
     page = write_report(folder, judged).read_text()
     assert 'href="#claims"' in page and page.index("A flip costs 1.") < page.index('id="00_one"')
-    assert page.index("<h3>Claims of related work</h3>") < page.index("<p>Claim: bit 30 dominates</p>")
+    assert page.index("<h3>Claims of related work, and our own</h3>") < page.index("<p>Claim: bit 30 dominates</p>")
     assert '<b>C8</b> <span class="badge in-part">in part</span>' in page and "installation" not in page
     assert "<td>C8*</td><td>the check</td>" in page and "<td>reproduced, in part, in part</td>" in page
 
