@@ -23,7 +23,10 @@ GALLERY_BEGIN, GALLERY_END = "<!-- gallery: by make publish -->", "<!-- end of t
 STRESS = 1e-3  # the rate at which protections under faults of chips are compared
 COLUMNS = 3  # of the gallery
 LEAD = "12_memory_faults_lead"  # the figure that opens the README
-GROUP_HEADINGS = {"study": "Claims of Ma et al., and our readings of them", "related": "Claims of related work, and our own"}
+GROUP_HEADINGS = {
+    "study": "Claims of Ma et al., and our readings of them",
+    "related": "Claims of related work, and our own",
+}
 
 
 def taken(run: dict[str, Any]) -> str:
@@ -182,8 +185,9 @@ def claims_page(path: Path, run: dict[str, Any]) -> str:
         f"Made by `make publish` from `claims.csv` of a {run['profile']} run ({run['started']}, commit "
         f"{run['commit'] or 'unknown'}, data: {', '.join(run['datasets']) or 'none'}). A check is `reproduced` if its claim "
         "holds in all of the interval, `contradicted` if in none of it or if all of it is below the smallest effect that would "
-        "be worth the claim (in the column `expected`, chosen by us), `undecided` if an interval of this width could not "
-        "have shown both (the number that it takes is given), `in part` otherwise, and `map-dependent` if two of three "
+        "be worth the claim (in the column `expected`, chosen by us; `in part` if it is clear all the same), "
+        "`undecided` if an interval of this width could not have shown both (the number that it takes is given), `in part` "
+        "otherwise, and `map-dependent` if two of three "
         "independent thirds of the error maps contradict each other (their verdicts are under `thirds`). A claim has the worst "
         "verdict of the checks that its words need, which are bold. `another thing was measured` than the source claims where "
         "that is said. Brackets hold 95 % intervals, or what follows them in parentheses. `rule of` dates each rule by its "

@@ -64,8 +64,9 @@ class Rule:
 
     Example:
         >>> over_one = Rule("above", true=3.0, false=1.0, options={"bound": 1.0, "refuted": 1.5})
-        >>> [over_one.verdict(*ends) for ends in ((2, 1.5, 2.5), (1, 0.7, 1.3), (1.3, 0.9, 1.7), (2, 0.5, 3.5))]
-        ['reproduced', 'contradicted', 'in part', 'undecided']
+        >>> ends = ((2, 1.5, 2.5), (1, 0.7, 1.3), (1.3, 0.9, 1.7), (2, 0.5, 3.5), (1.2, 1.1, 1.3))
+        >>> [over_one.verdict(*of_one) for of_one in ends]
+        ['reproduced', 'contradicted', 'in part', 'undecided', 'in part']
     """
 
     kind: str
@@ -76,14 +77,15 @@ class Rule:
     needs: str = ""
 
     def verdict(self, value: float, low: float, high: float) -> str:
-        """`reproduced` or `contradicted` where the interval shows or refutes the claim; `undecided` where an interval of this
+        """`reproduced` or `contradicted` where the interval shows or refutes the claim, `in part` where it does both (an effect
+        that is clear, and clearly smaller than what would be worth the claim); `undecided` where an interval of this
         width could not have done both, or holds parts of which none is clear; else `in part`; `not testable here` without an
         interval."""
         if low != low or high != high:
             return NOT_TESTABLE
         is_shown, is_refuted = self._says(low, high)
         if is_shown or is_refuted:
-            return REPRODUCED if is_shown else CONTRADICTED
+            return IN_PART if is_shown and is_refuted else REPRODUCED if is_shown else CONTRADICTED
         if self.kind in _OF_PARTS:
             return IN_PART if low > 0 and high < 1 else UNDECIDED
         return IN_PART if value == value and self.decides(value, low, high) else UNDECIDED

@@ -450,5 +450,5 @@ def _first_model_findings(table: "pd.DataFrame", partition: "pd.DataFrame", spli
     top = top.rename(columns={"incorrect": "value", "incorrect_low": "low", "incorrect_high": "high"})
     yield top.assign(claim="C11", reading="over_mlp", interval="", detail="", reason="")
     layers = over_train_seeds(stratified_loss, table, partition, split, by=["component", "layer"])
-    layers = layers.assign(total=layers["share"] * layers["auc_drop"])
-    yield size_power(layers).assign(claim="C2", reading="size")
+    totals = {f"total{end}": layers["share"] * layers[f"auc_drop{end}"] for end in ENDS}
+    yield size_power(layers.assign(**totals)).assign(claim="C2", reading="size")
