@@ -15,11 +15,12 @@ FEWEST, MOST = 10_000, 1 << 25
 
 def drawing_gpu(space: AddressSpace, rate: float) -> torch.device | None:
     """The GPU that draws flips at a rate in a space: that of all of its tensors. None: a core does."""
-    if not FEWEST <= rate * space.bits <= MOST or rate == 1 or find_spec("triton") is None:
+    if not FEWEST <= rate * space.bits <= MOST or rate == 1:
         return None
     devices = {_device(tensor) for tensor in space.tensors}
     device = devices.pop()
-    return device if not devices and device is not None and device.type == "cuda" else None
+    on_gpu = not devices and device is not None and device.type == "cuda"
+    return device if on_gpu and find_spec("triton") is not None else None
 
 
 def _device(tensor: TargetTensor) -> torch.device | None:

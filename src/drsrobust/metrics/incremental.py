@@ -263,7 +263,7 @@ class BaselineMetrics:
         """Raises RuntimeError if the arrays here are not those of the golden scores [n]."""
         clicked, golden = checked(self._clicked, golden)
         shown = self._shown(golden)
-        fresh = {"BaselineMetrics.golden": golden, "BaselineMetrics._compared": shown}
+        fresh = {f"{type(self).__name__}.golden": golden, f"{type(self).__name__}._compared": shown}
         check_same({name: _arrays(self)[name] for name in fresh}, fresh)
         # One after another, since each takes much memory.
         check_same({"factors": self._factors}, {"factors": factors(clicked, golden, self._prior)})

@@ -11,17 +11,15 @@ import numpy as np
 
 from drsrobust._choices import unknown
 from drsrobust.metrics._inputs import check_finite, check_same, checked_rows, distinct_rows
-from drsrobust.metrics.auc import twice_won
 from drsrobust.metrics.changes import (
     DEVIATED,
     EPSILON,
-    THRESHOLD,
     checked_epsilon,
     is_deviated,
     is_moved,
     median_change,
 )
-from drsrobust.metrics.incremental import BaselineMetrics, CountPairs
+from drsrobust.metrics.incremental import BaselineMetrics
 from drsrobust.metrics.item_lists import ItemLists, parts
 from drsrobust.metrics.list_metrics import ListMetrics
 from drsrobust.metrics.names import CLICK, HEADLINE, LISTS, RANK, split_name
@@ -29,8 +27,8 @@ from drsrobust.metrics.names import CLICK, HEADLINE, LISTS, RANK, split_name
 Headline = tuple[float | None, float | None, float | None]
 
 
-class ClickMetrics:
-    """Metrics of click scores [n]. Arguments, attributes and errors are those of `BaselineMetrics`.
+class ClickMetrics(BaselineMetrics):
+    """`BaselineMetrics` of click scores [n] that compare probabilities by default.
 
     Example:
         >>> labels, golden = np.array([1, 0, 1, 0]), np.array([2.0, -1.0, 0.5, 0.1])
@@ -39,36 +37,8 @@ class ClickMetrics:
         {'auc': 0.5, 'recall@1': 0.5}
     """
 
-    def __init__(
-        self,
-        labels: np.ndarray,
-        golden: np.ndarray,
-        prior: float,
-        users: np.ndarray | None = None,
-        *,
-        k: int = 5,
-        threshold: float = THRESHOLD,
-        epsilon: float = EPSILON,
-        compare: str = "probability",
-        count_pairs: CountPairs = twice_won,
-    ) -> None:
-        options = {
-            "k": k,
-            "threshold": threshold,
-            "epsilon": epsilon,
-            "compare": compare,
-            "count_pairs": count_pairs,
-        }
-        self._reference = BaselineMetrics(labels, golden, prior, users, **options)
-
-    @property
-    def golden(self) -> np.ndarray:
-        """Scores [n] without errors, read-only."""
-        return self._reference.golden
-
-    def headline(self, scores: np.ndarray, changed: np.ndarray | None = None) -> Headline:
-        """AUC, log loss and normalised entropy of scores [n]. Arguments and errors are those of `BaselineMetrics.auc`."""
-        return self._reference.headline(scores, changed)
+    def __init__(self, *arguments: Any, compare: str = "probability", **options: Any) -> None:
+        super().__init__(*arguments, compare=compare, **options)
 
     def measures(
         self, names: Sequence[str], scores: np.ndarray, changed: np.ndarray | None = None
@@ -81,7 +51,7 @@ class ClickMetrics:
         for name in names:
             self.check_name(name)
         further = [name for name in names if name not in HEADLINE]
-        measured = dict.fromkeys(names) | self._reference.measures(further, scores, changed)
+        measured = dict.fromkeys(names) | super().measures(further, scores, changed)
         if len(further) < len(names):
             values = dict(zip(HEADLINE, self.headline(scores, changed), strict=True))
             measured |= {name: value for name, value in values.items() if name in measured}
@@ -90,10 +60,6 @@ class ClickMetrics:
     def check_name(self, name: str) -> None:
         """Raises ValueError for an unknown name."""
         split_name(name, CLICK)
-
-    def check(self, golden: np.ndarray) -> None:
-        """Raises RuntimeError if the arrays here are not those of the golden scores."""
-        self._reference.check(golden)
 
 
 class MultiMetrics:
@@ -104,7 +70,7 @@ class MultiMetrics:
         golden: scores (logits) [n, T] without errors, finite.
         priors: click rates of the training rows, [T].
         tasks: T names.
-        users, k, threshold, epsilon, compare, count_pairs: as of `ClickMetrics`.
+        users, options: as of `ClickMetrics`.
 
     Attributes:
         golden: as given, read-only.
@@ -126,12 +92,7 @@ class MultiMetrics:
         priors: Sequence[float],
         tasks: Sequence[str],
         users: np.ndarray | None = None,
-        *,
-        k: int = 5,
-        threshold: float = THRESHOLD,
-        epsilon: float = EPSILON,
-        compare: str = "probability",
-        count_pairs: CountPairs = twice_won,
+        **options: Any,
     ) -> None:
         labels, self.golden, tasks = np.asarray(labels), np.array(golden), tuple(tasks)
         if not tasks or "" in tasks or len(set(tasks)) < len(tasks):
@@ -141,13 +102,6 @@ class MultiMetrics:
                 f"labels of shape {labels.shape}, golden of shape {self.golden.shape}, {len(priors)} priors and {len(tasks)} "
                 "tasks; they must be [n, T], [n, T], T and T"
             )
-        options = {
-            "k": k,
-            "threshold": threshold,
-            "epsilon": epsilon,
-            "compare": compare,
-            "count_pairs": count_pairs,
-        }
         self._by_task: dict[str, ClickMetrics] = {}
         for t, task in enumerate(tasks):
             try:
