@@ -26,8 +26,10 @@ from torch import nn
 from benchmarks.common import Result, about, at_least, at_most, text, verdict_text
 from drsrobust import BitFlip, Evaluator, FixedCount, inject, resolve
 from drsrobust.data.dataset import Ids, Split
+from drsrobust.evaluation.device_pairs import twice_won
 from drsrobust.injection import ErrorClock
 from drsrobust.injection.error_models import ErrorModel
+from drsrobust.metrics.auc import share_won
 
 COLUMNS = ("device", "section", "measured", "words", "rate", "value", "unit", "why")
 INTERPRETER = "CPU, Triton's interpreter"
@@ -268,19 +270,15 @@ def _mlp(*widths: int) -> nn.Sequential:
     return nn.Sequential(*(layer for a, b in pairs for layer in (nn.Linear(a, b), nn.ReLU())))
 
 
-def auc(scores: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """The exact area under the ROC curve, ties halved, on the scores' device: float64.
+def auc(scores: torch.Tensor, clicked: np.ndarray) -> float:
+    """The exact area under the ROC curve, of pairs that the scores' device counts.
 
     Args:
-        scores: float32 [n]; NaN is the largest.
-        labels: bool [n].
+        scores: float32 [n].
+        clicked: bool [n].
     """
-    ascending, order = torch.sort(scores, stable=True)
-    _, group, size = torch.unique_consecutive(ascending, return_inverse=True, return_counts=True)
-    rank = (torch.cumsum(size, 0).double() - (size.double() - 1) / 2)[group]
-    clicked = labels[order].double()
-    clicks = clicked.sum()
-    return ((rank * clicked).sum() - clicks * (clicks + 1) / 2) / (clicks * (len(clicked) - clicks))
+    clicks = int(clicked.sum())
+    return share_won(twice_won(clicked, scores.cpu().numpy(), device=scores.device), clicks, len(clicked) - clicks)
 
 
 @torch.inference_mode()
@@ -296,7 +294,7 @@ def evaluation(sizes: Sizes) -> Iterator[Fact]:
         model = Dlrm(sizes.table_rows).eval()
     dense = torch.randn(sizes.rows, 13, generator=generator)
     ids = (torch.rand(sizes.rows, 26, generator=generator) ** 3 * sizes.table_rows).long()
-    labels = torch.rand(sizes.rows, generator=generator) < 0.25
+    labels = (torch.rand(sizes.rows, generator=generator) < 0.25).numpy()
     start = time.perf_counter()
     on_cpu = _scores(model, dense[: sizes.checked], ids[: sizes.checked], 2048)
     cpu_ms = (time.perf_counter() - start) * 1e3 * sizes.rows / sizes.checked
@@ -305,7 +303,7 @@ def evaluation(sizes: Sizes) -> Iterator[Fact]:
     tf32 = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
-        model, dense, ids, labels = (thing.to(sizes.device) for thing in (model, dense, ids, labels))
+        model, dense, ids = (thing.to(sizes.device) for thing in (model, dense, ids))
         golden = _scores(model, dense, ids, sizes.batch)
         other = _scores(model, dense, ids, sizes.batch // 4)
         yield _fact("evaluation", sizes.ms(lambda: _scores(model, dense, ids, sizes.batch), repeats=5), "ms")
@@ -330,7 +328,7 @@ def _trials(
     model: Dlrm,
     dense: torch.Tensor,
     ids: torch.Tensor,
-    labels: torch.Tensor,
+    labels: np.ndarray,
     golden: torch.Tensor,
     cpu_ms: float,
 ) -> Iterator[Fact]:

@@ -11,7 +11,7 @@ from torch import nn
 
 import drsrobust as dr
 from drsrobust.campaign.trial import audit
-from drsrobust.injection import AddressSpace
+from drsrobust.injection import AddressSpace, error_models
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.device_words import DeviceWords, drawing_gpu
 from drsrobust.injection.error_models import from_bits, from_sorted_words
@@ -102,3 +102,21 @@ def test_a_core_draws_what_a_gpu_does_not_hold():
     model = Mixed()
     space = dr.resolve(model, "all")
     assert drawing_gpu(space, 0.5) is None and drawing_gpu(space, 1e-9) is None
+
+
+def test_a_campaign_has_the_same_table(trained, data, tmp_path, monkeypatch):
+    """Under protections too, which change the errors in memory, or take part in the computation."""
+    protections = [None, dr.ECC(), dr.WeightRange.fit(trained), dr.ActivationClipping(2.0)]
+    grid = {"errors": [dr.BitFlip(1e-3)], "targets": ["all", "embedding"], "mitigations": protections, "trials": 3}
+    evaluator = dr.Evaluator(trained, data.test)
+    here = dr.Campaign(evaluator, store=tmp_path / "here", **grid).run(workers=1, progress=False)
+    monkeypatch.setattr(error_models, "drawing_gpu", lambda *_: torch.device("cpu"))
+    drawn = []
+
+    def places(clock, rate, device):
+        drawn.append(rate)
+        return torch.from_numpy(clock.until(rate))
+
+    monkeypatch.setattr(error_models, "drawn_places", places)
+    there = dr.Campaign(evaluator, store=tmp_path / "there", **grid).run(workers=1, progress=False)
+    assert len(drawn) >= len(there) == 24 and there.equals(here)
