@@ -1,15 +1,15 @@
 """Which rows an error map affects, and their scores.
 
-- A tensor that no score depends on affects no row.
+- Errors in a tensor affect the rows of the batches that read it; a tensor that no batch reads affects no row, unless a branch
+  may be why.
 - Errors in rows of a table affect the rows of data that look them up (an inverted index of a feature's ids).
-- Errors in any other tensor affect all rows, but only modules that compute with that tensor or with what depends on it.
+- Of a batch that errors in other tensors affect, only modules that compute with these, or with what depends on them, run again.
 """
 
 import time
 import warnings
 from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,8 @@ import numpy as np
 from torch import nn
 
 from drsrobust.data import Batches, Split
-from drsrobust.evaluation.cached_outputs import CachedOutputs, trace_dataflow
+from drsrobust.evaluation.cached_outputs import CachedOutputs
+from drsrobust.evaluation.dataflow import Dataflow, trace_dataflow
 from drsrobust.evaluation.device_rows import DeviceLookups, DeviceRows
 from drsrobust.evaluation.lookups import IN_MEMORY, BatchLookups, SplitLookups
 from drsrobust.injection import ErrorMap
@@ -35,7 +36,10 @@ PROBE = 64  # rows scored again, in a batch of their own
 BOUND = 1e-5  # difference of one row's scores in two batches, at most, relative to 1 + |score|
 MAX_SHARE_ALONE = 0.5  # share of rows up to which affected rows are scored by themselves
 MAX_SHARE_ALONE_DENSE = 0.1  # the same if dense tensors are hit too: with cached outputs all rows take less time
+PART_BUDGET = 64 << 20  # bytes of outputs that a part of the rows caches
+REMEMBERED = 1000  # sets of tensors whose replayable modules are kept
 WITNESSES = 16  # unaffected rows in each batch of affected ones, whose scores must not change
+CHANGING = "its scores change from run to run"
 COUPLED = "its scores depend on which rows are scored together, or change from run to run"
 AUDIT = 50  # times a full run's duration, in reruns, between two comparisons with a full run
 
@@ -53,14 +57,17 @@ class Affected:
     """The rows and tensors that errors affect.
 
     Attributes:
-        dense: tensors (numbers of `Dataflow`, as bits) whose errors affect every row.
-        tables: tensors whose errors affect `rows`.
+        dense: tensors (numbers of `Dataflow`, as bits) whose errors affect every row of a batch that reads them.
+        tables: other tensors, whose errors affect `rows`.
         rows: int64, ascending.
+        batches: where batches read different tensors, the numbers of those that are scored again as they are (int64,
+            ascending), and then `rows` are all that any error affects; None: `dense` affect every row.
     """
 
     dense: int
     tables: int
     rows: np.ndarray
+    batches: np.ndarray | None = None
 
 
 class AffectedRows:
@@ -79,14 +86,16 @@ class AffectedRows:
         bounded: whether an operation with a bounded result, as a sigmoid, made the scores; None: unknown.
     """
 
-    def __init__(self, model: nn.Module, rows: Split | Batches, budget: int, scoring: Scoring) -> None:
-        self._model, self.n, self._scoring = model, len(rows), scoring
+    def __init__(
+        self, model: nn.Module, rows: Split | Batches, budget: int, scoring: Scoring, flow: Dataflow | None = None
+    ) -> None:
+        self._model, self.n, self._scoring, self._rows = model, len(rows), scoring, rows
         self._split = rows if isinstance(rows, Split) else None
         on_gpu = device_of(model).type != "cpu"
         self.batches: list[Any] | _IndexedBatches
         if self._split is None:
             self.batches, lookups = list(rows.batches), BatchLookups(model, rows.sizes)
-            self._ends, first = np.cumsum(rows.sizes), self.batches[0]
+            self._ends = np.cumsum(rows.sizes)
         else:
             self._size, lookups = DEVICE_BATCH if on_gpu else BATCH, SplitLookups(model, rows)
             if on_gpu and self.n <= IN_MEMORY:
@@ -96,22 +105,25 @@ class AffectedRows:
             if self.n <= IN_MEMORY:
                 self.batches = [on_device_of(model, batch) for batch in self.batches]
             self._probed = np.unique(np.linspace(0, self.n - 1, PROBE).astype(np.int64))
-            first = _IndexedBatches(self._split, rows=self._probed)[0]
+            self._ends = np.minimum(np.arange(1, len(self.batches) + 1) * self._size, self.n)
         self.all_rows: str | None = None
-        self._flow, scores = trace_dataflow(model, first, scoring)
-        self.everything, self.bounded = self._flow.problem, self._flow.bounded
+        traced: list[np.ndarray] = []
+        if flow is None:
+            flow, traced = trace_dataflow(model, self.batches, scoring)
+        self.flow, self.everything, self.bounded = flow, flow.problem, flow.bounded
         modules = dict(named_modules(model))
-        keep = set() if self.everything else self._flow.worth_keeping() - {""}
+        keep = set() if self.everything else flow.worth_keeping() - {""}
         self.cached = CachedOutputs({name: modules[name] for name in keep}, budget)
+        self._replayable: dict[int, set[str]] = {}
         start = time.process_time()
         with self.cached.recording(self.batches) as batches, lookups.watched(batches) as watched:
             sizes = None if isinstance(rows, Split) else rows.sizes
             self.scores = score(model, watched, self.n, scoring, sizes, golden=True)
         self._full_run_s = time.process_time() - start
         self._unaudited_s = 0.0
-        if scores is not None:
-            self._try_again(scores)
+        self._try_again(traced)
         if self._split is not None:
+            self._try_regrouped()
             self._try_without_padding()
         self.scores.flags.writeable = False
         self.all_rows = self.everything or self.all_rows
@@ -120,18 +132,53 @@ class AffectedRows:
         # Asked once: the golden run has seen all look-ups, and trials ask for every table that they hit.
         self._unknown = {table: why for table in lookups.tables if (why := self._why_unknown(table))}
 
-    def _try_again(self, scores: np.ndarray) -> None:
-        """Compares scores of the traced batch with the golden ones."""
+    def few_rows(self) -> "AffectedRows | None":
+        """As this, of a few rows; None where rows are scored in the golden run's batches alone. The model must be without
+        errors."""
+        if self._split is None or self.all_rows is not None or not self.flow.uniform:
+            return None
+        return self._part(self._rows.take(self._probed), self.flow.effects[:1])
+
+    def one_batch(self, number: int) -> "AffectedRows":
+        """As this, of one of the golden run's batches. The model must be without errors."""
+        effects = self.flow.effects[number : number + 1]
         if self._split is None:
-            if len(scores) != len(self.scores[: len(scores)]) or not near(scores, self.scores[: len(scores)]):
-                self.everything = "its scores change from run to run"
-            return
-        if self._near(scores[: len(self._probed)]):
+            numbers = slice(number, number + 1)
+            return self._part(replace(self._rows, batches=self.batches[numbers], sizes=self._rows.sizes[numbers]), effects)
+        return self._part(self._rows.take(self._range(number)), effects)
+
+    def _part(self, rows: Split | Batches, effects: list[int]) -> "AffectedRows":
+        return AffectedRows(self._model, rows, PART_BUDGET, self._scoring, self.flow.of_batches(effects))
+
+    def scores_of(self, batches: np.ndarray) -> np.ndarray:
+        """Golden scores of the rows of some batches."""
+        return np.concatenate([self.scores[self._range(number)] for number in batches])
+
+    def again(self, batches: np.ndarray) -> np.ndarray:
+        """Scores of the rows of some batches by the model in its present state."""
+        rows = sum(len(range(self.n)[self._range(number)]) for number in batches)
+        return self._scored((self.batches[number] for number in batches.tolist()), rows)
+
+    def _try_again(self, traced: list[np.ndarray]) -> None:
+        """Compares scores of traced batches, the last ones, with the golden ones."""
+        first = len(self.batches) - len(traced)
+        for number, scores in enumerate(traced, first):
+            golden = self.scores[self._range(number)]
+            if self.everything is None and not near(scores[: len(golden)], golden):
+                self.everything = CHANGING
+
+    def _range(self, number: int) -> slice:
+        """The rows of a batch."""
+        return slice(int(self._ends[number - 1]) if number else 0, int(self._ends[number]))
+
+    def _try_regrouped(self) -> None:
+        """Scores some rows of all batches in a batch of their own."""
+        if self.everything is not None or self._near(self._scored(PaddedBatches(self._split, rows=self._probed), len(self._probed))):
             return
         self.all_rows = COUPLED
         repeated = self._scored(self.batches[:1], min(self.n, self._size))
         if not np.array_equal(repeated, self.scores[: len(repeated)], equal_nan=True):
-            self.everything = "its scores change from run to run"
+            self.everything = CHANGING
 
     def _try_without_padding(self) -> None:
         """Goes on with the last batch without its padding if rows of a batch depend on each other: padding must not take part
@@ -147,6 +194,12 @@ class AffectedRows:
         self.batches[-1] = _indexed(self._split.batch(slice(self.n - m, self.n)))
         self.scores[-m:] = self._scored(self.batches[-1:], m)
         self.cached.drop(len(self.batches) - 1)
+        if self.everything is None:
+            flow, traced = trace_dataflow(self._model, self.batches[-1:], self._scoring)
+            self.everything = flow.problem
+            if flow.problem is None:
+                self.flow.replace_last(flow)
+                self._try_again(traced)
 
     def _scored(self, batches: Iterable[Any], n: int) -> np.ndarray:
         return score(self._model, batches, n, self._scoring)
@@ -157,14 +210,14 @@ class AffectedRows:
 
     def _why_unknown(self, table: str) -> str | None:
         """Why the rows that read a table are unknown; None if they are known."""
-        number = self._flow.number.get(table)
-        if number is not None and self._flow.elsewhere >> number & 1:
+        number = self.flow.number.get(table)
+        if number is not None and self.flow.elsewhere >> number & 1:
             return self._lookups.why_unknown(table) or "it reads the table outside of the look-up too"
         return self._lookups.why_unknown(table)
 
     def intact(self) -> bool:
         """Whether the model without errors gives the golden scores: all rows with cached outputs, and a few rows without."""
-        if self.everything is None and not np.array_equal(self._whole(0), self.scores):
+        if self.everything is None and not np.array_equal(self._in_their_batches(0), self.scores):
             return False
         if self._split is None:
             few = self._ends[0]
@@ -177,12 +230,18 @@ class AffectedRows:
         """Whether scores of the probed rows are the golden ones, within `BOUND`."""
         return near(scores, self.scores[self._probed])
 
+    def _has_effect(self, number: int) -> bool:
+        """Whether scores may depend on a tensor, by its number."""
+        return bool((self.flow.read | self.flow.unknown) >> number & 1)
+
     def looked_up(self, tensor: str) -> np.ndarray | None:
         """The rows of a tensor's first dimension (int64, ascending) that scores depend on; None: all."""
-        number = self._flow.number.get(tensor)
-        if number is not None and self.everything is None and not self._flow.result >> number & 1:
+        number = self.flow.number.get(tensor)
+        if number is not None and self.everything is None and not self._has_effect(number):
             return np.empty(0, np.int64)
         if tensor not in self._lookups.tables or self.all_rows or tensor in self._unknown:
+            return None
+        if number is not None and self.flow.unknown >> number & 1:
             return None
         return self._lookups.ids(tensor)
 
@@ -192,7 +251,7 @@ class AffectedRows:
         return {
             table: self._lookups.features(table)
             for table in known
-            if table not in self._unknown and self._flow.result >> self._flow.number[table] & 1
+            if table not in self._unknown and self.flow.read >> self.flow.number[table] & 1
         }
 
     def of(self, maps: Iterable[ErrorMap]) -> Affected:
@@ -202,10 +261,10 @@ class AffectedRows:
         for error_map in maps:
             for entry, entries in list(error_map.by_tensor()):
                 fingerprint = error_map.fingerprint[entry]
-                number = self._flow.number.get(fingerprint.name)
-                if number is None or not self._flow.result >> number & 1:
+                number = self.flow.number.get(fingerprint.name)
+                if number is None or not self._has_effect(number):
                     continue  # an optimizer's state, or a tensor that is never read
-                if fingerprint.name not in self._lookups.tables:
+                if fingerprint.name not in self._lookups.tables or self.flow.unknown >> number & 1:
                     dense |= 1 << number
                 elif why := self.all_rows or self._unknown.get(fingerprint.name):
                     self._warn(f"errors in {fingerprint.name} count as affecting every row: {why}")
@@ -218,8 +277,21 @@ class AffectedRows:
                     )
         hits.sort(key=lambda hit: -hit[0])  # every row is computed where one of the first tables reaches many
         ids = ((table, words // width) for _, table, words, width in hits)
+        if not self.flow.uniform:
+            return self._by_batches(dense, tables, self._lookups.rows(ids))
         rows = self._lookups.rows(ids, MAX_SHARE_ALONE_DENSE * self.n if dense else np.inf)
         return Affected(dense, tables, rows)
+
+    def _by_batches(self, dense: int, tables: int, rows: np.ndarray) -> Affected:
+        """As `of`, where batches read different tensors: each row stays in its batch, whose branches hold for its rows."""
+        any_batch = dense & self.flow.unknown
+        reading = [self._range(n) for n, effect in enumerate(self.flow.effects) if any_batch or effect & dense]
+        is_affected = np.zeros(self.n, bool)
+        is_affected[rows] = True
+        for batch in reading:
+            is_affected[batch] = True
+        rows = np.flatnonzero(is_affected)
+        return Affected(dense, tables, rows, self._batches_of(rows))
 
     def score(self, affected: Affected) -> tuple[np.ndarray, np.ndarray | None]:
         """Scores [n] of the model with its present errors, and the rows that may differ from the golden scores (None: any).
@@ -227,29 +299,48 @@ class AffectedRows:
         Raises:
             CoupledRowsError: an error in one row changed other rows of its batch.
         """
-        if not affected.dense and not len(affected.rows):
+        if not len(affected.rows) and (affected.batches is not None or not affected.dense):
             return self.scores, affected.rows
         start = time.process_time()
-        if len(affected.rows) > (MAX_SHARE_ALONE_DENSE if affected.dense else MAX_SHARE_ALONE) * self.n:
-            scores = self._whole(affected.dense | affected.tables)
+        hit, everywhere = affected.dense | affected.tables, affected.dense and affected.batches is None
+        if affected.batches is not None:
+            scores = self._some_batches(hit, affected.rows, affected.batches)
+        elif len(affected.rows) > (MAX_SHARE_ALONE_DENSE if everywhere else MAX_SHARE_ALONE) * self.n:
+            scores = self._in_their_batches(hit)
         else:
-            scores = self._whole(affected.dense) if affected.dense else self.scores.copy()
-            if len(affected.rows):
-                scorer = self._batches_of if self._split is None else partial(self._by_themselves, scores=scores)
-                scores[affected.rows] = scorer(affected.rows)
+            scores = self._in_their_batches(affected.dense) if everywhere else self.scores.copy()
+            if len(affected.rows) and self._split is None:  # all rows of some batches
+                scores[affected.rows] = self._in_their_batches(hit, self._batches_of(affected.rows))
+            elif len(affected.rows):
+                scores[affected.rows] = self._by_themselves(affected.rows, scores)
         self._audit(scores, time.process_time() - start)
-        return scores, None if affected.dense else affected.rows
+        return scores, None if everywhere else affected.rows
 
-    def _whole(self, hit: int) -> np.ndarray:
-        """Scores [n] of all rows in the golden run's batches, with the cached outputs that errors in a set of tensors do not
-        change."""
-        with self.cached.replaying(self._flow.unaffected(hit), self.batches) as batches:
-            return self._scored(batches, self.n)
+    def _in_their_batches(self, hit: int, numbers: np.ndarray | None = None) -> np.ndarray:
+        """Scores of all rows of some batches of the golden run (None: of all), with the cached outputs that errors in a set of
+        tensors do not change."""
+        if hit not in self._replayable:
+            if len(self._replayable) > REMEMBERED:
+                self._replayable.clear()
+            self._replayable[hit] = self.flow.replayable(hit, self.cached.modules)
+        numbers = range(len(self.batches)) if numbers is None else numbers.tolist()
+        with self.cached.replaying(self._replayable[hit], self.batches, numbers) as batches:
+            return self._scored(batches, sum(len(range(self.n)[self._range(number)]) for number in numbers))
+
+    def _some_batches(self, hit: int, affected: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+        """Scores [n], computed again in the batches of affected rows; the other rows there must stay as they are."""
+        rows = np.concatenate([np.arange(self.n)[self._range(number)] for number in numbers])
+        scored = self._in_their_batches(hit, numbers)
+        is_affected = np.isin(rows, affected, assume_unique=True)
+        if not near(scored[~is_affected], self.scores[rows[~is_affected]]):
+            raise CoupledRowsError
+        scores = self.scores.copy()
+        scores[rows[is_affected]] = scored[is_affected]
+        return scores
 
     def _batches_of(self, rows: np.ndarray) -> np.ndarray:
-        """Scores of rows [m] that are all rows of some batches."""
-        chosen = np.unique(np.searchsorted(self._ends, rows, side="right"))
-        return self._scored([self.batches[batch] for batch in chosen], len(rows))
+        """The numbers of the batches that hold some rows."""
+        return np.unique(np.searchsorted(self._ends, rows, side="right"))
 
     def _by_themselves(self, rows: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Scores of affected rows [m], in batches with some unaffected rows, whose scores must stay as in `scores` [n].

@@ -1,6 +1,7 @@
 """The evaluator: metrics of a model on some rows, without errors once (the golden run), then with them."""
 
 import copy
+import logging
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,9 @@ from drsrobust.evaluation.evaluation import NUMBERS, Evaluation, TaskMetrics, co
 from drsrobust.evaluation.golden_scores import check_finite, warn_of_probabilities
 from drsrobust.evaluation.sharded_rows import ShardedRows
 from drsrobust.evaluation.stream_passes import StreamPasses
+from drsrobust.evaluation.tensor_probes import Probes, probe_tensors
 from drsrobust.injection import AppliedMap, ErrorMap, InjectionError, open_in, restore_leftovers
+from drsrobust.injection.apply import suspended
 from drsrobust.introspection.calling import Forward, device_of
 from drsrobust.introspection.ranks import Ranks
 from drsrobust.introspection.sharded import is_sharded
@@ -119,6 +122,7 @@ class Evaluator:
         self.on_first(lambda: check_finite(golden, len(rows)))
         self._reference = self._metrics(golden)
         self.full_run = self._reach.everything
+        self._probes: list[Probes] = []  # shared with evaluators that share the golden run
         self._warned = isinstance(rows, StreamedRows)  # who passes one knows
         self.golden = self._evaluation(golden, None)
         if output is None and task != "rank" and golden is not None:
@@ -163,13 +167,13 @@ class Evaluator:
 
     def _warn_of_probabilities(self) -> None:
         """Warns if the golden scores, or those of a task, look like probabilities."""
-        bounded = self._reach.bounded
         if not isinstance(self._reach, StreamPasses):
             scores, labels = self._reach.scores, self.rows.labels
-        elif bounded is False:
-            return
         else:
             scores = labels = np.array(self._reach.ends)
+            if scores.min() < 0 or scores.max() > 1 or self._reach.bounded is False:
+                return
+        bounded = None if isinstance(self._reach, StreamPasses) else self._reach.bounded
         warn_of_probabilities(self.name, scores, labels, self.rows.tasks, bounded)
 
     @property
@@ -222,6 +226,9 @@ class Evaluator:
         # Transient errors affect every row; golden scores of another mitigation do not hold.
         if transient or attached != self._attached:
             return self.run()
+        if not self._probes:
+            with suspended(self.model):
+                self.probe()
         if self.full_run:
             if not self._warned:
                 warnings.warn(f"{self.name}: reruns are full runs: {self.full_run}", stacklevel=2)
@@ -246,6 +253,39 @@ class Evaluator:
         if changed is not None and not len(changed):
             return self.golden.unreached()
         return self._evaluation(scores, changed)
+
+    def probe(self, known: Probes | None = None) -> Probes:
+        """Flips the highest bit of the mantissa in all words of one tensor after the other, and compares a rerun with a full run
+        on a few rows: what `rerun` does first, once. The model must be without errors.
+
+        Args:
+            known: what another evaluator of the same model, rows and protection found; nothing is computed then.
+
+        Warns:
+            UserWarning: tensors that the model reads, and that no score depends on.
+        """
+        if not self._probes:
+            if known is None and isinstance(self._reach, AffectedRows):
+                computes = any(mitigation.computes for mitigation in self._attached)
+                reruns = self.full_run is None
+                known = probe_tensors(self.model, self._reach, reruns=reruns, effects=not computes)
+            self._probes.append(known or Probes())
+            if self._probes[0].rounded:
+                logging.getLogger(__name__).info(
+                    "%s: reruns with errors in %s have other last bits than full runs",
+                    self.name,
+                    ", ".join(self._probes[0].rounded),
+                )
+            if names := self._probes[0].without_effect:
+                warnings.warn(
+                    f"{self.name}: no score depends on {', '.join(names)}; does the model keep what it computed from "
+                    f"{'it' if len(names) == 1 else 'them'}? Errors there do nothing then: pass a forward= that makes the model "
+                    "compute it again",
+                    stacklevel=3,
+                )
+        if self._probes[0].full_run and self.full_run is None:
+            self.full_run = self._probes[0].full_run
+        return self._probes[0]
 
     def use_full_runs(self, why: str) -> None:
         """Makes all later reruns full runs, without a warning."""

@@ -4,7 +4,7 @@ from torch import nn
 
 from drsrobust._files import cache_folder, unnamed_file, writing
 from drsrobust.data.row_stream import StreamedRows, StreamError
-from drsrobust.evaluation.cached_outputs import trace_dataflow
+from drsrobust.evaluation.dataflow import trace_dataflow
 from drsrobust.metrics.names import CLICK, HEADLINE, split_name
 from drsrobust.metrics.streamed import Headline, StreamedMetrics
 from drsrobust.models import Scoring, score
@@ -23,15 +23,23 @@ class StreamPasses:
     Attributes:
         scores: metrics of the golden run.
         ends: the least and the largest golden score.
-        everything, bounded: as of `AffectedRows`.
+        everything: as of `AffectedRows`.
     """
 
     everything = "its rows are a stream, whose blocks are made for whole passes"
 
     def __init__(self, model: nn.Module, rows: StreamedRows, scoring: Scoring, compare: str) -> None:
         self._model, self._rows, self._scoring, self._compare = model, rows, scoring, compare
-        self.bounded = trace_dataflow(model, PaddedBatches(next(rows.blocks()))[0], scoring)[0].bounded
         self.scores = self.full(golden=True)
+
+    @property
+    def bounded(self) -> bool | None:
+        """As of `AffectedRows`; it traces blocks up to the first whose scores may be probabilities."""
+        for block in self._rows.blocks():
+            flow, _ = trace_dataflow(self._model, PaddedBatches(block), self._scoring)
+            if flow.bounded is not False:
+                return flow.bounded
+        return False
 
     def full(self, golden: bool = False) -> Headline:
         """Metrics of all rows by the model in its present state; `golden` as of `score`.

@@ -8,6 +8,7 @@ import threading
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from ctypes import c_char
 from functools import reduce
 from typing import Any, NamedTuple, Protocol
@@ -173,6 +174,20 @@ def restore_leftovers(model: nn.Module) -> None:
             "this is inside one (make an Evaluator or a Campaign before injecting)",
             stacklevel=3,
         )
+
+
+@contextmanager
+def suspended(model: nn.Module) -> Iterator[None]:
+    """Undoes all changes of a model while the block runs, and makes them again."""
+    changes = OPEN.of(model)
+    try:
+        for change in reversed(changes):
+            change.undo()
+        yield
+    finally:
+        for change in changes:
+            if change not in OPEN:
+                change.apply()
 
 
 class ErrorMapMismatch(ValueError):

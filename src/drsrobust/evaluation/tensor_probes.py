@@ -1,0 +1,242 @@
+"""One probe for each tensor of a model, before its first rerun: the highest bit of the mantissa flipped in all of its words.
+
+A rerun with these flips is compared with a full run. So what tracing cannot see is found: values that leave PyTorch, or that
+reach scores on another way than the operations of forward's thread. A full run in which no score changes shows that no score
+depends on the tensor, as where a model keeps what it once computed from it.
+
+A probe scores few rows where rows do not depend on each other, else one of the golden run's batches."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+from torch import nn
+
+from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError, near
+from drsrobust.injection import AddressSpace, ErrorMap, FixedCount
+from drsrobust.injection.address_space import TargetTensor
+from drsrobust.injection.apply import AppliedMap
+from drsrobust.injection.number_formats import PADDING
+from drsrobust.injection.stored import Memory, check, stored
+
+WHOLE = 1_000_000  # words: of a larger table only rows that the batch looks up are flipped
+ALONE = 4  # full runs, at most, that tell apart tensors of which a full run with flips in all of them changed scores
+CHECK_EVERY = 8  # probes of a whole batch, between two of its full runs without errors
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What the probes of a model's tensors showed.
+
+    Attributes:
+        full_run: why reruns must be full runs; None if they need not be.
+        rounded: tensors with errors in which a rerun has other last bits than a full run.
+        without_effect: tensors that batches read, and that no score depends on.
+        unread: tensors that no batch reads as far as is known, and that no score depends on.
+    """
+
+    full_run: str | None = None
+    rounded: tuple[str, ...] = ()
+    without_effect: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+
+def flips(model: nn.Module, memory: Memory, name: str, rows: np.ndarray | None = None) -> ErrorMap | None:
+    """The map of a probe: in each word of a tensor the highest bit of its mantissa flips, which leaves it finite; of integers a
+    middle bit of each. A float of 0 becomes 1, since such a flip would leave it nearly 0.
+
+    Args:
+        model: without errors.
+        memory: its tensors.
+        name: of the tensor.
+        rows: of the tensor, int64 ascending; None: all.
+
+    Returns:
+        None of a tensor without words that can be hit.
+    """
+    entry = memory[name]
+    try:
+        check(name, entry.tensor)
+        target = TargetTensor(name, memory.component[name], tuple(entry.tensor.shape), entry.format, rows, entry)
+    except ValueError:
+        return None
+    space = AddressSpace([target]).in_model(model, memory)
+    if not space.words:
+        return None
+    eligible, fields, period = space.eligible[0], target.format.fields, target.format.period
+    words = eligible.locate_word(np.arange(eligible.words))
+    chosen = np.zeros(period, np.uint64)
+    for field, masks in fields.items():
+        if field not in ("sign", "exponent", PADDING):
+            bits, lowest = np.bitwise_count(masks).astype(np.uint64), masks & (~masks + np.uint64(1))
+            up = bits - np.uint64(1) if field == "mantissa" else bits // np.uint64(2)
+            chosen |= np.where(masks != 0, lowest << np.where(masks != 0, up, np.uint64(0)), np.uint64(0))
+    mask = chosen[words % period]
+    if "mantissa" in fields:
+        exponent = fields["exponent"][words % period]
+        one = exponent & (exponent >> np.uint64(1))  # all bits of the exponent but the highest
+        values = space.read(np.zeros(len(words), np.int32), words)
+        mask = np.where(values & ~fields["sign"][words % period] == 0, one, mask)
+    return FixedCount(0).sample(space, seed=0).with_words(np.zeros(len(words), np.int32), words, mask)
+
+
+def probe_tensors(model: nn.Module, reach: AffectedRows, *, reruns: bool, effects: bool) -> Probes:
+    """Probes all tensors of a model.
+
+    Args:
+        model: without errors.
+        reach: of the golden run.
+        reruns: whether reruns are compared with full runs.
+        effects: whether tensors without effect are looked for, which a protection that repairs them has too.
+    """
+    return _Probing(model, reach, reruns, effects).result()
+
+
+class _Probing:
+    def __init__(self, model: nn.Module, reach: AffectedRows, reruns: bool, effects: bool) -> None:
+        self._model, self._reach, self._reruns, self._effects = model, reach, reruns, effects
+        self._memory = stored(model)
+        self._names = [name for name in self._memory if name in reach.flow.number]
+        self._small = reach.few_rows() if reruns else None
+        self._batches: dict[int, AffectedRows] = {}
+        self._unchecked: list[str] = []  # tensors that were probed since the last full run without errors
+        self._rounded: list[str] = []
+        self._why: str | None = None
+
+    def result(self) -> Probes:
+        flow, unchanged, unread = self._reach.flow, [], []
+        for name in self._names:
+            number = flow.number[name]
+            if self._reruns and not flow.read >> number & 1:
+                continue
+            part = self._part(number)
+            changed = self._probe(part, name)
+            if self._why is not None:
+                return Probes(self._why)
+            if changed is False and self._counts(name):
+                unchanged.append(name)
+        for part in [self._small, *self._batches.values()]:
+            if part is not None and self._why is None:
+                self._check(part)
+        if self._reruns and self._why is None:
+            unread = self._probe_unread()
+        if self._why is not None:
+            return Probes(self._why)
+        silent = tuple(self._without_effect(unchanged)) if self._effects else ()
+        if not self._reruns:  # what batches read is not known
+            return Probes(unread=silent)
+        return Probes(None, tuple(self._rounded), silent, tuple(filter(self._counts, unread)) if self._effects else ())
+
+    def _counts(self, name: str) -> bool:
+        """Whether errors in a tensor are expected to change a score: not of counters and indices."""
+        entry = self._memory[name]
+        return entry.rows is not None or entry.tensor.is_floating_point()
+
+    def _part(self, number: int) -> AffectedRows:
+        """Rows whose batch reads a tensor."""
+        if self._small is not None:
+            return self._small
+        effects = self._reach.flow.effects
+        if not self._reruns or not effects:
+            chosen = 0
+        else:
+            reading = [batch for batch, effect in enumerate(effects) if effect >> number & 1]
+            chosen = next((batch for batch in reading if batch in self._batches), reading[0])
+        if chosen not in self._batches:
+            self._batches[chosen] = self._reach.one_batch(chosen)
+        return self._batches[chosen]
+
+    @contextmanager
+    def _flipped(self, names: Iterable[str], reach: AffectedRows) -> Iterator[list[ErrorMap]]:
+        """The flips of some tensors, while the block runs; of large tables in rows that `reach` looks up."""
+        with ExitStack() as block:
+            maps = []
+            for name in names:
+                large = self._memory[name].tensor.numel() > WHOLE
+                error_map = flips(self._model, self._memory, name, reach.looked_up(name) if large else None)
+                if error_map is not None and len(error_map):
+                    applied = AppliedMap(error_map, self._memory, self._model)
+                    block.callback(applied.undo)
+                    applied.apply()
+                    maps.append(error_map)
+            yield maps
+
+    def _probe(self, part: AffectedRows, name: str) -> bool | None:
+        """Whether flips in a tensor change a score of some rows in a full run; None if it cannot be hit. Sets `_why`."""
+        with self._flipped([name], part) as maps:
+            full = _scores(part.full)
+        if not maps:
+            return None
+        if self._reruns:
+            with self._flipped([name], part) as maps:  # again, since a protection may have repaired them
+                self._compare(name, full, part, maps)
+        self._unchecked.append(name)
+        if part is self._small or len(self._unchecked) >= CHECK_EVERY:
+            self._check(part)
+        return full is None or full.tobytes() != part.scores.tobytes()
+
+    def _compare(self, name: str, full: np.ndarray | None, part: AffectedRows, maps: list[ErrorMap]) -> None:
+        try:
+            quick = part.score(part.of(maps))[0]
+        except CoupledRowsError:
+            self._why = f"an error in {name} changes the scores of rows that do not read it"
+            return
+        except Exception:  # a rerun that raises becomes a full run
+            return
+        if full is None or not near(quick, full):
+            self._why = f"an error in {name} has other effects than its reruns show"
+        elif full.tobytes() != quick.tobytes():
+            self._rounded.append(name)
+
+    def _check(self, part: AffectedRows) -> None:
+        """Scores some rows again without errors."""
+        names, self._unchecked = self._unchecked, []
+        if not names:
+            return
+        scores = _scores(part.full)
+        if scores is None or not near(scores, part.scores):
+            which = f"one of {', '.join(names)}" if len(names) > 1 else names[0]
+            self._why = f"an error in {which} leaves a state in the model that changes its scores after the error is undone"
+
+    def _probe_unread(self) -> list[str]:
+        """Flips all tensors at once that a batch does not read; returns those that none reads. Sets `_why`."""
+        flow, unread = self._reach.flow, []
+        for effect in dict.fromkeys(flow.effects):
+            names = [name for name in self._names if not effect >> flow.number[name] & 1]
+            batches = np.array([number for number, other in enumerate(flow.effects) if other == effect])
+            changing = self._changing(names, batches)
+            known = [name for name in changing if not flow.unknown >> flow.number[name] & 1]
+            if known:
+                self._why = f"an error in {', '.join(known)} changes scores, which no operation that was seen shows"
+                return []
+            unread += [n for n in names if n not in changing and not flow.read >> flow.number[n] & 1]
+        return list(dict.fromkeys(unread))
+
+    def _without_effect(self, names: list[str]) -> list[str]:
+        """Those of some tensors that change no score of any row."""
+        changing = self._changing(names, np.arange(len(self._reach.batches)))
+        return [name for name in names if name not in changing]
+
+    def _changing(self, names: list[str], batches: np.ndarray) -> list[str]:
+        """Those of some tensors that change a score in some batches, or might."""
+        golden = self._reach.scores_of(batches)
+
+        def changes(some: list[str]) -> bool:
+            with self._flipped(some, self._reach) as maps:
+                scores = _scores(lambda: self._reach.again(batches)) if maps else golden
+            return scores is None or not np.array_equal(scores, golden, equal_nan=True)
+
+        if not names or not changes(names):
+            return []
+        if len(names) == 1:
+            return names
+        return [name for number, name in enumerate(names) if number >= ALONE or changes([name])]
+
+
+def _scores(score) -> np.ndarray | None:
+    """What a function returns; None if the model raises."""
+    try:
+        return score()
+    except Exception:
+        return None
