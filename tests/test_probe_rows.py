@@ -225,7 +225,7 @@ def test_a_model_that_raises_is_detected(data):
     with dr.inject(model, dr.FixedCount(1, bits=[30]), seed=0) as errors:
         assert probes.rows_needed(errors) == 1
     everything = probes.coverage("everything")[["words", "read"]].sum()
-    assert (everything["words"], everything["read"]) == (2, 1)  # no score depends on the buffer
+    assert (everything["words"], everything["read"]) == (2, 2)  # a branch may be why no row reads the buffer
 
 
 def test_one_row_and_rows_over_several_batches(trained, evaluator, data):

@@ -10,18 +10,17 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from drsrobust._choices import check_choice
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
 from drsrobust.evaluation.affected_rows import AffectedRows
+from drsrobust.evaluation.gradients import gradients
 from drsrobust.injection import AddressSpace, AppliedMap, ErrorMap, InjectionError, as_target, open_in
 from drsrobust.injection.targets import TargetLike
 from drsrobust.introspection.calling import on_device_of
 from drsrobust.introspection.tensors import listed
-from drsrobust.introspection.wrappers import evaluating
 from drsrobust.mitigation import Cost, Detection, Mitigation, Screened
 from drsrobust.mitigation.base import attached_mitigations
 from drsrobust.mitigation.memory.check_bits import label_stream
@@ -98,6 +97,8 @@ class ProbeRows(Mitigation):
         self.rows, self.checkpoint = rows, evaluator.checkpoint
         self._model: nn.Module | None = evaluator.model
         self._scoring: Scoring = evaluator.scoring
+        evaluator.probe()
+        self._full_runs = evaluator.full_run is not None  # which rows errors affect is unknown then
         self._cached_golden: _Golden | None = None
         self._gradients: dict[str, np.ndarray] | None = None
         when = "at each use" if not self.period else f"every {self.period / self.window:g} of the time"
@@ -184,7 +185,7 @@ class ProbeRows(Mitigation):
         reach, counts = self._golden().reach, {}
         space = as_target(target).resolve(self._model)
         for tensor, eligible in zip(space.tensors, space.eligible, strict=True):
-            share, read = 1.0, reach.looked_up(tensor.name)
+            share, read = 1.0, None if self._full_runs else reach.looked_up(tensor.name)
             if read is not None:
                 targeted = np.arange(tensor.shape[0] if tensor.shape else 0) if tensor.rows is None else tensor.rows
                 share = len(np.intersect1d(targeted, read, assume_unique=True)) / max(len(targeted), 1)
@@ -214,7 +215,7 @@ class ProbeRows(Mitigation):
         if not any(applied is error_map for applied in maps) and not (transient and error_map.log is not None):
             raise ValueError(f"{error_map!r} is not in the model; call this inside `with dr.inject(...) as error_map:`")
         starts, chosen = np.append(0, golden.ends[:-1]), range(len(golden.ends))
-        if not transient and golden.reach.everything is None:
+        if not transient and not self._full_runs and golden.reach.everything is None:
             affected = golden.reach.of(maps)
             if not affected.dense:
                 chosen = np.unique(np.searchsorted(golden.ends, affected.rows, side="right")).tolist()
@@ -255,7 +256,7 @@ class ProbeRows(Mitigation):
         is_read = False
         for number, entries in error_map.by_tensor():
             entry, words = error_map.fingerprint[number], error_map.word[entries]
-            read = self._golden().reach.looked_up(entry.name)
+            read = None if self._full_runs else self._golden().reach.looked_up(entry.name)
             if read is not None:
                 width = int(np.prod(entry.shape[1:], dtype=np.int64))
                 words = words[np.isin(words // width, read)]
@@ -326,24 +327,12 @@ class ProbeRows(Mitigation):
     def _sensitive(self) -> dict[str, np.ndarray]:
         """Tensor -> which of its words (bool, flat) have a gradient of any probe row's score."""
         entries = [entry for entry in listed(self._model) if entry.tensor.is_floating_point() and entry.tensor.is_leaf]
-        tensors, needed = [e.tensor for e in entries], [e.tensor.requires_grad for e in entries]
         found = {entry.name: np.zeros(entry.tensor.numel(), bool) for entry in entries}
-        random = torch.Generator().manual_seed(0)
-        try:
-            for tensor in tensors:
-                tensor.requires_grad_(True)
-            for batch, golden in zip(self._golden().batches, self._golden().scores, strict=True):
-                with evaluating(self._model), torch.enable_grad():
-                    scores = self._scoring(self._model, batch)[: len(golden)]
-                    # Random weights, so that gradients of several rows do not cancel.
-                    weights = torch.rand(scores.shape, generator=random).to(scores) + 0.5
-                    gradients = torch.autograd.grad((scores * weights).sum(), tensors, allow_unused=True)
-                for entry, gradient in zip(entries, gradients, strict=True):
-                    if gradient is not None:
-                        found[entry.name] |= (gradient.to_dense() != 0).cpu().numpy().ravel()
-        finally:
-            for tensor, need in zip(tensors, needed, strict=True):
-                tensor.requires_grad_(need)
+        batches = zip(self._golden().batches, map(len, self._golden().scores), strict=True)
+        for of_batch in gradients(self._model, self._scoring, [entry.tensor for entry in entries], batches):
+            for entry, gradient in zip(entries, of_batch, strict=True):
+                if gradient is not None:
+                    found[entry.name] |= (gradient.to_dense() != 0).cpu().numpy().ravel()
         return found
 
 
@@ -362,7 +351,7 @@ def _reads(
         for tensor, eligible in zip(space.tensors, space.eligible, strict=True)
         if tensor.shape and tensor.shape[0]
     }
-    tables = AffectedRows(evaluator.model, split.head(BATCH), 0, evaluator.scoring).features()
+    tables = AffectedRows(evaluator.model, split, 0, evaluator.scoring).features()
     if unknown := sorted(set(weights or ()) - set(tables)):
         raise ValueError(
             f"weights names {unknown[0]!r}; tables with known look-ups are {', '.join(sorted(tables)) or 'none'}"

@@ -122,6 +122,7 @@ def calls(model, action):
 def test_late_errors_cost_late_layers_only(trained, evaluator):
     """With errors in the last layer no table is looked up and no other layer computes."""
     last = [name for name, _ in trained.named_parameters()][-1]
+    evaluator.probe()
     with inject(trained, FixedCount(1), last, seed=1) as error_map:
         ran = calls(trained, lambda: evaluator.rerun(error_map))
         everything = calls(trained, evaluator.run)
@@ -137,6 +138,7 @@ def test_errors_in_an_mlp_look_nothing_up(name, splits):
     data = splits["full"]
     model = build_model(name, data.schema)
     evaluator = Evaluator(model, data.test)
+    evaluator.probe()
     with inject(model, FixedCount(1), "deep_mlp", seed=1) as error_map:
         ran = calls(model, lambda: evaluator.rerun(error_map))
     assert ran and not [module for module in ran if "embedding_bags" in module]

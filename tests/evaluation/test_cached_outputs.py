@@ -197,6 +197,7 @@ def test_tensors_that_are_replaced(change, data):
 def test_hooks_that_come_later(data):
     model = made(data.schema)
     evaluator = Evaluator(model, data.test)
+    evaluator.probe()
     seen = []
     for register in (model.late[4].register_forward_hook, nn.modules.module.register_module_forward_hook):
         handle = register(

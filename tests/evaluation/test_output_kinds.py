@@ -80,6 +80,7 @@ def test_probabilities_that_round_past_one_and_wrong_ones_under_errors(data):
     """A softmax in float32 passes 1 by a rounding; errors give any number, which is a result."""
     rounded = Sigmoid(data, lambda logits: torch.where(logits > 0, 1 + 1.2e-7, logits.sigmoid()))
     evaluator = dr.Evaluator(rounded, data.test, output="probability")
+    evaluator.probe()
     with dr.inject(evaluator.model, dr.FixedCount(1), seed=0) as error_map:
         evaluator.model.last = lambda logits: 30 * logits
         try:

@@ -8,7 +8,7 @@
 
 import time
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,11 @@ from drsrobust.data import Batches, Split
 from drsrobust.evaluation.cached_outputs import CachedOutputs
 from drsrobust.evaluation.dataflow import Dataflow, trace_dataflow
 from drsrobust.evaluation.device_rows import DeviceLookups, DeviceRows
+from drsrobust.evaluation.gradients import gradients
 from drsrobust.evaluation.lookups import IN_MEMORY, BatchLookups, SplitLookups
 from drsrobust.injection import ErrorMap
 from drsrobust.introspection.calling import device_of, on_device_of
-from drsrobust.introspection.tensors import named_modules
+from drsrobust.introspection.tensors import TensorEntry, named_modules
 from drsrobust.models import Scoring, score
 from drsrobust.models.scoring import BATCH, PaddedBatches
 
@@ -128,6 +129,7 @@ class AffectedRows:
         self.scores.flags.writeable = False
         self.all_rows = self.everything or self.all_rows
         self._warned: set[str] = set()
+        self._is_part = False
         self._lookups = lookups
         # Asked once: the golden run has seen all look-ups, and trials ask for every table that they hit.
         self._unknown = {table: why for table in lookups.tables if (why := self._why_unknown(table))}
@@ -144,11 +146,15 @@ class AffectedRows:
         effects = self.flow.effects[number : number + 1]
         if self._split is None:
             numbers = slice(number, number + 1)
-            return self._part(replace(self._rows, batches=self.batches[numbers], sizes=self._rows.sizes[numbers]), effects)
+            return self._part(
+                replace(self._rows, batches=self.batches[numbers], sizes=self._rows.sizes[numbers]), effects
+            )
         return self._part(self._rows.take(self._range(number)), effects)
 
     def _part(self, rows: Split | Batches, effects: list[int]) -> "AffectedRows":
-        return AffectedRows(self._model, rows, PART_BUDGET, self._scoring, self.flow.of_batches(effects))
+        part = AffectedRows(self._model, rows, PART_BUDGET, self._scoring, self.flow.of_batches(effects))
+        part._is_part = True
+        return part
 
     def scores_of(self, batches: np.ndarray) -> np.ndarray:
         """Golden scores of the rows of some batches."""
@@ -173,7 +179,9 @@ class AffectedRows:
 
     def _try_regrouped(self) -> None:
         """Scores some rows of all batches in a batch of their own."""
-        if self.everything is not None or self._near(self._scored(PaddedBatches(self._split, rows=self._probed), len(self._probed))):
+        if self.everything is not None:
+            return
+        if self._near(self._scored(PaddedBatches(self._split, rows=self._probed), len(self._probed))):
             return
         self.all_rows = COUPLED
         repeated = self._scored(self.batches[:1], min(self.n, self._size))
@@ -207,6 +215,12 @@ class AffectedRows:
     def full(self) -> np.ndarray:
         """Scores of all rows by the model in its present state."""
         return self._scored(self.batches, self.n)
+
+    def differentiable(self, entries: Sequence[TensorEntry]) -> set[str]:
+        """Names of the floating-point leaves that a differentiable operation leads from to the scores of the first batch."""
+        batch = [(self.batches[0], int(self._ends[0]))]
+        found = next(gradients(self._model, self._scoring, [entry.tensor for entry in entries], batch))
+        return {entry.name for entry, gradient in zip(entries, found, strict=True) if gradient is not None}
 
     def _why_unknown(self, table: str) -> str | None:
         """Why the rows that read a table are unknown; None if they are known."""
@@ -366,7 +380,7 @@ class AffectedRows:
                 raise CoupledRowsError
 
     def _warn(self, text: str) -> None:
-        if text not in self._warned:
+        if text not in self._warned and not self._is_part:
             self._warned.add(text)
             warnings.warn(text, ReachWarning, stacklevel=4)
 

@@ -108,6 +108,7 @@ class Dataflow:
         effects: of each batch, the tensors that its scores may depend on: all that it reads.
         calls: module name -> what was seen of its calls.
         elsewhere: tensors that an operation outside of the modules that own them reads.
+        control: tensors that numbers read back into Python depend on.
         branched: whether Python read a number back in any batch, which may decide what is read.
         problem: why nothing is known; None otherwise.
         bounded: whether an operation with a bounded result, as a sigmoid, made the scores of any batch, with no matrix product
@@ -118,6 +119,7 @@ class Dataflow:
     effects: list[int] = field(default_factory=list)
     calls: "dict[str, Calls]" = field(default_factory=dict)
     elsewhere: int = 0
+    control: int = 0
     branched: bool = False
     problem: str | None = None
     bounded: bool | None = None
@@ -187,6 +189,7 @@ class Dataflow:
         """Puts what was seen of another batch in the place of the last one's effects."""
         self.effects[-1:] = other.effects
         self.elsewhere |= other.elsewhere
+        self.control |= other.control
         self.branched |= other.branched
         for name, seen in other.calls.items():
             calls = self.calls.setdefault(name, seen)
@@ -288,6 +291,7 @@ class _Dispatch(TorchDispatchMode):
             scores = scores_of()
         flow = self._flow
         flow.effects.append(self.read | self.depends(scores) | self.control)
+        flow.control |= self.control
         flow.bounded = bool(flow.bounded) or self._key(scores) in self._bounded
         self._begin()
         return scores.to("cpu", torch.promote_types(scores.dtype, torch.float32)).numpy()

@@ -255,14 +255,14 @@ class Evaluator:
         return self._evaluation(scores, changed)
 
     def probe(self, known: Probes | None = None) -> Probes:
-        """Flips the highest bit of the mantissa in all words of one tensor after the other, and compares a rerun with a full run
-        on a few rows: what `rerun` does first, once. The model must be without errors.
+        """Flips a bit of all words of one tensor after the other, and compares a rerun with a full run on a few rows, once:
+        what `rerun` does first. The model must be without errors.
 
         Args:
             known: what another evaluator of the same model, rows and protection found; nothing is computed then.
 
         Warns:
-            UserWarning: tensors that the model reads, and that no score depends on.
+            UserWarning: tensors that the model reads, and that no score depends on; or why reruns are full runs from now on.
         """
         if not self._probes:
             if known is None and isinstance(self._reach, AffectedRows):
@@ -279,12 +279,13 @@ class Evaluator:
             if names := self._probes[0].without_effect:
                 warnings.warn(
                     f"{self.name}: no score depends on {', '.join(names)}; does the model keep what it computed from "
-                    f"{'it' if len(names) == 1 else 'them'}? Errors there do nothing then: pass a forward= that makes the model "
-                    "compute it again",
+                    f"{'it' if len(names) == 1 else 'them'}? Errors there do nothing then: pass a forward= that drops what the "
+                    "model keeps",
                     stacklevel=3,
                 )
         if self._probes[0].full_run and self.full_run is None:
-            self.full_run = self._probes[0].full_run
+            warnings.warn(f"{self.name}: reruns are full runs: {self._probes[0].full_run}", stacklevel=3)
+            self.use_full_runs(self._probes[0].full_run)
         return self._probes[0]
 
     def use_full_runs(self, why: str) -> None:

@@ -6,23 +6,25 @@ depends on the tensor, as where a model keeps what it once computed from it.
 
 A probe scores few rows where rows do not depend on each other, else one of the golden run's batches."""
 
-from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 import numpy as np
 from torch import nn
 
 from drsrobust.evaluation.affected_rows import AffectedRows, CoupledRowsError, near
-from drsrobust.injection import AddressSpace, ErrorMap, FixedCount
+from drsrobust.injection import AddressSpace, ErrorMap
 from drsrobust.injection.address_space import TargetTensor
 from drsrobust.injection.apply import AppliedMap
+from drsrobust.injection.error_map import Fingerprint
 from drsrobust.injection.number_formats import PADDING
 from drsrobust.injection.stored import Memory, check, stored
+from drsrobust.introspection.tensors import listed
 
 WHOLE = 1_000_000  # words: of a larger table only rows that the batch looks up are flipped
 ALONE = 4  # full runs, at most, that tell apart tensors of which a full run with flips in all of them changed scores
-CHECK_EVERY = 8  # probes of a whole batch, between two of its full runs without errors
+CHECK_EVERY = 8  # probes between two full runs without errors
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,10 @@ def flips(model: nn.Module, memory: Memory, name: str, rows: np.ndarray | None =
         one = exponent & (exponent >> np.uint64(1))  # all bits of the exponent but the highest
         values = space.read(np.zeros(len(words), np.int32), words)
         mask = np.where(values & ~fields["sign"][words % period] == 0, one, mask)
-    return FixedCount(0).sample(space, seed=0).with_words(np.zeros(len(words), np.int32), words, mask)
+    hit = mask != 0
+    fingerprint = (Fingerprint(name, target.shape, target.format.name, target.component),)
+    tensor = np.zeros(int(hit.sum()), np.int32)
+    return ErrorMap(tensor, words[hit], mask[hit], fingerprint, 0, "the probe of a tensor", space.bits)
 
 
 def probe_tensors(model: nn.Module, reach: AffectedRows, *, reruns: bool, effects: bool) -> Probes:
@@ -90,7 +95,10 @@ def probe_tensors(model: nn.Module, reach: AffectedRows, *, reruns: bool, effect
         reruns: whether reruns are compared with full runs.
         effects: whether tensors without effect are looked for, which a protection that repairs them has too.
     """
-    return _Probing(model, reach, reruns, effects).result()
+    try:
+        return _Probing(model, reach, reruns, effects).result()
+    except Exception as error:
+        return Probes(f"errors in its tensors could not be tried ({type(error).__name__}: {error})" if reruns else None)
 
 
 class _Probing:
@@ -147,32 +155,37 @@ class _Probing:
             self._batches[chosen] = self._reach.one_batch(chosen)
         return self._batches[chosen]
 
+    def _maps(self, names: Iterable[str], reach: AffectedRows) -> list[ErrorMap]:
+        """The flips of some tensors; of large tables in rows that `reach` looks up."""
+        maps = []
+        for name in names:
+            large = self._memory[name].tensor.numel() > WHOLE
+            error_map = flips(self._model, self._memory, name, reach.looked_up(name) if large else None)
+            maps += [error_map] if error_map is not None and len(error_map) else []
+        return maps
+
     @contextmanager
-    def _flipped(self, names: Iterable[str], reach: AffectedRows) -> Iterator[list[ErrorMap]]:
-        """The flips of some tensors, while the block runs; of large tables in rows that `reach` looks up."""
+    def _applied(self, maps: Iterable[ErrorMap]) -> Iterator[None]:
+        """The model with these flips, while the block runs."""
         with ExitStack() as block:
-            maps = []
-            for name in names:
-                large = self._memory[name].tensor.numel() > WHOLE
-                error_map = flips(self._model, self._memory, name, reach.looked_up(name) if large else None)
-                if error_map is not None and len(error_map):
-                    applied = AppliedMap(error_map, self._memory, self._model)
-                    block.callback(applied.undo)
-                    applied.apply()
-                    maps.append(error_map)
-            yield maps
+            for error_map in maps:
+                applied = AppliedMap(error_map, self._memory, self._model)
+                block.callback(_undo, applied)
+                applied.apply()
+            yield
 
     def _probe(self, part: AffectedRows, name: str) -> bool | None:
         """Whether flips in a tensor change a score of some rows in a full run; None if it cannot be hit. Sets `_why`."""
-        with self._flipped([name], part) as maps:
-            full = _scores(part.full)
+        maps = self._maps([name], part)
         if not maps:
             return None
+        with self._applied(maps):
+            full = _scores(part.full)
         if self._reruns:
-            with self._flipped([name], part) as maps:  # again, since a protection may have repaired them
+            with self._applied(maps):  # again, since a protection may have repaired them
                 self._compare(name, full, part, maps)
         self._unchecked.append(name)
-        if part is self._small or len(self._unchecked) >= CHECK_EVERY:
+        if len(self._unchecked) >= CHECK_EVERY:
             self._check(part)
         return full is None or full.tobytes() != part.scores.tobytes()
 
@@ -197,7 +210,9 @@ class _Probing:
         scores = _scores(part.full)
         if scores is None or not near(scores, part.scores):
             which = f"one of {', '.join(names)}" if len(names) > 1 else names[0]
-            self._why = f"an error in {which} leaves a state in the model that changes its scores after the error is undone"
+            self._why = (
+                f"an error in {which} leaves a state in the model that changes its scores after the error is undone"
+            )
 
     def _probe_unread(self) -> list[str]:
         """Flips all tensors at once that a batch does not read; returns those that none reads. Sets `_why`."""
@@ -214,17 +229,28 @@ class _Probing:
         return list(dict.fromkeys(unread))
 
     def _without_effect(self, names: list[str]) -> list[str]:
-        """Those of some tensors that change no score of any row."""
-        changing = self._changing(names, np.arange(len(self._reach.batches)))
-        return [name for name in names if name not in changing]
+        """Those of some tensors that change no score of any row, and from which nothing leads to scores: no differentiable
+        operation, as where its result is multiplied by 0, and no branch in every batch."""
+        flow, changing = self._reach.flow, self._changing(names, np.arange(len(self._reach.batches)))
+        left = [entry for entry in listed(self._model) if entry.name in names and entry.name not in changing]
+        branches = flow.control if len(flow.effects) > 1 else 0
+        for effect in flow.effects:  # what is kept is read once
+            branches &= effect
+        left = [entry for entry in left if not branches >> flow.number[entry.name] & 1]
+        leaves = [entry for entry in left if entry.tensor.is_floating_point() and entry.tensor.is_leaf]
+        try:
+            differentiable = self._reach.differentiable(leaves) if leaves else set()
+        except Exception:  # a model without gradients
+            differentiable = set()
+        return [entry.name for entry in left if entry.name not in differentiable]
 
     def _changing(self, names: list[str], batches: np.ndarray) -> list[str]:
         """Those of some tensors that change a score in some batches, or might."""
         golden = self._reach.scores_of(batches)
 
         def changes(some: list[str]) -> bool:
-            with self._flipped(some, self._reach) as maps:
-                scores = _scores(lambda: self._reach.again(batches)) if maps else golden
+            with self._applied(self._maps(some, self._reach)):
+                scores = _scores(lambda: self._reach.again(batches))
             return scores is None or not np.array_equal(scores, golden, equal_nan=True)
 
         if not names or not changes(names):
@@ -234,7 +260,12 @@ class _Probing:
         return [name for number, name in enumerate(names) if number >= ALONE or changes([name])]
 
 
-def _scores(score) -> np.ndarray | None:
+def _undo(applied: AppliedMap) -> None:
+    with suppress(RuntimeError):  # a model that writes to the tensor itself: the flips are undone all the same
+        applied.undo()
+
+
+def _scores(score: Callable[[], np.ndarray]) -> np.ndarray | None:
     """What a function returns; None if the model raises."""
     try:
         return score()

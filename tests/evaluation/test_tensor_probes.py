@@ -1,0 +1,159 @@
+"""One probe for each tensor: what it flips, what it finds, and what it leaves."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from drsrobust.data import from_batches, load_dataset
+from drsrobust.evaluation import Evaluator
+from drsrobust.evaluation.tensor_probes import Probes, flips
+from drsrobust.injection import BitFlip, FixedCount, inject
+from drsrobust.injection.stored import stored
+from drsrobust.mitigation import WeightRange
+from drsrobust.models import build_model, state_digest
+
+
+def rows(n=512, size=128):
+    torch.manual_seed(0)
+    x = torch.randn(n, 8)
+    labels = (x.sum(1) > 0).float()
+    return from_batches([(part, label) for part, label in zip(x.split(size), labels.split(size), strict=True)])
+
+
+def forward(model, batch):
+    return model(batch[0])
+
+
+class Keeping(nn.Module):
+    """Item vectors, kept once they are computed, as an attribute, a buffer or by a closure."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.user, self.item, self.kept = how, nn.Linear(8, 8), nn.Linear(4, 8), None
+        self.register_buffer("items", torch.eye(4))
+
+    def forward(self, x):
+        if self.how == "never" or self.kept is None:
+            made = torch.tanh(self.item(self.items))
+            self.kept = {"array": torch.Tensor.numpy, "python": torch.Tensor.tolist}.get(self.how, lambda kept: kept)(
+                made
+            )
+        kept = self.kept
+        if not isinstance(kept, torch.Tensor):
+            kept = torch.as_tensor(kept, dtype=torch.float32)
+        return (self.user(x) @ kept.T).sum(1)
+
+
+@pytest.mark.parametrize("how", ["tensor", "array", "python"])
+@pytest.mark.parametrize("called_before", [False, True])
+def test_a_model_that_keeps_what_it_computed(how, called_before):
+    model = Keeping(how).eval()
+    if called_before:
+        model(torch.zeros(2, 8))
+    evaluator = Evaluator(model, rows(), forward=forward)
+    if called_before:  # no batch reads the weights
+        assert evaluator.probe().unread == ("item.weight", "item.bias", "items")
+        return
+    with pytest.warns(UserWarning, match="does the model keep what it computed") as warned:
+        found = evaluator.probe()
+    assert found.without_effect == ("item.weight", "item.bias", "items") and "item.weight" in str(warned[0].message)
+    assert evaluator.probe() is found  # once
+
+
+def test_a_model_that_forgets():
+    evaluator = Evaluator(Keeping("never").eval(), rows(), forward=forward)
+    assert evaluator.probe() == Probes()
+
+
+NAMES = ["fm", "dcn", "afm", "afn", "wide_deep", "deepfm", "dlrm", "dlrm_dcn", "dummy"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_false_alarm(name):
+    """Of the library's models, as they are initialised."""
+    data = load_dataset("synthetic-movielens/full", rows=6000)
+    torch.manual_seed(0)
+    small = {"afn": {"neurons": 8, "deep_mlp": (16, 16)}}.get(name, {})
+    evaluator = Evaluator(build_model(name, data.schema, **small).eval(), data.test)
+    before = state_digest(evaluator.model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = evaluator.probe()
+    assert (found.full_run, found.without_effect) == (None, ()) and state_digest(evaluator.model) == before
+    evaluator.verify()
+
+
+class Latching(nn.Module):
+    """Once an activation was large, all scores are 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.top, self.broken, self.limit = nn.Linear(8, 1), False, None
+        nn.init.ones_(self.top.weight)  # a flip makes it 1.5
+
+    def forward(self, x):
+        scores = self.top(x)
+        if self.limit is not None and float(scores.abs().max()) > self.limit:
+            self.broken = True
+        return scores * 0 if self.broken else scores
+
+
+def test_a_state_that_errors_leave_is_named():
+    model = Latching().eval()
+    evaluator = Evaluator(model, rows(), forward=forward)
+    model.limit = float(np.abs(evaluator.golden.scores).max())
+    with pytest.warns(UserWarning, match="top.weight, top.bias leaves a state in the model"):
+        evaluator.probe()
+    assert "leaves a state" in evaluator.full_run
+
+
+FORMATS = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.float8_e4m3fn, torch.int64, torch.uint8]
+
+
+@pytest.mark.parametrize("dtype", FORMATS, ids=str)
+def test_flips_change_every_word_and_leave_it_finite(dtype):
+    model = nn.Module()
+    model.register_buffer("b", torch.cat((torch.randn(50), torch.zeros(3), -torch.zeros(1))).to(dtype))
+    error_map = flips(model, stored(model), "b")
+    before = model.b.clone()
+    with error_map.applied(model):
+        after = model.b.double().clone()
+    assert len(error_map) == 54 and (after != before.double()).all() and after.isfinite().all()
+    if dtype.is_floating_point:
+        assert (after[50:].abs() == 1).all()
+    assert state_digest(model) == state_digest_of(before)
+
+
+def state_digest_of(tensor):
+    model = nn.Module()
+    model.register_buffer("b", tensor)
+    return state_digest(model)
+
+
+def test_flips_of_chosen_rows():
+    model = nn.Embedding(10, 4)
+    error_map = flips(model, stored(model), "weight", np.array([2, 7]))
+    assert np.unique(error_map.word // 4).tolist() == [2, 7] and len(error_map) == 8
+
+
+def test_the_first_rerun_probes_without_the_errors():
+    """Errors that are in the model are out of it meanwhile, and back afterwards."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1)).eval()
+    evaluator = Evaluator(model, rows(), forward=forward)
+    with inject(model, BitFlip(0.01), "all", seed=1), inject(model, FixedCount(3), "0.weight", seed=2) as error_map:
+        wrong, full = state_digest(model), evaluator.run()
+        rerun = evaluator.rerun(error_map)
+        assert state_digest(model) == wrong and np.array_equal(rerun.scores, full.scores)
+    assert state_digest(model) == evaluator.checkpoint and evaluator.probe() == Probes()
+
+
+def test_a_protection_that_removes_errors_is_no_tensor_without_effect():
+    data = load_dataset("synthetic-movielens/ids", rows=6000)
+    torch.manual_seed(0)
+    evaluator = Evaluator(build_model("fm", data.schema).eval(), data.test)
+    with evaluator.under(WeightRange.fit(evaluator.model)) as guarded:
+        assert guarded.probe() == Probes()
