@@ -38,9 +38,9 @@ class Keeping(nn.Module):
     def forward(self, x):
         if self.how == "never" or self.kept is None:
             made = torch.tanh(self.item(self.items))
-            self.kept = {"array": torch.Tensor.numpy, "python": torch.Tensor.tolist}.get(self.how, lambda kept: kept)(
-                made
-            )
+            if self.how == "array":
+                made = made.detach().numpy()
+            self.kept = made.tolist() if self.how == "python" else made
         kept = self.kept
         if not isinstance(kept, torch.Tensor):
             kept = torch.as_tensor(kept, dtype=torch.float32)

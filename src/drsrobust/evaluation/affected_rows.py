@@ -216,11 +216,19 @@ class AffectedRows:
         """Scores of all rows by the model in its present state."""
         return self._scored(self.batches, self.n)
 
-    def differentiable(self, entries: Sequence[TensorEntry]) -> set[str]:
-        """Names of the floating-point leaves that a differentiable operation leads from to the scores of the first batch."""
-        batch = [(self.batches[0], int(self._ends[0]))]
-        found = next(gradients(self._model, self._scoring, [entry.tensor for entry in entries], batch))
-        return {entry.name for entry, gradient in zip(entries, found, strict=True) if gradient is not None}
+    def read_again(self, leaves: Sequence[TensorEntry]) -> tuple[set[str], set[str]]:
+        """Names of the tensors that the first batch reads when it is scored once more, and of those from which a branch, or, of
+        some floating-point leaves, a differentiable operation leads to its scores."""
+        flow, _ = trace_dataflow(self._model, self.batches[:1], self._scoring)
+        read = {name for name, number in flow.number.items() if flow.read >> number & 1}
+        leads = {name for name, number in flow.number.items() if flow.control >> number & 1}
+        try:
+            batch = [(self.batches[0], int(self._ends[0]))]
+            found = next(gradients(self._model, self._scoring, [entry.tensor for entry in leaves], batch))
+        except Exception:  # a model without gradients
+            found = (None,) * len(leaves)
+        differentiable = {entry.name for entry, gradient in zip(leaves, found, strict=True) if gradient is not None}
+        return read, leads | differentiable
 
     def _why_unknown(self, table: str) -> str | None:
         """Why the rows that read a table are unknown; None if they are known."""

@@ -229,20 +229,13 @@ class _Probing:
         return list(dict.fromkeys(unread))
 
     def _without_effect(self, names: list[str]) -> list[str]:
-        """Those of some tensors that change no score of any row, and from which nothing leads to scores: no differentiable
-        operation, as where its result is multiplied by 0, and no branch in every batch."""
-        flow, changing = self._reach.flow, self._changing(names, np.arange(len(self._reach.batches)))
+        """Those of some tensors that change no score of any row, but for those that the model goes on to read and from which
+        something leads to scores: a differentiable operation, as where its result is multiplied by 0, or a branch."""
+        changing = self._changing(names, np.arange(len(self._reach.batches)))
         left = [entry for entry in listed(self._model) if entry.name in names and entry.name not in changing]
-        branches = flow.control if len(flow.effects) > 1 else 0
-        for effect in flow.effects:  # what is kept is read once
-            branches &= effect
-        left = [entry for entry in left if not branches >> flow.number[entry.name] & 1]
         leaves = [entry for entry in left if entry.tensor.is_floating_point() and entry.tensor.is_leaf]
-        try:
-            differentiable = self._reach.differentiable(leaves) if leaves else set()
-        except Exception:  # a model without gradients
-            differentiable = set()
-        return [entry.name for entry in left if entry.name not in differentiable]
+        read, leads = self._reach.read_again(leaves) if left else (set(), set())
+        return [entry.name for entry in left if entry.name not in read & leads]
 
     def _changing(self, names: list[str], batches: np.ndarray) -> list[str]:
         """Those of some tensors that change a score in some batches, or might."""
