@@ -25,7 +25,7 @@ from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.memory_faults import CHIP_BITS, CHIPS, MODES, WORD, Geometry, MemoryFault
 from drsrobust.injection.targets import Target, resolve
 from drsrobust.rates import CORRUPTING, FAULTS, GPU_STOPS, MBIT, FieldRate, Fit, fits_by_mode
-from drsrobust.statistics.columns import DECISIONS, ENDS
+from drsrobust.statistics.columns import DECISIONS, ENDS, check_table
 from drsrobust.statistics.strata import Strata
 from drsrobust.statistics.summary import corrected_exactly, summarise
 
@@ -250,7 +250,7 @@ def fleet(
             memory than the geometry has; ranks that do not divide the memory's, or that the model does not fit; more active
             faults than hosts, since the formulas add faults up, and would give more wrong recommendations than served.
     """
-    check_instance("damage", damage, pd.DataFrame, "the table of a campaign")
+    check_table(damage, name="damage")
     geometry, host = Geometry() if geometry is None else geometry, amount(memory)
     check_instance("geometry", geometry, Geometry, "a Geometry")
     hosts = check_whole("hosts", hosts, 1)

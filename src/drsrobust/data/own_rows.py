@@ -181,10 +181,10 @@ def from_tensors(
 
 
 def _rows_of(what: str, values: Any) -> np.ndarray:
-    """Numbers [n] or [n, ...]."""
+    """An array [n] or [n, ...]."""
     array = as_array(values)
-    if not array.ndim or array.dtype.kind not in "biufO":
-        raise wrong(what, "an array or a tensor of numbers, [n] or [n, columns]", values)
+    if not array.ndim:
+        raise wrong(what, "an array or a tensor, [n] or [n, columns]", values)
     return array
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from drsrobust._arguments import check_rate, check_whole
+from drsrobust._arguments import check_number, check_rate, check_whole
 from drsrobust._hashing import canonical_json
 from drsrobust.injection.address_space import AddressSpace
 from drsrobust.injection.critical_bits import (
@@ -263,7 +263,8 @@ class StuckAt(_ChosenBits):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set(value=check_whole("value", self.value, 0, 1), rate=check_rate("rate", self.rate))
+        value = check_number("value", self.value, "0 or 1", lambda value: value in (0, 1))
+        self._set(value=int(value), rate=check_rate("rate", self.rate))
 
     def expected_share(self, space: AddressSpace) -> None:
         """None: it depends on how many bits hold the other value."""

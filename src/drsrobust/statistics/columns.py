@@ -37,17 +37,15 @@ def with_nan_rules(names: Sequence[str]) -> list[str]:
     return list(every)
 
 
-def check_table(table: object, columns: Sequence[str] = ()) -> None:
+def check_table(table: object, columns: Sequence[str] = (), name: str = "table") -> None:
     """Raises ArgumentError for what is no table, ValueError for one without trials or without one of some columns."""
     import pandas as pd
 
-    check_instance("table", table, pd.DataFrame, "a table of trials, as campaign.run() returns it")
-    if missing := [name for name in columns if name not in table]:
-        raise ValueError(
-            f"the table has no column {missing[0]!r}; it must be one of trials, as campaign.run() returns it"
-        )
+    check_instance(name, table, pd.DataFrame, "a table of trials, as campaign.run() returns it")
+    if missing := [column for column in columns if column not in table]:
+        raise ValueError(f"{name} has no column {missing[0]!r}; it must be one of trials, as campaign.run() returns it")
     if not len(table):
-        raise ValueError("the table has no rows; it must hold one trial or more")
+        raise ValueError(f"{name} has no rows; it must hold one trial or more")
 
 
 def check_confidence(confidence: float) -> None:
