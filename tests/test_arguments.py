@@ -145,6 +145,7 @@ CASES = [
     *[(lambda s, v=v: s.evaluator.rerun(v), "error_map", v) for v in (None, 5)],
     *[(lambda s, v=v: dr.components(v), "model", v) for v in (None, Net, 5)],
     *[(lambda s, v=v: dr.components(s.net, v), "components", v) for v in ([("a", "b")], "a")],
+    *[(lambda s, v=v: dr.restore(v), "model", v) for v in (None, Net)],
     *[(lambda s, v=v: dr.resolve(v), "model", v) for v in (None, Net)],
     *[(lambda s, v=v: dr.resolve(s.net, v), "target", v) for v in (None, 5, dr.Rows)],
     *[(lambda s, v=v: s.inject(v, s.flip, seed=1), "model", v) for v in (None, Net)],

@@ -262,3 +262,21 @@ def test_no_path(path):
 
     with pytest.raises((TypeError, ValueError), match="^folder must be a path"):
         expanded("folder", path)
+
+
+@pytest.mark.parametrize("wait", [True, False])
+def test_a_file_system_without_locks_is_not_a_lock_that_is_held(wait, tmp_path, monkeypatch):
+    import errno
+    import fcntl
+
+    from drsrobust._files import exclusive
+
+    def refused(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with (
+        pytest.raises(OSError, match=r"s.lock cannot be locked \(No locks available\); use a folder on a file system"),
+        exclusive(tmp_path / "s", wait=wait),
+    ):
+        pytest.fail("it was locked")

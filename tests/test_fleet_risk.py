@@ -348,7 +348,7 @@ def test_trials_that_are_refused():
     trials = damage()
     for table, says in (
         (trials.drop(columns="decision_changed"), 'no columns decision_changed; .* metrics=."decision_changed".'),
-        (trials.head(0), "damage has no trials"),
+        (trials.head(0), "damage has no rows"),
         (trials.assign(n_bits=512), "damage holds trials of 512 bits; the model has 131,072 in this target"),
         (
             trials.assign(error_model="MemoryFault('row', chips=[7])", error_chips="[7]"),

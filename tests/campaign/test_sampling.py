@@ -132,7 +132,7 @@ def test_refused_counts():
     for count in (-1, 1.5, True, "+", "two", "-1+"):
         with pytest.raises(ValueError, match="critical must be "):
             BitFlip(1e-6, critical=count)
-    with pytest.raises(ValueError, match="table_rows is -1"):
+    with pytest.raises(ValueError, match="table_rows must be at least 0, got -1"):
         CriticalBits(table_rows=-1)
     assert BitFlip(1e-6, critical_bits=CriticalBits((30,))) == BitFlip(1e-6)
 

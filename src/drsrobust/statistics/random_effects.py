@@ -64,8 +64,6 @@ def across_models(
     check_confidence(confidence)
     table, rows = pd.concat(frames, ignore_index=True), []
     keys = [name for name in by if name in table]
-    if missing := [name for name in values if f"{name}_low" not in table]:
-        raise ValueError(f"values names {missing[0]!r}, of which the frames have no interval ({missing[0]}_low)")
     if not keys:
         raise ValueError(f"by names no column of the frames, got {by}")
     for frame in frames:
@@ -73,6 +71,8 @@ def across_models(
             raise ValueError(
                 f"two rows of {dict(frame.loc[is_repeated, keys].iloc[0])}; give mitigations names of their own (`.name`)"
             )
+    if len(frames) > 1 and (missing := [name for name in values if f"{name}_low" not in table]):
+        raise ValueError(f"values names {missing[0]!r}, of which the frames have no interval ({missing[0]}_low)")
     for _, group in table.groupby(keys, sort=False, dropna=False):
         row = group.iloc[0].to_dict() | {SEEDS: len(group)}
         if len(group) > 1:
