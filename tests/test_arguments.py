@@ -228,6 +228,15 @@ CASES = [
         (lambda s, v=v: dr.plan(s.net, s.rows, errors=s.flip, candidates=v, **PLAN), "candidates", v)
         for v in (5, [dr.ECC])
     ],
+    (lambda s: dr.data.from_tensors(label=np.array([0, 1]), dense=np.zeros((3, 1))), "dense", 3),
+    *[
+        (lambda s, v=v: dr.plan(s.net, s.data.valid, errors=s.flip, candidates=[], costs=v, **PLAN), "costs", v)
+        for v in (5, [])
+    ],
+    *[
+        (lambda s, v=v: dr.plan(s.net, s.data.valid, errors=s.flip, candidates=[], required=v, **PLAN), "required", v)
+        for v in (5,)
+    ],
     *[(lambda s, v=v: dr.fleet(v, s.net, hosts=1, memory="1TB", recommendations=1), "damage", v) for v in (None, 5)],
     # text and paths
     *[(lambda s, v=v: s.make(label=v), "label", v) for v in (5, None, "a\0b", "\ud800")],

@@ -128,7 +128,7 @@ def check_items(name: str, values: Any, right: str, alone: Any = ()) -> list:
         name: of the argument.
         values: its value.
         right: what it must be.
-        alone: a class, or several, of which an object stands for a list of it.
+        alone: a class, or several; one object of it means a list of it.
     """
     if isinstance(values, alone):
         return [values]

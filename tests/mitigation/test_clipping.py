@@ -308,7 +308,7 @@ def test_search_finds_a_peak():
             best_multiplier(lambda m: 0.0, grid, 0)
     with pytest.raises(ValueError, match="the score of the bounds times 2 is NaN"):
         best_multiplier(lambda m: NAN, [2], 0)
-    with pytest.raises(ValueError, match="steps must be 0 or more, got -1"):
+    with pytest.raises(ValueError, match="steps must be at least 0, got -1"):
         best_multiplier(lambda m: 0.0, [2], -1)
 
 

@@ -70,16 +70,10 @@ def shard_folders(store: Path) -> list[Path]:
 
 def full_run_of(folders: Iterable[Path]) -> str | None:
     """Why one of several stores holds full runs, as its manifest says; None where none does."""
-    manifests = (folder / "manifest.json" for folder in folders)
-    for path in manifests:
+    for folder in folders:
         try:
-            reason = json.loads(path.read_text()).get("full_run")
-        except (
-            OSError,
-            ValueError,
-            AttributeError,
-            RecursionError,
-        ):  # whoever opens that store says what is wrong with it
+            reason = json.loads((folder / "manifest.json").read_text()).get("full_run")
+        except (OSError, ValueError, AttributeError, RecursionError):  # opening that store says what is wrong
             continue
         if reason:
             return reason

@@ -155,7 +155,8 @@ def from_tensors(
     check_choice("task", task, DATA_TASKS)
     name, seed, tasks = check_text("name", name), check_seed(seed), check_names("tasks", tasks)
     values = _rows_of("label", label[0] if isinstance(label, tuple) and len(label) == 2 else label)
-    n = len(label[1]) if isinstance(label, tuple) else len(values)
+    if not (n := len(label[1]) if isinstance(label, tuple) else len(values)):
+        raise ValueError("there are no rows")
     arrays = {name: _id_array(ids, name) for name, ids in _by_text(sparse, "sparse").items()}
     texts = _by_text(vocabulary, "vocabulary", [*arrays, *(["label"] if task == "rank" else [])])
     features, ids, notes = _encoded(arrays, "feature", texts, cardinalities, missing)
@@ -168,7 +169,7 @@ def from_tensors(
             raise ValueError(f"tasks has {len(tasks)} names for labels of shape {values.shape}")
         labels = _labels(dict(zip(tasks, map(pa.array, by_task), strict=True)))
         tasks = tasks if values.ndim == 2 and values.shape[1] > 1 else ()
-    numbers = np.empty((n, 0), np.float32) if dense is None else _rows_of("dense", dense).reshape(n, -1)
+    numbers = np.empty((n, 0), np.float32) if dense is None else _matrix_of("dense", dense, n)
     names = tuple(f"dense_{number}" for number in range(numbers.shape[1]))
     matrix = _matrix(dict(zip(names, map(pa.array, numbers.T), strict=True)), len(numbers))
     users = None if user is None else user_numbers(user_column(_id_array(user, "user"), "user"))
@@ -186,6 +187,14 @@ def _rows_of(what: str, values: Any) -> np.ndarray:
     if not array.ndim:
         raise wrong(what, "an array or a tensor, [n] or [n, columns]", values)
     return array
+
+
+def _matrix_of(what: str, values: Any, n: int) -> np.ndarray:
+    """An array [n, columns] of one [n] or [n, columns]."""
+    array = _rows_of(what, values)
+    if len(array) != n:
+        raise ValueError(f"{what} has {len(array)} rows, and the label {n}")
+    return array.reshape(n, -1)
 
 
 def _names(what: str, columns: Any) -> list[str]:

@@ -39,7 +39,7 @@ class ErrorClock:
 
     def __init__(self, n: int, *, seed: int, summand: int = 0, version: int = VERSION) -> None:
         n, summand = check_whole("n", n, 1), check_whole("summand", summand, 0, 2**32 - 1)
-        if version not in (1, 2):
+        if not isinstance(version, int) or version not in (1, 2):
             raise ValueError(f"version is {version!r}; the error clock has versions 1 and 2")
         self.n, self.seed, self.summand = n, check_seed(seed), summand
         self._sequential = SequentialArrivals(n, self.seed, summand)

@@ -24,7 +24,7 @@ from drsrobust._files import expanded, new_file
 from drsrobust.campaign import Campaign
 from drsrobust.data import Split
 from drsrobust.evaluation import Evaluator
-from drsrobust.injection import ErrorModel, Target, resolve
+from drsrobust.injection import ErrorModel, Target, as_target, resolve
 from drsrobust.injection.critical_bits import SPREAD
 from drsrobust.mitigation import Composed, Mitigation
 from drsrobust.models import padded_batches, state_digest
@@ -454,6 +454,10 @@ def plan(
     for candidate in candidates:
         check_instance("each of candidates", candidate, Mitigation, "a mitigation")
     check_instance("rows", rows, Split, "a Split, as data.valid")
+    if required is not None:
+        as_target(required, "required")  # raises
+    if costs is not None:
+        check_instance("costs", costs, pd.DataFrame, "the costs of an earlier plan, as plan.costs")
     names = [candidate.name for candidate in candidates]
     if len({NONE, *names}) <= len(names):
         raise ValueError(f"candidates must have names of their own, got {', '.join(names)}; set .name")

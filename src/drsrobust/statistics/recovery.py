@@ -45,7 +45,7 @@ def recovery(table: "pd.DataFrame", *, confidence: float = CONFIDENCE) -> "pd.Da
     """
     import pandas as pd
 
-    check_table(table, ("auc", "auc_golden", "seed", "outcome", *_SAME, "mitigation"))
+    check_table(table, ("auc", "auc_golden", "seed", *_SAME, "mitigation"))
     check_confidence(confidence)
     check_trials(table)
     rows = []
